@@ -1,0 +1,52 @@
+"""`python -m beam_pipeline`: parses, runs, and turns errors into sentences and exit codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from beam_pipeline import cli
+from beam_pipeline.errors import UserError, user_error_in
+
+STOPPED = 128 + signal.SIGINT
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a build.
+
+    Returns:
+        0 done, 1 failed, 2 something the user can mend, 130 stopped.
+    """
+    try:
+        options, beam_args = cli.parse(sys.argv[1:] if argv is None else argv)
+        # Beam is imported after this: --help answers at once, and worker processes start now.
+        from beam_pipeline.driver import run
+
+        print(run(options, beam_args))
+    except UserError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(
+            "stopped; no data set was committed. The same command goes on from the finished shards.",
+            file=sys.stderr,
+        )
+        return STOPPED
+    except Exception as e:
+        known = user_error_in(e)
+        if known is None:
+            raise
+        print(f"error: {known}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    if code == STOPPED:
+        # Threads of a runner that was interrupted may never end.
+        sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)

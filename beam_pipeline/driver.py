@@ -1,0 +1,198 @@
+"""Runs a build on this machine or submits it: the lock, the processes, what is printed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from beam_pipeline import local_pool
+from beam_pipeline.errors import OutputError, UserError
+from beam_pipeline.local_pool import LocalPool
+from beam_pipeline.lock import OutputLock
+from beam_pipeline.manifest import MANIFEST_NAME, STAGING_NAME, load_manifest
+from beam_pipeline.options import BuildOptions
+from beam_pipeline.progress import ProgressLine, final_table, plan_table
+
+
+# As often as a worker of Beam's own local processes may be killed before we give up.
+MAX_RUNS = 3
+
+
+def run(options: BuildOptions, beam_args: Sequence[str]) -> str:
+    """Builds a data set, or plans it; returns what to print.
+
+    Raises:
+        UserError: Something the caller can mend.
+        KeyboardInterrupt: On Ctrl-C or SIGTERM, after all processes have ended.
+    """
+    begun = time.monotonic()
+    signal.signal(signal.SIGTERM, _interrupt)
+    if options.plan_only:
+        from beam_pipeline import pipeline, runners
+
+        runner = runners.choose(beam_args)
+        return plan_table(pipeline.plan_only(options, runner))
+    if "://" in options.output:
+        raise UserError(
+            f"--output received {options.output!r}; expected a local folder in this release; copy the "
+            "finished folder to the store afterwards."
+        )
+    fresh = not os.path.exists(options.output)
+    staging = os.path.join(options.output, STAGING_NAME)
+    with OutputLock(os.path.join(staging, "lock")):
+        try:
+            return _build(options, beam_args, staging, begun)
+        except UserError:
+            _remove_empty(options.output, staging, fresh)
+            raise
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _build(
+    options: BuildOptions, beam_args: Sequence[str], staging: str, begun: float
+) -> str:
+    done = _check_output(options, staging)
+    if done:
+        return done
+    # Processes are started before Beam is imported: both take a second, side by side.
+    wants_pool, workers = _pool_size(beam_args)
+    if not wants_pool:
+        return _run_pipeline(options, beam_args, staging, begun, None)
+    progress: list[ProgressLine] = []
+    pool = LocalPool(workers, lambda sentence: progress[0].say(sentence))
+    with pool, ProgressLine(pool) as line:
+        progress.append(line)
+        return _run_pipeline(options, beam_args, staging, begun, pool)
+
+
+def _run_pipeline(
+    options: BuildOptions,
+    beam_args: Sequence[str],
+    staging: str,
+    begun: float,
+    pool: LocalPool | None,
+) -> str:
+    from beam_pipeline import pipeline, runners
+
+    runner = runners.choose(beam_args)
+    _clear_leftovers(staging)
+    for attempt in range(1, MAX_RUNS + 1):
+        try:
+            pipeline.build(options, runner, staging)
+            break
+        except RuntimeError as e:
+            if not runners.lost_a_worker(e):
+                raise
+            _say_lost(attempt, staging, e)
+    manifest = load_manifest(options.output)
+    shutil.rmtree(staging, ignore_errors=True)
+    reused = pool.progress()[3] if pool else 0
+    made = [f"data set in {options.output}"]
+    if options.report:
+        made.append(f"report: {os.path.join(options.output, 'report', 'index.html')}")
+    return "\n".join([final_table(manifest, time.monotonic() - begun, reused), *made])
+
+
+def _say_lost(attempt: int, staging: str, e: Exception) -> None:
+    if attempt == MAX_RUNS:
+        raise UserError(
+            f"worker processes of the runner were killed in {MAX_RUNS} runs, most likely for want of memory; "
+            "use fewer (--direct_num_workers) or a smaller --max_image_mpx; finished shards are kept."
+        ) from e
+    finished = sum(name.endswith(".json") for name in os.listdir(staging))
+    print(
+        f"a worker process was killed (out of memory?); going on after {finished} finished shards "
+        f"(run {attempt + 1} of {MAX_RUNS})",
+        file=sys.stderr,
+    )
+
+
+def _pool_size(beam_args: Sequence[str]) -> tuple[bool, int]:
+    """Whether our own processes write the shards, and how many; without importing Beam."""
+    import argparse
+
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--runner", default="DirectRunner")
+    parser.add_argument("--direct_running_mode", default=None)
+    parser.add_argument("--direct_num_workers", default="0")
+    args, _ = parser.parse_known_args(list(beam_args))
+    wanted = args.direct_running_mode in (None, "in_memory") and args.runner.rpartition(".")[2] in (
+        "DirectRunner", "FnApiRunner",
+    )  # fmt: skip
+    if not args.direct_num_workers.isdigit():
+        raise UserError(
+            f"--direct_num_workers received {args.direct_num_workers!r}; expected a number of "
+            "processes, 0 for one per core."
+        )
+    return wanted, int(args.direct_num_workers) or local_pool.available_cores()
+
+
+def _check_output(options: BuildOptions, staging: str) -> str:
+    """Refuses to touch what is finished or not ours; returns a text if there is nothing to do.
+
+    Raises:
+        UserError: A finished data set or foreign shards are in the way.
+    """
+    manifest = os.path.join(options.output, MANIFEST_NAME)
+    if options.overwrite:
+        return ""
+    if os.path.exists(manifest):
+        if os.path.exists(os.path.join(staging, "transform")) or _killed_after_commit(staging):
+            found: dict[str, Any] = load_manifest(options.output)
+            shutil.rmtree(staging, ignore_errors=True)
+            return final_table(found, 1e-9, found["listed"]) + f"\ndata set in {options.output}"
+        raise UserError(
+            f"--output {options.output!r} holds a finished data set; choose another folder, or replace it "
+            "with --overwrite."
+        )
+    others = [name for name in os.listdir(options.output) if name.endswith((".tfrecord", ".tfrecord.gz"))]
+    if others and not os.path.exists(os.path.join(staging, "job.json")):
+        raise UserError(
+            f"--output {options.output!r} holds {len(others)} TFRecord files, {others[0]!r} among them, that no "
+            "manifest or unfinished job accounts for; choose another folder, or replace them with "
+            "--overwrite."
+        )
+    return ""
+
+
+def _killed_after_commit(staging: str) -> bool:
+    return os.path.exists(os.path.join(staging, "job.json"))
+
+
+def _clear_leftovers(staging: str) -> None:
+    """Removes what an earlier run began and cannot use; finished shards stay."""
+    try:
+        for name in os.listdir(staging):
+            path = os.path.join(staging, name)
+            if os.path.isdir(path):
+                shutil.rmtree(path, ignore_errors=True)
+            elif ".tmp-" in name:
+                os.remove(path)
+        with open(os.path.join(staging, "job.json"), "w", encoding="utf-8") as file:
+            file.write("{}\n")
+    except OSError as e:
+        raise OutputError(
+            f"--output: {staging!r} cannot be written ({e.strerror}); make room or mend its rights."
+        ) from e
+
+
+def _remove_empty(output: str, staging: str, fresh: bool) -> None:
+    """Leaves no trace of a job that was refused before it had done anything."""
+    try:
+        if not any(name.endswith(".json") and name != "job.json" for name in os.listdir(staging)):
+            shutil.rmtree(staging)
+        if fresh and not os.listdir(output):
+            os.rmdir(output)
+    except OSError:
+        return
+
+
+

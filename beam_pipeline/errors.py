@@ -1,0 +1,50 @@
+"""Errors that are part of the interface: one sentence for a person, a code for a table."""
+
+from __future__ import annotations
+
+import re
+
+
+class UserError(Exception):
+    """Something the caller can mend: shown as one sentence without a traceback.
+
+    The message names the argument, what was received, what was expected and the remedy.
+    """
+
+
+class OutputError(UserError):
+    """The output cannot be written (full disk, missing rights)."""
+
+
+class ImageError(Exception):
+    """One image cannot become a record; it goes to quarantine and the job goes on.
+
+    Attributes:
+        code: Stable snake_case reason, the key of the rejects table.
+        message: What was found, for a person.
+    """
+
+    def __init__(self, code: str, message: str):
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+
+# A Beam runner wraps what a worker raised, at times as text only.
+_IN_TEXT = re.compile(r"(?:UserError|OutputError): (.*?)(?: \[while running [^\n]*)?(?:\n|$)")
+
+
+def user_error_in(error: BaseException) -> UserError | None:
+    """The `UserError` that caused `error`, looked for in its chain of causes and its text."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        if isinstance(current, UserError):
+            return UserError(str(current).split(" [while running ")[0])
+        current = current.__cause__ or current.__context__
+    found = _IN_TEXT.findall(str(error))
+    return UserError(found[-1]) if found else None

@@ -1,0 +1,98 @@
+"""`tf.train.Example` messages without TensorFlow, so that a worker need not load it.
+
+The three message types are declared here for the protobuf library, in a pool of their own
+(TensorFlow registers the same names in the default one). Field numbers are those of
+https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/feature.proto.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+Values = Sequence[bytes] | Sequence[int] | Sequence[float]
+
+_Field = descriptor_pb2.FieldDescriptorProto
+
+
+def _example_class() -> Any:
+    file = descriptor_pb2.FileDescriptorProto(
+        name="beam_pipeline/example.proto", package="tensorflow", syntax="proto3"
+    )
+
+    def message(name: str, *fields: tuple[str, int, int, int, str]) -> Any:
+        added = file.message_type.add(name=name)
+        for field_name, number, label, kind, type_name in fields:
+            field = added.field.add(name=field_name, number=number, label=label, type=kind)
+            if type_name:
+                field.type_name = type_name
+        return added
+
+    optional, repeated = _Field.LABEL_OPTIONAL, _Field.LABEL_REPEATED
+    submessage = _Field.TYPE_MESSAGE
+    message("BytesList", ("value", 1, repeated, _Field.TYPE_BYTES, ""))
+    message("FloatList", ("value", 1, repeated, _Field.TYPE_FLOAT, ""))
+    message("Int64List", ("value", 1, repeated, _Field.TYPE_INT64, ""))
+    feature = message(
+        "Feature",
+        ("bytes_list", 1, optional, submessage, ".tensorflow.BytesList"),
+        ("float_list", 2, optional, submessage, ".tensorflow.FloatList"),
+        ("int64_list", 3, optional, submessage, ".tensorflow.Int64List"),
+    )
+    feature.oneof_decl.add(name="kind")
+    for field in feature.field:
+        field.oneof_index = 0
+    features = message(
+        "Features", ("feature", 1, repeated, submessage, ".tensorflow.Features.FeatureEntry")
+    )
+    entry = features.nested_type.add(name="FeatureEntry")
+    entry.field.add(name="key", number=1, label=optional, type=_Field.TYPE_STRING)
+    entry.field.add(
+        name="value", number=2, label=optional, type=submessage, type_name=".tensorflow.Feature"
+    )
+    entry.options.map_entry = True
+    message("Example", ("features", 1, optional, submessage, ".tensorflow.Features"))
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
+
+
+_Example = _example_class()
+
+
+def encode_example(features: Mapping[str, Values]) -> bytes:
+    """Serialises features; the same features always give the same bytes.
+
+    Args:
+        features: Name → values. Bytes become a bytes list, ints an int64 list and floats a
+            float32 list; an empty list becomes a feature without a kind.
+    """
+    example = _Example()
+    feature = example.features.feature
+    for name, values in features.items():
+        entry = feature[name]
+        if not values:
+            continue
+        if isinstance(values[0], bytes):
+            entry.bytes_list.value.extend(values)
+        elif isinstance(values[0], float):
+            entry.float_list.value.extend(values)
+        else:
+            entry.int64_list.value.extend(values)
+    return bytes(example.SerializeToString(deterministic=True))
+
+
+def decode_example(data: bytes) -> dict[str, Values]:
+    """The features of a serialised example; one without values gives an empty list.
+
+    Raises:
+        google.protobuf.message.DecodeError: `data` is no example.
+    """
+    example = _Example.FromString(data)
+    features: dict[str, Values] = {}
+    for name, feature in example.features.feature.items():
+        kind = feature.WhichOneof("kind")
+        features[name] = list(getattr(feature, kind).value) if kind else []
+    return features

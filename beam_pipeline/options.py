@@ -1,0 +1,228 @@
+"""What a build is asked to do: small frozen dataclasses, validated once."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+from beam_pipeline.errors import UserError
+
+RESIZE_MODES = ("crop", "stretch", "pad", "shortest", "none")
+FILTERS = ("bicubic", "bilinear", "box", "hamming", "lanczos", "nearest")
+SUBSAMPLINGS = ("4:2:0", "4:2:2", "4:4:4")
+COLORSPACES = ("rgb", "grey")
+LAYOUTS = ("auto", "class_folders", "split_folders", "flat", "manifest")
+BBOX_FRAMES = ("stored", "upright")
+COMPRESSIONS = ("none", "gzip")
+SHARD_BY = ("balanced", "class")
+COLUMN_KINDS = ("int", "float", "string")
+SCALINGS = ("none", "zscore", "minmax")
+
+_SPLIT_NAME = re.compile(r"[A-Za-z0-9_]+")
+
+
+def _choice(flag: str, received: object, expected: tuple[str, ...]) -> None:
+    if received not in expected:
+        raise UserError(f"{flag} received {received!r}; expected one of {', '.join(expected)}.")
+
+
+def _at_least(flag: str, received: float, least: float) -> None:
+    if received < least:
+        raise UserError(f"{flag} received {received}; expected at least {least}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageOptions:
+    """How one picture becomes the JPEG of a record.
+
+    Attributes:
+        height_px, width_px: Target size; for `shortest` the shortest side becomes
+            `height_px`; unused for `none`.
+        resize_mode: One of `RESIZE_MODES`.
+        filter: Resampling filter, one of `FILTERS`, antialiased as Pillow does.
+        quality: JPEG quality, 1..100.
+        subsampling: Chroma subsampling, one of `SUBSAMPLINGS`.
+        colorspace: `rgb` (3 channels) or `grey` (1 channel).
+        background: RGB, 0..255, under transparent pixels and around `pad`.
+        only_shrink: Never enlarge a picture.
+        max_pixels: Larger pictures are rejected before they are decoded.
+        max_bytes: Larger files are rejected before they are read.
+        bbox_frame: Whether given boxes are relative to the pixels as `stored`, or to
+            the picture made `upright` by its EXIF orientation.
+    """
+
+    height_px: int = 256
+    width_px: int = 256
+    resize_mode: str = "crop"
+    filter: str = "bicubic"
+    quality: int = 90
+    subsampling: str = "4:2:0"
+    colorspace: str = "rgb"
+    background: tuple[int, int, int] = (255, 255, 255)
+    only_shrink: bool = False
+    max_pixels: int = 100_000_000
+    max_bytes: int = 64 * 1024 * 1024
+    bbox_frame: str = "stored"
+
+    def __post_init__(self) -> None:
+        _choice("--resize_mode", self.resize_mode, RESIZE_MODES)
+        _choice("--filter", self.filter, FILTERS)
+        _choice("--subsampling", self.subsampling, SUBSAMPLINGS)
+        _choice("--colorspace", self.colorspace, COLORSPACES)
+        _choice("--bbox_frame", self.bbox_frame, BBOX_FRAMES)
+        if not 1 <= min(self.height_px, self.width_px) <= max(self.height_px, self.width_px) <= 16384:
+            raise UserError(
+                f"--image_size received {self.height_px}x{self.width_px}; expected 1 to 16384 pixels."
+            )
+        if self.resize_mode == "shortest" and self.height_px != self.width_px:
+            raise UserError(
+                f"--image_size received {self.height_px}x{self.width_px} with --resize_mode "
+                "shortest; expected one number, the shortest side."
+            )
+        if not 1 <= self.quality <= 100:
+            raise UserError(f"--quality received {self.quality}; expected 1 to 100.")
+        _at_least("--max_image_mpx", self.max_pixels, 1)
+        _at_least("--max_image_mb", self.max_bytes, 1)
+
+    @property
+    def channels(self) -> int:
+        """Channels of every record's picture: 3 or 1."""
+        return 3 if self.colorspace == "rgb" else 1
+
+
+@dataclasses.dataclass(frozen=True)
+class ColumnSpec:
+    """One extra column of a manifest.
+
+    Attributes:
+        name: Column name, and the feature's name in the record.
+        kind: One of `COLUMN_KINDS`: int64, float32 or bytes in the record.
+        shape: `()` scalar, `(k,)` fixed length, `None` variable length.
+        scale: One of `SCALINGS`, for floats.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...] | None = ()
+    scale: str = "none"
+
+    def __post_init__(self) -> None:
+        _choice(f"--columns {self.name}", self.kind, COLUMN_KINDS)
+        _choice(f"--columns {self.name}", self.scale, SCALINGS)
+        if self.scale != "none" and self.kind != "float":
+            raise UserError(
+                f"--columns {self.name} received scaling {self.scale!r} for a {self.kind} column; "
+                "expected a float column."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class InputOptions:
+    """Where references come from and how a label is found."""
+
+    input: str
+    layout: str = "auto"
+    label_regex: str | None = None
+    image_column: str | None = None
+    key_column: str | None = None
+    label_column: str | None = None
+    split_column: str | None = None
+    group_column: str | None = None
+    columns: tuple[ColumnSpec, ...] | None = None
+    extensions: tuple[str, ...] = (
+        ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        _choice("--layout", self.layout, LAYOUTS)
+        if self.label_regex is not None:
+            try:
+                groups = re.compile(self.label_regex).groups
+            except re.error as e:
+                raise UserError(
+                    f"--label_regex received {self.label_regex!r}, which is no regular expression ({e})."
+                ) from e
+            if groups < 1:
+                raise UserError(
+                    f"--label_regex received {self.label_regex!r}; expected a group that captures "
+                    "the label, for example '^([a-z]+)\\.'."
+                )
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanOptions:
+    """Splits, shards and the class order.
+
+    Attributes:
+        splits: Split name → fraction; fractions sum to 1. Ignored for images whose split
+            the input gives.
+        num_shards: Split name → shards; the key `*` stands for every split; empty for
+            a number derived from `shard_mb`.
+        shard_mb: Target size of a shard, in MB (10^6 bytes).
+        shard_by: `balanced`, or `class` for files of one class each.
+        salt: Changes every hash: another split and another order.
+        class_names: Given class order; a label outside is an error.
+        pinned_classes: Class order of the data set being rebuilt; new labels follow.
+        allow_one_class: Whether a single class is accepted.
+    """
+
+    splits: Mapping[str, float] = dataclasses.field(
+        default_factory=lambda: {"train": 0.9, "validation": 0.1}
+    )
+    num_shards: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    shard_mb: float = 128.0
+    shard_by: str = "balanced"
+    salt: str = "imageshards"
+    class_names: tuple[str, ...] | None = None
+    pinned_classes: tuple[str, ...] = ()
+    allow_one_class: bool = False
+
+    def __post_init__(self) -> None:
+        _choice("--shard_by", self.shard_by, SHARD_BY)
+        for name, fraction in self.splits.items():
+            if not _SPLIT_NAME.fullmatch(name):
+                raise UserError(
+                    f"--splits received the name {name!r}; expected letters, digits and underscores."
+                )
+            if not 0 < fraction <= 1:
+                raise UserError(
+                    f"--splits received {name}={fraction}; expected a fraction above 0 and at most 1."
+                )
+        if abs(sum(self.splits.values()) - 1) > 1e-9:
+            raise UserError(
+                f"--splits received fractions that sum to {sum(self.splits.values()):g}; expected 1, "
+                "for example train=0.9,validation=0.1."
+            )
+        for name, count in self.num_shards.items():
+            if not 1 <= count <= 99_999:
+                raise UserError(f"--num_shards received {name}={count}; expected 1 to 99999.")
+        if not self.shard_mb > 0:
+            raise UserError(f"--shard_mb received {self.shard_mb}; expected more than 0 MB.")
+        if self.class_names is not None and len(set(self.class_names)) != len(self.class_names):
+            twice = sorted({c for c in self.class_names if self.class_names.count(c) > 1})
+            raise UserError(f"--class_names received {twice[0]!r} twice; expected each class once.")
+
+
+@dataclasses.dataclass(frozen=True)
+class BuildOptions:
+    """One build, whole."""
+
+    source: InputOptions
+    output: str
+    image: ImageOptions = dataclasses.field(default_factory=ImageOptions)
+    plan: PlanOptions = dataclasses.field(default_factory=PlanOptions)
+    transform_module: str | None = None
+    compression: str = "none"
+    max_reject_fraction: float = 0.01
+    quarantine_bytes: bool = True
+    report: bool = True
+    overwrite: bool = False
+    plan_only: bool = False
+
+    def __post_init__(self) -> None:
+        _choice("--compression", self.compression, COMPRESSIONS)
+        if not 0 <= self.max_reject_fraction <= 1:
+            raise UserError(
+                f"--max_reject_fraction received {self.max_reject_fraction}; expected 0 to 1."
+            )

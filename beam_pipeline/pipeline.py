@@ -1,0 +1,266 @@
+"""The job, as a table of contents: list, split, analyse, plan, write, commit."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import tempfile
+import time
+from typing import Any
+
+import apache_beam as beam
+from apache_beam import pvalue
+from apache_beam.io.filesystem import CompressionTypes
+from PIL import features as pillow_features
+
+from beam_pipeline import __version__, listing, local_pool, manifest_input, plan, planning
+from beam_pipeline.columns import AnalyseColumns
+from beam_pipeline.commit import CommitShards, CommitSpec
+from beam_pipeline.errors import ImageError, UserError
+from beam_pipeline.images import encode_image
+from beam_pipeline.listing import ListImages
+from beam_pipeline.manifest import MANIFEST_NAME, load_manifest
+from beam_pipeline.options import BuildOptions, ImageOptions
+from beam_pipeline.planning import PlannedShards, PlanShards, assign_splits
+from beam_pipeline.publish import QUARANTINE, TRANSFORM
+from beam_pipeline.quarantine import WriteQuarantine
+from beam_pipeline.reading import read_images
+from beam_pipeline.refs import RefBatch
+from beam_pipeline.runners import Runner
+from beam_pipeline.write import WriteBalancedTFRecord, WriteSpec
+
+_SUFFIXES = {"none": ".tfrecord", "gzip": ".tfrecord.gz"}
+_COMPRESSIONS = {"none": CompressionTypes.UNCOMPRESSED, "gzip": CompressionTypes.GZIP}
+
+
+def build(options: BuildOptions, runner: Runner, staging: str) -> None:
+    """Builds the data set `options.output` and commits it.
+
+    Raises:
+        UserError: Something the caller can mend.
+    """
+    options = with_pinned_classes(options)
+    schema = schema_of(options)
+    pipeline = beam.Pipeline(runner.runner, options=runner.options)
+    construct(pipeline, options, schema, staging)
+    pipeline.run().wait_until_finish()
+
+
+def construct(
+    pipeline: beam.Pipeline,
+    options: BuildOptions,
+    schema: manifest_input.ManifestSchema | None,
+    staging: str,
+) -> None:
+    """Puts the whole job into a pipeline."""
+    listed = pipeline | "List" >> ListImages(options.source, schema)  # RefBatch, {reason: files}
+    batches = listed.batches | "Split" >> beam.Map(assign_splits, options.plan)
+    columns = batches | "Analyse" >> AnalyseColumns(
+        schema.columns if schema else (),
+        options.plan.class_names,
+        options.plan.pinned_classes,
+        options.transform_module,
+        os.path.join(staging, "tft_temp"),
+        os.path.join(staging, TRANSFORM),
+    )  # RefBatch with features, and the folder of the exported transform
+    planned = columns.batches | "Plan" >> PlanShards(options.plan, options.image)  # ShardUnit
+    after = (columns.written, *unique_keys(batches, schema))
+    write = WriteBalancedTFRecord(
+        options.output + "/",
+        file_name_suffix=_SUFFIXES[options.compression],
+        compression_type=_COMPRESSIONS[options.compression],
+        staging=staging,
+        image=options.image,
+        versions=tuple(byte_versions().items()),
+        after=after,
+    )
+    results = planned.units | "Write" >> write  # ShardResult
+    max_bytes = options.image.max_bytes if options.quarantine_bytes else 0
+    quarantined = (
+        results
+        | "Rejects" >> beam.FlatMap(lambda result: result.rejects)
+        | "Quarantine" >> WriteQuarantine(os.path.join(staging, QUARANTINE, "rejects"), max_bytes)
+    )  # file names
+    results | "Commit" >> CommitShards(
+        commit_spec(options, write.spec), planned.layout, listed.skipped, quarantined, after
+    )
+
+
+def unique_keys(
+    batches: beam.PCollection, schema: manifest_input.ManifestSchema | None
+) -> tuple[beam.PCollection, ...]:
+    """A check that no key occurs twice; paths of a folder are unique by themselves."""
+    if schema is None:
+        return ()
+    checked = (
+        batches
+        | "KeysByHash" >> beam.FlatMap(listing.duplicate_checks)
+        | "GroupKeys" >> beam.GroupByKey()
+        | "RefuseDuplicates" >> beam.FlatMapTuple(listing.refuse_duplicates)
+    )
+    return (checked,)
+
+
+def schema_of(options: BuildOptions) -> manifest_input.ManifestSchema | None:
+    """The columns of a manifest input; None for other inputs.
+
+    Raises:
+        UserError: A column flag makes no sense for this input.
+    """
+    if listing.layout_of(options.source) == "manifest":
+        return manifest_input.read_schema(options.source)
+    for flag in ("image_column", "label_column", "key_column", "split_column", "group_column", "columns"):
+        if getattr(options.source, flag) is not None:
+            raise UserError(
+                f"--{flag} was given, but --input {options.source.input!r} is no manifest; expected a "
+                ".csv, .jsonl or .parquet file."
+            )
+    return None
+
+
+def with_pinned_classes(options: BuildOptions) -> BuildOptions:
+    """When a data set is replaced its classes keep their ids."""
+    path = os.path.join(options.output, MANIFEST_NAME)
+    if options.plan.class_names is not None or not os.path.exists(path):
+        return options
+    pinned = tuple(load_manifest(options.output)["classes"])
+    return dataclasses.replace(
+        options, plan=dataclasses.replace(options.plan, pinned_classes=pinned)
+    )
+
+
+def byte_versions() -> dict[str, str]:
+    """Versions of what decides the bytes of a shard."""
+    turbo = pillow_features.version_feature("libjpeg_turbo")
+    return {
+        "imageshards": __version__,
+        "pillow": importlib.metadata.version("pillow"),
+        "libjpeg": f"turbo {turbo}" if turbo else str(pillow_features.version_codec("jpg")),
+        "tensorflow-transform": importlib.metadata.version("tensorflow-transform"),
+    }
+
+
+def commit_spec(options: BuildOptions, write: WriteSpec) -> CommitSpec:
+    """What the commit needs of the options."""
+    image = dataclasses.asdict(options.image)
+    height, width = image.pop("height_px"), image.pop("width_px")
+    return CommitSpec(
+        output=options.output,
+        write=write,
+        max_reject_fraction=options.max_reject_fraction,
+        report=options.report,
+        options={
+            "input": dataclasses.asdict(options.source),
+            "plan": dataclasses.asdict(options.plan),
+            "transform_module": options.transform_module,
+            "max_reject_fraction": options.max_reject_fraction,
+        },
+        image={
+            "size": height if height == width else [height, width],
+            "mode": image.pop("resize_mode"),
+            **image,
+            "channels": options.image.channels,
+        },
+        versions=byte_versions() | {"apache-beam": beam.__version__},
+        shard_by=options.plan.shard_by,
+        compression=options.compression,
+    )
+
+
+def plan_only(options: BuildOptions, runner: Runner) -> dict[str, Any]:
+    """Lists and plans, encodes a sample, writes nothing; returns what `plan_table` shows.
+
+    Raises:
+        UserError: Something the caller can mend.
+    """
+    options = with_pinned_classes(options)
+    schema = schema_of(options)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "plan.json")
+        pipeline = beam.Pipeline(runner.runner, options=runner.options)
+        listed = pipeline | "List" >> ListImages(options.source, schema)
+        batches = listed.batches | "Split" >> beam.Map(assign_splits, options.plan)
+        planned = batches | "Plan" >> PlanShards(options.plan, options.image)
+        _summarise(planned, batches, listed.skipped, options, path)
+        pipeline.run().wait_until_finish()
+        with open(path, encoding="utf-8") as file:
+            summary: dict[str, Any] = json.load(file)
+    workers = local_pool.available_cores()
+    images = sum(split["images"] for split in summary["splits"].values())
+    seconds = images * summary["msec_per_image"] / 1000 / workers
+    return summary | {"workers": workers, "seconds": seconds}
+
+
+def _summarise(
+    planned: PlannedShards,
+    batches: beam.PCollection,
+    skipped: beam.PCollection,
+    options: BuildOptions,
+    path: str,
+) -> None:
+    salt = options.plan.salt
+    sizes = (
+        planned.units
+        | "ShardSizes" >> beam.Map(lambda unit: [(unit.split, len(unit.refs))])
+        | "AllSizes" >> beam.CombineGlobally(lambda found: [pair for pairs in found for pair in pairs])
+    )  # [(split, images)]
+    sample = (
+        batches
+        | "SampleForEstimate" >> beam.Map(lambda batch: planning.sample_of([batch], salt))
+        | "EstimateSample" >> beam.CombineGlobally(lambda found: planning.sample_of(found, salt))
+        | "Estimate" >> beam.Map(estimate, options.image)
+    )  # {msec_per_image, bytes_per_record, ...}
+    sizes | "WritePlan" >> beam.Map(
+        write_plan,
+        pvalue.AsSingleton(planned.layout),
+        pvalue.AsSingleton(sample),
+        pvalue.AsSingleton(skipped),
+        path,
+    )
+
+
+def estimate(sample: RefBatch, options: ImageOptions) -> dict[str, Any]:
+    """Time, bytes and rejects of a sample of images, from encoding it."""
+    sizes, rejected, begun = [], 0, time.process_time()
+    for _, data in read_images(sample.refs, options.max_bytes):
+        try:
+            if isinstance(data, ImageError):
+                raise data
+            sizes.append(len(encode_image(data, options).data) + plan.RECORD_OVERHEAD_BYTES)
+        except ImageError:
+            rejected += 1
+    count = max(1, len(sample.refs))
+    return {
+        "sample": len(sample.refs),
+        "sample_rejects": rejected,
+        "msec_per_image": (time.process_time() - begun) * 1000 / count,
+        "bytes_per_record": sum(sizes) / max(1, len(sizes)),
+    }
+
+
+def write_plan(
+    sizes: list[tuple[str, int]],
+    layout: plan.Layout,
+    sample: dict[str, Any],
+    skipped: dict[str, int],
+    path: str,
+) -> None:
+    """Writes the plan's summary as JSON."""
+    splits: dict[str, Any] = {}
+    for split in sorted(layout.num_shards):
+        counts = [count for name, count in sizes if name == split]
+        splits[split] = {
+            "shards": len(counts),
+            "images": sum(counts),
+            "min": min(counts),
+            "max": max(counts),
+            "bytes": sum(counts) * sample["bytes_per_record"],
+        }
+    classes = {name: 0 for name in layout.classes}
+    for (_, class_id), count in layout.counts.items():
+        classes[layout.classes[class_id]] += count
+    summary = {"splits": splits, "classes": classes, "skipped": skipped, **sample}
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(summary, file)

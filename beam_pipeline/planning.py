@@ -1,0 +1,216 @@
+"""The plan, wired for Beam: from batches of references to one unit of work per shard.
+
+Only references cross a shuffle, in lists; the largest side input has one number for every
+(split, class, bucket of 50,000 images).
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import heapq
+from collections.abc import Iterable, Iterator
+
+import apache_beam as beam
+from apache_beam import pvalue
+
+from beam_pipeline import plan
+from beam_pipeline.errors import ImageError
+from beam_pipeline.images import encode_image
+from beam_pipeline.options import ImageOptions, PlanOptions
+from beam_pipeline.reading import read_images
+from beam_pipeline.refs import ImageRef, RefBatch
+
+# Enough for a mean within a few percent; encoding them takes well under a second.
+SAMPLE_SIZE = 64
+
+Bucket = tuple[str, int, int]
+ShardKey = tuple[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardUnit:
+    """One shard to write: a unit of work that is done, or not done, as a whole.
+
+    Attributes:
+        split: Name of the split.
+        index: Index of the shard in the split.
+        num_shards: Shards of the split.
+        group: Shards of one group are kept even with each other: "" or a class name.
+        class_ids: Label → id, for the labels of this shard.
+        refs: Its images, in the order of its records.
+    """
+
+    split: str
+    index: int
+    num_shards: int
+    group: str
+    class_ids: dict[str, int]
+    refs: list[ImageRef]
+
+    @property
+    def name(self) -> str:
+        """Unique name of the shard, the stem of its file."""
+        return f"{self.split}-{self.index:05d}-of-{self.num_shards:05d}"
+
+
+def assign_splits(batch: RefBatch, options: PlanOptions) -> RefBatch:
+    """Gives every reference without a split the one its group or key draws."""
+    draw = plan.SplitAssigner(options.splits, options.salt)
+    return RefBatch(
+        [r if r.split else r._replace(split=draw(r.group or r.key)) for r in batch.refs]
+    )
+
+
+def count_labels(batch: RefBatch) -> dict[tuple[str, str], int]:
+    """(split, label) → images of one batch."""
+    return collections.Counter((str(r.split), r.label) for r in batch.refs)
+
+
+def merge_counts(counts: Iterable[dict]) -> dict:
+    """Sum of dicts of counts."""
+    total: collections.Counter = collections.Counter()
+    for count in counts:
+        total.update(count)
+    return dict(total)
+
+
+def key_by_bucket(
+    batch: RefBatch, layout: plan.Layout, salt: str
+) -> Iterator[tuple[Bucket, RefBatch]]:
+    """Cuts a batch by (split, class id, bucket of the order hash)."""
+    hasher = plan.KeyHasher(salt)
+    ids = {name: i for i, name in enumerate(layout.classes)}
+    buckets: dict[Bucket, list[ImageRef]] = collections.defaultdict(list)
+    for ref in batch.refs:
+        split, class_id = str(ref.split), ids[ref.label]
+        wanted = layout.num_buckets(split, class_id)
+        bucket = plan.bucket_of(hasher(ref.key), wanted) if wanted > 1 else 0
+        buckets[split, class_id, bucket].append(ref)
+    for key, refs in buckets.items():
+        yield key, RefBatch(refs)
+
+
+def sort_by_hash(batches: Iterable[RefBatch], salt: str) -> list[ImageRef]:
+    """References of some batches in hash order, whatever order they came in."""
+    hasher = plan.KeyHasher(salt)
+    return sorted(
+        (ref for batch in batches for ref in batch.refs), key=lambda r: (hasher(r.key), r.key)
+    )
+
+
+def deal(
+    bucket: tuple[Bucket, RefBatch], layout: plan.Layout, ranks: dict[Bucket, int]
+) -> Iterator[tuple[ShardKey, RefBatch]]:
+    """Deals a sorted bucket to shards."""
+    key, batch = bucket
+    split, class_id, _ = key
+    slot = layout.slots[split, class_id]
+    shards: dict[int, list[ImageRef]] = collections.defaultdict(list)
+    for rank, ref in enumerate(batch.refs, start=ranks[key]):
+        shards[slot.shard_of(rank)].append(ref)
+    for shard, refs in shards.items():
+        yield (split, shard), RefBatch(refs)
+
+
+def make_unit(
+    shard: tuple[ShardKey, Iterable[RefBatch]], layout: plan.Layout, options: PlanOptions
+) -> ShardUnit:
+    """The finished unit of work of one shard."""
+    (split, index), batches = shard
+    refs = sort_by_hash(batches, options.salt)
+    labels = {ref.label for ref in refs}
+    ids = {name: i for i, name in enumerate(layout.classes) if name in labels}
+    group = next(iter(labels)) if options.shard_by == "class" else ""
+    return ShardUnit(split, index, layout.num_shards[split], group, ids, refs)
+
+
+def sample_of(batches: Iterable[RefBatch], salt: str) -> RefBatch:
+    """The `SAMPLE_SIZE` references with the smallest hashes: random, yet always the same."""
+    hasher = plan.KeyHasher(salt)
+    return RefBatch(
+        heapq.nsmallest(
+            SAMPLE_SIZE,
+            (ref for batch in batches for ref in batch.refs),
+            key=lambda r: (hasher(r.key), r.key),
+        )
+    )
+
+
+def mean_record_bytes(sample: RefBatch, options: ImageOptions) -> float:
+    """Mean bytes of a record, framing included, from encoding a sample."""
+    sizes = []
+    for _, data in read_images(sample.refs, options.max_bytes):
+        if isinstance(data, ImageError):
+            continue
+        try:
+            sizes.append(len(encode_image(data, options).data))
+        except ImageError:
+            continue
+    return sum(sizes) / max(1, len(sizes)) + plan.RECORD_OVERHEAD_BYTES
+
+
+class PlannedShards(tuple):
+    """(units: PCollection[ShardUnit], layout: PCollection[Layout] with one element)."""
+
+    units = property(lambda self: self[0])
+    layout = property(lambda self: self[1])
+
+
+class PlanShards(beam.PTransform):
+    """References with splits → one `ShardUnit` per shard."""
+
+    def __init__(self, options: PlanOptions, image: ImageOptions):
+        super().__init__()
+        self._options = options
+        self._image = image
+
+    def expand(self, batches: beam.PCollection) -> PlannedShards:
+        options, salt = self._options, self._options.salt
+        counts = (
+            batches
+            | "CountLabels" >> beam.Map(count_labels)
+            | "SumCounts" >> beam.CombineGlobally(merge_counts)
+        )  # {(split, label): images}
+        layout = counts | "MakeLayout" >> beam.Map(
+            plan.make_layout, options, mean_record_bytes=self._mean_record_bytes(batches)
+        )  # Layout
+        plan_side = pvalue.AsSingleton(layout)
+        buckets = (
+            batches
+            | "KeyByBucket"
+            >> beam.FlatMap(key_by_bucket, plan_side, salt).with_output_types(
+                tuple[tuple[str, int, int], RefBatch]
+            )
+            | "GroupBuckets" >> beam.GroupByKey()
+            | "SortBuckets"
+            >> beam.MapTuple(lambda key, found: (key, RefBatch(sort_by_hash(found, salt))))
+            .with_output_types(tuple[tuple[str, int, int], RefBatch])
+        )  # (bucket, its refs in hash order)
+        ranks = (
+            buckets
+            | "BucketSizes" >> beam.MapTuple(lambda key, batch: {key: len(batch)})
+            | "SumSizes" >> beam.CombineGlobally(merge_counts)
+            | "BucketRanks" >> beam.Map(plan.bucket_ranks)
+        )  # {bucket: rank of its first image}
+        units = (
+            buckets
+            | "Deal"
+            >> beam.FlatMap(deal, plan_side, pvalue.AsSingleton(ranks)).with_output_types(
+                tuple[tuple[str, int], RefBatch]
+            )
+            | "GroupShards" >> beam.GroupByKey()
+            | "MakeUnits" >> beam.Map(make_unit, plan_side, options)
+        )  # ShardUnit
+        return PlannedShards((units, layout))
+
+    def _mean_record_bytes(self, batches: beam.PCollection) -> float | pvalue.AsSingleton:
+        if "*" in self._options.num_shards:
+            return 0.0
+        salt, image = self._options.salt, self._image
+        return pvalue.AsSingleton(
+            batches
+            | "SampleBatches" >> beam.Map(lambda batch: sample_of([batch], salt))
+            | "Sample" >> beam.CombineGlobally(lambda found: sample_of(found, salt))
+            | "EncodeSample" >> beam.Map(mean_record_bytes, image)
+        )

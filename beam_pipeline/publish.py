@@ -1,0 +1,109 @@
+"""What stands beside the shards: manifest, TFDS metadata, transform, quarantine, report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from beam_pipeline import columns, plan, quarantine, tfds_metadata
+from beam_pipeline.errors import UserError
+from beam_pipeline.manifest import FORMAT_VERSION, RECORD_FEATURES, write_whole
+from beam_pipeline.record import BYTES_EDGES, SIZE_EDGES_PX, ShardStats, merge_stats
+from beam_pipeline.write import Reject
+
+if TYPE_CHECKING:
+    from beam_pipeline.commit import CommitSpec
+
+TRANSFORM = "transform"
+QUARANTINE = "quarantine"
+REPORT = "report"
+
+
+def manifest_of(
+    shards: list[dict[str, Any]],
+    layout: plan.Layout,
+    rejects: list[Reject],
+    stats_by_split: dict[str, ShardStats],
+    skipped: dict[str, int],
+    spec: CommitSpec,
+) -> dict[str, Any]:
+    """The manifest of a data set whose shards are in place.
+
+    Raises:
+        UserError: The exported label vocabulary is not that of the plan.
+    """
+    transform = os.path.join(spec.write.staging, TRANSFORM)
+    classes = list(layout.classes)
+    exported = columns.exported_classes(transform)
+    if exported != classes:
+        raise UserError(
+            f"--input gave the classes {classes[:5]} when it was planned and {exported[:5]} when its "
+            "columns were analysed: it changed while it was read; give the same command again."
+        )
+    splits: dict[str, Any] = {}
+    for split in sorted(layout.num_shards):
+        of_split = [dict(shard) for shard in shards if shard["split"] == split]
+        of_split.sort(key=lambda shard: shard["file"])
+        for shard in of_split:
+            del shard["split"]
+        splits[split] = {
+            "num_records": sum(shard["num_records"] for shard in of_split),
+            "shards": of_split,
+        }
+    stats = merge_stats(stats_by_split.values())
+    train = [name for name in stats_by_split if name in ("train", "training")]
+    pixels = merge_stats(stats_by_split[name] for name in train) if train else stats
+    mean, std = pixels.mean_and_std()
+    manifest: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "splits": splits,
+        "classes": classes,
+        "shard_by": spec.shard_by,
+        "compression": spec.compression,
+        "features": {**RECORD_FEATURES, **columns.exported_features(transform)},
+        "image": {**spec.image, "mean": mean, "std": std},
+        "listed": layout.num_images,
+        "rejects": quarantine.reasons(rejects),
+        "skipped": dict(sorted(skipped.items())),
+        "source": {"formats": _by_count(stats.formats), "notes": _by_count(stats.notes)},
+        "histograms": {
+            "source_width_px": {"edges": SIZE_EDGES_PX, "counts": stats.source_width_px},
+            "source_height_px": {"edges": SIZE_EDGES_PX, "counts": stats.source_height_px},
+            "record_bytes": {"edges": BYTES_EDGES, "counts": stats.record_bytes},
+        },
+    }
+    of_bytes = {**manifest, "versions": spec.versions}
+    text = json.dumps(of_bytes, sort_keys=True).encode()
+    manifest["fingerprint"] = hashlib.sha256(text).hexdigest()
+    return manifest | {"options": spec.options, "versions": spec.versions}
+
+
+def _by_count(counts: dict[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def publish(manifest: dict[str, Any], rejects: list[Reject], spec: CommitSpec) -> None:
+    """Puts everything but the manifest beside the shards, in place of what was there."""
+    _replace_folder(os.path.join(spec.write.staging, TRANSFORM), os.path.join(spec.output, TRANSFORM))
+    staged = os.path.join(spec.write.staging, QUARANTINE)
+    if rejects:
+        quarantine.write_list(rejects, staged)
+    else:
+        shutil.rmtree(staged, ignore_errors=True)
+    _replace_folder(staged, os.path.join(spec.output, QUARANTINE))
+    for name, text in tfds_metadata.tfds_files(manifest, "image_shards").items():
+        write_whole(os.path.join(spec.output, name), text)
+    shutil.rmtree(os.path.join(spec.output, REPORT), ignore_errors=True)
+    if spec.report:
+        from beam_pipeline.report import write_report
+
+        write_report(spec.output, manifest)
+
+
+def _replace_folder(source: str, target: str) -> None:
+    shutil.rmtree(target, ignore_errors=True)
+    if os.path.isdir(source):
+        os.replace(source, target)

@@ -1,0 +1,97 @@
+"""Which Beam runner, with which options: names the local one so that nothing is downloaded."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Sequence
+
+import apache_beam
+from apache_beam.options import pipeline_options
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
+from apache_beam.runners.portability.fn_api_runner import fn_runner, worker_handlers
+from apache_beam.runners.runner import PipelineRunner
+
+from beam_pipeline import cli
+from beam_pipeline.errors import UserError
+
+LOCAL_RUNNERS = ("DirectRunner", "FnApiRunner")
+
+
+@dataclasses.dataclass(frozen=True)
+class Runner:
+    """A runner and the options it is run with.
+
+    Attributes:
+        runner: None lets Beam find it by the options.
+        options: Beam's.
+        local: Whether this machine does the work.
+    """
+
+    runner: PipelineRunner | None
+    options: PipelineOptions
+    local: bool
+
+
+def choose(beam_args: Sequence[str]) -> Runner:
+    """The runner that Beam's flags ask for.
+
+    Raises:
+        UserError: A flag is unknown, or asks for a mode that loses records.
+    """
+    check_flags(beam_args)
+    options = PipelineOptions(list(beam_args), save_main_session=False)
+    name = (options.view_as(StandardOptions).runner or "DirectRunner").rpartition(".")[2]
+    if name not in LOCAL_RUNNERS:
+        return Runner(None, options, local=False)
+    direct = options.view_as(DirectOptions)
+    if direct.direct_running_mode == "multi_threading":
+        raise UserError(
+            "--direct_running_mode received 'multi_threading', which loses records in Beam "
+            f"{apache_beam.__version__}; expected in_memory (the default: own processes write the shards) or "
+            "multi_processing."
+        )
+    if direct.direct_running_mode == "multi_processing":
+        # In Beam 2.77 a timer thread flushes, then clears, a buffer that the bundle's thread is
+        # writing to; 0 keeps the timer from being started. See TimeBasedBuffering… in data_plane.
+        worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = 0
+        if not direct.direct_num_workers:
+            direct.direct_num_workers = 0
+    else:
+        direct.direct_running_mode = "in_memory"
+        direct.direct_num_workers = 1  # the pool's processes do the work
+    return Runner(fn_runner.FnApiRunner(), options, local=True)
+
+
+def check_flags(beam_args: Sequence[str]) -> None:
+    """Raises `UserError` for a flag that neither we nor Beam know."""
+    parser = pipeline_options._BeamArgumentParser(allow_abbrev=False, add_help=False)
+    for cls in _subclasses(PipelineOptions):
+        cls._add_argparse_args(parser)
+    try:
+        _, unknown = parser.parse_known_args(list(beam_args))
+    except SystemExit:
+        raise UserError(
+            f"Beam could not read its flags {' '.join(beam_args)!r}; see python -m beam_pipeline --help."
+        ) from None
+    flags = [text.partition("=")[0] for text in unknown if text.startswith("-")]
+    if not unknown:
+        return
+    first = flags[0] if flags else unknown[0]
+    known = [s for p in (parser, cli.make_parser()) for s in p._option_string_actions]
+    close = difflib.get_close_matches(first, known, n=1)
+    hint = f"did you mean {close[0]}?" if close else "see python -m beam_pipeline --help."
+    raise UserError(f"{first!r} is a flag neither of this program nor of Beam; {hint}")
+
+
+def _subclasses(cls: type) -> list[type]:
+    found = []
+    for sub in cls.__subclasses__():
+        found += [sub, *_subclasses(sub)]
+    return list(dict.fromkeys(found))
+
+
+def lost_a_worker(e: BaseException) -> bool:
+    """Whether a run ended because a worker process of Beam's was killed."""
+    text = str(e)
+    return "Channel closed prematurely" in text or "SDK worker" in text and "exit" in text

@@ -1,0 +1,116 @@
+"""`features.json`, `dataset_info.json` and label names, as tensorflow-datasets reads them.
+
+Written by hand after the JSON form of TFDS 4.9's `feature.proto` and `dataset_info.proto`,
+so that `tfds.builder_from_directory(OUT)` works and no build imports TFDS. TFDS opens
+records without a compression type: of a gzip data set it reads the metadata, never a
+record. For that, pass `--compression none` (JPEG does not shrink anyway).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_FEATURES = "tensorflow_datasets.core.features."
+_IMAGE = "image/encoded"
+_LABEL = "image/class/label"
+# Modes that give every picture the same size, unless pictures are only shrunk.
+_FIXED_SIZE_MODES = ("crop", "stretch", "pad")
+_SHARD_SUFFIX = re.compile(r"-\d{5}-of-\d{5}\.")
+
+
+def tfds_files(manifest: Mapping[str, Any], name: str) -> dict[str, str]:
+    """File name → text of what TFDS needs next to the shards.
+
+    Args:
+        manifest: `manifest.json` as a dict.
+        name: Name of the data set; made lower-case with underscores for TFDS.
+    """
+    files = {
+        "features.json": _to_json(_features(manifest)),
+        "dataset_info.json": _to_json(_dataset_info(manifest, name)),
+    }
+    classes = list(manifest["classes"])
+    if _survives_tfds(classes):
+        files["image.class.label.labels.txt"] = "".join(f"{label}\n" for label in classes)
+    return files
+
+
+def _survives_tfds(classes: Sequence[str]) -> bool:
+    """TFDS strips each line and refuses duplicates: better no names than no data set."""
+    stripped = [label.strip() for label in classes]
+    return all(stripped) and len(set(stripped)) == len(stripped)
+
+
+def _features(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    features = {
+        feature: _feature(feature, spec, manifest)
+        for feature, spec in sorted(manifest["features"].items())
+    }
+    return {
+        "featuresDict": {"features": features},
+        "pythonClassName": f"{_FEATURES}features_dict.FeaturesDict",
+    }
+
+
+def _feature(feature: str, spec: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, Any]:
+    if feature == _IMAGE:
+        content = {
+            "dtype": "uint8",
+            "encodingFormat": "jpeg",
+            "shape": _shape(_image_shape(manifest["image"])),
+        }
+        return {"image": content, "pythonClassName": f"{_FEATURES}image_feature.Image"}
+    if feature == _LABEL:
+        return {
+            "classLabel": {"numClasses": str(len(manifest["classes"]))},
+            "pythonClassName": f"{_FEATURES}class_label_feature.ClassLabel",
+        }
+    shape = [-1] if spec["shape"] is None else spec["shape"]
+    if spec["dtype"] == "string" and not shape:
+        return {"pythonClassName": f"{_FEATURES}text_feature.Text", "text": {}}
+    tensor = {"dtype": spec["dtype"], "encoding": "none", "shape": _shape(shape)}
+    return {"pythonClassName": f"{_FEATURES}tensor_feature.Tensor", "tensor": tensor}
+
+
+def _image_shape(image: Mapping[str, Any]) -> list[int]:
+    size = image["size"]
+    height, width = (size, size) if isinstance(size, int) else size
+    if image["mode"] not in _FIXED_SIZE_MODES or image.get("only_shrink"):
+        height = width = -1
+    return [height, width, image["channels"]]
+
+
+def _shape(sizes: Sequence[int]) -> dict[str, Any]:
+    # int64 is a string in the JSON of a protocol buffer.
+    return {"dimensions": [str(size) for size in sizes]} if sizes else {}
+
+
+def _dataset_info(manifest: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {
+        "description": "JPEG images with labels; see manifest.json.",
+        "fileFormat": "tfrecord",
+        "moduleName": "beam_pipeline",
+        "name": re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_") or "images",
+        "splits": [_split(split, content) for split, content in manifest["splits"].items()],
+        "supervisedKeys": {"tuple": {"items": [{"featureKey": _IMAGE}, {"featureKey": _LABEL}]}},
+        "version": "1.0.0",
+    }
+
+
+def _split(split: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    shards = content["shards"]
+    # Shards are named alike; TFDS wants the pattern and counts the shards itself.
+    suffix = _SHARD_SUFFIX.split(shards[0]["file"])[-1] if shards else "tfrecord"
+    return {
+        "filepathTemplate": "{SPLIT}-{SHARD_X_OF_Y}." + suffix,
+        "name": split,
+        "numBytes": str(sum(shard["num_bytes"] for shard in shards)),
+        "shardLengths": [str(shard["num_records"]) for shard in shards],
+    }
+
+
+def _to_json(value: Any) -> str:
+    return json.dumps(value, indent=4, sort_keys=True, ensure_ascii=False) + "\n"

@@ -1,0 +1,60 @@
+#!/bin/sh
+# Makes or mends a virtual environment and installs the locked packages and this checkout.
+#
+#     scripts/venv.sh FOLDER [PYTHON]
+#
+# FOLDER is kept when its interpreter works and is the wanted one. Without PYTHON the first
+# supported interpreter on the PATH is taken.
+set -eu
+
+folder=$1
+wanted=${2:-}
+
+fail() {
+    echo "error: $1" >&2
+    exit 1
+}
+
+# Prints "3.12" when $1 runs and is supported.
+supported() {
+    "$1" -c 'import sys
+v = sys.version_info[:2]
+if not (3, 10) <= v <= (3, 13): sys.exit(1)
+print("%d.%d" % v)' 2>/dev/null
+}
+
+found() {
+    if command -v "$1" >/dev/null; then "$1" --version 2>&1 | head -n 1; else echo "$1 not found"; fi
+}
+
+if [ -n "$wanted" ]; then
+    version=$(supported "$wanted") ||
+        fail "PYTHON=$wanted is not Python 3.10 to 3.13 ($(found "$wanted")); name another one."
+else
+    version=
+    for candidate in python3 python3.12 python3.13 python3.11 python3.10; do
+        if version=$(supported "$candidate"); then
+            wanted=$candidate
+            break
+        fi
+    done
+    [ -n "$version" ] ||
+        fail "no Python 3.10 to 3.13 on the PATH ($(found python3)); install one or give make PYTHON=/path/to/python3."
+fi
+
+# A folder made without asking for a Python is good whatever its supported version.
+have=$(supported "$folder/bin/python") || have=
+if [ -z "$have" ] || { [ -n "${2:-}" ] && [ "$have" != "$version" ]; } ||
+    ! "$folder/bin/python" -m pip --version >/dev/null 2>&1; then
+    "$wanted" -c 'import venv, ensurepip' 2>/dev/null ||
+        fail "$wanted has no venv module; install it (Debian and Ubuntu: apt install python$version-venv)."
+    echo "Creating $folder with Python $version …"
+    "$wanted" -m venv --clear "$folder" || fail "$wanted could not create $folder; see above."
+fi
+
+echo "Installing the locked packages into $folder (some minutes the first time) …"
+pip() { "$folder/bin/python" -m pip --disable-pip-version-check "$@"; }
+# The few packages without a wheel are built with the locked setuptools, as this one is.
+pip install --quiet --no-deps -c constraints.txt setuptools wheel
+pip install --quiet --no-deps --no-build-isolation -r constraints.txt
+pip install --quiet --no-deps --no-build-isolation -e .

@@ -1,0 +1,96 @@
+"""The distribution `imageshards`: `beam_pipeline` for workers, `trainer` beside the GPUs.
+
+Beam builds this file on its own for `--setup_file ./setup.py`, so it imports nothing of
+the packages it describes: the version is read from `beam_pipeline/__init__.py` as text.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import setuptools
+
+ROOT = pathlib.Path(__file__).resolve().parent
+
+# What a pipeline worker needs. Pillow's and PyArrow's upper bounds are Beam's own.
+PIPELINE = [
+    "apache-beam>=2.77,<3",
+    "google-crc32c>=1.5,<2",
+    "numpy>=1.26,<3",
+    "pillow>=12,<13",
+    "protobuf>=6.31,<7",
+    "pyarrow>=14.0.1",
+    "tensorflow-transform>=1.21,<1.22",
+]
+
+TRAINER = [
+    "tensorflow>=2.21,<2.22",
+    "keras>=3.15,<4; python_version >= '3.11'",
+    # Keras 3.15 dropped Python 3.10; 3.12 is the last release line that has it.
+    "keras>=3.12,<4; python_version < '3.11'",
+]
+
+DEV = [
+    "build>=1.2",
+    "hypothesis>=6.100",
+    "mypy>=1.15",
+    "packaging>=22",
+    "psutil>=6",
+    "pytest>=8.3",
+    "pytest-xdist>=3.6",
+    "ruff>=0.9",
+    "setuptools>=77",
+    "tensorflow-datasets>=4.9.7,<5",
+    "wheel>=0.43",
+]
+
+
+def version() -> str:
+    """The version, from the one place that states it."""
+    source = (ROOT / "beam_pipeline" / "__init__.py").read_text(encoding="utf-8")
+    match = re.search(r'^__version__ = "([^"]+)"$', source, re.MULTILINE)
+    if match is None:
+        raise SystemExit('beam_pipeline/__init__.py has no line __version__ = "…"; add one.')
+    return match.group(1)
+
+
+def long_description() -> str:
+    """The README, where there is one."""
+    readme = ROOT / "README.md"
+    return readme.read_text(encoding="utf-8") if readme.is_file() else ""
+
+
+setuptools.setup(
+    name="imageshards",
+    version=version(),
+    description="Raw JPEGs to balanced, reproducible TFRecord shards, and a model trained on them.",
+    long_description=long_description(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    packages=setuptools.find_packages(
+        include=["beam_pipeline", "beam_pipeline.*", "trainer", "trainer.*"]
+    ),
+    python_requires=">=3.10,<3.14",
+    install_requires=PIPELINE,
+    extras_require={"trainer": TRAINER, "dev": DEV},
+    entry_points={
+        "console_scripts": [
+            "imageshards-build = beam_pipeline.__main__:main",
+            "imageshards-verify = beam_pipeline.verify:main",
+            "imageshards-inspect = beam_pipeline.inspect:main",
+            "imageshards-train = trainer.__main__:main",
+        ]
+    },
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Scientific/Engineering :: Image Processing",
+    ],
+)

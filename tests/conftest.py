@@ -1,0 +1,43 @@
+"""Fixtures every test may use: where the real pictures are."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import pytest
+
+REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+DATA_VARIABLE = "IMAGESHARDS_TEST_DATA"
+
+
+def _real_images(folder: str) -> pathlib.Path:
+    override = os.environ.get(DATA_VARIABLE)
+    root = pathlib.Path(override) if override else REPOSITORY.parent / "shared" / "data"
+    if not (root / folder).is_dir():
+        pytest.skip(f"no real images: {root / folder} is absent; {DATA_VARIABLE} names their root")
+    return root / folder
+
+
+@pytest.fixture(scope="session")
+def dogs_vs_cats() -> pathlib.Path:
+    """1,399 JPEGs named `cat.N.jpg` and `dog.N.jpg`."""
+    return _real_images("dogs_vs_cats")
+
+
+@pytest.fixture(scope="session")
+def imagenet_sample() -> pathlib.Path:
+    """300 JPEGs named `<synset>_<name>.JPEG`, some with a quote in the name."""
+    return _real_images("imagenet_sample")
+
+
+@pytest.fixture(scope="session")
+def exif_orientation() -> pathlib.Path:
+    """18 JPEGs: the same two pictures under every EXIF orientation."""
+    return _real_images("exif_orientation")
+
+
+@pytest.fixture(scope="session")
+def broken_jpegs() -> pathlib.Path:
+    """111 files that try a JPEG decoder: truncated, garbled, empty, absurd sizes."""
+    return _real_images("broken_jpegs")

@@ -1,0 +1,199 @@
+"""What is installed, shipped to workers and locked agrees with setup.py."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import pathlib
+import runpy
+import shutil
+import subprocess
+import sys
+import tarfile
+from typing import Any
+
+import pytest
+import setuptools
+from packaging.requirements import Requirement
+
+import beam_pipeline
+from scripts import lock_dependencies
+from tests.conftest import REPOSITORY
+
+COMMANDS = {
+    "imageshards-build": "beam_pipeline.__main__:main",
+    "imageshards-verify": "beam_pipeline.verify:main",
+    "imageshards-inspect": "beam_pipeline.inspect:main",
+    "imageshards-train": "trainer.__main__:main",
+}
+MODULES = ["beam_pipeline", "beam_pipeline.verify", "beam_pipeline.inspect", "trainer"]
+HEAVY = ("apache_beam", "tensorflow", "tensorflow_transform", "keras")
+
+
+def _run(*argv: str, cwd: pathlib.Path = REPOSITORY) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A copy of what an sdist is made from, away from this repository."""
+    root = tmp_path_factory.mktemp("away") / "a checkout"
+    for package in ("beam_pipeline", "trainer", "tests"):
+        shutil.copytree(
+            REPOSITORY / package, root / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    for name in ("setup.py", "pyproject.toml", "LICENSE"):
+        shutil.copy(REPOSITORY / name, root)
+    return root
+
+
+@pytest.fixture
+def described(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What setup.py hands to setuptools."""
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(setuptools, "setup", given.update)
+    runpy.run_path(str(REPOSITORY / "setup.py"))
+    return given
+
+
+def _locked(python: str) -> list[str]:
+    text = lock_dependencies.LOCK.read_text("utf-8")
+    return lock_dependencies.lines_for(python, text)
+
+
+@pytest.fixture(scope="module")
+def sdist(checkout: pathlib.Path) -> pathlib.Path:
+    """An sdist built as Beam builds it where `build` is missing."""
+    done = _run(sys.executable, "setup.py", "-q", "sdist", "--dist-dir", "out", cwd=checkout)
+    assert done.returncode == 0, done.stderr
+    (archive,) = (checkout / "out").iterdir()
+    return archive
+
+
+def test_the_version_is_stated_once(checkout: pathlib.Path) -> None:
+    assert _run(sys.executable, "setup.py", "--version", cwd=checkout).stdout.split() == [
+        beam_pipeline.__version__
+    ]
+    assert beam_pipeline.__version__ not in (REPOSITORY / "setup.py").read_text("utf-8")
+
+
+def test_a_missing_version_is_one_sentence(checkout: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    root = tmp_path / "copy"
+    shutil.copytree(checkout, root)
+    (root / "beam_pipeline" / "__init__.py").write_text("")
+    done = _run(sys.executable, "setup.py", "--version", cwd=root)
+    assert done.returncode == 1
+    assert "__version__" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_sdist_holds_both_packages_and_no_tests(sdist: pathlib.Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    for package in ("beam_pipeline", "trainer"):
+        sources = {f"{package}/{p.name}" for p in (REPOSITORY / package).glob("*.py")}
+        assert sources <= names
+    assert {"setup.py", "LICENSE"} <= names
+    assert not [name for name in names if name.startswith("tests")]
+
+
+def test_setup_runs_standalone_from_the_sdist(sdist: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    shutil.unpack_archive(sdist, tmp_path)
+    (root,) = tmp_path.iterdir()
+    done = _run(sys.executable, "-I", str(root / "setup.py"), "--version", cwd=root)
+    assert done.stdout.split() == [beam_pipeline.__version__], done.stderr
+
+
+@pytest.mark.slow
+def test_the_build_tool_makes_the_sdist_as_beam_asks_it_to(
+    checkout: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    done = _run(
+        *(sys.executable, "-m", "build", "--sdist", "--no-isolation"),
+        *("--outdir", str(tmp_path), str(checkout)),
+    )
+    assert done.returncode == 0, done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == [
+        f"imageshards-{beam_pipeline.__version__}.tar.gz"
+    ]
+
+
+def test_every_console_script_is_declared(described: dict[str, Any]) -> None:
+    assert described["entry_points"] == {
+        "console_scripts": [f"{name} = {target}" for name, target in COMMANDS.items()]
+    }
+
+
+@pytest.mark.parametrize("target", COMMANDS.values())
+def test_a_console_script_has_something_to_call(target: str) -> None:
+    module, _, function = target.partition(":")
+    assert callable(getattr(importlib.import_module(module), function))
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_help_is_shown_without_loading_beam_or_tensorflow(module: str) -> None:
+    program = (
+        "import runpy, sys\n"
+        f"sys.argv = [{module!r}, '--help']\n"
+        "try:\n"
+        f"    runpy.run_module({module!r}, run_name='__main__', alter_sys=True)\n"
+        "except SystemExit as end:\n"
+        "    code = end.code\n"
+        f"loaded = sorted(set(sys.modules) & set({HEAVY!r}))\n"
+        "print('loaded', code or 0, loaded)\n"
+    )
+    done = _run(sys.executable, "-W", "ignore::RuntimeWarning", "-c", program)
+    assert done.stdout.splitlines()[-1:] == ["loaded 0 []"], done.stdout + done.stderr
+    assert "usage:" in done.stdout.lower()
+
+
+def test_what_is_installed_satisfies_what_setup_asks_for(described: dict[str, Any]) -> None:
+    asked = described["install_requires"] + sum(described["extras_require"].values(), [])
+    wrong = []
+    for requirement in map(Requirement, asked):
+        if requirement.marker is None or requirement.marker.evaluate():
+            installed = importlib.metadata.version(requirement.name)
+            if installed not in requirement.specifier:
+                wrong.append(f"{requirement}: {installed}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("python", lock_dependencies.PYTHONS)
+def test_the_lock_satisfies_what_setup_asks_for(described: dict[str, Any], python: str) -> None:
+    locked = dict(line.split("==") for line in _locked(python))
+    asked = described["install_requires"] + sum(described["extras_require"].values(), [])
+    for requirement in map(Requirement, asked):
+        if requirement.marker is None or requirement.marker.evaluate({"python_version": python}):
+            assert locked[requirement.name] in requirement.specifier
+
+
+@pytest.mark.parametrize("python", lock_dependencies.PYTHONS)
+def test_the_lock_holds_one_exact_version_per_package(python: str) -> None:
+    names = [line.split("==")[0] for line in _locked(python)]
+    assert len(names) == len(set(names)) > 100
+
+
+@pytest.mark.parametrize(
+    ("having", "marker"),
+    [
+        (["3.10", "3.11", "3.12"], ""),
+        (["3.10"], ' ; python_version <= "3.10"'),
+        (["3.11", "3.12"], ' ; python_version >= "3.11"'),
+        (["3.11"], ' ; python_version == "3.11"'),
+        (
+            ["3.10", "3.12"],
+            ' ; python_version == "3.10" or python_version == "3.12"',
+        ),
+    ],
+)
+def test_a_lock_line_holds_for_the_pythons_that_have_it(having: list[str], marker: str) -> None:
+    locked = {p: ({"a": "1"} if p in having else {}) for p in ("3.10", "3.11", "3.12")}
+    assert lock_dependencies.merge(locked) == f"a==1{marker}\n"
+
+
+def test_a_package_with_two_versions_has_two_lines() -> None:
+    locked = {"3.10": {"b": "1", "a": "5"}, "3.11": {"b": "2", "a": "5"}}
+    assert lock_dependencies.merge(locked).splitlines() == [
+        "a==5",
+        'b==1 ; python_version <= "3.10"',
+        'b==2 ; python_version >= "3.11"',
+    ]

@@ -1,0 +1,158 @@
+"""Small data sets as the contract describes them, drawn here: shapes on a noisy ground."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+CLASSES = ("circle", "square", "triangle")
+
+
+def draw_shape(
+    kind: int, rng: np.random.Generator, size_px: tuple[int, int], grey: bool
+) -> Image.Image:
+    """A filled shape of random place, size and colour; `size_px` is (height, width)."""
+    height, width = size_px
+    ground = rng.integers(0, 256, 3)
+    colour = (ground + rng.integers(90, 166, 3)) % 256
+    noise = rng.normal(0, 12, (height, width, 3))
+    image = Image.fromarray(np.clip(ground + noise, 0, 255).astype(np.uint8))
+    radius = float(rng.uniform(0.2, 0.35)) * min(height, width)
+    x, y = rng.uniform(radius, width - radius), rng.uniform(radius, height - radius)
+    draw = ImageDraw.Draw(image)
+    fill = tuple(int(c) for c in colour)
+    box = (x - radius, y - radius, x + radius, y + radius)
+    if kind == 0:
+        draw.ellipse(box, fill=fill)
+    elif kind == 1:
+        draw.rectangle(box, fill=fill)
+    else:
+        draw.polygon([(x, y - radius), (x + radius, y + radius), (x - radius, y + radius)], fill)
+    return image.convert("L") if grey else image
+
+
+def make_data_set(
+    folder: pathlib.Path,
+    num_records: dict[str, int],
+    *,
+    num_shards: int = 3,
+    size_px: Sequence[tuple[int, int]] = ((64, 64),),
+    grey: bool = False,
+    compression: str = "none",
+    mode: str = "crop",
+    shard_by: str = "balanced",
+    seed: int = 1,
+) -> pathlib.Path:
+    """Writes shards and `manifest.json`; record i is named `<split>-<i>`, its class i % 3."""
+    import tensorflow as tf
+
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(seed)
+    splits: dict[str, Any] = {}
+    means: list[Any] = []
+    for split, count in num_records.items():
+        shards: list[list[bytes]] = [[] for _ in range(num_shards)]
+        for i in range(count):
+            image = draw_shape(i % 3, rng, size_px[i % len(size_px)], grey)
+            means.append(np.asarray(image).reshape(-1, 1 if grey else 3).mean(0) / 255)
+            place = i % 3 if shard_by == "class" else i
+            shards[place % num_shards].append(_example(tf, f"{split}-{i}", i % 3, image))
+        splits[split] = {
+            "num_records": count,
+            "shards": [
+                _write_shard(tf, folder, split, k, num_shards, records, compression)
+                for k, records in enumerate(shards)
+            ],
+        }
+    height, width = size_px[0]
+    write_manifest(
+        folder,
+        splits=splits,
+        compression=compression,
+        shard_by=shard_by,
+        image={
+            "size": height if height == width else [height, width],
+            "mode": mode,
+            "channels": 1 if grey else 3,
+            "mean": np.mean(means, 0).tolist(),
+            "std": [0.27] if grey else [0.27] * 3,
+        },
+    )
+    return folder
+
+
+def write_manifest(folder: pathlib.Path, **changes: Any) -> None:
+    """Writes `manifest.json`; `changes` replace its keys."""
+    manifest = {
+        "format_version": 1,
+        "classes": list(CLASSES),
+        "features": {
+            "image/encoded": {"dtype": "string", "shape": []},
+            "image/class/label": {"dtype": "int64", "shape": []},
+        },
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest | changes), encoding="utf-8")
+
+
+def edit_manifest(folder: pathlib.Path, **changes: Any) -> None:
+    """Replaces keys of an existing manifest; None removes one."""
+    old = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    new = {key: value for key, value in (old | changes).items() if value is not None}
+    (folder / "manifest.json").write_text(json.dumps(new), encoding="utf-8")
+
+
+def _example(tf: Any, key: str, label: int, image: Image.Image) -> bytes:
+    out = io.BytesIO()
+    image.save(out, "JPEG", quality=90)
+
+    def feature(value: bytes | int) -> Any:
+        if isinstance(value, int):
+            return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+
+    features = {
+        "image/encoded": out.getvalue(),
+        "image/class/label": label,
+        "image/filename": key.encode(),
+        "image/height": image.height,
+        "image/width": image.width,
+    }
+    named = {name: feature(value) for name, value in features.items()}
+    return bytes(
+        tf.train.Example(features=tf.train.Features(feature=named)).SerializeToString()
+    )
+
+
+def _write_shard(
+    tf: Any,
+    folder: pathlib.Path,
+    split: str,
+    index: int,
+    num_shards: int,
+    records: list[bytes],
+    compression: str,
+) -> dict[str, Any]:
+    path = folder / f"{split}-{index:05d}-of-{num_shards:05d}.tfrecord"
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for record in records:
+            writer.write(record)
+    data = path.read_bytes()
+    if compression == "gzip":
+        path.unlink()
+        path = path.with_name(path.name + ".gz")
+        data = gzip.compress(data)
+        path.write_bytes(data)
+    return {
+        "file": path.name,
+        "num_records": len(records),
+        "num_bytes": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }

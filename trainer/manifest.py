@@ -1,0 +1,285 @@
+"""`manifest.json` as the trainer understands it: splits, classes and pictures, checked on entry."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from trainer.config import is_remote
+from trainer.errors import UserError
+
+FORMAT_VERSION = 1
+IMAGE_FEATURE = "image/encoded"
+LABEL_FEATURE = "image/class/label"
+
+_TRAIN_NAMES = ("train", "training")
+_VALIDATION_NAMES = ("validation", "val", "valid", "test")
+_EXACT_SIZE_MODES = ("crop", "stretch", "pad")
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """One TFRecord file: where it lies, and what the manifest says of it."""
+
+    path: str
+    num_records: int
+    num_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """One split, its shards in the manifest's order."""
+
+    name: str
+    shards: tuple[Shard, ...]
+
+    @property
+    def num_records(self) -> int:
+        """Records in all shards."""
+        return sum(shard.num_records for shard in self.shards)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all shards on disk."""
+        return sum(shard.num_bytes for shard in self.shards)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageSpec:
+    """What the pictures of a data set look like.
+
+    Attributes:
+        size: (height, width) in pixels, or None where the manifest names none; for the
+            resize mode `shortest` the shortest side, twice.
+        varies: Whether pictures may have other sizes than `size`.
+        channels: 3 (RGB) or 1 (grey).
+        mean, std: One number per channel, of pixels scaled to 0..1.
+    """
+
+    size: tuple[int, int] | None
+    varies: bool
+    channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """A data set as its `manifest.json` describes it."""
+
+    data: str
+    splits: Mapping[str, Split]
+    classes: tuple[str, ...]
+    image: ImageSpec
+    compression: str
+    shard_by: str
+
+    @property
+    def compression_type(self) -> str:
+        """The manifest's compression in TensorFlow's words: `""` or `"GZIP"`."""
+        return "GZIP" if self.compression == "gzip" else ""
+
+    def train_split(self, name: str | None) -> Split:
+        """The split to train on: `name`, else the first usual name that is there.
+
+        Raises:
+            UserError: There is no such split, or it is empty.
+        """
+        split = self._find("--train_split", name, _TRAIN_NAMES)
+        if split is None or not split.num_records:
+            raise UserError(
+                f"--data received {self.data!r}, whose splits with records are "
+                f"{self._names()}; expected one called train, or its name by --train_split."
+            )
+        return split
+
+    def validation_split(self, name: str | None) -> Split | None:
+        """The split to validate on, None where `name` is `none` or there is no usual one.
+
+        Raises:
+            UserError: `name` was given and is no split.
+        """
+        if name == "none":
+            return None
+        split = self._find("--validation_split", name, _VALIDATION_NAMES)
+        return split if split is not None and split.num_records else None
+
+    def _find(self, flag: str, name: str | None, usual: tuple[str, ...]) -> Split | None:
+        if name is None:
+            return next((self.splits[n] for n in usual if n in self.splits), None)
+        if name not in self.splits:
+            raise UserError(f"{flag} received {name!r}; expected one of {self._names()}.")
+        return self.splits[name]
+
+    def _names(self) -> str:
+        return ", ".join(n for n, s in self.splits.items() if s.num_records) or "none"
+
+
+def load_manifest(data: str) -> Manifest:
+    """Reads and checks `data`/manifest.json.
+
+    Raises:
+        UserError: There is none, or it does not say what a trainer needs.
+    """
+    text = _read_text(data)
+    try:
+        raw = json.loads(text)
+    except ValueError as e:
+        raise UserError(
+            f"--data received {data!r}, whose manifest.json is not JSON ({e}); "
+            "build the data set again."
+        ) from e
+    _check_version(data, raw)
+    try:
+        manifest = _parse(data, raw)
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
+        what = f"lacks {e}" if isinstance(e, KeyError) else f"has an unexpected value ({e})"
+        raise UserError(
+            f"--data received {data!r}, whose manifest.json {what}; "
+            "build the data set again with python -m beam_pipeline."
+        ) from e
+    if not manifest.classes:
+        raise UserError(
+            f"--data received {data!r}, whose manifest.json names no class; "
+            "expected labelled pictures."
+        )
+    return manifest
+
+
+def check_shards(data: str, splits: list[Split]) -> None:
+    """Compares every shard's size on disk with the manifest, before any time is spent.
+
+    Raises:
+        UserError: A shard is missing, or has another size.
+    """
+    shards = [shard for split in splits for shard in split.shards]
+    # A remote filesystem answers in milliseconds each: a thousand shards want company.
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        sizes = list(pool.map(lambda shard: _size_bytes(shard.path), shards))
+    wrong = [(s, size) for s, size in zip(shards, sizes, strict=True) if size != s.num_bytes]
+    if not wrong:
+        return
+    shard, size = wrong[0]
+    others = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    found = "is missing" if size is None else f"has {size} bytes"
+    raise UserError(
+        f"--data received {data!r}, whose shard {os.path.basename(shard.path)}{others} {found}; "
+        f"expected {shard.num_bytes} bytes as in its manifest: copy the data set again, or "
+        "build it again with python -m beam_pipeline."
+    )
+
+
+def _read_text(data: str) -> str:
+    path = os.path.join(data, "manifest.json")
+    missing = UserError(
+        f"--data received {data!r}, where there is no manifest.json; a directory without a "
+        "manifest is not a data set: build one with "
+        f"python -m beam_pipeline --input PHOTOS --output {data}."
+    )
+    if is_remote(path):
+        return _read_remote_text(path, missing)
+    try:
+        with open(path, encoding="utf-8") as f:
+            return f.read()
+    except (FileNotFoundError, NotADirectoryError) as e:
+        raise missing from e
+    except (OSError, UnicodeDecodeError) as e:
+        raise UserError(
+            f"--data received {data!r}, whose manifest.json cannot be read ({e}); "
+            "expected a readable text file."
+        ) from e
+
+
+def _read_remote_text(path: str, missing: UserError) -> str:
+    import tensorflow as tf
+
+    try:
+        return str(tf.io.gfile.GFile(path).read())
+    except tf.errors.NotFoundError as e:
+        raise missing from e
+    except tf.errors.OpError as e:
+        raise UserError(
+            f"--data received {path!r}, which cannot be read ({e.message}); "
+            "expected a filesystem TensorFlow knows and may read."
+        ) from e
+
+
+def _size_bytes(path: str) -> int | None:
+    if not is_remote(path):
+        try:
+            return os.stat(path).st_size
+        except OSError:
+            return None
+    import tensorflow as tf
+
+    try:
+        return int(tf.io.gfile.stat(path).length)
+    except tf.errors.OpError:
+        return None
+
+
+def _check_version(data: str, raw: Any) -> None:
+    version = raw.get("format_version") if isinstance(raw, dict) else None
+    if not isinstance(version, int) or version < 1:
+        raise UserError(
+            f"--data received {data!r}, whose manifest.json has no format_version; "
+            "build the data set again with python -m beam_pipeline."
+        )
+    if version > FORMAT_VERSION:
+        raise UserError(
+            f"--data received {data!r}, whose manifest.json has format_version {version}; this "
+            f"trainer understands up to {FORMAT_VERSION}: install a newer one."
+        )
+
+
+def _parse(data: str, raw: dict[str, Any]) -> Manifest:
+    for feature, dtype in ((IMAGE_FEATURE, "string"), (LABEL_FEATURE, "int64")):
+        if raw["features"][feature]["dtype"] != dtype:
+            raise ValueError(f"{feature} is not {dtype}")
+    compression = raw.get("compression", "none")
+    if compression not in ("none", "gzip"):
+        raise ValueError(f"compression is {compression!r}, not none or gzip")
+    return Manifest(
+        data=data,
+        splits={name: _parse_split(data, name, split) for name, split in raw["splits"].items()},
+        classes=tuple(str(name) for name in raw["classes"]),
+        image=_parse_image(raw["image"]),
+        compression=compression,
+        shard_by=str(raw.get("shard_by", "balanced")),
+    )
+
+
+def _parse_split(data: str, name: str, raw: dict[str, Any]) -> Split:
+    shards = tuple(
+        Shard(os.path.join(data, s["file"]), int(s["num_records"]), int(s["num_bytes"]))
+        for s in raw["shards"]
+    )
+    split = Split(name, shards)
+    if split.num_records != raw["num_records"]:
+        raise ValueError(
+            f"split {name} counts {raw['num_records']} records, its shards {split.num_records}"
+        )
+    return split
+
+
+def _parse_image(raw: dict[str, Any]) -> ImageSpec:
+    size = raw.get("size")
+    if size is not None:
+        height_px, width_px = (size, size) if isinstance(size, int) else size
+        size = (int(height_px), int(width_px))
+    channels = int(raw.get("channels", 3))
+    if channels not in (1, 3):
+        raise ValueError(f"image.channels is {channels}, not 1 or 3")
+    # Null where the data set had no pixels to measure: the middle of the range then.
+    mean = tuple(float(x) for x in raw.get("mean") or [0.5] * channels)
+    std = tuple(float(x) for x in raw.get("std") or [0.25] * channels)
+    if len(mean) != channels or len(std) != channels:
+        raise ValueError(f"image.mean and image.std are not {channels} numbers each")
+    mode = raw.get("mode", "none")
+    # Shrinking only leaves small pictures at their own size.
+    varies = mode not in _EXACT_SIZE_MODES or bool(raw.get("only_shrink", False))
+    return ImageSpec(size, varies, channels, mean, std)
