@@ -30,7 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         print(
-            "stopped; no data set was committed. The same command goes on from the finished shards.",
+            "stopped; no data set was committed. The same command goes on from the finished "
+            "shards.",
             file=sys.stderr,
         )
         return STOPPED

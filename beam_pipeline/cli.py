@@ -7,6 +7,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from beam_pipeline import __version__
 from beam_pipeline import options as opt
@@ -49,97 +50,215 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _add_input(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--input", required=True, metavar="PATH",
+    add(
+        "--input",
+        required=True,
+        metavar="PATH",
         help="class folders ROOT/<class>/*.jpg or ROOT/<split>/<class>/*.jpg; a flat folder or a "
-        "glob with --label_regex; or a manifest (.csv, .jsonl, .parquet)")
-    add("--layout", default="auto", choices=opt.LAYOUTS,
-        help="how --input is laid out (default: auto, from names)")
-    add("--label_regex", metavar="REGEX",
+        "glob with --label_regex; or a manifest (.csv, .jsonl, .parquet)",
+    )
+    add(
+        "--layout",
+        default="auto",
+        choices=opt.LAYOUTS,
+        help="how --input is laid out (default: auto, from names)",
+    )
+    add(
+        "--label_regex",
+        metavar="REGEX",
         help="finds the label in a file name: its group named label, or its first group; groups "
-        "named split and group are used too; for example '^([a-z]+)\\.' for cat.0.jpg")
-    add("--class_names", metavar="A,B|FILE",
+        "named split and group are used too; for example '^([a-z]+)\\.' for cat.0.jpg",
+    )
+    add(
+        "--class_names",
+        metavar="A,B|FILE",
         help="classes in the order of their ids, separated by commas or one per line of a file; "
-        "another label is an error (default: sorted names; on --overwrite the old order first)")
+        "another label is an error (default: sorted names; on --overwrite the old order first)",
+    )
     add("--allow_one_class", action="store_true", help="accept an input with one class only")
-    add("--image_column", metavar="NAME",
+    add(
+        "--image_column",
+        metavar="NAME",
         help="manifest column with the image's path, relative to the manifest, or its URI "
-        "(default: image, path, uri, file or filename)")
-    add("--label_column", metavar="NAME", help="manifest column with the label (default: label or class)")
-    add("--key_column", metavar="NAME",
-        help="manifest column with a unique key (default: key or id, else the image column)")
+        "(default: image, path, uri, file or filename)",
+    )
+    add(
+        "--label_column",
+        metavar="NAME",
+        help="manifest column with the label (default: label or class)",
+    )
+    add(
+        "--key_column",
+        metavar="NAME",
+        help="manifest column with a unique key (default: key or id, else the image column)",
+    )
     add("--split_column", metavar="NAME", help="manifest column with the split (default: split)")
-    add("--group_column", metavar="NAME",
-        help="manifest column whose equal values stay in one split (default: none)")
-    add("--columns", metavar="SPECS",
+    add(
+        "--group_column",
+        metavar="NAME",
+        help="manifest column whose equal values stay in one split (default: none)",
+    )
+    add(
+        "--columns",
+        metavar="SPECS",
         help="extra columns as name:int|float|string, with [] for a variable or [N] for a fixed "
         "length and :zscore or :minmax to scale floats; for example age:float:zscore,tokens:int[] "
-        "(default: every other column, typed from the first rows)")
-    add("--extensions", metavar="LIST",
+        "(default: every other column, typed from the first rows)",
+    )
+    add(
+        "--extensions",
+        metavar="LIST",
         help="file name extensions of images (default: "
-        + ",".join(e[1:] for e in opt.InputOptions.extensions) + ")")
+        + ",".join(e[1:] for e in opt.InputOptions.extensions)
+        + ")",
+    )
 
 
 def _add_images(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     d = opt.ImageOptions()
-    add("--image_size", default="256", metavar="PX",
-        help="target size in pixels, N or HEIGHTxWIDTH (default: 256)")
-    add("--resize_mode", default=d.resize_mode, choices=opt.RESIZE_MODES,
+    add(
+        "--image_size",
+        default="256",
+        metavar="PX",
+        help="target size in pixels, N or HEIGHTxWIDTH (default: 256)",
+    )
+    add(
+        "--resize_mode",
+        default=d.resize_mode,
+        choices=opt.RESIZE_MODES,
         help="crop: centre crop to the aspect; stretch; pad: fit and fill with --background; "
-        f"shortest: shortest side to --image_size; none (default: {d.resize_mode})")
+        f"shortest: shortest side to --image_size; none (default: {d.resize_mode})",
+    )
     add("--only_shrink", action="store_true", help="never enlarge a picture")
-    add("--filter", default=d.filter, choices=opt.FILTERS,
-        help=f"resampling filter, antialiased (default: {d.filter})")
-    add("--quality", default=d.quality, type=int, metavar="1..100",
-        help=f"JPEG quality of records (default: {d.quality})")
-    add("--subsampling", default=d.subsampling, choices=opt.SUBSAMPLINGS,
-        help=f"chroma subsampling of records (default: {d.subsampling})")
-    add("--colorspace", default=d.colorspace, choices=opt.COLORSPACES,
-        help=f"3 channels or 1 (default: {d.colorspace})")
-    add("--background", default="ffffff", metavar="RRGGBB",
-        help="under transparent pixels and around padded pictures (default: ffffff)")
-    add("--bbox_frame", default=d.bbox_frame, choices=opt.BBOX_FRAMES,
+    add(
+        "--filter",
+        default=d.filter,
+        choices=opt.FILTERS,
+        help=f"resampling filter, antialiased (default: {d.filter})",
+    )
+    add(
+        "--quality",
+        default=d.quality,
+        type=int,
+        metavar="1..100",
+        help=f"JPEG quality of records (default: {d.quality})",
+    )
+    add(
+        "--subsampling",
+        default=d.subsampling,
+        choices=opt.SUBSAMPLINGS,
+        help=f"chroma subsampling of records (default: {d.subsampling})",
+    )
+    add(
+        "--colorspace",
+        default=d.colorspace,
+        choices=opt.COLORSPACES,
+        help=f"3 channels or 1 (default: {d.colorspace})",
+    )
+    add(
+        "--background",
+        default="ffffff",
+        metavar="RRGGBB",
+        help="under transparent pixels and around padded pictures (default: ffffff)",
+    )
+    add(
+        "--bbox_frame",
+        default=d.bbox_frame,
+        choices=opt.BBOX_FRAMES,
         help="whether boxes in image/object/bbox/{xmin,xmax,ymin,ymax} (0..1) are relative to the "
-        f"pixels as stored or to the picture made upright by EXIF (default: {d.bbox_frame})")
-    add("--max_image_mpx", default=d.max_pixels / 1e6, type=float, metavar="MPX",
-        help=f"larger pictures are rejected undecoded, in megapixels (default: {d.max_pixels / 1e6:g})")
-    add("--max_image_mb", default=d.max_bytes / 2**20, type=float, metavar="MIB",
-        help=f"larger files are rejected unread, in MiB (default: {d.max_bytes / 2**20:g})")
+        f"pixels as stored or to the picture made upright by EXIF (default: {d.bbox_frame})",
+    )
+    add(
+        "--max_image_mpx",
+        default=d.max_pixels / 1e6,
+        type=float,
+        metavar="MPX",
+        help=f"larger pictures are rejected undecoded, in MPX (default: {d.max_pixels / 1e6:g})",
+    )
+    add(
+        "--max_image_mb",
+        default=d.max_bytes / 2**20,
+        type=float,
+        metavar="MIB",
+        help=f"larger files are rejected unread, in MiB (default: {d.max_bytes / 2**20:g})",
+    )
 
 
 def _add_shards(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--splits", default="train=0.9,validation=0.1", metavar="NAME=F,...",
+    add(
+        "--splits",
+        default="train=0.9,validation=0.1",
+        metavar="NAME=F,...",
         help="fractions of images without a given split, drawn by a salted hash of the key or of "
-        "--group_column, so that more images move none (default: train=0.9,validation=0.1)")
-    add("--salt", default=opt.PlanOptions().salt,
-        help="changes all hashes: another split, another order (default: imageshards)")
-    add("--num_shards", default="", metavar="NAME=N,...|N",
-        help="shards of each split; with --shard_by class, of each class of it (default: by --shard_mb)")
-    add("--shard_mb", default=128.0, type=float, metavar="MB",
-        help="target size of a shard in MB (10^6 bytes), from a sample of encoded images (default: 128)")
-    add("--shard_by", default="balanced", choices=opt.SHARD_BY,
+        "--group_column, so that more images move none (default: train=0.9,validation=0.1)",
+    )
+    add(
+        "--salt",
+        default=opt.PlanOptions().salt,
+        help="changes all hashes: another split, another order (default: imageshards)",
+    )
+    add(
+        "--num_shards",
+        default="",
+        metavar="NAME=N,...|N",
+        help="shards of each split; with --shard_by class, of each class (default: by --shard_mb)",
+    )
+    add(
+        "--shard_mb",
+        default=128.0,
+        type=float,
+        metavar="MB",
+        help="target size of a shard in MB (10^6 bytes), from a sample of images (default: 128)",
+    )
+    add(
+        "--shard_by",
+        default="balanced",
+        choices=opt.SHARD_BY,
         help="balanced: the same number of records and the same class mix in every shard, +-1; "
-        "class: every shard holds one class (default: balanced)")
-    add("--transform_module", metavar="FILE|MODULE",
-        help="Python module with preprocessing_fn(inputs), as in TFX; its outputs replace the extra "
-        "columns (default: none)")
+        "class: every shard holds one class (default: balanced)",
+    )
+    add(
+        "--transform_module",
+        metavar="FILE|MODULE",
+        help="Python module with preprocessing_fn(inputs), as in TFX; its outputs replace the "
+        "extra columns (default: none)",
+    )
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--output", required=True, metavar="DIR", help="folder of the data set")
-    add("--compression", default="none", choices=opt.COMPRESSIONS,
-        help="of shards; JPEG hardly shrinks (default: none)")
-    add("--max_reject_fraction", default=0.01, type=float, metavar="0..1",
-        help="more rejected images than this fail the job, after everything was tried (default: 0.01)")
-    add("--no_quarantine_bytes", action="store_true",
-        help="keep reasons of rejected images, but not their bytes")
+    add(
+        "--compression",
+        default="none",
+        choices=opt.COMPRESSIONS,
+        help="of shards; JPEG hardly shrinks (default: none)",
+    )
+    add(
+        "--max_reject_fraction",
+        default=0.01,
+        type=float,
+        metavar="0..1",
+        help="more rejected images than this fail the job, after all was tried (default: 0.01)",
+    )
+    add(
+        "--no_quarantine_bytes",
+        action="store_true",
+        help="keep reasons of rejected images, but not their bytes",
+    )
     add("--no_report", action="store_true", help="do not write report/")
-    add("--overwrite", action="store_true",
-        help="replace a finished data set; classes keep the ids they had")
-    add("--plan_only", action="store_true",
-        help="list and plan, show the shards and an estimate of time and bytes, write nothing")
+    add(
+        "--overwrite",
+        action="store_true",
+        help="replace a finished data set; classes keep the ids they had",
+    )
+    add(
+        "--plan_only",
+        action="store_true",
+        help="list and plan, show the shards and an estimate of time and bytes, write nothing",
+    )
 
 
 def parse(argv: Sequence[str]) -> tuple[opt.BuildOptions, list[str]]:
@@ -202,9 +321,9 @@ def parse_color(text: str) -> tuple[int, int, int]:
     return red, green, blue
 
 
-def parse_pairs(flag: str, text: str, kind: type) -> dict:
+def parse_pairs(flag: str, text: str, kind: type) -> dict[str, Any]:
     """`a=1,b=2` → {"a": 1, "b": 2}."""
-    pairs: dict = {}
+    pairs: dict[str, Any] = {}
     for part in text.split(","):
         name, equals, value = part.strip().partition("=")
         try:
@@ -213,7 +332,9 @@ def parse_pairs(flag: str, text: str, kind: type) -> dict:
             number = None
         if not equals or not name or number is None or name in pairs:
             what = "numbers" if kind is float else "whole numbers"
-            raise UserError(f"{flag} received {text!r}; expected names with {what}, as in name=1,other=2.")
+            raise UserError(
+                f"{flag} received {text!r}; expected names with {what}, as in name=1,other=2."
+            )
         pairs[name] = number
     return pairs
 
@@ -235,7 +356,9 @@ def parse_class_names(text: str | None) -> tuple[str, ...] | None:
         with open(text, encoding="utf-8-sig") as file:
             return tuple(line.strip() for line in file if line.strip())
     except (OSError, UnicodeDecodeError) as e:
-        raise UserError(f"--class_names {text!r} cannot be read ({e}); expected one class per line.") from e
+        raise UserError(
+            f"--class_names {text!r} cannot be read ({e}); expected one class per line."
+        ) from e
 
 
 def parse_columns(text: str) -> tuple[opt.ColumnSpec, ...]:
@@ -245,7 +368,8 @@ def parse_columns(text: str) -> tuple[opt.ColumnSpec, ...]:
         found = _COLUMN.fullmatch(part)
         if not found:
             raise UserError(
-                f"--columns received {part!r}; expected name:int|float|string, with [] or [N] for lists and "
+                f"--columns received {part!r}; expected name:int|float|string, with [] or [N] for "
+                "lists and "
                 ":zscore or :minmax for floats."
             )
         size = found["size"]

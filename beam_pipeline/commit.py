@@ -19,7 +19,7 @@ from beam_pipeline.manifest import MANIFEST_NAME, to_json, write_whole
 from beam_pipeline.publish import manifest_of, publish
 from beam_pipeline.rebalance import plan_moves
 from beam_pipeline.record import ShardStats
-from beam_pipeline.write import Reject, ShardResult, WriteSpec, output_error
+from beam_pipeline.shards import Reject, ShardResult, WriteSpec, output_error
 
 _SHARD_FILE = re.compile(r"\w+-\d{5}-of-\d{5}\.tfrecord(\.gz)?")
 
@@ -106,7 +106,7 @@ def merge_by_split(found: Iterable[dict[str, ShardStats]]) -> dict[str, ShardSta
     return dict(total)
 
 
-def to_list(found: Iterable[list]) -> list:
+def to_list(found: Iterable[list[Any]]) -> list[Any]:
     """Concatenates lists."""
     return [value for values in found for value in values]
 
@@ -125,7 +125,8 @@ def begin_commit(
     planned = sum(layout.num_shards.values())
     if accepted + len(rejects) != listed or len(finished) != planned:
         raise RuntimeError(
-            f"{accepted} records and {len(rejects)} rejects in {len(finished)} shards do not add up to "
+            f"{accepted} records and {len(rejects)} rejects in {len(finished)} shards do not add "
+            "up to "
             f"{listed} images in {planned} shards: the runner lost work; nothing was committed"
         )
     where = quarantine.write_list(rejects, spec.write.staging)

@@ -7,9 +7,12 @@ hostile bytes never reach the plugins nobody here needs, and Pillow's own size w
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import importlib
 import io
+import logging
 import struct
 import warnings
 import zlib
@@ -190,6 +193,8 @@ def _open_other(data: bytes, options: ImageOptions) -> Source:
             break
     else:
         _reject_foreign(data)
+    if module == "TiffImagePlugin":
+        _quieten_libtiff()
     image: Any = plugin(io.BytesIO(data))
     _check_pixels(image, options)
     notes = ["not_jpeg"]
@@ -204,6 +209,17 @@ def _open_other(data: bytes, options: ImageOptions) -> Source:
     if _is_animated(image):
         notes.append("animated")
     return Source(image, image.format, orientation, tiff, _notes(image, orientation, notes))
+
+
+@functools.cache
+def _quieten_libtiff() -> None:
+    """libtiff prints, and its plugin logs, the damage that Pillow raises as well."""
+    import ctypes
+
+    logging.getLogger("PIL.TiffImagePlugin").setLevel(logging.CRITICAL)
+    with contextlib.suppress(OSError, AttributeError):
+        # Looked up through Pillow's own extension, which is linked to its own libtiff.
+        ctypes.CDLL(importlib.import_module("PIL._imaging").__file__).TIFFSetErrorHandler(None)
 
 
 def _is_animated(image: Any) -> bool:

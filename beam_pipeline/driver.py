@@ -18,7 +18,6 @@ from beam_pipeline.manifest import MANIFEST_NAME, STAGING_NAME, load_manifest
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.progress import ProgressLine, final_table, plan_table
 
-
 # As often as a worker of Beam's own local processes may be killed before we give up.
 MAX_RUNS = 3
 
@@ -39,7 +38,8 @@ def run(options: BuildOptions, beam_args: Sequence[str]) -> str:
         return plan_table(pipeline.plan_only(options, runner))
     if "://" in options.output:
         raise UserError(
-            f"--output received {options.output!r}; expected a local folder in this release; copy the "
+            f"--output received {options.output!r}; expected a local folder in this release; copy "
+            "the "
             "finished folder to the store afterwards."
         )
     fresh = not os.path.exists(options.output)
@@ -56,9 +56,7 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _build(
-    options: BuildOptions, beam_args: Sequence[str], staging: str, begun: float
-) -> str:
+def _build(options: BuildOptions, beam_args: Sequence[str], staging: str, begun: float) -> str:
     done = _check_output(options, staging)
     if done:
         return done
@@ -104,8 +102,10 @@ def _run_pipeline(
 def _say_lost(attempt: int, staging: str, e: Exception) -> None:
     if attempt == MAX_RUNS:
         raise UserError(
-            f"worker processes of the runner were killed in {MAX_RUNS} runs, most likely for want of memory; "
-            "use fewer (--direct_num_workers) or a smaller --max_image_mpx; finished shards are kept."
+            f"worker processes of the runner were killed in {MAX_RUNS} runs, most likely for want "
+            "of memory; "
+            "use fewer (--direct_num_workers) or a smaller --max_image_mpx; finished shards are "
+            "kept."
         ) from e
     finished = sum(name.endswith(".json") for name in os.listdir(staging))
     print(
@@ -150,13 +150,17 @@ def _check_output(options: BuildOptions, staging: str) -> str:
             shutil.rmtree(staging, ignore_errors=True)
             return final_table(found, 1e-9, found["listed"]) + f"\ndata set in {options.output}"
         raise UserError(
-            f"--output {options.output!r} holds a finished data set; choose another folder, or replace it "
+            f"--output {options.output!r} holds a finished data set; choose another folder, or "
+            "replace it "
             "with --overwrite."
         )
-    others = [name for name in os.listdir(options.output) if name.endswith((".tfrecord", ".tfrecord.gz"))]
+    others = [
+        name for name in os.listdir(options.output) if name.endswith((".tfrecord", ".tfrecord.gz"))
+    ]
     if others and not os.path.exists(os.path.join(staging, "job.json")):
         raise UserError(
-            f"--output {options.output!r} holds {len(others)} TFRecord files, {others[0]!r} among them, that no "
+            f"--output {options.output!r} holds {len(others)} TFRecord files, {others[0]!r} among "
+            "them, that no "
             "manifest or unfinished job accounts for; choose another folder, or replace them with "
             "--overwrite."
         )
@@ -193,6 +197,3 @@ def _remove_empty(output: str, staging: str, fresh: bool) -> None:
             os.rmdir(output)
     except OSError:
         return
-
-
-

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import os
 import re
+import zlib
 from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import apache_beam as beam
-from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline import manifest_input
 from beam_pipeline.errors import UserError
+from beam_pipeline.folders import (
+    Skipped,
+    files_below,
+    files_beside,
+    files_matching,
+    printable,
+    subfolders,
+)
 from beam_pipeline.manifest_input import ManifestSchema
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning import merge_counts
@@ -21,7 +29,8 @@ from beam_pipeline.refs import ImageRef, RefBatch
 
 BATCH_SIZE = 1000
 SPLIT_FOLDERS = {
-    "train", "training", "val", "valid", "validation", "dev", "eval", "evaluation", "test", "testing",
+    "train", "training", "val", "valid", "validation", "dev", "eval", "evaluation", "test",
+    "testing",
 }  # fmt: skip
 _MANIFESTS = (".csv", ".jsonl", ".ndjson", ".parquet")
 _MAGIC = re.compile(r"[*?\[]")
@@ -42,18 +51,6 @@ class Folder:
     split: str | None = None
     label: str | None = None
     kind: str = "folder"
-
-
-@dataclasses.dataclass(frozen=True)
-class Skipped:
-    """A file that was passed over, and why."""
-
-    reason: str
-
-
-def printable(text: str) -> str:
-    """File names may hold bytes that are no text; keys and labels are text."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def input_root(source: InputOptions) -> str:
@@ -86,7 +83,8 @@ def expand_root(source: InputOptions) -> Iterator[Folder]:
     elif layout == "flat":
         if not source.label_regex:
             raise UserError(
-                f"--input {source.input!r} is a flat folder or glob, so the label must be in the file "
+                f"--input {source.input!r} is a flat folder or glob, so the label must be in the "
+                "file "
                 "name; expected --label_regex, for example '^([a-z]+)\\.' for cat.0.jpg."
             )
         yield Folder(source.input, kind="glob" if _MAGIC.search(source.input) else "folder")
@@ -97,10 +95,10 @@ def expand_root(source: InputOptions) -> Iterator[Folder]:
 
 
 def _class_folders(source: InputOptions, layout: str) -> Iterator[Folder]:
-    top = _subfolders(source.input)
+    top = subfolders(source.input)
     if layout == "folders":
         by_split = bool(top) and all(name.lower() in SPLIT_FOLDERS for name, _ in top)
-        by_split = by_split and any(_subfolders(path) for _, path in top)
+        by_split = by_split and any(subfolders(path) for _, path in top)
         layout = "split_folders" if by_split else "class_folders"
     beside = [Folder(source.input, kind="outside")]
     if layout == "class_folders":
@@ -110,30 +108,16 @@ def _class_folders(source: InputOptions, layout: str) -> Iterator[Folder]:
         found = [
             Folder(path, printable(split), printable(name))
             for split, split_path in top
-            for name, path in _subfolders(split_path)
+            for name, path in subfolders(split_path)
         ]
     if not found:
         raise UserError(
-            f"--input {source.input!r} has no class folder; expected ROOT/<class>/*.jpg, a manifest "
+            f"--input {source.input!r} has no class folder; expected ROOT/<class>/*.jpg, a "
+            "manifest "
             "(.csv, .jsonl, .parquet), or --label_regex for labels in file names."
         )
     yield from found
     yield from beside
-
-
-def _subfolders(path: str) -> list[tuple[str, str]]:
-    try:
-        with os.scandir(path) as entries:
-            return sorted((e.name, e.path) for e in entries if e.is_dir() and e.name[0] != ".")
-    except FileNotFoundError:
-        raise UserError(f"--input {path!r} does not exist; expected a folder, glob or manifest.") from None
-    except NotADirectoryError:
-        raise UserError(
-            f"--input {path!r} is a file, not a folder; expected a folder, or a manifest named .csv, "
-            ".jsonl or .parquet."
-        ) from None
-    except OSError as e:
-        raise UserError(f"--input {path!r} cannot be listed ({e.strerror}); mend its rights.") from e
 
 
 def list_folder(
@@ -145,7 +129,7 @@ def list_folder(
         UserError: A file name does not match --label_regex; a row of a manifest is wrong.
     """
     if folder.kind == "outside":
-        yield from _beside(folder.path)
+        yield from files_beside(folder.path)
         return
     if folder.kind == "manifest":
         refs: Iterator[ImageRef | Skipped] = manifest_input.read_refs(folder.path, schema)
@@ -164,20 +148,12 @@ def list_folder(
         yield RefBatch(batch)
 
 
-def _beside(path: str) -> Iterator[Skipped]:
-    with os.scandir(path) as entries:
-        for entry in entries:
-            if entry.name.startswith("."):
-                yield Skipped("hidden")
-            elif not entry.is_dir():
-                yield Skipped("outside_class_folders")
-
-
 def _image_refs(folder: Folder, source: InputOptions) -> Iterator[ImageRef | Skipped]:
     regex = re.compile(source.label_regex) if source.label_regex else None
     root = input_root(source)
     prefix = len(root.rstrip("/")) + 1  # keys are the path below the root
-    for path, size_bytes, mtime_ns in _files(folder):
+    found = files_matching(folder.path) if folder.kind == "glob" else files_below(folder.path)
+    for path, size_bytes, mtime_ns in found:
         name = path.rpartition("/")[2]
         if isinstance(size_bytes, Skipped):
             yield size_bytes
@@ -200,74 +176,30 @@ def _labels(
         parts = key.split("/")
         if len(parts) == 1:
             raise UserError(
-                f"--input has {key!r} outside any class folder; expected ROOT/<class>/*.jpg or --label_regex."
+                f"--input has {key!r} outside any class folder; expected ROOT/<class>/*.jpg or "
+                "--label_regex."
             )
         if parts[0].lower() in SPLIT_FOLDERS and len(parts) > 2:
             return parts[1], parts[0], None
         return parts[0], None, None
     found = regex.search(printable(name))
-    if not found:
+    named = found.groupdict() if found else {}
+    label = named.get("label") or (found.group(1) if found else None)
+    if not label:
         raise UserError(
             f"--label_regex {regex.pattern!r} does not match the file name {name!r}; mend the "
             "expression or take the file out."
         )
-    named = found.groupdict()
-    label = named.get("label") or found.group(1)
     return label, named.get("split"), named.get("group")
-
-
-def _files(folder: Folder) -> Iterator[tuple[str, int | Skipped, int]]:
-    if folder.kind == "glob" or not is_local(folder.path):
-        yield from _matched(folder)
-    else:
-        yield from _walk(folder.path, frozenset())
-
-
-def _matched(folder: Folder) -> Iterator[tuple[str, int | Skipped, int]]:
-    pattern = folder.path if folder.kind == "glob" else folder.path.rstrip("/") + "/**"
-    try:
-        found = FileSystems.match([pattern])[0].metadata_list
-    except Exception as e:  # every store has errors of its own
-        raise UserError(f"--input {folder.path!r} cannot be listed ({e}).") from e
-    for metadata in sorted(found, key=lambda m: m.path):
-        if is_local(metadata.path) and os.path.isdir(metadata.path):
-            yield metadata.path, Skipped("directory"), 0
-        else:
-            mtime_ns = int((metadata.last_updated_in_seconds or 0) * 1e9)
-            yield metadata.path, metadata.size_in_bytes, mtime_ns
-
-
-def _walk(path: str, above: frozenset[tuple[int, int]]) -> Iterator[tuple[str, int | Skipped, int]]:
-    try:
-        entries = sorted(os.scandir(path), key=lambda e: e.name)
-    except OSError as e:
-        raise UserError(f"--input: {path!r} cannot be listed ({e.strerror}); mend its rights.") from e
-    for entry in entries:
-        if entry.is_dir():
-            status = entry.stat()
-            here = (status.st_dev, status.st_ino)
-            if entry.name.startswith("."):
-                yield entry.path, Skipped("hidden"), 0
-            elif here in above:
-                yield entry.path, Skipped("link_to_a_folder_above"), 0
-            else:
-                yield from _walk(entry.path, above | {here})
-        elif entry.is_file():
-            status = entry.stat()
-            yield entry.path, status.st_size, status.st_mtime_ns
-        elif entry.is_symlink():
-            yield entry.path, -1, 0  # broken: listed, so that it is quarantined, not lost
-        else:
-            yield entry.path, Skipped("special_file"), 0
 
 
 def duplicate_checks(batch: RefBatch) -> Iterator[tuple[int, list[tuple[str, str]]]]:
     """(bucket, [(key, uri)]) so that equal keys meet, a thousand lists at a time."""
-    import zlib
-
     buckets: dict[int, list[tuple[str, str]]] = collections.defaultdict(list)
     for ref in batch.refs:
-        buckets[zlib.crc32(ref.key.encode("utf-8", "surrogatepass")) % 256].append((ref.key, ref.uri))
+        buckets[zlib.crc32(ref.key.encode("utf-8", "surrogatepass")) % 256].append(
+            (ref.key, ref.uri)
+        )
     yield from buckets.items()
 
 
@@ -279,18 +211,24 @@ def refuse_duplicates(bucket: int, found: Iterable[list[tuple[str, str]]]) -> It
             if key in seen:
                 first, second = sorted((seen[key], uri))
                 raise UserError(
-                    f"--input has the key {key!r} twice, for {first!r} and {second!r}; expected unique keys: "
+                    f"--input has the key {key!r} twice, for {first!r} and {second!r}; expected "
+                    "unique keys: "
                     "name a unique column by --key_column or remove one row."
                 )
             seen[key] = uri
     yield from ()
 
 
-class Listed(tuple):
-    """(batches: PCollection[RefBatch], skipped: PCollection[dict] with one element)."""
+class Listed(NamedTuple):
+    """What `ListImages` returns.
 
-    batches = property(lambda self: self[0])
-    skipped = property(lambda self: self[1])
+    Attributes:
+        batches: `RefBatch`es.
+        skipped: One dict, reason → files passed over.
+    """
+
+    batches: beam.PCollection
+    skipped: beam.PCollection
 
 
 class ListImages(beam.PTransform):
@@ -313,7 +251,7 @@ class ListImages(beam.PTransform):
             )
         )
         skipped = listed.skipped | "SumSkipped" >> beam.CombineGlobally(merge_counts)
-        return Listed((listed.batches, skipped))
+        return Listed(listed.batches, skipped)
 
 
 class _ListFolderFn(beam.DoFn):
@@ -323,7 +261,7 @@ class _ListFolderFn(beam.DoFn):
         self._source = source
         self._schema = schema
 
-    def process(self, folder: Folder) -> Iterator:
+    def process(self, folder: Folder) -> Iterator[Any]:
         skipped: collections.Counter[str] = collections.Counter()
         for found in list_folder(folder, self._source, self._schema):
             if isinstance(found, Skipped):

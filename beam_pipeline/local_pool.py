@@ -29,6 +29,8 @@ MAX_ATTEMPTS = 3
 _FIELDS = 4
 _SLOT = 2 * _FIELDS
 
+Task = Callable[..., Any]
+
 _pool: LocalPool | None = None
 
 
@@ -57,12 +59,12 @@ class LocalPool:
         self.lost = 0
         self._say = say
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["beam_pipeline.write"])
+        self._context.set_forkserver_preload(["beam_pipeline.shards"])
         forkserver.ensure_running()
         self._lock = threading.RLock()
-        self._tasks: dict[str, tuple[Callable, tuple]] = {}
+        self._tasks: dict[str, tuple[Task, tuple[Any, ...]]] = {}
         self._sizes: dict[str, int] = {}
-        self._futures: dict[str, concurrent.futures.Future] = {}
+        self._futures: dict[str, concurrent.futures.Future[Any]] = {}
         self._attempts: dict[str, int] = {}
         self._before = [0] * _FIELDS
         self._stopped = False
@@ -85,7 +87,7 @@ class LocalPool:
             self.workers, self._context, _begin_worker, (self._slots, self._free_slot)
         )
 
-    def submit(self, name: str, task: Callable, *args: Any, size: int) -> None:
+    def submit(self, name: str, task: Task, *args: Any, size: int) -> None:
         """Queues `task(*args, progress)` under a name; `size` is its number of images."""
         with self._lock:
             self._tasks[name] = (task, args)
@@ -93,12 +95,13 @@ class LocalPool:
             self._submit(name)
 
     def _submit(self, name: str) -> None:
-        call = (_run, *self._tasks[name], self._sizes[name])
+        task, args = self._tasks[name]
+        size = self._sizes[name]
         try:
-            self._futures[name] = self._executor.submit(*call)
+            self._futures[name] = self._executor.submit(_run, task, args, size)
         except BrokenProcessPool:
             self._restart()
-            self._futures[name] = self._executor.submit(*call)
+            self._futures[name] = self._executor.submit(_run, task, args, size)
 
     def result(self, name: str) -> Any:
         """Waits for a task, again if its process is killed.
@@ -119,11 +122,13 @@ class LocalPool:
                 self._futures.pop(name, None)
             return value
 
-    def _recover(self, broken: concurrent.futures.Future) -> None:
+    def _recover(self, broken: concurrent.futures.Future[Any]) -> None:
         """Starts new processes for all that was not finished."""
         with self._lock:
             if self._stopped:
-                raise UserError("the job was stopped; the same command goes on from the finished shards.")
+                raise UserError(
+                    "the job was stopped; the same command goes on from the finished shards."
+                )
             if broken not in self._futures.values():
                 return  # another thread did it
             unfinished = [name for name, f in self._futures.items() if _is_broken(f)]
@@ -133,7 +138,8 @@ class LocalPool:
             tired = [name for name in begun if self._attempts[name] >= MAX_ATTEMPTS]
             if tired:
                 raise UserError(
-                    f"the process that writes shard {tired[0]} was killed {MAX_ATTEMPTS} times, most likely "
+                    f"the process that writes shard {tired[0]} was killed {MAX_ATTEMPTS} times, "
+                    "most likely "
                     "for want of memory; use fewer processes (--direct_num_workers) or a smaller "
                     "--max_image_mpx; finished shards are kept."
                 )
@@ -176,7 +182,7 @@ class LocalPool:
             process.join(5)
 
 
-def _is_broken(future: concurrent.futures.Future) -> bool:
+def _is_broken(future: concurrent.futures.Future[Any]) -> bool:
     return future.done() and isinstance(future.exception(), BrokenProcessPool)
 
 
@@ -226,7 +232,7 @@ def _die_with_parent() -> None:
         os._exit(1)
 
 
-def _run(task: Callable, args: tuple, size: int) -> Any:
+def _run(task: Task, args: tuple[Any, ...], size: int) -> Any:
     if _slot is None:
         raise RuntimeError("this process was not begun as a worker")
     value = task(*args, _slot.add)

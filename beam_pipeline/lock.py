@@ -24,10 +24,11 @@ class OutputLock:
         folder = os.path.dirname(self._path)
         try:
             os.makedirs(folder, exist_ok=True)
-            self._file: Any = open(self._path, "a+", encoding="utf-8")  # noqa: SIM115
+            self._file: Any = open(self._path, "a+", encoding="utf-8")
         except OSError as e:
             raise OutputError(
-                f"--output {os.path.dirname(folder)!r} cannot be written ({e.strerror}); choose another "
+                f"--output {os.path.dirname(folder)!r} cannot be written ({e.strerror}); choose "
+                "another "
                 "folder or mend its rights."
             ) from e
         try:
@@ -37,7 +38,8 @@ class OutputLock:
             holder = self._file.read().strip() or "unknown"
             self._file.close()
             raise UserError(
-                f"--output {os.path.dirname(folder)!r} is in use by another job (process {holder}); wait "
+                f"--output {os.path.dirname(folder)!r} is in use by another job (process "
+                f"{holder}); wait "
                 "for it to end, or choose another folder."
             ) from None
         self._file.truncate(0)

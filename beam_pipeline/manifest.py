@@ -51,12 +51,14 @@ def load_manifest(directory: str) -> dict[str, Any]:
             manifest = json.load(file)
     except FileNotFoundError:
         raise UserError(
-            f"{directory!r} holds no {MANIFEST_NAME}, so it is not a finished data set; expected the "
+            f"{directory!r} holds no {MANIFEST_NAME}, so it is not a finished data set; expected "
+            "the "
             "--output of a build that ran to its end (run the same build again to finish it)."
         ) from None
     except (OSError, ValueError) as e:
         raise UserError(
-            f"{path} could not be read ({e}); expected the JSON a build writes; build again with --overwrite."
+            f"{path} could not be read ({e}); expected the JSON a build writes; build again with "
+            "--overwrite."
         ) from e
     check_manifest(manifest, path)
     return dict(manifest)
@@ -69,7 +71,8 @@ def check_manifest(manifest: Any, path: str) -> None:
     version = manifest.get("format_version")
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise UserError(
-            f"{path} has format_version {version}; this release reads up to {FORMAT_VERSION}: upgrade imageshards."
+            f"{path} has format_version {version}; this release reads up to {FORMAT_VERSION}: "
+            "upgrade imageshards."
         )
     for key, kind in _REQUIRED.items():
         if not isinstance(manifest.get(key), kind):

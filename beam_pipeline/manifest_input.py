@@ -46,13 +46,16 @@ def read_schema(source: InputOptions) -> ManifestSchema:
     """
     head = list(itertools.islice(_rows(source.input), INFERENCE_ROWS))
     if not head:
-        raise UserError(f"--input {source.input!r} has no row; expected a header and one row per image.")
+        raise UserError(
+            f"--input {source.input!r} has no row; expected a header and one row per image."
+        )
     names = list(dict.fromkeys(name for _, row in head for name in row))
 
     def role(flag: str, given: str | None, known: Sequence[str], needed: bool) -> str | None:
         if given is not None and given not in names:
             raise UserError(
-                f"{flag} received {given!r}, but {source.input!r} has the columns {', '.join(names)}."
+                f"{flag} received {given!r}, but {source.input!r} has the columns "
+                f"{', '.join(names)}."
             )
         found = given or next((name for name in known if name in names), None)
         if found is None and needed:
@@ -142,9 +145,8 @@ def read_refs(path: str, schema: ManifestSchema | None) -> Iterator[ImageRef]:
             group=_text(path, where, row, schema.group) if schema.group else None,
             size_bytes=size_bytes,
             mtime_ns=mtime_ns,
-            columns={
-                c.name: _value(path, where, c, row.get(c.name)) for c in schema.columns
-            } or None,
+            columns={c.name: _value(path, where, c, row.get(c.name)) for c in schema.columns}
+            or None,
         )
 
 
@@ -174,9 +176,12 @@ def _value(path: str, where: str, column: ColumnSpec, cell: Any) -> Any:
     """A cell as its column's type: a scalar, or a list."""
 
     def wrong() -> UserError:
-        expected = column.kind + ("" if column.shape == () else f" x {column.shape or 'any number'}")
+        expected = column.kind + (
+            "" if column.shape == () else f" x {column.shape or 'any number'}"
+        )
         return UserError(
-            f"{path} {where} has {cell!r} in column {column.name!r}; expected {expected}: mend the row "
+            f"{path} {where} has {cell!r} in column {column.name!r}; expected {expected}: mend the "
+            "row "
             "or declare the column by --columns."
         )
 
@@ -188,7 +193,9 @@ def _value(path: str, where: str, column: ColumnSpec, cell: Any) -> Any:
     if column.shape == ():
         values = [value]
     else:
-        values = list(value) if isinstance(value, (list, tuple)) else [] if value is None else [value]
+        values = (
+            list(value) if isinstance(value, (list, tuple)) else [] if value is None else [value]
+        )
     kinds = _KINDS[column.kind]
     if any(isinstance(v, bool) or not isinstance(v, kinds) for v in values):
         raise wrong()
@@ -221,7 +228,9 @@ def _lines(path: str) -> Iterator[str]:
                 for number, line in enumerate(file):
                     yield line.decode("utf-8-sig" if number == 0 else "utf-8")
     except UnicodeDecodeError as e:
-        raise UserError(f"--input {path!r} is not UTF-8 text ({e.reason}); save it as UTF-8.") from e
+        raise UserError(
+            f"--input {path!r} is not UTF-8 text ({e.reason}); save it as UTF-8."
+        ) from e
     except OSError as e:
         raise UserError(f"--input {path!r} cannot be read ({e.strerror or e}).") from e
 
@@ -238,7 +247,8 @@ def _csv_rows(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
                 continue
             if len(cells) != len(header):
                 raise UserError(
-                    f"{path} line {reader.line_num} has {len(cells)} cells; expected {len(header)} as in "
+                    f"{path} line {reader.line_num} has {len(cells)} cells; expected {len(header)} "
+                    "as in "
                     "its header."
                 )
             yield f"line {reader.line_num}", dict(zip(header, cells, strict=True))
@@ -255,7 +265,9 @@ def _json_rows(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
         except ValueError as e:
             raise UserError(f"{path} line {number} is not JSON ({e}).") from e
         if not isinstance(row, dict):
-            raise UserError(f"{path} line {number} is not a JSON object; expected {{column: value}}.")
+            raise UserError(
+                f"{path} line {number} is not a JSON object; expected {{column: value}}."
+            )
         yield f"line {number}", row
 
 

@@ -71,9 +71,15 @@ class ImageOptions:
         _choice("--subsampling", self.subsampling, SUBSAMPLINGS)
         _choice("--colorspace", self.colorspace, COLORSPACES)
         _choice("--bbox_frame", self.bbox_frame, BBOX_FRAMES)
-        if not 1 <= min(self.height_px, self.width_px) <= max(self.height_px, self.width_px) <= 16384:
+        if (
+            not 1
+            <= min(self.height_px, self.width_px)
+            <= max(self.height_px, self.width_px)
+            <= 16384
+        ):
             raise UserError(
-                f"--image_size received {self.height_px}x{self.width_px}; expected 1 to 16384 pixels."
+                f"--image_size received {self.height_px}x{self.width_px}; expected 1 to 16384 "
+                "pixels."
             )
         if self.resize_mode == "shortest" and self.height_px != self.width_px:
             raise UserError(
@@ -141,7 +147,8 @@ class InputOptions:
                 groups = re.compile(self.label_regex).groups
             except re.error as e:
                 raise UserError(
-                    f"--label_regex received {self.label_regex!r}, which is no regular expression ({e})."
+                    f"--label_regex received {self.label_regex!r}, which is no regular expression "
+                    f"({e})."
                 ) from e
             if groups < 1:
                 raise UserError(
@@ -183,15 +190,18 @@ class PlanOptions:
         for name, fraction in self.splits.items():
             if not _SPLIT_NAME.fullmatch(name):
                 raise UserError(
-                    f"--splits received the name {name!r}; expected letters, digits and underscores."
+                    f"--splits received the name {name!r}; expected letters, digits and "
+                    "underscores."
                 )
             if not 0 < fraction <= 1:
                 raise UserError(
-                    f"--splits received {name}={fraction}; expected a fraction above 0 and at most 1."
+                    f"--splits received {name}={fraction}; expected a fraction above 0 and at most "
+                    "1."
                 )
         if abs(sum(self.splits.values()) - 1) > 1e-9:
             raise UserError(
-                f"--splits received fractions that sum to {sum(self.splits.values()):g}; expected 1, "
+                f"--splits received fractions that sum to {sum(self.splits.values()):g}; expected "
+                "1, "
                 "for example train=0.9,validation=0.1."
             )
         for name, count in self.num_shards.items():

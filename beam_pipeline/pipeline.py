@@ -29,7 +29,8 @@ from beam_pipeline.quarantine import WriteQuarantine
 from beam_pipeline.reading import read_images
 from beam_pipeline.refs import RefBatch
 from beam_pipeline.runners import Runner
-from beam_pipeline.write import WriteBalancedTFRecord, WriteSpec
+from beam_pipeline.shards import WriteSpec
+from beam_pipeline.write import WriteBalancedTFRecord
 
 _SUFFIXES = {"none": ".tfrecord", "gzip": ".tfrecord.gz"}
 _COMPRESSIONS = {"none": CompressionTypes.UNCOMPRESSED, "gzip": CompressionTypes.GZIP}
@@ -111,10 +112,18 @@ def schema_of(options: BuildOptions) -> manifest_input.ManifestSchema | None:
     """
     if listing.layout_of(options.source) == "manifest":
         return manifest_input.read_schema(options.source)
-    for flag in ("image_column", "label_column", "key_column", "split_column", "group_column", "columns"):
+    for flag in (
+        "image_column",
+        "label_column",
+        "key_column",
+        "split_column",
+        "group_column",
+        "columns",
+    ):
         if getattr(options.source, flag) is not None:
             raise UserError(
-                f"--{flag} was given, but --input {options.source.input!r} is no manifest; expected a "
+                f"--{flag} was given, but --input {options.source.input!r} is no manifest; "
+                "expected a "
                 ".csv, .jsonl or .parquet file."
             )
     return None
@@ -204,7 +213,8 @@ def _summarise(
     sizes = (
         planned.units
         | "ShardSizes" >> beam.Map(lambda unit: [(unit.split, len(unit.refs))])
-        | "AllSizes" >> beam.CombineGlobally(lambda found: [pair for pairs in found for pair in pairs])
+        | "AllSizes"
+        >> beam.CombineGlobally(lambda found: [pair for pairs in found for pair in pairs])
     )  # [(split, images)]
     sample = (
         batches
@@ -258,7 +268,7 @@ def write_plan(
             "max": max(counts),
             "bytes": sum(counts) * sample["bytes_per_record"],
         }
-    classes = {name: 0 for name in layout.classes}
+    classes = dict.fromkeys(layout.classes, 0)
     for (_, class_id), count in layout.counts.items():
         classes[layout.classes[class_id]] += count
     summary = {"splits": splits, "classes": classes, "skipped": skipped, **sample}

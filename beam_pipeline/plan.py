@@ -72,8 +72,10 @@ def class_order(labels: Iterable[str], options: PlanOptions) -> list[str]:
         unknown = sorted(found - set(options.class_names))
         if unknown:
             raise UserError(
-                f"--class_names lists {len(options.class_names)} classes, but the input has the label "
-                f"{unknown[0]!r}{_and_more(len(unknown))}; add it to the list or take its images out."
+                f"--class_names lists {len(options.class_names)} classes, but the input has the "
+                "label "
+                f"{unknown[0]!r}{_and_more(len(unknown))}; add it to the list or take its images "
+                "out."
             )
         return list(options.class_names)
     return [*options.pinned_classes, *sorted(found - set(options.pinned_classes))]
@@ -167,7 +169,8 @@ def make_layout(
     """
     if not counts_by_label:
         raise UserError(
-            "--input holds no image; expected files with an image extension (--extensions) below it."
+            "--input holds no image; expected files with an image extension (--extensions) below "
+            "it."
         )
     classes = class_order((label for _, label in counts_by_label), options)
     _check_classes(classes, counts_by_label, options)
@@ -204,13 +207,15 @@ def _check_classes(
     found = sorted({label for _, label in counts})
     if len(found) == 1 and not options.allow_one_class:
         raise UserError(
-            f"--input holds one class only, {found[0]!r}; expected at least two (ROOT/<class>/*.jpg, or "
+            f"--input holds one class only, {found[0]!r}; expected at least two "
+            "(ROOT/<class>/*.jpg, or "
             "a --label_regex that captures the class); pass --allow_one_class if that is meant."
         )
     bad = [name for name in classes if not name.strip() or "\n" in name or "\r" in name]
     if bad:
         raise UserError(
-            f"--input holds the label {bad[0]!r}; expected text on one line that is not blank; rename it."
+            f"--input holds the label {bad[0]!r}; expected text on one line that is not blank; "
+            "rename it."
         )
 
 
@@ -228,7 +233,8 @@ def _shards_for(
     if wanted > images:
         what = f"class {classes[group[0]]!r} of split" if options.shard_by == "class" else "split"
         raise UserError(
-            f"--num_shards received {wanted} for {what} {split!r}, which has {images} images; expected "
+            f"--num_shards received {wanted} for {what} {split!r}, which has {images} images; "
+            "expected "
             "at most one shard per image; ask for fewer shards or change --splits."
         )
     return wanted

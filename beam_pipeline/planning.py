@@ -9,7 +9,9 @@ from __future__ import annotations
 import collections
 import dataclasses
 import heapq
+import itertools
 from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam import pvalue
@@ -23,6 +25,9 @@ from beam_pipeline.refs import ImageRef, RefBatch
 
 # Enough for a mean within a few percent; encoding them takes well under a second.
 SAMPLE_SIZE = 64
+
+# A shard is not cut into parts of fewer images.
+MIN_PART_SIZE = 64
 
 Bucket = tuple[str, int, int]
 ShardKey = tuple[str, int]
@@ -39,6 +44,8 @@ class ShardUnit:
         group: Shards of one group are kept even with each other: "" or a class name.
         class_ids: Label → id, for the labels of this shard.
         refs: Its images, in the order of its records.
+        first: Place of the first of them in the whole shard.
+        part: Suffix of its name when it is only a part of a shard.
     """
 
     split: str
@@ -47,11 +54,26 @@ class ShardUnit:
     group: str
     class_ids: dict[str, int]
     refs: list[ImageRef]
+    first: int = 0
+    part: str = ""
 
     @property
     def name(self) -> str:
         """Unique name of the shard, the stem of its file."""
-        return f"{self.split}-{self.index:05d}-of-{self.num_shards:05d}"
+        return f"{self.split}-{self.index:05d}-of-{self.num_shards:05d}{self.part}"
+
+    def parts(self, wanted: int) -> list[ShardUnit]:
+        """Cuts the shard into units of consecutive records whose files, joined, are its file."""
+        count = max(1, min(wanted, len(self.refs) // MIN_PART_SIZE))
+        if count == 1:
+            return [self]
+        bounds = [len(self.refs) * i // count for i in range(count + 1)]
+        return [
+            dataclasses.replace(
+                self, refs=self.refs[start:stop], first=start, part=f".part-{i:03d}-of-{count:03d}"
+            )
+            for i, (start, stop) in enumerate(itertools.pairwise(bounds))
+        ]
 
 
 def assign_splits(batch: RefBatch, options: PlanOptions) -> RefBatch:
@@ -67,9 +89,9 @@ def count_labels(batch: RefBatch) -> dict[tuple[str, str], int]:
     return collections.Counter((str(r.split), r.label) for r in batch.refs)
 
 
-def merge_counts(counts: Iterable[dict]) -> dict:
+def merge_counts(counts: Iterable[dict[Any, int]]) -> dict[Any, int]:
     """Sum of dicts of counts."""
-    total: collections.Counter = collections.Counter()
+    total: collections.Counter[Any] = collections.Counter()
     for count in counts:
         total.update(count)
     return dict(total)
@@ -150,11 +172,16 @@ def mean_record_bytes(sample: RefBatch, options: ImageOptions) -> float:
     return sum(sizes) / max(1, len(sizes)) + plan.RECORD_OVERHEAD_BYTES
 
 
-class PlannedShards(tuple):
-    """(units: PCollection[ShardUnit], layout: PCollection[Layout] with one element)."""
+class PlannedShards(NamedTuple):
+    """What `PlanShards` returns.
 
-    units = property(lambda self: self[0])
-    layout = property(lambda self: self[1])
+    Attributes:
+        units: `ShardUnit`s.
+        layout: One `Layout`.
+    """
+
+    units: beam.PCollection
+    layout: beam.PCollection
 
 
 class PlanShards(beam.PTransform):
@@ -184,8 +211,9 @@ class PlanShards(beam.PTransform):
             )
             | "GroupBuckets" >> beam.GroupByKey()
             | "SortBuckets"
-            >> beam.MapTuple(lambda key, found: (key, RefBatch(sort_by_hash(found, salt))))
-            .with_output_types(tuple[tuple[str, int, int], RefBatch])
+            >> beam.MapTuple(
+                lambda key, found: (key, RefBatch(sort_by_hash(found, salt)))
+            ).with_output_types(tuple[tuple[str, int, int], RefBatch])
         )  # (bucket, its refs in hash order)
         ranks = (
             buckets
@@ -202,7 +230,7 @@ class PlanShards(beam.PTransform):
             | "GroupShards" >> beam.GroupByKey()
             | "MakeUnits" >> beam.Map(make_unit, plan_side, options)
         )  # ShardUnit
-        return PlannedShards((units, layout))
+        return PlannedShards(units, layout)
 
     def _mean_record_bytes(self, batches: beam.PCollection) -> float | pvalue.AsSingleton:
         if "*" in self._options.num_shards:

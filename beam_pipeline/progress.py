@@ -86,7 +86,9 @@ def progress_line(
     if rate > 0:
         minutes, secs = divmod(round((total - images) / rate), 60)
         hours, minutes = divmod(minutes, 60)
-        line += f"  ETA {hours}:{minutes:02d}:{secs:02d}" if hours else f"  ETA {minutes}:{secs:02d}"
+        line += (
+            f"  ETA {hours}:{minutes:02d}:{secs:02d}" if hours else f"  ETA {minutes}:{secs:02d}"
+        )
     return line
 
 
@@ -111,13 +113,15 @@ def final_table(manifest: Mapping[str, Any], seconds: float, reused: int) -> str
         counts = [shard["num_records"] for shard in split["shards"]]
         size = sum(shard["num_bytes"] for shard in split["shards"])
         rows.append(
-            [name, f"{len(counts)}", f"{split['num_records']:,}", f"{min(counts)}", f"{max(counts)}",
-             f"{size / 1e6:,.1f}"]
+            [name, f"{len(counts)}", f"{split['num_records']:,}", str(min(counts)),
+             str(max(counts)), f"{size / 1e6:,.1f}"]
         )  # fmt: skip
     lines = [table(["split", "shards", "records", "min/shard", "max/shard", "MB"], rows)]
     listed = manifest["listed"]
     rejects = manifest["rejects"]
-    lines.append(f"{listed:,} images listed, {sum(rejects.values()):,} rejected" + _reasons(rejects))
+    lines.append(
+        f"{listed:,} images listed, {sum(rejects.values()):,} rejected" + _reasons(rejects)
+    )
     if manifest["skipped"]:
         total = sum(manifest["skipped"].values())
         lines.append(f"{total:,} files passed over" + _reasons(manifest["skipped"]))
@@ -150,10 +154,9 @@ def plan_table(summary: Mapping[str, Any]) -> str:
         lines.append("files passed over" + _reasons(summary["skipped"]))
     lines.append(
         f"a sample of {summary['sample']} images: {summary['sample_rejects']} rejected, "
-        f"{summary['msec_per_image']:.1f} ms and {summary['bytes_per_record']:,.0f} bytes per record; "
+        f"{summary['msec_per_image']:.1f} ms and {summary['bytes_per_record']:,.0f} bytes per "
+        "record; "
         f"about {summary['seconds']:,.0f} s on {summary['workers']} cores"
     )
     lines.append("nothing was written")
     return "\n".join(lines)
-
-

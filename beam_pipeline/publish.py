@@ -12,7 +12,7 @@ from beam_pipeline import columns, plan, quarantine, tfds_metadata
 from beam_pipeline.errors import UserError
 from beam_pipeline.manifest import FORMAT_VERSION, RECORD_FEATURES, write_whole
 from beam_pipeline.record import BYTES_EDGES, SIZE_EDGES_PX, ShardStats, merge_stats
-from beam_pipeline.write import Reject
+from beam_pipeline.shards import Reject
 
 if TYPE_CHECKING:
     from beam_pipeline.commit import CommitSpec
@@ -40,7 +40,8 @@ def manifest_of(
     exported = columns.exported_classes(transform)
     if exported != classes:
         raise UserError(
-            f"--input gave the classes {classes[:5]} when it was planned and {exported[:5]} when its "
+            f"--input gave the classes {classes[:5]} when it was planned and {exported[:5]} when "
+            "its "
             "columns were analysed: it changed while it was read; give the same command again."
         )
     splits: dict[str, Any] = {}
@@ -87,7 +88,9 @@ def _by_count(counts: dict[str, int]) -> dict[str, int]:
 
 def publish(manifest: dict[str, Any], rejects: list[Reject], spec: CommitSpec) -> None:
     """Puts everything but the manifest beside the shards, in place of what was there."""
-    _replace_folder(os.path.join(spec.write.staging, TRANSFORM), os.path.join(spec.output, TRANSFORM))
+    _replace_folder(
+        os.path.join(spec.write.staging, TRANSFORM), os.path.join(spec.output, TRANSFORM)
+    )
     staged = os.path.join(spec.write.staging, QUARANTINE)
     if rejects:
         quarantine.write_list(rejects, staged)

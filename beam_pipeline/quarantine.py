@@ -16,7 +16,7 @@ from beam_pipeline.examples import Values, encode_example
 from beam_pipeline.manifest import write_whole
 from beam_pipeline.reading import read_images
 from beam_pipeline.refs import ImageRef
-from beam_pipeline.write import Reject
+from beam_pipeline.shards import Reject
 
 LIST_NAME = "rejects.jsonl"
 
@@ -67,8 +67,10 @@ def check_budget(rejects: list[Reject], listed: int, max_fraction: float, where:
         return
     table = ", ".join(f"{reason} {count}" for reason, count in reasons(rejects).items())
     raise UserError(
-        f"--max_reject_fraction {max_fraction:g} allows {int(max_fraction * listed)} of {listed} images "
-        f"to be rejected, but {len(rejects)} were ({table}); see {where}, mend or remove them or raise "
+        f"--max_reject_fraction {max_fraction:g} allows {int(max_fraction * listed)} of {listed} "
+        "images "
+        f"to be rejected, but {len(rejects)} were ({table}); see {where}, mend or remove them or "
+        "raise "
         "the fraction, then give the same command again: finished shards are kept and nothing was "
         "committed."
     )

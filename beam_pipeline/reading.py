@@ -103,7 +103,9 @@ def _read_remote(
     refs: Sequence[ImageRef], max_bytes: int
 ) -> Iterator[tuple[ImageRef, bytes | ImageError]]:
     with concurrent.futures.ThreadPoolExecutor(REMOTE_DEPTH) as executor:
-        waiting: collections.deque[concurrent.futures.Future] = collections.deque()
+        waiting: collections.deque[concurrent.futures.Future[bytes | ImageError]] = (
+            collections.deque()
+        )
         ahead = iter(refs)
         for ref in refs:
             while len(waiting) < REMOTE_DEPTH and (following := next(ahead, None)) is not None:
@@ -119,6 +121,6 @@ def _fetch(ref: ImageRef, max_bytes: int) -> bytes | ImageError:
     try:
         with FileSystems.open(ref.uri, compression_type="uncompressed") as file:
             data: bytes = file.read(max_bytes + 1)
-    except Exception as e:  # every store has errors of its own
+    except Exception as e:  # noqa: BLE001  # every store has errors of its own
         return _read_error(e)
     return data if len(data) <= max_bytes else _too_many_bytes(len(data), max_bytes)

@@ -35,6 +35,4 @@ def plan_moves(counts: Sequence[int]) -> list[Move]:
         for shard in range(len(counts))
         for record in range(target[shard], counts[shard])
     ]
-    return [
-        Move(source, record, to) for (source, record), to in zip(gives, needs, strict=True)
-    ]
+    return [Move(source, record, to) for (source, record), to in zip(gives, needs, strict=True)]

@@ -29,12 +29,12 @@ class Record(NamedTuple):
     """One record as it stands in a file.
 
     Attributes:
-        index: Number within the file, from 0.
+        number: Of the record within the file, from 0.
         offset_bytes: Where its header starts; within the decompressed bytes for gzip.
         payload: The record itself.
     """
 
-    index: int
+    number: int
     offset_bytes: int
     payload: bytes
 
@@ -44,20 +44,20 @@ class RecordError(Exception):
 
     Attributes:
         path: The file.
-        index: Number of the record within the file, from 0.
+        number: Of the record within the file, from 0.
         offset_bytes: Where its header starts; within the decompressed bytes for gzip.
         what: What was found, without a full stop.
     """
 
-    def __init__(self, path: str, index: int, offset_bytes: int, what: str):
-        super().__init__(path, index, offset_bytes, what)
+    def __init__(self, path: str, number: int, offset_bytes: int, what: str):
+        super().__init__(path, number, offset_bytes, what)
         self.path = path
-        self.index = index
+        self.number = number
         self.offset_bytes = offset_bytes
         self.what = what
 
     def __str__(self) -> str:
-        return f"{self.path}, record {self.index} at byte {self.offset_bytes}: {self.what}."
+        return f"{self.path}, record {self.number} at byte {self.offset_bytes}: {self.what}."
 
 
 def read_records(path: str, compression: str = "none") -> Iterator[Record]:
@@ -98,7 +98,7 @@ def scan_records(
     if compression == "gzip":
         plain = cast(IO[bytes], gzip.GzipFile(fileobj=stream, mode="rb"))
         size_bytes = None
-    index, offset = 0, 0
+    number, offset = 0, 0
     while True:
         try:
             header = _read(plain, HEADER_BYTES)
@@ -106,21 +106,21 @@ def scan_records(
                 return
             problem, length = _check_header(header, offset, size_bytes)
             if problem:
-                yield RecordError(path, index, offset, problem)
+                yield RecordError(path, number, offset, problem)
                 return
             body = _read(plain, length + FOOTER_BYTES)
         except (EOFError, gzip.BadGzipFile, zlib.error) as e:
-            yield RecordError(path, index, offset, f"the gzip stream is damaged ({e})".rstrip("."))
+            yield RecordError(path, number, offset, f"the gzip stream is damaged ({e})".rstrip("."))
             return
         if len(body) < length + FOOTER_BYTES:
-            yield RecordError(path, index, offset, _truncated(length, len(body)))
+            yield RecordError(path, number, offset, _truncated(length, len(body)))
             return
         payload = body[:length]
         if _masked_crc32c(payload) == _FOOTER.unpack_from(body, length)[0]:
-            yield Record(index, offset, payload)
+            yield Record(number, offset, payload)
         else:
-            yield RecordError(path, index, offset, "the payload's CRC is wrong")
-        index += 1
+            yield RecordError(path, number, offset, "the payload's CRC is wrong")
+        number += 1
         offset += HEADER_BYTES + length + FOOTER_BYTES
 
 

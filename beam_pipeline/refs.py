@@ -57,7 +57,7 @@ class RefBatchCoder(Coder):
         return pickle.dumps([tuple(ref) for ref in value.refs], protocol=5)
 
     def decode(self, encoded: bytes) -> RefBatch:
-        return RefBatch([ImageRef._make(fields) for fields in pickle.loads(encoded)])  # noqa: S301
+        return RefBatch([ImageRef._make(fields) for fields in pickle.loads(encoded)])
 
     def is_deterministic(self) -> bool:
         return False

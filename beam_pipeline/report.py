@@ -104,9 +104,10 @@ def _write_sheets(
         if not thumbs and not missing:
             continue
         file = _SHEET_NAME.format(name)
-        paths.append(os.path.join(folder, file))
-        # Photos hardly shrink further, at any level.
-        sheet_of(thumbs).save(paths[-1], compress_level=1)
+        if thumbs:
+            paths.append(os.path.join(folder, file))
+            # Photos hardly shrink further, at any level.
+            sheet_of(thumbs).save(paths[-1], compress_level=1)
         markup.append(sections.contact_sheet(name, thumbs, missing, file))
     return paths, "".join(markup)
 

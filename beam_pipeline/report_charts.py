@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from beam_pipeline.report_html import Markup, escape, number
 
-WIDTH, HEIGHT = 520, 190
-LEFT, RIGHT, TOP, BOTTOM = 52, 8, 10, 26
+WIDTH, HEIGHT = 380, 170
+LEFT, RIGHT, TOP, BOTTOM = 50, 6, 10, 26
 
 # More bars than this cannot be told apart.
 MAX_BARS = 128
@@ -52,10 +52,14 @@ def bars(
     parts = []
     for share in (0.5, 1.0):
         y = base - height * share
-        parts.append(f'<line class="axis" x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}"/>')
+        parts.append(
+            f'<line class="axis" x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}"/>'
+        )
         value = top * share
         text = unit(int(value) if value == int(value) else value)
-        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(text)}</text>')
+        parts.append(
+            f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(text)}</text>'
+        )
     for i, bar in enumerate(data):
         x = LEFT + i * step + gap / 2
         rects = "".join(
@@ -69,7 +73,9 @@ def bars(
     for position, text in ticks:
         anchor = "start" if position <= 0 else "end" if position >= len(data) else "middle"
         x = LEFT + position * step
-        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - 8}" text-anchor="{anchor}">{escape(text)}</text>')
+        parts.append(
+            f'<text x="{x:.1f}" y="{HEIGHT - 8}" text-anchor="{anchor}">{escape(text)}</text>'
+        )
     return Markup(
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(description)}">\n'
         + "\n".join(parts)
@@ -98,8 +104,8 @@ def histogram(
         above = f"to {unit(edges[i + 1])}" if i + 1 < len(edges) else "and more"
         title = f"{unit(edges[i])} {above}: {number(counts[i])}"
         data.append(Bar(counts[i], counts[i], title))
-    every = -(-len(data) // 6)
-    ticks = [(i, unit(edges[first + i])) for i in range(0, len(data), every)]
+    every = -(-len(data) // 5)
+    ticks = [(float(i), unit(edges[first + i])) for i in range(0, len(data), every)]
     if last + 1 < len(edges):
         end = (float(len(data)), unit(edges[last + 1]))
         ticks = [tick for tick in ticks if len(data) - tick[0] >= every * 0.9] + [end]
@@ -111,6 +117,7 @@ def strip(
     noun: str,
     description: str,
     unit: Callable[[float], str] = number,
+    ends: tuple[str, str] | None = None,
 ) -> Markup:
     """One bar per value, or per group of neighbours where there are too many.
 
@@ -119,6 +126,7 @@ def strip(
         noun: What each value belongs to.
         description: What a person who does not see the chart is told.
         unit: Writes a value.
+        ends: Written below the first and the last bar; None for their numbers.
     """
     group = -(-len(values) // MAX_BARS)
     data = []
@@ -128,7 +136,8 @@ def strip(
         where = f"{noun} {start}" if len(some) == 1 else f"{noun} {start}–{start + len(some) - 1}"
         what = unit(low) if low == high else f"{unit(low)} to {unit(high)}"
         data.append(Bar(low, high, f"{where}: {what}"))
-    ticks = [(0.0, f"{noun} 0"), (float(len(data)), str(len(values) - 1))]
+    first, last = ends or (f"{noun} 0", str(len(values) - 1))
+    ticks = [(0.0, first), (float(len(data)), last)]
     return bars(data, description, ticks[: 2 if len(values) > 1 else 1], unit)
 
 

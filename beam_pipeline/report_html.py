@@ -32,18 +32,19 @@ def number(value: float) -> str:
 
 def size(size_bytes: float) -> str:
     """Bytes with a decimal unit: 27_345_000 → "27.3 MB"."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size_bytes < 1000:
-            break
+    units = ["B", "kB", "MB", "GB", "TB"]
+    while size_bytes >= 999.5 and len(units) > 1:
         size_bytes /= 1000
-    else:
-        unit = "TB"
-    return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.3g} {unit}"
+        del units[0]
+    return f"{size_bytes:.0f} B" if units[0] == "B" else f"{size_bytes:.3g} {units[0]}"
 
 
 def share(part: float, whole: float) -> str:
-    """3 of 1399 → "0.21 %"."""
-    return f"{100 * part / whole:.2g} %" if whole else "0 %"
+    """3 of 1399 → "0.21 %"; only the whole is 100 %."""
+    percent = 100 * part / whole if whole else 0.0
+    if percent in (0, 100):
+        return f"{percent:.0f} %"
+    return f"{min(percent, 99.9):.1f} %" if percent >= 1 else f"{percent:.2g} %"
 
 
 def plural(count: int, noun: str) -> str:

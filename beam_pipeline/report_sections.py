@@ -24,6 +24,7 @@ from beam_pipeline.report_sheets import Thumb, to_jpeg
 MAX_CLASS_ROWS = 40
 ENDS = 12
 
+SHARD_BY = {"balanced": "every class in every shard", "class": "one class in each"}
 NOTES = {
     "exif_rotated": "turned upright as their EXIF orientation says",
     "not_jpeg": "of another format than JPEG, re-encoded",
@@ -65,7 +66,7 @@ def header(title: str, manifest: Mapping[str, Any], parts: Mapping[str, str]) ->
         ("Images", number(records), f"of {number(manifest['listed'])} listed"),
         ("Classes", number(len(manifest["classes"])), ""),
         ("Splits", number(len(manifest["splits"])), ", ".join(manifest["splits"])),
-        ("Shards", number(shards), f"by {manifest.get('shard_by', 'balanced')}"),
+        ("Shards", number(shards), SHARD_BY.get(manifest.get("shard_by", ""), "")),
         ("Size", size(size_bytes), mean),
         ("Rejected", number(rejected), share(rejected, manifest["listed"])),
     )
@@ -83,22 +84,17 @@ def header(title: str, manifest: Mapping[str, Any], parts: Mapping[str, str]) ->
 def splits_table(manifest: Mapping[str, Any]) -> Markup:
     """One row per split."""
     rows = []
+    even = True
     for name, split in manifest["splits"].items():
         counts = [shard["num_records"] for shard in split["shards"]] or [0]
         size_bytes = sum(shard["num_bytes"] for shard in split["shards"])
-        rows.append(
-            (
-                name,
-                number(split["num_records"]),
-                number(len(split["shards"])),
-                number(min(counts)),
-                number(max(counts)),
-                size(size_bytes),
-                size(size_bytes / max(len(split["shards"]), 1)),
-            )
-        )
+        numbers = (split["num_records"], len(split["shards"]), min(counts), max(counts))
+        mean_bytes = size_bytes / max(len(split["shards"]), 1)
+        rows.append((name, *map(number, numbers), size(size_bytes), size(mean_bytes)))
+        even = even and max(counts) - min(counts) <= 1
     head = ("Split", "Records", "Shards", "Fewest per shard", "Most", "Bytes", "Mean shard")
-    return table("Records are spread over the shards of each split.", head, rows, range(1, 7))
+    caption = "The shards of a split differ by at most one record." if even else ""
+    return table(caption or "Records per split.", head, rows, range(1, 7))
 
 
 def contact_sheet(split: str, thumbs: Sequence[Thumb], missing: int, file: str) -> Markup:
@@ -110,18 +106,18 @@ def contact_sheet(split: str, thumbs: Sequence[Thumb], missing: int, file: str) 
         f'<span title="{escape(t.label)}">{escape(t.label)}</span></li>'
         for t in thumbs
     )
+    sheet = (
+        f"<p>{plural(len(thumbs), 'record')} from the start of evenly spaced shards, as stored. "
+        f'Also as <a href="{escape(file)}">{escape(file)}</a>.</p>\n'
+        f'<ul class="sheet">\n{items}\n</ul>\n'
+    )
     warning = ""
     if missing:
         warning = (
             f'<p class="warn">{plural(missing, "picture")} of the sample could not be read; '
             "<code>python -m beam_pipeline.verify</code> says why.</p>\n"
         )
-    return Markup(
-        f"<h3>{escape(split)}</h3>\n"
-        f'<p>{plural(len(thumbs), "record")} from the start of evenly spaced shards, as stored. '
-        f'Also as <a href="{escape(file)}">{escape(file)}</a>.</p>\n{warning}'
-        f'<ul class="sheet">\n{items}\n</ul>\n'
-    )
+    return Markup(f"<h3>{escape(split)}</h3>\n{sheet if thumbs else ''}{warning}")
 
 
 def classes_part(manifest: Mapping[str, Any]) -> Markup:
@@ -149,15 +145,16 @@ def classes_part(manifest: Mapping[str, Any]) -> Markup:
             f"{min(of_class.values()):,} to {max(of_class.values()):,} records",
             strip(
                 sorted(of_class.values(), reverse=True),
-                "class",
+                "rank",
                 f"Records of the {len(of_class)} classes of {split}, largest first.",
+                ends=("largest", "smallest"),
             ),
         )
         for split, of_class in counts.items()
     )
     return Markup(
         paragraph(said)
-        + f'<div class="charts">\n{charts}</div>\n'
+        + f'<div class="charts pairs">\n{charts}</div>\n'
         + _class_table(f"The {ENDS} largest classes.", ordered[:ENDS], counts)
         + _class_table(f"The {ENDS} smallest classes.", ordered[-ENDS:], counts)
     )
@@ -231,7 +228,7 @@ def shards_part(manifest: Mapping[str, Any]) -> Markup:
             text = f"{name}: {what} per shard, {spread}, {plural(len(values), 'shard')}."
             svg = strip(values, "shard", text, unit)
             charts += figure(f"{name}: {what} per shard", spread, svg)
-    return Markup(f'<div class="charts">\n{charts}</div>\n' if charts else "")
+    return Markup(f'<div class="charts pairs">\n{charts}</div>\n' if charts else "")
 
 
 def rejects_part(
@@ -274,5 +271,3 @@ def made_part(manifest: Mapping[str, Any]) -> Markup:
         + table("Versions and fingerprint", ("What", "Value"), rows(origin))
         + (f"<details><summary>All options</summary>\n{more}</details>\n" if more else "")
     )
-
-

@@ -35,22 +35,25 @@ a { color: var(--bar); }
 .tiles small { display: block; font-size: 0.8rem; font-weight: 400; color: var(--soft);
   letter-spacing: 0; }
 .wide { overflow-x: auto; margin: 0.75rem 0; }
-table { border-collapse: collapse; width: 100%; font-size: 0.925rem; }
+table { border-collapse: collapse; min-width: min(100%, 32rem); font-size: 0.925rem; }
+table.bars { width: 100%; }
 caption { text-align: left; color: var(--soft); font-size: 0.875rem; padding-bottom: 0.35rem; }
 th, td { padding: 0.35rem 1rem 0.35rem 0; text-align: left; vertical-align: top;
-  border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
+  border-bottom: 1px solid var(--line); overflow-wrap: break-word; }
 thead th { color: var(--soft); font-weight: 500; font-size: 0.85rem; white-space: nowrap; }
 tbody th { font-weight: 500; }
 .number { text-align: right; white-space: nowrap; }
 td ul { margin: 0; padding: 0; list-style: none; }
 .bars td { width: 28%; min-width: 9rem; }
-.bars th { padding-top: 0.2rem; padding-bottom: 0.2rem; }
+.bars th, .bars td { padding-top: 0.2rem; padding-bottom: 0.2rem; vertical-align: middle; }
+.bars tbody th { overflow-wrap: anywhere; min-width: 7rem; }
 .bar { display: grid; grid-template-columns: 1fr 4.5em; gap: 0.6rem; align-items: center; }
 .bar i { display: block; height: 0.7rem; background: var(--track); border-radius: 0.2rem;
   overflow: hidden; }
 .bar i b { display: block; height: 100%; background: var(--bar); }
-.charts { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 21rem),
-  1fr)); margin: 0.75rem 0; }
+.charts { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem),
+  1fr)); margin: 0.75rem 0 1.25rem; }
+.pairs { grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
 figure { margin: 0; }
 .chart { background: var(--card); border: 1px solid var(--line); border-radius: 0.6rem;
   padding: 0.8rem 1rem; }
@@ -63,7 +66,7 @@ svg .bar-full { fill: var(--bar); } svg .bar-pale { fill: var(--pale); }
 svg .axis { stroke: var(--line); stroke-width: 1; }
 .sheet { display: grid; grid-template-columns: repeat(auto-fill, minmax(6rem, 1fr)); gap: 0.6rem;
   margin: 0.5rem 0 0; padding: 0; list-style: none; }
-.sheet img { display: block; width: 100%; aspect-ratio: 1; object-fit: contain;
+.sheet img { display: block; width: 100%; height: auto; aspect-ratio: 1; object-fit: contain;
   background: var(--track); border-radius: 0.35rem; }
 .sheet span { display: block; font-size: 0.75rem; line-height: 1.3; color: var(--soft);
   white-space: nowrap; overflow: hidden; text-overflow: ellipsis; margin-top: 0.2rem; }
@@ -71,6 +74,6 @@ svg .axis { stroke: var(--line); stroke-width: 1; }
 details { margin: 0.75rem 0; } summary { cursor: pointer; }
 footer { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: 1rem;
   font-size: 0.875rem; color: var(--soft); }
-@media (min-width: 60rem) { .sheet { grid-template-columns: repeat(8, 1fr); } }
+@media (min-width: 60rem) { .pairs svg text { font-size: 9px; } .sheet { grid-template-columns: repeat(8, 1fr); } }
 @media print { body { max-width: none; padding: 0; } .chart, tr { break-inside: avoid; } }
 """

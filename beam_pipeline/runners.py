@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Sequence
+from typing import Any
 
 import apache_beam
 from apache_beam.options import pipeline_options
@@ -48,7 +49,8 @@ def choose(beam_args: Sequence[str]) -> Runner:
     if direct.direct_running_mode == "multi_threading":
         raise UserError(
             "--direct_running_mode received 'multi_threading', which loses records in Beam "
-            f"{apache_beam.__version__}; expected in_memory (the default: own processes write the shards) or "
+            f"{apache_beam.__version__}; expected in_memory (the default: own processes write the "
+            "shards) or "
             "multi_processing."
         )
     if direct.direct_running_mode == "multi_processing":
@@ -72,7 +74,8 @@ def check_flags(beam_args: Sequence[str]) -> None:
         _, unknown = parser.parse_known_args(list(beam_args))
     except SystemExit:
         raise UserError(
-            f"Beam could not read its flags {' '.join(beam_args)!r}; see python -m beam_pipeline --help."
+            f"Beam could not read its flags {' '.join(beam_args)!r}; see python -m beam_pipeline "
+            "--help."
         ) from None
     flags = [text.partition("=")[0] for text in unknown if text.startswith("-")]
     if not unknown:
@@ -84,8 +87,8 @@ def check_flags(beam_args: Sequence[str]) -> None:
     raise UserError(f"{first!r} is a flag neither of this program nor of Beam; {hint}")
 
 
-def _subclasses(cls: type) -> list[type]:
-    found = []
+def _subclasses(cls: Any) -> list[Any]:
+    found: list[Any] = []
     for sub in cls.__subclasses__():
         found += [sub, *_subclasses(sub)]
     return list(dict.fromkeys(found))

@@ -111,10 +111,9 @@ def verify(
     return verdict
 
 
-def _dataset_problems(
-    directory: str, manifest: Mapping[str, Any], results: list[Any]
-) -> list[Any]:
+def _dataset_problems(directory: str, manifest: Mapping[str, Any], results: list[Any]) -> list[Any]:
     """What no single shard can tell."""
+    from beam_pipeline import verify_companions as companions
     from beam_pipeline import verify_dataset as dataset
     from beam_pipeline.verify_shard import Problem
 
@@ -123,10 +122,10 @@ def _dataset_problems(
         *(
             Problem(check, f"{phrase}.")
             for check, phrases in (
-                ("manifest", dataset.manifest_problems(manifest)),
+                ("manifest", (f"manifest.json: {p}" for p in dataset.manifest_problems(manifest))),
                 ("balance", dataset.balance_problems(manifest)),
-                ("accounting", dataset.accounting_problems(manifest, directory)),
-                ("metadata", dataset.metadata_problems(manifest, directory)),
+                ("accounting", companions.accounting_problems(manifest, directory)),
+                ("metadata", companions.metadata_problems(manifest, directory)),
             )
             for phrase in phrases
         ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections import Counter, defaultdict
@@ -59,68 +58,22 @@ def manifest_problems(manifest: Mapping[str, Any]) -> Iterator[str]:
         for number, shard in enumerate(shards):
             expected = f"{split}-{number:05d}-of-{len(shards):05d}.tfrecord{suffix}"
             if shard["file"] != expected:
-                yield f"manifest.json: shard {number} of split {split!r} is {shard['file']!r}, not {expected!r}"
+                yield f"shard {number} of split {split!r} is {shard['file']!r}, not {expected!r}"
             if sum(shard["classes"].values()) != shard["num_records"]:
-                yield f"manifest.json: the classes of {shard['file']} do not add up to its num_records"
+                yield f"the classes of {shard['file']} do not add up to its num_records"
         total = sum(shard["num_records"] for shard in shards)
         if total != entry["num_records"]:
             yield (
-                f"manifest.json: split {split!r} says {entry['num_records']} records, but its shards add up "
+                f"split {split!r} says {entry['num_records']} records, but its shards add up "
                 f"to {total}"
             )
     classes = manifest["classes"]
     for name, count in Counter(classes).items():
         if count > 1:
-            yield f"manifest.json: class {name!r} is listed {count} times"
+            yield f"class {name!r} is listed {count} times"
     used = {name for _, shard in shards_of(manifest) for name in shard["classes"]}
     for name in sorted(used - set(classes)):
-        yield f"manifest.json: class {name!r} of a shard is not among the classes"
-
-
-def accounting_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[str]:
-    """Whether every listed image became a record or a reject, as phrases."""
-    records = sum(entry["num_records"] for entry in manifest["splits"].values())
-    rejects = sum(manifest["rejects"].values())
-    if manifest["listed"] != records + rejects:
-        yield (
-            f"manifest.json: {manifest['listed']} images were listed, but {records} records + "
-            f"{rejects} rejects = {records + rejects}"
-        )
-    yield from _quarantine_problems(manifest["rejects"], directory, rejects)
-
-
-def _quarantine_problems(
-    listed: Mapping[str, int], directory: str, total: int
-) -> Iterator[str]:
-    folder = os.path.join(directory, "quarantine")
-    reasons: Counter[str] = Counter()
-    try:
-        with open(os.path.join(folder, "rejects.jsonl"), encoding="utf-8") as file:
-            reasons.update(json.loads(line)["reason"] for line in file if line.strip())
-    except FileNotFoundError:
-        if total:
-            yield f"quarantine/rejects.jsonl is missing, but the manifest counts {total} rejects"
-            return
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        yield f"quarantine/rejects.jsonl could not be read ({type(e).__name__}: {e})"
-        return
-    for reason in sorted(reasons.keys() | listed.keys()):
-        if reasons[reason] != listed.get(reason, 0):
-            yield (
-                f"quarantine/rejects.jsonl holds {reasons[reason]} rejects for {reason!r}; "
-                f"the manifest says {listed.get(reason, 0)}"
-            )
-    names = sorted(n for n in _names(folder) if SHARD_NAME.fullmatch(n))
-    count = 0
-    for name in names:
-        compression = "gzip" if name.endswith(".gz") else "none"
-        try:
-            count += sum(1 for _ in read_records(os.path.join(folder, name), compression))
-        except RecordError as e:
-            yield f"quarantine/{name}, record {e.index} at byte {e.offset_bytes}: {e.what}"
-            return
-    if names and count != total:
-        yield f"the quarantine holds {count} records; the manifest says {total} rejects"
+        yield f"class {name!r} of a shard is not among the classes"
 
 
 def balance_problems(manifest: Mapping[str, Any]) -> Iterator[str]:
@@ -152,7 +105,7 @@ def extra_shards(manifest: Mapping[str, Any], directory: str) -> list[Problem]:
     message = "{}: it looks like a shard, but the manifest does not list it."
     return [
         Problem("files", message.format(name), name)
-        for name in _names(directory)
+        for name in names_in(directory)
         if SHARD_NAME.fullmatch(name) and name not in listed
     ]
 
@@ -175,40 +128,6 @@ def checksum_problems(results: Iterable[ShardResult], manifest: Mapping[str, Any
     return problems
 
 
-def metadata_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[str]:
-    """Whether the TFDS files and TFT's output are there and agree, as phrases."""
-    for name in ("features.json", "dataset_info.json"):
-        try:
-            with open(os.path.join(directory, name), encoding="utf-8") as file:
-                content = json.load(file)
-        except FileNotFoundError:
-            yield f"{name} is missing"
-            continue
-        except (OSError, ValueError) as e:
-            yield f"{name} could not be read ({e})"
-            continue
-        if name == "dataset_info.json":
-            yield from _dataset_info_problems(content, manifest)
-    for name in ("transform_fn", "transformed_metadata"):
-        if not os.path.isdir(os.path.join(directory, "transform", name)):
-            yield f"transform/{name} is missing"
-
-
-def _dataset_info_problems(content: Any, manifest: Mapping[str, Any]) -> Iterator[str]:
-    try:
-        lengths = {
-            split["name"]: [int(length) for length in split["shardLengths"]]
-            for split in content["splits"]
-        }
-    except (KeyError, TypeError, ValueError) as e:
-        yield f"dataset_info.json has no valid splits ({type(e).__name__}: {e})"
-        return
-    for name in sorted(lengths.keys() | manifest["splits"].keys()):
-        shards = manifest["splits"].get(name, {}).get("shards", [])
-        if lengths.get(name) != [shard["num_records"] for shard in shards]:
-            yield f"dataset_info.json and manifest.json differ in the shards of split {name!r}"
-
-
 def duplicate_problems(
     results: Sequence[ShardResult], directory: str, compression: str
 ) -> list[Problem]:
@@ -217,12 +136,14 @@ def duplicate_problems(
     places: defaultdict[str, list[tuple[str, int, int]]] = defaultdict(list)
     for result in results:
         wanted = {i for i, value in enumerate(result.key_hashes) if value in twice}
-        for index, offset, key in _keys(os.path.join(directory, result.file), wanted, compression):
-            places[key].append((result.file, index, offset))
+        for number, offset, key in _keys(os.path.join(directory, result.file), wanted, compression):
+            places[key].append((result.file, number, offset))
     problems = []
     for key, found in sorted(places.items()):
         if len(found) > 1:  # Else two keys that only share their hash.
-            shown = "; ".join(f"{file}, record {index}" for file, index, _ in found[:MAX_PROBLEMS])
+            shown = "; ".join(
+                f"{file}, record {number}" for file, number, _ in found[:MAX_PROBLEMS]
+            )
             message = f"The key {key!r} is held by {len(found)} records: {shown}."
             problems.append(Problem("keys", message, *found[0]))
     return problems
@@ -231,15 +152,17 @@ def duplicate_problems(
 def _keys(path: str, wanted: set[int], compression: str) -> Iterator[tuple[int, int, str]]:
     try:
         for record in read_records(path, compression) if wanted else ():
-            if record.index in wanted:
+            if record.number in wanted:
                 key = decode_example(record.payload)["image/filename"][0]
                 text = key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key)
-                yield record.index, record.offset_bytes, text
+                yield record.number, record.offset_bytes, text
     except RecordError:
         return  # Reported when the shard was checked.
 
 
-def notes_of(manifest: Mapping[str, Any], directory: str, results: Sequence[ShardResult]) -> list[str]:
+def notes_of(
+    manifest: Mapping[str, Any], directory: str, results: Sequence[ShardResult]
+) -> list[str]:
     """What a person may want to know though nothing is wrong."""
     notes = []
     if os.path.isdir(os.path.join(directory, STAGING_NAME)):
@@ -275,7 +198,8 @@ def _repeated(values: Iterable[int]) -> set[int]:
     return twice
 
 
-def _names(folder: str) -> list[str]:
+def names_in(folder: str) -> list[str]:
+    """What a folder holds, sorted; nothing if it cannot be read."""
     try:
         return sorted(os.listdir(folder))
     except OSError:

@@ -93,9 +93,9 @@ class ShardResult:
         if record is None:
             self.problems.append(Problem(check, f"{self.file}: {what}.", self.file))
             return
-        index, offset = record.index, record.offset_bytes
-        message = f"{self.file}, record {index} at byte {offset}: {what}."
-        self.problems.append(Problem(check, message, self.file, index, offset))
+        number, offset = record.number, record.offset_bytes
+        message = f"{self.file}, record {number} at byte {offset}: {what}."
+        self.problems.append(Problem(check, message, self.file, number, offset))
 
 
 def check_shard(task: ShardTask) -> ShardResult:
@@ -194,7 +194,7 @@ def _check_content(
     if problem := size_problem(height, width, channels, task.image):
         result.add("pictures", problem, record)
         return
-    if task.decode is None or record.index in task.decode:
+    if task.decode is None or record.number in task.decode:
         result.num_decoded += 1
         encoded = _bytes(features, "image/encoded")
         if problem := picture_problem(encoded, height, width, channels):

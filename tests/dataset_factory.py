@@ -133,6 +133,9 @@ class Dataset:
     def save(self) -> None:
         """Writes manifest.json, and dataset_info.json to go with it."""
         (self.directory / "manifest.json").write_text(to_json(self.manifest), encoding="utf-8")
+        names = dict.fromkeys(self.manifest["features"], {})
+        content = json.dumps({"featuresDict": {"features": names}})
+        (self.directory / "features.json").write_text(content)
         splits = [
             {"name": name, "shardLengths": [str(s["num_records"]) for s in split["shards"]]}
             for name, split in self.manifest["splits"].items()
@@ -156,7 +159,6 @@ class Dataset:
         }
 
     def _write_companions(self) -> None:
-        (self.directory / "features.json").write_text("{}")
         for name in ("transform_fn", "transformed_metadata"):
             (self.directory / "transform" / name).mkdir(parents=True, exist_ok=True)
         quarantine = self.directory / "quarantine"
@@ -169,7 +171,7 @@ class Dataset:
                 "split": "train",
                 "reason": reason,
                 "stage": "decode",
-                "message": f"it is <{reason}> & \"bad\"",
+                "message": f'it is <{reason}> & "bad"',
             }
             for reason, count in self.manifest["rejects"].items()
             for number in range(count)
@@ -180,7 +182,9 @@ class Dataset:
         (quarantine / "rejects-00000-of-00001.tfrecord").write_bytes(framed(payloads))
 
 
-def _fixed_part(classes: Sequence[str], compression: str, rejects: dict[str, int]) -> dict[str, Any]:
+def _fixed_part(
+    classes: Sequence[str], compression: str, rejects: dict[str, int]
+) -> dict[str, Any]:
     return {
         "format_version": 1,
         "splits": {},

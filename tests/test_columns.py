@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import re
 import subprocess
 import sys
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
-import apache_beam as beam
 import numpy as np
 import pytest
-from apache_beam.runners.portability.fn_api_runner import fn_runner
-from apache_beam.testing.util import assert_that, equal_to
-from hypothesis import given
-from hypothesis import strategies as st
+from columns_run import ODD_LABELS, analyse, batches_of
 
 from beam_pipeline.columns import AnalyseColumns, exported_classes, exported_features
-from beam_pipeline.columns_analyzers import ExactSums, MinMaxFn, ZScoreFn, class_order, exact_sums
-from beam_pipeline.columns_arrow import ToRecordBatch
 from beam_pipeline.errors import UserError, user_error_in
 from beam_pipeline.options import ColumnSpec
-from beam_pipeline.preprocessing import TransformModule
 from beam_pipeline.refs import ImageRef, RefBatch
-
-FINITE_FLOAT32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
-
-ODD_LABELS = ("tabby cat", "crème, brûlée", "日本", 'a "b"', "-1")
 
 COLUMNS = (
     ColumnSpec("int/scalar", "int"),
@@ -78,37 +65,6 @@ REFS = [
 ]
 
 
-def batches_of(refs: list[ImageRef], size: int) -> list[RefBatch]:
-    return [RefBatch(refs[i : i + size]) for i in range(0, len(refs), size)]
-
-
-def analyse(tmp: Path, batches: list[RefBatch], **given: Any) -> tuple[list[list[ImageRef]], str]:
-    """Runs `AnalyseColumns`; returns the references of each batch and the export."""
-    arguments: dict[str, Any] = {
-        "columns": (),
-        "class_names": None,
-        "pinned_classes": (),
-        "transform_module": None,
-        "temp_dir": str(tmp / "tmp"),
-        "transform_dir": str(tmp / "transform"),
-        **given,
-    }
-    out = tmp / "out"
-    out.mkdir(parents=True)
-    with beam.Pipeline(runner=fn_runner.FnApiRunner()) as pipeline:
-        analysed = pipeline | beam.Create(batches, reshuffle=False) | AnalyseColumns(**arguments)
-        _ = analysed.batches | beam.Map(_save, str(out))
-        assert_that(analysed.written, equal_to([arguments["transform_dir"]]))
-    saved = [
-        eval(path.read_text(), {"ImageRef": ImageRef, "nan": math.nan}) for path in out.iterdir()
-    ]
-    return saved, arguments["transform_dir"]
-
-
-def _save(batch: RefBatch, directory: str) -> None:
-    Path(directory, batch.refs[0].key if batch.refs else "empty").write_text(repr(batch.refs))
-
-
 @pytest.fixture(scope="module")
 def through_tft(tmp_path_factory) -> tuple[list[list[ImageRef]], str]:
     batches = [*batches_of(REFS, 40), RefBatch([])]
@@ -123,79 +79,6 @@ def rows(through_tft) -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def labels_only(tmp_path_factory) -> tuple[list[list[ImageRef]], str]:
     return analyse(tmp_path_factory.mktemp("labels"), batches_of(REFS, 30))
-
-
-# Class order ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("labels", "given_names", "pinned", "expected"),
-    [
-        (["b", "a", "C"], None, (), ["C", "a", "b"]),
-        (["é", "z", "10", "9"], None, (), ["10", "9", "z", "é"]),
-        (["b", "a"], ("b", "x", "a"), (), ["b", "x", "a"]),
-        (["b", "a"], ("b", "a"), ("a", "b"), ["b", "a"]),
-        (["d", "a", "b", "c"], None, ("c", "gone", "b"), ["c", "gone", "b", "a", "d"]),
-    ],
-    ids=["sorted", "by code point", "given", "given before pinned", "pinned, then new"],
-)
-def test_class_order(labels, given_names, pinned, expected):
-    assert class_order(labels, given_names, pinned) == expected
-
-
-def test_no_label_at_all_is_an_error():
-    with pytest.raises(UserError, match="--input received no labelled image"):
-        class_order([], None, ())
-
-
-# Exact statistics -------------------------------------------------------------------------
-
-
-def _chunks(values: list[float], cuts: list[int]) -> list[np.ndarray]:
-    array = np.array(values, np.float32)
-    return np.split(array, sorted(min(cut, len(values)) for cut in cuts))
-
-
-@given(st.lists(FINITE_FLOAT32, max_size=40))
-def test_sums_equal_exact_fractions(values):
-    sums = exact_sums(np.array(values, np.float32))
-    fractions = [Fraction(value) for value in values]
-    n = max(len(values), 1)
-    mean = sum(fractions, Fraction()) / n
-    assert sums.num_values == len(values)
-    assert sums.mean() == mean
-    assert sums.variance() == sum((f * f for f in fractions), Fraction()) / n - mean**2
-
-
-def test_sums_of_many_extreme_values_do_not_overflow():
-    largest = float(np.finfo(np.float32).max)
-    sums = exact_sums(np.full(100_000, largest, np.float32))
-    assert sums.mean() == Fraction(largest)
-    assert sums.variance() == 0
-
-
-@pytest.mark.parametrize("combine_fn", [ZScoreFn(), MinMaxFn()])
-@given(data=st.data(), values=st.lists(FINITE_FLOAT32, min_size=1, max_size=30))
-def test_statistics_do_not_depend_on_order_or_bundles(combine_fn, data, values):
-    def statistics(values: list[float], cuts: list[int]) -> bytes:
-        accumulators = [
-            combine_fn.add_input(combine_fn.create_accumulator(), chunk)
-            for chunk in _chunks(values, cuts)
-        ]
-        return combine_fn.extract_output(combine_fn.merge_accumulators(accumulators)).tobytes()
-
-    shuffled = data.draw(st.permutations(values))
-    cuts = data.draw(st.lists(st.integers(0, 30), max_size=4))
-    assert statistics(shuffled, cuts) == statistics(values, [])
-
-
-@pytest.mark.parametrize("combine_fn", [ZScoreFn(), MinMaxFn()])
-def test_statistics_of_no_value_scale_nothing(combine_fn):
-    assert combine_fn.extract_output(combine_fn.create_accumulator()).tolist() == [0.0, 1.0]
-
-
-def test_sums_start_from_nothing():
-    assert ExactSums().plus(ExactSums(1, 2, 3)) == ExactSums(1, 2, 3)
 
 
 # Labels only ------------------------------------------------------------------------------
@@ -219,9 +102,10 @@ def test_vocabulary_is_the_class_order(export, request):
     assert "image/class/text" in {f.name for f in output.raw_metadata.schema.feature}
 
 
+@pytest.mark.slow
 def test_given_and_pinned_order_reach_both_exports(tmp_path):
     refs = [ImageRef("k", "u", label, columns={"n": 1}) for label in ("b", "a")]
-    cases = {
+    cases: dict[str, dict[str, Any]] = {
         "given": {"class_names": ("b", "unused", "a")},
         "pinned": {"pinned_classes": ("gone", "b")},
     }
@@ -286,7 +170,7 @@ def test_unscaled_column_round_trip(rows, spec):
 
 @pytest.mark.parametrize("spec", [c for c in COLUMNS if c.scale != "none"], ids=lambda c: c.name)
 def test_scaled_column_is_right_to_the_last_bit(rows, spec):
-    raw = [np.float32(_as_list((ref.columns or {})[spec.name])) for ref in REFS]
+    raw = [np.array(_as_list((ref.columns or {})[spec.name]), np.float32) for ref in REFS]
     values = [Fraction(float(v)) for v in np.concatenate(raw)]
     if spec.scale == "minmax":
         offset, divisor = min(values), float(max(values) - min(values))
@@ -302,6 +186,7 @@ def test_scaled_column_is_right_to_the_last_bit(rows, spec):
         assert received == pytest.approx(expected, rel=0, abs=0) if divisor else not any(received)
 
 
+@pytest.mark.slow
 def test_any_batch_split_gives_the_same_bytes(through_tft, tmp_path):
     def by_key(batches: list[list[ImageRef]]) -> list[str]:
         return sorted(repr(ref) for batch in batches for ref in batch)
@@ -321,42 +206,6 @@ def test_exported_features_describe_every_column(through_tft):
 
 
 @pytest.mark.parametrize(
-    ("spec", "value", "received"),
-    [
-        (ColumnSpec("c", "int"), None, "no value"),
-        (ColumnSpec("c", "int"), 1.5, "1.5"),
-        (ColumnSpec("c", "int"), "1", "'1'"),
-        (ColumnSpec("c", "int"), 2**63, str(2**63)),
-        (ColumnSpec("c", "int"), [1], r"\[1\]"),
-        (ColumnSpec("c", "int", (2,)), [1], r"\[1\]"),
-        (ColumnSpec("c", "int", (2,)), None, "no value"),
-        (ColumnSpec("c", "int", None), 1, "1"),
-        (ColumnSpec("c", "int", None), [1, None], r"\[1, None\]"),
-        (ColumnSpec("c", "int"), True, "True"),
-        (ColumnSpec("c", "float"), "1", "'1'"),
-        (ColumnSpec("c", "float"), 1e39, "1e\\+39"),
-        (ColumnSpec("c", "float", (), "zscore"), math.nan, "nan"),
-        (ColumnSpec("c", "float", None, "minmax"), [math.inf], r"\[inf\]"),
-        (ColumnSpec("c", "string"), 1, "1"),
-        (ColumnSpec("c", "string"), None, "no value"),
-        (ColumnSpec("c", "string", None), "ab", "'ab'"),
-    ],
-)
-def test_bad_value_names_key_and_column(spec, value, received):
-    good: Any = {"int": 1, "float": 1.0, "string": "s"}[spec.kind]
-    if spec.shape != ():
-        good = [good] * (1 if spec.shape is None else spec.shape[0])
-    refs = [
-        ImageRef("good", "u", "l", columns={"c": good}),
-        ImageRef("bad", "u", "l", columns={"c": value}),
-    ]
-    to_record_batch = ToRecordBatch((spec,))
-    with pytest.raises(UserError, match=f"column 'c' of 'bad' received {received}; expected"):
-        list(to_record_batch(RefBatch(refs)))
-    assert next(to_record_batch(RefBatch(refs[:1]))).num_rows == 1
-
-
-@pytest.mark.parametrize(
     ("columns", "message"),
     [
         ((ColumnSpec("image/encoded", "string"),), "'image/encoded', a name every record already"),
@@ -367,163 +216,6 @@ def test_bad_value_names_key_and_column(spec, value, received):
 def test_bad_column_name(columns, message):
     with pytest.raises(UserError, match=message):
         AnalyseColumns(columns, None, (), None, "tmp", "transform")
-
-
-# Transform module -------------------------------------------------------------------------
-
-GOOD_MODULE = """
-import dataclasses
-import tensorflow as tf
-import tensorflow_transform as tft
-
-@dataclasses.dataclass
-class Settings:
-    times: int = 2
-
-def preprocessing_fn(inputs):
-    x = inputs["float/scalar"]
-    return {
-        "double": x * Settings().times,
-        "outer": tf.stack([tf.stack([x, -x], 1)] * 2, 1),
-        "label length": tf.cast(tf.strings.length(inputs["image/class/text"]), tf.int64),
-        "kept": inputs["int/var"],
-        "ragged": tf.RaggedTensor.from_sparse(inputs["int/var"]),
-        "mean": tf.zeros_like(x) + tft.mean(inputs["int/scalar/small"]),
-    }
-"""
-
-MODULE_COLUMNS = (
-    ColumnSpec("float/scalar", "float"),
-    ColumnSpec("int/var", "int", None),
-    ColumnSpec("int/scalar/small", "int"),
-)
-
-
-@pytest.fixture(scope="module")
-def through_module(tmp_path_factory) -> tuple[list[list[ImageRef]], str]:
-    tmp = tmp_path_factory.mktemp("module")
-    (tmp / "transform_me.py").write_text(GOOD_MODULE)
-    refs = [
-        ref._replace(columns={"float/scalar": i / 2, "int/var": [i] * i, "int/scalar/small": i})
-        for i, ref in enumerate(REFS[:5])
-    ]
-    return analyse(
-        tmp,
-        batches_of(refs, 2),
-        columns=MODULE_COLUMNS,
-        transform_module=str(tmp / "transform_me.py"),
-    )
-
-
-def test_module_outputs_replace_the_columns(through_module):
-    batches, transform_dir = through_module
-    received = {ref.key: ref.columns for batch in batches for ref in batch}
-    for i in range(5):
-        assert received[f"k00{i}"] == {
-            "double": [float(i)],
-            "outer": [i / 2, -i / 2, i / 2, -i / 2],
-            "label length": [len(ODD_LABELS[i].encode())],
-            "kept": [i] * i,
-            "ragged": [i] * i,
-            "mean": [2.0],
-        }
-    features = exported_features(transform_dir)
-    assert features["outer"] == {"dtype": "float32", "shape": [2, 2]}
-    assert features["kept"] == features["ragged"] == {"dtype": "int64", "shape": None}
-    assert exported_classes(transform_dir) == sorted(ODD_LABELS)
-
-
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("def other(): pass", "has no function preprocessing_fn"),
-        ("preprocessing_fn = 3", "has no function preprocessing_fn"),
-        ("import no_such_module_xyz", "failed to load .ModuleNotFoundError: No module named"),
-        ("def broken(:", "failed to load .SyntaxError"),
-        ("raise SystemExit(3)", "failed to load .SystemExit: 3"),
-    ],
-)
-def test_module_that_does_not_load(tmp_path, source, message):
-    path = tmp_path / "m.py"
-    path.write_text(source)
-    with pytest.raises(UserError, match=message):
-        AnalyseColumns((), None, (), str(path), "tmp", "transform")
-
-
-@pytest.mark.parametrize("name", ["/no/such/file.py", "no.such.module"])
-def test_missing_module(name):
-    with pytest.raises(UserError, match=f"--transform_module.*{name}"):
-        TransformModule(name)
-
-
-def test_dotted_module_is_found(tmp_path, monkeypatch):
-    (tmp_path / "dotted_transform_module.py").write_text("def preprocessing_fn(inputs): return {}")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert TransformModule("dotted_transform_module").load()({}) == {}
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("raise KeyError('x')", "preprocessing_fn raised KeyError: 'x'"),
-        ("return inputs['nope']", "preprocessing_fn raised KeyError: 'nope'"),
-        ("return [1]", "returned a list; expected a dict"),
-        ("return {'image/height': inputs['n']}", "'image/height' as a feature, a name every"),
-        ("return {'image/class/label': inputs['n']}", "'image/class/label' as a feature"),
-        ("return {'x': 3}", "'x' as a int; expected a tensor"),
-        ("import tensorflow as tf; return {'x': tf.cast(inputs['n'], tf.float64)}", "of float64"),
-        ("import tensorflow as tf; return {'x': tf.constant(1.0)}", r"with shape \(\)"),
-    ],
-)
-def test_preprocessing_fn_that_cannot_be_used(tmp_path, body, message):
-    path = tmp_path / "m.py"
-    path.write_text(f"def preprocessing_fn(inputs):\n    {body}\n")
-    refs = [ImageRef("k", "u", "l", columns={"n": 1})]
-    columns = (ColumnSpec("n", "int"),)
-    with pytest.raises(UserError, match=message) as caught:
-        analyse(tmp_path, [RefBatch(refs)], columns=columns, transform_module=str(path))
-    assert "\n" not in str(caught.value)
-
-
-# What is exported -------------------------------------------------------------------------
-
-SERVE = """
-import json, sys
-import tensorflow as tf
-transform = tf.saved_model.load(sys.argv[1] + "/transform_fn").transform_fn
-feed = {"image/class/text": tf.constant(["-1", "never seen"])}
-if sys.argv[2] == "columns":
-    feed["float/scalar"] = tf.constant([1.5, 2.5])
-    feed["int/var"] = tf.sparse.from_dense([[7, 8], [9, 0]])
-    feed["int/var"] = tf.cast(feed["int/var"], tf.int64)
-    feed["int/scalar/small"] = tf.constant([0, 0], tf.int64)
-result = transform(feed)
-kept = result.pop("kept", None)
-result.pop("ragged", None)
-plain = {name: tensor.numpy().tolist() for name, tensor in result.items()}
-plain["kept"] = None if kept is None else tf.sparse.to_dense(kept).numpy().tolist()
-print(json.dumps([plain, "tensorflow_transform" in sys.modules, "apache_beam" in sys.modules]))
-"""
-
-
-@pytest.mark.slow
-def test_exported_model_serves_with_plain_tensorflow(labels_only, through_module):
-    def served(transform_dir: str, kind: str) -> Any:
-        command = [sys.executable, "-c", SERVE, transform_dir, kind]
-        result = subprocess.run(command, capture_output=True, text=True, check=True)
-        return json.loads(result.stdout.splitlines()[-1])
-
-    assert served(labels_only[1], "labels") == [
-        {"image/class/label": [0, -1], "kept": None},
-        False,
-        False,
-    ]
-    features, *imported = served(through_module[1], "columns")
-    assert imported == [False, False]
-    assert features["image/class/label"] == [0, -1]
-    assert features["double"] == [3.0, 5.0]
-    assert features["mean"] == [2.0, 2.0]
-    assert features["kept"] == [[7, 8], [9, 0]]
 
 
 def test_importing_columns_does_not_import_tensorflow():

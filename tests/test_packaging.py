@@ -42,7 +42,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         shutil.copytree(
             REPOSITORY / package, root / package, ignore=shutil.ignore_patterns("__pycache__")
         )
-    for name in ("setup.py", "pyproject.toml", "LICENSE"):
+    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE"):
         shutil.copy(REPOSITORY / name, root)
     return root
 

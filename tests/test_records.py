@@ -6,7 +6,6 @@ import struct
 
 import google_crc32c
 import pytest
-from tests.dataset_factory import framed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,11 +16,10 @@ from beam_pipeline.records import (
     read_records,
     scan_records,
 )
+from tests.dataset_factory import framed
 
 # tf.io.TFRecordWriter of TensorFlow 2.21, which wrote b"" and b"shard".
-GOLDEN = bytes.fromhex(
-    "000000000000000029039807d8ea82a20500000000000000eab2043e7368617264d21d1056"
-)
+GOLDEN = bytes.fromhex("000000000000000029039807d8ea82a20500000000000000eab2043e7368617264d21d1056")
 PAYLOADS = st.lists(st.binary(max_size=40), min_size=1, max_size=5)
 
 
@@ -45,7 +43,11 @@ def test_records_come_with_number_and_offset(tmp_path, compression):
     path = tmp_path / "x.tfrecord"
     data = framed([b"a", b"bcd", b""])
     path.write_bytes(gzip.compress(data) if compression == "gzip" else data)
-    assert list(read_records(str(path), compression)) == [(0, 0, b"a"), (1, 17, b"bcd"), (2, 36, b"")]
+    assert list(read_records(str(path), compression)) == [
+        (0, 0, b"a"),
+        (1, 17, b"bcd"),
+        (2, 36, b""),
+    ]
 
 
 def test_an_empty_file_holds_no_records(tmp_path):
@@ -85,8 +87,8 @@ def test_any_flipped_bit_is_noticed_in_its_own_record(payloads, data):
     whole[position] ^= 1 << data.draw(st.integers(0, 7))
     error = only_error(bytes(whole))
     starts = [r.offset_bytes for r in scan(framed(payloads))]
-    assert error.index == sum(start <= position for start in starts) - 1
-    assert error.offset_bytes == starts[error.index]
+    assert error.number == sum(start <= position for start in starts) - 1
+    assert error.offset_bytes == starts[error.number]
 
 
 @given(PAYLOADS, st.data())
@@ -101,7 +103,7 @@ def test_any_truncation_is_noticed_or_ends_between_records(payloads, data):
     if not between:
         assert isinstance(found[-1], RecordError)
         assert "file ends inside" in found[-1].what
-        assert found[-1].index == len(complete)
+        assert found[-1].number == len(complete)
 
 
 @given(PAYLOADS, st.data())
@@ -151,7 +153,7 @@ def test_a_stream_that_gives_less_than_asked_is_read_on():
         def read(self, size=-1):
             return super().read(min(size, 3))
 
-    assert [r.payload for r in scan_records(Dripping(GOLDEN), "x")] == [b"", b"shard"]
+    assert list(scan_records(Dripping(GOLDEN), "x")) == scan(GOLDEN)
 
 
 def test_bytes_that_are_no_gzip_are_named():

@@ -229,8 +229,8 @@ def test_a_key_in_two_splits_is_named_with_both_places(dataset):
 
 
 def test_the_same_picture_in_two_splits_is_noted(dataset):
-    same = {"image__key__sha256": features_of(1, 1)["image/key/sha256"]}
-    dataset.replace(OTHER, 3, features_of(21, 1, **same))
+    same = features_of(1, 1)["image/key/sha256"]
+    dataset.replace(OTHER, 3, features_of(21, 1, image__key__sha256=same))
     verdict = verify(str(dataset.directory), workers=1)
     assert verdict.ok
     assert "1 original pictures stand in more than one split" in verdict.notes[0]
@@ -339,7 +339,7 @@ def test_shards_by_class_hold_one_class_and_balance_within_it(tmp_path, counts, 
 
 
 @pytest.mark.parametrize("name", ["features.json", "dataset_info.json"])
-@pytest.mark.parametrize("content", [None, "{"])
+@pytest.mark.parametrize("content", [None, "{", "{}"])
 def test_missing_or_damaged_tfds_files_are_named(dataset, name, content):
     if content is None:
         (dataset.directory / name).unlink()
@@ -363,6 +363,14 @@ def test_missing_or_damaged_tfds_files_are_named(dataset, name, content):
 def test_tfds_counts_that_differ_are_named(dataset, content):
     (dataset.directory / "dataset_info.json").write_text(json.dumps(content))
     assert "split 'validation'" in only(problems_of(dataset), "metadata").message
+
+
+def test_tfds_features_that_differ_are_named(dataset):
+    content = {"featuresDict": {"features": dict.fromkeys(dataset.manifest["features"], {})}}
+    del content["featuresDict"]["features"]["image/width"]
+    (dataset.directory / "features.json").write_text(json.dumps(content))
+    message = only(problems_of(dataset), "metadata").message
+    assert message == "feature 'image/width' is in manifest.json alone."
 
 
 def test_a_missing_transform_is_named(dataset):
@@ -447,15 +455,17 @@ def test_help_loads_neither_beam_nor_tensorflow(module):
 
 @given(st.lists(st.integers(0, 9), max_size=9), st.integers(0, 40))
 def test_the_sample_has_the_asked_size_and_is_spread(counts, sample):
-    chosen = sampled_records(counts, sample)
-    assert [len(c) for c in chosen] == [len({i for i in c if i < n}) for c, n in zip(chosen, counts)]
-    assert sum(map(len, chosen)) == min(sample, sum(counts))
-    if sample and len(set(counts)) == 1:
-        assert max(map(len, chosen)) - min(map(len, chosen)) <= 1
+    chosen = [sorted(records or ()) for records in sampled_records(counts, sample)]
+    for records, count in zip(chosen, counts, strict=True):
+        assert set(records) <= set(range(count))
+    sizes = [len(records) for records in chosen]
+    assert sum(sizes) == min(sample, sum(counts))
+    if sizes and len(set(counts)) == 1:
+        assert max(sizes) - min(sizes) <= 1
 
 
 @pytest.mark.parametrize(
-    ("mode", "size", "height_width", "only_shrink", "good"),
+    ("mode", "size", "sides", "only_shrink", "good"),
     [
         ("crop", 8, (8, 8), False, True),
         ("crop", 8, (7, 8), False, False),
@@ -472,9 +482,10 @@ def test_the_sample_has_the_asked_size_and_is_spread(counts, sample):
         ("none", 8, (0, 1), False, False),
     ],
 )
-def test_sizes_obey_the_resize_mode(mode, size, height_width, only_shrink, good):
+def test_sizes_obey_the_resize_mode(mode, size, sides, only_shrink, good):
     image = {"size": size, "mode": mode, "only_shrink": only_shrink}
-    assert (size_problem(*height_width, 3, image) == "") is good
+    height, width = sides
+    assert (size_problem(height, width, 3, image) == "") is good
 
 
 def test_a_grey_picture_is_one_channel():

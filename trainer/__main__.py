@@ -32,7 +32,7 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--data", required=True, metavar="DIR", help="data set to train on: a folder with "
         "manifest.json, as python -m beam_pipeline writes it")  # fmt: skip
-    add("--model", default="cnn", metavar="NAME", help="cnn (five convolutions), or any "
+    add("--model", default="cnn", metavar="NAME", help="cnn (four convolutions), or any "
         "architecture of keras.applications, untrained, for example MobileNetV2 (default: cnn)")  # fmt: skip
     add("--epochs", type=int, default=5, metavar="N",
         help="passes over the training split (default: 5)")  # fmt: skip
@@ -118,10 +118,10 @@ def _quiet_import() -> Iterator[None]:
     """
     # Set by whoever ran tensorflow-transform in this shell; the trainer is Keras 3.
     os.environ.pop("TF_USE_LEGACY_KERAS", None)
-    if "TF_CPP_MIN_LOG_LEVEL" in os.environ or "tensorflow" in sys.modules:
+    level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if level != "3" or "tensorflow" in sys.modules:
         yield
         return
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     sys.stderr.flush()
     terminal = os.dup(2)
     with tempfile.TemporaryFile() as aside:
