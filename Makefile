@@ -34,7 +34,7 @@ demo: $(STAMP)  ## Draw a small set of pictures, build shards, verify them, trai
 	$(PY) -m beam_pipeline --input $(DEMO)/images --output $(DEMO)/shards --image_size 96 \
 		--splits train=0.8,validation=0.2 --num_shards train=8,validation=2 --overwrite
 	$(PY) -m beam_pipeline.verify $(DEMO)/shards
-	$(PY) -m trainer --data $(DEMO)/shards --output $(DEMO)/model --model cnn --epochs 8 \
+	$(PY) -m trainer --data $(DEMO)/shards --output $(DEMO)/model --model cnn --epochs 5 \
 		--batch_size 32 --replicas 2 --seed 1
 	@$(PY) scripts/demo_summary.py --shards $(DEMO)/shards --model $(DEMO)/model
 

@@ -29,8 +29,6 @@ from apache_beam.io.filesystems import FileSystems
 from beam_pipeline.columns_analyzers import (
     LABEL_VOCABULARY,
     UnionFn,
-    class_order,
-    unknown_label_message,
     write_vocabulary,
 )
 from beam_pipeline.columns_arrow import (
@@ -42,6 +40,7 @@ from beam_pipeline.columns_arrow import (
 )
 from beam_pipeline.errors import UserError
 from beam_pipeline.options import ColumnSpec
+from beam_pipeline.plan import class_order, unknown_label_message
 from beam_pipeline.preprocessing import (
     RESERVED_FEATURES,
     Preprocess,

@@ -17,7 +17,7 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.io.filesystems import FileSystems
 
-from beam_pipeline.errors import UserError
+from beam_pipeline.plan import class_order
 
 LABEL_VOCABULARY = "label"
 
@@ -153,45 +153,6 @@ class UnionFn(beam.CombineFn):
 
     def extract_output(self, accumulator: set[str]) -> set[str]:
         return accumulator
-
-
-def class_order(
-    labels: Iterable[str], class_names: Sequence[str] | None, pinned: Sequence[str]
-) -> list[str]:
-    """Class names by class id.
-
-    Args:
-        labels: Distinct labels of the data, in any order.
-        class_names: Given order, taken as it is: classes without an image keep their id.
-        pinned: Order of the data set being rebuilt; new labels follow, sorted by code
-            point, so no old class is renumbered.
-
-    Raises:
-        UserError: A label is not among `class_names`, or there is none at all.
-    """
-    found = set(labels)
-    if class_names is not None:
-        unknown = sorted(found.difference(class_names))
-        if unknown:
-            raise UserError(unknown_label_message(unknown[0], None, class_names))
-        return list(class_names)
-    order = [*pinned, *sorted(found.difference(pinned))]
-    if not order:
-        raise UserError(
-            "--input received no labelled image, so there is no class; expected at least one."
-        )
-    return order
-
-
-def unknown_label_message(label: str, key: str | None, class_names: Sequence[str]) -> str:
-    """The sentence for a label outside `--class_names`, with the image `key` where known."""
-    of_image = "" if key is None else f" of {key!r}"
-    known = ", ".join(repr(name) for name in class_names[:5])
-    more = ", …" if len(class_names) > 5 else ""
-    return (
-        f"--class_names does not hold the label {label!r}{of_image}; expected one of "
-        f"{known}{more}; add the class or leave the image out."
-    )
 
 
 def write_vocabulary(classes: Sequence[str], directory: str) -> str:

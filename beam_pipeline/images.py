@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import operator
 from typing import NamedTuple
 
 from PIL import Image
@@ -26,6 +27,8 @@ _MAX_SIDE_PX = 65500
 
 # Of malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+_SQUARES = tuple(value * value for value in range(256))
 
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -196,8 +199,8 @@ def _sums(image: Image.Image) -> tuple[ChannelSums, ...]:
     return tuple(
         ChannelSums(
             image.width * image.height,
-            sum(value * n for value, n in enumerate(channel)),
-            sum(value * value * n for value, n in enumerate(channel)),
+            sum(map(operator.mul, range(256), channel)),
+            sum(map(operator.mul, _SQUARES, channel)),
         )
         for channel in channels
     )

@@ -12,7 +12,6 @@ import concurrent.futures
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
@@ -242,6 +241,6 @@ def _run(task: Task, args: tuple[Any, ...], size: int) -> Any:
 
 def available_cores() -> int:
     """Cores this process may use."""
-    if sys.platform == "linux":
+    if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -59,30 +59,43 @@ class SplitAssigner:
         return self._names[-1]
 
 
-def class_order(labels: Iterable[str], options: PlanOptions) -> list[str]:
-    """The classes in the order of their ids.
+def class_order(
+    labels: Iterable[str], class_names: Sequence[str] | None, pinned: Sequence[str]
+) -> list[str]:
+    """Class names by class id.
 
-    Sorted names; or the given list, complete; or the pinned list with new labels after it.
+    Args:
+        labels: Distinct labels of the data, in any order.
+        class_names: Given order, taken as it is: classes without an image keep their id.
+        pinned: Order of the data set being rebuilt; new labels follow, sorted by code
+            point, so no old class is renumbered.
 
     Raises:
-        UserError: A label is not in the given list.
+        UserError: A label is not among `class_names`, or there is none at all.
     """
     found = set(labels)
-    if options.class_names is not None:
-        unknown = sorted(found - set(options.class_names))
+    if class_names is not None:
+        unknown = sorted(found.difference(class_names))
         if unknown:
-            raise UserError(
-                f"--class_names lists {len(options.class_names)} classes, but the input has the "
-                "label "
-                f"{unknown[0]!r}{_and_more(len(unknown))}; add it to the list or take its images "
-                "out."
-            )
-        return list(options.class_names)
-    return [*options.pinned_classes, *sorted(found - set(options.pinned_classes))]
+            raise UserError(unknown_label_message(unknown[0], None, class_names))
+        return list(class_names)
+    order = [*pinned, *sorted(found.difference(pinned))]
+    if not order:
+        raise UserError(
+            "--input received no labelled image, so there is no class; expected at least one."
+        )
+    return order
 
 
-def _and_more(count: int) -> str:
-    return f" and {count - 1} more" if count > 1 else ""
+def unknown_label_message(label: str, key: str | None, class_names: Sequence[str]) -> str:
+    """The sentence for a label outside `--class_names`, with the image `key` where known."""
+    of_image = "" if key is None else f" of {key!r}"
+    known = ", ".join(repr(name) for name in class_names[:5])
+    more = ", …" if len(class_names) > 5 else ""
+    return (
+        f"--class_names does not hold the label {label!r}{of_image}; expected one of "
+        f"{known}{more}; add the class or leave the image out."
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +185,8 @@ def make_layout(
             "--input holds no image; expected files with an image extension (--extensions) below "
             "it."
         )
-    classes = class_order((label for _, label in counts_by_label), options)
+    labels = (label for _, label in counts_by_label)
+    classes = class_order(labels, options.class_names, options.pinned_classes)
     _check_classes(classes, counts_by_label, options)
     ids = {name: i for i, name in enumerate(classes)}
     counts = {(s, ids[label]): n for (s, label), n in counts_by_label.items() if n}

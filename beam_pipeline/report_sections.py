@@ -24,7 +24,7 @@ from beam_pipeline.report_sheets import Thumb, to_jpeg
 MAX_CLASS_ROWS = 40
 ENDS = 12
 
-SHARD_BY = {"balanced": "every class in every shard", "class": "one class in each"}
+SHARD_BY = {"balanced": "same class mix in each", "class": "one class in each"}
 NOTES = {
     "exif_rotated": "turned upright as their EXIF orientation says",
     "not_jpeg": "of another format than JPEG, re-encoded",
@@ -129,12 +129,9 @@ def classes_part(manifest: Mapping[str, Any]) -> Markup:
     if not sums:
         return Markup("")
     most, least = max(sums.values()), min(sums.values())
-    if least:
-        ratio = most / least
-        said = f"The largest class has {ratio:.3g} times the records of the smallest."
-        said = "All classes have the same number of records." if ratio == 1 else said
-    else:
-        said = f"{plural(sum(not n for n in sums.values()), 'class')} of the list has no record."
+    said = f"The largest class has {number(most)} records, the smallest {number(least)}."
+    if most == least:
+        said = "All classes have the same number of records."
     names = list(sums)
     if len(names) <= MAX_CLASS_ROWS:
         return Markup(paragraph(said) + _class_table("In label order.", names, counts))
@@ -253,10 +250,11 @@ def made_part(manifest: Mapping[str, Any]) -> Markup:
     """Options and versions, as the manifest has them."""
 
     def rows(values: Mapping[str, Any]) -> list[tuple[str, Markup]]:
-        return [
-            (key, Markup(f"<code>{escape(json.dumps(value, ensure_ascii=False))}</code>"))
+        texts = {
+            key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             for key, value in values.items()
-        ]
+        }
+        return [(key, Markup(f"<code>{escape(text)}</code>")) for key, text in texts.items()]
 
     options = manifest.get("options", {})
     more = table("Options of the build", ("Option", "Value"), rows(options)) if options else ""

@@ -74,6 +74,7 @@ svg .axis { stroke: var(--line); stroke-width: 1; }
 details { margin: 0.75rem 0; } summary { cursor: pointer; }
 footer { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: 1rem;
   font-size: 0.875rem; color: var(--soft); }
-@media (min-width: 60rem) { .pairs svg text { font-size: 9px; } .sheet { grid-template-columns: repeat(8, 1fr); } }
+@media (min-width: 60rem) { .pairs svg text { font-size: 9px; } }
+@media (min-width: 60rem) { .sheet { grid-template-columns: repeat(8, 1fr); } }
 @media print { body { max-width: none; padding: 0; } .chart, tr { break-inside: avoid; } }
 """

@@ -13,6 +13,8 @@ from apache_beam.io.filesystems import FileSystems
 class HashingWriter:
     """Passes bytes on, and knows their number and SHA-256."""
 
+    mode = "wb"
+
     def __init__(self, file: BinaryIO):
         self._file = file
         self._hash = hashlib.sha256()
@@ -22,6 +24,10 @@ class HashingWriter:
         self._file.write(data)
         self._hash.update(data)
         self.num_bytes += len(data)
+
+    def tell(self) -> int:
+        return self.num_bytes
+
 
     def flush(self) -> None:
         self._file.flush()

@@ -5,14 +5,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import multiprocessing
-import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from beam_pipeline.errors import UserError
@@ -84,6 +80,7 @@ def verify(
     """
     from beam_pipeline.manifest import load_manifest
     from beam_pipeline.verify_dataset import notes_of, structure_problems
+    from beam_pipeline.verify_pool import check_shards
     from beam_pipeline.verify_shard import Problem
 
     started = time.monotonic()
@@ -94,7 +91,7 @@ def verify(
     ]
     verdict.skipped = bool(found)
     if not verdict.skipped:
-        results = _check_shards(directory, manifest, sample, workers, progress)
+        results = check_shards(directory, manifest, sample, workers, progress)
         found = _dataset_problems(directory, manifest, results)
         verdict.notes = notes_of(manifest, directory, results)
         for result in results:
@@ -133,87 +130,6 @@ def _dataset_problems(directory: str, manifest: Mapping[str, Any], results: list
         *dataset.checksum_problems(results, manifest),
         *dataset.duplicate_problems(results, directory, compression),
     ]
-
-
-def sampled_records(counts: Sequence[int], sample: int | None) -> list[frozenset[int] | None]:
-    """Which records of every shard are decoded: `sample` in all, evenly spread.
-
-    Args:
-        counts: Records per shard of one split.
-        sample: Records wanted; None for all.
-
-    Returns:
-        Per shard the numbers of its records; None for all.
-    """
-    if sample is None:
-        return [None] * len(counts)
-    total = sum(counts)
-    sample = min(sample, total)
-    wanted = iter([(2 * i + 1) * total // (2 * sample) for i in range(sample)])
-    position = next(wanted, total)
-    start, chosen = 0, []
-    for count in counts:
-        mine = set()
-        while position < start + count:
-            mine.add(position - start)
-            position = next(wanted, total)
-        chosen.append(frozenset(mine))
-        start += count
-    return list(chosen)
-
-
-def _check_shards(
-    directory: str,
-    manifest: Mapping[str, Any],
-    sample: int | None,
-    workers: int | None,
-    progress: Callable[[int, int], None] | None,
-) -> list[Any]:
-    from beam_pipeline.verify_shard import ShardTask, check_shard
-
-    tasks = [
-        ShardTask(
-            directory,
-            shard,
-            manifest.get("compression", "none"),
-            manifest["features"],
-            tuple(manifest["classes"]),
-            manifest["image"],
-            decode,
-        )
-        for split in manifest["splits"].values()
-        for shard, decode in zip(
-            split["shards"],
-            sampled_records([s["num_records"] for s in split["shards"]], sample),
-            strict=True,
-        )
-    ]
-    workers = min(workers or len(os.sched_getaffinity(0)), len(tasks))
-    results = []
-    try:
-        for result in _map(check_shard, tasks, workers):
-            results.append(result)
-            if progress:
-                progress(len(results), len(tasks))
-    except BrokenProcessPool as e:
-        raise UserError(
-            "A process of the check was killed, most likely for lack of memory; "
-            "run it again with a smaller --workers."
-        ) from e
-    return results
-
-
-def _map(function: Callable[[Any], Any], tasks: list[Any], workers: int) -> Iterator[Any]:
-    if workers <= 1:
-        yield from map(function, tasks)
-        return
-    # Not fork: the caller may run threads of Beam or TensorFlow.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context) as pool:
-        try:
-            yield from pool.map(function, tasks)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def text_of(verdict: Verdict) -> str:
@@ -287,6 +203,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as e:
         print(f"error: {e}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     print(json_of(verdict) if args.json else text_of(verdict))
     return 0 if verdict.ok else 1
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,10 @@ def analyse(tmp: Path, batches: list[RefBatch], **given: Any) -> tuple[list[list
         analysed = pipeline | beam.Create(batches, reshuffle=False) | AnalyseColumns(**arguments)
         _ = analysed.batches | beam.Map(_save, str(out))
         assert_that(analysed.written, equal_to([arguments["transform_dir"]]))
-    saved = [
-        eval(path.read_text(), {"ImageRef": ImageRef, "nan": math.nan}) for path in out.iterdir()
-    ]
+    saved = [pickle.loads(path.read_bytes()) for path in out.iterdir()]
     return saved, arguments["transform_dir"]
 
 
 def _save(batch: RefBatch, directory: str) -> None:
-    Path(directory, batch.refs[0].key if batch.refs else "empty").write_text(repr(batch.refs))
+    path = Path(directory, batch.refs[0].key if batch.refs else "empty")
+    path.write_bytes(pickle.dumps(batch.refs))

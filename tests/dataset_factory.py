@@ -133,7 +133,7 @@ class Dataset:
     def save(self) -> None:
         """Writes manifest.json, and dataset_info.json to go with it."""
         (self.directory / "manifest.json").write_text(to_json(self.manifest), encoding="utf-8")
-        names = dict.fromkeys(self.manifest["features"], {})
+        names: dict[str, Any] = dict.fromkeys(self.manifest["features"], {})
         content = json.dumps({"featuresDict": {"features": names}})
         (self.directory / "features.json").write_text(content)
         splits = [

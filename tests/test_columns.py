@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from columns_run import ODD_LABELS, analyse, batches_of
 
 from beam_pipeline.columns import AnalyseColumns, exported_classes, exported_features
 from beam_pipeline.errors import UserError, user_error_in
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.refs import ImageRef, RefBatch
+from tests.columns_run import ODD_LABELS, analyse, batches_of
 
 COLUMNS = (
     ColumnSpec("int/scalar", "int"),

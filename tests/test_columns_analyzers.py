@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.columns_analyzers import ExactSums, MinMaxFn, ZScoreFn, class_order, exact_sums
+from beam_pipeline.columns_analyzers import ExactSums, MinMaxFn, ZScoreFn, exact_sums
 from beam_pipeline.errors import UserError
+from beam_pipeline.plan import class_order
 
 FINITE_FLOAT32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
 

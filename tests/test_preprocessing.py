@@ -8,13 +8,13 @@ import sys
 from typing import Any
 
 import pytest
-from columns_run import ODD_LABELS, analyse, batches_of
 
 from beam_pipeline.columns import AnalyseColumns, exported_classes, exported_features
 from beam_pipeline.errors import UserError
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.preprocessing import TransformModule
 from beam_pipeline.refs import ImageRef, RefBatch
+from tests.columns_run import ODD_LABELS, analyse, batches_of
 
 GOOD_MODULE = """
 import dataclasses

@@ -148,6 +148,25 @@ def test_a_length_that_cannot_be_is_not_read(length, what):
     assert what in only_error(raw + struct.pack("<I", masked) + b"x").what
 
 
+def test_what_cannot_be_in_the_file_is_not_asked_for():
+    class Counting(io.BytesIO):
+        most = 0
+
+        def read(self, size=-1):
+            self.most = max(self.most, size)
+            return super().read(size)
+
+    stream = Counting(framed([b"x" * 5000])[:100])
+    assert isinstance(next(scan_records(stream, "x", size_bytes=100)), RecordError)
+    assert stream.most == 12
+
+
+def test_a_truncated_record_is_noticed_without_knowing_the_size():
+    (found,) = scan_records(io.BytesIO(framed([b"abcdef"])[:-3]), "x")
+    assert isinstance(found, RecordError)
+    assert found.what == "the file ends inside the record (7 of 10 bytes)"
+
+
 def test_a_stream_that_gives_less_than_asked_is_read_on():
     class Dripping(io.BytesIO):
         def read(self, size=-1):

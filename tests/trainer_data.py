@@ -126,9 +126,7 @@ def _example(tf: Any, key: str, label: int, image: Image.Image) -> bytes:
         "image/width": image.width,
     }
     named = {name: feature(value) for name, value in features.items()}
-    return bytes(
-        tf.train.Example(features=tf.train.Features(feature=named)).SerializeToString()
-    )
+    return bytes(tf.train.Example(features=tf.train.Features(feature=named)).SerializeToString())
 
 
 def _write_shard(

@@ -61,9 +61,7 @@ def train(config: TrainConfig, inputs: Inputs | None = None) -> dict[str, float 
     return log.history[-1]
 
 
-def _batches(
-    config: TrainConfig, inputs: Inputs
-) -> tuple[tf.data.Dataset, tf.data.Dataset | None]:
+def _batches(config: TrainConfig, inputs: Inputs) -> tuple[tf.data.Dataset, tf.data.Dataset | None]:
     training = data.training_batches(
         inputs.manifest, inputs.training, config.seed, config.batch_size, inputs.size
     )

@@ -1,0 +1,1 @@
+"""Measures the promises about speed and memory: `make bench`."""

@@ -1,0 +1,109 @@
+"""Pictures to measure with: a few hundred real ones, repeated by hard links."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import random
+import shutil
+
+from PIL import Image
+
+from benchmarks.measure import remove
+
+SAMPLE = "imagenet_sample"
+_SYNTHETIC = 300
+# ext4 allows 65,000 names of one file.
+_MAX_LINKS = 60_000
+_LARGE = (4032, 3024)
+
+
+def photos(data: pathlib.Path, work: pathlib.Path) -> tuple[list[pathlib.Path], bool]:
+    """Photos of about 500x400 pixels in `work`, and whether they are real ones.
+
+    Copies of the shared sample, so that its files get no links; drawn ones if it is absent.
+    """
+    source = data / SAMPLE
+    real = source.is_dir()
+    target = work / ("photos" if real else "drawn_photos")
+    if not (target / ".complete").exists():
+        remove(target)
+        target.mkdir(parents=True)
+        if real:
+            for path in sorted(source.iterdir()):
+                shutil.copyfile(path, target / path.name)
+        else:
+            for number in range(_SYNTHETIC):
+                _draw(number).save(target / f"{number:04d}.jpg", quality=90)
+        (target / ".complete").touch()
+    return sorted(path for path in target.iterdir() if path.name != ".complete"), real
+
+
+def _draw(seed: int) -> Image.Image:
+    """Something with the sizes, colours and grain of a photo."""
+    draw = random.Random(seed)
+    size = draw.choice([(500, 375), (500, 333), (375, 500), (640, 480), (500, 500)])
+    blurred = Image.frombytes("RGB", (16, 12), draw.randbytes(576))
+    fine = Image.frombytes("RGB", (125, 94), draw.randbytes(125 * 94 * 3))
+    grain = Image.frombytes("RGB", size, draw.randbytes(size[0] * size[1] * 3))
+    picture = blurred.resize(size, Image.Resampling.BICUBIC)
+    picture = Image.blend(picture, fine.resize(size, Image.Resampling.BICUBIC), 0.3)
+    return Image.blend(picture, grain, 0.1)
+
+
+def linked_folders(
+    sources: list[pathlib.Path], root: pathlib.Path, images: int, classes: int
+) -> pathlib.Path:
+    """`images` links to the sources in `classes` folders below `root`; made once, then kept.
+
+    Raises:
+        OSError: The file system has no hard links.
+    """
+    if images > _MAX_LINKS * len(sources):
+        raise ValueError(f"{len(sources)} files cannot have {images} links; use more files")
+    target = root / f"linked-{images}-in-{classes}"
+    complete = root / f"{target.name}.complete"
+    if not complete.exists():
+        remove(target)
+        for label in range(classes):
+            folder = target / f"class_{label:04d}"
+            folder.mkdir(parents=True)
+            for i in range(label, images, classes):
+                os.link(sources[i % len(sources)], folder / f"photo_{i:07d}.jpg")
+        complete.touch()
+    _warm(target, sources)
+    return target
+
+
+def _warm(root: pathlib.Path, sources: list[pathlib.Path]) -> None:
+    """Brings names and bytes into the page cache."""
+    for source in sources:
+        source.read_bytes()
+    for folder in os.scandir(root):
+        for entry in os.scandir(folder.path):
+            entry.stat()
+
+
+def large_photos(sources: list[pathlib.Path], work: pathlib.Path, count: int) -> list[pathlib.Path]:
+    """Photos of 12 megapixels, quality 90, enlarged from the sources; made once, then kept.
+
+    Half of them get the grain of a sensor, which an enlarged picture has lost: real photos
+    lie between the smooth and the grainy half in bytes per pixel.
+    """
+    target = work / "large_photos"
+    target.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for number, source in enumerate(sources[:count]):
+        path = target / f"{'grainy' if number % 2 else 'smooth'}_{number:03d}.jpg"
+        paths.append(path)
+        if path.exists():
+            continue
+        with Image.open(source) as small:
+            picture = small.convert("RGB").resize(_LARGE, Image.Resampling.BICUBIC)
+        if number % 2:
+            grain = Image.effect_noise(_LARGE, 40).convert("RGB")
+            picture = Image.blend(picture, grain, 0.15)
+        temporary = path.with_suffix(".tmp")
+        picture.save(temporary, "JPEG", quality=90)
+        temporary.replace(path)
+    return paths

@@ -1,0 +1,48 @@
+"""Small inputs of real JPEGs, and builds of them in this process."""
+
+from __future__ import annotations
+
+import io
+import json
+import pathlib
+import random
+from typing import Any
+
+from PIL import Image
+
+from beam_pipeline.__main__ import main
+
+
+def jpeg(seed: int, width: int = 60, height: int = 40, **save: Any) -> bytes:
+    """A JPEG of noise over a colour, another for each seed."""
+    draw = random.Random(seed)
+    small = Image.frombytes("RGB", (6, 4), bytes(draw.randrange(256) for _ in range(72)))
+    buffer = io.BytesIO()
+    small.resize((width, height), Image.Resampling.BICUBIC).save(buffer, "JPEG", **save)
+    return buffer.getvalue()
+
+
+def class_folders(root: pathlib.Path, counts: dict[str, int], seed: int = 0) -> pathlib.Path:
+    """`root/<class>/<class> N.jpg`, so many of each."""
+    for name, count in counts.items():
+        (root / name).mkdir(parents=True)
+        for i in range(count):
+            number = seed + 10_000 * (sorted(counts).index(name) + 1) + i
+            (root / name / f"{name} {i}.jpg").write_bytes(jpeg(number))
+    return root
+
+
+def build(*arguments: str | pathlib.Path) -> int:
+    """Runs a build in this process, by two of its own; returns its exit code."""
+    return main(["--direct_num_workers", "2", *map(str, arguments)])
+
+
+def manifest(output: pathlib.Path) -> dict[str, Any]:
+    """The manifest of a data set."""
+    found: dict[str, Any] = json.loads((output / "manifest.json").read_text())
+    return found
+
+
+def shard_bytes(output: pathlib.Path) -> dict[str, bytes]:
+    """File name → bytes, of all shards."""
+    return {path.name: path.read_bytes() for path in sorted(output.glob("*.tfrecord*"))}

@@ -1,0 +1,94 @@
+"""Pixels: resizing keeps what it should, eagerly and inside tf.data alike."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from trainer.manifest import ImageSpec
+
+tf = pytest.importorskip("tensorflow")
+
+from trainer.decode import batch_decoder, fit_inside  # noqa: E402
+
+RNG = np.random.default_rng(0)
+
+
+def _spec(size: tuple[int, int] | None, *, varies: bool = False, channels: int = 3) -> ImageSpec:
+    return ImageSpec(size, varies, channels, (0.5,) * channels, (0.25,) * channels)
+
+
+def _record(pixels: np.ndarray, label: int = 2) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "JPEG", quality=95)
+    features = {
+        "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[out.getvalue()])),
+        "image/class/label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+    }
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+
+def test_a_picture_of_the_right_size_passes_unchanged() -> None:
+    image = RNG.integers(0, 256, (9, 7, 3), np.uint8)
+    np.testing.assert_array_equal(fit_inside(tf.constant(image), (9, 7)), image)
+
+
+@pytest.mark.parametrize("size", [(8, 8), (5, 11), (1, 1), (64, 3)])
+@pytest.mark.parametrize("shape", [(8, 16, 3), (31, 4, 1), (1, 40, 3)])
+def test_any_picture_fits_any_size_eagerly_and_in_a_pipeline(
+    shape: tuple[int, int, int], size: tuple[int, int]
+) -> None:
+    image = RNG.integers(0, 256, shape, np.uint8)
+    eager = fit_inside(tf.constant(image), size).numpy()
+    mapped = tf.data.Dataset.from_tensors(image).map(lambda x: fit_inside(x, size))
+    assert eager.shape == (*size, shape[2]) and eager.dtype == np.uint8
+    np.testing.assert_array_equal(next(mapped.as_numpy_iterator()), eager)
+
+
+def test_the_centre_is_kept_and_the_aspect_too() -> None:
+    # Left and right quarters are black, the middle square is grey: only it may remain.
+    image = np.zeros((20, 40, 3), np.uint8)
+    image[:, 10:30] = 100
+    np.testing.assert_array_equal(
+        fit_inside(tf.constant(image), (10, 10)), np.full((10, 10, 3), 100)
+    )
+    tall = np.transpose(image, (1, 0, 2))
+    np.testing.assert_array_equal(
+        fit_inside(tf.constant(tall), (40, 40)), np.full((40, 40, 3), 100)
+    )
+
+
+def test_shrinking_is_antialiased_and_rounds_to_nearest() -> None:
+    stripes = np.zeros((64, 64, 1), np.uint8)
+    stripes[:, ::2] = 255
+    shrunk = fit_inside(tf.constant(stripes), (8, 8)).numpy()
+    # Away from the border the mean is 127.5; without antialiasing it would be 0 or 255.
+    assert set(shrunk[:, 1:-1].ravel().tolist()) <= {127, 128}
+    halves = tf.constant([[[1], [2]], [[2], [2]]], tf.uint8)
+    assert int(fit_inside(halves, (1, 1))[0, 0, 0]) == 2  # 1.75
+
+
+def test_a_batch_is_decoded_with_its_labels() -> None:
+    pictures = [np.full((8, 8, 3), value, np.uint8) for value in (10, 200)]
+    records = tf.constant([_record(p, label) for label, p in enumerate(pictures)])
+    images, labels = batch_decoder(_spec((8, 8)), (8, 8))(records)
+    np.testing.assert_allclose(images, np.stack(pictures), atol=2)
+    assert labels.numpy().tolist() == [0, 1] and images.dtype == tf.uint8
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_records_of_another_size_are_resized_when_asked(channels: int) -> None:
+    record = tf.constant([_record(RNG.integers(0, 256, (12, 18, 3), np.uint8))])
+    images, _ = batch_decoder(_spec((12, 18), channels=channels), (6, 6))(record)
+    assert images.shape == (1, 6, 6, channels)
+
+
+def test_a_picture_that_is_not_of_the_manifests_size_is_an_error() -> None:
+    record = tf.constant([_record(np.zeros((12, 18, 3), np.uint8))])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="EnsureShape|not compatible"):
+        batch_decoder(_spec((8, 8)), (8, 8))(record)
+    images, _ = batch_decoder(_spec((8, 8), varies=True), (8, 8))(record)
+    assert images.shape == (1, 8, 8, 3)

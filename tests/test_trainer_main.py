@@ -1,0 +1,218 @@
+"""The command: what it prints and leaves behind, and one sentence for every mistake."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from trainer_data import edit_manifest, make_data_set, write_manifest
+
+from trainer.__main__ import main, parse_config
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+KEYS = ["epoch", "loss", "accuracy", "val_loss", "val_accuracy", "images_per_second"]
+
+
+def _run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own: TensorFlow allows one strategy in each."""
+    return subprocess.run(
+        [sys.executable, "-m", "trainer", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def _metrics(output: pathlib.Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A data set in name only: enough for every check made before training."""
+    shard = {"file": "train-00000-of-00001.tfrecord", "num_records": 64, "num_bytes": 4}
+    (tmp_path / shard["file"]).write_bytes(b"\0" * 4)  # type: ignore[operator]
+    write_manifest(
+        tmp_path,
+        splits={"train": {"num_records": 64, "shards": [shard]}},
+        image={"size": 32, "mode": "crop", "channels": 3},
+    )
+    return tmp_path
+
+
+def test_help_is_quick_and_names_every_flag_with_its_default() -> None:
+    code = (
+        "import sys; from trainer.__main__ import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit as e: print('code', e.code)\n"
+        "print('heavy', {'tensorflow', 'keras', 'numpy'} & set(sys.modules))"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert "code 0" in out and "heavy set()" in out
+    for flag in (
+        "data",
+        "model",
+        "epochs",
+        "batch_size",
+        "replicas",
+        "seed",
+        "image_size",
+        "output",
+    ):
+        assert f"--{flag}" in out
+    assert out.count("default:") >= 8 and "in pixels" in out
+
+
+def test_flags_become_a_configuration() -> None:
+    config = parse_config(["--data", "d", "--image_size", "8x9", "--replicas", "2", "--seed", "4"])
+    assert (config.image_size, config.replicas, config.seed) == ((8, 9), 2, 4)
+    assert (config.model, config.epochs, config.batch_size) == ("cnn", 5, 32)
+    assert config.output.endswith("d-model")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "The following arguments are required: --data"),
+        (["--data", "D", "--bach_size", "3"], "'--bach_size', which is no flag of the trainer; did"
+         " you mean --batch_size?"),
+        (["--data", "D", "--epoch", "3"], "'--epoch', which is no flag"),
+        (["--data", "D", "surplus"], "'surplus', which is no flag"),
+        (["--data", "D", "--epochs", "many"], "--epochs: invalid int value: 'many'"),
+        (["--data", "D", "--epochs", "0"], "--epochs received 0; expected at least 1"),
+        (["--data", "D", "--image_size", "big"], "--image_size received 'big'"),
+        (["--data", "D", "--replicas", "3"], "--batch_size received 32, which 3 replicas"),
+        (["--data", "D/absent"], "a directory without a manifest is not a data set"),
+        (["--data", "D", "--batch_size", "65"], "the split train has 64 records"),
+        (["--data", "D", "--train_split", "x"], "--train_split received 'x'; expected one of tr"),
+        (["--data", "D", "--output", "D/manifest.json"], "which cannot be written (File exists)"),
+        (["--data", "D", "--output", "D/manifest.json/m"], "cannot be written (Not a directory)"),
+        (["--data", "D", "--model", "resnet5"], "--model received 'resnet5'"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_sentence_and_exit_code_2(
+    folder: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    sentence: str,
+) -> None:
+    argv = [a.replace("D", str(folder), 1) if a[:1] == "D" else a for a in arguments]
+    if "--output" not in argv and argv:
+        argv += ["--output", str(folder / "model")]
+    assert main(argv) == 2
+    out, err = capsys.readouterr()
+    assert sentence in err and not out
+    assert err.startswith("python -m trainer: ") and err.count("\n") == 1
+
+
+def test_broken_data_sets_are_refused_before_training(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--data", str(folder), "--output", str(folder / "model")]
+    (folder / "train-00000-of-00001.tfrecord").write_bytes(b"")
+    assert main(argv) == 2
+    assert "train-00000-of-00001.tfrecord has 0 bytes; expected 4 bytes" in capsys.readouterr().err
+    edit_manifest(folder, format_version=9)
+    assert main(argv) == 2
+    assert "format_version 9" in capsys.readouterr().err
+    assert not (folder / "model").exists()
+
+
+def test_the_trainer_never_imports_the_builder() -> None:
+    imported = set()
+    for path in (ROOT / "trainer").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add((node.module or "").split(".")[0])
+    assert imported & {"beam_pipeline", "apache_beam", "tensorflow_transform"} == set()
+    assert "trainer" in imported
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    path = tmp_path_factory.mktemp("shapes") / "shards"
+    return make_data_set(path, {"train": 150, "validation": 27}, size_px=((32, 32),))
+
+
+@pytest.mark.slow
+def test_one_and_two_replicas_train_alike_and_leave_a_model(
+    shapes: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    common = ["--data", shapes, "--epochs", 3, "--batch_size", 16, "--seed", 2]
+    outputs = [tmp_path / "one", tmp_path / "two"]
+    for replicas, output in enumerate(outputs, 1):
+        ran = _run(*common, "--replicas", replicas, "--output", output, TF_USE_LEGACY_KERAS="1")
+        assert ran.returncode == 0, ran.stderr
+        assert ran.stderr == ""
+        assert f"{replicas} replica" in ran.stdout and "6 records carry over" in ran.stdout
+        assert str(output / "model.keras") in ran.stdout
+        assert str(output / "metrics.jsonl") in ran.stdout
+        last = _metrics(output)[-1]
+        assert ran.stdout.endswith(f"validation accuracy {last['val_accuracy']:.3f}\n")
+        assert sorted(p.name for p in output.iterdir()) == ["metrics.jsonl", "model.keras"]
+    one, two = map(_metrics, outputs)
+    assert [list(record) for record in one] == [KEYS] * 3
+    assert [record["epoch"] for record in one] == [1, 2, 3]
+    assert one[2]["loss"] < one[0]["loss"] and one[0]["images_per_second"] > 0
+    for name in ("loss", "accuracy", "val_loss", "val_accuracy"):
+        found = [[record[name] for record in records] for records in (one, two)]
+        assert found[0] == pytest.approx(found[1], abs=0.05), name
+    _check_saved_model(shapes, outputs[1], two[-1])
+
+
+def _check_saved_model(shards: pathlib.Path, output: pathlib.Path, last: dict[str, Any]) -> None:
+    """The saved model, on one device, evaluates to what the run reported."""
+    import keras
+
+    from trainer import data
+    from trainer.manifest import load_manifest
+
+    manifest = load_manifest(str(shards))
+    network = keras.models.load_model(output / "model.keras")
+    batches = data.evaluation_batches(manifest, manifest.splits["validation"], 10, (32, 32))
+    found = network.evaluate(batches, verbose=0, return_dict=True)
+    assert found["crossentropy"] == pytest.approx(last["val_loss"], rel=1e-3)
+    assert found["accuracy"] == pytest.approx(last["val_accuracy"], abs=1e-6)
+
+
+@pytest.mark.slow
+def test_grey_gzip_pictures_of_varying_size_train_without_validation(
+    tmp_path: pathlib.Path,
+) -> None:
+    sizes = ((40, 56), (64, 40), (40, 40))
+    path = make_data_set(
+        tmp_path / "grey", {"train": 20}, size_px=sizes, grey=True, compression="gzip",
+        mode="shortest",
+    )  # fmt: skip
+    ran = _run("--data", path, "--epochs", 1, "--batch_size", 8, "--image_size", "40x48")
+    assert ran.returncode == 0, ran.stderr
+    assert "pictures of 40x48x1 px" in ran.stdout and "no validation split" in ran.stdout
+    (record,) = _metrics(tmp_path / "grey-model")
+    assert list(record) == KEYS and record["val_loss"] is record["val_accuracy"] is None
+
+
+@pytest.mark.slow
+def test_a_flipped_bit_stops_the_run_with_one_sentence(tmp_path: pathlib.Path) -> None:
+    path = make_data_set(tmp_path / "flipped", {"train": 30}, num_shards=1, size_px=((16, 16),))
+    shard = path / "train-00000-of-00001.tfrecord"
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(bytes(content))
+    ran = _run("--data", path, "--epochs", 2, "--batch_size", 8)
+    assert ran.returncode == 2
+    assert ran.stderr.startswith(f"python -m trainer: --data received '{path}', whose shards hold")
+    assert "beam_pipeline.verify" in ran.stderr and ran.stderr.count("\n") == 1
+    assert not (tmp_path / "flipped-model" / "model.keras").exists()
