@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Iterator
 
+from apache_beam.io.filesystem import FileSystem
 from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline.errors import UserError
@@ -13,6 +15,9 @@ from beam_pipeline.reading import is_local
 
 # Path, size in bytes or why it is passed over, modification time in ns.
 Found = tuple[str, "int | Skipped", int]
+
+_MAGIC = re.compile(r"[*?\[]")
+_Identity = tuple[int, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,10 +32,128 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+def is_glob(path: str) -> bool:
+    """Whether a path is a pattern; `photos [2020]` is a folder if there is one of that name."""
+    return bool(_MAGIC.search(path)) and not (is_local(path) and os.path.lexists(path))
+
+
+def glob_root(pattern: str) -> str:
+    """The folder above everything that a pattern can match."""
+    above, slash, _ = _MAGIC.split(pattern)[0].rpartition("/")
+    return above or slash or "."
+
+
 def subfolders(path: str) -> list[tuple[str, str]]:
+    """(name, path) of the folders in a folder, by name, without hidden ones."""
+    return [
+        (entry.name, entry.path)
+        for entry in _entries(path)
+        if _is_dir(entry) and not entry.name.startswith((".", "__MACOSX"))
+    ]
+
+
+def files_beside(path: str) -> Iterator[Skipped]:
+    """The files of a folder that are in none of its folders."""
+    for entry in _entries(path):
+        if entry.name.startswith("."):
+            yield Skipped("hidden")
+        elif not _is_dir(entry):
+            yield Skipped("outside_class_folders")
+
+
+def files_below(path: str) -> Iterator[Found]:
+    """Every file below a folder, ordered by path."""
+    if is_local(path):
+        return _walk(path, _above(path), None)
+    return files_matching(path.rstrip("/") + "/**")
+
+
+def files_matching(pattern: str) -> Iterator[Found]:
+    """Every file that matches a glob, as Beam reads globs, ordered by path."""
+    if is_local(pattern):
+        yield from _matching_here(pattern)
+        return
+    try:
+        found = FileSystems.match([pattern])[0].metadata_list
+    except Exception as e:  # every store has errors of its own
+        raise UserError(
+            f"--input {pattern!r} cannot be listed ({e}); mend the path or its rights."
+        ) from e
+    for metadata in sorted(found, key=lambda m: m.path):
+        if not metadata.path.endswith("/"):  # stores mark folders by such objects
+            mtime_ns = int((metadata.last_updated_in_seconds or 0) * 1e9)
+            yield metadata.path, metadata.size_in_bytes, mtime_ns
+
+
+def _matching_here(pattern: str) -> Iterator[Found]:
+    # Beam's own walk does not follow links to folders, and drops links to nothing unseen.
+    root = glob_root(pattern)
+    below = pattern.removeprefix(root).lstrip("/")
+    matches = re.compile(FileSystem.translate_pattern(os.path.join(root, below))).match
+    depth = None if "**" in below else below.count("/")
+    for found in _walk(root, _above(root), depth):
+        if matches(found[0]):
+            yield found
+
+
+def _above(path: str) -> frozenset[_Identity]:
+    """A folder and those above it: a link to one of them goes round in a circle."""
+    found = set()
+    for way in {os.path.abspath(path), os.path.realpath(path)}:
+        while True:
+            try:
+                status = os.stat(way)
+            except OSError:
+                break
+            found.add((status.st_dev, status.st_ino))
+            if way == os.path.dirname(way):
+                break
+            way = os.path.dirname(way)
+    return frozenset(found)
+
+
+def _walk(path: str, above: frozenset[_Identity], depth: int | None) -> Iterator[Found]:
+    """Files below a folder; `depth` is how many levels of folders are entered, None all."""
+    for entry in _entries(path):
+        if not _is_dir(entry):
+            yield _file(entry)
+        elif entry.name.startswith("."):
+            yield entry.path, Skipped("hidden"), 0
+        elif depth == 0:
+            yield entry.path, Skipped("directory"), 0
+        else:
+            status = os.stat(entry.path)
+            here = (status.st_dev, status.st_ino)
+            if here in above:
+                yield entry.path, Skipped("link_to_a_folder_above"), 0
+            else:
+                yield from _walk(entry.path, above | {here}, None if depth is None else depth - 1)
+
+
+def _file(entry: os.DirEntry[str]) -> Found:
+    """What is not a folder; what cannot be looked at is listed, so that it is quarantined."""
+    try:
+        if entry.is_file():
+            status = entry.stat()
+            return entry.path, status.st_size, status.st_mtime_ns
+    except OSError:  # gone since it was listed, or a link that leads nowhere
+        return entry.path, -1, 0
+    if entry.is_symlink() and not os.path.exists(entry.path):
+        return entry.path, -1, 0
+    return entry.path, Skipped("special_file"), 0
+
+
+def _is_dir(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def _entries(path: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(path) as entries:
-            return sorted((e.name, e.path) for e in entries if e.is_dir() and e.name[0] != ".")
+            return sorted(entries, key=lambda e: e.name)
     except FileNotFoundError:
         raise UserError(
             f"--input {path!r} does not exist; expected a folder, glob or manifest."
@@ -38,66 +161,9 @@ def subfolders(path: str) -> list[tuple[str, str]]:
     except NotADirectoryError:
         raise UserError(
             f"--input {path!r} is a file, not a folder; expected a folder, or a manifest named "
-            ".csv, "
-            ".jsonl or .parquet."
+            ".csv, .jsonl or .parquet."
         ) from None
     except OSError as e:
         raise UserError(
             f"--input {path!r} cannot be listed ({e.strerror}); mend its rights."
         ) from e
-
-
-def files_beside(path: str) -> Iterator[Skipped]:
-    with os.scandir(path) as entries:
-        for entry in entries:
-            if entry.name.startswith("."):
-                yield Skipped("hidden")
-            elif not entry.is_dir():
-                yield Skipped("outside_class_folders")
-
-
-def files_below(path: str) -> Iterator[Found]:
-    """Every file below a folder, ordered by path."""
-    if is_local(path):
-        return _walk(path, frozenset())
-    return files_matching(path.rstrip("/") + "/**")
-
-
-def files_matching(pattern: str) -> Iterator[Found]:
-    """Every file that matches a glob, ordered by path."""
-    try:
-        found = FileSystems.match([pattern])[0].metadata_list
-    except Exception as e:  # every store has errors of its own
-        raise UserError(f"--input {pattern!r} cannot be listed ({e}).") from e
-    for metadata in sorted(found, key=lambda m: m.path):
-        if is_local(metadata.path) and os.path.isdir(metadata.path):
-            yield metadata.path, Skipped("directory"), 0
-        else:
-            mtime_ns = int((metadata.last_updated_in_seconds or 0) * 1e9)
-            yield metadata.path, metadata.size_in_bytes, mtime_ns
-
-
-def _walk(path: str, above: frozenset[tuple[int, int]]) -> Iterator[Found]:
-    try:
-        entries = sorted(os.scandir(path), key=lambda e: e.name)
-    except OSError as e:
-        raise UserError(
-            f"--input: {path!r} cannot be listed ({e.strerror}); mend its rights."
-        ) from e
-    for entry in entries:
-        if entry.is_dir():
-            status = entry.stat()
-            here = (status.st_dev, status.st_ino)
-            if entry.name.startswith("."):
-                yield entry.path, Skipped("hidden"), 0
-            elif here in above:
-                yield entry.path, Skipped("link_to_a_folder_above"), 0
-            else:
-                yield from _walk(entry.path, above | {here})
-        elif entry.is_file():
-            status = entry.stat()
-            yield entry.path, status.st_size, status.st_mtime_ns
-        elif entry.is_symlink():
-            yield entry.path, -1, 0  # broken: listed, so that it is quarantined, not lost
-        else:
-            yield entry.path, Skipped("special_file"), 0

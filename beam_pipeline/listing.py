@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator
@@ -18,11 +19,13 @@ from beam_pipeline.folders import (
     files_below,
     files_beside,
     files_matching,
+    glob_root,
+    is_glob,
     printable,
     subfolders,
 )
 from beam_pipeline.manifest_input import ManifestSchema
-from beam_pipeline.options import InputOptions
+from beam_pipeline.options import InputOptions, label_group
 from beam_pipeline.planning import merge_counts
 from beam_pipeline.reading import is_local
 from beam_pipeline.refs import ImageRef, RefBatch
@@ -32,8 +35,7 @@ SPLIT_FOLDERS = {
     "train", "training", "val", "valid", "validation", "dev", "eval", "evaluation", "test",
     "testing",
 }  # fmt: skip
-_MANIFESTS = (".csv", ".jsonl", ".ndjson", ".parquet")
-_MAGIC = re.compile(r"[*?\[]")
+_MANIFESTS = (".csv", ".jsonl", ".ndjson", ".parquet", ".pq")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,20 +57,32 @@ class Folder:
 
 def input_root(source: InputOptions) -> str:
     """The folder that keys are relative to."""
-    if _MAGIC.search(source.input):
-        return _MAGIC.split(source.input)[0].rpartition("/")[0] or "."
+    if is_glob(source.input):
+        return glob_root(source.input)
     return source.input.rstrip("/") or "/"
 
 
 def layout_of(source: InputOptions) -> str:
-    """The layout asked for, or the one that the input's name tells; `folders` needs a look."""
+    """The layout asked for, or the one that the input's name tells; `folders` needs a look.
+
+    Raises:
+        UserError: A regex for labels was given with a manifest.
+    """
+    if source.layout == "manifest":
+        return source.layout
+    if source.layout == "auto" and source.input.lower().endswith(_MANIFESTS):
+        if not (is_local(source.input) and os.path.isdir(source.input)):
+            if source.label_regex is not None:
+                raise UserError(
+                    f"--label_regex was given, but --input {source.input!r} is a manifest, which "
+                    "has labels in a column; leave it out, or name that by --label_column."
+                )
+            return "manifest"
+    if source.label_regex is not None:
+        return "flat"
     if source.layout != "auto":
         return source.layout
-    if source.input.lower().endswith(_MANIFESTS):
-        return "manifest"
-    if _MAGIC.search(source.input) or source.label_regex:
-        return "flat"
-    return "folders"
+    return "flat" if is_glob(source.input) else "folders"
 
 
 def expand_root(source: InputOptions) -> Iterator[Folder]:
@@ -81,13 +95,12 @@ def expand_root(source: InputOptions) -> Iterator[Folder]:
     if layout == "manifest":
         yield Folder(source.input, kind="manifest")
     elif layout == "flat":
-        if not source.label_regex:
+        if source.label_regex is None:
             raise UserError(
                 f"--input {source.input!r} is a flat folder or glob, so the label must be in the "
-                "file "
-                "name; expected --label_regex, for example '^([a-z]+)\\.' for cat.0.jpg."
+                "file name; expected --label_regex, for example '^([a-z]+)\\.' for cat.0.jpg."
             )
-        yield Folder(source.input, kind="glob" if _MAGIC.search(source.input) else "folder")
+        yield Folder(source.input, kind="glob" if is_glob(source.input) else "folder")
     elif is_local(source.input):
         yield from _class_folders(source, layout)
     else:
@@ -97,9 +110,7 @@ def expand_root(source: InputOptions) -> Iterator[Folder]:
 def _class_folders(source: InputOptions, layout: str) -> Iterator[Folder]:
     top = subfolders(source.input)
     if layout == "folders":
-        by_split = bool(top) and all(name.lower() in SPLIT_FOLDERS for name, _ in top)
-        by_split = by_split and any(subfolders(path) for _, path in top)
-        layout = "split_folders" if by_split else "class_folders"
+        layout = _layout_by_look(source.input, top)
     beside = [Folder(source.input, kind="outside")]
     if layout == "class_folders":
         found = [Folder(path, label=printable(name)) for name, path in top]
@@ -113,11 +124,27 @@ def _class_folders(source: InputOptions, layout: str) -> Iterator[Folder]:
     if not found:
         raise UserError(
             f"--input {source.input!r} has no class folder; expected ROOT/<class>/*.jpg, a "
-            "manifest "
-            "(.csv, .jsonl, .parquet), or --label_regex for labels in file names."
+            "manifest (.csv, .jsonl, .parquet), or --label_regex for labels in file names."
         )
     yield from found
     yield from beside
+
+
+def _layout_by_look(path: str, top: list[tuple[str, str]]) -> str:
+    """Tells splits from classes by the names of the folders, if they can be told."""
+    splits = [name for name, _ in top if name.lower() in SPLIT_FOLDERS]
+    if not splits:
+        return "class_folders"
+    nested = any(subfolders(below) for name, below in top if name in splits)
+    if len(splits) == len(top) and nested:
+        return "split_folders"
+    if len(splits) < len(top) and not nested:
+        return "class_folders"  # a class may be called train
+    raise UserError(
+        f"--input {path!r} has the folder {splits[0]!r}, which may be a split or a class; say "
+        "--layout split_folders for ROOT/<split>/<class>/*.jpg, or --layout class_folders for "
+        "ROOT/<class>/*.jpg."
+    )
 
 
 def list_folder(
@@ -163,34 +190,41 @@ def _image_refs(folder: Folder, source: InputOptions) -> Iterator[ImageRef | Ski
             yield Skipped("not_an_image_name")
         else:
             key = printable(path[prefix:])
-            label, split, group = _labels(folder, regex, name, key)
+            label, split, group = _labels(folder, source, regex, name, key)
             yield ImageRef(key, path, label, split, group, size_bytes, mtime_ns)
 
 
 def _labels(
-    folder: Folder, regex: re.Pattern[str] | None, name: str, key: str
+    folder: Folder, source: InputOptions, regex: re.Pattern[str] | None, name: str, key: str
 ) -> tuple[str, str | None, str | None]:
     if folder.label is not None:
         return folder.label, folder.split, None
-    if regex is None:  # a store's listing: the class is the first component of the key
-        parts = key.split("/")
-        if len(parts) == 1:
-            raise UserError(
-                f"--input has {key!r} outside any class folder; expected ROOT/<class>/*.jpg or "
-                "--label_regex."
-            )
-        if parts[0].lower() in SPLIT_FOLDERS and len(parts) > 2:
-            return parts[1], parts[0], None
-        return parts[0], None, None
+    if regex is None:
+        return (*_labels_by_key(source.layout, key), None)
     found = regex.search(printable(name))
-    named = found.groupdict() if found else {}
-    label = named.get("label") or (found.group(1) if found else None)
-    if not label:
+    group = label_group(regex)
+    label = found.group(group) if found and group is not None else None
+    if found is None or not label:
         raise UserError(
             f"--label_regex {regex.pattern!r} does not match the file name {name!r}; mend the "
             "expression or take the file out."
         )
-    return label, named.get("split"), named.get("group")
+    named = found.groupdict()
+    top = key.split("/")[0]
+    by_folder = source.layout != "flat" and top != key and top.lower() in SPLIT_FOLDERS
+    return label, named.get("split") or (top if by_folder else None), named.get("group")
+
+
+def _labels_by_key(layout: str, key: str) -> tuple[str, str | None]:
+    """Label and split by the folders of a key: a store has files, but no folders to look at."""
+    parts = key.split("/")
+    by_split = parts[0].lower() in SPLIT_FOLDERS if layout == "auto" else layout == "split_folders"
+    if len(parts) < (3 if by_split else 2):
+        raise UserError(
+            f"--input has {key!r} outside any class folder; expected ROOT/<class>/*.jpg, "
+            "ROOT/<split>/<class>/*.jpg (--layout tells which), or --label_regex."
+        )
+    return (parts[1], parts[0]) if by_split else (parts[0], None)
 
 
 def duplicate_checks(batch: RefBatch) -> Iterator[tuple[int, list[tuple[str, str]]]]:
@@ -212,8 +246,7 @@ def refuse_duplicates(bucket: int, found: Iterable[list[tuple[str, str]]]) -> It
                 first, second = sorted((seen[key], uri))
                 raise UserError(
                     f"--input has the key {key!r} twice, for {first!r} and {second!r}; expected "
-                    "unique keys: "
-                    "name a unique column by --key_column or remove one row."
+                    "unique keys: name a unique column by --key_column or remove one row."
                 )
             seen[key] = uri
     yield from ()

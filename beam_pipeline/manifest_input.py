@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import itertools
-import json
 import os
+import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from apache_beam.io.filesystems import FileSystems
-
 from beam_pipeline.errors import UserError
 from beam_pipeline.manifest import RECORD_FEATURES
-from beam_pipeline.options import ColumnSpec, InputOptions
+from beam_pipeline.manifest_cells import convert, infer, of_arrow, shown, wrong_cell
+from beam_pipeline.manifest_rows import is_parquet, parquet_schema, read_rows
+from beam_pipeline.options import ColumnSpec, InputOptions, is_split_name
 from beam_pipeline.reading import is_local
+from beam_pipeline.record import BOX_FEATURES, OBJECT_PREFIX
 from beam_pipeline.refs import ImageRef
 
 # Rows looked at to tell the type of a column that was not declared.
 INFERENCE_ROWS = 1000
+# Boxes may reach a little out of the picture; farther out they were given in pixels.
+_BOX_MARGIN = 1.0
 
 _IMAGE_NAMES = ("image", "path", "uri", "file", "filename", "image_path", "image_uri")
 _LABEL_NAMES = ("label", "class", "category")
@@ -37,94 +39,123 @@ class ManifestSchema:
     group: str | None
     columns: tuple[ColumnSpec, ...]
 
+    @property
+    def names(self) -> list[str]:
+        """The columns that are read."""
+        roles = (self.image, self.label, self.key, self.split, self.group)
+        return list(dict.fromkeys([*filter(None, roles), *(c.name for c in self.columns)]))
+
 
 def read_schema(source: InputOptions) -> ManifestSchema:
     """Finds the columns' roles and types from the options, the header and the first rows.
 
     Raises:
-        UserError: A column is missing, named twice, or has the name of a record feature.
+        UserError: A column is missing, named twice, has the name of a record feature, or a
+            type that boxes cannot have.
     """
-    head = list(itertools.islice(_rows(source.input), INFERENCE_ROWS))
-    if not head:
-        raise UserError(
-            f"--input {source.input!r} has no row; expected a header and one row per image."
-        )
-    names = list(dict.fromkeys(name for _, row in head for name in row))
-
-    def role(flag: str, given: str | None, known: Sequence[str], needed: bool) -> str | None:
-        if given is not None and given not in names:
+    types: dict[str, Any] | None = None
+    head: list[dict[str, Any]] = []
+    if is_parquet(source.input):
+        schema = parquet_schema(source.input)
+        types = dict(zip(schema.names, schema.types, strict=True))
+        names = list(schema.names)
+    else:
+        head = [row for _, row in itertools.islice(read_rows(source.input), INFERENCE_ROWS)]
+        names = list(dict.fromkeys(name for row in head for name in row))
+        if not head:
             raise UserError(
-                f"{flag} received {given!r}, but {source.input!r} has the columns "
-                f"{', '.join(names)}."
+                f"--input {source.input!r} has no row; expected a header and one row per image."
             )
-        found = given or next((name for name in known if name in names), None)
-        if found is None and needed:
-            raise UserError(
-                f"--input {source.input!r} has no {flag[2:].removesuffix('_column')} column among "
-                f"{', '.join(names)}; expected one named {' or '.join(known[:2])}, or {flag}."
-            )
-        return found
-
-    image = role("--image_column", source.image_column, _IMAGE_NAMES, True)
-    label = role("--label_column", source.label_column, _LABEL_NAMES, True)
-    key = role("--key_column", source.key_column, _KEY_NAMES, False)
-    split = role("--split_column", source.split_column, ("split",), False)
-    group = role("--group_column", source.group_column, (), False)
-    taken = {image, label, key, split, group}
+    image = _role(source, names, "--image_column", source.image_column, _IMAGE_NAMES)
+    label = _role(source, names, "--label_column", source.label_column, _LABEL_NAMES)
+    key = _optional_role(source, names, "--key_column", source.key_column, _KEY_NAMES)
+    split = _optional_role(source, names, "--split_column", source.split_column, ("split",))
+    group = _optional_role(source, names, "--group_column", source.group_column, ())
     columns = source.columns
     if columns is None:
-        rest = [name for name in names if name not in taken]
-        columns = tuple(_inferred(name, [row.get(name) for _, row in head]) for name in rest)
+        taken = {image, label, key, split, group}
+        columns = tuple(
+            _of_boxes(
+                infer(name, [row.get(name) for row in head])
+                if types is None
+                else of_arrow(name, types[name])
+            )
+            for name in names
+            if name not in taken
+        )
+    _check_columns(source, names, columns)
+    return ManifestSchema(image, label, key, split, group, columns)
+
+
+def _optional_role(
+    source: InputOptions, names: Sequence[str], flag: str, given: str | None, known: Sequence[str]
+) -> str | None:
+    if given is not None and given not in names:
+        raise UserError(
+            f"{flag} received {given!r}, but {source.input!r} has the columns {_listed(names)}."
+        )
+    return given or next((name for name in known if name in names), None)
+
+
+def _role(
+    source: InputOptions, names: Sequence[str], flag: str, given: str | None, known: Sequence[str]
+) -> str:
+    found = _optional_role(source, names, flag, given, known)
+    if found is None:
+        raise UserError(
+            f"--input {source.input!r} has no {flag[2:].removesuffix('_column')} column among "
+            f"{_listed(names)}; expected one named {' or '.join(known[:2])}, or {flag}."
+        )
+    return found
+
+
+def _listed(names: Sequence[str]) -> str:
+    # Quoted, so that a space before a name is seen.
+    return ", ".join(repr(name) for name in names) or "none"
+
+
+def _of_boxes(column: ColumnSpec) -> ColumnSpec:
+    """What is inferred is what boxes need: their number differs from image to image."""
+    if not column.name.startswith(OBJECT_PREFIX):
+        return column
+    kind = "float" if column.name in BOX_FEATURES else column.kind
+    return dataclasses.replace(column, kind=kind, shape=None)
+
+
+def _check_columns(
+    source: InputOptions, names: Sequence[str], columns: Sequence[ColumnSpec]
+) -> None:
     for column in columns:
         if column.name not in names:
             raise UserError(
-                f"--columns received {column.name!r}, but {source.input!r} has {', '.join(names)}."
+                f"--columns received {column.name!r}, but {source.input!r} has the columns "
+                f"{_listed(names)}."
             )
         if column.name in RECORD_FEATURES:
             raise UserError(
                 f"--input {source.input!r} has a column {column.name!r}, a name that records use "
                 "themselves; rename the column."
             )
-    return ManifestSchema(str(image), str(label), key, split, group, columns)
-
-
-def _inferred(name: str, cells: Sequence[Any]) -> ColumnSpec:
-    """The narrowest of int, float, string that fits; lists are of variable length."""
-    given = [cell for cell in map(_from_text, cells) if cell is not None]
-    lists = [cell for cell in given if isinstance(cell, list)]
-    flat = [v for cell in given for v in (cell if isinstance(cell, list) else [cell])]
-    if flat and all(type(v) is int for v in flat):
-        kind = "int"
-    elif flat and all(type(v) in (int, float) for v in flat):
-        kind = "float"
-    else:
-        kind = "string"
-    return ColumnSpec(name, kind, None if lists and len(lists) == len(given) else ())
-
-
-def _from_text(cell: Any) -> Any:
-    """What the text of a CSV cell stands for; other values as they are."""
-    if not isinstance(cell, str):
-        return cell
-    if cell == "":
-        return None
-    if cell[0] == "[":
-        try:
-            return json.loads(cell)
-        except ValueError:
-            return cell
-    for kind in (int, float):
-        try:
-            return kind(cell)
-        except ValueError:
-            continue
-    return cell
+        if column != _of_boxes(column) or column.name in BOX_FEATURES and column.scale != "none":
+            kind = _of_boxes(column).kind
+            raise UserError(
+                f"--columns received another type for {column.name!r}; expected "
+                f"{column.name}:{kind}[], one value per box."
+            )
+    sides = [column.name for column in columns if column.name in BOX_FEATURES]
+    absent = [name for name in BOX_FEATURES if name not in sides]
+    if sides and absent:
+        raise UserError(
+            f"--input {source.input!r} gives {sides[0]!r} without {absent[0]!r}; expected all of "
+            f"{', '.join(BOX_FEATURES)}, or none."
+        )
 
 
 def read_refs(path: str, schema: ManifestSchema | None) -> Iterator[ImageRef]:
     """The references of a manifest, in its order.
 
-    Relative image paths are relative to the manifest's folder.
+    Relative image paths are relative to the manifest's folder. An empty split or group
+    is none: the image is drawn by its key.
 
     Raises:
         UserError: A row lacks its image or label, or holds a value of the wrong type; the
@@ -133,21 +164,33 @@ def read_refs(path: str, schema: ManifestSchema | None) -> Iterator[ImageRef]:
     if schema is None:
         raise ValueError("a manifest input needs its schema")
     folder = path.rpartition("/")[0]
-    for where, row in _rows(path):
-        image = _text(path, where, row, schema.image)
-        uri = image if not is_local(image) or os.path.isabs(image) else os.path.join(folder, image)
+    sides = [c.name for c in schema.columns if c.name in BOX_FEATURES]
+    for row_name, row in read_rows(path, schema.names):
+        where = f"{path} {row_name}"
+        image = _text(where, row, schema.image)
+        uri = _uri(folder, image)
         size_bytes, mtime_ns = _stat(uri)
+        columns = {c.name: _value(where, row, c) for c in schema.columns}
+        if sides:
+            _check_boxes(where, {side: columns[side] for side in sides})
         yield ImageRef(
-            key=_text(path, where, row, schema.key) if schema.key else image,
+            key=_text(where, row, schema.key) if schema.key else image,
             uri=uri,
-            label=_text(path, where, row, schema.label),
-            split=_text(path, where, row, schema.split) if schema.split else None,
-            group=_text(path, where, row, schema.group) if schema.group else None,
+            label=_text(where, row, schema.label),
+            split=_split(where, row, schema.split),
+            group=_optional_text(where, row, schema.group),
             size_bytes=size_bytes,
             mtime_ns=mtime_ns,
-            columns={c.name: _value(path, where, c, row.get(c.name)) for c in schema.columns}
-            or None,
+            columns=columns or None,
         )
+
+
+def _uri(folder: str, image: str) -> str:
+    if image.startswith("file:///"):  # Beam has no file system of that name
+        return urllib.parse.unquote(image.removeprefix("file://"))
+    if not is_local(image) or os.path.isabs(image):
+        return image
+    return os.path.join(folder, image)
 
 
 def _stat(uri: str) -> tuple[int, int]:
@@ -155,132 +198,73 @@ def _stat(uri: str) -> tuple[int, int]:
         return -1, 0
     try:
         status = os.stat(uri)
-    except OSError:
+    except (OSError, ValueError):
         return -1, 0  # the reader finds out why, and quarantines it
     return status.st_size, status.st_mtime_ns
 
 
-def _text(path: str, where: str, row: Mapping[str, Any], column: str) -> str:
-    value = row.get(column)
-    if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
+def _text(where: str, row: Mapping[str, Any], column: str) -> str:
+    text = _optional_text(where, row, column)
+    if text is None:
         raise UserError(
-            f"{path} {where} has {value!r} in column {column!r}; expected text that is not empty."
+            f"{where} has {shown(row.get(column))} in column {column!r}; expected text that is "
+            "not empty: mend the row."
         )
-    return str(value)
+    return text
 
 
-_KINDS: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "string": (str,)}
-
-
-def _value(path: str, where: str, column: ColumnSpec, cell: Any) -> Any:
-    """A cell as its column's type: a scalar, or a list."""
-
-    def wrong() -> UserError:
-        expected = column.kind + (
-            "" if column.shape == () else f" x {column.shape or 'any number'}"
-        )
-        return UserError(
-            f"{path} {where} has {cell!r} in column {column.name!r}; expected {expected}: mend the "
-            "row "
-            "or declare the column by --columns."
-        )
-
-    value = cell
-    if isinstance(cell, str) and (column.kind != "string" or column.shape != ()):
-        value = _from_text(cell)
-        if column.shape != () and isinstance(value, str):
-            value = [_from_text(part) for part in value.split()]
-    if column.shape == ():
-        values = [value]
-    else:
-        values = (
-            list(value) if isinstance(value, (list, tuple)) else [] if value is None else [value]
-        )
-    kinds = _KINDS[column.kind]
-    if any(isinstance(v, bool) or not isinstance(v, kinds) for v in values):
-        raise wrong()
-    if column.shape is not None and len(values) != (column.shape[0] if column.shape else 1):
-        raise wrong()
-    if column.kind == "int" and any(not -(2**63) <= v < 2**63 for v in values):
-        raise wrong()
-    if column.kind == "float":
-        values = [float(v) for v in values]
-    return values[0] if column.shape == () else values
-
-
-def _rows(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(where the row is, its cells by column name)."""
-    lower = path.lower()
-    if lower.endswith(".parquet"):
-        return _parquet_rows(path)
-    if lower.endswith((".jsonl", ".ndjson")):
-        return _json_rows(path)
-    return _csv_rows(path)
-
-
-def _lines(path: str) -> Iterator[str]:
+def _optional_text(where: str, row: Mapping[str, Any], column: str | None) -> str | None:
+    """The text or whole number of a cell; None if it is empty."""
+    value = row.get(column) if column is not None else None
+    if value is None or value == "":
+        return None
     try:
-        if is_local(path):
-            with open(path, encoding="utf-8-sig", newline="") as file:
-                yield from file
-        else:
-            with FileSystems.open(path) as file:
-                for number, line in enumerate(file):
-                    yield line.decode("utf-8-sig" if number == 0 else "utf-8")
-    except UnicodeDecodeError as e:
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise ValueError("no text")
+        text = str(value)
+        text.encode()  # a lone surrogate is no text either
+    except ValueError as e:
         raise UserError(
-            f"--input {path!r} is not UTF-8 text ({e.reason}); save it as UTF-8."
+            f"{where} has {shown(value)} in column {column!r}; expected text: mend the row."
         ) from e
-    except OSError as e:
-        raise UserError(f"--input {path!r} cannot be read ({e.strerror or e}).") from e
+    return text
 
 
-def _csv_rows(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    reader = csv.reader(_lines(path), strict=True)
+def _split(where: str, row: Mapping[str, Any], column: str | None) -> str | None:
+    split = _optional_text(where, row, column)
+    if split is not None and not is_split_name(split):
+        raise UserError(
+            f"{where} has {shown(split)} in column {column!r}; expected the name of a split, in "
+            "letters, digits and underscores: mend the row."
+        )
+    return split
+
+
+def _value(where: str, row: Mapping[str, Any], column: ColumnSpec) -> Any:
+    if column.name not in row and column.shape is not None:
+        raise UserError(
+            f"{where} has no column {column.name!r}; expected it in every row: mend the row, or "
+            "leave the column out by --columns."
+        )
+    cell = row.get(column.name)
     try:
-        header = next(reader, [])
-        twice = [name for name in header if header.count(name) > 1]
-        if twice:
-            raise UserError(f"{path} line 1 names the column {twice[0]!r} twice; rename one.")
-        for cells in reader:
-            if not cells:
-                continue
-            if len(cells) != len(header):
-                raise UserError(
-                    f"{path} line {reader.line_num} has {len(cells)} cells; expected {len(header)} "
-                    "as in "
-                    "its header."
-                )
-            yield f"line {reader.line_num}", dict(zip(header, cells, strict=True))
-    except csv.Error as e:
-        raise UserError(f"{path} line {reader.line_num} is not CSV ({e}); mend its quotes.") from e
+        return convert(column, cell)
+    except ValueError as e:
+        raise wrong_cell(where, column, cell) from e
 
 
-def _json_rows(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, line in enumerate(_lines(path), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as e:
-            raise UserError(f"{path} line {number} is not JSON ({e}).") from e
-        if not isinstance(row, dict):
+def _check_boxes(where: str, sides: Mapping[str, Sequence[float]]) -> None:
+    lengths = {name: len(values) for name, values in sides.items()}
+    if len(set(lengths.values())) > 1:
+        counts = ", ".join(f"{name} {count}" for name, count in lengths.items())
+        raise UserError(
+            f"{where} has boxes with sides of different number ({counts}); expected one value of "
+            "each per box: mend the row."
+        )
+    for name, values in sides.items():
+        bad = [v for v in values if not -_BOX_MARGIN <= v <= 1 + _BOX_MARGIN]
+        if bad:
             raise UserError(
-                f"{path} line {number} is not a JSON object; expected {{column: value}}."
+                f"{where} has {bad[0]:g} in column {name!r}; expected 0 to 1, relative to the "
+                "picture: divide pixels by its width or height."
             )
-        yield f"line {number}", row
-
-
-def _parquet_rows(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        with FileSystems.open(path) as file:
-            number = 0
-            for batch in parquet.ParquetFile(file).iter_batches(INFERENCE_ROWS):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"row {number}", row
-    except (OSError, pa.ArrowException) as e:
-        raise UserError(f"--input {path!r} cannot be read as Parquet ({e}).") from e

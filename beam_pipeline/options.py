@@ -19,7 +19,23 @@ SHARD_BY = ("balanced", "class")
 COLUMN_KINDS = ("int", "float", "string")
 SCALINGS = ("none", "zscore", "minmax")
 
+# File names have five digits for it.
+MAX_SHARDS = 99_999
+
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_]+")
+
+
+def is_split_name(name: str) -> bool:
+    """Whether `name` can name a split: it becomes part of file names."""
+    return _SPLIT_NAME.fullmatch(name) is not None
+
+
+def label_group(regex: re.Pattern[str]) -> str | int | None:
+    """The group of --label_regex that captures the label: `label`, else the first other one."""
+    if "label" in regex.groupindex:
+        return "label"
+    taken = {regex.groupindex.get("split"), regex.groupindex.get("group")}
+    return next((i for i in range(1, regex.groups + 1) if i not in taken), None)
 
 
 def _choice(flag: str, received: object, expected: tuple[str, ...]) -> None:
@@ -114,6 +130,11 @@ class ColumnSpec:
     scale: str = "none"
 
     def __post_init__(self) -> None:
+        if self.shape is not None and self.shape != () and self.shape[0] < 1:
+            raise UserError(
+                f"--columns {self.name} received the length {self.shape[0]}; expected at least 1, "
+                "or [] for a variable length."
+            )
         _choice(f"--columns {self.name}", self.kind, COLUMN_KINDS)
         _choice(f"--columns {self.name}", self.scale, SCALINGS)
         if self.scale != "none" and self.kind != "float":
@@ -144,16 +165,21 @@ class InputOptions:
         _choice("--layout", self.layout, LAYOUTS)
         if self.label_regex is not None:
             try:
-                groups = re.compile(self.label_regex).groups
+                regex = re.compile(self.label_regex)
             except re.error as e:
                 raise UserError(
                     f"--label_regex received {self.label_regex!r}, which is no regular expression "
                     f"({e})."
                 ) from e
-            if groups < 1:
+            if label_group(regex) is None:
                 raise UserError(
                     f"--label_regex received {self.label_regex!r}; expected a group that captures "
                     "the label, for example '^([a-z]+)\\.'."
+                )
+            if self.layout in ("class_folders", "manifest"):
+                raise UserError(
+                    f"--label_regex was given with --layout {self.layout}, which has labels of "
+                    "its own; leave one of them out."
                 )
 
 
@@ -188,7 +214,7 @@ class PlanOptions:
     def __post_init__(self) -> None:
         _choice("--shard_by", self.shard_by, SHARD_BY)
         for name, fraction in self.splits.items():
-            if not _SPLIT_NAME.fullmatch(name):
+            if not is_split_name(name):
                 raise UserError(
                     f"--splits received the name {name!r}; expected letters, digits and "
                     "underscores."
@@ -201,12 +227,12 @@ class PlanOptions:
         if abs(sum(self.splits.values()) - 1) > 1e-9:
             raise UserError(
                 f"--splits received fractions that sum to {sum(self.splits.values()):g}; expected "
-                "1, "
-                "for example train=0.9,validation=0.1."
+                "1, for example train=0.9,validation=0.1."
             )
         for name, count in self.num_shards.items():
-            if not 1 <= count <= 99_999:
-                raise UserError(f"--num_shards received {name}={count}; expected 1 to 99999.")
+            if not 1 <= count <= MAX_SHARDS:
+                given = str(count) if name == "*" else f"{name}={count}"
+                raise UserError(f"--num_shards received {given}; expected 1 to {MAX_SHARDS}.")
         if not self.shard_mb > 0:
             raise UserError(f"--shard_mb received {self.shard_mb}; expected more than 0 MB.")
         if self.class_names is not None and len(set(self.class_names)) != len(self.class_names):

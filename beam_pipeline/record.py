@@ -19,9 +19,9 @@ BYTES_EDGES = [0, *(1000 * 2**i for i in range(14))]
 # Every how manieth record of a shard counts towards the mean and deviation of pixels.
 PIXEL_SAMPLE = 16
 
-_BOX = "image/object/bbox/"
-_SIDES = ("xmin", "xmax", "ymin", "ymax")
-_OBJECT = "image/object/"
+# Columns below this name hold one entry per box.
+OBJECT_PREFIX = "image/object/"
+BOX_FEATURES = tuple(f"{OBJECT_PREFIX}bbox/{side}" for side in ("xmin", "xmax", "ymin", "ymax"))
 
 
 @dataclasses.dataclass
@@ -137,13 +137,13 @@ def _follow_picture(columns: Mapping[str, Any], encoded: EncodedImage) -> dict[s
     All columns below `image/object/` with one entry per box lose the same entries.
     """
     moved = dict(columns)
-    if not all(_BOX + side in columns for side in _SIDES):
+    if not all(name in columns for name in BOX_FEATURES):
         return moved
-    boxes = list(zip(*(columns[_BOX + side] for side in _SIDES), strict=False))
+    boxes = list(zip(*(columns[name] for name in BOX_FEATURES), strict=False))
     kept = map_boxes(boxes, encoded.placement)
     for name, values in columns.items():
-        if name.startswith(_OBJECT) and len(values) == len(boxes):
+        if name.startswith(OBJECT_PREFIX) and len(values) == len(boxes):
             moved[name] = [values[i] for i, _ in kept]
-    for place, side in enumerate(_SIDES):
-        moved[_BOX + side] = [float(box[place]) for _, box in kept]
+    for place, name in enumerate(BOX_FEATURES):
+        moved[name] = [float(box[place]) for _, box in kept]
     return moved

@@ -9,7 +9,6 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.coders import BytesCoder
 from apache_beam.io.filesystem import CompressionTypes
-from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline import local_pool
 from beam_pipeline.options import ImageOptions
@@ -129,7 +128,7 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         framing = (coder, file_name_suffix, num_shards, shard_name_template, compression_type)
         super().__init__(file_path_prefix, *framing)
         self._sink = BalancedSink(file_path_prefix, *framing)
-        output = FileSystems.split(file_path_prefix)[0]
+        output = file_path_prefix.rpartition("/")[0]
         self.spec = WriteSpec(output, staging, image, versions, self._sink)
         self._after = tuple(beam.pvalue.AsIter(collection) for collection in after)
 

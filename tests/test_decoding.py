@@ -186,7 +186,7 @@ def test_real_pictures_of_all_orientations_come_out_alike(exif_orientation, name
 
 
 @pytest.mark.parametrize("name", ["Landscape_6", "Portrait_1"])
-@pytest.mark.parametrize("size", [64, 200])
+@pytest.mark.parametrize("size", [64, 104, 200])
 def test_a_shrunk_decode_looks_like_a_full_one(exif_orientation, name, size):
     data = (exif_orientation / f"{name}.jpg").read_bytes()
     options = ImageOptions(size, size, resize_mode="crop", quality=100, subsampling="4:4:4")
@@ -197,3 +197,21 @@ def test_a_shrunk_decode_looks_like_a_full_one(exif_orientation, name, size):
         whole = opened(encode_image(saved(stored, "PNG", exif=exif, compress_level=0), options))
     error = ImageStat.Stat(ImageChops.difference(fast, whole)).rms
     assert max(error) < 2.5  # 40 dB
+
+
+def test_a_slight_shrink_decodes_the_whole_picture():
+    data = saved(scene(400, 300), quality=95)
+    with Image.open(io.BytesIO(data)) as stored:
+        same = saved(stored, "PNG")
+    options = ImageOptions(100, 100)  # Half would leave 1.5 decoded pixels for each.
+    assert encode_image(data, options).data == encode_image(same, options).data
+
+
+def test_nearest_keeps_values_that_a_shrunk_decode_would_mix():
+    stripes = Image.new("L", (512, 512))
+    for x in range(0, 512, 2):
+        stripes.paste(255, (x, 0, x + 1, 512))
+    data = saved(stripes, quality=100)
+    made = opened(encode_image(data, ImageOptions(16, 16, filter="nearest", colorspace="grey")))
+    histogram = made.histogram()
+    assert sum(histogram[:30] + histogram[226:]) == 16 * 16

@@ -11,8 +11,8 @@ import sys
 from typing import Any
 
 import pytest
-from trainer_data import edit_manifest, make_data_set, write_manifest
 
+from tests.trainer_data import edit_manifest, make_data_set, write_manifest
 from trainer.__main__ import main, parse_config
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

@@ -6,8 +6,8 @@ import pathlib
 from typing import Any
 
 import pytest
-from trainer_data import edit_manifest, write_manifest
 
+from tests.trainer_data import edit_manifest, write_manifest
 from trainer.config import TrainConfig
 from trainer.errors import UserError
 from trainer.inputs import open_inputs

@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import json
 import pathlib
+from typing import Any
 
 import numpy as np
 import pytest
-from trainer_data import make_data_set
 
+from tests.trainer_data import make_data_set
 from trainer.errors import UserError
 from trainer.manifest import ImageSpec, load_manifest
 
@@ -76,7 +77,7 @@ def test_an_architecture_sees_pixels_of_unit_scale(name: str) -> None:
     assert 0.3 < float(np.std(entering(before(pixels)))) < 4
 
 
-def _input_of(network: keras.Model) -> object:
+def _input_of(network: Any) -> Any:
     """The tensor the architecture inside `network` is called with."""
     names = [layer.name for layer in network.layers]
     last = "undo_rescaling" if "undo_rescaling" in names else "normalise"

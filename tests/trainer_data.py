@@ -118,7 +118,7 @@ def _example(tf: Any, key: str, label: int, image: Image.Image) -> bytes:
             return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
         return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
 
-    features = {
+    features: dict[str, bytes | int] = {
         "image/encoded": out.getvalue(),
         "image/class/label": label,
         "image/filename": key.encode(),

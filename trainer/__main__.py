@@ -16,6 +16,77 @@ from trainer.errors import UserError
 from trainer.inputs import open_inputs
 from trainer.outputs import prepare_output
 
+_FLAGS: dict[str, dict[str, Any]] = {
+    "--data": {
+        "required": True,
+        "metavar": "DIR",
+        "help": "data set to train on: a folder with manifest.json, as python -m beam_pipeline "
+        "writes it",
+    },
+    "--model": {
+        "default": "cnn",
+        "metavar": "NAME",
+        "help": "cnn (four convolutions), or any architecture of keras.applications, "
+        "untrained, for example MobileNetV2 (default: cnn)",
+    },
+    "--epochs": {
+        "type": int,
+        "default": 5,
+        "metavar": "N",
+        "help": "passes over the training split (default: 5)",
+    },
+    "--batch_size": {
+        "type": int,
+        "default": 32,
+        "metavar": "N",
+        "help": "global batch: images per step, over all replicas together (default: 32)",
+    },
+    "--learning_rate": {
+        "type": float,
+        "default": 1e-3,
+        "metavar": "X",
+        "help": "of Adam, constant (default: 0.001)",
+    },
+    "--replicas": {
+        "type": int,
+        "metavar": "N",
+        "help": "devices that share each batch: GPUs, or logical CPU devices where there are "
+        "none (default: all GPUs, else 1)",
+    },
+    "--seed": {
+        "type": int,
+        "default": 0,
+        "metavar": "N",
+        "help": "of the initial weights and of the order of the records, 0 to 2^31-1 (default: 0)",
+    },
+    "--image_size": {
+        "metavar": "PX",
+        "help": "side of the pictures the model sees, in pixels, or HEIGHTxWIDTH; pictures of "
+        "another size are cropped to its aspect around their centre and resized, sides and "
+        "values rounded to the nearest integer (default: the data set's own size)",
+    },
+    "--train_split": {
+        "metavar": "NAME",
+        "help": "split to train on (default: train or training)",
+    },
+    "--validation_split": {
+        "metavar": "NAME",
+        "help": "split to validate on after every epoch, or none (default: validation, val, "
+        "valid or test, where there is one)",
+    },
+    "--output": {
+        "metavar": "DIR",
+        "help": "local folder for model.keras and metrics.jsonl; those of an earlier run are "
+        "replaced (default: DATA-model; trained for remote data)",
+    },
+}
+
+_EPILOG = (
+    "metrics.jsonl gets one object per epoch: epoch (from 1), loss, accuracy, val_loss, "
+    "val_accuracy, images_per_second. An epoch is as many full batches as fit into one pass; the "
+    "records left over open the next epoch. Validation counts every picture exactly once."
+)
+
 
 class _Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one sentence."""
@@ -29,37 +100,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m trainer", description=__doc__, allow_abbrev=False, epilog=_EPILOG
     )
-    add = parser.add_argument
-    add("--data", required=True, metavar="DIR", help="data set to train on: a folder with "
-        "manifest.json, as python -m beam_pipeline writes it")  # fmt: skip
-    add("--model", default="cnn", metavar="NAME", help="cnn (four convolutions), or any "
-        "architecture of keras.applications, untrained, for example MobileNetV2 (default: cnn)")  # fmt: skip
-    add("--epochs", type=int, default=5, metavar="N",
-        help="passes over the training split (default: 5)")  # fmt: skip
-    add("--batch_size", type=int, default=32, metavar="N", help="global batch: images per step, "
-        "over all replicas together (default: 32)")  # fmt: skip
-    add("--learning_rate", type=float, default=1e-3, metavar="X",
-        help="of Adam, constant (default: 0.001)")  # fmt: skip
-    add("--replicas", type=int, metavar="N", help="devices that share each batch: GPUs, or "
-        "logical CPU devices where there are none (default: all GPUs, else 1)")  # fmt: skip
-    add("--seed", type=int, default=0, metavar="N", help="of the initial weights and of the "
-        "order of the records (default: 0)")  # fmt: skip
-    add("--image_size", metavar="PX", help="side of the pictures the model sees, in pixels, or "
-        "HEIGHTxWIDTH; pictures of another size lose what does not fit the aspect, equally on "
-        "both sides, and are resized (default: the data set's own)")  # fmt: skip
-    add("--train_split", metavar="NAME", help="split to train on (default: train or training)")
-    add("--validation_split", metavar="NAME", help="split to validate on after every epoch, "
-        "or none (default: validation, val, valid or test, where there is one)")  # fmt: skip
-    add("--output", metavar="DIR", help="local folder for model.keras and metrics.jsonl; those of "
-        "an earlier run are replaced (default: DATA-model; trained for remote data)")  # fmt: skip
+    for flag, options in _FLAGS.items():
+        parser.add_argument(flag, **options)
     return parser
-
-
-_EPILOG = (
-    "metrics.jsonl gets one object per epoch: epoch (from 1), loss, accuracy, val_loss, "
-    "val_accuracy, images_per_second. An epoch is as many full batches as fit into one pass; the "
-    "records left over open the next epoch. Validation counts every picture exactly once."
-)
 
 
 def parse_config(argv: Sequence[str] | None) -> TrainConfig:
@@ -68,11 +111,9 @@ def parse_config(argv: Sequence[str] | None) -> TrainConfig:
     Raises:
         UserError: A flag is unknown, or has a value it does not take.
     """
-    parser = make_parser()
-    known, unknown = parser.parse_known_args(argv)
+    known, unknown = make_parser().parse_known_args(argv)
     if unknown:
-        flags = [flag for action in parser._actions for flag in action.option_strings]
-        near = difflib.get_close_matches(unknown[0].split("=")[0], flags, n=1)
+        near = difflib.get_close_matches(unknown[0].split("=")[0], _FLAGS, n=1)
         hint = f"did you mean {near[0]}? All are in --help" if near else "see --help"
         raise UserError(f"Received {unknown[0]!r}, which is no flag of the trainer; {hint}.")
     values: dict[str, Any] = vars(known)

@@ -149,8 +149,7 @@ def evaluation_batches(
 
 
 def _paths(split: Split) -> list[str]:
-    # A shard without records may be a file of zero bytes, which is no gzip.
-    return [shard.path for shard in split.shards if shard.num_records]
+    return [shard.path for shard in split.shards]
 
 
 def _shuffle_records(split: Split) -> int:

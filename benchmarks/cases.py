@@ -1,0 +1,238 @@
+"""The benchmarks: what runs, side by side, and what is made of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import pathlib
+import re
+from collections.abc import Callable, Mapping
+
+from benchmarks import inputs
+from benchmarks.measure import BenchmarkError, Usage, remove, run_module
+from benchmarks.outcome import Figure, Outcome, medians
+
+Side = Callable[[], Usage]
+
+SHARDS = 64
+GB = 1e9
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How large everything is.
+
+    Attributes:
+        work: Folder for inputs (kept) and outputs (removed).
+        sources: The photos that are repeated.
+        images: Of a build.
+        memory_images: Of the smaller and the larger build whose memory is compared.
+        listed, folders: Files that are listed and planned, and their folders.
+        large_photos: Photos of 12 megapixels.
+        rounds: How often each side runs.
+    """
+
+    work: pathlib.Path
+    sources: list[pathlib.Path]
+    images: int = 24_000
+    memory_images: tuple[int, int] = (8_000, 64_000)
+    listed: int = 1_281_167
+    folders: int = 1_000
+    large_photos: int = 40
+    rounds: int = 3
+
+    def linked(self, images: int, classes: int = 300) -> pathlib.Path:
+        """An input of so many images."""
+        root = self.work / f"links_to_{self.sources[0].parent.name}"
+        return inputs.linked_folders(self.sources, root, images, classes)
+
+    @property
+    def output(self) -> pathlib.Path:
+        """Folder that a measured command makes."""
+        return self.work / "output"
+
+    @property
+    def log(self) -> pathlib.Path:
+        """File for what a measured command prints."""
+        return self.work / "command.log"
+
+
+def interleave(sides: Mapping[str, Side], rounds: int) -> dict[str, list[Usage]]:
+    """Runs the sides in turn, A B A B …, so that a slow minute of the machine meets both."""
+    found: dict[str, list[Usage]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, side in sides.items():
+            found[name].append(side())
+    return found
+
+
+def ratios(ours: list[Usage], theirs: list[Usage]) -> tuple[float, ...]:
+    """Round by round, how many times faster ours was on the same work."""
+    return tuple(their.seconds / our.seconds for our, their in zip(ours, theirs, strict=True))
+
+
+def _build(s: Settings, source: pathlib.Path, images: int, memory: bool = False,
+           workers: int = 0) -> Usage:  # fmt: skip
+    remove(s.output)
+    usage = run_module(
+        "beam_pipeline", "--input", source, "--output", s.output, "--image_size", 256,
+        "--splits", "train=1", "--num_shards", f"train={SHARDS}", "--direct_num_workers", workers,
+        log=s.log, memory=memory,
+    )  # fmt: skip
+    manifest = json.loads((s.output / "manifest.json").read_text(encoding="utf-8"))
+    _check(manifest["splits"]["train"]["num_records"], images, usage)
+    remove(s.output)
+    return usage
+
+
+def _loop(s: Settings, source: pathlib.Path, images: int) -> Usage:
+    remove(s.output)
+    usage = run_module(
+        "benchmarks.plain_loop", "--input", source, "--output", s.output, "--num_shards", SHARDS,
+        log=s.log,
+    )  # fmt: skip
+    _check(int(usage.output.split()[0]), images, usage)
+    remove(s.output)
+    return usage
+
+
+def _check(found: int, expected: int, usage: Usage) -> None:
+    if found != expected:
+        raise BenchmarkError(f"{found} records of {expected} images:\n{usage.output}")
+
+
+def _build_rows(found: dict[str, list[Usage]], images: int) -> dict[str, tuple[float, ...]]:
+    return {
+        side: medians([
+            (images / u.seconds, u.seconds, u.cpu_seconds, u.main_cpu_seconds) for u in usages
+        ])
+        for side, usages in found.items()
+    }  # fmt: skip
+
+
+_BUILD_COLUMNS = ("images/s", "seconds", "CPU s", "of them main process")
+
+
+def _of_build(images: int) -> str:
+    return f"{images:,} images to 256 px, bicubic, quality 90, crop, {SHARDS} shards"
+
+
+def build_vs_loop(s: Settings) -> Outcome:
+    """The whole command against a plain loop that makes the same records."""
+    source, warm = s.linked(s.images), s.linked(2 * len(s.sources))
+    _build(s, warm, 2 * len(s.sources))
+    _loop(s, warm, 2 * len(s.sources))
+    sides = {
+        "beam_pipeline": lambda: _build(s, source, s.images),
+        "plain loop": lambda: _loop(s, source, s.images),
+    }
+    found = interleave(sides, s.rounds)
+    rows = _build_rows(found, s.images)
+    (_, _, our_cpu, our_main), (_, _, their_cpu, their_main) = rows.values()
+    return Outcome(
+        "build_vs_loop", _of_build(s.images), _BUILD_COLUMNS, rows,
+        (Figure("images/s, as a ratio", ratios(*found.values()), 0.95),),
+        (f"beam_pipeline took {our_cpu - their_cpu:+.1f} CPU s: {our_main - their_main:+.1f} in "
+         f"its main process, {our_cpu - our_main - their_cpu + their_main:+.1f} in its workers",),
+    )  # fmt: skip
+
+
+def memory(s: Settings) -> Outcome:
+    """Peak memory of a build against that of a build eight times as large."""
+    sides = {
+        f"{images:,} images": functools.partial(_build, s, s.linked(images), images, memory=True)
+        for images in s.memory_images
+    }
+    found = interleave(sides, max(1, s.rounds - 1))
+    small, large = found.values()
+    growth = [b.peak_rss_bytes / a.peak_rss_bytes for a, b in zip(small, large, strict=True)]
+    return Outcome(
+        "memory", "peak of the whole process tree during a build, sampled every 50 ms",
+        ("RSS GB", "PSS GB", "seconds"),
+        {side: medians([(u.peak_rss_bytes / GB, u.peak_pss_bytes / GB, u.seconds)
+                        for u in usages]) for side, usages in found.items()},
+        (Figure("RSS, as a ratio", tuple(growth), 1.15, at_least=False),),
+        ("RSS counts pages that processes share for each of them; PSS counts them once",),
+    )  # fmt: skip
+
+
+def scaling(s: Settings) -> Outcome:
+    """One worker against two."""
+    source = s.linked(s.images)
+    sides = {
+        "one worker": lambda: _build(s, source, s.images, workers=1),
+        "two workers": lambda: _build(s, source, s.images, workers=2),
+    }
+    found = interleave(sides, s.rounds)
+    one, two = found.values()
+    return Outcome(
+        "scaling", _of_build(s.images), _BUILD_COLUMNS, _build_rows(found, s.images),
+        (Figure("two workers, images/s as a ratio", ratios(two, one), 1.9),),
+    )  # fmt: skip
+
+
+def listing(s: Settings) -> Outcome:
+    """Listing and planning as many files as ImageNet has."""
+    source = s.linked(s.listed, s.folders)
+    plan = ("--input", source, "--splits", "train=0.9,validation=0.1",
+            "--num_shards", "train=1024,validation=128")  # fmt: skip
+
+    def plan_only() -> Usage:
+        remove(s.output)
+        usage = run_module("beam_pipeline", *plan, "--output", s.output, "--plan_only",
+                           log=s.log, memory=True)  # fmt: skip
+        images = re.findall(r"^(?:train|validation)\s+\d+\s+([\d,]+)", usage.output, re.MULTILINE)
+        _check(sum(int(n.replace(",", "")) for n in images), s.listed, usage)
+        return usage
+
+    def with_transform() -> Usage:
+        remove(s.output)
+        usage = run_module("benchmarks.plan_with_transform", *plan, "--output", s.output,
+                           log=s.log, memory=True)  # fmt: skip
+        counts = re.search(r"(\d+) units, (\d+) images", usage.output)
+        _check(int(counts[2]) if counts else 0, s.listed, usage)
+        remove(s.output)
+        return usage
+
+    found = interleave({"--plan_only": plan_only, "with transform": with_transform}, s.rounds)
+    rows = {side: medians([(u.seconds, u.cpu_seconds, u.peak_rss_bytes / GB) for u in usages])
+            for side, usages in found.items()}  # fmt: skip
+    figures = []
+    for side, usages in found.items():
+        seconds, peaks = [u.seconds for u in usages], [u.peak_rss_bytes / GB for u in usages]
+        figures.append(Figure(f"{side}, seconds", tuple(seconds), 60, at_least=False))
+        figures.append(Figure(f"{side}, peak RSS in GB", tuple(peaks), 2.5, at_least=False))
+    return Outcome(
+        "listing", f"{s.listed:,} files in {s.folders:,} folders, listed and planned",
+        ("seconds", "CPU s", "peak RSS GB"), rows, tuple(figures),
+    )  # fmt: skip
+
+
+def twelve_megapixels(s: Settings) -> Outcome:
+    """Photos of 12 megapixels, against a full decode and resize."""
+    paths = inputs.large_photos(s.sources, s.work, s.large_photos)
+    usage = run_module("benchmarks.twelve_megapixels", s.rounds, *paths, log=s.log)
+    rounds = [json.loads(line) for line in usage.output.splitlines() if line.startswith("{")]
+    rows: dict[str, tuple[float, ...]] = {}
+    figures = []
+    for kind in rounds[0]:
+        of_kind = [path for path in paths if path.name.startswith(kind)]
+        megabytes = sum(path.stat().st_size for path in of_kind) / len(of_kind) / 1e6
+        speeds = medians([[len(of_kind) / seconds for seconds in r[kind]] for r in rounds])
+        rows[f"{kind} photos"] = (megabytes, *speeds)
+        values = tuple(theirs / ours for ours, theirs in (r[kind] for r in rounds))
+        figures.append(Figure(f"{kind} photos, images/s as a ratio", values, 4))
+    return Outcome(
+        "twelve_megapixels", f"{len(paths)} photos of 4032x3024 to 256 px, one process",
+        ("MB each", "ours images/s", "full decode images/s"), rows, tuple(figures),
+    )  # fmt: skip
+
+
+BENCHMARKS: dict[str, Callable[[Settings], Outcome]] = {
+    "build_vs_loop": build_vs_loop,
+    "scaling": scaling,
+    "memory": memory,
+    "twelve_megapixels": twelve_megapixels,
+    "listing": listing,
+}

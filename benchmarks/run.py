@@ -1,0 +1,123 @@
+"""`make bench`: measures the promises about speed and memory, and says which are kept.
+
+Ratios count: both sides do the same work in the same minutes. Absolute figures are this
+machine's. A goal that is missed is printed as such and is no error: it is a measurement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import sys
+import time
+from collections.abc import Sequence
+
+from benchmarks import inputs
+from benchmarks.cases import BENCHMARKS, Settings
+from benchmarks.measure import REPOSITORY, BenchmarkError
+
+_LIBRARIES = ("apache-beam", "tensorflow", "tensorflow-transform", "pillow", "protobuf")
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The command line; an unknown benchmark ends the program with a sentence."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.run",
+        description="Measures speed and memory; everything takes about half an hour on two cores.",
+    )
+    add = parser.add_argument
+    add("--images", type=int, default=24_000, help="images of a build (default: 24000)")
+    add("--only", default="", metavar="NAME,...", help=f"of {', '.join(BENCHMARKS)} (default: all)")
+    add("--rounds", type=int, default=3, help="runs of each side (default: 3)")
+    add(
+        "--data",
+        type=pathlib.Path,
+        default=REPOSITORY.parent / "shared" / "data",
+        metavar="DIR",
+        help="folder with real photos in imagenet_sample/ (default: ../shared/data)",
+    )
+    add(
+        "--work",
+        type=pathlib.Path,
+        default=REPOSITORY / "bench_output",
+        metavar="DIR",
+        help="folder for inputs, kept for the next time, and results (default: bench_output)",
+    )
+    add("--quick", action="store_true", help="a trial with little of everything: no verdict")
+    args = parser.parse_args(argv)
+    args.only = [name.strip() for name in args.only.split(",") if name.strip()]
+    unknown = sorted(set(args.only) - set(BENCHMARKS))
+    if unknown:
+        parser.error(f"--only received {unknown[0]!r}; expected any of {', '.join(BENCHMARKS)}.")
+    for flag in ("images", "rounds"):
+        if getattr(args, flag) < 1:
+            parser.error(f"--{flag} received {getattr(args, flag)}; expected at least 1.")
+    return args
+
+
+def settings_of(args: argparse.Namespace, sources: list[pathlib.Path]) -> Settings:
+    """Sizes of the inputs."""
+    work = args.work.resolve()
+    if not args.quick:
+        return Settings(work, sources, images=args.images, rounds=args.rounds)
+    return Settings(
+        work, sources, images=min(args.images, 600), memory_images=(300, 1200), listed=6_000,
+        folders=30, large_photos=4, rounds=min(args.rounds, 2),
+    )  # fmt: skip
+
+
+def machine() -> dict[str, object]:
+    """What the figures were measured on."""
+    model = "unknown processor"
+    info = pathlib.Path("/proc/cpuinfo")
+    if info.exists():
+        names = [line for line in info.read_text().splitlines() if line.startswith("model name")]
+        model = names[0].partition(":")[2].strip() if names else model
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "processor": model,
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "load": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in _LIBRARIES},
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the benchmarks; 0 unless a command failed."""
+    args = parse(sys.argv[1:] if argv is None else argv)
+    args.work.mkdir(parents=True, exist_ok=True)
+    found: dict[str, object] = {"machine": machine(), "quick": args.quick, "outcomes": []}
+    print(", ".join(f"{name} {value}" for name, value in machine().items()))
+    sources, real = inputs.photos(args.data, args.work.resolve())
+    if not real:
+        print(f"no {args.data / inputs.SAMPLE}: the photos are drawn, not real")
+    if args.quick:
+        print("--quick: a trial; its figures say nothing")
+    settings = settings_of(args, sources)
+    outcomes: list[dict[str, object]] = []
+    for name, benchmark in BENCHMARKS.items():
+        if args.only and name not in args.only:
+            continue
+        begun, load = time.monotonic(), os.getloadavg()[0]
+        try:
+            outcome = benchmark(settings)
+        except BenchmarkError as e:
+            print(f"error: {name}: {e}", file=sys.stderr)
+            return 1
+        print(f"\n{outcome.text()}", flush=True)
+        print(f"  (load {load:.1f} when it began; {time.monotonic() - begun:,.0f} s in all)")
+        outcomes.append(outcome.to_dict() | {"real_photos": real, "load": load})
+        found["outcomes"] = outcomes
+        results = args.work / "results.json"
+        results.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    print(f"\nresults: {args.work / 'results.json'}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
