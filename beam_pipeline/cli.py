@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import os
-import re
 from collections.abc import Sequence
-from typing import Any
 
 from beam_pipeline import __version__
 from beam_pipeline import options as opt
 from beam_pipeline.errors import UserError
+from beam_pipeline.flag_values import (
+    parse_class_names,
+    parse_color,
+    parse_columns,
+    parse_extensions,
+    parse_limit,
+    parse_num_shards,
+    parse_pairs,
+    parse_path,
+    parse_size,
+)
 
 _EPILOG = """\
 Flags that are unknown here go to Beam's PipelineOptions (--runner, --direct_num_workers, ...);
@@ -22,8 +29,6 @@ same command again.
 example:
   python -m beam_pipeline --input photos/ --output shards/ --image_size 256
 """
-
-_COLUMN = re.compile(r"(?P<name>[^:]+):(?P<kind>\w+)(?P<list>\[(?P<size>\d*)\])?(:(?P<scale>\w+))?")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -107,10 +112,9 @@ def _add_input(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--extensions",
+        default=",".join(e[1:] for e in opt.InputOptions.extensions),
         metavar="LIST",
-        help="file name extensions of images (default: "
-        + ",".join(e[1:] for e in opt.InputOptions.extensions)
-        + ")",
+        help="file name extensions of images (default: %(default)s)",
     )
 
 
@@ -201,7 +205,6 @@ def _add_shards(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--num_shards",
-        default="",
         metavar="NAME=N,...|N",
         help="shards of each split; with --shard_by class, of each class (default: by --shard_mb)",
     )
@@ -243,11 +246,8 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         metavar="0..1",
         help="more rejected images than this fail the job, after all was tried (default: 0.01)",
     )
-    add(
-        "--no_quarantine_bytes",
-        action="store_true",
-        help="keep reasons of rejected images, but not their bytes",
-    )
+    no_bytes = "keep reasons of rejected images, but not their bytes"
+    add("--no_quarantine_bytes", action="store_true", help=no_bytes)
     add("--no_report", action="store_true", help="do not write report/")
     add(
         "--overwrite",
@@ -268,21 +268,19 @@ def parse(argv: Sequence[str]) -> tuple[opt.BuildOptions, list[str]]:
         UserError: A flag has a value that cannot be.
     """
     args, beam_args = make_parser().parse_known_args(argv)
-    columns = parse_columns(args.columns) if args.columns is not None else None
     source = opt.InputOptions(
-        input=_absolute(args.input), layout=args.layout, label_regex=args.label_regex,
+        input=parse_path("--input", args.input), layout=args.layout, label_regex=args.label_regex,
         image_column=args.image_column, key_column=args.key_column, label_column=args.label_column,
-        split_column=args.split_column, group_column=args.group_column, columns=columns,
+        split_column=args.split_column, group_column=args.group_column,
+        columns=parse_columns(args.columns), extensions=parse_extensions(args.extensions),
     )  # fmt: skip
-    if args.extensions:
-        extensions = tuple("." + e.strip().lstrip(".").lower() for e in args.extensions.split(","))
-        source = dataclasses.replace(source, extensions=extensions)
     height, width = parse_size(args.image_size)
     image = opt.ImageOptions(
         height_px=height, width_px=width, resize_mode=args.resize_mode, filter=args.filter,
         quality=args.quality, subsampling=args.subsampling, colorspace=args.colorspace,
         background=parse_color(args.background), only_shrink=args.only_shrink,
-        max_pixels=int(args.max_image_mpx * 1e6), max_bytes=int(args.max_image_mb * 2**20),
+        max_pixels=parse_limit("--max_image_mpx", args.max_image_mpx, 1e6),
+        max_bytes=parse_limit("--max_image_mb", args.max_image_mb, 2**20),
         bbox_frame=args.bbox_frame,
     )  # fmt: skip
     plan = opt.PlanOptions(
@@ -292,87 +290,10 @@ def parse(argv: Sequence[str]) -> tuple[opt.BuildOptions, list[str]]:
         allow_one_class=args.allow_one_class,
     )  # fmt: skip
     build = opt.BuildOptions(
-        source=source, output=_absolute(args.output), image=image, plan=plan,
+        source=source, output=parse_path("--output", args.output), image=image, plan=plan,
         transform_module=args.transform_module, compression=args.compression,
         max_reject_fraction=args.max_reject_fraction,
         quarantine_bytes=not args.no_quarantine_bytes, report=not args.no_report,
         overwrite=args.overwrite, plan_only=args.plan_only,
     )  # fmt: skip
     return build, beam_args
-
-
-def _absolute(path: str) -> str:
-    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
-
-
-def parse_size(text: str) -> tuple[int, int]:
-    """`N` or `HEIGHTxWIDTH` → (height, width) in pixels."""
-    found = re.fullmatch(r"(\d+)(?:x(\d+))?", text.strip())
-    if not found:
-        raise UserError(f"--image_size received {text!r}; expected pixels as N or HEIGHTxWIDTH.")
-    return int(found[1]), int(found[2] or found[1])
-
-
-def parse_color(text: str) -> tuple[int, int, int]:
-    """`RRGGBB` → (red, green, blue), 0..255."""
-    if not re.fullmatch(r"#?[0-9a-fA-F]{6}", text):
-        raise UserError(f"--background received {text!r}; expected RRGGBB, for example ffffff.")
-    red, green, blue = bytes.fromhex(text.lstrip("#"))
-    return red, green, blue
-
-
-def parse_pairs(flag: str, text: str, kind: type) -> dict[str, Any]:
-    """`a=1,b=2` → {"a": 1, "b": 2}."""
-    pairs: dict[str, Any] = {}
-    for part in text.split(","):
-        name, equals, value = part.strip().partition("=")
-        try:
-            number = kind(value)
-        except ValueError:
-            number = None
-        if not equals or not name or number is None or name in pairs:
-            what = "numbers" if kind is float else "whole numbers"
-            raise UserError(
-                f"{flag} received {text!r}; expected names with {what}, as in name=1,other=2."
-            )
-        pairs[name] = number
-    return pairs
-
-
-def parse_num_shards(text: str) -> dict[str, int]:
-    """`` → {}, `8` → {"*": 8}, `train=64,validation=8` → that."""
-    if not text:
-        return {}
-    return {"*": int(text)} if text.isdigit() else parse_pairs("--num_shards", text, int)
-
-
-def parse_class_names(text: str | None) -> tuple[str, ...] | None:
-    """Names separated by commas, or the lines of a file of that name."""
-    if text is None:
-        return None
-    if not os.path.isfile(text):
-        return tuple(name.strip() for name in text.split(",") if name.strip())
-    try:
-        with open(text, encoding="utf-8-sig") as file:
-            return tuple(line.strip() for line in file if line.strip())
-    except (OSError, UnicodeDecodeError) as e:
-        raise UserError(
-            f"--class_names {text!r} cannot be read ({e}); expected one class per line."
-        ) from e
-
-
-def parse_columns(text: str) -> tuple[opt.ColumnSpec, ...]:
-    """`age:float:zscore,tokens:int[]` → specs."""
-    specs = []
-    for part in filter(None, (p.strip() for p in text.split(","))):
-        found = _COLUMN.fullmatch(part)
-        if not found:
-            raise UserError(
-                f"--columns received {part!r}; expected name:int|float|string, with [] or [N] for "
-                "lists and "
-                ":zscore or :minmax for floats."
-            )
-        size = found["size"]
-        shape = None if found["list"] and not size else (int(size),) if size else ()
-        specs.append(opt.ColumnSpec(found["name"], found["kind"], shape, found["scale"] or "none"))
-    return tuple(specs)

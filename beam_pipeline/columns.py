@@ -39,6 +39,7 @@ from beam_pipeline.columns_arrow import (
     to_ref_batch,
 )
 from beam_pipeline.errors import UserError
+from beam_pipeline.imports import import_tensorflow_transform
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.plan import class_order, unknown_label_message
 from beam_pipeline.preprocessing import (
@@ -120,6 +121,7 @@ class AnalyseColumns(beam.PTransform):
         return Analysed(batches, written)
 
     def _through_tft(self, batches: beam.PCollection[RefBatch]) -> Analysed:
+        import_tensorflow_transform()
         from tensorflow_transform import beam as tft_beam
 
         preprocess = Preprocess(
@@ -174,6 +176,7 @@ def export_labels(classes: Sequence[str], transform_dir: str) -> str:
     There is nothing left to analyse once the classes are known, so TFT traces in place:
     no Beam stage, no second process with TensorFlow in it.
     """
+    import_tensorflow_transform()
     import tensorflow as tf
     from tensorflow_transform import impl_helper
 

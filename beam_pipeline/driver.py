@@ -12,6 +12,7 @@ from typing import Any
 
 from beam_pipeline import local_pool
 from beam_pipeline.errors import OutputError, UserError
+from beam_pipeline.imports import quick_imports
 from beam_pipeline.local_pool import LocalPool
 from beam_pipeline.lock import OutputLock
 from beam_pipeline.manifest import MANIFEST_NAME, STAGING_NAME, load_manifest
@@ -78,7 +79,8 @@ def _run_pipeline(
     begun: float,
     pool: LocalPool | None,
 ) -> str:
-    from beam_pipeline import pipeline, runners
+    with quick_imports():
+        from beam_pipeline import pipeline, runners
 
     runner = runners.choose(beam_args)
     _clear_leftovers(staging)
@@ -120,14 +122,14 @@ def _pool_size(beam_args: Sequence[str]) -> tuple[bool, int]:
     import argparse
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--runner", default="DirectRunner")
-    parser.add_argument("--direct_running_mode", default=None)
-    parser.add_argument("--direct_num_workers", default="0")
+    # A flag without its value is found, and said, when Beam's flags are checked.
+    parser.add_argument("--runner", nargs="?", default="DirectRunner", const="")
+    parser.add_argument("--direct_running_mode", nargs="?")
+    parser.add_argument("--direct_num_workers", nargs="?", default="0", const="")
     args, _ = parser.parse_known_args(list(beam_args))
-    wanted = args.direct_running_mode in (None, "in_memory") and args.runner.rpartition(".")[2] in (
-        "DirectRunner", "FnApiRunner",
-    )  # fmt: skip
-    if not args.direct_num_workers.isdigit():
+    name = args.runner.rpartition(".")[2].lower().removesuffix("runner")
+    wanted = name in ("direct", "fnapi") and args.direct_running_mode in (None, "in_memory")
+    if not args.direct_num_workers.isdecimal():
         raise UserError(
             f"--direct_num_workers received {args.direct_num_workers!r}; expected a number of "
             "processes, 0 for one per core."

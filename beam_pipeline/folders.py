@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pathlib
 import re
 from collections.abc import Iterator
 
@@ -17,6 +18,7 @@ from beam_pipeline.reading import is_local
 Found = tuple[str, "int | Skipped", int]
 
 _MAGIC = re.compile(r"[*?\[]")
+_RESOURCE_FORKS = "__MACOSX"  # what macOS adds to archives; looks like a class folder
 _Identity = tuple[int, int]
 
 
@@ -48,7 +50,7 @@ def subfolders(path: str) -> list[tuple[str, str]]:
     return [
         (entry.name, entry.path)
         for entry in _entries(path)
-        if _is_dir(entry) and not entry.name.startswith((".", "__MACOSX"))
+        if _is_dir(entry) and not entry.name.startswith(".") and entry.name != _RESOURCE_FORKS
     ]
 
 
@@ -98,18 +100,19 @@ def _matching_here(pattern: str) -> Iterator[Found]:
 
 def _above(path: str) -> frozenset[_Identity]:
     """A folder and those above it: a link to one of them goes round in a circle."""
-    found = set()
-    for way in {os.path.abspath(path), os.path.realpath(path)}:
-        while True:
-            try:
-                status = os.stat(way)
-            except OSError:
-                break
-            found.add((status.st_dev, status.st_ino))
-            if way == os.path.dirname(way):
-                break
-            way = os.path.dirname(way)
-    return frozenset(found)
+    found: set[_Identity | None] = set()
+    for way in (os.path.abspath(path), os.path.realpath(path)):
+        here = pathlib.Path(way)
+        found.update(map(_identity, [here, *here.parents]))
+    return frozenset(filter(None, found))
+
+
+def _identity(path: str | pathlib.Path) -> _Identity | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _walk(path: str, above: frozenset[_Identity], depth: int | None) -> Iterator[Found]:
@@ -122,12 +125,12 @@ def _walk(path: str, above: frozenset[_Identity], depth: int | None) -> Iterator
         elif depth == 0:
             yield entry.path, Skipped("directory"), 0
         else:
-            status = os.stat(entry.path)
-            here = (status.st_dev, status.st_ino)
+            here = _identity(entry.path)
             if here in above:
                 yield entry.path, Skipped("link_to_a_folder_above"), 0
             else:
-                yield from _walk(entry.path, above | {here}, None if depth is None else depth - 1)
+                inside = above if here is None else above | {here}
+                yield from _walk(entry.path, inside, None if depth is None else depth - 1)
 
 
 def _file(entry: os.DirEntry[str]) -> Found:

@@ -181,15 +181,15 @@ def _image_refs(folder: Folder, source: InputOptions) -> Iterator[ImageRef | Ski
     prefix = len(root.rstrip("/")) + 1  # keys are the path below the root
     found = files_matching(folder.path) if folder.kind == "glob" else files_below(folder.path)
     for path, size_bytes, mtime_ns in found:
-        name = path.rpartition("/")[2]
+        below = path[prefix:]
         if isinstance(size_bytes, Skipped):
             yield size_bytes
-        elif name.startswith("."):
+        elif below.startswith(".") or "/." in below:
             yield Skipped("hidden")
-        elif not name.lower().endswith(source.extensions):
+        elif not below.lower().endswith(source.extensions):
             yield Skipped("not_an_image_name")
         else:
-            key = printable(path[prefix:])
+            key, name = printable(below), printable(below.rpartition("/")[2])
             label, split, group = _labels(folder, source, regex, name, key)
             yield ImageRef(key, path, label, split, group, size_bytes, mtime_ns)
 
@@ -201,8 +201,7 @@ def _labels(
         return folder.label, folder.split, None
     if regex is None:
         return (*_labels_by_key(source.layout, key), None)
-    found = regex.search(printable(name))
-    group = label_group(regex)
+    found, group = regex.search(name), label_group(regex)
     label = found.group(group) if found and group is not None else None
     if found is None or not label:
         raise UserError(
@@ -211,8 +210,9 @@ def _labels(
         )
     named = found.groupdict()
     top = key.split("/")[0]
-    by_folder = source.layout != "flat" and top != key and top.lower() in SPLIT_FOLDERS
-    return label, named.get("split") or (top if by_folder else None), named.get("group")
+    known = source.layout == "auto" and top.lower() in SPLIT_FOLDERS
+    by_folder = top if top != key and (known or source.layout == "split_folders") else None
+    return label, named.get("split") or by_folder, named.get("group")
 
 
 def _labels_by_key(layout: str, key: str) -> tuple[str, str | None]:
@@ -231,9 +231,7 @@ def duplicate_checks(batch: RefBatch) -> Iterator[tuple[int, list[tuple[str, str
     """(bucket, [(key, uri)]) so that equal keys meet, a thousand lists at a time."""
     buckets: dict[int, list[tuple[str, str]]] = collections.defaultdict(list)
     for ref in batch.refs:
-        buckets[zlib.crc32(ref.key.encode("utf-8", "surrogatepass")) % 256].append(
-            (ref.key, ref.uri)
-        )
+        buckets[zlib.crc32(ref.key.encode()) % 256].append((ref.key, ref.uri))
     yield from buckets.items()
 
 
@@ -253,12 +251,7 @@ def refuse_duplicates(bucket: int, found: Iterable[list[tuple[str, str]]]) -> It
 
 
 class Listed(NamedTuple):
-    """What `ListImages` returns.
-
-    Attributes:
-        batches: `RefBatch`es.
-        skipped: One dict, reason → files passed over.
-    """
+    """`RefBatch`es, and one dict: reason → files passed over."""
 
     batches: beam.PCollection
     skipped: beam.PCollection

@@ -58,7 +58,7 @@ class LocalPool:
         self.lost = 0
         self._say = say
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["beam_pipeline.shards"])
+        self._context.set_forkserver_preload(["beam_pipeline.worker_start"])
         forkserver.ensure_running()
         self._lock = threading.RLock()
         self._tasks: dict[str, tuple[Task, tuple[Any, ...]]] = {}

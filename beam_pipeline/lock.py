@@ -12,40 +12,57 @@ from beam_pipeline.errors import OutputError, UserError
 class OutputLock:
     """Holds `path` for this process; the kernel lets go when the process ends, however.
 
+    `path` is a file in a folder of its own below the output folder; both are made.
+
     Raises:
         UserError: Another job holds it.
-        OutputError: The file cannot be made.
+        OutputError: The file cannot be made or locked.
     """
 
     def __init__(self, path: str):
         self._path = path
+        self._output = os.path.dirname(os.path.dirname(path))
+        self._file: Any = None
 
     def __enter__(self) -> OutputLock:
-        folder = os.path.dirname(self._path)
         try:
-            os.makedirs(folder, exist_ok=True)
-            self._file: Any = open(self._path, "a+", encoding="utf-8")
+            self._open()
+            # Who holds the lock may remove its folder when it ends: a lock on a file that is
+            # no longer there would keep nobody out.
+            while not self._is_at_path():
+                self._file.close()
+                self._open()
+            self._file.truncate(0)
+            self._file.write(str(os.getpid()))
+            self._file.flush()
         except OSError as e:
+            self.__exit__()
             raise OutputError(
-                f"--output {os.path.dirname(folder)!r} cannot be written ({e.strerror}); choose "
-                "another "
-                "folder or mend its rights."
+                f"--output {self._output!r} cannot be written ({e.strerror}); choose another "
+                "folder, make room or mend its rights."
             ) from e
+        return self
+
+    def _open(self) -> None:
+        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        self._file = open(self._path, "a+", encoding="utf-8")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             self._file.seek(0)
             holder = self._file.read().strip() or "unknown"
             self._file.close()
             raise UserError(
-                f"--output {os.path.dirname(folder)!r} is in use by another job (process "
-                f"{holder}); wait "
-                "for it to end, or choose another folder."
+                f"--output {self._output!r} is in use by another job (process {holder}); wait for "
+                "it to end, or choose another folder."
             ) from None
-        self._file.truncate(0)
-        self._file.write(str(os.getpid()))
-        self._file.flush()
-        return self
+
+    def _is_at_path(self) -> bool:
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._file.fileno()))
+        except FileNotFoundError:
+            return False
 
     def __exit__(self, *error: object) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()

@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from beam_pipeline.errors import UserError
-from beam_pipeline.options import PlanOptions
+from beam_pipeline.options import MAX_SHARDS, PlanOptions, is_split_name
 
 # More images of one class than this are ranked in several buckets, by several workers.
 MAX_BUCKET_SIZE = 50_000
@@ -74,17 +74,17 @@ def class_order(
         UserError: A label is not among `class_names`, or there is none at all.
     """
     found = set(labels)
+    if not found:
+        raise UserError(
+            "--input holds no image; expected files with an image extension (--extensions) below "
+            "it."
+        )
     if class_names is not None:
         unknown = sorted(found.difference(class_names))
         if unknown:
             raise UserError(unknown_label_message(unknown[0], None, class_names))
         return list(class_names)
-    order = [*pinned, *sorted(found.difference(pinned))]
-    if not order:
-        raise UserError(
-            "--input received no labelled image, so there is no class; expected at least one."
-        )
-    return order
+    return [*pinned, *sorted(found.difference(pinned))]
 
 
 def unknown_label_message(label: str, key: str | None, class_names: Sequence[str]) -> str:
@@ -180,17 +180,12 @@ def make_layout(
         UserError: No image, one class only, an unknown label, an unknown split in
             --num_shards, or fewer images than shards.
     """
-    if not counts_by_label:
-        raise UserError(
-            "--input holds no image; expected files with an image extension (--extensions) below "
-            "it."
-        )
     labels = (label for _, label in counts_by_label)
     classes = class_order(labels, options.class_names, options.pinned_classes)
     _check_classes(classes, counts_by_label, options)
     ids = {name: i for i, name in enumerate(classes)}
     counts = {(s, ids[label]): n for (s, label), n in counts_by_label.items() if n}
-    splits = sorted({split for split, _ in counts})
+    splits = _checked_splits({split for split, _ in counts})
     unknown = sorted(set(options.num_shards) - set(splits) - {"*"})
     if unknown:
         raise UserError(
@@ -211,8 +206,27 @@ def make_layout(
                 slots[split, c] = Slot(first_shard, shards, rank)
                 rank += of_split[c]
             first_shard += shards
+        _check_shards(split, first_shard)
         num_shards[split] = first_shard
     return Layout(tuple(classes), counts, num_shards, slots)
+
+
+def _checked_splits(splits: Iterable[str]) -> list[str]:
+    for split in sorted(splits):
+        if not is_split_name(split):
+            raise UserError(
+                f"--input gives the split {split!r}; expected letters, digits and underscores, as "
+                "it becomes part of file names; rename it."
+            )
+    return sorted(splits)
+
+
+def _check_shards(split: str, shards: int) -> None:
+    if shards > MAX_SHARDS:
+        raise UserError(
+            f"--num_shards, --shard_mb and --shard_by make {shards} shards of split {split!r}; "
+            f"expected at most {MAX_SHARDS}; ask for fewer or larger shards."
+        )
 
 
 def _check_classes(
@@ -222,8 +236,8 @@ def _check_classes(
     if len(found) == 1 and not options.allow_one_class:
         raise UserError(
             f"--input holds one class only, {found[0]!r}; expected at least two "
-            "(ROOT/<class>/*.jpg, or "
-            "a --label_regex that captures the class); pass --allow_one_class if that is meant."
+            "(ROOT/<class>/*.jpg, or a --label_regex that captures the class); pass "
+            "--allow_one_class if that is meant."
         )
     bad = [name for name in classes if not name.strip() or "\n" in name or "\r" in name]
     if bad:
@@ -248,7 +262,6 @@ def _shards_for(
         what = f"class {classes[group[0]]!r} of split" if options.shard_by == "class" else "split"
         raise UserError(
             f"--num_shards received {wanted} for {what} {split!r}, which has {images} images; "
-            "expected "
-            "at most one shard per image; ask for fewer shards or change --splits."
+            "expected at most one shard per image; ask for fewer shards or change --splits."
         )
     return wanted

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TextIO
 
 from beam_pipeline.local_pool import LocalPool
 
@@ -19,7 +20,8 @@ class ProgressLine:
 
     def __init__(self, pool: LocalPool, quiet: bool = False):
         self._pool = pool
-        self._live = sys.stderr.isatty()
+        self._out = _own_stderr()
+        self._live = self._out.isatty()
         self._quiet = quiet
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -35,21 +37,21 @@ class ProgressLine:
         if self._thread.is_alive():
             self._thread.join(2)
         if self._live and not self._quiet:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            self._out.write("\r\x1b[K")
+            self._out.flush()
 
     def say(self, sentence: str) -> None:
         """Prints a line of its own."""
         clear = "\r\x1b[K" if self._live else ""
-        sys.stderr.write(f"{clear}{sentence}\n")
-        sys.stderr.flush()
+        self._out.write(f"{clear}{sentence}\n")
+        self._out.flush()
 
     def _run(self) -> None:
         while not self._stop.wait(_LINE_SECONDS if self._live else _LOG_SECONDS):
             line = self._line()
             if line and self._live:
-                sys.stderr.write(f"\r\x1b[K{line}")
-                sys.stderr.flush()
+                self._out.write(f"\r\x1b[K{line}")
+                self._out.flush()
             elif line:
                 self.say(line)
 
@@ -63,6 +65,14 @@ class ProgressLine:
             self._begun = now
         seconds = now - (self._begun or now)
         return progress_line(images, total, size_bytes, rejects, before, seconds)
+
+
+def _own_stderr() -> TextIO:
+    """Standard error by a descriptor of its own: that of the process is turned aside at times."""
+    try:
+        return os.fdopen(os.dup(sys.stderr.fileno()), "w", errors="backslashreplace")
+    except (OSError, ValueError):  # replaced by something that is no file
+        return sys.stderr
 
 
 def progress_line(
@@ -84,7 +94,7 @@ def progress_line(
         line += f"  {rate:,.0f} images/s  {size_bytes / 1e6 / seconds:.1f} MB/s"
     line += f"  {rejects:,} rejects"
     if rate > 0:
-        minutes, secs = divmod(round((total - images) / rate), 60)
+        minutes, secs = divmod(round(max(0, total - images) / rate), 60)
         hours, minutes = divmod(minutes, 60)
         line += (
             f"  ETA {hours}:{minutes:02d}:{secs:02d}" if hours else f"  ETA {minutes}:{secs:02d}"
@@ -127,7 +137,7 @@ def final_table(manifest: Mapping[str, Any], seconds: float, reused: int) -> str
         lines.append(f"{total:,} files passed over" + _reasons(manifest["skipped"]))
     if reused:
         lines.append(f"{reused:,} images were finished by an earlier run")
-    rate = (listed - reused) / seconds
+    rate = (listed - reused) / seconds if seconds > 0 else 0.0
     lines.append(f"{seconds:.1f} s, {rate:,.0f} images/s with start-up")
     return "\n".join(lines)
 

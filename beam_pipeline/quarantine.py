@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Iterable
 
@@ -13,6 +14,7 @@ from apache_beam.io.filesystem import CompressionTypes
 
 from beam_pipeline.errors import ImageError, UserError
 from beam_pipeline.examples import Values, encode_example
+from beam_pipeline.folders import printable
 from beam_pipeline.manifest import write_whole
 from beam_pipeline.reading import read_images
 from beam_pipeline.refs import ImageRef
@@ -30,12 +32,12 @@ def encode_reject(reject: Reject, max_bytes: int) -> bytes:
     """
     features: dict[str, Values] = {
         "image/filename": [reject.key.encode()],
-        "uri": [reject.uri.encode()],
+        "uri": [printable(reject.uri).encode()],
         "label": [reject.label.encode()],
         "split": [reject.split.encode()],
         "reason": [reject.reason.encode()],
         "stage": [reject.stage.encode()],
-        "message": [reject.message.encode("utf-8", "backslashreplace")],
+        "message": [printable(reject.message).encode()],
     }
     if max_bytes and reject.stage == "decode":
         ref = ImageRef(reject.key, reject.uri, reject.label)
@@ -56,23 +58,26 @@ def write_list(rejects: Iterable[Reject], folder: str) -> str:
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, LIST_NAME)
     ordered = sorted(rejects, key=lambda r: (r.split, r.key))
-    lines = (json.dumps(dataclasses.asdict(r), ensure_ascii=False) + "\n" for r in ordered)
-    write_whole(path, "".join(lines))
+    write_whole(path, "".join(map(_line, ordered)))
     return path
+
+
+def _line(reject: Reject) -> str:
+    fields = {name: printable(text) for name, text in dataclasses.asdict(reject).items()}
+    return json.dumps(fields, ensure_ascii=False) + "\n"
 
 
 def check_budget(rejects: list[Reject], listed: int, max_fraction: float, where: str) -> None:
     """Raises `UserError`, with the reasons, if more images were rejected than allowed."""
-    if len(rejects) <= max_fraction * listed:
+    allowed = math.floor(max_fraction * listed + 1e-9)  # 0.29 * 100 is a little below 29
+    if len(rejects) <= allowed:
         return
     table = ", ".join(f"{reason} {count}" for reason, count in reasons(rejects).items())
     raise UserError(
-        f"--max_reject_fraction {max_fraction:g} allows {int(max_fraction * listed)} of {listed} "
-        "images "
-        f"to be rejected, but {len(rejects)} were ({table}); see {where}, mend or remove them or "
-        "raise "
-        "the fraction, then give the same command again: finished shards are kept and nothing was "
-        "committed."
+        f"--max_reject_fraction {max_fraction:g} allows {allowed} of {listed} images to be "
+        f"rejected, but {len(rejects)} were ({table}); see {where}, mend or remove them or raise "
+        "the fraction, then give the same command again: finished shards are kept and nothing "
+        "was committed."
     )
 
 

@@ -102,20 +102,24 @@ def _read_error(e: Exception) -> ImageError:
 def _read_remote(
     refs: Sequence[ImageRef], max_bytes: int
 ) -> Iterator[tuple[ImageRef, bytes | ImageError]]:
-    with concurrent.futures.ThreadPoolExecutor(REMOTE_DEPTH) as executor:
-        waiting: collections.deque[concurrent.futures.Future[bytes | ImageError]] = (
-            collections.deque()
-        )
-        ahead = iter(refs)
+    executor = concurrent.futures.ThreadPoolExecutor(REMOTE_DEPTH)
+    waiting: collections.deque[concurrent.futures.Future[bytes | ImageError]] = collections.deque()
+    ahead = iter(refs)
+    try:
         for ref in refs:
             while len(waiting) < REMOTE_DEPTH and (following := next(ahead, None)) is not None:
                 waiting.append(executor.submit(_fetch, following, max_bytes))
             yield ref, waiting.popleft().result()
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
 
 
 def _fetch(ref: ImageRef, max_bytes: int) -> bytes | ImageError:
     from apache_beam.io.filesystems import FileSystems
 
+    if is_local(ref.uri):
+        found = _open_local(ref.uri)
+        return found if isinstance(found, ImageError) else _read_fd(found, max_bytes)
     if ref.size_bytes > max_bytes:
         return _too_many_bytes(ref.size_bytes, max_bytes)
     try:

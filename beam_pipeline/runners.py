@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
+import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +18,7 @@ from apache_beam.runners.runner import PipelineRunner
 from beam_pipeline import cli
 from beam_pipeline.errors import UserError
 
-LOCAL_RUNNERS = ("DirectRunner", "FnApiRunner")
+_LOCAL = ("direct", "fnapi")  # as Beam reads --runner: in any case, without "Runner"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,26 +45,35 @@ def choose(beam_args: Sequence[str]) -> Runner:
     check_flags(beam_args)
     options = PipelineOptions(list(beam_args), save_main_session=False)
     name = (options.view_as(StandardOptions).runner or "DirectRunner").rpartition(".")[2]
-    if name not in LOCAL_RUNNERS:
+    if name.lower().removesuffix("runner") not in _LOCAL:
+        _check_runner(str(options.view_as(StandardOptions).runner))
         return Runner(None, options, local=False)
     direct = options.view_as(DirectOptions)
     if direct.direct_running_mode == "multi_threading":
         raise UserError(
             "--direct_running_mode received 'multi_threading', which loses records in Beam "
             f"{apache_beam.__version__}; expected in_memory (the default: own processes write the "
-            "shards) or "
-            "multi_processing."
+            "shards) or multi_processing."
         )
     if direct.direct_running_mode == "multi_processing":
         # In Beam 2.77 a timer thread flushes, then clears, a buffer that the bundle's thread is
         # writing to; 0 keeps the timer from being started. See TimeBasedBuffering… in data_plane.
         worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = 0
-        if not direct.direct_num_workers:
-            direct.direct_num_workers = 0
+        if not any(arg.startswith("--direct_num_workers") for arg in beam_args):
+            direct.direct_num_workers = 0  # every core; Beam's default is one
     else:
         direct.direct_running_mode = "in_memory"
         direct.direct_num_workers = 1  # the pool's processes do the work
     return Runner(fn_runner.FnApiRunner(), options, local=True)
+
+
+def _check_runner(name: str) -> None:
+    known = [runner.lower() for runner in StandardOptions.KNOWN_RUNNER_NAMES]
+    if "." not in name and name.lower() not in known and f"{name.lower()}runner" not in known:
+        raise UserError(
+            f"--runner received {name!r}; expected one of "
+            f"{', '.join(StandardOptions.KNOWN_RUNNER_NAMES)}, or a class as module.Class."
+        )
 
 
 def check_flags(beam_args: Sequence[str]) -> None:
@@ -70,17 +81,22 @@ def check_flags(beam_args: Sequence[str]) -> None:
     parser = pipeline_options._BeamArgumentParser(allow_abbrev=False, add_help=False)
     for cls in _subclasses(PipelineOptions):
         cls._add_argparse_args(parser)
+    said = io.StringIO()
     try:
-        _, unknown = parser.parse_known_args(list(beam_args))
+        with contextlib.redirect_stderr(said):  # argparse prints all of Beam's flags
+            _, unknown = parser.parse_known_args(list(beam_args))
     except SystemExit:
-        raise UserError(
-            f"Beam could not read its flags {' '.join(beam_args)!r}; see python -m beam_pipeline "
-            "--help."
-        ) from None
-    flags = [text.partition("=")[0] for text in unknown if text.startswith("-")]
+        reason = said.getvalue().strip().rpartition("error: ")[2]
+        raise UserError(f"Beam refuses its flags ({reason}); mend or leave out the flag.") from None
     if not unknown:
         return
-    first = flags[0] if flags else unknown[0]
+    flags = [text.partition("=")[0] for text in unknown if text.startswith("-")]
+    if not flags:
+        raise UserError(
+            f"{unknown[0]!r} belongs to no flag; expected --name value: put quotes around a glob "
+            "or a path with spaces."
+        )
+    first = flags[0]
     known = [s for p in (parser, cli.make_parser()) for s in p._option_string_actions]
     close = difflib.get_close_matches(first, known, n=1)
     hint = f"did you mean {close[0]}?" if close else "see python -m beam_pipeline --help."

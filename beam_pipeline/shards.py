@@ -254,8 +254,7 @@ def _write_records(
 
 
 def _reject(ref: ImageRef, e: ImageError, stage: str) -> Reject:
-    uri = ref.uri.encode("utf-8", "backslashreplace").decode()
-    return Reject(ref.key, uri, ref.label, str(ref.split), e.code, stage, e.message)
+    return Reject(ref.key, ref.uri, ref.label, str(ref.split), e.code, stage, e.message)
 
 
 def _write_text(path: str, text: str) -> None:

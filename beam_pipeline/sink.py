@@ -28,7 +28,6 @@ class HashingWriter:
     def tell(self) -> int:
         return self.num_bytes
 
-
     def flush(self) -> None:
         self._file.flush()
 

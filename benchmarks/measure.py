@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 
 import psutil
 
@@ -65,20 +66,18 @@ def run_module(
         BenchmarkError: It failed, or left processes behind.
     """
     command = [sys.executable, "-m", module, *map(str, arguments)]
-    _become_subreaper()
-    before = _children()
     os.sync()  # what an earlier run wrote is not this one's burden
-    with log.open("wb") as out:
+    with log.open("wb") as out, _adopted_orphans() as reap:
         begun = time.perf_counter()
         process = subprocess.Popen(command, cwd=REPOSITORY, stdout=out, stderr=subprocess.STDOUT)
         with _MemoryWatch(process.pid) if memory else contextlib.nullcontext() as watch:
             # Waits without reaping: a zombie still tells its own CPU time.
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
             seconds = time.perf_counter() - begun
-    main_cpu_seconds = _own_cpu_seconds(process.pid)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    cpu_seconds = usage.ru_utime + usage.ru_stime + _reap(_children() - before)
+        main_cpu_seconds = _own_cpu_seconds(process.pid)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        cpu_seconds = usage.ru_utime + usage.ru_stime + reap()
     output = log.read_text(encoding="utf-8", errors="replace")
     if process.returncode:
         raise BenchmarkError(f"{' '.join(command)} exited with {process.returncode}:\n{output}")
@@ -91,9 +90,22 @@ def remove(folder: pathlib.Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _become_subreaper() -> None:
-    # Processes whose parent ends become our children, so their CPU time can be asked for.
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+@contextlib.contextmanager
+def _adopted_orphans() -> Iterator[Callable[[], float]]:
+    """Processes whose parent ends become our children, so that their CPU time can be asked for.
+
+    Yields a function that waits for those and returns their CPU seconds.
+    """
+    before = _children()
+    _set_subreaper(True)
+    try:
+        yield lambda: _reap(_children() - before)
+    finally:
+        _set_subreaper(False)
+
+
+def _set_subreaper(on: bool) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 
 

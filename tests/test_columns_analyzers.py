@@ -33,7 +33,7 @@ def test_class_order(labels, given_names, pinned, expected):
 
 
 def test_no_label_at_all_is_an_error():
-    with pytest.raises(UserError, match="--input received no labelled image"):
+    with pytest.raises(UserError, match="--input holds no image"):
         class_order([], None, ())
 
 

@@ -192,7 +192,7 @@ def test_a_killed_worker_of_beams_own_processes_is_survived(photos, undisturbed,
     wait_for(lambda: finished_shards(output), process, "a shard")
     workers = [
         child for child in psutil.Process(process.pid).children(recursive=True)
-        if any("sdk_worker_main" in part for part in child.cmdline())
+        if child.name().startswith("python") and "sdk_worker_main" in " ".join(child.cmdline())
     ]  # fmt: skip
     workers[0].kill()
     said, _ = process.communicate(timeout=TIMEOUT_S)

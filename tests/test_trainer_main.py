@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -167,9 +168,12 @@ def test_one_and_two_replicas_train_alike_and_leave_a_model(
     assert [list(record) for record in one] == [KEYS] * 3
     assert [record["epoch"] for record in one] == [1, 2, 3]
     assert one[2]["loss"] < one[0]["loss"] and one[0]["images_per_second"] > 0
-    for name in ("loss", "accuracy", "val_loss", "val_accuracy"):
+    # Without synchronised batch statistics the losses would differ by 0.03 and more; the
+    # last one is allowed two pictures of 27 that lie on the edge.
+    tolerance = {"loss": 0.01, "accuracy": 0.01, "val_loss": 0.02, "val_accuracy": 0.08}
+    for name, most in tolerance.items():
         found = [[record[name] for record in records] for records in (one, two)]
-        assert found[0] == pytest.approx(found[1], abs=0.05), name
+        assert found[0] == pytest.approx(found[1], abs=most), name
     _check_saved_model(shapes, outputs[1], two[-1])
 
 
@@ -216,3 +220,23 @@ def test_a_flipped_bit_stops_the_run_with_one_sentence(tmp_path: pathlib.Path) -
     assert ran.stderr.startswith(f"python -m trainer: --data received '{path}', whose shards hold")
     assert "beam_pipeline.verify" in ran.stderr and ran.stderr.count("\n") == 1
     assert not (tmp_path / "flipped-model" / "model.keras").exists()
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_with_one_sentence_and_keeps_the_epochs_done(
+    shapes: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    command = [sys.executable, "-u", "-m", "trainer", "--data", str(shapes)]
+    command += ["--output", str(tmp_path), "--epochs", "100000"]
+    ran = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert ran.stdout is not None and ran.stderr is not None
+    assert any(line.startswith("epoch 2/") for line in ran.stdout)
+    ran.send_signal(signal.SIGINT)
+    assert ran.stderr.read() == (
+        "python -m trainer: stopped; the epochs that were finished are in metrics.jsonl.\n"
+    )
+    assert ran.wait(60) == 130
+    assert len(_metrics(tmp_path)) >= 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["metrics.jsonl"]

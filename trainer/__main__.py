@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -137,9 +139,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Mistakes are told before the seconds it takes to import TensorFlow.
         inputs = open_inputs(config)
         prepare_output(config.output)
-        with _quiet_import():
-            from trainer.train import train
-        train(config, inputs)
+        with _ctrl_c_is_ctrl_c():
+            with _quiet_import():
+                from trainer.train import train
+            train(config, inputs)
     except UserError as e:
         print(f"python -m trainer: {e}", file=sys.stderr)
         return 2
@@ -148,6 +151,29 @@ def main(argv: Sequence[str] | None = None) -> int:
               file=sys.stderr)  # fmt: skip
         return 130
     return 0
+
+
+@contextmanager
+def _ctrl_c_is_ctrl_c() -> Iterator[None]:
+    """Makes every Ctrl-C a KeyboardInterrupt: TensorFlow's C++ turns some into other errors."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed: list[int] = []
+
+    def note(signum: int, frame: object) -> None:
+        pressed.append(signum)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    except Exception as e:
+        if pressed:
+            raise KeyboardInterrupt from e
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -169,7 +195,7 @@ def _quiet_import() -> Iterator[None]:
         os.dup2(aside.fileno(), 2)
         try:
             yield
-        except BaseException:
+        except Exception:
             aside.seek(0)
             os.write(terminal, aside.read())
             raise

@@ -16,6 +16,8 @@ from trainer.errors import UserError
 from trainer.inputs import Inputs, open_inputs
 from trainer.outputs import METRICS_FILE, prepare_output, save_model
 
+_SIGNS_OF_BAD_RECORDS = ("DecodeJpeg", "EnsureShape", "parse example", "ParseExample", "Feature:")
+
 
 def train(config: TrainConfig, inputs: Inputs | None = None) -> dict[str, float | int | None]:
     """Trains, and leaves `model.keras` and `metrics.jsonl` in `config.output`.
@@ -45,7 +47,7 @@ def train(config: TrainConfig, inputs: Inputs | None = None) -> dict[str, float 
     _print_plan(config, inputs, network, devices)
 
     metrics_path = os.path.join(config.output, METRICS_FILE)
-    with open(metrics_path, "w", encoding="utf-8") as out, _broken_records_explained(config.data):
+    with open(metrics_path, "w", encoding="utf-8") as out, broken_records_explained(config.data):
         log = EpochLog(out, config.epochs, inputs.steps_per_epoch * config.batch_size)
         network.fit(
             training,
@@ -74,9 +76,13 @@ def _batches(config: TrainConfig, inputs: Inputs) -> tuple[tf.data.Dataset, tf.d
 
 
 @contextmanager
-def _broken_records_explained(folder: str) -> Iterator[None]:
-    """Turns what TensorFlow says of a broken shard into one sentence."""
-    remedy = f"find the record with python -m beam_pipeline.verify {folder}"
+def broken_records_explained(folder: str) -> Iterator[None]:
+    """Turns what TensorFlow says of a broken shard or record into one sentence.
+
+    Raises:
+        UserError: For an error that comes from the data; any other passes through.
+    """
+    remedy = f"find it with python -m beam_pipeline.verify {folder}"
     try:
         yield
     except (tf.errors.DataLossError, tf.errors.FailedPreconditionError) as e:
@@ -84,8 +90,14 @@ def _broken_records_explained(folder: str) -> Iterator[None]:
             f"--data received {folder!r}, whose shards hold broken records, or not as many as "
             f"the manifest says ({_first_line(e)}); {remedy}."
         ) from e
+    # TensorFlow quotes a record that is no tf.train.Example, and stumbles over its bytes.
+    except UnicodeDecodeError as e:
+        raise UserError(
+            f"--data received {folder!r}, which holds a record that is no tf.train.Example; "
+            f"{remedy}."
+        ) from e
     except tf.errors.InvalidArgumentError as e:
-        if "ecodeJpeg" not in e.message and "ParseExample" not in e.message:
+        if not any(sign in e.message for sign in _SIGNS_OF_BAD_RECORDS):
             raise
         raise UserError(
             f"--data received {folder!r}, which holds a record that is not what the manifest "

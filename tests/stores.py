@@ -1,0 +1,63 @@
+"""A store for tests: a folder of this machine under a scheme that makes it a remote one."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from apache_beam.io.filesystem import CompressionTypes, FileMetadata, FileSystem
+from apache_beam.io.localfilesystem import LocalFileSystem
+
+SCHEME = "teststore"
+
+
+def store_uri(path: object) -> str:
+    """The URI of a path of this machine."""
+    return f"{SCHEME}://{path}"
+
+
+class StoreFileSystem(FileSystem):
+    """Reads and lists; like an object store it knows files, but no folders."""
+
+    def __init__(self, pipeline_options: Any):
+        super().__init__(pipeline_options)
+        self._local = LocalFileSystem(pipeline_options)
+
+    @classmethod
+    def scheme(cls) -> str:
+        return SCHEME
+
+    @staticmethod
+    def _path(uri: str) -> str:
+        return uri.removeprefix(f"{SCHEME}://")
+
+    def _list(self, dir_or_prefix: str) -> Any:
+        for found in self._local._list(os.path.dirname(self._path(dir_or_prefix)) or "/"):
+            yield FileMetadata(
+                store_uri(found.path), found.size_in_bytes, found.last_updated_in_seconds
+            )
+
+    def open(
+        self,
+        path: str,
+        mime_type: str = "application/octet-stream",
+        compression_type: str = CompressionTypes.AUTO,
+    ) -> Any:
+        return self._local.open(self._path(path), mime_type, compression_type)
+
+    def exists(self, path: str) -> bool:
+        return self._local.exists(self._path(path))
+
+    def has_dirs(self) -> bool:
+        return False
+
+    def join(self, basepath: str, *paths: str) -> str:
+        return os.path.join(basepath, *paths)
+
+    def split(self, path: str) -> Any:
+        return os.path.split(path)
+
+    def _unused(self, *args: Any) -> Any:
+        raise NotImplementedError
+
+    mkdirs = create = copy = rename = size = last_updated = checksum = metadata = delete = _unused
