@@ -97,13 +97,35 @@ def summarise(result: ShardResult) -> Finished:
     )  # fmt: skip
 
 
-def merge_by_split(found: Iterable[dict[str, ShardStats]]) -> dict[str, ShardStats]:
-    """Sums of counts, per split."""
-    total: dict[str, ShardStats] = collections.defaultdict(ShardStats)
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What became of some shards.
+
+    Attributes:
+        finished: The shards.
+        rejects: Their rejected images.
+        stats: Split → counts over accepted images.
+    """
+
+    finished: list[Finished]
+    rejects: list[Reject]
+    stats: dict[str, ShardStats]
+
+
+def outcome_of(result: ShardResult) -> Outcome:
+    """The part of a result that travels to the commit."""
+    return Outcome([summarise(result)], result.rejects, {result.split: result.stats})
+
+
+def merge_outcomes(found: Iterable[Outcome]) -> Outcome:
+    """Outcome of all shards together."""
+    total = Outcome([], [], collections.defaultdict(ShardStats))
     for each in found:
-        for split, stats in each.items():
-            total[split].merge(stats)
-    return dict(total)
+        total.finished.extend(each.finished)
+        total.rejects.extend(each.rejects)
+        for split, stats in each.stats.items():
+            total.stats[split].merge(stats)
+    return dataclasses.replace(total, stats=dict(total.stats))
 
 
 def to_list(found: Iterable[list[Any]]) -> list[Any]:
@@ -111,15 +133,14 @@ def to_list(found: Iterable[list[Any]]) -> list[Any]:
     return [value for values in found for value in values]
 
 
-def begin_commit(
-    finished: list[Finished], rejects: list[Reject], layout: plan.Layout, spec: CommitSpec
-) -> Iterator[FinalShard]:
+def begin_commit(outcome: Outcome, layout: plan.Layout, spec: CommitSpec) -> Iterator[FinalShard]:
     """Checks that nothing was lost, takes the old data set away, and tells what moves.
 
     Raises:
-        UserError: More rejects than the budget, or a split without a record.
+        UserError: More rejects than the budget.
         RuntimeError: Records and rejects do not add up to what was listed.
     """
+    finished, rejects = outcome.finished, outcome.rejects
     listed = layout.num_images
     accepted = sum(shard.num_records for shard in finished)
     planned = sum(layout.num_shards.values())
@@ -218,8 +239,7 @@ def _result(name: str, spec: WriteSpec) -> ShardResult:
 def finish_commit(
     shards: list[dict[str, Any]],
     layout: plan.Layout,
-    rejects: list[Reject],
-    stats: dict[str, ShardStats],
+    outcome: Outcome,
     skipped: dict[str, int],
     spec: CommitSpec,
     *complete: Any,
@@ -229,24 +249,18 @@ def finish_commit(
     Args:
         shards: Entries of the manifest, each with its split.
         layout: What was planned.
-        rejects: All rejected images.
-        stats: Counts over accepted images, by split.
+        outcome: Of all shards, as they were written.
         skipped: Reason → files that were not listed.
         spec: Where and how.
         *complete: What must be complete before: the exported transform, the quarantine.
     """
     try:
-        manifest = manifest_of(shards, layout, rejects, stats, skipped, spec)
-        publish(manifest, rejects, spec)
+        manifest = manifest_of(shards, layout, outcome, skipped, spec)
+        publish(manifest, outcome.rejects, spec)
         write_whole(os.path.join(spec.output, MANIFEST_NAME), to_json(manifest))
     except OSError as e:
         raise output_error(spec.output, e) from e
     return str(manifest["fingerprint"])
-
-
-def clean_staging(staging: str) -> None:
-    """Removes what a finished data set no longer needs."""
-    shutil.rmtree(staging, ignore_errors=True)
 
 
 class CommitShards(beam.PTransform):
@@ -267,30 +281,24 @@ class CommitShards(beam.PTransform):
         self._after = tuple(pvalue.AsIter(each) for each in (quarantined, *after))
 
     def expand(self, results: beam.PCollection) -> beam.PCollection:
-        finished = (
+        outcome = (
             results
-            | "Summarise" >> beam.Map(lambda result: [summarise(result)])
-            | "AllFinished" >> beam.CombineGlobally(to_list)
-        )  # list[Finished]
-        rejects = pvalue.AsSingleton(
-            results
-            | "Rejects" >> beam.Map(lambda result: result.rejects)
-            | "AllRejects" >> beam.CombineGlobally(to_list)
-        )
-        stats = pvalue.AsSingleton(
-            results
-            | "Stats" >> beam.Map(lambda result: {result.split: result.stats})
-            | "AllStats" >> beam.CombineGlobally(merge_by_split)
-        )
+            | "Outcome" >> beam.Map(outcome_of)
+            | "AllOutcomes" >> beam.CombineGlobally(merge_outcomes)
+        )  # Outcome
         return (
-            finished
-            | "BeginCommit"
-            >> beam.FlatMap(begin_commit, rejects, self._layout, self._spec)  # FinalShard
+            outcome
+            | "BeginCommit" >> beam.FlatMap(begin_commit, self._layout, self._spec)  # FinalShard
             | "Spread" >> beam.Reshuffle()
             | "FinishShard" >> beam.Map(lambda task, spec: [finish_shard(task, spec)], self._spec)
             | "AllShards" >> beam.CombineGlobally(to_list)  # list of entries
             | "FinishCommit"
             >> beam.Map(
-                finish_commit, self._layout, rejects, stats, self._skipped, self._spec, *self._after
+                finish_commit,
+                self._layout,
+                pvalue.AsSingleton(outcome),
+                self._skipped,
+                self._spec,
+                *self._after,
             )
         )

@@ -138,7 +138,7 @@ def _scalar(kind: str, value: Any) -> int | float | str:
         return _int64(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("no number")
-    if math.isfinite(value) and abs(value) >= _FLOAT32_END:
+    if _FLOAT32_END <= abs(value) < math.inf:
         raise ValueError("beyond float32")
     return float(value)
 

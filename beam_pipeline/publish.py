@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from beam_pipeline import columns, plan, quarantine, tfds_metadata
 from beam_pipeline.errors import UserError
 from beam_pipeline.manifest import FORMAT_VERSION, RECORD_FEATURES, write_whole
-from beam_pipeline.record import BYTES_EDGES, SIZE_EDGES_PX, ShardStats, merge_stats
+from beam_pipeline.record import BYTES_EDGES, SIZE_EDGES_PX, merge_stats
 from beam_pipeline.shards import Reject
 
 if TYPE_CHECKING:
-    from beam_pipeline.commit import CommitSpec
+    from beam_pipeline.commit import CommitSpec, Outcome
 
 TRANSFORM = "transform"
 QUARANTINE = "quarantine"
@@ -25,8 +25,7 @@ REPORT = "report"
 def manifest_of(
     shards: list[dict[str, Any]],
     layout: plan.Layout,
-    rejects: list[Reject],
-    stats_by_split: dict[str, ShardStats],
+    outcome: Outcome,
     skipped: dict[str, int],
     spec: CommitSpec,
 ) -> dict[str, Any]:
@@ -54,6 +53,7 @@ def manifest_of(
             "num_records": sum(shard["num_records"] for shard in of_split),
             "shards": of_split,
         }
+    stats_by_split = outcome.stats
     stats = merge_stats(stats_by_split.values())
     train = [name for name in stats_by_split if name in ("train", "training")]
     pixels = merge_stats(stats_by_split[name] for name in train) if train else stats
@@ -67,7 +67,7 @@ def manifest_of(
         "features": {**RECORD_FEATURES, **columns.exported_features(transform)},
         "image": {**spec.image, "mean": mean, "std": std},
         "listed": layout.num_images,
-        "rejects": quarantine.reasons(rejects),
+        "rejects": quarantine.reasons(outcome.rejects),
         "skipped": dict(sorted(skipped.items())),
         "source": {"formats": _by_count(stats.formats), "notes": _by_count(stats.notes)},
         "histograms": {

@@ -133,13 +133,13 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         self._after = tuple(beam.pvalue.AsIter(collection) for collection in after)
 
     def expand(self, units: beam.PCollection) -> beam.PCollection:
-        spread = units | "Spread" >> beam.Reshuffle()
         if local_pool.is_active():
             # The analysis of columns runs in this process while the pool writes shards.
             return (
-                spread
+                units
                 | "StartShard" >> beam.ParDo(_StartShardFn(self.spec))
                 | "Started" >> beam.Reshuffle()
                 | "FinishShard" >> beam.ParDo(_FinishShardFn(self.spec), *self._after)
             )
+        spread = units | "Spread" >> beam.Reshuffle()
         return spread | "WriteShard" >> beam.ParDo(_WriteShardFn(self.spec))
