@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from beam_pipeline import cli
-from beam_pipeline.errors import UserError, user_error_in
+from beam_pipeline.errors import user_error_in
 
 STOPPED = 128 + signal.SIGINT
 
@@ -25,9 +25,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         from beam_pipeline.driver import run
 
         print(run(options, beam_args))
-    except UserError as e:
-        print(f"error: {e}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         print(
             "stopped; no data set was committed. The same command goes on from the finished "

@@ -40,6 +40,7 @@ def make_parser() -> argparse.ArgumentParser:
     """All flags of `python -m beam_pipeline`."""
     parser = _Parser(
         prog="python -m beam_pipeline",
+        usage="python -m beam_pipeline --input PATH --output DIR [flags below] [Beam's flags]",
         description="Turns raw images into balanced, reproducible TFRecord shards.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

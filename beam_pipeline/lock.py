@@ -33,8 +33,7 @@ class OutputLock:
                 self._file.close()
                 self._open()
             self._file.truncate(0)
-            self._file.write(str(os.getpid()))
-            self._file.flush()
+            self._file.write(str(os.getpid()).encode())
         except OSError as e:
             self.__exit__()
             raise OutputError(
@@ -45,12 +44,12 @@ class OutputLock:
 
     def _open(self) -> None:
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        self._file = open(self._path, "a+", encoding="utf-8")
+        self._file = open(self._path, "a+b", buffering=0)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._file.seek(0)
-            holder = self._file.read().strip() or "unknown"
+            holder = self._file.read().decode() or "unknown"
             self._file.close()
             raise UserError(
                 f"--output {self._output!r} is in use by another job (process {holder}); wait for "

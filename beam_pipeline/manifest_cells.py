@@ -166,13 +166,11 @@ def _number(text: str) -> int | float:
 def wrong_cell(where: str, column: ColumnSpec, cell: Any) -> UserError:
     """The sentence for a cell that `convert` refused."""
     size = "" if column.shape == () else f" x {column.shape[0] if column.shape else 'any number'}"
-    missing = cell is None or cell == ""
-    declare = (
-        f"{column.name}:{column.kind}[] if values may be missing" if missing else "another type"
-    )
+    missing = f" ({column.name}:{column.kind}[] if values may be missing)"
     return UserError(
         f"{where} has {shown(cell)} in column {column.name!r}; expected {column.kind}{size}: mend "
-        f"the row, or declare the column by --columns ({declare})."
+        "the row, or declare another type by --columns"
+        f"{missing if cell is None or cell == '' else ''}."
     )
 
 

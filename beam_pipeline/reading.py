@@ -7,7 +7,7 @@ import concurrent.futures
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 
 from beam_pipeline.errors import ImageError
 from beam_pipeline.refs import ImageRef
@@ -28,23 +28,23 @@ _REASONS = {
 }
 
 
+# Each reference, in order, with its bytes or why they cannot be had.
+Read = Generator[tuple[ImageRef, bytes | ImageError], None, None]
+
+
 def is_local(path: str) -> bool:
     """Whether a path is on this machine's file system (has no scheme)."""
     return "://" not in path
 
 
-def read_images(
-    refs: Sequence[ImageRef], max_bytes: int
-) -> Iterator[tuple[ImageRef, bytes | ImageError]]:
+def read_images(refs: Sequence[ImageRef], max_bytes: int) -> Read:
     """Yields every reference, in order, with its bytes or why they cannot be had."""
     if all(is_local(ref.uri) for ref in refs):
         return _read_local(refs, max_bytes)
     return _read_remote(refs, max_bytes)
 
 
-def _read_local(
-    refs: Sequence[ImageRef], max_bytes: int
-) -> Iterator[tuple[ImageRef, bytes | ImageError]]:
+def _read_local(refs: Sequence[ImageRef], max_bytes: int) -> Read:
     opened: collections.deque[int | ImageError] = collections.deque()
     ahead = iter(refs)
     try:
@@ -99,9 +99,7 @@ def _read_error(e: Exception) -> ImageError:
     return ImageError(code, getattr(e, "strerror", None) or str(e))
 
 
-def _read_remote(
-    refs: Sequence[ImageRef], max_bytes: int
-) -> Iterator[tuple[ImageRef, bytes | ImageError]]:
+def _read_remote(refs: Sequence[ImageRef], max_bytes: int) -> Read:
     executor = concurrent.futures.ThreadPoolExecutor(REMOTE_DEPTH)
     waiting: collections.deque[concurrent.futures.Future[bytes | ImageError]] = collections.deque()
     ahead = iter(refs)

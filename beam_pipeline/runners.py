@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import logging
 import io
 from collections.abc import Sequence
 from typing import Any
@@ -43,6 +44,8 @@ def choose(beam_args: Sequence[str]) -> Runner:
         UserError: A flag is unknown, or asks for a mode that loses records.
     """
     check_flags(beam_args)
+    # It logs the traceback of what a worker raised, which is raised to us as well.
+    logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)
     options = PipelineOptions(list(beam_args), save_main_session=False)
     name = (options.view_as(StandardOptions).runner or "DirectRunner").rpartition(".")[2]
     if name.lower().removesuffix("runner") not in _LOCAL:

@@ -222,6 +222,22 @@ def test_a_file_deleted_between_listing_and_reading(photos, tmp_path, capfd, mon
     assert manifest(output)["listed"] == 24
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("runner", [[], ["--direct_running_mode", "multi_processing"]])
+def test_a_mistake_is_one_line_on_the_terminal(photos, tmp_path, runner):
+    done = subprocess.run(
+        [sys.executable, "-m", "beam_pipeline", "--input", photos, "--output", tmp_path / "out",
+         "--num_shards", "train=99", *runner],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    lines = done.stderr.strip().splitlines()
+    assert lines[-1].startswith("error: --num_shards received 99")
+    assert "while running" not in lines[-1]
+    if not runner:  # Beam's own processes log what they raise
+        assert len(lines) == 1, done.stderr
+
+
 def test_help_answers_without_beam():
     code = (
         "import sys; from beam_pipeline.__main__ import main\n"

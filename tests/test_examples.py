@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.examples import decode_example, encode_example
+from beam_pipeline.examples import Values, decode_example, encode_example
 
 FLOATS = st.floats(width=32, allow_nan=False)
 INTS = st.integers(-(2**63), 2**63 - 1)
@@ -33,7 +33,7 @@ def test_tensorflow_reads_and_writes_the_same_bytes():
     feature_pb2 = pytest.importorskip("tensorflow.core.example.feature_pb2")
     from tensorflow.core.example.example_pb2 import Example
 
-    features = {
+    features: dict[str, Values] = {
         "image/encoded": [b"\xff\xd8\x00"],
         "image/height": [256, -1, 2**63 - 1],
         "weights": [0.1, float("inf"), -0.0],

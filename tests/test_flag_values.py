@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -83,7 +84,7 @@ def test_paths_become_absolute_but_uris_stay(tmp_path, monkeypatch):
     assert values.parse_path("--input", "file:///data/a%20b") == "/data/a b"
 
 
-WRONG = [
+WRONG: list[tuple[Callable[[str], object], str]] = [
     (values.parse_size, t)
     for t in ("", "x", "12x", "-5", "1.5", "3x4x5", "٣", "²", "9" * 5000)
 ]  # fmt: skip

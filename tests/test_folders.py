@@ -143,7 +143,12 @@ def test_a_glob_does_not_enter_folders_that_it_cannot_match(tmp_path, monkeypatc
     put(tmp_path, "a.jpg", "deep/b.jpg")
     entered = []
     entries = folders._entries
-    monkeypatch.setattr(folders, "_entries", lambda path: entered.append(path) or entries(path))
+
+    def enter(path):
+        entered.append(path)
+        return entries(path)
+
+    monkeypatch.setattr(folders, "_entries", enter)
     list(folders.files_matching(f"{tmp_path}/*.jpg"))
     assert entered == [str(tmp_path)]
 

@@ -22,7 +22,8 @@ SIDES = [BOX + side for side in ("xmin", "xmax", "ymin", "ymax")]
 
 ROWS = [
     {
-        "image": "a b.jpg", "label": "cat", "age": 1.5, "tokens": [1, 2, 3], "embedding": [0.5, 1.0],
+        "image": "a b.jpg", "label": "cat", "age": 1.5, "tokens": [1, 2, 3],
+        "embedding": [0.5, 1.0],
         "caption": 'a "cat", sitting\nstill', **dict.fromkeys(SIDES, [0.25]),
     },
     {
@@ -84,7 +85,7 @@ def test_the_three_formats_give_the_same_references(tmp_path, suffix):
         assert (ref.split, ref.group, ref.size_bytes) == (None, None, -1)
         columns = {name: row[name] for name in row if name not in ("image", "label")}
         assert ref.columns == columns
-        assert [type(v) for v in ref.columns.values()] == [type(v) for v in columns.values()]
+        assert list(map(type, columns.values())) == list(map(type, dict(ref.columns).values()))
 
 
 def test_paths_may_be_relative_absolute_or_uris(tmp_path):
@@ -166,8 +167,7 @@ def test_one_box_per_row_may_be_plain_numbers(tmp_path):
     path = text(tmp_path / "m.csv", f"image,label,{','.join(SIDES)}\nx,a,0,1,0.5,1\n")
     schema = read_schema(InputOptions(str(path)))
     assert schema.columns == tuple(ColumnSpec(side, "float", None) for side in SIDES)
-    (ref,) = refs(path)
-    assert list(ref.columns.values()) == [[0.0], [1.0], [0.5], [1.0]]
+    assert refs(path)[0].columns == dict(zip(SIDES, [[0.0], [1.0], [0.5], [1.0]], strict=True))
 
 
 def test_what_is_said_of_objects_has_one_entry_per_box(tmp_path):

@@ -28,6 +28,7 @@ def make_layout(counts, **options):
 
 def dealt(layout):
     """(split, shard) → class id → images, from the slots alone."""
+    shards: dict[tuple[str, int], collections.Counter[int]]
     shards = collections.defaultdict(collections.Counter)
     for (split, class_id), count in layout.counts.items():
         for rank in range(count):

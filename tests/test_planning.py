@@ -48,9 +48,9 @@ def run(batches: list[RefBatch], options: PlanOptions, seed: int = 0) -> list[Sh
     shards = collections.defaultdict(list)
     shuffle(ordered)
     for bucket in ordered:
-        for key, batch in planning.deal(bucket, layout, ranks):
-            shards[key].append(batch)
-    units = [planning.make_unit(shard, layout, options) for shard in shards.items()]
+        for shard, batch in planning.deal(bucket, layout, ranks):
+            shards[shard].append(batch)
+    units = [planning.make_unit(found, layout, options) for found in shards.items()]
     return sorted(units, key=lambda unit: unit.name)
 
 

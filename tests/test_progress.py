@@ -1,0 +1,90 @@
+"""What a person sees: lines and tables."""
+
+from __future__ import annotations
+
+import pytest
+
+from beam_pipeline.progress import final_table, plan_table, progress_line, table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ((0, 1399, 0, 0, 0, 0.0), "0/1,399 images  0 rejects"),
+        (
+            (1200, 1399, 30_000_000, 2, 0, 3.0),
+            "1,200/1,399 images  400 images/s  10.0 MB/s  2 rejects  ETA 0:00",
+        ),
+        (
+            (1200, 100_000, 1_000_000, 0, 1000, 10.0),  # only this run's images tell the speed
+            "1,200/100,000 images  20 images/s  0.1 MB/s  0 rejects  ETA 1:22:20",
+        ),
+        ((60, 120, 0, 0, 0, 60.0), "60/120 images  1 images/s  0.0 MB/s  0 rejects  ETA 1:00"),
+        ((12, 10, 0, 0, 0, 1.0), "12/10 images  12 images/s  0.0 MB/s  0 rejects  ETA 0:00"),
+        ((5, 10, 0, 0, 5, 9.0), "5/10 images  0 rejects"),
+    ],
+)
+def test_progress_line(arguments, line):
+    assert progress_line(*arguments) == line
+
+
+def test_a_table_aligns_its_columns():
+    assert table(["split", "n"], [["train", "1,000"], ["t", "5"]]) == (
+        "split      n\n-----  -----\ntrain  1,000\nt          5"
+    )
+
+
+MANIFEST = {
+    "splits": {
+        "train": {
+            "num_records": 1259,
+            "shards": [
+                {"num_records": 629, "num_bytes": 1_500_000},
+                {"num_records": 630, "num_bytes": 1_500_000},
+            ],
+        },
+        "test": {"num_records": 0, "shards": [{"num_records": 0, "num_bytes": 0}]},
+    },
+    "listed": 1399,
+    "rejects": {"truncated": 3, "empty": 1},
+    "skipped": {"hidden": 2},
+}
+
+
+def test_the_final_table_has_splits_rejects_and_speed():
+    lines = final_table(MANIFEST, 14.0, 0).split("\n")
+    assert lines[2].split() == ["train", "2", "1,259", "629", "630", "3.0"]
+    assert lines[3].split() == ["test", "1", "0", "0", "0", "0.0"]
+    assert lines[4:] == [
+        "1,399 images listed, 4 rejected (truncated 3, empty 1)",
+        "2 files passed over (hidden 2)",
+        "14.0 s, 100 images/s with start-up",
+    ]
+
+
+def test_the_final_table_leaves_out_what_is_nothing_and_counts_only_new_work():
+    lines = final_table({**MANIFEST, "rejects": {}, "skipped": {}}, 2.0, 1199).split("\n")
+    assert lines[4:] == [
+        "1,399 images listed, 0 rejected",
+        "1,199 images were finished by an earlier run",
+        "2.0 s, 100 images/s with start-up",
+    ]
+    assert "0 images/s" in final_table(MANIFEST, 0.0, 0)
+
+
+def test_the_plan_table_shows_splits_classes_and_an_estimate():
+    split = {"shards": 4, "images": 1259, "min": 314, "max": 315, "bytes": 2_500_000.0}
+    summary = {
+        "splits": {"train": split},
+        "classes": {f"c{i}": 1000 + i for i in range(23)},
+        "skipped": {"hidden": 2},
+        "sample": 64, "sample_rejects": 1, "msec_per_image": 2.345, "bytes_per_record": 12345.6,
+        "seconds": 61.7, "workers": 2,
+    }  # fmt: skip
+    text = plan_table(summary)
+    assert "train       4   1,259        314        315           2.5" in text
+    assert "23 classes: c0 1,000, c1 1,001" in text and "c19 1,019, and 3 more" in text
+    assert "files passed over (hidden 2)" in text
+    assert "a sample of 64 images: 1 rejected, 2.3 ms and 12,346 bytes per record" in text
+    assert "about 62 s on 2 cores" in text
+    assert text.endswith("nothing was written")
