@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
 import sys
 import time
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 from beam_pipeline import local_pool
@@ -33,10 +35,8 @@ def run(options: BuildOptions, beam_args: Sequence[str]) -> str:
     begun = time.monotonic()
     signal.signal(signal.SIGTERM, _interrupt)
     if options.plan_only:
-        from beam_pipeline import pipeline, runners
-
-        runner = runners.choose(beam_args)
-        return plan_table(pipeline.plan_only(options, runner))
+        pipeline, runners = _import_beam()
+        return plan_table(pipeline.plan_only(options, runners.choose(beam_args)))
     if "://" in options.output:
         raise UserError(
             f"--output received {options.output!r}; expected a local folder in this release; copy "
@@ -51,6 +51,14 @@ def run(options: BuildOptions, beam_args: Sequence[str]) -> str:
         except UserError:
             _remove_empty(options.output, staging, fresh)
             raise
+
+
+def _import_beam() -> tuple[ModuleType, ModuleType]:
+    """(pipeline, runners), imported when local processes have been started."""
+    with quick_imports():
+        from beam_pipeline import pipeline, runners
+    gc.set_threshold(100_000)  # millions of references are no garbage
+    return pipeline, runners
 
 
 def _interrupt(number: int, frame: object) -> None:
@@ -79,9 +87,7 @@ def _run_pipeline(
     begun: float,
     pool: LocalPool | None,
 ) -> str:
-    with quick_imports():
-        from beam_pipeline import pipeline, runners
-
+    pipeline, runners = _import_beam()
     runner = runners.choose(beam_args)
     _clear_leftovers(staging)
     for attempt in range(1, MAX_RUNS + 1):

@@ -26,6 +26,8 @@ from beam_pipeline.refs import ImageRef, RefBatch
 # Enough for a mean within a few percent; encoding them takes well under a second.
 SAMPLE_SIZE = 64
 
+# References that wait in memory until their shards' lists are worth sending.
+DEALT_TOGETHER = 200_000
 # A shard is not cut into parts of fewer images.
 MIN_PART_SIZE = 64
 
@@ -123,16 +125,46 @@ def sort_by_hash(batches: Iterable[RefBatch], salt: str) -> list[ImageRef]:
 
 def deal(
     bucket: tuple[Bucket, RefBatch], layout: plan.Layout, ranks: dict[Bucket, int]
-) -> Iterator[tuple[ShardKey, RefBatch]]:
+) -> Iterator[tuple[ShardKey, ImageRef]]:
     """Deals a sorted bucket to shards."""
     key, batch = bucket
     split, class_id, _ = key
     slot = layout.slots[split, class_id]
-    shards: dict[int, list[ImageRef]] = collections.defaultdict(list)
     for rank, ref in enumerate(batch.refs, start=ranks[key]):
-        shards[slot.shard_of(rank)].append(ref)
-    for shard, refs in shards.items():
-        yield (split, shard), RefBatch(refs)
+        yield (split, slot.shard_of(rank)), ref
+
+
+class _DealFn(beam.DoFn):
+    """(bucket, its refs in hash order) → (shard, RefBatch).
+
+    A thousand classes dealt to a thousand shards are a million hands of one reference: they
+    are gathered over the buckets of a bundle, because a shuffle's cost is per element.
+    """
+
+    def start_bundle(self) -> None:
+        self._hands: dict[ShardKey, list[ImageRef]] = collections.defaultdict(list)
+        self._held = 0
+
+    def process(
+        self,
+        bucket: tuple[Bucket, RefBatch],
+        layout: plan.Layout,
+        ranks: dict[Bucket, int],
+    ) -> Iterator[tuple[ShardKey, RefBatch]]:
+        for shard, ref in deal(bucket, layout, ranks):
+            self._hands[shard].append(ref)
+        self._held += len(bucket[1])
+        if self._held >= DEALT_TOGETHER:
+            yield from self._flush()
+
+    def finish_bundle(self) -> Iterator[Any]:
+        for hand in self._flush():
+            yield beam.transforms.window.GlobalWindows.windowed_value(hand)
+
+    def _flush(self) -> Iterator[tuple[ShardKey, RefBatch]]:
+        for shard, refs in self._hands.items():
+            yield shard, RefBatch(refs)
+        self.start_bundle()
 
 
 def make_unit(
@@ -224,7 +256,7 @@ class PlanShards(beam.PTransform):
         units = (
             buckets
             | "Deal"
-            >> beam.FlatMap(deal, plan_side, pvalue.AsSingleton(ranks)).with_output_types(
+            >> beam.ParDo(_DealFn(), plan_side, pvalue.AsSingleton(ranks)).with_output_types(
                 tuple[tuple[str, int], RefBatch]
             )
             | "GroupShards" >> beam.GroupByKey()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -50,6 +51,10 @@ class RefBatch:
         return f"RefBatch({len(self.refs)} refs)"
 
 
+# As `ImageRef._make`, without its check, in a third of the time.
+_as_ref = functools.partial(tuple.__new__, ImageRef)
+
+
 class RefBatchCoder(Coder):
     """Pickles plain tuples: half the bytes and time of pickling named tuples."""
 
@@ -57,7 +62,7 @@ class RefBatchCoder(Coder):
         return pickle.dumps([tuple(ref) for ref in value.refs], protocol=5)
 
     def decode(self, encoded: bytes) -> RefBatch:
-        return RefBatch([ImageRef._make(fields) for fields in pickle.loads(encoded)])
+        return RefBatch(list(map(_as_ref, pickle.loads(encoded))))
 
     def is_deterministic(self) -> bool:
         return False

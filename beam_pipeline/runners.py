@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
-import logging
 import io
+import logging
 from collections.abc import Sequence
 from typing import Any
 

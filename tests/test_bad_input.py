@@ -99,9 +99,7 @@ def test_a_regex_that_does_not_match(photos, tmp_path, capfd):
 def test_a_manifest_with_a_wrong_row(tmp_path, capfd, rows, expected):
     (tmp_path / "list.csv").write_text(rows)
     flags = ["--columns", "age:int"] if ",age" in rows else []
-    said = error_of(
-        capfd, "--input", tmp_path / "list.csv", "--output", tmp_path / "out", *flags
-    )
+    said = error_of(capfd, "--input", tmp_path / "list.csv", "--output", tmp_path / "out", *flags)
     assert expected in said
     assert not (tmp_path / "out").exists()
 
@@ -263,5 +261,3 @@ def test_an_unexpected_error_is_a_traceback_and_exit_code_1(photos, tmp_path):
     )  # fmt: skip
     assert done.returncode == 1
     assert "ZeroDivisionError: a bug" in done.stderr
-
-

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import pathlib
 import shutil
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ def built(photos, tmp_path_factory):
     return output
 
 
-def records_of(output: pathlib.Path, split: str) -> list[list[dict]]:
+def records_of(output: pathlib.Path, split: str) -> list[list[dict[str, Any]]]:
     """Decoded records of a split, shard by shard."""
     compression = manifest(output)["compression"]
     return [
@@ -104,7 +105,8 @@ def test_nothing_but_the_data_set_is_left(built):
 @pytest.mark.parametrize("workers", ["1", "3"])
 def test_bytes_do_not_depend_on_the_number_of_processes(photos, built, tmp_path, workers):
     assert build("--input", photos, "--output", tmp_path / "o", "--image_size", "32",
-                 "--num_shards", "train=5,validation=2", "--direct_num_workers", workers) == 0  # fmt: skip
+                 "--num_shards", "train=5,validation=2",
+                 "--direct_num_workers", workers) == 0  # fmt: skip
     assert shard_bytes(tmp_path / "o") == shard_bytes(built)
     assert (tmp_path / "o" / "manifest.json").read_bytes() == (built / "manifest.json").read_bytes()
 
@@ -132,7 +134,8 @@ def test_rejects_leave_no_holes_and_go_to_quarantine(photos, tmp_path, capsys):
     for i in range(0, 31, 3):
         (root / "ant" / f"ant {i}.jpg").write_bytes(b"" if i % 2 else jpeg(i)[:300])
     output = tmp_path / "out"
-    flags = ["--input", root, "--output", output, "--image_size", "32", "--num_shards", "train=7,validation=2"]  # fmt: skip
+    flags = ["--input", root, "--output", output, "--image_size", "32",
+             "--num_shards", "train=7,validation=2"]  # fmt: skip
     assert build(*flags) == 2
     said = capsys.readouterr().err
     assert "--max_reject_fraction 0.01" in said and "empty" in said
@@ -146,8 +149,8 @@ def test_rejects_leave_no_holes_and_go_to_quarantine(photos, tmp_path, capsys):
         counts = [shard["num_records"] for shard in split["shards"]]
         assert max(counts) - min(counts) <= 1
     assert verify.main([str(output), "--full"]) == 0
-    rejects = [
-        decode_example(data)
+    rejects: list[dict[str, Any]] = [
+        dict(decode_example(data))
         for path in sorted((output / "quarantine").glob("*.tfrecord"))
         for _, _, data in read_records(str(path), "none")
     ]
@@ -223,14 +226,16 @@ def test_overwrite_keeps_class_ids_and_appends_new_ones(photos, tmp_path, capsys
 
 
 def test_plan_only_writes_nothing(photos, tmp_path, capsys):
-    assert build("--input", photos, "--output", tmp_path / "out", "--num_shards", "4", "--plan_only") == 0  # fmt: skip
+    flags = ["--input", photos, "--output", tmp_path / "out", "--num_shards", "4"]
+    assert build(*flags, "--plan_only") == 0
     printed = capsys.readouterr().out
     assert "train" in printed and "nothing was written" in printed and "3 classes" in printed
     assert not (tmp_path / "out").exists()
 
 
 def test_the_progress_table_says_what_was_built(photos, tmp_path, capsys):
-    assert build("--input", photos, "--output", tmp_path / "o", "--num_shards", "2", "--no_report") == 0  # fmt: skip
+    flags = ["--input", photos, "--output", tmp_path / "o", "--num_shards", "2"]
+    assert build(*flags, "--no_report") == 0
     printed = capsys.readouterr().out
     assert "58 images listed, 0 rejected" in printed
     assert "hidden 1" in printed

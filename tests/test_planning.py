@@ -48,8 +48,8 @@ def run(batches: list[RefBatch], options: PlanOptions, seed: int = 0) -> list[Sh
     shards = collections.defaultdict(list)
     shuffle(ordered)
     for bucket in ordered:
-        for shard, batch in planning.deal(bucket, layout, ranks):
-            shards[shard].append(batch)
+        for shard, ref in planning.deal(bucket, layout, ranks):
+            shards[shard].append(RefBatch([ref]))
     units = [planning.make_unit(found, layout, options) for found in shards.items()]
     return sorted(units, key=lambda unit: unit.name)
 

@@ -81,7 +81,7 @@ def finished_shards(output: pathlib.Path) -> set[str]:
 def wait_for(condition, process: subprocess.Popen, what: str) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while not condition():
-        assert process.poll() is None, f"ended before {what}: {process.stdout.read()}"
+        assert process.poll() is None, f"ended before {what}: {process.communicate()[0]}"
         assert time.monotonic() < deadline, f"{what} never happened"
         time.sleep(0.005)
 
