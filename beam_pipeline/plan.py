@@ -3,7 +3,7 @@
 Nothing here reads a file, and neither Beam nor TensorFlow is imported. A place in the data
 set is a rank: images of a split are ordered by (class, salted hash of the key) and dealt
 to shards like cards, so that every shard holds the same number of records ±1, and of each
-class ±1; inside a shard they are ordered by the hash alone.
+class ±1; inside a shard they are ordered by another hash.
 """
 
 from __future__ import annotations
@@ -20,16 +20,20 @@ MAX_BUCKET_SIZE = 50_000
 # tf.train.Example and TFRecord framing around the encoded picture, roughly.
 RECORD_OVERHEAD_BYTES = 400
 
+# What a hash is for.
+SPLIT, DEAL, PLACE = b"split", b"deal", b"place"
+
 SplitClass = tuple[str, int]
 
 
 class KeyHasher:
     """Salted, stable 128-bit hashes of keys (BLAKE2b, RFC 7693).
 
-    The purpose keeps the order inside a split independent of how the split was drawn.
+    Each purpose has hashes of its own: which split is drawn, in which order images are dealt
+    to shards, and where they stand inside a shard must tell nothing of each other.
     """
 
-    def __init__(self, salt: str, purpose: bytes = b"order"):
+    def __init__(self, salt: str, purpose: bytes = DEAL):
         key = hashlib.blake2b(salt.encode(), digest_size=32).digest()
         self._empty = hashlib.blake2b(digest_size=16, key=key, person=purpose)
 
@@ -43,7 +47,7 @@ class SplitAssigner:
     """Draws a split by the hash of a key or group: more images never move an old one."""
 
     def __init__(self, splits: Mapping[str, float], salt: str):
-        self._hash = KeyHasher(salt, b"split")
+        self._hash = KeyHasher(salt, SPLIT)
         self._names = list(splits)
         self._bounds: list[float] = []
         total = 0.0

@@ -115,9 +115,11 @@ def key_by_bucket(
         yield key, RefBatch(refs)
 
 
-def sort_by_hash(batches: Iterable[RefBatch], salt: str) -> list[ImageRef]:
-    """References of some batches in hash order, whatever order they came in."""
-    hasher = plan.KeyHasher(salt)
+def sort_by_hash(
+    batches: Iterable[RefBatch], salt: str, purpose: bytes = plan.DEAL
+) -> list[ImageRef]:
+    """References of some batches in the order of a hash, whatever order they came in."""
+    hasher = plan.KeyHasher(salt, purpose)
     return sorted(
         (ref for batch in batches for ref in batch.refs), key=lambda r: (hasher(r.key), r.key)
     )
@@ -172,7 +174,7 @@ def make_unit(
 ) -> ShardUnit:
     """The finished unit of work of one shard."""
     (split, index), batches = shard
-    refs = sort_by_hash(batches, options.salt)
+    refs = sort_by_hash(batches, options.salt, plan.PLACE)
     labels = {ref.label for ref in refs}
     ids = {name: i for i, name in enumerate(layout.classes) if name in labels}
     group = next(iter(labels)) if options.shard_by == "class" else ""

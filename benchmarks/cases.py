@@ -215,17 +215,18 @@ def twelve_megapixels(s: Settings) -> Outcome:
     usage = run_module("benchmarks.twelve_megapixels", s.rounds, *paths, log=s.log)
     rounds = [json.loads(line) for line in usage.output.splitlines() if line.startswith("{")]
     rows: dict[str, tuple[float, ...]] = {}
-    figures = []
     for kind in rounds[0]:
         of_kind = [path for path in paths if path.name.startswith(kind)]
         megabytes = sum(path.stat().st_size for path in of_kind) / len(of_kind) / 1e6
-        speeds = medians([[len(of_kind) / seconds for seconds in r[kind]] for r in rounds])
-        rows[f"{kind} photos"] = (megabytes, *speeds)
-        values = tuple(theirs / ours for ours, theirs in (r[kind] for r in rounds))
-        figures.append(Figure(f"{kind} photos, images/s as a ratio", values, 4))
+        ours, theirs = medians([[len(of_kind) / seconds for seconds in r[kind]] for r in rounds])
+        rows[f"{kind} photos"] = (megabytes, ours, theirs, ours / theirs)
+    sums = [[sum(side) for side in zip(*r.values(), strict=True)] for r in rounds]
     return Outcome(
         "twelve_megapixels", f"{len(paths)} photos of 4032x3024 to 256 px, one process",
-        ("MB each", "ours images/s", "full decode images/s"), rows, tuple(figures),
+        ("MB each", "ours images/s", "full decode images/s", "ratio"), rows,
+        (Figure("all photos, images/s as a ratio", tuple(b / a for a, b in sums), 4),),
+        ("enlarged photos are smooth; half were given the grain of a sensor: the more bytes a "
+         "photo has, the more of the time is entropy decoding, which both sides do in full",),
     )  # fmt: skip
 
 

@@ -91,7 +91,7 @@ def test_large_classes_ranked_in_buckets_give_the_same_plan(monkeypatch, shard_b
 
 def test_records_inside_a_shard_are_in_the_order_of_their_hashes():
     options = PlanOptions(splits={"train": 1.0}, num_shards={"*": 2})
-    hasher = plan.KeyHasher(options.salt)
+    hasher = plan.KeyHasher(options.salt, plan.PLACE)
     for unit in run(batched(refs_of({"a": 50, "b": 50}), 9), options):
         hashes = [hasher(ref.key) for ref in unit.refs]
         assert hashes == sorted(hashes)
@@ -177,3 +177,16 @@ def test_mean_record_bytes_passes_over_what_cannot_be_read_or_decoded(tmp_path):
     mean = planning.mean_record_bytes(RefBatch(refs), options)
     assert mean == planning.mean_record_bytes(RefBatch(refs[:1]), options) > 500
     assert planning.mean_record_bytes(RefBatch(refs[1:]), options) == plan.RECORD_OVERHEAD_BYTES
+
+
+def test_the_order_inside_a_shard_tells_nothing_of_how_it_was_dealt():
+    """Dealing follows one hash; by the same one, neighbours would begin with the same class."""
+    counts = {f"c{i:02d}": 200 for i in range(30)}
+    options = PlanOptions(splits={"train": 1.0}, num_shards={"*": 64})
+    units = run(batched(refs_of(counts), 500), options)
+    places = list(zip(*(unit.refs for unit in units), strict=False))
+    alike = sum(
+        a.label == b.label for place in places[:90] for a, b in zip(place, place[1:], strict=False)
+    )
+    expected = 90 * 63 / 30
+    assert 0.6 * expected < alike < 1.4 * expected
