@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import itertools
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ from beam_pipeline.publish import manifest_of, publish
 from beam_pipeline.rebalance import plan_moves
 from beam_pipeline.record import ShardStats
 from beam_pipeline.shards import Reject, ShardResult, WriteSpec, output_error
+from beam_pipeline.staging_folder import mark_committed
 
 _SHARD_FILE = re.compile(r"\w+-\d{5}-of-\d{5}\.tfrecord(\.gz)?")
 
@@ -209,8 +211,9 @@ def _rewrite(task: FinalShard, spec: CommitSpec, final: str) -> dict[str, Any]:
     sink = spec.write.sink
     temporary = f"{spec.write.staged_path(task.finished.name)}.tmp-final"
     classes: collections.Counter[str] = collections.Counter()
-    sources = [(task.finished.name, range(task.keep))]
-    sources += [(name, range(record, record + 1)) for name, record in task.take]
+    sources = [(task.finished.name, set(range(task.keep)))]
+    for name, taken in itertools.groupby(task.take, key=lambda pair: pair[0]):
+        sources.append((name, {record for _, record in taken}))
     handle = sink.open(temporary)
     try:
         for name, wanted in sources:
@@ -257,6 +260,7 @@ def finish_commit(
     try:
         manifest = manifest_of(shards, layout, outcome, skipped, spec)
         publish(manifest, outcome.rejects, spec)
+        mark_committed(spec.write.staging, manifest["fingerprint"])
         write_whole(os.path.join(spec.output, MANIFEST_NAME), to_json(manifest))
     except OSError as e:
         raise output_error(spec.output, e) from e

@@ -10,14 +10,13 @@ import sys
 import time
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
 
-from beam_pipeline import local_pool
-from beam_pipeline.errors import OutputError, UserError
+from beam_pipeline import local_pool, staging_folder
+from beam_pipeline.errors import UserError
 from beam_pipeline.imports import quick_imports
 from beam_pipeline.local_pool import LocalPool
 from beam_pipeline.lock import OutputLock
-from beam_pipeline.manifest import MANIFEST_NAME, STAGING_NAME, load_manifest
+from beam_pipeline.manifest import STAGING_NAME, load_manifest
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.progress import ProgressLine, final_table, plan_table
 
@@ -49,7 +48,7 @@ def run(options: BuildOptions, beam_args: Sequence[str]) -> str:
         try:
             return _build(options, beam_args, staging, begun)
         except UserError:
-            _remove_empty(options.output, staging, fresh)
+            staging_folder.remove_empty(options.output, staging, fresh)
             raise
 
 
@@ -66,9 +65,10 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def _build(options: BuildOptions, beam_args: Sequence[str], staging: str, begun: float) -> str:
-    done = _check_output(options, staging)
+    done = staging_folder.check_output(options, staging)
     if done:
-        return done
+        shutil.rmtree(staging, ignore_errors=True)
+        return final_table(done, 1e-9, done["listed"]) + f"\ndata set in {options.output}"
     # Processes are started before Beam is imported: both take a second, side by side.
     wants_pool, workers = _pool_size(beam_args)
     if not wants_pool:
@@ -89,7 +89,7 @@ def _run_pipeline(
 ) -> str:
     pipeline, runners = _import_beam()
     runner = runners.choose(beam_args)
-    _clear_leftovers(staging)
+    staging_folder.prepare(options.output, staging)
     for attempt in range(1, MAX_RUNS + 1):
         try:
             pipeline.build(options, runner, staging)
@@ -141,67 +141,3 @@ def _pool_size(beam_args: Sequence[str]) -> tuple[bool, int]:
             "processes, 0 for one per core."
         )
     return wanted, int(args.direct_num_workers) or local_pool.available_cores()
-
-
-def _check_output(options: BuildOptions, staging: str) -> str:
-    """Refuses to touch what is finished or not ours; returns a text if there is nothing to do.
-
-    Raises:
-        UserError: A finished data set or foreign shards are in the way.
-    """
-    manifest = os.path.join(options.output, MANIFEST_NAME)
-    if options.overwrite:
-        return ""
-    if os.path.exists(manifest):
-        if os.path.exists(os.path.join(staging, "transform")) or _killed_after_commit(staging):
-            found: dict[str, Any] = load_manifest(options.output)
-            shutil.rmtree(staging, ignore_errors=True)
-            return final_table(found, 1e-9, found["listed"]) + f"\ndata set in {options.output}"
-        raise UserError(
-            f"--output {options.output!r} holds a finished data set; choose another folder, or "
-            "replace it "
-            "with --overwrite."
-        )
-    others = [
-        name for name in os.listdir(options.output) if name.endswith((".tfrecord", ".tfrecord.gz"))
-    ]
-    if others and not os.path.exists(os.path.join(staging, "job.json")):
-        raise UserError(
-            f"--output {options.output!r} holds {len(others)} TFRecord files, {others[0]!r} among "
-            "them, that no "
-            "manifest or unfinished job accounts for; choose another folder, or replace them with "
-            "--overwrite."
-        )
-    return ""
-
-
-def _killed_after_commit(staging: str) -> bool:
-    return os.path.exists(os.path.join(staging, "job.json"))
-
-
-def _clear_leftovers(staging: str) -> None:
-    """Removes what an earlier run began and cannot use; finished shards stay."""
-    try:
-        for name in os.listdir(staging):
-            path = os.path.join(staging, name)
-            if os.path.isdir(path):
-                shutil.rmtree(path, ignore_errors=True)
-            elif ".tmp-" in name:
-                os.remove(path)
-        with open(os.path.join(staging, "job.json"), "w", encoding="utf-8") as file:
-            file.write("{}\n")
-    except OSError as e:
-        raise OutputError(
-            f"--output: {staging!r} cannot be written ({e.strerror}); make room or mend its rights."
-        ) from e
-
-
-def _remove_empty(output: str, staging: str, fresh: bool) -> None:
-    """Leaves no trace of a job that was refused before it had done anything."""
-    try:
-        if not any(name.endswith(".json") and name != "job.json" for name in os.listdir(staging)):
-            shutil.rmtree(staging)
-        if fresh and not os.listdir(output):
-            os.rmdir(output)
-    except OSError:
-        return

@@ -21,7 +21,7 @@ from beam_pipeline.commit import CommitShards, CommitSpec
 from beam_pipeline.errors import ImageError, UserError
 from beam_pipeline.images import encode_image
 from beam_pipeline.listing import ListImages
-from beam_pipeline.manifest import MANIFEST_NAME, load_manifest
+from beam_pipeline.manifest import STAGING_NAME
 from beam_pipeline.options import BuildOptions, ImageOptions
 from beam_pipeline.planning import PlannedShards, PlanShards, assign_splits
 from beam_pipeline.publish import QUARANTINE, TRANSFORM
@@ -30,6 +30,7 @@ from beam_pipeline.reading import read_images
 from beam_pipeline.refs import RefBatch
 from beam_pipeline.runners import Runner
 from beam_pipeline.shards import WriteSpec
+from beam_pipeline.staging_folder import pinned_classes
 from beam_pipeline.write import WriteBalancedTFRecord
 
 _SUFFIXES = {"none": ".tfrecord", "gzip": ".tfrecord.gz"}
@@ -131,10 +132,10 @@ def schema_of(options: BuildOptions) -> manifest_input.ManifestSchema | None:
 
 def with_pinned_classes(options: BuildOptions) -> BuildOptions:
     """When a data set is replaced its classes keep their ids."""
-    path = os.path.join(options.output, MANIFEST_NAME)
-    if options.plan.class_names is not None or not os.path.exists(path):
+    if options.plan.class_names is not None:
         return options
-    pinned = tuple(load_manifest(options.output)["classes"])
+    staging = os.path.join(options.output, STAGING_NAME)
+    pinned = pinned_classes(options.output, staging)
     return dataclasses.replace(
         options, plan=dataclasses.replace(options.plan, pinned_classes=pinned)
     )

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from beam_pipeline import verify
-from tests.builds import build, jpeg, manifest, shard_bytes
+from tests.builds import build, class_folders, jpeg, manifest, shard_bytes
 
 pytestmark = pytest.mark.slow
 
@@ -122,6 +122,41 @@ def test_killed_while_shards_are_written(photos, undisturbed, tmp_path, shards):
     assert before < SHARDS
     assert not (output / "manifest.json").exists()
     assert_resumes(photos, output, undisturbed, before)
+
+
+def test_classes_keep_their_ids_when_a_replacement_is_killed(tmp_path):
+    output = tmp_path / "set"
+    more = ["--output", str(output), "--image_size", "16", "--no_report", "--num_shards", "2"]
+    first = class_folders(tmp_path / "first", {"m": 12, "z": 12})
+    assert build("--input", first, *more) == 0
+    second = class_folders(tmp_path / "second", {"a": 12, "m": 12, "z": 12})
+    again = ["--input", str(second), *more, "--overwrite"]
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLER, "beam_pipeline.commit", "finish_shard", "2", *again],
+        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not (output / "manifest.json").exists()
+    assert build(*again) == 0
+    assert manifest(output)["classes"] == ["m", "z", "a"]
+    assert verify.main([str(output)]) == 0
+
+
+def test_an_unfinished_replacement_does_not_pass_for_a_finished_data_set(tmp_path, capfd):
+    output = tmp_path / "set"
+    more = ["--output", str(output), "--image_size", "16", "--no_report", "--num_shards", "2"]
+    photos = class_folders(tmp_path / "in", {"m": 12, "z": 12})
+    assert build("--input", photos, *more) == 0
+    before = shard_bytes(output)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLER, "beam_pipeline.commit", "begin_commit", "1",
+         "--input", str(photos), *more, "--overwrite", "--quality", "50"],
+        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert build("--input", photos, *more, "--quality", "50") == 2
+    assert "--overwrite" in capfd.readouterr().err
+    assert shard_bytes(output) == before
 
 
 @pytest.mark.parametrize(
