@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -41,10 +42,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def end_now(code: int) -> None:
+    """Ends the process when what was registered to run at its exit has run."""
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    code = main()
-    if code == STOPPED:
-        # Threads of a runner that was interrupted may never end.
-        sys.stdout.flush()
-        os._exit(code)
-    sys.exit(code)
+    # Taking Beam and its threads apart takes a second, and for ever if it was interrupted.
+    end_now(main())

@@ -17,22 +17,17 @@ is one element of one stage.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline.columns_analyzers import (
-    LABEL_VOCABULARY,
     UnionFn,
-    write_vocabulary,
 )
 from beam_pipeline.columns_arrow import (
-    LABEL_ID,
     REF_COLUMN,
     ToRecordBatch,
     arrow_schema,
@@ -40,6 +35,14 @@ from beam_pipeline.columns_arrow import (
 )
 from beam_pipeline.errors import UserError
 from beam_pipeline.imports import import_tensorflow_transform
+from beam_pipeline.label_export import (
+    LABEL_ID,
+    LABEL_VOCABULARY,
+    TRANSFORM_FN_DIR,
+    TRANSFORMED_METADATA_DIR,
+    begin_export,
+    write_raw_metadata,
+)
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.plan import class_order, unknown_label_message
 from beam_pipeline.preprocessing import (
@@ -49,10 +52,6 @@ from beam_pipeline.preprocessing import (
     raw_feature_spec,
 )
 from beam_pipeline.refs import RefBatch
-
-TRANSFORM_FN_DIR = "transform_fn"
-TRANSFORMED_METADATA_DIR = "transformed_metadata"
-RAW_METADATA_DIR = "metadata"
 
 
 class Analysed(NamedTuple):
@@ -116,7 +115,7 @@ class AnalyseColumns(beam.PTransform):
             | "DistinctLabels" >> beam.Map(distinct_labels, self._class_names)  # set per batch
             | "Union" >> beam.CombineGlobally(UnionFn())  # one set
             | "ClassOrder" >> beam.Map(class_order, self._class_names, self._pinned)  # one list
-            | "ExportLabels" >> beam.Map(export_labels, self._transform_dir)  # transform_dir
+            | "ExportLabels" >> beam.Map(begin_export, self._transform_dir)  # transform_dir
         )
         return Analysed(batches, written)
 
@@ -168,27 +167,6 @@ def distinct_labels(batch: RefBatch, class_names: Sequence[str] | None) -> set[s
         if class_names is not None and label not in class_names:
             raise UserError(unknown_label_message(label, _key_of(batch, label), class_names))
     return labels
-
-
-def export_labels(classes: Sequence[str], transform_dir: str) -> str:
-    """Exports the transform of a data set without extra columns, and returns `transform_dir`.
-
-    There is nothing left to analyse once the classes are known, so TFT traces in place:
-    no Beam stage, no second process with TensorFlow in it.
-    """
-    import_tensorflow_transform()
-    import tensorflow as tf
-    from tensorflow_transform import impl_helper
-
-    spec = raw_feature_spec(())
-    type_specs = {name: tf.TensorSpec([None], feature.dtype) for name, feature in spec.items()}
-    with _temporary_dir(transform_dir) as temporary:
-        path = write_vocabulary(classes, FileSystems.join(temporary, "vocabulary"))
-        preprocess = Preprocess(vocabulary_path=path)
-        impl_helper.analyze_in_place(preprocess, False, spec, type_specs, temporary)
-        for name in (TRANSFORMED_METADATA_DIR, TRANSFORM_FN_DIR):
-            _replace_dir(FileSystems.join(temporary, name), FileSystems.join(transform_dir, name))
-    return _write_raw_metadata((), transform_dir)
 
 
 def exported_features(transform_dir: str) -> dict[str, dict[str, Any]]:
@@ -256,35 +234,5 @@ def _adapter_config(columns: Sequence[ColumnSpec]) -> Any:
     return tensor_adapter.TensorAdapterConfig(arrow_schema(columns), representations)
 
 
-def _write_raw_metadata(columns: Sequence[ColumnSpec], transform_dir: str) -> str:
-    import tensorflow_transform as tft
-    from tensorflow_transform.tf_metadata import metadata_io
-
-    metadata = tft.DatasetMetadata.from_feature_spec(raw_feature_spec(columns))
-    metadata_io.write_metadata(metadata, FileSystems.join(transform_dir, RAW_METADATA_DIR))
-    return transform_dir
-
-
 def _then_write_raw_metadata(_: None, columns: Sequence[ColumnSpec], transform_dir: str) -> str:
-    return _write_raw_metadata(columns, transform_dir)
-
-
-@contextlib.contextmanager
-def _temporary_dir(parent: str) -> Iterator[str]:
-    """A new directory in `parent`, gone afterwards: renames stay on one filesystem."""
-    import tensorflow as tf
-
-    path = os.path.join(parent, f"tmp-{uuid.uuid4().hex}")
-    tf.io.gfile.makedirs(path)
-    try:
-        yield path
-    finally:
-        tf.io.gfile.rmtree(path)
-
-
-def _replace_dir(source: str, target: str) -> None:
-    import tensorflow as tf
-
-    if tf.io.gfile.exists(target):
-        tf.io.gfile.rmtree(target)
-    tf.io.gfile.rename(source, target)
+    return write_raw_metadata(raw_feature_spec(columns), transform_dir)

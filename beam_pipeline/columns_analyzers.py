@@ -17,9 +17,8 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.io.filesystems import FileSystems
 
+from beam_pipeline.label_export import LABEL_VOCABULARY
 from beam_pipeline.plan import class_order
-
-LABEL_VOCABULARY = "label"
 
 # np.frexp writes a float32 as m * 2**(e - 24) with a 24-bit integer m and e >= -148
 # (denormals included), so every float32 is a whole number of these units.

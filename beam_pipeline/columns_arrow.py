@@ -10,11 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from beam_pipeline.errors import UserError
+from beam_pipeline.label_export import LABEL_ID, LABEL_TEXT
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.refs import ImageRef, RefBatch
 
-LABEL_TEXT = "image/class/text"
-LABEL_ID = "image/class/label"
 # Carries the pickled reference past TFT; no feature may have this name.
 REF_COLUMN = "__image_ref__"
 

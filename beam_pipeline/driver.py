@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import shutil
@@ -14,10 +15,11 @@ from types import ModuleType
 from beam_pipeline import local_pool, staging_folder
 from beam_pipeline.errors import UserError
 from beam_pipeline.imports import quick_imports
+from beam_pipeline.label_export import LabelExporter
 from beam_pipeline.local_pool import LocalPool
 from beam_pipeline.lock import OutputLock
 from beam_pipeline.manifest import STAGING_NAME, load_manifest
-from beam_pipeline.options import BuildOptions
+from beam_pipeline.options import MANIFEST_SUFFIXES, BuildOptions
 from beam_pipeline.progress import ProgressLine, final_table, plan_table
 
 # As often as a worker of Beam's own local processes may be killed before we give up.
@@ -69,15 +71,24 @@ def _build(options: BuildOptions, beam_args: Sequence[str], staging: str, begun:
     if done:
         shutil.rmtree(staging, ignore_errors=True)
         return final_table(done, 1e-9, done["listed"]) + f"\ndata set in {options.output}"
-    # Processes are started before Beam is imported: both take a second, side by side.
     wants_pool, workers = _pool_size(beam_args)
     if not wants_pool:
         return _run_pipeline(options, beam_args, staging, begun, None)
     progress: list[ProgressLine] = []
-    pool = LocalPool(workers, lambda sentence: progress[0].say(sentence))
-    with pool, ProgressLine(pool) as line:
-        progress.append(line)
+    with contextlib.ExitStack() as stack:
+        if not _has_columns(options):
+            # It imports TensorFlow while Beam is imported here.
+            stack.enter_context(LabelExporter())
+        _import_beam()
+        pool = stack.enter_context(LocalPool(workers, lambda sentence: progress[0].say(sentence)))
+        progress.append(stack.enter_context(ProgressLine(pool)))
         return _run_pipeline(options, beam_args, staging, begun, pool)
+
+
+def _has_columns(options: BuildOptions) -> bool:
+    """Whether there may be more to analyse than labels."""
+    manifest = options.source.input.lower().endswith(MANIFEST_SUFFIXES)
+    return manifest or options.source.layout == "manifest" or bool(options.transform_module)
 
 
 def _run_pipeline(

@@ -25,7 +25,7 @@ from beam_pipeline.folders import (
     subfolders,
 )
 from beam_pipeline.manifest_input import ManifestSchema
-from beam_pipeline.options import InputOptions, label_group
+from beam_pipeline.options import MANIFEST_SUFFIXES, InputOptions, label_group
 from beam_pipeline.planning import merge_counts
 from beam_pipeline.reading import is_local
 from beam_pipeline.refs import ImageRef, RefBatch
@@ -35,7 +35,6 @@ SPLIT_FOLDERS = {
     "train", "training", "val", "valid", "validation", "dev", "eval", "evaluation", "test",
     "testing",
 }  # fmt: skip
-_MANIFESTS = (".csv", ".jsonl", ".ndjson", ".parquet", ".pq")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +69,7 @@ def layout_of(source: InputOptions) -> str:
     """
     if source.layout == "manifest":
         return source.layout
-    if source.layout == "auto" and source.input.lower().endswith(_MANIFESTS):
+    if source.layout == "auto" and source.input.lower().endswith(MANIFEST_SUFFIXES):
         if not (is_local(source.input) and os.path.isdir(source.input)):
             if source.label_regex is not None:
                 raise UserError(

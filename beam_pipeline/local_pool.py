@@ -1,9 +1,9 @@
-"""Writes shards in processes of this machine, started while Beam is still being imported.
+"""Writes shards in processes of this machine.
 
 Beam's own local mode `multi_processing` starts interpreters that import Beam again for every
 job, deals work out before it begins, and ends the job when one of them is killed. Here the
-processes are forked from a small server that has imported what a worker needs, take the next
-shard when they are free, and a shard whose process was killed is simply written again.
+processes are forked, take the next shard when they are free, and a shard whose process was
+killed is simply written again.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import concurrent.futures
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import connection, forkserver
+from multiprocessing import connection
 from typing import Any
 
 from beam_pipeline.errors import UserError
@@ -57,9 +58,7 @@ class LocalPool:
         self.workers = workers
         self.lost = 0
         self._say = say
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["beam_pipeline.worker_start"])
-        forkserver.ensure_running()
+        self._context = _context(may_fork=True)
         self._lock = threading.RLock()
         self._tasks: dict[str, tuple[Task, tuple[Any, ...]]] = {}
         self._sizes: dict[str, int] = {}
@@ -85,6 +84,8 @@ class LocalPool:
         self._executor = concurrent.futures.ProcessPoolExecutor(
             self.workers, self._context, _begin_worker, (self._slots, self._free_slot)
         )
+        # A fork must come before this process has threads.
+        self._executor.submit(_nothing)
 
     def submit(self, name: str, task: Task, *args: Any, size: int) -> None:
         """Queues `task(*args, progress)` under a name; `size` is its number of images."""
@@ -155,6 +156,7 @@ class LocalPool:
         for field in range(_FIELDS):
             self._before[field] += sum(self._slots[field::_SLOT])
         self._executor.shutdown(wait=False, cancel_futures=False)
+        self._context = _context(may_fork=False)
         self._start()
 
     def progress(self) -> tuple[int, int, int, int]:
@@ -179,6 +181,24 @@ class LocalPool:
             process.kill()
         for process in processes:
             process.join(5)
+
+
+def _context(may_fork: bool) -> Any:
+    """How processes begin: forked from this one while that is safe, else from a server.
+
+    A fork has all that this process has imported. With threads or TensorFlow in it a child
+    could wait for a lock that nobody holds any more.
+    """
+    safe = threading.active_count() == 1 and "tensorflow" not in sys.modules
+    if may_fork and safe and sys.platform == "linux":
+        return multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["beam_pipeline.worker_start"])
+    return context
+
+
+def _nothing() -> None:
+    return
 
 
 def _is_broken(future: concurrent.futures.Future[Any]) -> bool:

@@ -32,6 +32,8 @@ class OutputLock:
             while not self._is_at_path():
                 self._file.close()
                 self._open()
+            # A child that outlives this process must not hold its lock.
+            os.register_at_fork(after_in_child=self.__exit__)
             self._file.truncate(0)
             self._file.write(str(os.getpid()).encode())
         except OSError as e:

@@ -15,7 +15,7 @@ from apache_beam import pvalue
 from apache_beam.io.filesystem import CompressionTypes
 from PIL import features as pillow_features
 
-from beam_pipeline import __version__, listing, local_pool, manifest_input, plan, planning
+from beam_pipeline import __version__, listing, local_pool, manifest_input, plan
 from beam_pipeline.columns import AnalyseColumns
 from beam_pipeline.commit import CommitShards, CommitSpec
 from beam_pipeline.errors import ImageError, UserError
@@ -23,7 +23,7 @@ from beam_pipeline.images import encode_image
 from beam_pipeline.listing import ListImages
 from beam_pipeline.manifest import STAGING_NAME
 from beam_pipeline.options import BuildOptions, ImageOptions
-from beam_pipeline.planning import PlannedShards, PlanShards, assign_splits
+from beam_pipeline.planning import PlannedShards, PlanShards, SampleImages, assign_splits
 from beam_pipeline.publish import QUARANTINE, TRANSFORM
 from beam_pipeline.quarantine import WriteQuarantine
 from beam_pipeline.reading import read_images
@@ -192,8 +192,9 @@ def plan_only(options: BuildOptions, runner: Runner) -> dict[str, Any]:
         pipeline = beam.Pipeline(runner.runner, options=runner.options)
         listed = pipeline | "List" >> ListImages(options.source, schema)
         batches = listed.batches | "Split" >> beam.Map(assign_splits, options.plan)
-        planned = batches | "Plan" >> PlanShards(options.plan, options.image)
-        _summarise(planned, batches, listed.skipped, options, path)
+        sample = batches | "Sample" >> SampleImages(options.plan.salt)
+        planned = batches | "Plan" >> PlanShards(options.plan, options.image, sample)
+        _summarise(planned, sample, listed.skipped, options, path)
         pipeline.run().wait_until_finish()
         with open(path, encoding="utf-8") as file:
             summary: dict[str, Any] = json.load(file)
@@ -205,28 +206,22 @@ def plan_only(options: BuildOptions, runner: Runner) -> dict[str, Any]:
 
 def _summarise(
     planned: PlannedShards,
-    batches: beam.PCollection,
+    sample: beam.PCollection,
     skipped: beam.PCollection,
     options: BuildOptions,
     path: str,
 ) -> None:
-    salt = options.plan.salt
     sizes = (
         planned.units
         | "ShardSizes" >> beam.Map(lambda unit: [(unit.split, len(unit.refs))])
         | "AllSizes"
         >> beam.CombineGlobally(lambda found: [pair for pairs in found for pair in pairs])
     )  # [(split, images)]
-    sample = (
-        batches
-        | "SampleForEstimate" >> beam.Map(lambda batch: planning.sample_of([batch], salt))
-        | "EstimateSample" >> beam.CombineGlobally(lambda found: planning.sample_of(found, salt))
-        | "Estimate" >> beam.Map(estimate, options.image)
-    )  # {msec_per_image, bytes_per_record, ...}
+    found = sample | "Estimate" >> beam.Map(estimate, options.image)
     sizes | "WritePlan" >> beam.Map(
         write_plan,
         pvalue.AsSingleton(planned.layout),
-        pvalue.AsSingleton(sample),
+        pvalue.AsSingleton(found),
         pvalue.AsSingleton(skipped),
         path,
     )

@@ -218,13 +218,41 @@ class PlannedShards(NamedTuple):
     layout: beam.PCollection
 
 
-class PlanShards(beam.PTransform):
-    """References with splits → one `ShardUnit` per shard."""
+class SampleImages(beam.PTransform):
+    """RefBatches → one RefBatch: the sample that sizes and times are estimated from."""
 
-    def __init__(self, options: PlanOptions, image: ImageOptions):
+    def __init__(self, salt: str):
+        super().__init__()
+        self._salt = salt
+
+    def expand(self, batches: beam.PCollection) -> beam.PCollection:
+        salt = self._salt
+        return (
+            batches
+            | "OfBatch" >> beam.Map(lambda batch: sample_of([batch], salt))
+            | "OfAll" >> beam.CombineGlobally(lambda found: sample_of(found, salt))
+        )
+
+
+class PlanShards(beam.PTransform):
+    """References with splits → one `ShardUnit` per shard.
+
+    Args:
+        options: Splits, shards and classes.
+        image: How pictures are encoded.
+        sample: A sample of the references, if one was drawn already.
+    """
+
+    def __init__(
+        self,
+        options: PlanOptions,
+        image: ImageOptions,
+        sample: beam.PCollection | None = None,
+    ):
         super().__init__()
         self._options = options
         self._image = image
+        self._sample = sample
 
     def expand(self, batches: beam.PCollection) -> PlannedShards:
         options, salt = self._options, self._options.salt
@@ -269,10 +297,9 @@ class PlanShards(beam.PTransform):
     def _mean_record_bytes(self, batches: beam.PCollection) -> float | pvalue.AsSingleton:
         if "*" in self._options.num_shards:
             return 0.0
-        salt, image = self._options.salt, self._image
+        sample = self._sample
+        if sample is None:
+            sample = batches | "Sample" >> SampleImages(self._options.salt)
         return pvalue.AsSingleton(
-            batches
-            | "SampleBatches" >> beam.Map(lambda batch: sample_of([batch], salt))
-            | "Sample" >> beam.CombineGlobally(lambda found: sample_of(found, salt))
-            | "EncodeSample" >> beam.Map(mean_record_bytes, image)
+            sample | "EncodeSample" >> beam.Map(mean_record_bytes, self._image)
         )

@@ -15,14 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from beam_pipeline.columns_analyzers import (
-    LABEL_VOCABULARY,
     LabelVocabulary,
     MinMaxFn,
     ScaleStatistics,
     ZScoreFn,
 )
-from beam_pipeline.columns_arrow import LABEL_ID, LABEL_TEXT, REF_COLUMN
+from beam_pipeline.columns_arrow import REF_COLUMN
 from beam_pipeline.errors import UserError
+from beam_pipeline.label_export import LABEL_ID, LABEL_TEXT, label_id
 from beam_pipeline.manifest import RECORD_FEATURES
 from beam_pipeline.options import ColumnSpec
 
@@ -131,8 +131,6 @@ class Preprocess:
         class_names, pinned: See `class_order`.
         module: A user's function whose outputs replace the default extra features.
         vocabulary_dir: Where the analysis puts the vocabulary file.
-        vocabulary_path: The file itself where the classes are already known: then
-            nothing is left to analyse for the label.
     """
 
     def __init__(
@@ -142,14 +140,12 @@ class Preprocess:
         pinned: tuple[str, ...] = (),
         module: TransformModule | None = None,
         vocabulary_dir: str = "",
-        vocabulary_path: str | None = None,
     ):
         self._columns = columns
         self._class_names = class_names
         self._pinned = pinned
         self._module = module
         self._vocabulary_dir = vocabulary_dir
-        self._vocabulary_path = vocabulary_path
 
     def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
         if self._module is None:
@@ -164,18 +160,15 @@ class Preprocess:
         import tensorflow as tf
         import tensorflow_transform as tft
 
-        path: Any = self._vocabulary_path
-        if path is None:
-            (path,) = tft.experimental.ptransform_analyzer(
-                inputs=[text],
-                ptransform=LabelVocabulary(self._class_names, self._pinned, self._vocabulary_dir),
-                output_dtypes=[tf.string],
-                output_shapes=[[]],
-                output_asset_default_values=[b"label\n"],
-                name="label_vocabulary",
-            )
-        tft.annotate_asset(LABEL_VOCABULARY, LABEL_VOCABULARY)
-        return tft.apply_vocabulary(text, path)
+        (path,) = tft.experimental.ptransform_analyzer(
+            inputs=[text],
+            ptransform=LabelVocabulary(self._class_names, self._pinned, self._vocabulary_dir),
+            output_dtypes=[tf.string],
+            output_shapes=[[]],
+            output_asset_default_values=[b"label\n"],
+            name="label_vocabulary",
+        )
+        return label_id(text, path)
 
     def _user_outputs(self, module: TransformModule, inputs: dict[str, Any]) -> dict[str, Any]:
         function = module.load()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from beam_pipeline import columns, plan, quarantine, tfds_metadata
 from beam_pipeline.errors import UserError
+from beam_pipeline.label_export import await_export
 from beam_pipeline.manifest import FORMAT_VERSION, RECORD_FEATURES, write_whole
 from beam_pipeline.record import BYTES_EDGES, SIZE_EDGES_PX, merge_stats
 from beam_pipeline.shards import Reject
@@ -36,6 +37,7 @@ def manifest_of(
     """
     transform = os.path.join(spec.write.staging, TRANSFORM)
     classes = list(layout.classes)
+    await_export()
     exported = columns.exported_classes(transform)
     if exported != classes:
         raise UserError(

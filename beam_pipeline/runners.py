@@ -8,7 +8,7 @@ import difflib
 import io
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import apache_beam
 from apache_beam.options import pipeline_options
@@ -18,6 +18,8 @@ from apache_beam.runners.runner import PipelineRunner
 
 from beam_pipeline import cli
 from beam_pipeline.errors import UserError
+
+_View = TypeVar("_View")
 
 _LOCAL = ("direct", "fnapi")  # as Beam reads --runner: in any case, without "Runner"
 
@@ -37,6 +39,20 @@ class Runner:
     local: bool
 
 
+class _Options(PipelineOptions):
+    """Options whose views are made once.
+
+    Beam asks for a view at every transform, and each parses all flags again: half a second
+    of a job's start.
+    """
+
+    def view_as(self, cls: type[_View]) -> _View:
+        views: dict[type[Any], Any] = self.__dict__.setdefault("_views_made", {})
+        if cls not in views:
+            views[cls] = super().view_as(cls)
+        return views[cls]
+
+
 def choose(beam_args: Sequence[str]) -> Runner:
     """The runner that Beam's flags ask for.
 
@@ -46,7 +62,7 @@ def choose(beam_args: Sequence[str]) -> Runner:
     check_flags(beam_args)
     # It logs the traceback of what a worker raised, which is raised to us as well.
     logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)
-    options = PipelineOptions(list(beam_args), save_main_session=False)
+    options = _Options(list(beam_args), save_main_session=False)
     name = (options.view_as(StandardOptions).runner or "DirectRunner").rpartition(".")[2]
     if name.lower().removesuffix("runner") not in _LOCAL:
         _check_runner(str(options.view_as(StandardOptions).runner))
@@ -81,6 +97,8 @@ def _check_runner(name: str) -> None:
 
 def check_flags(beam_args: Sequence[str]) -> None:
     """Raises `UserError` for a flag that neither we nor Beam know."""
+    if not beam_args:
+        return
     parser = pipeline_options._BeamArgumentParser(allow_abbrev=False, add_help=False)
     for cls in _subclasses(PipelineOptions):
         cls._add_argparse_args(parser)
