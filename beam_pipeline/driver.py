@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from types import ModuleType
@@ -33,8 +34,26 @@ def run(options: BuildOptions, beam_args: Sequence[str]) -> str:
         UserError: Something the caller can mend.
         KeyboardInterrupt: On Ctrl-C or SIGTERM, after all processes have ended.
     """
+    stopped = threading.Event()
+
+    def stop(number: int, frame: object) -> None:
+        stopped.set()
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return _run(options, beam_args)
+    except Exception as e:
+        if stopped.is_set():  # Beam wraps what is raised inside a stage
+            raise KeyboardInterrupt from e
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
     begun = time.monotonic()
-    signal.signal(signal.SIGTERM, _interrupt)
     if options.plan_only:
         pipeline, runners = _import_beam()
         return plan_table(pipeline.plan_only(options, runners.choose(beam_args)))
@@ -60,10 +79,6 @@ def _import_beam() -> tuple[ModuleType, ModuleType]:
         from beam_pipeline import pipeline, runners
     gc.set_threshold(100_000)  # millions of references are no garbage
     return pipeline, runners
-
-
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _build(options: BuildOptions, beam_args: Sequence[str], staging: str, begun: float) -> str:

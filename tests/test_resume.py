@@ -87,12 +87,9 @@ def wait_for(condition, process: subprocess.Popen, what: str) -> None:
 
 
 def workers_of(process: subprocess.Popen) -> list[psutil.Process]:
-    """Processes that write shards: those the fork server has forked."""
-    servers = [
-        child for child in psutil.Process(process.pid).children(recursive=True)
-        if any("forkserver" in part for part in child.cmdline())
-    ]  # fmt: skip
-    return [worker for server in servers for worker in server.children()]
+    """Processes that write shards: forks of the main process."""
+    main = psutil.Process(process.pid)
+    return [child for child in main.children() if child.cmdline() == main.cmdline()]
 
 
 def assert_resumes(photos, output, undisturbed, before: int) -> None:
@@ -113,10 +110,11 @@ def test_killed_while_shards_are_written(photos, undisturbed, tmp_path, shards):
     output = tmp_path / "set"
     process = start(photos, output)
     wait_for(lambda: len(finished_shards(output)) >= shards, process, f"{shards} shards")
-    workers = workers_of(process)
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert len(workers_of(process)) == 2
     process.kill()
     process.wait()
-    _, alive = psutil.wait_procs(workers, timeout=20)
+    _, alive = psutil.wait_procs(family, timeout=20)
     assert not alive
     before = len(finished_shards(output))
     assert before < SHARDS
