@@ -149,8 +149,8 @@ def begin_commit(outcome: Outcome, layout: plan.Layout, spec: CommitSpec) -> Ite
     if accepted + len(rejects) != listed or len(finished) != planned:
         raise RuntimeError(
             f"{accepted} records and {len(rejects)} rejects in {len(finished)} shards do not add "
-            "up to "
-            f"{listed} images in {planned} shards: the runner lost work; nothing was committed"
+            f"up to {listed} images in {planned} shards: the runner lost work; nothing was "
+            "committed"
         )
     where = quarantine.write_list(rejects, spec.write.staging)
     quarantine.check_budget(rejects, listed, spec.max_reject_fraction, where)

@@ -60,8 +60,7 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
     if "://" in options.output:
         raise UserError(
             f"--output received {options.output!r}; expected a local folder in this release; copy "
-            "the "
-            "finished folder to the store afterwards."
+            "the finished folder to the store afterwards."
         )
     fresh = not os.path.exists(options.output)
     staging = os.path.join(options.output, STAGING_NAME)
@@ -137,9 +136,8 @@ def _say_lost(attempt: int, staging: str, e: Exception) -> None:
     if attempt == MAX_RUNS:
         raise UserError(
             f"worker processes of the runner were killed in {MAX_RUNS} runs, most likely for want "
-            "of memory; "
-            "use fewer (--direct_num_workers) or a smaller --max_image_mpx; finished shards are "
-            "kept."
+            "of memory; use fewer (--direct_num_workers) or a smaller --max_image_mpx; finished "
+            "shards are kept."
         ) from e
     finished = sum(name.endswith(".json") for name in os.listdir(staging))
     print(

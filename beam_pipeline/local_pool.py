@@ -139,9 +139,8 @@ class LocalPool:
             if tired:
                 raise UserError(
                     f"the process that writes shard {tired[0]} was killed {MAX_ATTEMPTS} times, "
-                    "most likely "
-                    "for want of memory; use fewer processes (--direct_num_workers) or a smaller "
-                    "--max_image_mpx; finished shards are kept."
+                    "most likely for want of memory; use fewer processes (--direct_num_workers) "
+                    "or a smaller --max_image_mpx; finished shards are kept."
                 )
             self._say(
                 f"a worker process was killed (out of memory?); going on with {len(unfinished)} "

@@ -52,8 +52,7 @@ def load_manifest(directory: str) -> dict[str, Any]:
     except FileNotFoundError:
         raise UserError(
             f"{directory!r} holds no {MANIFEST_NAME}, so it is not a finished data set; expected "
-            "the "
-            "--output of a build that ran to its end (run the same build again to finish it)."
+            "the --output of a build that ran to its end (run the same build again to finish it)."
         ) from None
     except (OSError, ValueError) as e:
         raise UserError(

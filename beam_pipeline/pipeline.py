@@ -124,8 +124,7 @@ def schema_of(options: BuildOptions) -> manifest_input.ManifestSchema | None:
         if getattr(options.source, flag) is not None:
             raise UserError(
                 f"--{flag} was given, but --input {options.source.input!r} is no manifest; "
-                "expected a "
-                ".csv, .jsonl or .parquet file."
+                "expected a .csv, .jsonl or .parquet file."
             )
     return None
 

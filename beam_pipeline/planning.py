@@ -193,8 +193,15 @@ def sample_of(batches: Iterable[RefBatch], salt: str) -> RefBatch:
     )
 
 
-def mean_record_bytes(sample: RefBatch, options: ImageOptions) -> float:
-    """Mean bytes of a record, framing included, from encoding a sample."""
+def mean_record_bytes(
+    sample: RefBatch,
+    counts: dict[tuple[str, str], int],
+    plan_options: PlanOptions,
+    options: ImageOptions,
+) -> float:
+    """Mean bytes of a record, framing included, from encoding a sample; 0 if nobody asks."""
+    if all(split in plan_options.num_shards for split, _ in counts):
+        return 0.0
     sizes = []
     for _, data in read_images(sample.refs, options.max_bytes):
         if isinstance(data, ImageError):
@@ -262,7 +269,7 @@ class PlanShards(beam.PTransform):
             | "SumCounts" >> beam.CombineGlobally(merge_counts)
         )  # {(split, label): images}
         layout = counts | "MakeLayout" >> beam.Map(
-            plan.make_layout, options, mean_record_bytes=self._mean_record_bytes(batches)
+            plan.make_layout, options, mean_record_bytes=self._mean_record_bytes(batches, counts)
         )  # Layout
         plan_side = pvalue.AsSingleton(layout)
         buckets = (
@@ -294,12 +301,16 @@ class PlanShards(beam.PTransform):
         )  # ShardUnit
         return PlannedShards(units, layout)
 
-    def _mean_record_bytes(self, batches: beam.PCollection) -> float | pvalue.AsSingleton:
+    def _mean_record_bytes(
+        self, batches: beam.PCollection, counts: beam.PCollection
+    ) -> float | pvalue.AsSingleton:
         if "*" in self._options.num_shards:
             return 0.0
         sample = self._sample
         if sample is None:
             sample = batches | "Sample" >> SampleImages(self._options.salt)
         return pvalue.AsSingleton(
-            sample | "EncodeSample" >> beam.Map(mean_record_bytes, self._image)
+            sample
+            | "EncodeSample"
+            >> beam.Map(mean_record_bytes, pvalue.AsSingleton(counts), self._options, self._image)
         )

@@ -165,8 +165,7 @@ def plan_table(summary: Mapping[str, Any]) -> str:
     lines.append(
         f"a sample of {summary['sample']} images: {summary['sample_rejects']} rejected, "
         f"{summary['msec_per_image']:.1f} ms and {summary['bytes_per_record']:,.0f} bytes per "
-        "record; "
-        f"about {summary['seconds']:,.0f} s on {summary['workers']} cores"
+        f"record; about {summary['seconds']:,.0f} s on {summary['workers']} cores"
     )
     lines.append("nothing was written")
     return "\n".join(lines)

@@ -42,8 +42,7 @@ def manifest_of(
     if exported != classes:
         raise UserError(
             f"--input gave the classes {classes[:5]} when it was planned and {exported[:5]} when "
-            "its "
-            "columns were analysed: it changed while it was read; give the same command again."
+            "its columns were analysed: it changed while it was read; give the same command again."
         )
     splits: dict[str, Any] = {}
     for split in sorted(layout.num_shards):

@@ -213,8 +213,7 @@ def output_error(path: str, e: OSError) -> Exception:
     if e.errno in _FATAL:
         return OutputError(
             f"--output {path!r} cannot be written ({e.strerror}); make room or mend its rights, "
-            "then "
-            "give the same command again: finished shards are kept."
+            "then give the same command again: finished shards are kept."
         )
     return e
 

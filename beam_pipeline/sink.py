@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from typing import Any, BinaryIO
 
 from apache_beam.io import tfrecordio
 from apache_beam.io.filesystem import CompressedFile, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
+
+# Records are small: one write to the file for some fifty of them.
+BUFFER_BYTES = 1 << 20
 
 
 class HashingWriter:
@@ -16,7 +20,7 @@ class HashingWriter:
     mode = "wb"
 
     def __init__(self, file: BinaryIO):
-        self._file = file
+        self._file = io.BufferedWriter(file, BUFFER_BYTES)
         self._hash = hashlib.sha256()
         self.num_bytes = 0
 
