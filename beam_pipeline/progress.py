@@ -18,25 +18,23 @@ _LOG_SECONDS = 10.0
 class ProgressLine:
     """A line that renews itself on a terminal, plain lines elsewhere; on standard error."""
 
-    def __init__(self, pool: LocalPool, quiet: bool = False):
+    def __init__(self, pool: LocalPool):
         self._pool = pool
         self._out = _own_stderr()
         self._live = self._out.isatty()
-        self._quiet = quiet
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._begun: float | None = None
 
     def __enter__(self) -> ProgressLine:
-        if not self._quiet:
-            self._thread.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(2)
-        if self._live and not self._quiet:
+        if self._live:
             self._out.write("\r\x1b[K")
             self._out.flush()
 
