@@ -18,15 +18,19 @@ from PIL import features as pillow_features
 from beam_pipeline import __version__, listing, local_pool, manifest_input, plan
 from beam_pipeline.columns import AnalyseColumns
 from beam_pipeline.commit import CommitShards, CommitSpec
-from beam_pipeline.errors import ImageError, UserError
-from beam_pipeline.images import encode_image
+from beam_pipeline.errors import UserError
 from beam_pipeline.listing import ListImages
 from beam_pipeline.manifest import STAGING_NAME
 from beam_pipeline.options import BuildOptions, ImageOptions
-from beam_pipeline.planning import PlannedShards, PlanShards, SampleImages, assign_splits
+from beam_pipeline.planning import (
+    PlannedShards,
+    PlanShards,
+    SampleImages,
+    assign_splits,
+    encoded_sizes,
+)
 from beam_pipeline.publish import QUARANTINE, TRANSFORM
 from beam_pipeline.quarantine import WriteQuarantine
-from beam_pipeline.reading import read_images
 from beam_pipeline.refs import RefBatch
 from beam_pipeline.runners import Runner
 from beam_pipeline.shards import WriteSpec
@@ -228,19 +232,13 @@ def _summarise(
 
 def estimate(sample: RefBatch, options: ImageOptions) -> dict[str, Any]:
     """Time, bytes and rejects of a sample of images, from encoding it."""
-    sizes, rejected, begun = [], 0, time.process_time()
-    for _, data in read_images(sample.refs, options.max_bytes):
-        try:
-            if isinstance(data, ImageError):
-                raise data
-            sizes.append(len(encode_image(data, options).data) + plan.RECORD_OVERHEAD_BYTES)
-        except ImageError:
-            rejected += 1
-    count = max(1, len(sample.refs))
+    begun = time.process_time()
+    sizes = encoded_sizes(sample, options)
+    count = len(sample.refs)
     return {
-        "sample": len(sample.refs),
-        "sample_rejects": rejected,
-        "msec_per_image": (time.process_time() - begun) * 1000 / count,
+        "sample": count,
+        "sample_rejects": count - len(sizes),
+        "msec_per_image": (time.process_time() - begun) * 1000 / max(1, count),
         "bytes_per_record": sum(sizes) / max(1, len(sizes)),
     }
 

@@ -193,24 +193,31 @@ def sample_of(batches: Iterable[RefBatch], salt: str) -> RefBatch:
     )
 
 
+def encoded_sizes(sample: RefBatch, options: ImageOptions) -> list[int]:
+    """Bytes of a record, framing included, for every image of a sample that becomes one."""
+    sizes = []
+    for _, data in read_images(sample.refs, options.max_bytes):
+        if isinstance(data, ImageError):
+            continue
+        try:
+            size_bytes = len(encode_image(data, options).data)
+        except ImageError:
+            continue
+        sizes.append(size_bytes + plan.RECORD_OVERHEAD_BYTES)
+    return sizes
+
+
 def mean_record_bytes(
     sample: RefBatch,
     counts: dict[tuple[str, str], int],
     plan_options: PlanOptions,
     options: ImageOptions,
 ) -> float:
-    """Mean bytes of a record, framing included, from encoding a sample; 0 if nobody asks."""
+    """Mean bytes of a record from encoding a sample; 0 if every split has its --num_shards."""
     if all(split in plan_options.num_shards for split, _ in counts):
         return 0.0
-    sizes = []
-    for _, data in read_images(sample.refs, options.max_bytes):
-        if isinstance(data, ImageError):
-            continue
-        try:
-            sizes.append(len(encode_image(data, options).data))
-        except ImageError:
-            continue
-    return sum(sizes) / max(1, len(sizes)) + plan.RECORD_OVERHEAD_BYTES
+    sizes = encoded_sizes(sample, options) or [plan.RECORD_OVERHEAD_BYTES]
+    return sum(sizes) / len(sizes)
 
 
 class PlannedShards(NamedTuple):

@@ -159,6 +159,20 @@ def test_rejects_leave_no_holes_and_go_to_quarantine(photos, tmp_path, capsys):
     assert originals["ant/ant 0.jpg"] == [(root / "ant" / "ant 0.jpg").read_bytes()]
 
 
+def test_bytes_of_rejects_can_be_left_out_of_the_quarantine(tmp_path):
+    root = class_folders(tmp_path / "in", {"a": 10, "b": 10})
+    (root / "a" / "broken.jpg").write_bytes(b"no picture at all")
+    output = tmp_path / "out"
+    flags = ["--input", root, "--output", output, "--max_reject_fraction", "0.5", "--no_report"]
+    kept = []
+    for more in ([], ["--no_quarantine_bytes", "--overwrite"]):
+        assert build(*flags, *more) == 0
+        (path,) = (output / "quarantine").glob("*.tfrecord")
+        ((_, _, data),) = read_records(str(path), "none")
+        kept.append(decode_example(data).get("image/encoded"))
+    assert kept == [[b"no picture at all"], None]
+
+
 def test_adding_images_moves_no_old_one_between_splits(photos, built, tmp_path):
     root = shutil.copytree(photos, tmp_path / "in")
     class_folders(root, {"wasp": 40})
