@@ -29,7 +29,14 @@ TRAINER = [
     "keras>=3.15,<4; python_version >= '3.11'",
     # Keras 3.15 dropped Python 3.10; 3.12 is the last release line that has it.
     "keras>=3.12,<4; python_version < '3.11'",
+    "google-crc32c>=1.5,<2",
+    "matplotlib>=3.10,<4",
+    "numpy>=1.26,<3",
+    "pillow>=12,<13",
+    "tqdm>=4.66,<5",
 ]
+
+TENSORBOARD = ["tensorboard>=2.20,<3"]
 
 DEV = [
     "build>=1.2",
@@ -41,7 +48,11 @@ DEV = [
     "pytest-xdist>=3.6",
     "ruff>=0.9",
     "setuptools>=77",
+    # The libjpeg-turbo that `make bench` measures decoding against.
+    "simplejpeg>=1.8,<2",
+    *TENSORBOARD,
     "tensorflow-datasets>=4.9.7,<5",
+    "types-tqdm",
     "wheel>=0.43",
 ]
 
@@ -73,7 +84,7 @@ setuptools.setup(
     ),
     python_requires=">=3.10,<3.14",
     install_requires=PIPELINE,
-    extras_require={"trainer": TRAINER, "dev": DEV},
+    extras_require={"trainer": TRAINER, "tensorboard": TENSORBOARD, "dev": DEV},
     entry_points={
         "console_scripts": [
             "imageshards-build = beam_pipeline.__main__:main",
