@@ -1,15 +1,26 @@
-"""What a training run is asked to do: one frozen dataclass, validated once."""
+"""What a training run is asked to do: frozen dataclasses, validated once."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from trainer.errors import UserError
 
 MAX_SEED = 2**31 - 1
 MAX_SIDE_PX = 16384
+
+AUGMENT_LEVELS = ("none", "light", "strong")
+AUGMENT_PLACES = ("auto", "device", "host")
+CACHES = ("none", "memory", "disk")
+BALANCES = ("none", "weights", "sampling")
+SEQUENCES = ("padded", "ragged")
+OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "lamb", "muon")
+SCHEDULES = ("constant", "step", "linear", "exponential", "cosine")
+PRECISIONS = ("float32", "bfloat16", "float16")
 
 
 def is_remote(path: str) -> bool:
@@ -19,7 +30,7 @@ def is_remote(path: str) -> bool:
 
 def default_output(data: str) -> str:
     """The folder a run writes to when `--output` is not given: `DATA-model`, else `trained`."""
-    if is_remote(data):
+    if is_remote(data) or any(c in data for c in "*?["):
         return "trained"
     return os.path.normpath(os.path.abspath(data)) + "-model"
 
@@ -43,49 +54,199 @@ def parse_image_size(text: str) -> tuple[int, int]:
 
 
 @dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """Which records are read, and how.
+
+    Attributes:
+        data: Folder of a data set, or a folder or glob of TFRecords that others wrote; local
+            or any filesystem TensorFlow knows.
+        train_split, validation_split: Names in the manifest; None for the usual ones;
+            validation `none` for no validation.
+        validation_data: Folder or glob of TFRecords to validate on, for records without a
+            manifest; None for a split of `data`.
+        feature_map: For records without a manifest: which of their features is `image`,
+            `label`, `filename` or `text`, for example {"image": "image_raw"}.
+        label_offset: Subtracted from every label: 1 for 1-based labels.
+        class_names: Class names in the order of the ids, for records without a manifest.
+        classes: Only records of these classes, numbered in this order; None for all.
+        where: Conditions such as `image/width>=128`; a record has to meet all.
+        inputs: Features the model gets; `image` is the picture.
+        sequences: How features of variable length are batched: `padded` or `ragged`.
+        sequence_length: Padded length, longer ones are cut; None for a batch's longest.
+        image_size: (height, width) in pixels the model sees; None for the data set's own.
+        balance: `weights`: every class weighs the same in the loss; `sampling`: every
+            class is read equally often, records of rare ones repeatedly.
+        cache: `memory` or `disk` keeps the serialized records near, `none` reads them anew.
+        fast_order: Gives up the reproducible order for speed.
+        skip_broken: How many broken records may be left out; 0 stops at the first.
+        threads: Of the reader; None for one per core.
+    """
+
+    data: str
+    train_split: str | None = None
+    validation_split: str | None = None
+    validation_data: str | None = None
+    feature_map: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    label_offset: int = 0
+    class_names: tuple[str, ...] | None = None
+    classes: tuple[str, ...] | None = None
+    where: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ("image",)
+    sequences: str = "padded"
+    sequence_length: int | None = None
+    image_size: tuple[int, int] | None = None
+    balance: str = "none"
+    cache: str = "none"
+    fast_order: bool = False
+    skip_broken: int = 0
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_least("--skip_broken", self.skip_broken, 0)
+        _check_least("--threads", self.threads, 1)
+        _check_least("--sequence_length", self.sequence_length, 1)
+        _check_choice("--cache", self.cache, CACHES)
+        _check_choice("--balance", self.balance, BALANCES)
+        _check_choice("--sequences", self.sequences, SEQUENCES)
+        for flag, names in (("--classes", self.classes), ("--inputs", self.inputs)):
+            twice = {name for name in names or () if (names or ()).count(name) > 1}
+            if twice or names == ():
+                raise UserError(
+                    f"{flag} received {','.join(names or ())!r}; expected at least one name, "
+                    "each of them once."
+                )
+        if self.sequences == "ragged" and self.sequence_length is not None:
+            raise UserError(
+                "--sequence_length received a length together with --sequences ragged, which "
+                "keeps every sequence as it is; leave one of them out."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """How weights are changed.
+
+    Attributes:
+        optimizer: One of `OPTIMIZERS`; sgd is with Nesterov momentum.
+        learning_rate: The highest; with `scale_learning_rate` for a global batch of 256.
+        scale_learning_rate: Multiplies it by global batch / 256.
+        schedule: One of `SCHEDULES`, over the steps after the warm-up.
+        warmup_steps: Steps in which the rate rises linearly from 0.
+        decay_steps, decay_rate: Of the schedules step and exponential: the rate is
+            multiplied by `decay_rate` every (`step`), or smoothly over (`exponential`),
+            `decay_steps` steps; None for a third of all steps.
+        momentum: Of sgd, rmsprop and muon.
+        weight_decay: Decoupled; norms and biases are exempt.
+        label_smoothing: In [0, 1).
+        ema: Momentum of the running average of the weights that is validated and saved.
+        accumulate_steps: Batches whose gradients are averaged before weights change.
+        clipnorm: Largest norm of all gradients together.
+        precision: `float32`, `bfloat16` or `float16` (the latter with loss scaling).
+        jit_compile: Compiles the model with XLA.
+    """
+
+    optimizer: str = "adam"
+    learning_rate: float = 1e-3
+    scale_learning_rate: bool = False
+    schedule: str = "constant"
+    warmup_steps: int = 0
+    decay_steps: int | None = None
+    decay_rate: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    label_smoothing: float = 0.0
+    ema: float | None = None
+    accumulate_steps: int = 1
+    clipnorm: float | None = None
+    precision: str = "float32"
+    jit_compile: bool = False
+
+    def __post_init__(self) -> None:
+        _check_choice("--optimizer", self.optimizer, OPTIMIZERS)
+        _check_choice("--schedule", self.schedule, SCHEDULES)
+        _check_choice("--precision", self.precision, PRECISIONS)
+        _check_least("--warmup_steps", self.warmup_steps, 0)
+        _check_least("--decay_steps", self.decay_steps, 1)
+        _check_least("--accumulate_steps", self.accumulate_steps, 1)
+        for flag, received in (
+            ("--learning_rate", self.learning_rate),
+            ("--decay_rate", self.decay_rate),
+            ("--clipnorm", 1.0 if self.clipnorm is None else self.clipnorm),
+        ):
+            if not (math.isfinite(received) and received > 0):
+                raise UserError(f"{flag} received {received}; expected a number above 0.")
+        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
+            raise UserError(
+                f"--weight_decay received {self.weight_decay}; expected a number of at least 0."
+            )
+        for flag, received in (
+            ("--momentum", self.momentum),
+            ("--label_smoothing", self.label_smoothing),
+            ("--ema", self.ema or 0.0),
+        ):
+            if not 0 <= received < 1:
+                raise UserError(
+                    f"{flag} received {received}; expected at least 0, and less than 1."
+                )
+
+
+@dataclasses.dataclass(frozen=True)
 class TrainConfig:
     """One training run, whole.
 
     Attributes:
-        data: Folder of a data set, local or any filesystem TensorFlow knows.
-        output: Local folder for `model.keras` and `metrics.jsonl`.
-        model: `cnn`, or a name in `keras.applications`.
-        epochs: How often `num_records // batch_size` steps are run and measured.
+        data: What is read.
+        output: Local folder for everything a run leaves behind.
+        optimizer: How weights are changed.
+        model: `cnn`, a name in `keras.applications`, or `module:function`.
+        weights: Local file of weights to start from; None for random ones.
+        epochs: Passes over the training split.
+        steps: Steps in all, instead of epochs.
         batch_size: Global: the sum over all replicas.
         replicas: Devices that share a batch; None for every GPU, or one CPU.
-        seed: Of the initial weights and of the order of the records.
-        image_size: (height, width) in pixels the model sees; None for the data set's own.
-        learning_rate: Of Adam, constant.
-        train_split, validation_split: Names in the manifest; None for the usual ones;
-            validation `none` for no validation.
+        seed: Of the initial weights, the order of the records and the augmentation.
+        augment: One of `AUGMENT_LEVELS`.
+        augment_on: `device`, `host`, or `auto`: the device if it is a GPU.
+        checkpoint_steps: Steps between two checkpoints; None for one at the end of every
+            epoch.
+        keep_checkpoints: How many of the last checkpoints stay, besides the best one.
+        overwrite: Begins anew where the output holds an earlier run.
+        dry_run: Builds everything and takes one batch, but does not train.
+        tensorboard: Writes TensorBoard's event files, too.
     """
 
-    data: str
+    data: DataConfig
     output: str
+    optimizer: OptimizerConfig = OptimizerConfig()
     model: str = "cnn"
+    weights: str | None = None
     epochs: int = 5
+    steps: int | None = None
     batch_size: int = 32
     replicas: int | None = None
     seed: int = 0
-    image_size: tuple[int, int] | None = None
-    learning_rate: float = 1e-3
-    train_split: str | None = None
-    validation_split: str | None = None
+    augment: str = "light"
+    augment_on: str = "auto"
+    checkpoint_steps: int | None = None
+    keep_checkpoints: int = 2
+    overwrite: bool = False
+    dry_run: bool = False
+    tensorboard: bool = False
 
     def __post_init__(self) -> None:
         for flag, received in (
             ("--epochs", self.epochs),
+            ("--steps", self.steps),
             ("--batch_size", self.batch_size),
-            ("--replicas", 1 if self.replicas is None else self.replicas),
+            ("--replicas", self.replicas),
+            ("--checkpoint_steps", self.checkpoint_steps),
+            ("--keep_checkpoints", self.keep_checkpoints),
         ):
-            if received < 1:
-                raise UserError(f"{flag} received {received}; expected at least 1.")
+            _check_least(flag, received, 1)
+        _check_choice("--augment", self.augment, AUGMENT_LEVELS)
+        _check_choice("--augment_on", self.augment_on, AUGMENT_PLACES)
         if not 0 <= self.seed <= MAX_SEED:
             raise UserError(f"--seed received {self.seed}; expected 0 to {MAX_SEED}.")
-        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
-            raise UserError(
-                f"--learning_rate received {self.learning_rate}; expected a number above 0."
-            )
         if is_remote(self.output):
             raise UserError(
                 f"--output received {self.output!r}; expected a local folder, from which "
@@ -93,6 +254,10 @@ class TrainConfig:
             )
         if self.replicas is not None and self.batch_size % self.replicas:
             raise uneven_batch(self.batch_size, self.replicas)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, as plain JSON values."""
+        return dataclasses.asdict(self)
 
 
 def uneven_batch(batch_size: int, replicas: int) -> UserError:
@@ -106,3 +271,13 @@ def uneven_batch(batch_size: int, replicas: int) -> UserError:
         f"--batch_size received {batch_size}, which {replicas} replicas cannot share equally; "
         f"expected a multiple of {replicas}, for example {nearest}."
     )
+
+
+def _check_least(flag: str, received: int | None, least: int) -> None:
+    if received is not None and received < least:
+        raise UserError(f"{flag} received {received}; expected at least {least}.")
+
+
+def _check_choice(flag: str, received: str, choices: tuple[str, ...]) -> None:
+    if received not in choices:
+        raise UserError(f"{flag} received {received!r}; expected one of {', '.join(choices)}.")

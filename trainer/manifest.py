@@ -3,123 +3,80 @@
 from __future__ import annotations
 
 import concurrent.futures
-import dataclasses
+import hashlib
 import json
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from trainer.config import is_remote
+from trainer.dataset import (
+    FILENAME_FEATURE,
+    IMAGE_FEATURE,
+    LABEL_FEATURE,
+    DataSet,
+    FeatureSpec,
+    ImageSpec,
+    Shard,
+    Split,
+)
 from trainer.errors import UserError
 
 FORMAT_VERSION = 1
-IMAGE_FEATURE = "image/encoded"
-LABEL_FEATURE = "image/class/label"
 
 _TRAIN_NAMES = ("train", "training")
 _VALIDATION_NAMES = ("validation", "val", "valid", "test")
 _EXACT_SIZE_MODES = ("crop", "stretch", "pad")
 
 
-@dataclasses.dataclass(frozen=True)
-class Shard:
-    """One TFRecord file: where it lies, and what the manifest says of it."""
+def train_split(dataset: DataSet, name: str | None) -> Split:
+    """The split to train on: `name`, else the first usual name that is there.
 
-    path: str
-    num_records: int
-    num_bytes: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Split:
-    """One split, its shards in the manifest's order."""
-
-    name: str
-    shards: tuple[Shard, ...]
-
-    @property
-    def num_records(self) -> int:
-        """Records in all shards."""
-        return sum(shard.num_records for shard in self.shards)
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of all shards on disk."""
-        return sum(shard.num_bytes for shard in self.shards)
-
-
-@dataclasses.dataclass(frozen=True)
-class ImageSpec:
-    """What the pictures of a data set look like.
-
-    Attributes:
-        size: (height, width) in pixels, or None where the manifest names none; for the
-            resize mode `shortest` the shortest side, twice.
-        varies: Whether pictures may have other sizes than `size`.
-        channels: 3 (RGB) or 1 (grey).
-        mean, std: One number per channel, of pixels scaled to 0..1.
+    Raises:
+        UserError: There is no such split, or it is empty.
     """
-
-    size: tuple[int, int] | None
-    varies: bool
-    channels: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Manifest:
-    """A data set as its `manifest.json` describes it."""
-
-    data: str
-    splits: Mapping[str, Split]
-    classes: tuple[str, ...]
-    image: ImageSpec
-    compression: str
-    shard_by: str
-
-    @property
-    def compression_type(self) -> str:
-        """The manifest's compression in TensorFlow's words: `""` or `"GZIP"`."""
-        return "GZIP" if self.compression == "gzip" else ""
-
-    def train_split(self, name: str | None) -> Split:
-        """The split to train on: `name`, else the first usual name that is there.
-
-        Raises:
-            UserError: There is no such split, or it is empty.
-        """
-        split = self._find("--train_split", name, _TRAIN_NAMES)
-        if split is None or not split.num_records:
-            raise UserError(
-                f"--data received {self.data!r}, whose splits with records are "
-                f"{self._names()}; expected one called train, or its name by --train_split."
-            )
-        return split
-
-    def validation_split(self, name: str | None) -> Split | None:
-        """The split to validate on, None where `name` is `none` or there is no usual one.
-
-        Raises:
-            UserError: `name` was given and is no split.
-        """
-        if name == "none":
-            return None
-        split = self._find("--validation_split", name, _VALIDATION_NAMES)
-        return split if split is not None and split.num_records else None
-
-    def _find(self, flag: str, name: str | None, usual: tuple[str, ...]) -> Split | None:
-        if name is None:
-            return next((self.splits[n] for n in usual if n in self.splits), None)
-        if name not in self.splits:
-            raise UserError(f"{flag} received {name!r}; expected one of {self._names()}.")
-        return self.splits[name]
-
-    def _names(self) -> str:
-        return ", ".join(n for n, s in self.splits.items() if s.num_records) or "none"
+    split = _find(dataset, "--train_split", name, _TRAIN_NAMES)
+    if split is None or not split.num_records:
+        raise UserError(
+            f"--data received {dataset.data!r}, whose splits with records are "
+            f"{_names(dataset)}; expected one called train, or its name by --train_split."
+        )
+    return split
 
 
-def load_manifest(data: str) -> Manifest:
+def validation_split(dataset: DataSet, name: str | None) -> Split | None:
+    """The split to validate on, None where `name` is `none` or there is no usual one.
+
+    Raises:
+        UserError: `name` was given and is no split.
+    """
+    if name == "none":
+        return None
+    split = _find(dataset, "--validation_split", name, _VALIDATION_NAMES)
+    return split if split is not None and split.num_records else None
+
+
+def find_split(dataset: DataSet, flag: str, name: str) -> Split:
+    """The split called `name`.
+
+    Raises:
+        UserError: There is none.
+    """
+    if name not in dataset.splits:
+        raise UserError(f"{flag} received {name!r}; expected one of {_names(dataset)}.")
+    return dataset.splits[name]
+
+
+def _find(dataset: DataSet, flag: str, name: str | None, usual: tuple[str, ...]) -> Split | None:
+    if name is None:
+        return next((dataset.splits[n] for n in usual if n in dataset.splits), None)
+    return find_split(dataset, flag, name)
+
+
+def _names(dataset: DataSet) -> str:
+    return ", ".join(n for n, s in dataset.splits.items() if s.num_records) or "none"
+
+
+def load_manifest(data: str) -> DataSet:
     """Reads and checks `data`/manifest.json.
 
     Raises:
@@ -135,19 +92,19 @@ def load_manifest(data: str) -> Manifest:
         ) from e
     _check_version(data, raw)
     try:
-        manifest = _parse(data, raw)
+        dataset = _parse(data, raw, hashlib.sha256(text.encode()).hexdigest())
     except (AttributeError, KeyError, TypeError, ValueError) as e:
         what = f"lacks {e}" if isinstance(e, KeyError) else f"has an unexpected value ({e})"
         raise UserError(
             f"--data received {data!r}, whose manifest.json {what}; "
             "build the data set again with python -m beam_pipeline."
         ) from e
-    if not manifest.classes:
+    if not dataset.classes:
         raise UserError(
             f"--data received {data!r}, whose manifest.json names no class; "
             "expected labelled pictures."
         )
-    return manifest
+    return dataset
 
 
 def check_shards(data: str, splits: list[Split]) -> None:
@@ -236,26 +193,35 @@ def _check_version(data: str, raw: Any) -> None:
         )
 
 
-def _parse(data: str, raw: dict[str, Any]) -> Manifest:
+def _parse(data: str, raw: dict[str, Any], fingerprint: str) -> DataSet:
     for feature, dtype in ((IMAGE_FEATURE, "string"), (LABEL_FEATURE, "int64")):
         if raw["features"][feature]["dtype"] != dtype:
             raise ValueError(f"{feature} is not {dtype}")
+    features = {name: _parse_feature(name, spec) for name, spec in raw["features"].items()}
     compression = raw.get("compression", "none")
     if compression not in ("none", "gzip"):
         raise ValueError(f"compression is {compression!r}, not none or gzip")
-    return Manifest(
+    return DataSet(
         data=data,
         splits={name: _parse_split(data, name, split) for name, split in raw["splits"].items()},
         classes=tuple(str(name) for name in raw["classes"]),
         image=_parse_image(raw["image"]),
         compression=compression,
         shard_by=str(raw.get("shard_by", "balanced")),
+        features=features,
+        filename_feature=FILENAME_FEATURE if FILENAME_FEATURE in features else None,
+        fingerprint=fingerprint,
     )
 
 
 def _parse_split(data: str, name: str, raw: dict[str, Any]) -> Split:
     shards = tuple(
-        Shard(os.path.join(data, s["file"]), int(s["num_records"]), int(s["num_bytes"]))
+        Shard(
+            os.path.join(data, s["file"]),
+            int(s["num_records"]),
+            int(s["num_bytes"]),
+            s.get("classes"),
+        )
         for s in raw["shards"]
     )
     split = Split(name, shards)
@@ -264,6 +230,13 @@ def _parse_split(data: str, name: str, raw: dict[str, Any]) -> Split:
             f"split {name} counts {raw['num_records']} records, its shards {split.num_records}"
         )
     return split
+
+
+def _parse_feature(name: str, raw: dict[str, Any]) -> FeatureSpec:
+    if raw["dtype"] not in ("int64", "float32", "string"):
+        raise ValueError(f"{name} is {raw['dtype']}, not int64, float32 or string")
+    shape = raw["shape"]
+    return FeatureSpec(raw["dtype"], None if shape is None else tuple(int(n) for n in shape))
 
 
 def _parse_image(raw: dict[str, Any]) -> ImageSpec:
@@ -282,4 +255,4 @@ def _parse_image(raw: dict[str, Any]) -> ImageSpec:
     mode = raw.get("mode", "none")
     # Shrinking only leaves small pictures at their own size.
     varies = mode not in _EXACT_SIZE_MODES or bool(raw.get("only_shrink", False))
-    return ImageSpec(size, varies, channels, mean, std)
+    return ImageSpec(size, varies, channels, mean, std, raw)

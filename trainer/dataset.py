@@ -1,0 +1,224 @@
+"""A data set as the trainer sees it, whoever wrote it: splits, shards, classes, features."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+IMAGE_FEATURE = "image/encoded"
+LABEL_FEATURE = "image/class/label"
+FILENAME_FEATURE = "image/filename"
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """One TFRecord file: where it lies, and what is known of it.
+
+    Attributes:
+        path: Local, or of a filesystem TensorFlow knows.
+        num_records: How many it holds.
+        num_bytes: Its size on disk.
+        classes: Records per class name; None where nobody counted.
+    """
+
+    path: str
+    num_records: int
+    num_bytes: int
+    classes: Mapping[str, int] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """One split, its shards in the manifest's order.
+
+    Record `i` of a split is counted over its shards in this order, from 0.
+    """
+
+    name: str
+    shards: tuple[Shard, ...]
+
+    @property
+    def num_records(self) -> int:
+        """Records in all shards."""
+        return sum(shard.num_records for shard in self.shards)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all shards on disk."""
+        return sum(shard.num_bytes for shard in self.shards)
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The number of every shard's first record within the split."""
+        starts, total = [], 0
+        for shard in self.shards:
+            starts.append(total)
+            total += shard.num_records
+        return tuple(starts)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageSpec:
+    """What the pictures of a data set look like.
+
+    Attributes:
+        size: (height, width) in pixels, or None where nobody said; for the resize mode
+            `shortest` the shortest side, twice.
+        varies: Whether pictures may have other sizes than `size`.
+        channels: 3 (RGB) or 1 (grey).
+        mean, std: One number per channel, of pixels scaled to 0..1.
+        options: How the pictures were made, as the manifest's `image` object says (`mode`,
+            `filter`, `background`, …); empty where nobody said.
+    """
+
+    size: tuple[int, int] | None
+    varies: bool
+    channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureSpec:
+    """One feature of a record.
+
+    Attributes:
+        dtype: `int64`, `float32` or `string`.
+        shape: `()` for a scalar, `(3,)` for a fixed length, None for a variable length.
+    """
+
+    dtype: str
+    shape: tuple[int, ...] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSet:
+    """A data set.
+
+    Attributes:
+        data: As `--data` named it.
+        splits: By name.
+        classes: Class names, in the order of the ids.
+        image: Its pictures.
+        compression: `none` or `gzip`.
+        shard_by: `balanced`, or `class` where a shard holds one class only.
+        features: Every feature of a record, by its name in the records.
+        image_feature, label_feature: Which of them hold the JPEG and the class.
+        filename_feature: Which one names the source file; None where none does.
+        label_offset: Subtracted from the label in a record to get the class id.
+        fingerprint: Changes whenever the records, or what is known of them, change.
+        has_manifest: Whether our own builder wrote it.
+    """
+
+    data: str
+    splits: Mapping[str, Split]
+    classes: tuple[str, ...]
+    image: ImageSpec
+    compression: str
+    shard_by: str
+    features: Mapping[str, FeatureSpec]
+    image_feature: str = IMAGE_FEATURE
+    label_feature: str = LABEL_FEATURE
+    filename_feature: str | None = FILENAME_FEATURE
+    label_offset: int = 0
+    fingerprint: str = ""
+    has_manifest: bool = True
+
+    @property
+    def compression_type(self) -> str:
+        """The compression in TensorFlow's words: `""` or `"GZIP"`."""
+        return "GZIP" if self.compression == "gzip" else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Selected:
+    """One split as it is read: which records, how often, and how many that makes.
+
+    Attributes:
+        dataset: Where it belongs.
+        split: The whole split, as it lies on disk.
+        classes: The model's classes, in the order of its outputs.
+        class_ids: Where only some classes are read: for each of `classes` its id in the
+            data set; None where all are, under their own ids.
+        where: Conditions every record has to meet, as `--where` gives them.
+        num_records: Records in one pass (an epoch), copies included.
+        class_counts: Different records per class; None where nobody counted.
+        sampling: Whether records of rare classes are repeated, so that every class comes
+            equally often: max(class_counts) times in each pass.
+        class_weights: One weight in the loss per class; None where all weigh 1.
+    """
+
+    dataset: DataSet
+    split: Split
+    classes: tuple[str, ...]
+    class_ids: tuple[int, ...] | None
+    where: tuple[str, ...]
+    num_records: int
+    class_counts: tuple[int, ...] | None
+    sampling: bool = False
+    class_weights: tuple[float, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How shards are read; none of it changes what is read.
+
+    Attributes:
+        threads: Of the reader's own pool.
+        fast_order: Gives up the reproducible order.
+        cache: `none`, `memory` or `disk`.
+        cache_folder: Where `disk` keeps copies of the shards.
+    """
+
+    threads: int
+    fast_order: bool = False
+    cache: str = "none"
+    cache_folder: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelInputs:
+    """What a model is fed with.
+
+    Attributes:
+        size: (height, width) of the pictures it sees, in pixels.
+        image: Channels, mean and standard deviation.
+        features: Inputs besides the picture, by their name in the records.
+        sequences: `padded` or `ragged`: features of variable length.
+        sequence_length: Padded length; None for a batch's longest.
+    """
+
+    size: tuple[int, int]
+    image: ImageSpec
+    features: Mapping[str, FeatureSpec] = dataclasses.field(default_factory=dict)
+    sequences: str = "padded"
+    sequence_length: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelCard:
+    """What must be known to use a saved model: kept inside its `.keras` file.
+
+    Attributes:
+        classes: In the order of the logits.
+        inputs: What it is fed with.
+        image_feature, label_feature: Names in the records it was trained on.
+        fingerprint: Of the data set it was trained on.
+        training: The training run's configuration, as JSON values.
+        step: Training steps behind it.
+    """
+
+    classes: tuple[str, ...]
+    inputs: ModelInputs
+    image_feature: str = IMAGE_FEATURE
+    label_feature: str = LABEL_FEATURE
+    fingerprint: str = ""
+    training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    step: int = 0
+
+
+def input_name(feature: str) -> str:
+    """The name of a feature as an input of a model: Keras allows no `/` there."""
+    return feature.replace("/", "_")
