@@ -31,6 +31,9 @@ class Settings:
         listed, folders: Files that are listed and planned, and their folders.
         large_photos: Photos of 12 megapixels.
         rounds: How often each side runs.
+        pets: Photos that the readers' data set is made of; the sources where there are none.
+        records: Of that data set.
+        window_seconds: How long a reader is measured each time, three times a round.
     """
 
     work: pathlib.Path
@@ -41,6 +44,9 @@ class Settings:
     folders: int = 1_000
     large_photos: int = 40
     rounds: int = 3
+    pets: list[pathlib.Path] = dataclasses.field(default_factory=list)
+    records: int = 8_000
+    window_seconds: float = 3.0
 
     def linked(self, images: int, classes: int = 300) -> pathlib.Path:
         """An input of so many images."""

@@ -12,20 +12,24 @@ from PIL import Image
 from benchmarks.measure import remove
 
 SAMPLE = "imagenet_sample"
+PETS = "dogs_vs_cats"
 _SYNTHETIC = 300
 # ext4 allows 65,000 names of one file.
 _MAX_LINKS = 60_000
 _LARGE = (4032, 3024)
 
 
-def photos(data: pathlib.Path, work: pathlib.Path) -> tuple[list[pathlib.Path], bool]:
+def photos(
+    data: pathlib.Path, work: pathlib.Path, sample: str = SAMPLE
+) -> tuple[list[pathlib.Path], bool]:
     """Photos of about 500x400 pixels in `work`, and whether they are real ones.
 
-    Copies of the shared sample, so that its files get no links; drawn ones if it is absent.
+    Copies of a shared sample, so that its files get no links; drawn ones if it is absent.
     """
-    source = data / SAMPLE
+    source = data / sample
     real = source.is_dir()
-    target = work / ("photos" if real else "drawn_photos")
+    name = "photos" if sample == SAMPLE else sample
+    target = work / (name if real else "drawn_photos")
     if not (target / ".complete").exists():
         remove(target)
         target.mkdir(parents=True)

@@ -11,9 +11,10 @@ import pytest
 from beam_pipeline.examples import decode_example
 from beam_pipeline.records import read_records
 from benchmarks import inputs, measure, plain_loop, run
-from benchmarks.cases import BENCHMARKS, Settings, interleave, ratios
+from benchmarks.cases import Settings, interleave, ratios
 from benchmarks.measure import BenchmarkError, Usage, run_module
 from benchmarks.outcome import Figure, Outcome
+from benchmarks.run import BENCHMARKS
 from tests.builds import build, class_folders
 
 

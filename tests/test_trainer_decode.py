@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from trainer.manifest import ImageSpec
+from trainer.dataset import ImageSpec
 
 tf = pytest.importorskip("tensorflow")
 
-from trainer.decode import batch_decoder, fit_inside  # noqa: E402
+from trainer.decode import MOST_UNROLLED, batch_pictures, fit_inside  # noqa: E402
 
 RNG = np.random.default_rng(0)
 
@@ -21,14 +22,17 @@ def _spec(size: tuple[int, int] | None, *, varies: bool = False, channels: int =
     return ImageSpec(size, varies, channels, (0.5,) * channels, (0.25,) * channels)
 
 
-def _record(pixels: np.ndarray, label: int = 2) -> bytes:
-    out = io.BytesIO()
-    Image.fromarray(pixels).save(out, "JPEG", quality=95)
-    features = {
-        "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[out.getvalue()])),
-        "image/class/label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
-    }
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+def _jpegs(*pictures: np.ndarray) -> Any:
+    encoded = []
+    for pixels in pictures:
+        out = io.BytesIO()
+        Image.fromarray(pixels).save(out, "JPEG", quality=95)
+        encoded.append(out.getvalue())
+    return tf.constant(encoded)
+
+
+def _decode(jpegs: Any, spec: ImageSpec, size: tuple[int, int]) -> Any:
+    return batch_pictures(spec, size)(jpegs, tf.range(len(jpegs), dtype=tf.int64))
 
 
 def test_a_picture_of_the_right_size_passes_unchanged() -> None:
@@ -78,24 +82,42 @@ def test_the_side_of_the_part_kept_is_rounded_to_nearest() -> None:
     assert fit_inside(tf.constant(image), (3, 2)).numpy().min() < 90
 
 
-def test_a_batch_is_decoded_with_its_labels() -> None:
-    pictures = [np.full((8, 8, 3), value, np.uint8) for value in (10, 200)]
-    records = tf.constant([_record(p, label) for label, p in enumerate(pictures)])
-    images, labels = batch_decoder(_spec((8, 8)), (8, 8))(records)
-    np.testing.assert_allclose(images, np.stack(pictures), atol=2)
-    assert labels.numpy().tolist() == [0, 1] and images.dtype == tf.uint8
+@pytest.mark.parametrize("count", [2, MOST_UNROLLED + 1])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_batch_is_decoded_alike_eagerly_and_in_a_pipeline(count: int, channels: int) -> None:
+    values = [(i * 7) % 250 for i in range(count)]
+    jpegs = _jpegs(*(np.full((8, 8, 3), value, np.uint8) for value in values))
+    spec = _spec((8, 8), channels=channels)
+    eager = _decode(jpegs, spec, (8, 8))
+    mapped = tf.data.Dataset.from_tensors(jpegs).map(lambda j: _decode(j, spec, (8, 8)))
+    assert eager.shape == (count, 8, 8, channels) and eager.dtype == tf.uint8
+    np.testing.assert_allclose(eager[:, 3, 3, 0], values, atol=2)
+    np.testing.assert_array_equal(next(mapped.as_numpy_iterator()), eager)
+    assert mapped.element_spec.shape == eager.shape
+
+
+def test_a_batch_of_unknown_length_is_decoded_too() -> None:
+    jpegs = _jpegs(*(np.full((8, 8, 3), 9 * i, np.uint8) for i in range(5)))
+    batches = tf.data.Dataset.from_tensor_slices(jpegs).batch(3)
+    decode = batch_pictures(_spec((8, 8)), (8, 8))
+    found = list(batches.map(lambda j: decode(j, None)).as_numpy_iterator())
+    assert [len(pictures) for pictures in found] == [3, 2]
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_records_of_another_size_are_resized_when_asked(channels: int) -> None:
-    record = tf.constant([_record(RNG.integers(0, 256, (12, 18, 3), np.uint8))])
-    images, _ = batch_decoder(_spec((12, 18), channels=channels), (6, 6))(record)
+    jpegs = _jpegs(RNG.integers(0, 256, (12, 18, 3), np.uint8))
+    images = _decode(jpegs, _spec((12, 18), channels=channels), (6, 6))
     assert images.shape == (1, 6, 6, channels)
 
 
 def test_a_picture_that_is_not_of_the_manifests_size_is_an_error() -> None:
-    record = tf.constant([_record(np.zeros((12, 18, 3), np.uint8))])
+    jpegs = _jpegs(np.zeros((12, 18, 3), np.uint8))
     with pytest.raises(tf.errors.InvalidArgumentError, match="EnsureShape|not compatible"):
-        batch_decoder(_spec((8, 8)), (8, 8))(record)
-    images, _ = batch_decoder(_spec((8, 8), varies=True), (8, 8))(record)
-    assert images.shape == (1, 8, 8, 3)
+        _decode(jpegs, _spec((8, 8)), (8, 8))
+    assert _decode(jpegs, _spec((8, 8), varies=True), (8, 8)).shape == (1, 8, 8, 3)
+
+
+def test_what_is_no_picture_is_an_error() -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        _decode(tf.constant([b"no picture"]), _spec((8, 8)), (8, 8))

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+from dataclasses import fields as fields_of
 from typing import Any
 
 import pytest
 
-from tests.trainer_data import edit_manifest, make_data_set, write_manifest
-from trainer.__main__ import main, parse_config
+from tests.trainer_data import edit_manifest, make_data_set, read_split, write_manifest
+from trainer.__main__ import main
+from trainer.command_line import parse_config
+from trainer.config import DataConfig, OptimizerConfig, TrainConfig
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-KEYS = ["epoch", "loss", "accuracy", "val_loss", "val_accuracy", "images_per_second"]
+KEYS = ["epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy"]
+KEYS += ["images_per_second", "wait_fraction", "learning_rate"]
+FILES = ["checkpoints", "metrics.jsonl", "model.keras", "report", "weights.sha256"]
 
 
 def _run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -61,23 +67,17 @@ def test_help_is_quick_and_names_every_flag_with_its_default() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     assert "code 0" in out and "heavy set()" in out
-    for flag in (
-        "data",
-        "model",
-        "epochs",
-        "batch_size",
-        "replicas",
-        "seed",
-        "image_size",
-        "output",
-    ):
-        assert f"--{flag}" in out
-    assert out.count("default:") >= 8 and "in pixels" in out
+    fields = [
+        f.name for kind in (TrainConfig, DataConfig, OptimizerConfig) for f in fields_of(kind)
+    ]
+    for flag in fields:
+        assert f"--{flag} " in out or f"--{flag}]" in out, flag
+    assert out.count("default:") >= 25 and "in pixels" in out
 
 
 def test_flags_become_a_configuration() -> None:
     config = parse_config(["--data", "d", "--image_size", "8x9", "--replicas", "2", "--seed", "4"])
-    assert (config.image_size, config.replicas, config.seed) == ((8, 9), 2, 4)
+    assert (config.data.image_size, config.replicas, config.seed) == ((8, 9), 2, 4)
     assert (config.model, config.epochs, config.batch_size) == ("cnn", 5, 32)
     assert config.output.endswith("d-model")
 
@@ -86,8 +86,8 @@ def test_flags_become_a_configuration() -> None:
     ("arguments", "sentence"),
     [
         ([], "The following arguments are required: --data"),
-        (["--data", "D", "--bach_size", "3"], "'--bach_size', which is no flag of the trainer; did"
-         " you mean --batch_size?"),
+        (["--data", "D", "--bach_size", "3"], "'--bach_size', which is no flag of python -m"
+         " trainer; did you mean --batch_size?"),
         (["--data", "D", "--epoch", "3"], "'--epoch', which is no flag"),
         (["--data", "D", "surplus"], "'surplus', which is no flag"),
         (["--data", "D", "--epochs", "many"], "--epochs: invalid int value: 'many'"),
@@ -152,21 +152,22 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 def test_one_and_two_replicas_train_alike_and_leave_a_model(
     shapes: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    common = ["--data", shapes, "--epochs", 3, "--batch_size", 16, "--seed", 2]
+    common = ["--data", shapes, "--epochs", 3, "--batch_size", 16, "--seed", 2, "--augment", "none"]
     outputs = [tmp_path / "one", tmp_path / "two"]
     for replicas, output in enumerate(outputs, 1):
         ran = _run(*common, "--replicas", replicas, "--output", output, TF_USE_LEGACY_KERAS="1")
         assert ran.returncode == 0, ran.stderr
         assert ran.stderr == ""
-        assert f"{replicas} replica" in ran.stdout and "6 records carry over" in ran.stdout
-        assert str(output / "model.keras") in ran.stdout
-        assert str(output / "metrics.jsonl") in ran.stdout
+        assert f"{replicas} replica" in ran.stdout and "28 steps, 3 epochs" in ran.stdout
+        for file in ("model.keras", "metrics.jsonl", "report/index.html"):
+            assert str(output / file) in ran.stdout and (output / file).is_file()
         last = _metrics(output)[-1]
-        assert ran.stdout.endswith(f"validation accuracy {last['val_accuracy']:.3f}\n")
-        assert sorted(p.name for p in output.iterdir()) == ["metrics.jsonl", "model.keras"]
+        assert f"\nvalidation accuracy {last['val_accuracy']:.3f}\n" in ran.stdout
+        assert "bound: the model waited" in ran.stdout.splitlines()[-1]
+        assert set(FILES) <= {p.name for p in output.iterdir()} <= {*FILES, "best.keras"}
     one, two = map(_metrics, outputs)
     assert [list(record) for record in one] == [KEYS] * 3
-    assert [record["epoch"] for record in one] == [1, 2, 3]
+    assert [(record["epoch"], record["step"]) for record in one] == [(1, 9), (2, 18), (3, 28)]
     assert one[2]["loss"] < one[0]["loss"] and one[0]["images_per_second"] > 0
     # Without synchronised batch statistics the losses would differ by 0.03 and more; the
     # last one is allowed two pictures of 27 that lie on the edge.
@@ -179,17 +180,23 @@ def test_one_and_two_replicas_train_alike_and_leave_a_model(
 
 def _check_saved_model(shards: pathlib.Path, output: pathlib.Path, last: dict[str, Any]) -> None:
     """The saved model, on one device, evaluates to what the run reported."""
-    import keras
+    import numpy as np
 
-    from trainer import data
-    from trainer.manifest import load_manifest
+    from trainer import archive
 
-    manifest = load_manifest(str(shards))
-    network = keras.models.load_model(output / "model.keras")
-    batches = data.evaluation_batches(manifest, manifest.splits["validation"], 10, (32, 32))
-    found = network.evaluate(batches, verbose=0, return_dict=True)
-    assert found["crossentropy"] == pytest.approx(last["val_loss"], rel=1e-3)
-    assert found["accuracy"] == pytest.approx(last["val_accuracy"], abs=1e-6)
+    network, card = archive.load_model(str(output))
+    assert card.classes == ("circle", "square", "triangle") and card.step == 28
+    weights = b"".join(w.tobytes() for w in network.get_weights())
+    assert (output / "weights.sha256").read_text().split() == [
+        hashlib.sha256(weights).hexdigest(),
+        "model.keras",
+    ]
+    pictures, labels = read_split(shards, "validation")
+    logits = np.asarray(network.predict(pictures, verbose=0), np.float64)
+    log_sums = np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1)) + logits.max(1)
+    losses = log_sums - logits[np.arange(len(labels)), labels]
+    assert losses.mean() == pytest.approx(last["val_loss"], rel=1e-3)
+    assert (logits.argmax(1) == labels).mean() == pytest.approx(last["val_accuracy"], abs=1e-6)
 
 
 @pytest.mark.slow
@@ -209,34 +216,43 @@ def test_grey_gzip_pictures_of_varying_size_train_without_validation(
 
 
 @pytest.mark.slow
-def test_a_flipped_bit_stops_the_run_with_one_sentence(tmp_path: pathlib.Path) -> None:
+def test_a_flipped_bit_stops_the_run_and_may_be_left_out(tmp_path: pathlib.Path) -> None:
     path = make_data_set(tmp_path / "flipped", {"train": 30}, num_shards=1, size_px=((16, 16),))
     shard = path / "train-00000-of-00001.tfrecord"
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(bytes(content))
-    ran = _run("--data", path, "--epochs", 2, "--batch_size", 8)
+    flags = ["--data", path, "--epochs", 2, "--batch_size", 8, "--replicas", 2]
+    ran = _run(*flags)
     assert ran.returncode == 2
-    assert ran.stderr.startswith(f"python -m trainer: --data received '{path}', whose shards hold")
-    assert "beam_pipeline.verify" in ran.stderr and ran.stderr.count("\n") == 1
+    assert ran.stderr.startswith(f"python -m trainer: --data received '{path}'")
+    for words in (shard.name, "record ", "byte ", "--skip_broken", "beam_pipeline.verify"):
+        assert words in ran.stderr
+    assert ran.stderr.count("\n") == 1
     assert not (tmp_path / "flipped-model" / "model.keras").exists()
+    ran = _run(*flags, "--skip_broken", 1)
+    assert ran.returncode == 0, ran.stderr
+    assert "1 broken record left out:" in ran.stdout and shard.name in ran.stdout
+    assert [record["step"] for record in _metrics(tmp_path / "flipped-model")] == [3, 7]
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_with_one_sentence_and_keeps_the_epochs_done(
+def test_ctrl_c_saves_and_the_same_command_goes_on(
     shapes: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    command = [sys.executable, "-u", "-m", "trainer", "--data", str(shapes)]
-    command += ["--output", str(tmp_path), "--epochs", "100000"]
+    flags = ["--data", str(shapes), "--output", str(tmp_path), "--epochs", "100000"]
     ran = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-u", "-m", "trainer", *flags],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert ran.stdout is not None and ran.stderr is not None
     assert any(line.startswith("epoch 2/") for line in ran.stdout)
     ran.send_signal(signal.SIGINT)
-    assert ran.stderr.read() == (
-        "python -m trainer: stopped; the epochs that were finished are in metrics.jsonl.\n"
-    )
+    err = ran.stderr.read()
+    assert "SIGINT: saved; the same command goes on." in err and "Traceback" not in err
     assert ran.wait(60) == 130
     assert len(_metrics(tmp_path)) >= 2
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["metrics.jsonl"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoints", "metrics.jsonl"]

@@ -8,10 +8,17 @@ from typing import Any
 import pytest
 
 from tests.trainer_data import edit_manifest, write_manifest
-from trainer.config import TrainConfig
+from trainer.config import DataConfig, TrainConfig
+from trainer.dataset import DataSet, FeatureSpec
 from trainer.errors import UserError
 from trainer.inputs import open_inputs
-from trainer.manifest import Manifest, check_shards, load_manifest
+from trainer.manifest import (
+    check_shards,
+    has_manifest,
+    load_manifest,
+    train_split,
+    validation_split,
+)
 
 IMAGE = {
     "size": 32,
@@ -39,13 +46,13 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def _load(folder: pathlib.Path) -> Manifest:
+def _load(folder: pathlib.Path) -> DataSet:
     return load_manifest(str(folder))
 
 
 def test_a_manifest_gives_counts_classes_and_pictures(folder: pathlib.Path) -> None:
     manifest = _load(folder)
-    train = manifest.train_split(None)
+    train = train_split(manifest, None)
     assert (train.num_records, train.num_bytes, len(train.shards)) == (20, 10, 1)
     assert manifest.classes == ("circle", "square", "triangle")
     assert manifest.image.size == (32, 32) and not manifest.image.varies
@@ -91,33 +98,33 @@ def test_the_usual_split_names_are_found(
 ) -> None:
     edit_manifest(folder, splits=_splits(folder, **dict.fromkeys(names, 7)))
     manifest = _load(folder)
-    found = manifest.validation_split(None)
-    assert manifest.train_split(None).name == train
+    found = validation_split(manifest, None)
+    assert train_split(manifest, None).name == train
     assert (found.name if found else None) == validation
 
 
 def test_splits_can_be_named_and_validation_left_out(folder: pathlib.Path) -> None:
     edit_manifest(folder, splits=_splits(folder, train=20, holdout=3))
     manifest = _load(folder)
-    holdout = manifest.validation_split("holdout")
+    holdout = validation_split(manifest, "holdout")
     assert holdout is not None and holdout.num_records == 3
-    assert manifest.train_split("holdout").name == "holdout"
-    assert manifest.validation_split("none") is None
+    assert train_split(manifest, "holdout").name == "holdout"
+    assert validation_split(manifest, "none") is None
     with pytest.raises(
         UserError, match="--validation_split received 'x'; expected one of train, h"
     ):
-        manifest.validation_split("x")
+        validation_split(manifest, "x")
 
 
 def test_an_empty_validation_split_counts_as_none(folder: pathlib.Path) -> None:
     edit_manifest(folder, splits=_splits(folder, train=20, validation=0))
-    assert _load(folder).validation_split(None) is None
+    assert validation_split(_load(folder), None) is None
 
 
 def test_no_split_to_train_on_is_an_error_that_lists_the_splits(folder: pathlib.Path) -> None:
     edit_manifest(folder, splits=_splits(folder, a=20, train=0))
     with pytest.raises(UserError, match="whose splits with records are a; expected one called"):
-        _load(folder).train_split(None)
+        train_split(_load(folder), None)
 
 
 @pytest.mark.parametrize(
@@ -173,20 +180,71 @@ def test_shards_must_be_there_with_their_size(folder: pathlib.Path) -> None:
         check_shards(str(folder), splits)
 
 
-def test_inputs_count_full_batches_and_leave_unused_splits_alone(folder: pathlib.Path) -> None:
+def _config(folder: pathlib.Path, batch_size: int, **changes: Any) -> TrainConfig:
+    return TrainConfig(DataConfig(str(folder), **changes), "out", batch_size=batch_size)
+
+
+def test_inputs_leave_unused_splits_alone(folder: pathlib.Path) -> None:
     (folder / "validation-00000-of-00001.tfrecord").unlink()
-    config = TrainConfig(str(folder), "out", batch_size=8, validation_split="none")
-    inputs = open_inputs(config)
-    assert (inputs.steps_per_epoch, inputs.size, inputs.validation) == (2, (32, 32), None)
+    inputs = open_inputs(_config(folder, 8, validation_split="none"))
+    assert (inputs.training.num_records, inputs.model.size) == (20, (32, 32))
+    assert inputs.validation is None
 
 
 def test_inputs_refuse_fewer_records_than_a_batch_and_a_missing_size(folder: pathlib.Path) -> None:
     with pytest.raises(UserError, match="--batch_size received 21, but the split train has 20 rec"):
-        open_inputs(TrainConfig(str(folder), "out", batch_size=21))
+        open_inputs(_config(folder, 21))
     edit_manifest(folder, image={"mode": "none", "channels": 3})
-    with pytest.raises(UserError, match="names no picture size; give one by --image_size"):
-        open_inputs(TrainConfig(str(folder), "out", batch_size=4))
-    assert open_inputs(TrainConfig(str(folder), "out", image_size=(8, 8), batch_size=4)).size == (
-        8,
-        8,
-    )
+    with pytest.raises(UserError, match="how large the pictures are; give .* by --image_size"):
+        open_inputs(_config(folder, 4))
+    assert open_inputs(_config(folder, 4, image_size=(8, 8))).model.size == (8, 8)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        {"feature_map": {"image": "x"}},
+        {"label_offset": 1},
+        {"class_names": ("a",)},
+        {"validation_data": "v"},
+    ],
+)
+def test_flags_for_foreign_records_are_refused_where_a_manifest_says_it_all(
+    folder: pathlib.Path, flag: dict[str, Any]
+) -> None:
+    with pytest.raises(UserError, match=f"--{next(iter(flag))} received .* leave .* out"):
+        open_inputs(_config(folder, 4, **flag))
+
+
+def test_features_shard_classes_and_a_fingerprint_are_read(folder: pathlib.Path) -> None:
+    before = _load(folder)
+    assert before.features["image/class/label"] == FeatureSpec("int64", ())
+    assert before.filename_feature is None and before.has_manifest and has_manifest(str(folder))
+    splits = _splits(folder, train=20)
+    splits["train"]["shards"][0]["classes"] = {"circle": 20}
+    features = {
+        "image/encoded": {"dtype": "string", "shape": []},
+        "image/class/label": {"dtype": "int64", "shape": []},
+        "image/filename": {"dtype": "string", "shape": []},
+        "tokens": {"dtype": "int64", "shape": None},
+        "meta": {"dtype": "float32", "shape": [3]},
+    }
+    edit_manifest(folder, splits=splits, features=features)
+    # `edit_manifest` drops keys that are None at the top only.
+    after = _load(folder)
+    assert after.features["tokens"] == FeatureSpec("int64", None)
+    assert after.features["meta"] == FeatureSpec("float32", (3,))
+    assert after.filename_feature == "image/filename"
+    assert after.splits["train"].shards[0].classes == {"circle": 20}
+    assert len(after.fingerprint) == 64 and after.fingerprint != before.fingerprint
+
+
+def test_a_feature_of_an_unknown_type_is_refused(folder: pathlib.Path) -> None:
+    features = {
+        "image/encoded": {"dtype": "string", "shape": []},
+        "image/class/label": {"dtype": "int64", "shape": []},
+        "x": {"dtype": "complex64", "shape": []},
+    }
+    edit_manifest(folder, features=features)
+    with pytest.raises(UserError, match="x is complex64, not int64, float32 or string"):
+        _load(folder)

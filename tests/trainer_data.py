@@ -109,6 +109,20 @@ def edit_manifest(folder: pathlib.Path, **changes: Any) -> None:
     (folder / "manifest.json").write_text(json.dumps(new), encoding="utf-8")
 
 
+def read_split(folder: pathlib.Path, split: str) -> tuple[Any, Any]:
+    """Pictures uint8 [n, height, width, 3] and labels [n] of a split, read with Pillow."""
+    import tensorflow as tf
+
+    pictures, labels = [], []
+    for path in sorted(folder.glob(f"{split}-*.tfrecord")):
+        for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+            feature = tf.train.Example.FromString(record).features.feature
+            encoded = feature["image/encoded"].bytes_list.value[0]
+            pictures.append(np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB")))
+            labels.append(feature["image/class/label"].int64_list.value[0])
+    return np.stack(pictures), np.array(labels)
+
+
 def _example(tf: Any, key: str, label: int, image: Image.Image) -> bytes:
     out = io.BytesIO()
     image.save(out, "JPEG", quality=90)

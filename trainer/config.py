@@ -207,8 +207,8 @@ class TrainConfig:
         seed: Of the initial weights, the order of the records and the augmentation.
         augment: One of `AUGMENT_LEVELS`.
         augment_on: `device`, `host`, or `auto`: the device if it is a GPU.
-        checkpoint_steps: Steps between two checkpoints; None for one at the end of every
-            epoch.
+        checkpoint_steps: Steps between two checkpoints; there is one at the end of every
+            epoch, too.
         keep_checkpoints: How many of the last checkpoints stay, besides the best one.
         overwrite: Begins anew where the output holds an earlier run.
         dry_run: Builds everything and takes one batch, but does not train.
@@ -217,7 +217,7 @@ class TrainConfig:
 
     data: DataConfig
     output: str
-    optimizer: OptimizerConfig = OptimizerConfig()
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     model: str = "cnn"
     weights: str | None = None
     epochs: int = 5
@@ -227,7 +227,7 @@ class TrainConfig:
     seed: int = 0
     augment: str = "light"
     augment_on: str = "auto"
-    checkpoint_steps: int | None = None
+    checkpoint_steps: int = 1000
     keep_checkpoints: int = 2
     overwrite: bool = False
     dry_run: bool = False

@@ -1,182 +1,217 @@
-"""The reader: shards → an endless stream to train on, or one exact pass to evaluate with.
+"""The reader: shards → batches a model can be trained on, or evaluated with.
 
-The order of the training stream is a pure function of (seed, epoch). It depends neither on
-the number of threads nor on TensorFlow's global seed.
+A batch is a dictionary: `inputs` (`image` uint8 [B, height, width, channels], and further
+features by their `input_name`), `label` int64 [B], `weight` float32 [B], `position` int64 [B]
+(the place in the endless training stream) and `record` int64 [B] (the number in the split).
 """
 
 from __future__ import annotations
 
-import os
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import tensorflow as tf
 
-from trainer.decode import batch_decoder
-from trainer.manifest import Manifest, Split
+from trainer import records, selection
+from trainer.dataset import ModelInputs, Reading, Selected
+from trainer.decode import Pictures, batch_pictures
+from trainer.features import IMAGE_INPUT, batch_parser
+from trainer.sources import Source, open_shards, read_buffer_bytes
 
-# Shards read at once: enough to mix neighbours, few enough to keep reads long.
-OPEN_SHARDS = 16
-# Where a shard holds one class, only as many open shards as there are classes mix them.
-OPEN_CLASS_SHARDS = 256
-SHUFFLE_BUFFER_BYTES = 64 * 1024 * 1024
+Batch = dict[str, Any]
+Finish = Callable[[Batch], Batch]
+
 PREFETCH_BATCHES = 4
-
-
-def cpu_count() -> int:
-    """Cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def epoch_records(manifest: Manifest, split: Split, seed: int, epoch: tf.Tensor) -> tf.data.Dataset:
-    """One pass: every serialized record of `split` once, in the order of (seed, epoch).
-
-    Args:
-        manifest: The data set.
-        split: One of its splits.
-        seed: At least 0, below 2**31.
-        epoch: int64 scalar, counted from 0.
-
-    Returns:
-        A dataset of string scalars whose cardinality is the manifest's count; one record
-        more or less on disk raises `tf.errors.FailedPreconditionError`.
-    """
-    # ShuffleDataset mixes the graph's seed into its own; set by whoever called
-    # `keras.utils.set_random_seed`, it would make the order depend on more than
-    # (seed, epoch), and a zero there breaks seeds that are tensors.
-    tf.compat.v1.get_default_graph().seed = None
-    shard_key, record_key = tf.unstack(
-        tf.random.split(tf.stack([tf.constant(seed, tf.int64), epoch]), 2)
-    )
-    # First whole shards are permuted: free, and it reaches further than any buffer.
-    shards = tf.data.Dataset.from_tensor_slices(
-        tf.random.experimental.stateless_shuffle(_paths(split), shard_key)
-    )
-    records = _read(manifest, shards, len(_paths(split)))
-    # Shuffled while they are still JPEG: the same memory holds some ten times the records.
-    buffer_records = _shuffle_records(split)
-    record_seed = tf.random.stateless_uniform([], record_key, 1, 2**31 - 1, tf.int64)
-    records = records.shuffle(buffer_records, record_seed, reshuffle_each_iteration=False)
-    return records.apply(tf.data.experimental.assert_cardinality(split.num_records))
-
-
-def training_records(manifest: Manifest, split: Split, seed: int) -> tf.data.Dataset:
-    """The passes 0, 1, 2, … one after the other without end, as string scalars."""
-    epochs = tf.data.Dataset.range(tf.int64.max)
-    stream = epochs.flat_map(lambda epoch: epoch_records(manifest, split, seed, epoch))
-    return stream.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+# Batches that are decoded at the same time take no more than this.
+IN_FLIGHT_BYTES = 1024**3
 
 
 def training_batches(
-    manifest: Manifest,
-    split: Split,
+    selected: Selected,
+    reading: Reading,
     seed: int,
     batch_size: int,
-    size: tuple[int, int],
-    threads: int | None = None,
+    model_inputs: ModelInputs,
+    pictures: Pictures | None = None,
+    start_step: int = 0,
+    *,
+    finish: Finish | None = None,
 ) -> tf.data.Dataset:
-    """Endless batches for `fit`, to be used with `steps_per_epoch`.
+    """Endless batches, of static shape.
 
     Batches are cut from the concatenated passes: records left over at the end of one pass
     open the first batch of the next, so none is dropped.
 
     Args:
-        manifest: The data set.
-        split: The split to train on.
+        selected: What is read.
+        reading: How.
         seed: Of the order.
         batch_size: Global batch.
-        size: (height, width) of the pictures in pixels.
-        threads: Of the reader's own pool; None for one per core.
+        model_inputs: What the model is fed with.
+        pictures: Decodes; None for pictures as the model sees them, not augmented.
+        start_step: How many batches of the stream were read before.
+        finish: Changes whole batches at the end, on the host.
 
     Returns:
-        Batches (uint8 [batch_size, *size, channels], int64 [batch_size]).
+        Batches as above. A broken record has the weight 0, a black picture and label 0; class
+        weights multiply `weight`.
     """
-    threads = threads or cpu_count()
-    records = training_records(manifest, split, seed)
+    source = records.open_source(selected, reading)
+    start = start_step * batch_size
+    # Shards permuted → read in turn → (chosen) → shuffled as bytes → skipped to `start`.
+    elements = records.training_elements(source, selected, reading, seed, start)
     # Batched before parsing: one parse_example call per batch costs a third of one per
     # record. On an endless stream drop_remainder drops nothing and fixes the shape.
-    batches = records.batch(batch_size, drop_remainder=True)
-    # Decoding is where the time goes, so it runs on all threads, in order. Pictures stay
-    # uint8: a quarter of the bytes to copy; scaling is the model's first layer.
-    batches = batches.map(
-        batch_decoder(manifest.image, size), num_parallel_calls=threads, deterministic=True
-    )
-    return _finish(batches, threads)
+    batches = elements.batch(batch_size, drop_remainder=True)
+    # Numbered before anything random: augmentation is a function of the number alone.
+    batches = batches.enumerate(start_step)
+    pictures = pictures or batch_pictures(model_inputs.image, model_inputs.size)
+    assemble = _assembler(source, selected, batch_size, model_inputs, pictures)
+    if selected.class_weights is not None:
+        assemble = _then(assemble, _weighted(selected.class_weights))
+    return _decoded(batches, _then(assemble, finish), reading, batch_size, model_inputs)
 
 
 def evaluation_batches(
-    manifest: Manifest,
-    split: Split,
-    batch_size: int,
-    size: tuple[int, int],
-    threads: int | None = None,
+    selected: Selected, reading: Reading, batch_size: int, model_inputs: ModelInputs
 ) -> tf.data.Dataset:
-    """One pass over `split` in full batches, each record once.
+    """One pass in full batches, each record once, none augmented, none weighted.
 
-    The last batch is filled up with black pictures of weight 0, so that it divides over
-    any number of replicas and weighted metrics still count every example exactly once.
+    The last batch is filled up with black pictures of weight 0, label 0 and record -1, so that
+    it divides over any number of replicas and weighted sums still count every example once.
 
     Args:
-        manifest: The data set.
-        split: The split to evaluate on.
+        selected: What is read; copies of rare classes are left out.
+        reading: How.
         batch_size: Global batch.
-        size: (height, width) of the pictures in pixels.
-        threads: Of the reader's own pool; None for one per core.
+        model_inputs: What the model is fed with.
 
     Returns:
-        Batches (uint8 [batch_size, *size, channels], int64 [batch_size], float32
-        [batch_size]: 1 for a record, 0 for filling). The cardinality is known.
+        Batches as above. The cardinality is known.
     """
-    threads = threads or cpu_count()
-    decode = batch_decoder(manifest.image, size)
-
-    def decode_and_fill(serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        images, labels = decode(serialized)
-        missing = batch_size - tf.shape(serialized)[0]
-        images = tf.pad(images, [[0, missing], [0, 0], [0, 0], [0, 0]])
-        labels = tf.pad(labels, [[0, missing]])
-        valid = tf.cast(tf.range(batch_size) < tf.shape(serialized)[0], tf.float32)
-        shape = (batch_size, *size, manifest.image.channels)
-        return tf.ensure_shape(images, shape), tf.ensure_shape(labels, [batch_size]), valid
-
-    # In the manifest's order: nothing is learned here, so nothing needs shuffling.
-    shards = tf.data.Dataset.from_tensor_slices(_paths(split))
-    records = _read(manifest, shards, len(_paths(split)))
-    records = records.apply(tf.data.experimental.assert_cardinality(split.num_records))
-    batches = records.batch(batch_size)
-    batches = batches.map(decode_and_fill, num_parallel_calls=threads, deterministic=True)
-    return _finish(batches, threads)
+    selected = records.without_copies(selected)
+    source = records.open_source(selected, reading)
+    elements = records.ordered_elements(source, selected, reading)
+    missing = -selected.num_records % batch_size
+    filling = tf.data.Dataset.from_tensors(source.filling).repeat(missing)
+    elements = elements.concatenate(filling)
+    batches = elements.batch(batch_size, drop_remainder=True).enumerate()
+    pictures = batch_pictures(model_inputs.image, model_inputs.size)
+    assemble = _assembler(source, selected, batch_size, model_inputs, pictures)
+    return _decoded(batches, assemble, reading, batch_size, model_inputs)
 
 
-def _paths(split: Split) -> list[str]:
-    return [shard.path for shard in split.shards]
+def memory_bytes(
+    selected: Selected,
+    reading: Reading,
+    batch_size: int,
+    model_inputs: ModelInputs,
+    shipped_size: tuple[int, int] | None = None,
+) -> Mapping[str, int]:
+    """An estimate of what the reader keeps in memory, in bytes, by stage.
+
+    Args:
+        selected: What is read.
+        reading: How.
+        batch_size: Global batch.
+        model_inputs: What the model is fed with.
+        shipped_size: (height, width) of the pictures in a batch, where it is not the model's.
+    """
+    split = selected.split
+    mean_bytes = split.num_bytes // max(1, split.num_records)
+    in_memory = reading.cache == "memory"
+    decoded = batch_size * _record_bytes(model_inputs, shipped_size or model_inputs.size)
+    batch = batch_size * mean_bytes + decoded
+    calls = _parallel_calls(reading, batch_size, model_inputs)
+    return {
+        "open shards": 0 if in_memory else open_shards(selected) * read_buffer_bytes(selected),
+        "shuffle buffer": records.shuffle_records(selected) * (8 if in_memory else mean_bytes),
+        "batches being decoded": calls * batch,
+        "batches ahead": PREFETCH_BATCHES * decoded,
+        "cache": split.num_bytes if in_memory else 0,
+    }
 
 
-def _shuffle_records(split: Split) -> int:
-    mean_bytes = max(1, split.num_bytes // max(1, split.num_records))
-    return max(1, min(split.num_records, SHUFFLE_BUFFER_BYTES // mean_bytes))
+def _assembler(
+    source: Source,
+    selected: Selected,
+    batch_size: int,
+    model_inputs: ModelInputs,
+    pictures: Pictures,
+) -> Callable[[Any, Any], Batch]:
+    """(number of the batch, its elements) → the batch."""
+    parse = batch_parser(selected.dataset, model_inputs)
+
+    def assemble(number: Any, elements: Any) -> Batch:
+        parsed = parse(source.fetch(*elements) if source.fetch else elements[0])
+        position = number * batch_size + tf.range(batch_size, dtype=tf.int64)
+        image = pictures(parsed.encoded, position)
+        # What is no place of a broken record was selected, so its class is one of the model's.
+        label = tf.maximum(selection.model_classes(selected, parsed.label), 0)
+        return {
+            "inputs": {IMAGE_INPUT: image, **parsed.inputs},
+            "label": tf.ensure_shape(label, [batch_size]),
+            "weight": tf.ensure_shape(tf.cast(parsed.present, tf.float32), [batch_size]),
+            "position": position,
+            "record": elements[-1],
+        }
+
+    return assemble
 
 
-def _read(manifest: Manifest, shards: tf.data.Dataset, num_shards: int) -> tf.data.Dataset:
-    """Paths → serialized records, one of each open shard in turn, in a fixed order."""
-    open_shards = OPEN_CLASS_SHARDS if manifest.shard_by == "class" else OPEN_SHARDS
-    return shards.interleave(
-        lambda path: tf.data.TFRecordDataset(path, compression_type=manifest.compression_type),
-        cycle_length=min(open_shards, num_shards),
-        block_length=1,
-        # Fixed: autotuning wobbles on few cores. Deterministic: threads only read ahead.
-        num_parallel_calls=min(OPEN_SHARDS, num_shards),
-        deterministic=True,
+def _weighted(class_weights: tuple[float, ...]) -> Finish:
+    weights = tf.constant(class_weights, tf.float32)
+    return lambda batch: batch | {"weight": batch["weight"] * tf.gather(weights, batch["label"])}
+
+
+def _then(
+    assemble: Callable[[Any, Any], Batch], change: Finish | None
+) -> Callable[[Any, Any], Batch]:
+    if change is None:
+        return assemble
+    return lambda number, elements: change(assemble(number, elements))
+
+
+def _decoded(
+    batches: tf.data.Dataset,
+    assemble: Callable[[Any, Any], Batch],
+    reading: Reading,
+    batch_size: int,
+    model_inputs: ModelInputs,
+) -> tf.data.Dataset:
+    # Decoding is where the time goes, so it runs on all threads, whole batches at a time.
+    # Pictures stay uint8: a quarter of the bytes to copy; scaling is the model's first layer.
+    batches = batches.map(
+        assemble,
+        num_parallel_calls=_parallel_calls(reading, batch_size, model_inputs),
+        deterministic=not reading.fast_order,
     )
-
-
-def _finish(batches: tf.data.Dataset, threads: int) -> tf.data.Dataset:
     options = tf.data.Options()
-    options.deterministic = True
+    options.deterministic = not reading.fast_order
     options.autotune.enabled = False
     # A pool of its own keeps decoding from queueing behind the model's operations.
-    options.threading.private_threadpool_size = threads
+    options.threading.private_threadpool_size = reading.threads
     # One machine reads for all its replicas: there is nothing to shard.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     # A fixed number of batches ahead: bounded memory, whatever the autotuner would like.
     return batches.prefetch(PREFETCH_BATCHES).with_options(options)
+
+
+def _record_bytes(model_inputs: ModelInputs, size: tuple[int, int]) -> int:
+    """Bytes of one decoded record; sequences of unknown length are left out."""
+    sequence = model_inputs.sequence_length or 0
+    values = sum(
+        (sequence if spec.shape is None else math.prod(spec.shape))
+        * (8 if spec.dtype == "int64" else 4)
+        for spec in model_inputs.features.values()
+    )
+    return size[0] * size[1] * model_inputs.image.channels + values
+
+
+def _parallel_calls(reading: Reading, batch_size: int, model_inputs: ModelInputs) -> int:
+    """How many batches are decoded at a time; records within one are decoded in parallel, too."""
+    # The reader may ship pictures as large as the records hold.
+    largest = max(model_inputs.size, model_inputs.image.size or (0, 0))
+    batch_bytes = batch_size * _record_bytes(model_inputs, largest)
+    return max(1, min(reading.threads, IN_FLIGHT_BYTES // max(1, batch_bytes)))

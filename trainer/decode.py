@@ -1,4 +1,4 @@
-"""Serialized records → uint8 pictures and labels, a whole batch at a time."""
+"""JPEGs → uint8 pictures, a whole batch at a time."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.manifest import IMAGE_FEATURE, LABEL_FEATURE, ImageSpec
+from trainer.dataset import ImageSpec
 
-Decode = Callable[[Any], tuple[Any, Any]]
+# (JPEGs, string [b]; positions in the training stream, int64 [b]) → uint8 [b, h, w, c].
+Pictures = Callable[[Any, Any], Any]
 
-_FEATURES = {
-    IMAGE_FEATURE: tf.io.FixedLenFeature([], tf.string),
-    LABEL_FEATURE: tf.io.FixedLenFeature([], tf.int64),
-}
+MOST_UNROLLED = 256
 
 
 def fit_inside(image: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
@@ -53,32 +51,35 @@ def fit_inside(image: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
     return tf.ensure_shape(fitted, (height_px, width_px, image.shape[2]))
 
 
-def batch_decoder(image: ImageSpec, size: tuple[int, int]) -> Decode:
-    """A function of a batch of serialized records, for `tf.data.Dataset.map`.
+def batch_pictures(image: ImageSpec, size: tuple[int, int]) -> Pictures:
+    """A function that decodes a batch of JPEGs, for `tf.data.Dataset.map`.
 
     Args:
         image: What the records hold.
         size: (height, width) in pixels of the batch's pictures.
 
     Returns:
-        Serialized, string [batch] → (uint8 [batch, *size, channels], int64 [batch]).
+        (JPEGs, string [b]; positions, int64 [b], which change nothing) →
+        uint8 [b, *size, channels].
     """
     exact = not image.varies and image.size == size
 
-    def decode_one(encoded: tf.Tensor) -> tf.Tensor:
+    def decode_one(encoded: Any) -> Any:
         pixels = tf.io.decode_jpeg(encoded, channels=image.channels)
         return tf.ensure_shape(pixels, (*size, None)) if exact else fit_inside(pixels, size)
 
-    def decode(serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        parsed = tf.io.parse_example(serialized, _FEATURES)
-        pictures = tf.map_fn(
+    def pictures(encoded: Any, position: Any) -> Any:
+        count = encoded.shape[0]
+        # A loop costs some 5 % of decoding; a short one is written out instead.
+        if exact and count is not None and 0 < count <= MOST_UNROLLED:
+            return tf.stack([decode_one(one) for one in tf.unstack(encoded)])
+        return tf.map_fn(
             decode_one,
-            parsed[IMAGE_FEATURE],
+            encoded,
             fn_output_signature=tf.TensorSpec((*size, image.channels), tf.uint8),
         )
-        return pictures, parsed[LABEL_FEATURE]
 
-    return decode
+    return pictures
 
 
 def _ratio(side: tf.Tensor, numerator: int, denominator: int) -> tf.Tensor:

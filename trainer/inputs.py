@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
-from trainer.config import TrainConfig
+from trainer.config import DataConfig, TrainConfig
+from trainer.dataset import DataSet, ModelInputs, Reading, Selected, Split
 from trainer.errors import UserError
-from trainer.manifest import Manifest, Split, check_shards, load_manifest
+from trainer.features import check_inputs
+from trainer.manifest import (
+    check_shards,
+    has_manifest,
+    load_manifest,
+    train_split,
+    validation_split,
+)
+from trainer.selection import select as select_records
+
+CACHE_FOLDER = "cache"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,41 +26,111 @@ class Inputs:
     """The data of one run.
 
     Attributes:
-        manifest: The data set.
-        training: The split to train on.
-        validation: The split to validate on, or None.
-        size: (height, width) in pixels the model sees.
-        steps_per_epoch: Full global batches in one pass; what is left over opens the
-            first batch of the next epoch.
+        dataset: The data set.
+        training: What is trained on.
+        validation: What is validated on, or None.
+        reading: How shards are read.
+        model: What the model is fed with.
     """
 
-    manifest: Manifest
-    training: Split
-    validation: Split | None
-    size: tuple[int, int]
-    steps_per_epoch: int
+    dataset: DataSet
+    training: Selected
+    validation: Selected | None
+    reading: Reading
+    model: ModelInputs
+
+
+def cpu_count() -> int:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def open_dataset(config: DataConfig) -> DataSet:
+    """Reads what is known of a data set: its manifest or, without one, its files.
+
+    Raises:
+        UserError: It is none, or flags and data exclude each other.
+    """
+    if has_manifest(config.data):
+        _refuse_foreign_flags(config)
+        return load_manifest(config.data)
+    from trainer.foreign import has_records, open_foreign
+
+    if not has_records(config.data):
+        return load_manifest(config.data)  # says what is missing
+    return open_foreign(config)
+
+
+def select(config: DataConfig, dataset: DataSet, split: Split, balance: str = "none") -> Selected:
+    """The records of `split` that `config` asks for, counted.
+
+    Raises:
+        UserError: A class or a condition is unknown, or nothing is left.
+    """
+
+    def count() -> tuple[int, ...]:
+        from trainer.counts import class_counts
+
+        return class_counts(dataset, split, config.where, config.skip_broken)
+
+    return select_records(
+        dataset, split, classes=config.classes, where=config.where, balance=balance, count=count
+    )
+
+
+def reading(config: DataConfig, output: str | None = None) -> Reading:
+    """How `config` wants shards to be read."""
+    folder = os.path.join(output, CACHE_FOLDER) if output else None
+    threads = config.threads or cpu_count()
+    return Reading(threads, config.fast_order, config.cache, folder)
 
 
 def open_inputs(config: TrainConfig) -> Inputs:
-    """Reads the manifest and compares it with the request and with the files.
+    """Compares the data set with the request and with the files.
 
     Raises:
         UserError: The data set is not whole, or does not hold what is asked for.
     """
-    manifest = load_manifest(config.data)
-    training = manifest.train_split(config.train_split)
-    validation = manifest.validation_split(config.validation_split)
-    if training.num_records < config.batch_size:
-        raise UserError(
-            f"--batch_size received {config.batch_size}, but the split {training.name} has "
-            f"{training.num_records} records; expected at most that many."
-        )
-    size = config.image_size or manifest.image.size
+    wanted = config.data
+    dataset = open_dataset(wanted)
+    training = train_split(dataset, wanted.train_split)
+    validation = validation_split(dataset, wanted.validation_split)
+    features = check_inputs(dataset, wanted.inputs)
+    size = wanted.image_size or dataset.image.size
     if size is None:
         raise UserError(
-            f"--data received {config.data!r}, whose manifest.json names no picture size; "
-            "give one by --image_size."
+            f"--data received {wanted.data!r}, where nothing says how large the pictures are; "
+            "give the model's picture size by --image_size, for example --image_size 224."
         )
-    check_shards(config.data, [training] + ([validation] if validation else []))
-    steps = training.num_records // config.batch_size
-    return Inputs(manifest, training, validation, size, steps)
+    if not wanted.skip_broken:
+        check_shards(wanted.data, [training] + ([validation] if validation else []))
+    selected = select(wanted, dataset, training, wanted.balance)
+    if selected.num_records < config.batch_size:
+        raise UserError(
+            f"--batch_size received {config.batch_size}, but the split {training.name} has "
+            f"{selected.num_records} records; expected at most that many."
+        )
+    return Inputs(
+        dataset,
+        selected,
+        select(wanted, dataset, validation) if validation else None,
+        reading(wanted, config.output),
+        ModelInputs(size, dataset.image, features, wanted.sequences, wanted.sequence_length),
+    )
+
+
+def _refuse_foreign_flags(config: DataConfig) -> None:
+    given = {
+        "--feature_map": config.feature_map,
+        "--label_offset": config.label_offset,
+        "--class_names": config.class_names,
+        "--validation_data": config.validation_data,
+    }
+    for flag, value in given.items():
+        if value:
+            raise UserError(
+                f"{flag} received {value!r}, but --data {config.data!r} has a manifest.json, "
+                f"which says all that; leave {flag} out."
+            )

@@ -22,6 +22,7 @@ from trainer.dataset import (
 from trainer.errors import UserError
 
 FORMAT_VERSION = 1
+MANIFEST_FILE = "manifest.json"
 
 _TRAIN_NAMES = ("train", "training")
 _VALIDATION_NAMES = ("validation", "val", "valid", "test")
@@ -74,6 +75,12 @@ def _find(dataset: DataSet, flag: str, name: str | None, usual: tuple[str, ...])
 
 def _names(dataset: DataSet) -> str:
     return ", ".join(n for n, s in dataset.splits.items() if s.num_records) or "none"
+
+
+def has_manifest(data: str) -> bool:
+    """Whether `data` is a folder with a `manifest.json`."""
+    path = os.path.join(data, MANIFEST_FILE)
+    return os.path.exists(path) if not is_remote(path) else _remote_exists(path)
 
 
 def load_manifest(data: str) -> DataSet:
@@ -131,7 +138,7 @@ def check_shards(data: str, splits: list[Split]) -> None:
 
 
 def _read_text(data: str) -> str:
-    path = os.path.join(data, "manifest.json")
+    path = os.path.join(data, MANIFEST_FILE)
     missing = UserError(
         f"--data received {data!r}, where there is no manifest.json; a directory without a "
         "manifest is not a data set: build one with "
@@ -149,6 +156,15 @@ def _read_text(data: str) -> str:
             f"--data received {data!r}, whose manifest.json cannot be read ({e}); "
             "expected a readable text file."
         ) from e
+
+
+def _remote_exists(path: str) -> bool:
+    import tensorflow as tf
+
+    try:
+        return bool(tf.io.gfile.exists(path))
+    except tf.errors.OpError:
+        return True  # reading it tells what is wrong
 
 
 def _read_remote_text(path: str, missing: UserError) -> str:

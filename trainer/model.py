@@ -5,18 +5,32 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
+import tensorflow as tf
 
+from trainer import user_model
+from trainer.config import OptimizerConfig
+from trainer.dataset import ImageSpec, ModelInputs, input_name
 from trainer.errors import UserError
-from trainer.manifest import ImageSpec
+from trainer.initial_weights import load_weights
+from trainer.losses import make_loss, make_metrics
+from trainer.optimizer import exclude, make_optimizer
+from trainer.randomness import separate_replicas
 
 CNN = "cnn"
+IMAGE_INPUT = "image"
 # A channel that hardly varies would be blown up to noise.
 MIN_STD = 1 / 255
 LARGE_PX = 96
+_POLICIES = {
+    "float32": "float32",
+    "bfloat16": "mixed_bfloat16",
+    "float16": "mixed_float16",
+}
 
 
 def application_names() -> list[str]:
@@ -25,13 +39,17 @@ def application_names() -> list[str]:
 
 
 def resolve_name(name: str) -> str:
-    """`name` as this module spells it: `cnn`, or an architecture in `keras.applications`.
+    """`name` as this module spells it: `cnn`, an architecture, or `module:function`.
 
-    Case, `_` and `-` do not count: `mobilenet_v2` is `MobileNetV2`.
+    Case, `_` and `-` do not count for the first two: `mobilenet_v2` is `MobileNetV2`. A
+    module is imported.
 
     Raises:
         UserError: There is no such model; the sentence lists the nearest names.
     """
+    if user_model.is_user_model(name):
+        user_model.load_function(name)
+        return name
     names = {_bare(known): known for known in [CNN, *application_names()]}
     if _bare(name) in names:
         return names[_bare(name)]
@@ -39,55 +57,96 @@ def resolve_name(name: str) -> str:
     hint = f" (near: {', '.join(names[match] for match in near)})" if near else ""
     raise UserError(
         f"--model received {name!r}; expected cnn or a name in keras.applications{hint}, "
-        "for example MobileNetV2."
+        "for example MobileNetV2, or module:function."
     )
 
 
 def build_model(
-    name: str, size: tuple[int, int], num_classes: int, image: ImageSpec
+    name: str,
+    inputs: ModelInputs,
+    num_classes: int,
+    weights: str | None = None,
+    precision: str = "float32",
 ) -> keras.Model:
-    """An uncompiled model with random weights.
+    """An uncompiled model; build it inside the strategy's scope.
+
+    Batch statistics are taken over all replicas together, and random layers draw differently
+    on each, so that the number of replicas changes as little as possible.
 
     Args:
         name: As `resolve_name` returns it.
-        size: (height, width) of the pictures in pixels.
+        inputs: What it is fed with.
         num_classes: Logits.
-        image: Channels, and the mean and standard deviation to normalise by.
+        weights: Local file to start from, see `trainer.initial_weights`; None for random ones.
+            One line is printed that says what fitted.
+        precision: Of the arithmetic: one of `trainer.config.PRECISIONS`. Weights, the
+            normalisation of pixels, and logits are float32 in any case.
 
     Returns:
-        uint8 or float [batch, *size, channels] with values 0..255 → float32
-        [batch, num_classes], not passed through softmax.
+        uint8 or float [batch, *size, channels] with values 0..255 → float32 [batch,
+        num_classes], not passed through softmax. With more inputs than the picture it takes
+        a dictionary, keyed by `input_name` of each feature and `image`; features have the
+        shape of the records: [batch, *shape], [batch, length] for a variable length.
 
     Raises:
-        UserError: The architecture refuses this size.
+        UserError: The architecture refuses this size or these inputs, the user's function
+            does not return logits, or the weights do not fit.
     """
-    inputs = keras.Input((*size, image.channels), dtype="uint8", name="image")
-    x = keras.layers.Rescaling(1 / 255, name="to_unit")(inputs)
-    variance = [max(std, MIN_STD) ** 2 for std in image.std]
-    x = keras.layers.Normalization(mean=list(image.mean), variance=variance, name="normalise")(x)
-    if name == CNN:
-        logits = _cnn(x, num_classes)
-    else:
-        logits = _application(name, x, num_classes)
-    # Under mixed precision the loss still wants full precision.
-    logits = keras.layers.Activation("linear", dtype="float32", name="logits")(logits)
-    return keras.Model(inputs, logits, name=name)
+    with _dtype_policy(precision):
+        tensors = _inputs(inputs)
+        normalised = tensors | {IMAGE_INPUT: _normalise(tensors[IMAGE_INPUT], inputs.image)}
+        logits = _logits(name, normalised, num_classes)
+        # Under mixed precision the loss still wants full precision.
+        logits = keras.layers.Activation("linear", dtype="float32", name="logits")(logits)
+        taken = tensors if inputs.features else tensors[IMAGE_INPUT]
+        model = keras.Model(taken, logits, name=name.rpartition(":")[2])
+    _synchronise(model)
+    separate_replicas(model)
+    if weights:
+        print(load_weights(model, weights), flush=True)
+    return model
 
 
-def compile_model(model: keras.Model, learning_rate: float) -> None:
-    """Adam on the cross-entropy, with metrics that respect the weight of each example.
+def compile_model(
+    model: keras.Model, config: OptimizerConfig, batch_size: int, total_steps: int
+) -> None:
+    """Gives `model` an optimizer, a loss for both kinds of labels, and `accuracy`.
 
-    `crossentropy` is there for evaluation: where a batch was filled up with examples of
-    weight 0, Keras's own `loss` divides by all of them.
+    Everything that has variables is built, so that a checkpoint can be put back right
+    away. Call it inside the strategy's scope.
+
+    Args:
+        model: As `build_model` returns it.
+        config: How weights are changed.
+        batch_size: Global.
+        total_steps: Of the whole run, which the schedule is laid over.
+
+    Raises:
+        UserError: The warm-up is as long as the run.
     """
+    optimizer = make_optimizer(config, batch_size, total_steps, _head(model))
+    exclude(optimizer, model)
+    num_classes = model.output_shape[-1]
     model.compile(
-        optimizer=keras.optimizers.Adam(learning_rate),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        weighted_metrics=[
-            keras.metrics.SparseCategoricalAccuracy(name="accuracy"),
-            keras.metrics.SparseCategoricalCrossentropy(from_logits=True, name="crossentropy"),
-        ],
+        optimizer=optimizer,
+        loss=make_loss(config.label_smoothing, num_classes),
+        weighted_metrics=make_metrics(),
+        jit_compile=config.jit_compile,
     )
+    optimizer.build(model.trainable_variables)
+    _build_metrics(model, num_classes)
+
+
+def state_variables(model: keras.Model) -> list[Any]:
+    """Everything that a compiled model remembers between two steps, always in the same order.
+
+    Weights, states of the random layers, the optimizer (averages, accumulated gradients, loss
+    scale and step counters included) and the metrics of the epoch so far. Assigning their
+    values to a model built and compiled alike continues bit for bit; metrics, which several
+    replicas sum, up to the last digit.
+    """
+    variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+    return list({id(variable): variable for variable in variables}.values())
 
 
 def has_dropout(model: keras.Model) -> bool:
@@ -99,19 +158,62 @@ def has_dropout(model: keras.Model) -> bool:
     )
 
 
-def _cnn(x: Any, num_classes: int) -> Any:
-    """Four convolutions, each normalised and pooled, then two poolings and a dense layer.
+@contextmanager
+def _dtype_policy(precision: str) -> Iterator[None]:
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(_POLICIES[precision])
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
-    Batch statistics are taken over all replicas together, so that one replica and several
-    learn the same. There is no dropout: under `MirroredStrategy` Keras gives every replica
-    the same mask.
-    """
+
+def _inputs(inputs: ModelInputs) -> dict[str, Any]:
+    shape = (*inputs.size, inputs.image.channels)
+    tensors = {IMAGE_INPUT: keras.Input(shape, dtype="uint8", name=IMAGE_INPUT)}
+    for feature, spec in inputs.features.items():
+        name = input_name(feature)
+        ragged = spec.shape is None and inputs.sequences == "ragged"
+        feature_shape = (inputs.sequence_length,) if spec.shape is None else spec.shape
+        tensors[name] = keras.Input(feature_shape, dtype=spec.dtype, name=name, ragged=ragged)
+    return tensors
+
+
+def _normalise(pixels: Any, image: ImageSpec) -> Any:
+    # In float32 even under mixed precision: a scaled pixel has more digits than bfloat16.
+    x = keras.layers.Rescaling(1 / 255, name="to_unit", dtype="float32")(pixels)
+    variance = [max(std, MIN_STD) ** 2 for std in image.std]
+    layer = keras.layers.Normalization(
+        mean=list(image.mean), variance=variance, name="normalise", dtype="float32"
+    )
+    normalised = layer(x)
+    # So that a user's own keras.Model of it finds it under the name it was given.
+    normalised.name = IMAGE_INPUT
+    return normalised
+
+
+def _logits(name: str, inputs: dict[str, Any], num_classes: int) -> Any:
+    if user_model.is_user_model(name):
+        function = user_model.load_function(name)
+        return user_model.call_function(name, function, inputs, num_classes)
+    if len(inputs) > 1:
+        others = sorted(set(inputs) - {IMAGE_INPUT})
+        raise UserError(
+            f"--inputs received {', '.join(others)} besides the picture, of which --model {name} "
+            "makes no use; expected --model module:function that does, see recipes/multi_input.py."
+        )
+    x = inputs[IMAGE_INPUT]
+    return _cnn(x, num_classes) if name == CNN else _application(name, x, num_classes)
+
+
+def _cnn(x: Any, num_classes: int) -> Any:
+    """Four convolutions, each normalised and pooled, then two poolings and a dense layer."""
     # Larger pictures are halved at once: full resolution is most of the work, least of use.
     strides = 2 if min(x.shape[1:3]) >= LARGE_PX else 1
     for filters in (16, 32, 64, 128):
         x = keras.layers.Conv2D(filters, 3, strides, padding="same", use_bias=False)(x)
         # A short run has few steps: at Keras's momentum of 0.99 the averages lag behind.
-        x = keras.layers.BatchNormalization(momentum=0.9, synchronized=True)(x)
+        x = keras.layers.BatchNormalization(momentum=0.9)(x)
         x = keras.layers.ReLU()(x)
         x = keras.layers.MaxPooling2D(padding="same")(x)
         strides = 1
@@ -138,9 +240,34 @@ def _application(name: str, x: Any, num_classes: int) -> Any:
     for layer in application.layers:
         # EfficientNet (V1) insists on dividing by 255 itself: let it find pixels to divide.
         if isinstance(layer, keras.layers.Rescaling):
-            x = keras.layers.Rescaling(1 / layer.scale, name="undo_rescaling")(x)
+            undo = keras.layers.Rescaling(1 / layer.scale, name="undo_rescaling", dtype="float32")
+            x = undo(x)
             break
     return application(x)
+
+
+def _synchronise(model: keras.Model) -> None:
+    """Lets every batch normalisation see the global batch, whoever wrote the model."""
+    for layer in model._flatten_layers(include_self=False):
+        if isinstance(layer, keras.layers.BatchNormalization):
+            layer.synchronized = True
+
+
+def _head(model: keras.Model) -> str | None:
+    """A pattern for the path of the last matrix, which makes the logits."""
+    matrices = [v.path for v in model.trainable_variables if len(v.shape) == 2]
+    return f"^{re.escape(matrices[-1])}$" if matrices else None
+
+
+def _build_metrics(model: keras.Model, num_classes: int) -> None:
+    """Keras joins metrics to their outputs at the first batch; here it is one of nothing."""
+
+    def see_nothing() -> None:
+        labels, weights = tf.zeros([1], tf.int64), tf.zeros([1])
+        model.compute_metrics(None, labels, tf.zeros([1, num_classes]), sample_weight=weights)
+
+    tf.distribute.get_strategy().run(see_nothing)
+    model.reset_metrics()
 
 
 def _bare(name: str) -> str:

@@ -1,25 +1,44 @@
-"""The output folder: `model.keras`, whole or not at all, and `metrics.jsonl`."""
+"""The output folder of a run: what is there, what may be replaced, what is written at the end."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 from typing import Any
 
+from trainer.config import is_remote
+from trainer.dataset import DataSet
 from trainer.errors import UserError
 
 MODEL_FILE = "model.keras"
+BEST_MODEL_FILE = "best.keras"
+DIGEST_FILE = "weights.sha256"
 METRICS_FILE = "metrics.jsonl"
+TRANSFORM_FOLDER = "transform_fn"
+
+# What a run leaves behind, and --overwrite takes away; nothing else in the folder is touched.
+_OF_A_RUN = (
+    "checkpoints",
+    MODEL_FILE,
+    BEST_MODEL_FILE,
+    DIGEST_FILE,
+    METRICS_FILE,
+    TRANSFORM_FOLDER,
+    "report",
+    "tensorboard",
+    "repaired",
+    "broken.json",
+)
 
 
 def prepare_output(output: str) -> None:
     """Creates the folder and proves, before any training, that files can be written there.
 
-    An earlier run's files stay until this one replaces them.
-
     Raises:
         UserError: The folder cannot be made or written to.
     """
-    probe = _temporary(output)
+    probe = os.path.join(output, f".probe-{os.getpid()}")
     try:
         os.makedirs(output, exist_ok=True)
         with open(probe, "wb") as f:
@@ -32,30 +51,90 @@ def prepare_output(output: str) -> None:
         ) from e
 
 
-def save_model(model: Any, output: str) -> str:
-    """Saves a Keras model as `output`/model.keras by way of a temporary name.
+def check_vacant(output: str) -> None:
+    """Refuses to replace a trained model whose checkpoints are gone.
+
+    Raises:
+        UserError: There is one.
+    """
+    if os.path.exists(os.path.join(output, MODEL_FILE)):
+        raise UserError(
+            f"--output received {output!r}, which holds a {MODEL_FILE} but no checkpoint to go on "
+            "from; use another --output, or --overwrite to replace it."
+        )
+
+
+def forget_run(output: str) -> None:
+    """Removes everything an earlier run left in `output`, and nothing else.
+
+    Raises:
+        UserError: Something cannot be removed.
+    """
+    for name in _OF_A_RUN:
+        path = os.path.join(output, name)
+        try:
+            if os.path.isdir(path):
+                shutil.rmtree(path)
+            elif os.path.lexists(path):
+                os.remove(path)
+        except OSError as e:
+            raise UserError(
+                f"--overwrite cannot remove {path} ({e.strerror}); remove it, or use another "
+                "--output."
+            ) from e
+
+
+def weights_digest(model: Any) -> str:
+    """SHA-256 over all weights of a Keras model, in their order.
+
+    It is that of `b"".join(w.tobytes() for w in model.get_weights())`: every weight as
+    little-endian numbers in C order, one after the other.
 
     Returns:
-        The path written.
+        64 hexadecimal digits.
+    """
+    digest = hashlib.sha256()
+    for weight in model.get_weights():
+        digest.update(weight.astype(weight.dtype.newbyteorder("<"), copy=False).tobytes())
+    return digest.hexdigest()
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a file, whole or not at all.
 
     Raises:
         UserError: It cannot be written, for example to a full disk.
     """
-    path = os.path.join(output, MODEL_FILE)
-    temporary = _temporary(output)
+    temporary = f"{path}.{os.getpid()}"
     try:
-        model.save(temporary)
+        with open(temporary, "w", encoding="utf-8") as f:
+            f.write(text)
         os.replace(temporary, path)
     except OSError as e:
         raise UserError(
-            f"--output received {output!r}, where {MODEL_FILE} cannot be written ({e.strerror}); "
-            "make room, then train again."
+            f"--output received {os.path.dirname(path)!r}, where {os.path.basename(path)} cannot "
+            f"be written ({e.strerror}); make room, then run the same command again."
         ) from e
-    finally:
-        if os.path.exists(temporary):
-            os.remove(temporary)
-    return path
 
 
-def _temporary(output: str) -> str:
-    return os.path.join(output, f".model-{os.getpid()}.keras")
+def copy_transform(dataset: DataSet, output: str) -> None:
+    """Keeps the data set's tensorflow-transform graph beside the model, to serve with.
+
+    Data sets without one are left alone, remote ones are read with TensorFlow's files.
+    """
+    source = os.path.join(dataset.data, "transform", TRANSFORM_FOLDER)
+    target = os.path.join(output, TRANSFORM_FOLDER)
+    if not dataset.has_manifest or os.path.isdir(target):
+        return
+    if not is_remote(source):
+        if os.path.isdir(source):
+            shutil.copytree(source, target)
+        return
+    import tensorflow as tf
+
+    if tf.io.gfile.isdir(source):
+        for folder, _, names in tf.io.gfile.walk(source):
+            below = os.path.join(target, os.path.relpath(folder, source))
+            os.makedirs(below, exist_ok=True)
+            for name in names:
+                tf.io.gfile.copy(os.path.join(folder, name), os.path.join(below, name))

@@ -42,6 +42,11 @@ def make_strategy(replicas: int | None, batch_size: int) -> tf.distribute.Strate
     return tf.distribute.MirroredStrategy([f"{kind}:{i}" for i in range(count)])
 
 
+def gpu_count() -> int:
+    """GPUs TensorFlow sees."""
+    return len(tf.config.list_physical_devices("GPU"))
+
+
 def describe(strategy: tf.distribute.Strategy) -> str:
     """For example `2 replicas on CPU`."""
     count = strategy.num_replicas_in_sync

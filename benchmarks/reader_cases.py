@@ -1,0 +1,218 @@
+"""The benchmarks of the trainer's reader: against the limits, against other readers."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from benchmarks import inputs
+from benchmarks.cases import SHARDS, Settings
+from benchmarks.measure import BenchmarkError, remove, run_module
+from benchmarks.outcome import Figure, Outcome, medians
+from benchmarks.reader_kinds import BATCH, SIZE
+from benchmarks.reader_rounds import Window, in_turn
+
+CLASSES = 2
+_WINDOWS_PER_ROUND = 3
+_COLUMNS = ("images/s", "CPU us/image")
+# For what is read once only: listed so often, the shards hold some 160,000 records.
+_COPIES_TO_SKIP = 20
+# A measured process has more in it than the reader's data: code paged in, threads' stacks,
+# what the allocator keeps.
+_MEMORY_SLACK = 1.5
+
+_HOST, _DEVICE = "trainer, crop on the host", "trainer, crop on the device"
+
+
+def photos(s: Settings) -> pathlib.Path:
+    """Raw photos in a folder per class."""
+    root = s.work / f"links_to_{_sources(s)[0].parent.name}"
+    return inputs.linked_folders(_sources(s), root, s.records, CLASSES)
+
+
+def shards(s: Settings) -> pathlib.Path:
+    """The same as a data set of 256 px, made once by the builder, then kept."""
+    source = photos(s)
+    target = s.work / f"shards_of_{_sources(s)[0].parent.name}-{s.records}"
+    if not (target / "manifest.json").exists():
+        remove(target)
+        run_module(
+            "beam_pipeline", "--input", source, "--output", target, "--image_size", 256,
+            "--splits", "train=1", "--num_shards", f"train={min(SHARDS, s.records)}",
+            log=s.log,
+        )  # fmt: skip
+    manifest = json.loads((target / "manifest.json").read_text(encoding="utf-8"))
+    found = manifest["splits"]["train"]["num_records"]
+    if found != s.records:
+        raise BenchmarkError(f"{target} holds {found} records, not {s.records}; remove it")
+    for path in target.glob("*.tfrecord"):
+        path.read_bytes()  # into the page cache
+    return target
+
+
+def measured(s: Settings, kinds: Mapping[str, str]) -> dict[str, list[Window]]:
+    """Windows of readers by the names of their sides."""
+    arguments = ("--data", str(shards(s)), "--raw", str(photos(s)))
+    rounds = _WINDOWS_PER_ROUND * s.rounds
+    return in_turn(kinds, arguments, s.work, rounds, s.window_seconds)
+
+
+def speed_rows(found: Mapping[str, list[Window]]) -> dict[str, tuple[float, ...]]:
+    """Medians of rates and of CPU times."""
+    return {
+        side: medians([(window.images_per_second, window.cpu_usec) for window in windows])
+        for side, windows in found.items()
+    }
+
+
+def faster(ours: list[Window], *others: list[Window]) -> tuple[float, ...]:
+    """Window by window our rate as a multiple of the best of the others."""
+    return tuple(
+        our.images_per_second / max(other.images_per_second for other in theirs)
+        for our, *theirs in zip(ours, *others, strict=True)
+    )
+
+
+def reader_host_crop(s: Settings) -> Outcome:
+    """Random-resized crop and flip in the reader, against the crops alone."""
+    found = measured(s, {
+        _HOST: "trainer_host",
+        "crops from memory, by batch": "limit_by_batch",
+        "crops from memory, by picture": "limit_by_picture",
+    })  # fmt: skip
+    return Outcome(
+        "reader_host_crop", f"{_of_pictures(s)}, random-resized crop to {SIZE[0]} px and flip",
+        _COLUMNS, speed_rows(found),
+        (Figure("reader as a share of the better limit", faster(*found.values()), 0.95),),
+        ("the limits decode, crop and resize the same JPEGs in windows of the same "
+         "distribution, from memory, on all cores; they do not flip",),
+    )  # fmt: skip
+
+
+def reader_device_crop(s: Settings) -> Outcome:
+    """A reader that decodes only, against libjpeg-turbo in memory."""
+    found = measured(s, {
+        _DEVICE: "trainer_device",
+        "libjpeg-turbo in memory, threads": "turbo_threads",
+        "libjpeg-turbo in memory, processes": "turbo_processes",
+    })  # fmt: skip
+    return Outcome(
+        "reader_device_crop", f"{_of_pictures(s)}, decoded whole", _COLUMNS, speed_rows(found),
+        (Figure("reader as a share of the better one", faster(*found.values()), 0.8),),
+        ("libjpeg-turbo by simplejpeg, exact DCT and upsampling, on all cores; it neither "
+         "reads, shuffles, parses nor batches",),
+    )  # fmt: skip
+
+
+def reader_vs_raw_files(s: Settings) -> Outcome:
+    """Against what people begin with: Keras on a folder of photos."""
+    found = measured(s, {_HOST: "trainer_host", "image_dataset_from_directory": "keras_raw"})
+    return Outcome(
+        "reader_vs_raw_files",
+        f"{s.records:,} photos to batches of {BATCH} pictures of {SIZE[0]} px",
+        _COLUMNS, speed_rows(found),
+        (Figure("images/s, as a ratio", faster(*found.values()), 3),),
+        ("image_dataset_from_directory reads the photos as they are and augments nothing",),
+    )  # fmt: skip
+
+
+def reader_vs_tfds(s: Settings) -> Outcome:
+    """Against TensorFlow Datasets on the very same shards."""
+    found = measured(s, {
+        _HOST: "trainer_host",
+        "as_dataset, SkipDecoding, same crop": "tfds_skip_decoding",
+        "as_dataset, then crop": "tfds_default",
+    })  # fmt: skip
+    ours, skipping, default = found.values()
+    return Outcome(
+        "reader_vs_tfds", f"{_of_pictures(s)}, random-resized crop to {SIZE[0]} px and flip",
+        _COLUMNS, speed_rows(found),
+        (Figure("against SkipDecoding, images/s as a ratio", faster(ours, skipping), 1),
+         Figure("against the default, images/s as a ratio", faster(ours, default), 1)),
+        ("as_dataset is shuffled, too, but its order is not reproducible",),
+    )  # fmt: skip
+
+
+def reader_order(s: Settings) -> Outcome:
+    """What a reproducible order costs."""
+    found = measured(s, {"reproducible": "trainer_host", "--fast_order": "trainer_host_fast"})
+    return Outcome(
+        "reader_order", f"{_of_pictures(s)}, crop on the host", _COLUMNS, speed_rows(found),
+        (Figure("reproducible, as a share of --fast_order", faster(*found.values()), 0.95),),
+    )  # fmt: skip
+
+
+def reader_resume(s: Settings) -> Outcome:
+    """How long a resumed run takes to find its place."""
+    total = _COPIES_TO_SKIP * s.records
+    skipped = total * 15 // 16
+    rounds = [_probe(s, "skip", _COPIES_TO_SKIP, skipped) for _ in range(s.rounds)]
+    rates = [skipped / (r["resume_seconds"] - r["begin_seconds"]) for r in rounds]
+    return Outcome(
+        "reader_resume", f"first record of a run, in a split of {total:,} records",
+        ("seconds",),
+        {"from the beginning": medians([(r["begin_seconds"],) for r in rounds]),
+         f"after {skipped:,} records": medians([(r["resume_seconds"],) for r in rounds])},
+        (Figure("skipped records/s", tuple(rates), 100_000),),
+        ("only the pass that was interrupted is skipped; whole passes before it cost nothing",),
+    )  # fmt: skip
+
+
+def reader_memory(s: Settings) -> Outcome:
+    """Memory of the reader, for a split and one four times as long."""
+    records = 4 * s.records
+    rounds: dict[int, list[dict[str, float]]] = {1: [], 4: []}
+    for _ in range(s.rounds):
+        for copies, found in rounds.items():
+            found.append(_probe(s, "memory", copies, records))
+    rows = {
+        f"{copies * s.records:,} records": medians([
+            (_grown(r) / 1e6, r["estimated_bytes"] / 1e6, r["peak_bytes"] / 1e6) for r in found
+        ])
+        for copies, found in rounds.items()
+    }  # fmt: skip
+    growth = [_grown(b) / _grown(a) for a, b in zip(*rounds.values(), strict=True)]
+    estimated = [_grown(r) / r["estimated_bytes"] for found in rounds.values() for r in found]
+    return Outcome(
+        "reader_memory", f"a process that reads {records:,} records, crop on the host",
+        ("MB more than before", "MB estimated", "RSS MB at its peak"), rows,
+        (Figure("four times the records, as a ratio", tuple(growth), 1.15, at_least=False),
+         Figure("measured against the estimate", tuple(estimated), _MEMORY_SLACK,
+                at_least=False)),
+        ("the estimate is what `python -m trainer.bench_input` and `--dry_run` print",),
+    )  # fmt: skip
+
+
+def _sources(s: Settings) -> list[pathlib.Path]:
+    return s.pets or s.sources
+
+
+def _grown(found: Mapping[str, float]) -> float:
+    return found["peak_bytes"] - found["before_bytes"]
+
+
+def _probe(s: Settings, what: str, copies: int, records: int) -> dict[str, float]:
+    usage = run_module("benchmarks.reader_probe", what, "--data", shards(s), "--copies", copies,
+                       "--records", records, log=s.log)  # fmt: skip
+    lines = [line for line in usage.output.splitlines() if line.startswith("{")]
+    if not lines:
+        raise BenchmarkError(f"no figures:\n{usage.output}")
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def _of_pictures(s: Settings) -> str:
+    return f"{s.records:,} records of 256 px in shuffled uint8 batches of {BATCH}"
+
+
+READER_BENCHMARKS: dict[str, Callable[[Settings], Outcome]] = {
+    "reader_host_crop": reader_host_crop,
+    "reader_device_crop": reader_device_crop,
+    "reader_vs_raw_files": reader_vs_raw_files,
+    "reader_vs_tfds": reader_vs_tfds,
+    "reader_order": reader_order,
+    "reader_resume": reader_resume,
+    "reader_memory": reader_memory,
+}

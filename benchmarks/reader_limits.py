@@ -1,0 +1,134 @@
+"""The limits no reader can pass: decoding alone, of bytes that are in memory, on all cores."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import multiprocessing
+import time
+from typing import Any
+
+from benchmarks.reader_kinds import BATCH, SIZE, Job, Read, batches, cores, opened
+
+# Pictures kept in memory, 80 MB.
+IN_MEMORY = 4096
+_CALLS_AHEAD = 4
+
+_share: list[bytes] = []
+
+
+def by_picture(job: Job) -> Read:
+    """The trainer's crops, decoded and resized: tf.data, picture by picture."""
+    stream = _cropped(job).map(crop_resize, num_parallel_calls=cores())
+    return batches(_on_all_cores(stream.batch(BATCH, drop_remainder=True)))
+
+
+def by_batch(job: Job) -> Read:
+    """The same, each core a batch at a time."""
+    import tensorflow as tf
+
+    def crop_all(*work: Any) -> Any:
+        signature = tf.TensorSpec((*SIZE, 3), tf.uint8)
+        return tf.map_fn(lambda one: crop_resize(*one), work, fn_output_signature=signature)
+
+    stream = _cropped(job).batch(BATCH, drop_remainder=True)
+    return batches(_on_all_cores(stream.map(crop_all, num_parallel_calls=cores())))
+
+
+def turbo_threads(job: Job) -> Read:
+    """libjpeg-turbo, exact settings, whole pictures: a thread for each core."""
+    jpegs = _jpegs(job)
+    pool = concurrent.futures.ThreadPoolExecutor(cores())
+    shares = [jpegs[i :: cores()] for i in range(cores())]
+    return lambda seconds: sum(pool.map(lambda share: _decode(share, seconds), shares))
+
+
+def turbo_processes(job: Job) -> Read:
+    """The same, a process for each core."""
+    global _share
+    jpegs = _jpegs(job)
+    pools = []
+    for i in range(cores()):
+        _share = jpegs[i :: cores()]  # what the process that is forked next finds
+        pool = concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
+        pool.submit(_decode_share, 0.0).result()
+        pools.append(pool)
+
+    def read(seconds: float) -> int:
+        waiting = [pool.submit(_decode_share, seconds) for pool in pools]
+        return sum(result.result() for result in waiting)
+
+    return read
+
+
+def crop_resize(encoded: Any, window: Any) -> Any:
+    """One picture, uint8, with no more operations than it takes."""
+    import tensorflow as tf
+
+    part = tf.io.decode_and_crop_jpeg(encoded, window, channels=3)
+    # Faster on floats, by more than it costs to make them.
+    resized = tf.image.resize(tf.cast(part, tf.float32), SIZE)
+    return tf.cast(resized + 0.5, tf.uint8)
+
+
+def _cropped(job: Job) -> Any:
+    """JPEGs and windows such as the trainer draws, over and over."""
+    import tensorflow as tf
+
+    from trainer.augment_geometry import crop_windows
+    from trainer.augment_params import LIGHT, draw
+
+    selected, _, _ = opened(job, "host")
+    jpegs = _jpegs(job)
+    params = draw("light", 1, tf.range(len(jpegs), dtype=tf.int64))
+    height_px, width_px = selected.dataset.image.size
+    window = crop_windows(LIGHT, params, float(height_px), float(width_px), SIZE)
+    work = jpegs, tf.cast(tf.stack(window, 1), tf.int32)
+    return tf.data.Dataset.from_tensor_slices(work).repeat()
+
+
+def _on_all_cores(stream: Any) -> Any:
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.threading.private_threadpool_size = cores()
+    return stream.prefetch(_CALLS_AHEAD).with_options(options)
+
+
+def _jpegs(job: Job) -> list[bytes]:
+    """The first pictures of the data set."""
+    from trainer.config import DataConfig
+    from trainer.example import read_example
+    from trainer.inputs import open_dataset
+    from trainer.tfrecord import scan
+
+    dataset = open_dataset(DataConfig(job.data))
+    name = dataset.image_feature
+    payloads = (
+        frame.payload
+        for shard in dataset.splits["train"].shards
+        for frame in scan(shard.path, dataset.compression)
+    )
+    examples = (read_example(payload, [name]) for payload in payloads)
+    return [
+        value
+        for example in itertools.islice(examples, IN_MEMORY)
+        for value in example[name].values
+        if isinstance(value, bytes)
+    ]
+
+
+def _decode(jpegs: list[bytes], seconds: float) -> int:
+    import simplejpeg
+
+    end = time.perf_counter() + seconds
+    for done, jpeg in enumerate(itertools.cycle(jpegs)):
+        if time.perf_counter() >= end:
+            return done
+        simplejpeg.decode_jpeg(jpeg, fastdct=False, fastupsample=False)
+    return 0
+
+
+def _decode_share(seconds: float) -> int:
+    return _decode(_share, seconds)

@@ -1,0 +1,90 @@
+"""What a single reader does, by its own account: how fast it skips, how much memory it takes.
+
+    python -m benchmarks.reader_probe skip|memory --data SHARDS --copies N --records N
+
+Prints one JSON object. The data set counts as `copies` times as long: every shard is listed
+so often.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.reader_kinds import BATCH, Job, cores, opened
+
+_STATUS = pathlib.Path("/proc/self/status")
+# Writing 5 sets the peak of the resident set back to what it is now.
+_CLEAR = pathlib.Path("/proc/self/clear_refs")
+
+
+def skip(job: Job, copies: int, records: int) -> dict[str, float]:
+    """Seconds until the first record, from the beginning and after `records` of them."""
+    from trainer.dataset import Reading
+    from trainer.records import training_records
+
+    selected, _, _ = opened(job, "host")
+    longer = _longer(selected, copies)
+
+    def first(start: int) -> float:
+        begun = time.perf_counter()
+        next(iter(training_records(longer, Reading(cores()), 1, start)))
+        return time.perf_counter() - begun
+
+    first(0)  # whatever TensorFlow does once
+    return {"begin_seconds": first(0), "resume_seconds": first(records), "skipped": records}
+
+
+def memory(job: Job, copies: int, records: int) -> dict[str, float]:
+    """Peak of the resident set while `records` are read, what it was before, the estimate."""
+    from trainer import data
+    from trainer.dataset import Reading
+
+    selected, inputs, augmentation = opened(job, "host")
+    longer = _longer(selected, copies)
+    reading = Reading(cores())
+    estimate = data.memory_bytes(longer, reading, BATCH, inputs)
+    stream = data.training_batches(longer, reading, 1, BATCH, inputs, augmentation.pictures)
+    _CLEAR.write_text("5")
+    before = _status_bytes("VmRSS")
+    iterator = iter(stream)
+    for _ in range(-(-records // BATCH)):
+        next(iterator)
+    return {
+        "before_bytes": before,
+        "peak_bytes": _status_bytes("VmHWM"),
+        "estimated_bytes": sum(estimate.values()),
+        "records": longer.num_records,
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("skip", "memory"))
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--copies", type=int, default=1)
+    parser.add_argument("--records", type=int, required=True)
+    args = parser.parse_args(argv)
+    probe = skip if args.what == "skip" else memory
+    print(json.dumps(probe(Job(args.data, ""), args.copies, args.records)))
+    return 0
+
+
+def _longer(selected: Any, copies: int) -> Any:
+    split = dataclasses.replace(selected.split, shards=selected.split.shards * copies)
+    return dataclasses.replace(selected, split=split, num_records=copies * selected.num_records)
+
+
+def _status_bytes(name: str) -> int:
+    lines = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
+    return int(lines[name].split()[0]) * 1024
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

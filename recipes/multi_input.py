@@ -1,0 +1,67 @@
+"""A model of picture, numbers and token sequences: `--model recipes.multi_input:build`.
+
+    python -m trainer --data DATA --model recipes.multi_input:build --inputs image,age,tokens
+
+Whatever `--inputs` names besides the picture is used by its type: floats as they are (have
+them scaled when the data set is built), ints as tokens of a vocabulary, averaged over the
+sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from keras import layers, ops
+
+# Tokens from here on share the last embedding.
+VOCABULARY = 10_000
+EMBEDDING_SIZE = 16
+
+
+def build(inputs: Mapping[str, Any], num_classes: int) -> Any:
+    """Logits of a small network with a branch for each kind of input.
+
+    Args:
+        inputs: Symbolic tensors by name: `image`, float [batch, height, width, channels],
+            normalised; any others, float32 or int64, of the shape [batch], [batch, n] or
+            [batch, length], padded with 0.
+        num_classes: K.
+
+    Returns:
+        float [batch, K].
+    """
+    branches = [_picture(inputs["image"])]
+    for name, tensor in sorted(inputs.items()):
+        if name == "image":
+            continue
+        branches.append(_tokens(tensor) if "int" in tensor.dtype else _numbers(tensor))
+    x = layers.Concatenate()(branches) if len(branches) > 1 else branches[0]
+    x = layers.Dense(64, activation="relu")(x)
+    x = layers.Dropout(0.2)(x)
+    return layers.Dense(num_classes)(x)
+
+
+def _picture(x: Any) -> Any:
+    for filters in (16, 32, 64):
+        x = layers.Conv2D(filters, 3, strides=2, padding="same", use_bias=False)(x)
+        x = layers.BatchNormalization(momentum=0.9)(x)
+        x = layers.ReLU()(x)
+    return layers.GlobalAveragePooling2D()(x)
+
+
+def _numbers(x: Any) -> Any:
+    size = 1
+    for side in x.shape[1:]:
+        size *= side
+    return layers.Dense(8, activation="relu")(layers.Reshape((size,))(x))
+
+
+def _tokens(x: Any) -> Any:
+    """The mean embedding of all tokens but 0, the padding; zeros for an empty sequence."""
+    if len(x.shape) == 1:
+        x = layers.Reshape((1,))(x)
+    embedded = layers.Embedding(VOCABULARY, EMBEDDING_SIZE)(ops.clip(x, 0, VOCABULARY - 1))
+    given = ops.expand_dims(ops.cast(ops.not_equal(x, 0), embedded.dtype), -1)
+    # Not GlobalAveragePooling1D: a record without tokens would make it divide by zero.
+    return ops.sum(embedded * given, 1) / ops.maximum(ops.sum(given, 1), 1.0)

@@ -1,0 +1,91 @@
+"""Models of the user's own: found, called and checked."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+
+from trainer.dataset import FeatureSpec, ImageSpec, ModelInputs
+from trainer.errors import UserError
+
+pytest.importorskip("tensorflow")
+
+from trainer import model, user_model
+
+RGB = ImageSpec((8, 8), False, 3, (0.5, 0.4, 0.3), (0.25, 0.2, 0.1))
+PICTURE = ModelInputs((8, 8), RGB)
+WITH_AGE = ModelInputs((8, 8), RGB, {"my/age": FeatureSpec("float32", ())})
+
+
+@pytest.mark.parametrize("name", ["dense", "plain", "sequential", "whole_model"])
+def test_logits_or_a_model_are_taken(name: str) -> None:
+    network = model.build_model(f"tests.tiny_models:{name}", PICTURE, 3)
+    logits = network(np.zeros((2, 8, 8, 3), np.uint8))
+    assert logits.shape == (2, 3) and network.name == name
+    assert [v.dtype for v in network.trainable_variables] == ["float32"] * len(
+        network.trainable_variables
+    )
+
+
+def test_a_model_of_several_inputs_is_called_by_their_names() -> None:
+    network = model.build_model("tests.tiny_models:whole_model", WITH_AGE, 3)
+    given = {"image": np.zeros((2, 8, 8, 3), np.uint8), "my_age": np.ones(2, np.float32)}
+    assert network(given).shape == (2, 3)
+
+
+def test_all_batch_normalisation_is_synchronised() -> None:
+    network = model.build_model("tests.tiny_models:dense", PICTURE, 3)
+    (norm,) = [layer for layer in network.layers if hasattr(layer, "moving_variance")]
+    assert norm.synchronized
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("probabilities", "probabilities .* expected logits"),
+        ("probabilities_in_a_model", "probabilities .* expected logits"),
+        ("one_too_many", r"the shape \[batch, 4\]; expected \[batch, 3\]"),
+        ("nothing", "returned NoneType; expected logits"),
+    ],
+)
+def test_what_is_no_logits_is_refused(name: str, reason: str) -> None:
+    with pytest.raises(UserError, match=f"received 'tests.tiny_models:{name}'.*{reason}"):
+        model.build_model(f"tests.tiny_models:{name}", PICTURE, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("tests.tiny_models:dens", "has no function 'dens'; did you mean tests.tiny_models:dense"),
+        ("tests.tiny_models:NOT_A_FUNCTION", "has no function 'NOT_A_FUNCTION'; it defines"),
+        ("tests.tiny_models:too_few_arguments", r"takes \(inputs.*expected \(inputs, num_cla"),
+        ("tests.no_such_module:build", "no module 'tests.no_such_module'; expected one in"),
+        ("no_such_package.models:build", "no module 'no_such_package'"),
+        ("tests/tiny_models.py:dense", "expected module:function, for example"),
+        (":build", "expected module:function"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_told(name: str, reason: str) -> None:
+    with pytest.raises(UserError, match=f"--model received .*{reason}"):
+        model.resolve_name(name)
+
+
+def test_a_module_of_the_working_directory_is_found(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    (tmp_path / "h4_good.py").write_text("def build(inputs, num_classes): return 3\n")
+    assert model.resolve_name("h4_good:build") == "h4_good:build"
+    assert user_model.load_function("h4_good:build")({}, 2) == 3
+    for module, text, reason in [
+        ("h4_missing", "import no_such_thing\n", "h4_missing imports 'no_such_thing', which is"),
+        ("h4_name", "from json import no_such_name\n", "cannot be imported .*no_such_name"),
+        ("h4_syntax", "def build(:\n", r"h4_syntax\.py:1 is no valid Python"),
+    ]:
+        (tmp_path / f"{module}.py").write_text(text)
+        with pytest.raises(UserError, match=reason):
+            user_model.load_function(f"{module}:build")

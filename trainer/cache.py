@@ -1,0 +1,208 @@
+"""Serialized records kept near: in memory, or as copies of the shards on a local disk."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import hashlib
+import os
+import shutil
+import sys
+import uuid
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.config import is_remote
+from trainer.dataset import Reading, Selected, Shard
+from trainer.errors import UserError
+from trainer.sources import LOOK_RECORDS, Source, file_source, read_in_turn
+
+# Left for the model and everything else when a cache is weighed against free memory.
+MEMORY_RESERVE = 0.2
+COPIES_AT_ONCE = 8
+_CGROUP = "/sys/fs/cgroup"
+
+
+def memory_source(selected: Selected, reading: Reading) -> Source:
+    """Reads every record that `selected` asks for once, and keeps it as it is, still JPEG.
+
+    The stages that make the order then move numbers only; the order is that of the shards.
+
+    Raises:
+        UserError: The split does not fit into memory.
+        tf.errors.OpError: A shard is garbled, or has another number of records.
+    """
+    check_memory(selected)
+    files = file_source(selected)
+    serialized, record, looked = _load(files, selected, reading)
+    place = np.empty(len(record), np.int64)
+    place[record] = np.arange(len(record))
+    places = tf.constant(place)
+    starts = tf.constant(selected.split.starts, tf.int64)
+    counts = tf.constant([shard.num_records for shard in selected.split.shards], tf.int64)
+
+    def shard(k: Any) -> tf.data.Dataset:
+        numbers = tf.data.Dataset.range(starts[k], starts[k] + counts[k])
+        return tf.data.Dataset.zip((numbers,))
+
+    def look(record: Any) -> tuple[Any, Any, Any]:
+        where = tf.gather(places, record)
+        classes, keep, present = (tf.gather(part, where) for part in looked)
+        return classes, keep, present
+
+    def fetch(record: Any) -> Any:
+        found = tf.gather(serialized, tf.gather(places, tf.maximum(record, 0)))
+        return tf.where(record >= 0, found, b"")
+
+    return Source(
+        shard,
+        look if looked else None,
+        fetch,
+        (tf.constant(-1, tf.int64),),
+        parallel=False,
+    )
+
+
+def check_memory(selected: Selected, free_bytes: int | None = None) -> None:
+    """Compares a split with the memory that is free.
+
+    Args:
+        selected: Whose serialized records shall be kept.
+        free_bytes: None for what the system says; unknown memory is taken to suffice.
+
+    Raises:
+        UserError: They do not fit.
+    """
+    free = free_memory_bytes() if free_bytes is None else free_bytes
+    needed = selected.split.num_bytes
+    if free is None or needed <= free * (1 - MEMORY_RESERVE):
+        return
+    raise UserError(
+        f"--cache received 'memory', but the split {selected.split.name} has "
+        f"{_gigabytes(needed)} and {_gigabytes(free)} of memory are free (a fifth of it is left "
+        "to the rest of the program); use --cache disk, or none."
+    )
+
+
+def free_memory_bytes() -> int | None:
+    """Memory this process can still get: of the machine, or of its container if less."""
+    found = [n for n in (_machine_free_bytes(), _container_free_bytes()) if n is not None]
+    return min(found) if found else None
+
+
+def on_disk(selected: Selected, reading: Reading) -> Selected:
+    """The same split, read from copies of its shards in `reading.cache_folder`.
+
+    A copy that is there already is used again; one appears whole or not at all. A shard that
+    has not the size the data set says is left where it is: the reader then tells what is wrong.
+
+    Raises:
+        UserError: The folder is not named, not writable, or too full.
+    """
+    if reading.cache_folder is None:
+        raise UserError("--cache received 'disk', but no folder to keep the shards in.")
+    folder = os.path.join(reading.cache_folder, selected.dataset.fingerprint[:16] or "shards")
+    shards = selected.split.shards
+    missing = [s for s in shards if _local_size_bytes(_copy_path(folder, s)) != s.num_bytes]
+    try:
+        os.makedirs(folder, exist_ok=True)
+        if missing:
+            _copy_all(missing, folder)
+    except OSError as e:
+        raise UserError(
+            f"--cache received 'disk', but {folder!r} cannot be filled ({e}); expected a "
+            "writable folder with enough room: use another --output, or --cache none."
+        ) from e
+    copied = tuple(_copied(s, folder) for s in shards)
+    return dataclasses.replace(selected, split=dataclasses.replace(selected.split, shards=copied))
+
+
+def _load(files: Source, selected: Selected, reading: Reading) -> tuple[Any, Any, tuple[Any, ...]]:
+    """All serialized records, string [n], their numbers, and what looking at them said."""
+    shards = tf.data.Dataset.range(len(selected.split.shards))
+    elements = read_in_turn(files, shards, selected, reading, ordered=True)
+    batches = elements.batch(LOOK_RECORDS)
+    if files.look is not None:
+        look = files.look
+
+        def looked_at(serialized: Any, record: Any) -> tuple[Any, ...]:
+            classes, keep, present = look(serialized, record)
+            # What is never read needs no room.
+            return tf.where(keep, serialized, b""), record, classes, keep, present
+
+        batches = batches.map(looked_at, num_parallel_calls=reading.threads)
+    # One batch of everything: TensorFlow moves the texts into it, it does not copy them.
+    whole = batches.unbatch().batch(max(1, selected.split.num_records))
+    serialized, record, *looked = whole.get_single_element()
+    return serialized, record.numpy(), tuple(looked)
+
+
+def _machine_free_bytes() -> int | None:
+    try:
+        with open("/proc/meminfo", encoding="ascii") as f:
+            fields = dict(line.split(":", 1) for line in f)
+        return int(fields["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def _container_free_bytes() -> int | None:
+    try:
+        with open(os.path.join(_CGROUP, "memory.max"), encoding="ascii") as f:
+            limit = int(f.read())
+        with open(os.path.join(_CGROUP, "memory.current"), encoding="ascii") as f:
+            return max(0, limit - int(f.read()))
+    except (OSError, ValueError):
+        return None  # no container, or one without a limit
+
+
+def _copy_path(folder: str, shard: Shard) -> str:
+    # Shards of several folders may share a name.
+    place = hashlib.sha256(os.path.dirname(shard.path).encode()).hexdigest()[:8]
+    return os.path.join(folder, f"{place}-{os.path.basename(shard.path)}")
+
+
+def _copied(shard: Shard, folder: str) -> Shard:
+    path = _copy_path(folder, shard)
+    if _local_size_bytes(path) != shard.num_bytes:
+        return shard
+    return dataclasses.replace(shard, path=path)
+
+
+def _copy_all(shards: list[Shard], folder: str) -> None:
+    needed, free = sum(s.num_bytes for s in shards), shutil.disk_usage(folder).free
+    if needed > free:
+        raise OSError(f"{_gigabytes(needed)} are needed, {_gigabytes(free)} are free")
+    print(f"copying {len(shards)} shards ({_gigabytes(needed)}) to {folder}", file=sys.stderr)
+    with concurrent.futures.ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
+        for done in [pool.submit(_copy, shard, _copy_path(folder, shard)) for shard in shards]:
+            done.result()
+
+
+def _copy(shard: Shard, path: str) -> None:
+    part = f"{path}.{uuid.uuid4().hex}.part"
+    try:
+        if is_remote(shard.path):
+            tf.io.gfile.copy(shard.path, part, overwrite=True)
+        else:
+            shutil.copyfile(shard.path, part)
+        if os.path.getsize(part) == shard.num_bytes:
+            os.replace(part, path)
+    except (FileNotFoundError, tf.errors.OpError):
+        pass  # left to the reader, which tells more
+    finally:
+        if os.path.exists(part):
+            os.remove(part)
+
+
+def _local_size_bytes(path: str) -> int | None:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return None
+
+
+def _gigabytes(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.2f} GB"

@@ -1,0 +1,226 @@
+"""Evaluates a trained model on one split, exactly: `python -m trainer.evaluate`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainer import archive, cli
+from trainer.command_line import data_config
+from trainer.config import TrainConfig
+from trainer.dataset import DataSet, ModelInputs, Selected, Split
+from trainer.errors import UserError
+from trainer.fitting import class_ids, model_inputs
+from trainer.flags import DATA, FOREIGN, TRAINING, add_flags
+from trainer.inputs import open_dataset, reading, select
+from trainer.manifest import check_shards, find_split, validation_split
+from trainer.metrics_log import finite
+
+if TYPE_CHECKING:
+    from trainer.evaluation import Evaluation
+
+PROGRAM = "python -m trainer.evaluate"
+WORST_CLASSES = 10
+
+_EPILOG = (
+    "The JSON object: num_examples, loss (mean cross-entropy), accuracy, top5_accuracy (null for "
+    "five classes or fewer), mean_class_accuracy (every class counts alike), left_out (broken "
+    "records), model, step, data, split, classes, batch_size, replicas, seconds. Every example "
+    "counts exactly once for any --batch_size and --replicas."
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command.
+
+    Args:
+        argv: Command line without the program's name; None for `sys.argv`.
+
+    Returns:
+        0, or 2 for a user's mistake, 130 after Ctrl-C.
+    """
+    return cli.run(PROGRAM, lambda: _evaluate(_parse(argv)))
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = cli.Parser(
+        prog=PROGRAM,
+        description="Evaluates a trained model on one split.",
+        allow_abbrev=False,
+        epilog=_EPILOG,
+    )
+    parser.add_argument(
+        "--model_path", metavar="FILE", required=True, help="model.keras, or a run's output folder"
+    )
+    add_flags(parser, DATA, ["data"])
+    parser.add_argument(
+        "--split",
+        metavar="NAME",
+        help="split to evaluate on (default: validation, val, valid or test, where there is one)",
+    )
+    add_flags(parser, TRAINING, ["batch_size", "replicas"])
+    add_flags(parser, DATA, ["classes", "where", "skip_broken", "threads"])
+    add_flags(parser, FOREIGN, ["feature_map", "label_offset", "class_names"])
+    parser.add_argument("--json", action="store_true", help="prints one JSON object instead")
+    parser.add_argument("--report", metavar="DIR", help="also writes a page for people there")
+    return parser.parse(argv)
+
+
+def _evaluate(args: argparse.Namespace) -> int:
+    config = data_config(vars(args))
+    # TrainConfig checks the numbers, and holds the default.
+    run = TrainConfig(
+        config,
+        "",
+        batch_size=getattr(args, "batch_size", TrainConfig.batch_size),
+        replicas=getattr(args, "replicas", None),
+    )
+    card = archive.read_card(args.model_path)
+    dataset = open_dataset(config)
+    split = _split(dataset, args.split)
+    if not config.skip_broken:
+        check_shards(config.data, [split])
+    # Counting what meets a condition starts TensorFlow, which takes its devices then.
+    strategy = _devices(run) if config.where else None
+    selected = select(config, dataset, split)
+    # Mistakes are told before the seconds it takes to import TensorFlow.
+    class_ids(selected, card.classes)
+    inputs = model_inputs(dataset, card)
+    with contextlib.ExitStack() as stack:
+        folder = None
+        if config.skip_broken:  # Repaired copies of shards live as long as this.
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="imageshards-"))
+        return _run(args, run, strategy or _devices(run), selected, inputs, folder)
+
+
+def _devices(run: TrainConfig) -> Any:
+    with cli.quiet_import():
+        from trainer.strategy import make_strategy
+    return make_strategy(run.replicas, run.batch_size)
+
+
+def _run(
+    args: argparse.Namespace,
+    run: TrainConfig,
+    strategy: Any,
+    selected: Selected,
+    inputs: ModelInputs,
+    folder: str | None,
+) -> int:
+    with cli.quiet_import():
+        from trainer import broken
+        from trainer.evaluation import Evaluator
+        from trainer.mending import Mender
+    with strategy.scope():
+        model, card = archive.load_model(args.model_path)
+    evaluator = Evaluator(
+        model,
+        strategy,
+        selected,
+        reading(run.data),
+        run.batch_size,
+        inputs,
+        mender := Mender(run.data.skip_broken, folder, run.data.data),
+        card.classes,
+    )
+    started_sec = time.perf_counter()
+    evaluation = evaluator.run()
+    seconds = time.perf_counter() - started_sec
+    figures = _figures(evaluation, selected) | {
+        "left_out": sum(1 for found in mender.found if found.record >= 0),
+        "model": args.model_path,
+        "step": card.step,
+        "batch_size": run.batch_size,
+        "replicas": strategy.num_replicas_in_sync,
+        "seconds": round(seconds, 2),
+    }
+    print(json.dumps(figures, allow_nan=False) if args.json else _text(figures, evaluation))
+    # Only the object goes to stdout with --json.
+    out = sys.stderr if args.json else sys.stdout
+    for found in mender.found:
+        print(f"left out {broken.describe(found)}", file=out)
+    if args.report:
+        page = _write_report(args.report, figures, evaluation, evaluator.selected)
+        print(f"report   {page}", file=out)
+    return 0
+
+
+def _split(dataset: DataSet, name: str | None) -> Split:
+    split = find_split(dataset, "--split", name) if name else validation_split(dataset, None)
+    if split is None:
+        raise UserError(
+            f"--data received {dataset.data!r}, which has no split to validate on; expected the "
+            f"one to evaluate on by --split: {', '.join(dataset.splits)}."
+        )
+    if not split.num_records:
+        raise UserError(f"--split received {split.name!r}, which has no records.")
+    return split
+
+
+def _figures(evaluation: Evaluation, selected: Selected) -> dict[str, Any]:
+    from trainer.class_figures import figures_of, mean_recall
+
+    return {
+        "num_examples": evaluation.num_examples,
+        "loss": finite(evaluation.loss),
+        "accuracy": finite(evaluation.accuracy),
+        "top5_accuracy": finite(evaluation.top5_accuracy),
+        "mean_class_accuracy": finite(mean_recall(figures_of(evaluation))),
+        "data": selected.dataset.data,
+        "split": selected.split.name,
+        "classes": list(selected.classes),
+    }
+
+
+def _write_report(
+    folder: str, figures: dict[str, Any], evaluation: Evaluation, selected: Selected
+) -> str:
+    from trainer import report
+
+    shown = ("model", "step", "data", "split", "left_out", "batch_size", "replicas", "seconds")
+    return report.write_report(
+        folder,
+        title=f"{figures['model']} on {figures['data']}",
+        facts={name: str(figures[name]) for name in shown},
+        history=[],
+        evaluation=evaluation,
+        selected=selected,
+    )
+
+
+def _text(figures: dict[str, Any], evaluation: Evaluation) -> str:
+    from trainer.class_figures import figures_of, worst
+
+    names = ("num_examples", "loss", "accuracy", "top5_accuracy", "mean_class_accuracy")
+    lines = [f"model    {figures['model']}, step {figures['step']}"]
+    lines += [f"data     {figures['data']}, split {figures['split']}", ""]
+    for name in names:
+        value = figures[name]
+        if value is not None:
+            lines.append(f"{name:<20} {value if name == 'num_examples' else f'{value:.4f}'}")
+    rows = worst(figures_of(evaluation), WORST_CLASSES)
+    total = len(figures["classes"])
+    title = "class" if total <= WORST_CLASSES else f"worst {len(rows)} of {total} classes"
+    width = max(len(title), *(len(row.name) for row in rows)) if rows else len(title)
+    lines += ["", f"{title:<{width}}  examples  recall  precision  most often taken for"]
+    for row in rows:
+        taken = f"{row.taken_for} ({row.num_taken})" if row.taken_for else "-"
+        lines.append(
+            f"{row.name:<{width}}  {row.num_examples:>8}  {_share(row.recall)}  "
+            f"{_share(row.precision):>9}  {taken}"
+        )
+    return "\n".join(lines)
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

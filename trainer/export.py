@@ -1,0 +1,173 @@
+"""Makes a trained model something to serve: `python -m trainer.export`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from trainer import archive, cli
+from trainer.dataset import ModelCard
+from trainer.errors import UserError
+
+if TYPE_CHECKING:
+    import argparse
+
+PROGRAM = "python -m trainer.export"
+FORMATS = ("saved_model", "tflite", "keras")
+LABELS_FILE = "labels.txt"
+
+_SUFFIXES = {"tflite": ".tflite", "keras": ".keras"}
+_EPILOG = (
+    "saved_model: a folder for TensorFlow Serving or tf.saved_model.load; its signature takes the "
+    "bytes of image files (and raw columns where the model has such inputs) and gives class, "
+    "class_id, probability and probabilities. tflite: one file that takes decoded pixels, "
+    "0..255, of the model's own size and gives probabilities; labels.txt is written beside it. "
+    "keras: a copy of the .keras file."
+)
+
+
+def make_parser() -> cli.Parser:
+    """The flags of `python -m trainer.export`."""
+    parser = cli.Parser(prog=PROGRAM, description=__doc__, allow_abbrev=False, epilog=_EPILOG)
+    parser.add_argument(
+        "--model_path",
+        required=True,
+        metavar="PATH",
+        help="model.keras that python -m trainer wrote, or its output folder",
+    )
+    parser.add_argument("--format", required=True, choices=FORMATS, help="what to write")
+    parser.add_argument(
+        "--output",
+        required=True,
+        metavar="PATH",
+        help="new folder for saved_model; file ending in .tflite or .keras for the others",
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replaces an earlier export of the same format"
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the export.
+
+    Args:
+        argv: Command line without the program's name; None for `sys.argv`.
+
+    Returns:
+        0, or 2 for a user's mistake, or 130 after Ctrl-C.
+    """
+
+    def body() -> int:
+        for line in export(make_parser().parse(argv)):
+            print(line)
+        return 0
+
+    return cli.run(PROGRAM, body)
+
+
+def export(args: argparse.Namespace) -> list[str]:
+    """Writes the export, whole or not at all.
+
+    Args:
+        args: `model_path`, `format`, `output`, `overwrite`.
+
+    Returns:
+        Lines that say what was written and how to call it.
+
+    Raises:
+        UserError: The model cannot be read, or the output not be written.
+    """
+    output = os.path.normpath(args.output)
+    check_output(output, args.format, args.overwrite)
+    card = archive.read_card(args.model_path)
+    if args.format == "keras":
+        source = archive.find_model(args.model_path)
+        return _written(output, lambda path: _copied(source, path, output))
+    with cli.quiet_import():
+        from trainer import export_tensorflow as formats
+
+        model, card = archive.load_model(args.model_path)
+    if args.format == "tflite":
+        lines = _written(output, lambda path: formats.write_tflite(model, card, path))
+        return [*lines, f"labels   {_write_labels(card, output)}"]
+    transform = archive.find_transform(args.model_path)
+    return _written(output, lambda path: formats.write_saved_model(model, card, transform, path))
+
+
+def check_output(output: str, kind: str, overwrite: bool) -> None:
+    """Refuses an output of the wrong kind, and one that is there already.
+
+    Raises:
+        UserError: Of either.
+    """
+    suffix = _SUFFIXES.get(kind)
+    if suffix and not output.endswith(suffix):
+        raise UserError(
+            f"--output received {output!r}; expected a file name ending in {suffix}, which "
+            f"--format {kind} writes."
+        )
+    if not os.path.lexists(output):
+        return
+    if not overwrite:
+        raise UserError(
+            f"--output received {output!r}, which is there already; use another name, or "
+            "--overwrite to replace it."
+        )
+    whole = os.path.isfile(output) if suffix else _is_saved_model(output)
+    if not whole:
+        raise UserError(
+            f"--output received {output!r} with --overwrite, which is not a {kind} export; "
+            "expected one, or a new name: nothing else is replaced."
+        )
+
+
+def _is_saved_model(folder: str) -> bool:
+    return os.path.isfile(os.path.join(folder, "saved_model.pb")) and not os.path.islink(folder)
+
+
+def _written(output: str, write: Callable[[str], list[str]]) -> list[str]:
+    """Has `write` write to a temporary name beside `output`, and renames it."""
+    folder, name = os.path.split(output)
+    # The same suffix: Keras insists on its own.
+    temporary = os.path.join(folder, f".{os.getpid()}-{name}")
+    try:
+        os.makedirs(folder or ".", exist_ok=True)
+        lines = write(temporary)
+        if os.path.isdir(output) and os.path.isdir(temporary):
+            shutil.rmtree(output)
+        os.replace(temporary, output)
+    except OSError as e:
+        raise UserError(
+            f"--output received {output!r}, which cannot be written ({e.strerror or e}); make "
+            "room, or use a place where you may write."
+        ) from e
+    finally:
+        if os.path.isdir(temporary):
+            shutil.rmtree(temporary)
+        elif os.path.exists(temporary):
+            os.remove(temporary)
+    return [f"written  {output}", *lines]
+
+
+def _copied(source: str, path: str, output: str) -> list[str]:
+    if os.path.exists(output) and os.path.samefile(source, output):
+        raise UserError(
+            f"--output received {output!r}, which is the model itself; use another name."
+        )
+    shutil.copyfile(source, path)
+    return ["load it with keras.saving.load_model: pixels 0..255 in, logits out"]
+
+
+def _write_labels(card: ModelCard, output: str) -> str:
+    path = os.path.join(os.path.dirname(output), LABELS_FILE)
+    with open(path, "w", encoding="utf-8") as f:
+        f.writelines(f"{name}\n" for name in card.classes)
+    return path
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""Classifies image files with a trained model: `python -m trainer.predict`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainer import archive, cli
+from trainer.errors import UserError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from trainer.predictor import Prediction
+
+PROGRAM = "python -m trainer.predict"
+EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp")
+EXIT_BROKEN_FILES = 1
+
+_EPILOG = (
+    "Files take the way the pictures of the training data took: turned upright by EXIF, resized "
+    "and compressed as the data set's manifest says. A file that cannot be read becomes a row "
+    "with the reason; the others are predicted, and the exit code is 1."
+)
+
+
+def make_parser() -> cli.Parser:
+    """The flags of `python -m trainer.predict`."""
+    parser = cli.Parser(prog=PROGRAM, description=__doc__, allow_abbrev=False, epilog=_EPILOG)
+    parser.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help=f"image files, or folders, of which all {', '.join(EXTENSIONS)} are taken",
+    )
+    parser.add_argument(
+        "--model_path",
+        required=True,
+        metavar="PATH",
+        help="model.keras that python -m trainer wrote, or its output folder",
+    )
+    parser.add_argument("--json", action="store_true", help="prints one JSON array, not a table")
+    parser.add_argument(
+        "--batch_size",
+        type=int,
+        default=32,
+        metavar="N",
+        help="files that are predicted together (default: 32)",
+    )
+    parser.add_argument(
+        "--top", type=int, default=3, metavar="N", help="classes shown per file (default: 3)"
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the prediction.
+
+    Args:
+        argv: Command line without the program's name; None for `sys.argv`.
+
+    Returns:
+        0, or 1 where a file could not be read, or 2 for a user's mistake, or 130 after Ctrl-C.
+    """
+    return cli.run(PROGRAM, lambda: predict(make_parser().parse(argv)))
+
+
+def predict(args: argparse.Namespace) -> int:
+    """Predicts and prints.
+
+    Args:
+        args: `files`, `model_path`, `json`, `batch_size`, `top`.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        UserError: The model cannot be read, or there is no file.
+    """
+    for flag, received in (("--batch_size", args.batch_size), ("--top", args.top)):
+        if received < 1:
+            raise UserError(f"{flag} received {received}; expected at least 1.")
+    card = archive.read_card(args.model_path)
+    files = find_files(args.files)
+    with cli.quiet_import():
+        from trainer.predictor import Predictor
+
+        model, card = archive.load_model(args.model_path)
+    predictions = Predictor(model, card).predict(files, args.batch_size, args.top)
+    if args.json:
+        return _print_json(predictions)
+    return _print_table(predictions, max(map(len, files)))
+
+
+def find_files(paths: Sequence[str]) -> list[str]:
+    """Files as they are, folders as the pictures in them, in the order of their names.
+
+    Raises:
+        UserError: A folder holds no picture.
+    """
+    found: list[str] = []
+    for path in paths:
+        if not os.path.isdir(path):
+            found.append(path)
+            continue
+        inside = sorted(_pictures_in(path))
+        if not inside:
+            raise UserError(
+                f"FILE received {path!r}, a folder without pictures; expected files ending in "
+                f"{', '.join(EXTENSIONS)}."
+            )
+        found += inside
+    return found
+
+
+def _pictures_in(folder: str) -> Iterator[str]:
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            if name.lower().endswith(EXTENSIONS):
+                yield os.path.join(parent, name)
+
+
+def _print_json(predictions: Iterator[Prediction]) -> int:
+    rows = list(predictions)
+    print(json.dumps([_as_json(row) for row in rows], indent=1, ensure_ascii=False))
+    return EXIT_BROKEN_FILES if any(row.error for row in rows) else 0
+
+
+def _as_json(row: Prediction) -> dict[str, Any]:
+    if row.error:
+        return {"file": row.file, "error": row.error}
+    top = [{"class": name, "class_id": i, "probability": p} for name, i, p in row.top]
+    return {"file": row.file, **top[0], "top": top}
+
+
+def _print_table(predictions: Iterator[Prediction], width: int) -> int:
+    total = broken = 0
+    for row in predictions:
+        total += 1
+        broken += bool(row.error)
+        shown = "   ".join(f"{name} {probability:.4f}" for name, _, probability in row.top)
+        print(f"{row.file:<{min(width, 80)}}   {shown or 'error: ' + row.error}", flush=True)
+    if broken:
+        print(f"{PROGRAM}: {broken} of {total} files could not be read.", file=sys.stderr)
+    return EXIT_BROKEN_FILES if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""One training step on all replicas, as a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+Batch = dict[str, Any]
+Prepare = Callable[[Batch], Batch]
+
+
+def model_input(inputs: Mapping[str, tf.Tensor]) -> Any:
+    """What a model of `trainer.model` is called with: a lone picture, or all by name."""
+    return inputs["image"] if set(inputs) == {"image"} else dict(inputs)
+
+
+def make_train_step(
+    model: keras.Model,
+    strategy: tf.distribute.Strategy,
+    prepare: Prepare | None,
+    jit_compile: bool = False,
+) -> Callable[[Batch], tf.Tensor]:
+    """A function that trains on one distributed global batch.
+
+    Args:
+        model: Compiled, with its optimizer built.
+        strategy: Whose replicas share the batch.
+        prepare: What each replica does to its share first, for example augmentation.
+        jit_compile: Compiles the step with XLA.
+
+    Returns:
+        Batch → float32 [3]: the sums over the batch of the examples' weighted losses, of
+        the weights of those classified correctly, and of all weights.
+    """
+    replicas = strategy.num_replicas_in_sync
+
+    def on_replica(batch: Batch) -> tf.Tensor:
+        batch = prepare(batch) if prepare is not None else batch
+        labels, weights = batch["label"], batch["weight"]
+        variables = model.trainable_variables
+        with tf.GradientTape() as tape:
+            logits = model(model_input(batch["inputs"]), training=True)
+            # Per example, because Keras divides a mean by the number of replicas on its own.
+            loss = tf.reduce_sum(weights * model.loss.call(labels, logits))
+            penalties = tf.add_n(
+                [tf.constant(0.0), *(tf.cast(x, tf.float32) for x in model.losses)]
+            )
+            # The optimizer adds up the replicas' gradients: each brings its share.
+            mean = (loss / tf.cast(tf.shape(weights)[0], tf.float32) + penalties) / replicas
+            scaled = model.optimizer.scale_loss(mean)
+        gradients = tape.gradient(scaled, variables)
+        model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        correct = tf.cast(tf.equal(tf.argmax(logits, -1), _class_ids(labels)), tf.float32)
+        return tf.stack([loss, tf.reduce_sum(weights * correct), tf.reduce_sum(weights)])
+
+    # Padded sequences change their length from batch to batch.
+    @tf.function(reduce_retracing=True, jit_compile=jit_compile or None)
+    def step(batch: Batch) -> tf.Tensor:
+        sums = strategy.run(on_replica, args=(batch,))
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None)
+
+    return step
+
+
+def _class_ids(labels: tf.Tensor) -> tf.Tensor:
+    """Of mixed labels, the class with the largest share."""
+    return tf.argmax(labels, -1) if labels.shape.rank == 2 else tf.cast(labels, tf.int64)
