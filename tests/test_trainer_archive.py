@@ -114,7 +114,9 @@ def test_a_card_of_a_newer_trainer_is_refused(
 
 
 def test_a_layer_that_cannot_be_found_is_told_in_a_sentence(tmp_path: pathlib.Path) -> None:
-    class Odd(keras.layers.Layer):
+    layers: Any = keras.layers
+
+    class Odd(layers.Layer):
         def call(self, x: Any) -> Any:
             return x * 2
 

@@ -193,6 +193,7 @@ for found, one in ((shares["inputs"]["image"], expected["inputs"]["image"]),
 """
 
 
+@pytest.mark.slow
 def test_two_replicas_see_what_one_would() -> None:
     """In a process of its own: there can be only one strategy in each."""
     pytest.importorskip("tensorflow")

@@ -73,6 +73,14 @@ def test_any_slice_of_a_batch_draws_the_same(chosen: list[int], seed: int, data:
         np.testing.assert_array_equal(values, np.concatenate([first[name], second[name]]))
 
 
+def test_a_value_does_not_depend_on_its_place_in_the_batch() -> None:
+    """To the last bit, which a sine would not keep: its vectorised loop has a remainder."""
+    whole = _draw("strong", 6, _positions(0, 600))
+    parts = [_draw("strong", 6, _positions(first, 3)) for first in range(0, 600, 3)]
+    for name, values in whole.items():
+        np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), values)
+
+
 @pytest.mark.parametrize("level", ["light", "strong"])
 def test_eagerly_and_inside_of_tf_data_the_draws_are_the_same(level: str) -> None:
     eager = _draw(level, 3, _positions(100, 12))

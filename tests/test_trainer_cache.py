@@ -157,6 +157,6 @@ def test_a_folder_that_cannot_be_filled_is_refused_in_a_sentence(
     with pytest.raises(UserError, match="no folder"):
         cache.on_disk(selected, Reading(threads=1, cache="disk"))
     usage = type("Usage", (), {"free": 10})
-    monkeypatch.setattr(cache.shutil, "disk_usage", lambda folder: usage)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
     with pytest.raises(UserError, match=r"are needed, 0.00 GB are free.* --cache none"):
         cache.on_disk(selected, _on_disk(tmp_path / "cache"))

@@ -99,16 +99,6 @@ def test_large_class_ids_are_not_rounded() -> None:
     logits = np.zeros((2, 20_002), np.float32)
     logits[[0, 1], ids] = 50
     assert float(losses.make_loss(0.0, 20_002)(ids, logits)) < 1e-3
-    assert losses.top_1(tf.constant(ids), tf.constant(logits)).numpy().tolist() == [1, 1]
-
-
-def test_accuracy_is_weighted_for_both_kinds_of_labels() -> None:
-    logits = tf.constant([[2.0, 1.0], [0.0, 1.0], [5.0, 1.0]])
-    for labels in (tf.constant([0, 0, 1]), tf.constant([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]])):
-        (accuracy,) = losses.make_metrics()
-        accuracy.update_state(labels, logits, sample_weight=[3.0, 1.0, 2.0])
-        assert accuracy.name == "accuracy"
-        assert float(accuracy.result()) == pytest.approx(0.5)
 
 
 def _one_matrix(config: OptimizerConfig, gradients: list[Any]) -> tuple[Any, Any]:
@@ -213,6 +203,19 @@ def test_norms_of_any_shape_are_exempt_from_decay() -> None:
     chosen.build(network.trainable_variables)
     decayed = [v.path for v in network.trainable_variables if chosen._use_weight_decay(v)]
     assert [path.rpartition("/")[2] for path in decayed] == ["kernel", "kernel"]
+
+
+def test_a_compiled_model_has_all_that_was_asked_for() -> None:
+    config = OptimizerConfig(
+        optimizer="sgd", weight_decay=0.1, label_smoothing=0.2, learning_rate=0.5, ema=0.9
+    )
+    network = replica_run.start(tf.distribute.get_strategy(), config)
+    chosen = network.optimizer
+    decayed = [v.path for v in network.trainable_variables if chosen._use_weight_decay(v)]
+    assert len(decayed) == 4 and all(path.endswith("kernel") for path in decayed)
+    assert (network.loss.num_classes, network.loss.label_smoothing) == (3, 0.2)
+    assert float(chosen.learning_rate) == 0.5 and chosen.ema_momentum == 0.9
+    assert network.jit_compile is False
 
 
 def test_muon_leaves_the_last_layer_and_convolutions_to_adamw() -> None:

@@ -136,14 +136,15 @@ def test_pixels_and_probabilities_are_those_of_training(
     records = keyed_records(built, inputs)
     trained = np.stack([records[row["key"]]["image"] for row in built.rows]).astype(int)
     files = tf.constant([pathlib.Path(row["image"]).read_bytes() for row in built.rows])
-    served = picture_reader(built.dataset.image, size)(files).numpy()
+    served = tf.function(picture_reader(built.dataset.image, size), autograph=False)(files).numpy()
     by_hand = np.stack([naive(row, size) for row in built.rows])
     expected = tf.nn.softmax(model(trained.astype(np.uint8))).numpy()
     answers = {
         "served": (served, ask(serve, built.rows, columns=False)),
         "by hand": (by_hand, tf.nn.softmax(model(by_hand)).numpy()),
     }
-    turned = np.array([int(orientation(file)) > 1 for file in files])
+    turned = tf.function(lambda: tf.map_fn(orientation, files, fn_output_signature=tf.int32))()
+    turned = turned.numpy() > 1
     measured = {}
     for name, (pixels, probabilities) in answers.items():
         off = np.abs(pixels.astype(int) - trained)

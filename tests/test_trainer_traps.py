@@ -107,6 +107,11 @@ def test_what_is_refused_does_fail(found: dict[str, Any]) -> None:
     """Where one of these no longer fails, TensorFlow or Keras has mended it: lift the refusal."""
     assert "merge_call" in found["trap:accumulate_steps"]
     assert "InvalidArgumentError" in found["trap:jit_compile"]
+    import tensorflow as tf
+
+    for name in ("accumulate_steps", "jit_compile"):
+        alone = replica_run.check(tf.distribute.get_strategy(), f"trap:{name}")
+        assert np.isfinite(alone).all(), name
 
 
 @pytest.mark.slow

@@ -8,12 +8,14 @@ import sys
 import numpy as np
 import pytest
 
+from trainer.config import OptimizerConfig
 from trainer.dataset import FeatureSpec, ImageSpec, ModelInputs
 from trainer.errors import UserError
 
-pytest.importorskip("tensorflow")
+tf = pytest.importorskip("tensorflow")
+keras = pytest.importorskip("keras")
 
-from trainer import model, user_model
+from trainer import model, randomness, user_model  # noqa: E402
 
 RGB = ImageSpec((8, 8), False, 3, (0.5, 0.4, 0.3), (0.25, 0.2, 0.1))
 PICTURE = ModelInputs((8, 8), RGB)
@@ -36,10 +38,32 @@ def test_a_model_of_several_inputs_is_called_by_their_names() -> None:
     assert network(given).shape == (2, 3)
 
 
-def test_all_batch_normalisation_is_synchronised() -> None:
+def test_normalisation_is_synchronised_and_dropout_is_not(tmp_path: pathlib.Path) -> None:
     network = model.build_model("tests.tiny_models:dense", PICTURE, 3)
     (norm,) = [layer for layer in network.layers if hasattr(layer, "moving_variance")]
     assert norm.synchronized
+    (dropout,) = [layer for layer in network.layers if hasattr(layer, "seed_generator")]
+    assert isinstance(dropout.seed_generator, randomness.ReplicaSeeds)
+    network.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras", compile=False)
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8)
+    np.testing.assert_array_equal(again(pixels), network(pixels))
+
+
+def test_ragged_sequences_reach_the_model_and_train_it() -> None:
+    tokens = FeatureSpec("int64", None)
+    inputs = ModelInputs((8, 8), RGB, {"tokens": tokens}, "ragged")
+    network = model.build_model("tests.tiny_models:ragged_mean", inputs, 3)
+    model.compile_model(network, OptimizerConfig(), 2, 5)
+    given = {
+        "image": tf.zeros((2, 8, 8, 3), tf.uint8),
+        "tokens": tf.ragged.constant([[1, 2, 3], [4]], dtype=tf.int64),
+    }
+    before = network(given).numpy()
+    shorter = given | {"tokens": tf.ragged.constant([[1, 2, 3], [4, 4]], dtype=tf.int64)}
+    np.testing.assert_allclose(network(shorter), before, atol=1e-6)
+    tf.function(network.train_step)((given, tf.constant([0, 1]), tf.ones(2)))
+    assert np.abs(network(given).numpy() - before).max() > 1e-4
 
 
 @pytest.mark.parametrize(

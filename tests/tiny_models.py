@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
+import tensorflow as tf
 from keras import layers
 
 NOT_A_FUNCTION = 3
@@ -43,6 +44,23 @@ def whole_model(inputs: Mapping[str, Any], num_classes: int) -> keras.Model:
     """A functional model of the same inputs."""
     branches = [layers.Flatten()(tensor) for tensor in inputs.values()]
     return keras.Model(dict(inputs), layers.Dense(num_classes)(layers.Concatenate()(branches)))
+
+
+class RaggedMean(layers.Layer):
+    """[batch, (length), n] → [batch, n]."""
+
+    def call(self, x: Any) -> Any:
+        return tf.reduce_mean(x, axis=1)
+
+    def compute_output_shape(self, shape: Any) -> Any:
+        return shape[0], shape[2]
+
+
+def ragged_mean(inputs: Mapping[str, Any], num_classes: int) -> Any:
+    """Of sequences that are not padded."""
+    tokens = RaggedMean()(layers.Embedding(10, 4)(inputs["tokens"]))
+    x = layers.Concatenate()([layers.Flatten()(inputs["image"]), tokens])
+    return layers.Dense(num_classes)(x)
 
 
 def probabilities(inputs: Mapping[str, Any], num_classes: int) -> Any:

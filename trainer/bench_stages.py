@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ import tensorflow as tf
 
 from trainer import data, records
 from trainer.augment import Augmentation
+from trainer.bench_table import Speed
 from trainer.dataset import ModelInputs, Reading, Selected
 from trainer.decode import Pictures, batch_pictures
 from trainer.features import batch_parser
@@ -29,29 +29,6 @@ SETTLE_SEC = 0.2
 # Encoded pictures that are kept in memory to measure the limit of decoding.
 LIMIT_BYTES = 64 * 1024 * 1024
 LIMIT_RECORDS = 4096
-
-
-@dataclasses.dataclass(frozen=True)
-class Speed:
-    """How fast a pipeline is.
-
-    Attributes:
-        images_per_sec: By the clock.
-        cpu_usec: CPU time of all threads per image, in microseconds.
-    """
-
-    images_per_sec: float
-    cpu_usec: float
-
-    @property
-    def usec(self) -> float:
-        """Microseconds per image by the clock."""
-        return 1e6 / self.images_per_sec
-
-    @property
-    def busy_cores(self) -> float:
-        """Cores that are at work, on average."""
-        return self.cpu_usec * self.images_per_sec / 1e6
 
 
 def stage_streams(

@@ -109,7 +109,14 @@ def fill_empty(
     import tensorflow as tf
 
     present = tf.strings.length(serialized) > 0
-    return tf.where(present, serialized, _empty_example(features, values)), present
+    empty = _empty_example(features, values)
+    # Asked first: to choose one by one means to copy them all.
+    filled = tf.cond(
+        tf.reduce_all(present),
+        lambda: serialized,
+        lambda: tf.where(present, serialized, empty),
+    )
+    return filled, present
 
 
 def checked_labels(dataset: DataSet, raw: Any, present: Any) -> Any:

@@ -16,6 +16,7 @@ from trainer.checkpoint import Checkpoints, RunState, values_of
 from trainer.epochs import end_of_epoch, epoch_of_step
 from trainer.errors import UserError
 from trainer.metrics_log import epoch_record, finite, line, write_metrics
+from trainer.model import state_variables
 from trainer.progress import ProgressBar, StepClock
 from trainer.steps import Batch
 from trainer.stopping import StopRequest
@@ -208,7 +209,7 @@ class Loop:
         self._settle()
         state = self._state
         state.train_sec, state.wait_sec = self._clock.train_sec, self._clock.wait_sec
-        arrays = values_of([*self._model.variables, *self._model.optimizer.variables])
+        arrays = values_of(state_variables(self._model))
         if not all(np.isfinite(a).all() for a in arrays if np.issubdtype(a.dtype, np.floating)):
             raise self._diverged("a weight is no finite number any more")
         self._checkpoints.save(state, arrays)

@@ -46,19 +46,6 @@ class CrossEntropy(keras.losses.Loss):
         }
 
 
-@keras.saving.register_keras_serializable("imageshards")
-def top_1(y_true: Any, y_pred: Any) -> Any:
-    """1 where the largest logit is the class or, for mixed labels, the larger share: [b]."""
-    if len(y_true.shape) > 1:
-        y_true = ops.argmax(y_true, axis=-1)
-    return ops.cast(ops.cast(y_true, "int32") == ops.argmax(y_pred, axis=-1), "float32")
-
-
 def make_loss(label_smoothing: float, num_classes: int) -> CrossEntropy:
     """The training loss; takes class ids int [b] or shares float [b, num_classes]."""
     return CrossEntropy(num_classes, label_smoothing)
-
-
-def make_metrics() -> list[keras.metrics.Metric]:
-    """`accuracy`, weighted by each example's weight, for both kinds of labels."""
-    return [keras.metrics.MeanMetricWrapper(top_1, name="accuracy")]

@@ -10,14 +10,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from trainer import user_model
 from trainer.config import OptimizerConfig
 from trainer.dataset import ImageSpec, ModelInputs, input_name
 from trainer.errors import UserError
 from trainer.initial_weights import load_weights
-from trainer.losses import make_loss, make_metrics
+from trainer.losses import make_loss
 from trainer.optimizer import exclude, make_optimizer
 from trainer.randomness import separate_replicas
 
@@ -110,7 +109,7 @@ def build_model(
 def compile_model(
     model: keras.Model, config: OptimizerConfig, batch_size: int, total_steps: int
 ) -> None:
-    """Gives `model` an optimizer, a loss for both kinds of labels, and `accuracy`.
+    """Gives `model` an optimizer, and a loss for both kinds of labels.
 
     Everything that has variables is built, so that a checkpoint can be put back right
     away. Call it inside the strategy's scope.
@@ -130,11 +129,9 @@ def compile_model(
     model.compile(
         optimizer=optimizer,
         loss=make_loss(config.label_smoothing, num_classes),
-        weighted_metrics=make_metrics(),
         jit_compile=config.jit_compile,
     )
     optimizer.build(model.trainable_variables)
-    _build_metrics(model, num_classes)
 
 
 def state_variables(model: keras.Model) -> list[Any]:
@@ -147,15 +144,6 @@ def state_variables(model: keras.Model) -> list[Any]:
     """
     variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
     return list({id(variable): variable for variable in variables}.values())
-
-
-def has_dropout(model: keras.Model) -> bool:
-    """Whether `model`, or a model inside it, has a dropout layer that drops anything."""
-    return any(
-        getattr(layer, "rate", 0) > 0
-        for layer in model._flatten_layers(include_self=False)
-        if isinstance(layer, keras.layers.Dropout)
-    )
 
 
 @contextmanager
@@ -257,17 +245,6 @@ def _head(model: keras.Model) -> str | None:
     """A pattern for the path of the last matrix, which makes the logits."""
     matrices = [v.path for v in model.trainable_variables if len(v.shape) == 2]
     return f"^{re.escape(matrices[-1])}$" if matrices else None
-
-
-def _build_metrics(model: keras.Model, num_classes: int) -> None:
-    """Keras joins metrics to their outputs at the first batch; here it is one of nothing."""
-
-    def see_nothing() -> None:
-        labels, weights = tf.zeros([1], tf.int64), tf.zeros([1])
-        model.compute_metrics(None, labels, tf.zeros([1, num_classes]), sample_weight=weights)
-
-    tf.distribute.get_strategy().run(see_nothing)
-    model.reset_metrics()
 
 
 def _bare(name: str) -> str:

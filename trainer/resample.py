@@ -84,46 +84,59 @@ def _resampled(picture: Any, size: tuple[Any, Any], box: tuple[Any, ...], name: 
     height, width = tf.unstack(tf.shape(picture)[:2])
     (first_x, last_x), across = _weights(width, size[1], box[0], box[2], name)
     (first_y, last_y), down = _weights(height, size[0], box[1], box[3], name)
-    # Channels first, so that each direction is one multiplication of matrices. In 64 bits the
-    # sums are exact, whatever their order.
-    planes = tf.transpose(picture[first_y:last_y, first_x:last_x], (2, 0, 1))
-    planes = tf.cast(tf.reshape(planes, (-1, last_x - first_x)), tf.float64)
-    rows = _eight_bits(tf.matmul(planes, across, transpose_b=True))
-    rows = tf.reshape(rows, (channels, last_y - first_y, size[1]))
-    planes = _eight_bits(tf.matmul(down, rows))
-    return tf.cast(tf.transpose(planes, (1, 2, 0)), tf.uint8)
+    part = picture[first_y:last_y, first_x:last_x]
+    columns = tf.reshape(tf.transpose(part, (1, 0, 2)), (last_x - first_x, -1))
+    columns = _eight_bits(_multiplied(across, columns))
+    columns = tf.reshape(columns, (size[1], last_y - first_y, channels))
+    rows = tf.reshape(tf.transpose(columns, (1, 0, 2)), (last_y - first_y, -1))
+    return tf.reshape(_eight_bits(_multiplied(down, rows)), (*size, channels))
+
+
+def _multiplied(weights: Any, pixels: Any) -> Any:
+    """float64 sparse [out, in] times uint8 [in, n]; in 64 bits the sums are exact."""
+    return tf.sparse.sparse_dense_matmul(weights, tf.cast(pixels, tf.float64))
 
 
 def _weights(num_in: Any, num_out: Any, low: Any, high: Any, name: str) -> tuple[Any, Any]:
     """What each source pixel adds to each result.
 
     Returns:
-        (first, last) of the pixels that add anything, and float64 [num_out, last - first],
-        whose rows sum to 1.
+        (first, last) of the pixels that add anything, and a float64 SparseTensor
+        [num_out, last - first], whose rows sum to 1.
     """
     # Pillow takes the box as 32-bit floats, and the weights as multiples of 2^-22.
     low, high = tf.cast(low, tf.float32), tf.cast(high, tf.float32)
     scale = tf.cast(high - low, tf.float64) / tf.cast(num_out, tf.float64)
-    low, high = tf.cast(low, tf.float64), tf.cast(high, tf.float64)
-    function, support = _FILTERS.get(name, (None, 1.0))
-    reach = support * tf.maximum(scale, 1)
-    first = tf.maximum(tf.cast(low - reach, tf.int32), 0)
-    last = tf.minimum(tf.cast(high + reach, tf.int32) + 1, num_in)
-    pixel = tf.cast(tf.range(first, last), tf.float64)[None, :]
-    centre = low + (tf.range(tf.cast(num_out, tf.float64), dtype=tf.float64)[:, None] + 0.5) * scale
-    if function is None:
+    low = tf.cast(low, tf.float64)
+    if name == "nearest":
         # Pillow adds step to step, and where a centre falls between two pixels that tells.
         steps = tf.concat([[low + scale * 0.5], tf.fill([num_out - 1], scale)], 0)
-        nearest = tf.floor(tf.cumsum(steps))[:, None]
-        return (first, last), tf.cast(tf.equal(pixel, nearest), tf.float64)
-    left, right = tf.maximum(centre - reach + 0.5, 0), centre + reach + 0.5
+        pixel = tf.minimum(tf.cast(tf.cumsum(steps), tf.int64), tf.cast(num_in, tf.int64) - 1)
+        return _sparse(pixel[:, None], tf.ones_like(steps)[:, None])
+    function, support = _FILTERS[name]
+    reach = support * tf.maximum(scale, 1)
+    centre = low + (tf.range(tf.cast(num_out, tf.float64), dtype=tf.float64) + 0.5) * scale
+    centre = centre[:, None]
+    left = tf.floor(tf.maximum(centre - reach + 0.5, 0))
+    right = tf.floor(tf.minimum(centre + reach + 0.5, tf.cast(num_in, tf.float64)))
+    pixel = left + tf.range(tf.reduce_max(right - left), dtype=tf.float64)
     weights = function((pixel - centre + 0.5) / tf.maximum(scale, 1))
-    counts = (pixel >= tf.floor(left)) & (pixel < tf.floor(right))
-    weights = tf.where(counts, weights, tf.zeros_like(weights))
+    weights = tf.where(pixel < right, weights, tf.zeros_like(weights))
     weights /= tf.reduce_sum(weights, 1, keepdims=True)
-    return (first, last), tf.round(weights * _ONE) / _ONE
+    return _sparse(tf.minimum(pixel, right - 1), tf.round(weights * _ONE) / _ONE)
+
+
+def _sparse(pixel: Any, weights: Any) -> tuple[Any, Any]:
+    """Weights [out, n] of the pixels [out, n] → what `_weights` returns."""
+    pixel = tf.cast(pixel, tf.int64)
+    first, last = tf.reduce_min(pixel), tf.reduce_max(pixel) + 1
+    num_out = tf.shape(weights, tf.int64)[0]
+    row = tf.broadcast_to(tf.range(num_out)[:, None], tf.shape(weights))
+    indices = tf.reshape(tf.stack([row, pixel - first], -1), (-1, 2))
+    matrix = tf.SparseTensor(indices, tf.reshape(weights, (-1,)), (num_out, last - first))
+    return (tf.cast(first, tf.int32), tf.cast(last, tf.int32)), matrix
 
 
 def _eight_bits(values: Any) -> Any:
     # Halves up, as Pillow has it; tf.round would take them to the even neighbour.
-    return tf.clip_by_value(tf.floor(values + 0.5), 0, 255)
+    return tf.cast(tf.clip_by_value(tf.floor(values + 0.5), 0, 255), tf.uint8)

@@ -100,7 +100,7 @@ class _Run:
         self.state, arrays = self._open_state()
         self.model = self._build(name)
         if arrays is not None:
-            restore(self._variables(), arrays)
+            restore(model.state_variables(self.model), arrays)
         self.augmentation = augment.make(
             config.augment,
             self.place,
@@ -175,11 +175,13 @@ class _Run:
         best = self.state.best_step
         if best is None or best == self.state.step:
             return
-        last = [variable.numpy() for variable in self._variables()]
-        restore(self._variables(), self.checkpoints.load(self.checkpoints.path(best))[1])
+        last = [variable.numpy() for variable in model.state_variables(self.model)]
+        restore(
+            model.state_variables(self.model), self.checkpoints.load(self.checkpoints.path(best))[1]
+        )
         with averaged_weights(self.model):
             archive.save_model(self.model, os.path.join(output, BEST_MODEL_FILE), self._card(best))
-        restore(self._variables(), last)
+        restore(model.state_variables(self.model), last)
 
     def report(self) -> None:
         """Writes report/ and prints where everything is, and who waited for whom."""
@@ -232,9 +234,6 @@ class _Run:
                 built, self.config.optimizer, self.config.batch_size, self.schedule.total
             )
         return built
-
-    def _variables(self) -> list[Any]:
-        return [*self.model.variables, *self.model.optimizer.variables]
 
     def _evaluator(self) -> Evaluator | None:
         if self.inputs.validation is None:
