@@ -19,9 +19,8 @@ import psutil
 from benchmarks import reader_kinds, reader_limits
 from benchmarks.reader_kinds import Job, Read
 
-# Read untimed, at first and whenever it is this one's turn again: what was read in advance
-# meanwhile does not count.
 WARM_UP_SECONDS = 3.0
+# Read untimed whenever it is this one's turn again: takes away what was read in advance.
 SETTLE_SECONDS = 0.7
 
 KINDS: dict[str, Callable[[Job], Read]] = {
@@ -38,9 +37,9 @@ KINDS: dict[str, Callable[[Job], Read]] = {
 }
 
 
-def window(read: Read, seconds: float) -> dict[str, float]:
+def window(read: Read, seconds: float, settle_seconds: float) -> dict[str, float]:
     """One measurement: images, seconds and CPU seconds."""
-    read(SETTLE_SECONDS)
+    read(settle_seconds)
     cpu, begun = _cpu_seconds(), time.perf_counter()
     images = read(seconds)
     passed = time.perf_counter() - begun
@@ -53,12 +52,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--data", required=True)
     parser.add_argument("--raw", default="")
+    parser.add_argument("--warm_up", type=float, default=WARM_UP_SECONDS)
+    parser.add_argument("--settle", type=float, default=SETTLE_SECONDS)
     args = parser.parse_args(argv)
     read = KINDS[args.kind](Job(args.data, args.raw))
-    read(WARM_UP_SECONDS)
+    read(args.warm_up)
     print("ready", flush=True)
     for line in sys.stdin:
-        print(json.dumps(window(read, float(line))), flush=True)
+        print(json.dumps(window(read, float(line), args.settle)), flush=True)
     return 0
 
 

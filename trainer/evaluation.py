@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from trainer import data, records
 from trainer.dataset import ModelInputs, Reading, Selected
+from trainer.fetch import next_batch
 from trainer.fitting import class_ids
 from trainer.mending import Mender
 from trainer.steps import Batch, model_input
@@ -124,7 +125,7 @@ class Evaluator:
         number = 0
         while True:
             try:
-                batch = next(iterator, None)
+                batch = next_batch(iterator)
             except tf.errors.OpError as e:
                 raise _Broken(e, number) from e
             if batch is None:

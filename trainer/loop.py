@@ -15,6 +15,7 @@ import tensorflow as tf
 from trainer.checkpoint import Checkpoints, RunState, values_of
 from trainer.epochs import end_of_epoch, epoch_of_step
 from trainer.errors import UserError
+from trainer.fetch import next_batch
 from trainer.metrics_log import epoch_record, finite, line, write_metrics
 from trainer.model import state_variables
 from trainer.progress import ProgressBar, StepClock
@@ -181,7 +182,7 @@ class Loop:
             try:
                 if self._iterator is None:
                     self._iterator = self._stream.iterator(self._state.step)
-                batch = next(self._iterator)
+                batch = next_batch(self._iterator)
             except tf.errors.OpError as e:
                 self._settle()
                 self._iterator = None

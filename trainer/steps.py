@@ -37,27 +37,32 @@ def make_train_step(
     """
     replicas = strategy.num_replicas_in_sync
 
-    def on_replica(batch: Batch) -> tf.Tensor:
-        batch = prepare(batch) if prepare is not None else batch
-        labels, weights = batch["label"], batch["weight"]
+    # XLA knows no projective transform: what `prepare` does stays outside of what it compiles.
+    @tf.function(reduce_retracing=True, jit_compile=jit_compile or None)
+    def learn(inputs: Any, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
         variables = model.trainable_variables
         with tf.GradientTape() as tape:
-            logits = model(model_input(batch["inputs"]), training=True)
+            logits = model(inputs, training=True)
             # Per example, because Keras divides a mean by the number of replicas on its own.
             loss = tf.reduce_sum(weights * model.loss.call(labels, logits))
-            penalties = tf.add_n(
-                [tf.constant(0.0), *(tf.cast(x, tf.float32) for x in model.losses)]
-            )
+            penalties = [tf.cast(penalty, tf.float32) for penalty in model.losses]
             # The optimizer adds up the replicas' gradients: each brings its share.
-            mean = (loss / tf.cast(tf.shape(weights)[0], tf.float32) + penalties) / replicas
-            scaled = model.optimizer.scale_loss(mean)
+            mean = loss / tf.cast(tf.shape(weights)[0], tf.float32)
+            scaled = model.optimizer.scale_loss(tf.add_n([mean, *penalties]) / replicas)
         gradients = tape.gradient(scaled, variables)
         model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
         correct = tf.cast(tf.equal(tf.argmax(logits, -1), _class_ids(labels)), tf.float32)
         return tf.stack([loss, tf.reduce_sum(weights * correct), tf.reduce_sum(weights)])
 
+    # Where nothing is compiled, one graph less is one graph less to trace.
+    compute = learn if jit_compile else learn.python_function
+
+    def on_replica(batch: Batch) -> tf.Tensor:
+        batch = prepare(batch) if prepare is not None else batch
+        return compute(model_input(batch["inputs"]), batch["label"], batch["weight"])
+
     # Padded sequences change their length from batch to batch.
-    @tf.function(reduce_retracing=True, jit_compile=jit_compile or None)
+    @tf.function(reduce_retracing=True)
     def step(batch: Batch) -> tf.Tensor:
         sums = strategy.run(on_replica, args=(batch,))
         return strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None)

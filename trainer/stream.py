@@ -11,6 +11,7 @@ from trainer import data, records
 from trainer.augment import Augmentation
 from trainer.config import TrainConfig
 from trainer.dataset import ModelInputs, Selected
+from trainer.fetch import next_batch
 from trainer.inputs import Inputs
 from trainer.mending import Mender
 from trainer.steps import Batch
@@ -67,6 +68,21 @@ class TrainingStream:
         """The same, each batch divided over the replicas."""
         batches = self._strategy.experimental_distribute_dataset(self.batches(step))
         return iter(batches)
+
+    def first(self, step: int) -> Batch:
+        """The batch of `step`, undivided, as the model gets it: augmented wherever that is done.
+
+        Raises:
+            UserError: A record is broken, and must not be left out.
+        """
+        while True:
+            try:
+                batch = next_batch(iter(self.batches(step)))
+                break
+            except tf.errors.OpError as e:
+                self.mend(e, step)
+        device = self._augmentation.device
+        return device(batch) if device is not None else batch
 
     def mend(self, error: tf.errors.OpError, step: int) -> None:
         """Leaves out what made the batch of `step` fail.

@@ -133,11 +133,8 @@ class _Run:
     def show(self) -> None:
         """`--dry_run`: one batch as the model would get it."""
         config, inputs = self.config, self.inputs
-        batch = next(iter(self.stream.batches(0)))
-        if self.augmentation.device is not None:
-            batch = self.augmentation.device(batch)
         dry_run.describe(
-            batch,
+            self.stream.first(0),
             inputs.training,
             self.model,
             inputs.model,
@@ -260,10 +257,8 @@ class _Run:
         if not self.config.tensorboard:
             return ()
         writer = tensorboard.Writer(os.path.join(self.config.output, "tensorboard"))
-        batch = next(iter(self.stream.batches(self.state.step)))
-        if self.augmentation.device is not None:
-            batch = self.augmentation.device(batch)
-        writer.images(self.state.step, "augmented", batch["inputs"]["image"])
+        pictures = self.stream.first(self.state.step)["inputs"]["image"]
+        writer.images(self.state.step, "augmented", pictures)
 
         def observe(record: dict[str, Any]) -> None:
             numbers = {k: v for k, v in record.items() if v is not None and k != "step"}

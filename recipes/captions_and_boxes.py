@@ -1,0 +1,151 @@
+"""A manifest with captions and boxes for the drawn pictures, and a look at the records.
+
+    python -m recipes.captions_and_boxes manifest PICTURES list.jsonl
+    python -m recipes.captions_and_boxes show SHARDS
+    python -m recipes.captions_and_boxes check SHARDS
+
+PICTURES is what scripts/make_demo_images.py drew: one strongly coloured shape in each, which
+is therefore easily found. `show` prints the features of the first record; `check` finds the
+shapes again, in the pictures of the records, and compares their boxes with the records' own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import pathlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from PIL import Image
+
+from trainer import tfrecord
+from trainer.example import read_example
+
+# xmin, xmax, ymin, ymax: 0..1, of the width and of the height.
+Box = tuple[float, float, float, float]
+SIDES = ("xmin", "xmax", "ymin", "ymax")
+BBOX = "image/object/bbox/"
+
+# Saturation of 0..255: the shapes have about 200, the background has 40.
+SATURATED = 115
+
+
+def find_box(picture: Image.Image) -> Box | None:
+    """The box around what is strongly coloured; None where nothing is, as in a grey picture."""
+    saturation = picture.convert("RGB").convert("HSV").getchannel("S")
+    found = saturation.point(lambda value: 255 * (value >= SATURATED)).getbbox()
+    if found is None:
+        return None
+    left, upper, right, lower = found
+    width, height = picture.size
+    return left / width, right / width, upper / height, lower / height
+
+
+def overlap(a: Box, b: Box) -> float:
+    """Intersection over union, 0..1."""
+
+    def area(box: Box) -> float:
+        return max(0.0, box[1] - box[0]) * max(0.0, box[3] - box[2])
+
+    both = (max(a[0], b[0]), min(a[1], b[1]), max(a[2], b[2]), min(a[3], b[3]))
+    return area(both) / (area(a) + area(b) - area(both) or 1.0)
+
+
+def row(path: pathlib.Path) -> dict[str, Any]:
+    """The manifest's row of one picture: a list for every side, empty where there is no box."""
+    label = path.parent.name
+    try:
+        with Image.open(path) as picture:
+            # As stored: the builder turns pictures upright, and their boxes with them.
+            box = find_box(picture)
+    except OSError:
+        box = None
+    share = 0 if box is None else round(100 * (box[1] - box[0]) * (box[3] - box[2]))
+    boxes = {BBOX + s: [] if box is None else [v] for s, v in _sides(box)}
+    return {
+        "image": str(path.resolve()),
+        "label": label,
+        "caption": f"a {label} in a box of {share} % of the picture"
+        if box
+        else "nothing in colour",
+        "image/object/class/text": [] if box is None else [label],
+        **boxes,
+    }
+
+
+def _sides(box: Box | None) -> Iterator[tuple[str, float]]:
+    return zip(SIDES, box or (0.0,) * 4, strict=True)
+
+
+def write_manifest(pictures: pathlib.Path, output: pathlib.Path) -> None:
+    """One row per picture of the folders below `pictures`."""
+    paths = sorted(p for p in pictures.glob("*/*") if p.suffix.lower() == ".jpg")
+    if not paths:
+        sys.exit(f"error: no folders with .jpg files in {str(pictures)!r}; expected one per class.")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    rows = [row(path) for path in paths if not path.name.startswith(".")]
+    output.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    boxes = sum(bool(row[BBOX + "xmin"]) for row in rows)
+    print(f"{len(rows)} rows, {boxes} with a box, in {output}")
+
+
+def records(shards: pathlib.Path) -> Iterator[Mapping[str, Sequence[Any]]]:
+    """The features of every record, by name: lists of int, float or bytes."""
+    for path in sorted(shards.glob("*.tfrecord")):
+        for frame in tfrecord.scan(str(path)):
+            features = read_example(frame.payload)
+            yield {name: features[name].values for name in sorted(features)}
+
+
+def show(shards: pathlib.Path) -> None:
+    """Prints the features of the first record, one per line."""
+    for name, values in next(records(shards)).items():
+        shown = [
+            value
+            if not isinstance(value, bytes)
+            else f"{len(value)} bytes"
+            if len(value) > 100
+            else value.decode()
+            for value in values
+        ]
+        print(f"{name:<26}{shown}")
+
+
+def check(shards: pathlib.Path) -> None:
+    """Prints how well the records' boxes fit what their pictures show."""
+    fits, cut = [], 0
+    for record in records(shards):
+        found = find_box(Image.open(io.BytesIO(record["image/encoded"][0])))
+        for xmin, xmax, ymin, ymax in zip(*(record[BBOX + side] for side in SIDES), strict=True):
+            # The rest of a shape may be smaller than the rest of the box around all of it.
+            if min(xmin, ymin) <= 0 or max(xmax, ymax) >= 1:
+                cut += 1
+            elif found:
+                fits.append(overlap(found, (xmin, xmax, ymin, ymax)))
+    mean, least = sum(fits) / max(1, len(fits)), min(fits, default=0.0)
+    print(f"{cut} boxes reach the edge of the crop; overlap of the other {len(fits)} with ", end="")
+    print(f"their shapes: mean {mean:.3f}, least {least:.3f}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Does what is asked for; returns the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    manifest = commands.add_parser("manifest", help="writes the manifest of drawn pictures")
+    manifest.add_argument("pictures", type=pathlib.Path)
+    manifest.add_argument("output", type=pathlib.Path)
+    for name, what in (("show", "prints a record"), ("check", "compares boxes and shapes")):
+        commands.add_parser(name, help=what).add_argument("shards", type=pathlib.Path)
+    args = parser.parse_args(argv)
+    if args.command == "manifest":
+        write_manifest(args.pictures, args.output)
+    else:
+        {"show": show, "check": check}[args.command](args.shards)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+#!/bin/sh
+# ImageNet in 1,024 + 128 shards, MobileNetV2 and ResNet-50 after NVIDIA's recipe: SGD with
+# Nesterov momentum, cosine with warm-up, label smoothing, weight decay without norms, bfloat16.
+#
+# Shows:     the whole command for ILSVRC 2012 on 8 GPUs (the defaults below; IMAGES holds
+#            train/<synset>/*.JPEG and val/<synset>/*.JPEG), and how to shrink it
+# Command:   IMAGES=imagenet_sample TRAIN_SHARDS=8 VAL_SHARDS=2 SIZE=64 RECORD_SIZE=72 BATCH=16 \
+#                REPLICAS=1 STEPS=6 WARMUP_STEPS=2 sh recipes/imagenet.sh
+# Hardware:  TO FILL
+# Time:      TO FILL
+# Result:    TO FILL
+set -eu
+: "${IMAGES:?names ImageNet (train/<synset>/ and val/<synset>/), or a flat folder of <synset>_name.JPEG}"
+OUTPUT=${OUTPUT:-recipe_output/imagenet}
+TRAIN_SHARDS=${TRAIN_SHARDS:-1024}
+VAL_SHARDS=${VAL_SHARDS:-128}
+RECORD_SIZE=${RECORD_SIZE:-256} # px in the records; random crops of it become SIZE
+SIZE=${SIZE:-224}
+BATCH=${BATCH:-2048} # over all GPUs: 256 on each
+REPLICAS=${REPLICAS:-8}
+EPOCHS=${EPOCHS:-90}
+STEPS=${STEPS:-}                   # in all, instead of EPOCHS
+WARMUP_STEPS=${WARMUP_STEPS:-5004} # 8 epochs of 1,281,167 / 2048 steps
+MODELS=${MODELS:-MobileNetV2 ResNet50}
+
+# The sample lies flat, with the class in the name and no split of its own.
+if [ -d "$IMAGES/train" ]; then
+    set -- --layout split_folders
+else
+    set -- --label_regex '^(n[0-9]+)_' --splits train=0.9,val=0.1
+fi
+python -m beam_pipeline --input "$IMAGES" "$@" --output "$OUTPUT/shards" \
+    --image_size "$RECORD_SIZE" --num_shards "train=$TRAIN_SHARDS,val=$VAL_SHARDS" --overwrite
+
+for model in $MODELS; do
+    # Decay is decoupled here: 2.44e-4 is NVIDIA's 3.05e-5 / (1 - momentum), which is what an L2
+    # term comes to in the long run. A small network wants less augmentation, and less decay.
+    case $model in
+        MobileNet*) set -- --augment light --weight_decay 0.0001 ;;
+        *) set -- --augment strong --weight_decay 0.000244 ;;
+    esac
+    if [ -n "$STEPS" ]; then
+        set -- "$@" --steps "$STEPS"
+    else
+        set -- "$@" --epochs "$EPOCHS"
+    fi
+    python -m trainer --data "$OUTPUT/shards" --output "$OUTPUT/$model" --model "$model" "$@" \
+        --batch_size "$BATCH" --replicas "$REPLICAS" --seed 1 --image_size "$SIZE" \
+        --optimizer sgd --momentum 0.875 --learning_rate 0.256 --scale_learning_rate \
+        --schedule cosine --warmup_steps "$WARMUP_STEPS" --label_smoothing 0.1 \
+        --precision bfloat16
+    python -m trainer.evaluate --model_path "$OUTPUT/$model" --data "$OUTPUT/shards" --split val \
+        --batch_size "$BATCH" --replicas "$REPLICAS" --json
+done

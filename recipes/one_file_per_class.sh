@@ -1,0 +1,35 @@
+#!/bin/sh
+# One file per category, counts in the manifest, training in steps: how the Keras tutorial on
+# TFRecords goes about it.
+#
+# Shows:     --shard_by class; the manifest's counts; --steps; a reader that mixes such files
+# Command:   python scripts/make_demo_images.py --output drawn
+#            IMAGES=drawn sh recipes/one_file_per_class.sh
+# Hardware:  TO FILL
+# Time:      TO FILL
+# Result:    TO FILL
+set -eu
+: "${IMAGES:?names a folder with one folder of pictures per class; scripts/make_demo_images.py draws one}"
+OUTPUT=${OUTPUT:-recipe_output/one_file_per_class}
+BATCH=${BATCH:-32}
+PASSES=${PASSES:-5}
+
+python -m beam_pipeline --input "$IMAGES" --output "$OUTPUT/shards" --image_size 96 \
+    --splits train=0.8,validation=0.2 --shard_by class --num_shards 1 --overwrite
+
+# One line per file, then the number of training records alone.
+counts='
+import json, sys
+splits = json.load(open(sys.argv[1]))["splits"]
+for shard in [shard for split in splits.values() for shard in split["shards"]]:
+    print("{file}  {num_records} records  {classes}".format(**shard), file=sys.stderr)
+print(splits["train"]["num_records"])
+'
+records=$(python -c "$counts" "$OUTPUT/shards/manifest.json")
+steps=$((PASSES * records / BATCH))
+echo "$PASSES passes over $records records in batches of $BATCH are $steps steps"
+
+# Every file holds one class, and still every batch is mixed: the reader draws from all files in
+# turn. Without --steps, --epochs 5 would come to the same number.
+python -m trainer --data "$OUTPUT/shards" --output "$OUTPUT/model" --model cnn \
+    --batch_size "$BATCH" --steps "$steps" --seed 1
