@@ -91,6 +91,10 @@ setuptools.setup(
             "imageshards-verify = beam_pipeline.verify:main",
             "imageshards-inspect = beam_pipeline.inspect:main",
             "imageshards-train = trainer.__main__:main",
+            "imageshards-evaluate = trainer.evaluate:main",
+            "imageshards-predict = trainer.predict:main",
+            "imageshards-export = trainer.export:main",
+            "imageshards-bench-input = trainer.bench_input:main",
         ]
     },
     classifiers=[

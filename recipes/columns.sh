@@ -7,6 +7,7 @@
 # Hardware:  TO FILL
 # Time:      TO FILL
 # Result:    TO FILL
+# Given again it keeps the shards that are there, and goes on with a training that was stopped.
 set -eu
 : "${IMAGES:?names a folder of JPEGs: one folder per class, or flat with names like cat.1.jpg}"
 OUTPUT=${OUTPUT:-recipe_output/columns}
@@ -15,9 +16,10 @@ EPOCHS=${EPOCHS:-6}
 python -m recipes.columns --input "$IMAGES" --output "$OUTPUT/list.jsonl"
 
 # zscore: the transform learns mean and standard deviation of each of the five numbers.
-python -m beam_pipeline --input "$OUTPUT/list.jsonl" --output "$OUTPUT/shards" --image_size 96 \
-    --columns 'meta:float[5]:zscore,tokens:int[],caption:string' \
-    --num_shards train=8,validation=2 --overwrite
+[ -f "$OUTPUT/shards/manifest.json" ] ||
+    python -m beam_pipeline --input "$OUTPUT/list.jsonl" --output "$OUTPUT/shards" --image_size 96 \
+        --columns 'meta:float[5]:zscore,tokens:int[],caption:string' \
+        --num_shards train=8,validation=2
 
 # Padded with 0 to the longest of each batch, then as RaggedTensors: another way through the
 # model, with the same figures but for rounding.

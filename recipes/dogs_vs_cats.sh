@@ -6,13 +6,15 @@
 # Hardware:  TO FILL
 # Time:      TO FILL
 # Result:    TO FILL
+# Given again it keeps the shards that are there, and goes on with a training that was stopped.
 set -eu
 : "${IMAGES:?names a flat folder of cat.N.jpg and dog.N.jpg, as Kaggle has them}"
 OUTPUT=${OUTPUT:-recipe_output/dogs_vs_cats}
 EPOCHS=${EPOCHS:-40}
 
-python -m beam_pipeline --input "$IMAGES" --label_regex '^([a-z]+)\.' --output "$OUTPUT/shards" \
-    --image_size 128 --num_shards train=8,validation=2 --overwrite
+[ -f "$OUTPUT/shards/manifest.json" ] ||
+    python -m beam_pipeline --input "$IMAGES" --label_regex '^([a-z]+)\.' --output "$OUTPUT/shards" \
+        --image_size 128 --num_shards train=8,validation=2
 
 python -m trainer --data "$OUTPUT/shards" --output "$OUTPUT/model" --model cnn \
     --epochs "$EPOCHS" --batch_size 32 --seed 1 --augment light \

@@ -9,8 +9,9 @@
 # Hardware:  TO FILL
 # Time:      TO FILL
 # Result:    TO FILL
+# Given again it keeps the shards that are there, and goes on with a training that was stopped.
 set -eu
-: "${IMAGES:?names ImageNet (train/<synset>/ and val/<synset>/), or a flat folder of <synset>_name.JPEG}"
+: "${IMAGES:?names a folder with train/<synset>/ and val/<synset>/, or of <synset>_name.JPEG}"
 OUTPUT=${OUTPUT:-recipe_output/imagenet}
 TRAIN_SHARDS=${TRAIN_SHARDS:-1024}
 VAL_SHARDS=${VAL_SHARDS:-128}
@@ -29,8 +30,9 @@ if [ -d "$IMAGES/train" ]; then
 else
     set -- --label_regex '^(n[0-9]+)_' --splits train=0.9,val=0.1
 fi
-python -m beam_pipeline --input "$IMAGES" "$@" --output "$OUTPUT/shards" \
-    --image_size "$RECORD_SIZE" --num_shards "train=$TRAIN_SHARDS,val=$VAL_SHARDS" --overwrite
+[ -f "$OUTPUT/shards/manifest.json" ] ||
+    python -m beam_pipeline --input "$IMAGES" "$@" --output "$OUTPUT/shards" \
+        --image_size "$RECORD_SIZE" --num_shards "train=$TRAIN_SHARDS,val=$VAL_SHARDS"
 
 for model in $MODELS; do
     # Decay is decoupled here: 2.44e-4 is NVIDIA's 3.05e-5 / (1 - momentum), which is what an L2

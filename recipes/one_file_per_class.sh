@@ -8,14 +8,16 @@
 # Hardware:  TO FILL
 # Time:      TO FILL
 # Result:    TO FILL
+# Given again it keeps the shards that are there, and goes on with a training that was stopped.
 set -eu
-: "${IMAGES:?names a folder with one folder of pictures per class; scripts/make_demo_images.py draws one}"
+: "${IMAGES:?names a folder of class folders; scripts/make_demo_images.py draws one}"
 OUTPUT=${OUTPUT:-recipe_output/one_file_per_class}
 BATCH=${BATCH:-32}
 PASSES=${PASSES:-5}
 
-python -m beam_pipeline --input "$IMAGES" --output "$OUTPUT/shards" --image_size 96 \
-    --splits train=0.8,validation=0.2 --shard_by class --num_shards 1 --overwrite
+[ -f "$OUTPUT/shards/manifest.json" ] ||
+    python -m beam_pipeline --input "$IMAGES" --output "$OUTPUT/shards" --image_size 96 \
+        --splits train=0.8,validation=0.2 --shard_by class --num_shards 1
 
 # One line per file, then the number of training records alone.
 counts='

@@ -42,6 +42,7 @@ def summary(shards: pathlib.Path, model: pathlib.Path) -> tuple[list[str], list[
     name("report", shards / "report" / "index.html")
     name("report picture", pictures[0] if pictures else None)
     name("model", model / "model.keras")
+    name("training report", model / "report" / "index.html")
     metrics = model / "metrics.jsonl"
     name("metrics", metrics)
     if metrics.is_file():

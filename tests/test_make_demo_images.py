@@ -93,7 +93,8 @@ def test_an_unwritable_output_is_one_sentence(
 def _results(root: pathlib.Path, accuracy: float) -> list[str]:
     shards, model = root / "shards", root / "model"
     (shards / "report").mkdir(parents=True)
-    model.mkdir()
+    (model / "report").mkdir(parents=True)
+    (model / "report/index.html").write_text("")
     file = "train-00000-of-00001.tfrecord"
     shard = {"file": file, "num_records": 3}
     (shards / "manifest.json").write_text(
@@ -128,7 +129,7 @@ def test_the_summary_fails_below_the_accuracy_wanted(
 @pytest.mark.parametrize(
     "missing",
     ["shards/manifest.json", "shards/train-00000-of-00001.tfrecord", "shards/report/train.png"]
-    + ["model/model.keras", "model/metrics.jsonl"],
+    + ["model/model.keras", "model/metrics.jsonl", "model/report/index.html"],
 )
 def test_the_summary_fails_where_a_file_is_missing(
     tmp_path: pathlib.Path, missing: str, capsys: pytest.CaptureFixture[str]

@@ -25,6 +25,10 @@ COMMANDS = {
     "imageshards-verify": "beam_pipeline.verify:main",
     "imageshards-inspect": "beam_pipeline.inspect:main",
     "imageshards-train": "trainer.__main__:main",
+    "imageshards-evaluate": "trainer.evaluate:main",
+    "imageshards-predict": "trainer.predict:main",
+    "imageshards-export": "trainer.export:main",
+    "imageshards-bench-input": "trainer.bench_input:main",
 }
 MODULES = ["beam_pipeline", "beam_pipeline.verify", "beam_pipeline.inspect", "trainer"]
 HEAVY = ("apache_beam", "tensorflow", "tensorflow_transform", "keras")

@@ -60,7 +60,10 @@ def result_lines(state: RunState, found: list[BrokenRecord]) -> list[str]:
     if accuracy is not None:
         lines.append(f"validation accuracy {accuracy:.3f}")
     if best is not None and best is not state.history[-1]:
-        lines.append(f"best was epoch {best['epoch']}: {best['val_accuracy']:.3f}")
+        lines.append(
+            f"lowest val_loss {best['val_loss']:.4f} after epoch {best['epoch']}, with accuracy "
+            f"{best['val_accuracy']:.3f}: best.keras"
+        )
     if found:
         lines.append(f"{len(found)} broken {_plural('record', len(found))} left out:")
         lines.extend(f"  {describe(record)}" for record in found)
