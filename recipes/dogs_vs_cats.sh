@@ -13,8 +13,8 @@ OUTPUT=${OUTPUT:-recipe_output/dogs_vs_cats}
 EPOCHS=${EPOCHS:-40}
 
 [ -f "$OUTPUT/shards/manifest.json" ] ||
-    python -m beam_pipeline --input "$IMAGES" --label_regex '^([a-z]+)\.' --output "$OUTPUT/shards" \
-        --image_size 128 --num_shards train=8,validation=2
+    python -m beam_pipeline --input "$IMAGES" --output "$OUTPUT/shards" \
+        --label_regex '^([a-z]+)\.' --image_size 128 --num_shards train=8,validation=2
 
 python -m trainer --data "$OUTPUT/shards" --output "$OUTPUT/model" --model cnn \
     --epochs "$EPOCHS" --batch_size 32 --seed 1 --augment light \

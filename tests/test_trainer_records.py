@@ -84,6 +84,26 @@ def test_the_stream_continues_at_any_place(dataset: DataSet, start: int) -> None
     assert _stream(choose(dataset), 4, seed=3, start=start) == whole[start : start + 4]
 
 
+def test_resuming_opens_no_shard_that_was_read_already(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "SHUFFLE_BUFFER_BYTES", 8_000)
+    selected = choose(make_set(tmp_path, [[0] * 5] * 40))
+    start = 160
+    whole = _stream(selected, 400, seed=3)
+    read = set(whole[200:360])
+    behind = [k for k in range(40) if {5 * k + i for i in range(5)} <= read]
+    assert len(behind) > 10
+    stream = records.training_records(selected, READING, 3, 200 + start).take(40)
+    for k in behind:
+        pathlib.Path(selected.split.shards[k].path).rename(tmp_path / f"away-{k}")
+    assert [int(record) for _, record in stream.as_numpy_iterator()] == whole[360:]
+    assert all(payload for payload, _ in stream.as_numpy_iterator())
+    for k in behind:
+        (tmp_path / f"away-{k}").rename(selected.split.shards[k].path)
+    assert _stream(selected, 80, seed=3, start=360)[:40] == whole[360:]
+
+
 def test_a_stream_with_copies_continues_at_any_place(dataset: DataSet) -> None:
     selected = choose(dataset, balance="sampling")
     start = selected.num_records + 5

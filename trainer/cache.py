@@ -17,7 +17,7 @@ import tensorflow as tf
 from trainer.config import is_remote
 from trainer.dataset import Reading, Selected, Shard
 from trainer.errors import UserError
-from trainer.sources import LOOK_RECORDS, Source, file_source, read_in_turn
+from trainer.sources import LOOK_RECORDS, Source, file_source, number_source, read_in_turn
 
 # Left for the model and everything else when a cache is weighed against free memory.
 MEMORY_RESERVE = 0.2
@@ -40,12 +40,6 @@ def memory_source(selected: Selected, reading: Reading) -> Source:
     place = np.empty(len(record), np.int64)
     place[record] = np.arange(len(record))
     places = tf.constant(place)
-    starts = tf.constant(selected.split.starts, tf.int64)
-    counts = tf.constant([shard.num_records for shard in selected.split.shards], tf.int64)
-
-    def shard(k: Any) -> tf.data.Dataset:
-        numbers = tf.data.Dataset.range(starts[k], starts[k] + counts[k])
-        return tf.data.Dataset.zip((numbers,))
 
     def look(record: Any) -> tuple[Any, Any, Any]:
         where = tf.gather(places, record)
@@ -56,13 +50,7 @@ def memory_source(selected: Selected, reading: Reading) -> Source:
         found = tf.gather(serialized, tf.gather(places, tf.maximum(record, 0)))
         return tf.where(record >= 0, found, b"")
 
-    return Source(
-        shard,
-        look if looked else None,
-        fetch,
-        (tf.constant(-1, tf.int64),),
-        parallel=False,
-    )
+    return dataclasses.replace(number_source(selected), look=look if looked else None, fetch=fetch)
 
 
 def check_memory(selected: Selected, free_bytes: int | None = None) -> None:

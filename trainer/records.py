@@ -9,14 +9,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from trainer import cache
 from trainer.choosing import choose
 from trainer.dataset import Reading, Selected
-from trainer.sources import LOOK_RECORDS, Source, file_source, read_in_turn
+from trainer.sources import LOOK_RECORDS, Source, file_source, number_source, read_in_turn
 
 SHUFFLE_BUFFER_BYTES = 64 * 1024 * 1024
+COUNTED_AT_ONCE = 4096
 
 
 def training_records(
@@ -78,16 +80,45 @@ def training_elements(
     source: Source, selected: Selected, reading: Reading, seed: int, start: int
 ) -> tf.data.Dataset:
     """`training_records` before records are fetched: a dataset of elements of `source`."""
-    first_epoch, offset = divmod(start, selected.num_records)
+    first, offset = divmod(start, selected.num_records)
 
-    def epoch_elements(epoch: Any) -> tf.data.Dataset:
-        elements = _epoch(source, selected, reading, seed, epoch)
+    def passes(source: Source, epochs: tf.data.Dataset, skipped: int) -> tf.data.Dataset:
         # Resumed here, on serialized records: nothing that is skipped is parsed or decoded.
-        return elements.skip(tf.where(epoch == first_epoch, tf.constant(offset, tf.int64), 0))
+        return epochs.flat_map(
+            lambda epoch: _epoch(source, selected, reading, seed, epoch).skip(skipped)
+        )
 
-    epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)
-    stream = epochs.flat_map(epoch_elements)
+    epochs = tf.data.Dataset.range(first, tf.int64.max)
+    if offset == 0:
+        stream = passes(source, epochs, 0)
+    else:
+        resumed = _without_what_was_read(source, selected, reading, seed, start)
+        stream = passes(resumed, epochs.take(1), offset).concatenate(
+            passes(source, epochs.skip(1), 0)
+        )
     return stream.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+
+
+def _without_what_was_read(
+    source: Source, selected: Selected, reading: Reading, seed: int, start: int
+) -> Source:
+    """`source`, in whose first pass those shards are not even opened that are behind `start`.
+
+    The order does not depend on what is in the records. So it is gone through with their
+    numbers alone, which is far quicker than with their bytes, or with a bucket's.
+    """
+    if source.unread is None or source.look is not None or reading.fast_order:
+        return source
+    numbers = number_source(selected)
+    offset = start % selected.num_records
+    stream = training_elements(numbers, selected, reading, seed, start - offset).take(offset)
+    was_read = np.zeros(selected.split.num_records, bool)
+    for (read,) in stream.batch(COUNTED_AT_ONCE).as_numpy_iterator():
+        was_read[read] = True
+    ends = [*selected.split.starts[1:], selected.split.num_records]
+    shards = zip(selected.split.starts, ends, strict=True)
+    behind = [k for k, (begin, end) in enumerate(shards) if was_read[begin:end].all()]
+    return source.unread(behind)
 
 
 def ordered_elements(source: Source, selected: Selected, reading: Reading) -> tf.data.Dataset:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -39,6 +39,8 @@ class Source:
             the first part of an element already.
         filling: One element in the place of a record that is missing.
         parallel: Whether reading `shard` is worth a thread.
+        unread: Numbers of shards → the same source, where they are not read: their elements
+            come without contents. None where reading costs nothing.
     """
 
     shard: Callable[[Any], tf.data.Dataset]
@@ -46,23 +48,32 @@ class Source:
     fetch: Callable[..., Any] | None
     filling: tuple[Any, ...]
     parallel: bool
+    unread: Callable[[Sequence[int]], Source] | None = None
 
 
-def file_source(selected: Selected) -> Source:
-    """The shards of a split as they lie on disk; its elements are what `fetch` returns."""
+def file_source(selected: Selected, unread: Sequence[int] = ()) -> Source:
+    """The shards of a split as they lie on disk, except those whose contents nobody needs.
+
+    Its elements are (serialized string, record int64).
+    """
     shards = selected.split.shards
     paths = tf.constant([shard.path for shard in shards])
     starts = tf.constant(selected.split.starts, tf.int64)
     counts = tf.constant([shard.num_records for shard in shards], tf.int64)
     buffer_bytes = read_buffer_bytes(selected)
     match = mask(selected)
+    skipped = frozenset(unread)
+    is_read = tf.constant([k not in skipped for k in range(len(shards))])
 
     def shard(k: Any) -> tf.data.Dataset:
         records = tf.data.TFRecordDataset(
-            paths[k],
+            tf.boolean_mask([paths[k]], [is_read[k]]),
             compression_type=selected.dataset.compression_type,
             buffer_size=buffer_bytes,
         )
+        if unread:
+            nothing = tf.data.Dataset.from_tensors(b"")
+            records = records.concatenate(nothing.repeat(tf.where(is_read[k], 0, counts[k])))
         # One number more than counted: a surplus record is not cut off but found.
         numbers = tf.data.Dataset.range(starts[k], starts[k] + counts[k] + 1)
         numbered = tf.data.Dataset.zip(records, numbers)
@@ -78,7 +89,20 @@ def file_source(selected: Selected) -> Source:
         None,
         (tf.constant(b""), tf.constant(-1, tf.int64)),
         parallel=True,
+        unread=lambda shards: file_source(selected, shards),
     )
+
+
+def number_source(selected: Selected) -> Source:
+    """The numbers of the records alone, for finding out about their order."""
+    starts = tf.constant(selected.split.starts, tf.int64)
+    counts = tf.constant([shard.num_records for shard in selected.split.shards], tf.int64)
+
+    def shard(k: Any) -> tf.data.Dataset:
+        numbers = tf.data.Dataset.range(starts[k], starts[k] + counts[k])
+        return tf.data.Dataset.zip((numbers,))
+
+    return Source(shard, None, None, (tf.constant(-1, tf.int64),), parallel=False)
 
 
 def read_in_turn(
