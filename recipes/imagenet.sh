@@ -22,6 +22,7 @@ REPLICAS=${REPLICAS:-8}
 EPOCHS=${EPOCHS:-90}
 STEPS=${STEPS:-}                   # in all, instead of EPOCHS
 WARMUP_STEPS=${WARMUP_STEPS:-5004} # 8 epochs of 1,281,167 / 2048 steps
+PRECISION=${PRECISION:-bfloat16} # float32 on a CPU: bfloat16 is not made for it
 MODELS=${MODELS:-MobileNetV2 ResNet50}
 
 # The sample lies flat, with the class in the name and no split of its own.
@@ -50,7 +51,7 @@ for model in $MODELS; do
         --batch_size "$BATCH" --replicas "$REPLICAS" --seed 1 --image_size "$SIZE" \
         --optimizer sgd --momentum 0.875 --learning_rate 0.256 --scale_learning_rate \
         --schedule cosine --warmup_steps "$WARMUP_STEPS" --label_smoothing 0.1 \
-        --precision bfloat16
+        --precision "$PRECISION"
     python -m trainer.evaluate --model_path "$OUTPUT/$model" --data "$OUTPUT/shards" --split val \
-        --batch_size "$BATCH" --replicas "$REPLICAS" --json
+        --batch_size "$BATCH" --replicas "$REPLICAS"
 done

@@ -23,9 +23,11 @@ LIMIT = "limit"
 # a moment meets all of them.
 ROUNDS = 5
 WARM_UP_SEC = 1.0
-# Untimed at the beginning of each turn: takes away what was made in advance meanwhile, and
-# lets the others finish what they still make.
-SETTLE_SEC = 0.2
+# Others still make batches in advance when their turn is over, with CPU time that would be
+# counted here: it is waited for until they hardly do, but not for ever.
+IDLE_SEC = 0.02
+IDLE_CORES = 0.1
+MOST_IDLE_WAITS = 250
 # Encoded pictures that are kept in memory to measure the limit of decoding.
 LIMIT_BYTES = 64 * 1024 * 1024
 LIMIT_RECORDS = 4096
@@ -114,7 +116,8 @@ def measure(
     Args:
         streams: By name.
         batch_size: Images of one element.
-        settle_batches: Elements that a dataset may have made in advance.
+        settle_batches: Elements that a dataset may have made in advance; they are taken
+            away, untimed, before each turn.
         seconds: How long each is measured, in all.
 
     Returns:
@@ -126,7 +129,8 @@ def measure(
     found: dict[str, list[Speed]] = {name: [] for name in streams}
     for _ in range(ROUNDS):
         for name, iterator in iterators.items():
-            _draw(iterator, SETTLE_SEC, settle_batches)
+            _wait_for_idle_cores()
+            _draw(iterator, 0.0, settle_batches)
             found[name].append(_speed(iterator, batch_size, seconds / ROUNDS))
     return {name: median_speed(speeds) for name, speeds in found.items()}
 
@@ -137,6 +141,14 @@ def median_speed(speeds: Sequence[Speed]) -> Speed:
         statistics.median(speed.images_per_sec for speed in speeds),
         statistics.median(speed.cpu_usec for speed in speeds),
     )
+
+
+def _wait_for_idle_cores() -> None:
+    for _ in range(MOST_IDLE_WAITS):
+        cpu_sec = time.process_time()
+        time.sleep(IDLE_SEC)
+        if time.process_time() - cpu_sec < IDLE_CORES * IDLE_SEC:
+            return
 
 
 def _speed(iterator: Iterator[Any], batch_size: int, seconds: float) -> Speed:

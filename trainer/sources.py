@@ -72,8 +72,9 @@ def file_source(selected: Selected, unread: Sequence[int] = ()) -> Source:
             buffer_size=buffer_bytes,
         )
         if unread:
-            nothing = tf.data.Dataset.from_tensors(b"")
-            records = records.concatenate(nothing.repeat(tf.where(is_read[k], 0, counts[k])))
+            missing = counts[k] * tf.cast(~is_read[k], tf.int64)
+            nothing = tf.data.Dataset.from_tensor_slices(tf.fill([missing], b""))
+            records = records.concatenate(nothing)
         # One number more than counted: a surplus record is not cut off but found.
         numbers = tf.data.Dataset.range(starts[k], starts[k] + counts[k] + 1)
         numbered = tf.data.Dataset.zip(records, numbers)
