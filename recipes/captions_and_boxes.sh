@@ -5,9 +5,25 @@
 #            and crop; what a record looks like; captions in the report
 # Command:   python scripts/make_demo_images.py --output drawn
 #            IMAGES=drawn sh recipes/captions_and_boxes.sh
-# Hardware:  TO FILL
-# Time:      TO FILL
-# Result:    TO FILL
+# Hardware:  2 cores of an AMD EPYC, no GPU
+# Time:      27 s
+# Result:    600 drawn pictures, some of them stored sideways:
+#
+#     caption                   ['a square in a box of 48 % of the picture']
+#     image/encoded             ['2499 bytes']
+#     image/filename            ['drawn/square/my square no. 81.jpg']
+#     image/object/bbox/xmax    [1.0]
+#     image/object/bbox/xmin    [0.2765151262283325]
+#     image/object/bbox/ymax    [0.9848484992980957]
+#     image/object/bbox/ymin    [0.25]
+#     image/object/class/text   ['square']
+#     ... and seven more features
+#     241 boxes reach the edge of the crop; overlap of the other 353 with their shapes: mean
+#     0.966, least 0.897
+#     validation accuracy 0.983
+#     caption: a square in a box of 20 % of the picture
+#     caption: a triangle in a box of 13 % of the picture
+#
 # Given again it keeps the shards that are there, and goes on with a training that was stopped.
 set -eu
 : "${IMAGES:?names the folder that scripts/make_demo_images.py drew}"

@@ -4,9 +4,22 @@
 # Shows:     a manifest with extra columns; --columns; --inputs; sequences padded and ragged; a
 #            served model that takes raw columns
 # Command:   IMAGES=dogs_vs_cats sh recipes/columns.sh
-# Hardware:  TO FILL
-# Time:      TO FILL
-# Result:    TO FILL
+# Hardware:  2 cores of an AMD EPYC, no GPU
+# Time:      84 s
+# Result:    1,399 of Kaggle's Dogs vs. Cats. Width, height, colour and words about them tell
+#            little of cats and dogs, and six passes are few: the figures show that it runs, and
+#            that both ways to batch sequences come to the same.
+#
+#     padded:
+#     epoch 6/6  loss 0.6117  accuracy 0.6546  val_loss 0.5959  val_accuracy 0.6385  856 images/s
+#     ragged:
+#     epoch 6/6  loss 0.6117  accuracy 0.6546  val_loss 0.5959  val_accuracy 0.6385  472 images/s
+#     ...
+#     input    image_bytes: string [batch]
+#     input    meta: float32 [batch, 5]
+#     input    tokens: int64 [batch, any]
+#     a wide warm picture -> cat 0.5153096
+#
 # Given again it keeps the shards that are there, and goes on with a training that was stopped.
 set -eu
 : "${IMAGES:?names a folder of JPEGs: one folder per class, or flat with names like cat.1.jpg}"

@@ -5,9 +5,19 @@
 # Shows:     --shard_by class; the manifest's counts; --steps; a reader that mixes such files
 # Command:   python scripts/make_demo_images.py --output drawn
 #            IMAGES=drawn sh recipes/one_file_per_class.sh
-# Hardware:  TO FILL
-# Time:      TO FILL
-# Result:    TO FILL
+# Hardware:  2 cores of an AMD EPYC, no GPU
+# Time:      21 s
+# Result:    600 drawn pictures, 2 of them broken on purpose:
+#
+#     train-00000-of-00003.tfrecord  165 records  {'circle': 165}
+#     train-00001-of-00003.tfrecord  159 records  {'square': 159}
+#     train-00002-of-00003.tfrecord  161 records  {'triangle': 161}
+#     ...
+#     5 passes over 485 records in batches of 32 are 75 steps
+#     epoch 1/5  loss 0.1573  accuracy 0.9396  val_loss 0.0960  val_accuracy 0.9823  612 images/s
+#     epoch 5/5  loss 0.0133  accuracy 0.9958  val_loss 0.0544  val_accuracy 0.9823  609 images/s
+#     validation accuracy 0.982
+#
 # Given again it keeps the shards that are there, and goes on with a training that was stopped.
 set -eu
 : "${IMAGES:?names a folder of class folders; scripts/make_demo_images.py draws one}"
