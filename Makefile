@@ -15,7 +15,7 @@ PY := "$(VENV)/bin/python"
 # One stamp per PYTHON asked for, so that asking for another one is noticed.
 STAMP := $(VENV)/.installed$(subst /,_,$(PYTHON))
 DEMO := demo_output
-SOURCES := beam_pipeline trainer scripts tests $(wildcard benchmarks)
+SOURCES := beam_pipeline trainer scripts tests recipes $(wildcard benchmarks)
 
 help:  ## Show this list
 	@echo "Usage: make TARGET [PYTHON=python3.12] [VENV=.venv]"
@@ -50,7 +50,7 @@ bench: $(STAMP)  ## Measure speed and memory (BENCH_ARGS=… is passed on)
 	$(PY) -m benchmarks.run $(BENCH_ARGS)
 
 clean:  ## Remove what was made; .venv stays
-	rm -rf $(DEMO) bench_output build dist *.egg-info \
+	rm -rf $(DEMO) bench_output recipe_output build dist *.egg-info \
 		.pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find beam_pipeline trainer scripts tests benchmarks -name __pycache__ -type d -prune \
+	find beam_pipeline trainer scripts tests recipes benchmarks -name __pycache__ -type d -prune \
 		-exec rm -rf {} + 2>/dev/null || true

@@ -58,7 +58,7 @@ def test_default_output_stands_beside_the_data_whatever_the_slashes() -> None:
     ],
 )
 def test_values_out_of_range_are_named_by_their_flag(changes: dict[str, Any], flag: str) -> None:
-    arguments = {"data": DataConfig("d"), "output": "o"} | changes
+    arguments: dict[str, Any] = {"data": DataConfig("d"), "output": "o"} | changes
     with pytest.raises(UserError, match=f"^{flag} received .*; expected|^{flag} .*expected"):
         TrainConfig(**arguments)
 

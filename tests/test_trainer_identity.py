@@ -101,6 +101,6 @@ def test_a_run_may_be_made_longer_where_its_rates_do_not_depend_on_that(
 
 def test_other_data_is_told_as_such(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     other = make_data_set(tmp_path / "o", {"train": 12, "validation": 3}, size_px=((8, 8),))
-    edit_manifest(other, listed=16)
+    edit_manifest(other, classes=["circle", "square", "oval"])
     with pytest.raises(UserError, match="a run on other data: the manifest has changed"):
         check_same("out", _identity(_config(folder, {})), _identity(_config(other, {})))

@@ -237,6 +237,9 @@ def test_features_shard_classes_and_a_fingerprint_are_read(folder: pathlib.Path)
     assert after.filename_feature == "image/filename"
     assert after.splits["train"].shards[0].classes == {"circle": 20}
     assert len(after.fingerprint) == 64 and after.fingerprint != before.fingerprint
+    # Built again, with another time stamp or path in its options, it is the same data.
+    edit_manifest(folder, options={"pinned_classes": ["circle"]}, listed=99)
+    assert _load(folder).fingerprint == after.fingerprint
 
 
 def test_a_feature_of_an_unknown_type_is_refused(folder: pathlib.Path) -> None:

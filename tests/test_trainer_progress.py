@@ -73,6 +73,8 @@ def test_an_epochs_record_divides_by_the_weight_and_knows_no_nan() -> None:
         "learning_rate": 0.01,
     }
     assert "epoch 2/3" in line(record, 3) and "waited 25% for data" in line(record, 3)
+    slow = epoch_record(1, 1, (1.0, 1.0, 1.0), 8, 10.0, 0.0, 0.1)
+    assert "0.8 images/s" in line(slow, 1) and "320 images/s" in line(record, 3)
     empty = epoch_record(1, 1, (0.0, 0.0, 0.0), 0, 0.0, 0.0, 0.1)
     assert empty["loss"] is empty["images_per_second"] is empty["wait_fraction"] is None
     assert line(empty, 1) == "epoch 1/1"

@@ -53,6 +53,13 @@ def test_every_pass_holds_each_record_once_and_in_another_order(dataset: DataSet
     assert _stream(choose(dataset), NUM_RECORDS, seed=1) != passes[0]
 
 
+def test_the_order_stays_from_version_to_version(dataset: DataSet) -> None:
+    """What a run was begun with is what it goes on with after an upgrade of this project."""
+    stream = _stream(choose(dataset), 2 * NUM_RECORDS, seed=7)
+    assert stream[:9] == [5, 11, 16, 17, 10, 2, 22, 8, 13]
+    assert stream[NUM_RECORDS:][:9] == [13, 4, 22, 23, 0, 15, 25, 6, 7]
+
+
 def test_a_record_comes_with_its_own_number(dataset: DataSet) -> None:
     stream = records.training_records(choose(dataset), READING, 0).take(NUM_RECORDS)
     for serialized, record in stream.as_numpy_iterator():

@@ -16,9 +16,9 @@ def test_a_signal_is_noted_and_ends_the_run_with_its_code(
 ) -> None:
     before = signal.getsignal(signum)
     with StopRequest() as stop:
-        assert not stop.requested
+        before_it = stop.requested
         os.kill(os.getpid(), signum)
-        assert stop.requested
+        assert (before_it, stop.requested) == (False, True)
         assert stop.stopped().exit_code == code
     assert signal.getsignal(signum) is before
     assert f"{signum.name}: stopping after this step" in capsys.readouterr().err

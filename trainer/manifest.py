@@ -99,7 +99,7 @@ def load_manifest(data: str) -> DataSet:
         ) from e
     _check_version(data, raw)
     try:
-        dataset = _parse(data, raw, hashlib.sha256(text.encode()).hexdigest())
+        dataset = _parse(data, raw)
     except (AttributeError, KeyError, TypeError, ValueError) as e:
         what = f"lacks {e}" if isinstance(e, KeyError) else f"has an unexpected value ({e})"
         raise UserError(
@@ -209,7 +209,7 @@ def _check_version(data: str, raw: Any) -> None:
         )
 
 
-def _parse(data: str, raw: dict[str, Any], fingerprint: str) -> DataSet:
+def _parse(data: str, raw: dict[str, Any]) -> DataSet:
     for feature, dtype in ((IMAGE_FEATURE, "string"), (LABEL_FEATURE, "int64")):
         if raw["features"][feature]["dtype"] != dtype:
             raise ValueError(f"{feature} is not {dtype}")
@@ -226,7 +226,7 @@ def _parse(data: str, raw: dict[str, Any], fingerprint: str) -> DataSet:
         shard_by=str(raw.get("shard_by", "balanced")),
         features=features,
         filename_feature=FILENAME_FEATURE if FILENAME_FEATURE in features else None,
-        fingerprint=fingerprint,
+        fingerprint=_fingerprint(raw),
     )
 
 
@@ -246,6 +246,12 @@ def _parse_split(data: str, name: str, raw: dict[str, Any]) -> Split:
             f"split {name} counts {raw['num_records']} records, its shards {split.num_records}"
         )
     return split
+
+
+def _fingerprint(raw: dict[str, Any]) -> str:
+    """Of the records and what is known of them: the same after building the same data again."""
+    told = {key: raw.get(key) for key in ("splits", "classes", "features", "image", "compression")}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
 def _parse_feature(name: str, raw: dict[str, Any]) -> FeatureSpec:

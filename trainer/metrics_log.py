@@ -63,7 +63,8 @@ def line(record: Mapping[str, Any], epochs: int) -> str:
         if record[name] is not None:
             parts.append(f"{name} {record[name]:.4f}")
     if record["images_per_second"] is not None:
-        parts.append(f"{record['images_per_second']:.0f} images/s")
+        rate = record["images_per_second"]
+        parts.append(f"{rate:.{0 if rate >= 10 else 1}f} images/s")
         parts.append(f"waited {record['wait_fraction']:.0%} for data")
     return "  ".join(parts)
 
