@@ -17,6 +17,8 @@ from trainer.errors import UserError
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
+# What a machine that only builds data sets has no need of.
+_OF_THE_EXTRA = ("tensorflow", "keras", "matplotlib", "tqdm")
 
 
 class Parser(argparse.ArgumentParser):
@@ -56,6 +58,15 @@ def run(program: str, body: Callable[[], int], interrupted: str = "stopped") -> 
             return body()
     except UserError as e:
         print(f"{program}: {e}", file=sys.stderr)
+        return EXIT_USER_ERROR
+    except ModuleNotFoundError as e:
+        if e.name not in _OF_THE_EXTRA:
+            raise
+        print(
+            f"{program}: the package {e.name} is not installed, which training needs; install it "
+            "with pip install 'imageshards[trainer]', or run make setup and use its .venv.",
+            file=sys.stderr,
+        )
         return EXIT_USER_ERROR
     except KeyboardInterrupt:
         print(f"{program}: {interrupted}.", file=sys.stderr)
