@@ -199,6 +199,7 @@ def _check_masks(strategy: Any, name: str) -> Any:
 def _check_overflow(strategy: Any, name: str) -> Any:
     """Whether weights are finite after a step in which the last replica overflowed."""
     import keras
+    import tensorflow as tf
 
     from trainer.optimizer import LossScaleOptimizer
 
@@ -209,7 +210,12 @@ def _check_overflow(strategy: Any, name: str) -> Any:
         network.optimizer.build(network.trainable_variables)
     pictures = np.ones((4, 2), np.float32)
     pictures[3] = np.inf
-    train(strategy, network, [(pictures, np.ones((4, 1), np.float32))])
+
+    @tf.function
+    def step(one: Any) -> None:
+        strategy.run(network.train_step, args=(one,))
+
+    feed(strategy, step, [(pictures, np.ones((4, 1), np.float32))])
     finite = all(np.isfinite(v.numpy()).all() for v in network.trainable_variables)
     return [bool(finite), float(network.optimizer.dynamic_scale.numpy())]
 

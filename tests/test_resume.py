@@ -89,7 +89,15 @@ def wait_for(condition, process: subprocess.Popen, what: str) -> None:
 def workers_of(process: subprocess.Popen) -> list[psutil.Process]:
     """Processes that write shards: forks of the main process."""
     main = psutil.Process(process.pid)
-    return [child for child in main.children() if child.cmdline() == main.cmdline()]
+    return [child for child in main.children() if _command(child) == main.cmdline()]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    """How a process was started; nothing of one that ended just now, as the exporter may."""
+    try:
+        return process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
 
 
 def assert_resumes(photos, output, undisturbed, before: int) -> None:

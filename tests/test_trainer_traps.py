@@ -106,7 +106,7 @@ def found() -> dict[str, Any]:
 def test_what_is_refused_does_fail(found: dict[str, Any]) -> None:
     """Where one of these no longer fails, TensorFlow or Keras has mended it: lift the refusal."""
     assert "merge_call" in found["trap:accumulate_steps"]
-    assert "InvalidArgumentError" in found["trap:jit_compile"]
+    assert "merge_call" in found["trap:jit_compile"]
     import tensorflow as tf
 
     for name in ("accumulate_steps", "jit_compile"):
