@@ -23,16 +23,26 @@ def by_picture(job: Job) -> Read:
     return batches(_on_all_cores(stream.batch(BATCH, drop_remainder=True)))
 
 
-def by_batch(job: Job) -> Read:
-    """The same, each core a batch at a time."""
+def by_batch(job: Job, flipped: bool = False) -> Read:
+    """The same, each core a batch at a time; every other picture flipped if asked for."""
     import tensorflow as tf
 
-    def crop_all(*work: Any) -> Any:
-        signature = tf.TensorSpec((*SIZE, 3), tf.uint8)
-        return tf.map_fn(lambda one: crop_resize(*one), work, fn_output_signature=signature)
+    def make_one(work: Any) -> Any:
+        picture = crop_resize(*work[:2])
+        if not flipped:
+            return picture
+        return tf.cond(work[2], lambda: tf.reverse(picture, [1]), lambda: picture)
 
-    stream = _cropped(job).batch(BATCH, drop_remainder=True)
-    return batches(_on_all_cores(stream.map(crop_all, num_parallel_calls=cores())))
+    def make_all(*work: Any) -> Any:
+        signature = tf.TensorSpec((*SIZE, 3), tf.uint8)
+        return tf.map_fn(make_one, work, fn_output_signature=signature)
+
+    cropped = _cropped(job)
+    if flipped:
+        odd = tf.data.Dataset.from_tensor_slices([False, True]).repeat()
+        cropped = tf.data.Dataset.zip(cropped, odd).map(lambda work, flip: (*work, flip))
+    stream = cropped.batch(BATCH, drop_remainder=True)
+    return batches(_on_all_cores(stream.map(make_all, num_parallel_calls=cores())))
 
 
 def turbo_threads(job: Job) -> Read:

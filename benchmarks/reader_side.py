@@ -32,6 +32,7 @@ KINDS: dict[str, Callable[[Job], Read]] = {
     "tfds_default": reader_kinds.tfds_default,
     "limit_by_picture": reader_limits.by_picture,
     "limit_by_batch": reader_limits.by_batch,
+    "limit_with_flip": lambda job: reader_limits.by_batch(job, flipped=True),
     "turbo_threads": reader_limits.turbo_threads,
     "turbo_processes": reader_limits.turbo_processes,
 }

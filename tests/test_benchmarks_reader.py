@@ -10,7 +10,7 @@ import pytest
 from benchmarks import reader_cases, reader_probe, reader_side
 from benchmarks.cases import Settings
 from benchmarks.measure import BenchmarkError, remove
-from benchmarks.reader_cases import faster, speed_rows
+from benchmarks.reader_cases import best, by_cpu_time, faster, speed_rows
 from benchmarks.reader_kinds import Job
 from benchmarks.reader_rounds import Window, in_turn
 from tests.builds import class_folders
@@ -35,11 +35,12 @@ def window(images_per_second: float) -> Window:
     return Window(images=10, seconds=10 / images_per_second, cpu_seconds=0.001)
 
 
-def test_rates_are_compared_with_the_best_of_each_window():
-    ours = [window(90), window(95)]
-    found = faster(ours, [window(100), window(50)], [window(80), window(190)])
-    assert found == pytest.approx([0.9, 0.5])
+def test_rates_are_compared_window_by_window_with_the_best():
+    ours, slow, fast = [window(90), window(95)], [window(80), window(90)], [window(100)] * 2
+    assert best(slow, fast) is fast
+    assert faster(ours, fast) == pytest.approx([0.9, 0.95])
     assert speed_rows({"ours": ours})["ours"] == pytest.approx([92.5, 100])
+    assert by_cpu_time(ours, [Window(10, 1.0, 0.0009)] * 2) == "by CPU time per image: 0.9"
 
 
 @pytest.mark.slow
