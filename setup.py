@@ -38,14 +38,29 @@ TRAINER = [
 
 TENSORBOARD = ["tensorboard>=2.20,<3"]
 
+# gs:// paths. tensorflow-transform brings this already; the extra names it for those who look.
+GCP = ["google-cloud-storage>=2.18"]
+
+# s3:// paths. The bound has conditional writes (`IfNoneMatch`, `IfMatch`), which locks need.
+AWS = ["boto3>=1.36,<2"]
+
 DEV = [
+    *AWS,
+    *GCP,
     "build>=1.2",
+    # Stand-ins for the stores that tests and benchmarks talk to. moto's own extra for its
+    # server brings thirty packages for services that are none of ours.
+    "flask>=3",
+    "flask-cors>=5",
+    "gcp-storage-emulator>=2026.7",
     "hypothesis>=6.100",
+    "moto[s3]>=5.1",
     "mypy>=1.15",
     "packaging>=22",
     "psutil>=6",
     "pytest>=8.3",
     "pytest-xdist>=3.6",
+    "pyyaml>=6",
     "ruff>=0.9",
     "setuptools>=77",
     # The libjpeg-turbo that `make bench` measures decoding against.
@@ -84,7 +99,13 @@ setuptools.setup(
     ),
     python_requires=">=3.10,<3.14",
     install_requires=PIPELINE,
-    extras_require={"trainer": TRAINER, "tensorboard": TENSORBOARD, "dev": DEV},
+    extras_require={
+        "trainer": TRAINER,
+        "tensorboard": TENSORBOARD,
+        "gcp": GCP,
+        "aws": AWS,
+        "dev": DEV,
+    },
     entry_points={
         "console_scripts": [
             "imageshards-build = beam_pipeline.__main__:main",

@@ -16,6 +16,14 @@ class OutputError(UserError):
     """The output cannot be written (full disk, missing rights)."""
 
 
+class StorageError(UserError):
+    """A bucket, its rights or its credentials: about every object in it, so the job stops."""
+
+
+class LeaseLostError(OutputError):
+    """Another job may write to the output by now, so this one must stop."""
+
+
 class ImageError(Exception):
     """One image cannot become a record; it goes to quarantine and the job goes on.
 
@@ -34,7 +42,10 @@ class ImageError(Exception):
 
 
 # A Beam runner wraps what a worker raised, at times as text only.
-_IN_TEXT = re.compile(r"(?:UserError|OutputError): (.*?)(?: \[while running [^\n]*)?(?:\n|$)")
+_IN_TEXT = re.compile(
+    r"(?:UserError|OutputError|StorageError|LeaseLostError): "
+    r"(.*?)(?: \[while running [^\n]*)?(?:\n|$)"
+)
 
 
 def user_error_in(error: BaseException) -> UserError | None:

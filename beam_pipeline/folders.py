@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator
 
 from apache_beam.io.filesystem import FileSystem
-from apache_beam.io.filesystems import FileSystems
 
+from beam_pipeline import storage
 from beam_pipeline.errors import UserError
 from beam_pipeline.reading import is_local
 
@@ -47,27 +47,48 @@ def glob_root(pattern: str) -> str:
 
 def subfolders(path: str) -> list[tuple[str, str]]:
     """(name, path) of the folders in a folder, by name, without hidden ones."""
-    return [
-        (entry.name, entry.path)
-        for entry in _entries(path)
-        if _is_dir(entry) and not entry.name.startswith(".") and entry.name != _RESOURCE_FORKS
-    ]
+    if is_local(path):
+        found = [(entry.name, entry.path) for entry in _entries(path) if _is_dir(entry)]
+    else:
+        found = [(entry.name, entry.path) for entry in _stored(path) if entry.is_folder]
+    return [(name, below) for name, below in found if name[:1] != "." and name != _RESOURCE_FORKS]
 
 
 def files_beside(path: str) -> Iterator[Skipped]:
     """The files of a folder that are in none of its folders."""
-    for entry in _entries(path):
-        if entry.name.startswith("."):
+    if is_local(path):
+        found = [(entry.name, _is_dir(entry)) for entry in _entries(path)]
+    else:
+        found = [(entry.name, entry.is_folder) for entry in _stored(path)]
+    for name, is_folder in found:
+        if name.startswith("."):
             yield Skipped("hidden")
-        elif not _is_dir(entry):
+        elif not is_folder:
             yield Skipped("outside_class_folders")
+
+
+def _stored(path: str) -> list[storage.Entry]:
+    """One level of a folder in a store."""
+    try:
+        entries = storage.list_folder(path)
+    except OSError as e:
+        raise _not_listed(path, e) from e
+    if not entries:
+        raise UserError(f"--input {path!r} holds nothing; expected a folder, glob or manifest.")
+    return entries
+
+
+def _not_listed(path: str, e: OSError) -> UserError:
+    return UserError(
+        f"--input {path!r} cannot be listed ({e.strerror or e}); mend the path or its rights."
+    )
 
 
 def files_below(path: str) -> Iterator[Found]:
     """Every file below a folder, ordered by path."""
     if is_local(path):
         return _walk(path, _above(path), None)
-    return files_matching(path.rstrip("/") + "/**")
+    return _found_there(path, storage.files_below(path))
 
 
 def files_matching(pattern: str) -> Iterator[Found]:
@@ -75,16 +96,18 @@ def files_matching(pattern: str) -> Iterator[Found]:
     if is_local(pattern):
         yield from _matching_here(pattern)
         return
+    matches = re.compile(FileSystem.translate_pattern(pattern)).match
+    # A store is asked for no more than the names that begin as the pattern does.
+    found = storage.files_from(_MAGIC.split(pattern)[0])
+    yield from (file for file in _found_there(pattern, found) if matches(file[0]))
+
+
+def _found_there(path: str, found: Iterator[storage.Stat]) -> Iterator[Found]:
     try:
-        found = FileSystems.match([pattern])[0].metadata_list
-    except Exception as e:  # every store has errors of its own
-        raise UserError(
-            f"--input {pattern!r} cannot be listed ({e}); mend the path or its rights."
-        ) from e
-    for metadata in sorted(found, key=lambda m: m.path):
-        if not metadata.path.endswith("/"):  # stores mark folders by such objects
-            mtime_ns = int((metadata.last_updated_in_seconds or 0) * 1e9)
-            yield metadata.path, metadata.size_in_bytes, mtime_ns
+        for file in found:
+            yield file.path, file.size_bytes, file.mtime_ns
+    except OSError as e:
+        raise _not_listed(path, e) from e
 
 
 def _matching_here(pattern: str) -> Iterator[Found]:

@@ -9,6 +9,7 @@ import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from beam_pipeline import storage
 from beam_pipeline.errors import UserError
 from beam_pipeline.manifest import RECORD_FEATURES
 from beam_pipeline.manifest_cells import convert, infer, of_arrow, shown, wrong_cell
@@ -51,8 +52,10 @@ def read_schema(source: InputOptions) -> ManifestSchema:
 
     Raises:
         UserError: A column is missing, named twice, has the name of a record feature, or a
-            type that boxes cannot have.
+            type that boxes cannot have; or its bucket cannot be used.
     """
+    if not is_local(source.input):
+        storage.check_bucket(source.input, "--input")
     types: dict[str, Any] | None = None
     head: list[dict[str, Any]] = []
     if is_parquet(source.input):

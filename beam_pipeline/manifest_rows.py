@@ -9,9 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from apache_beam.io.filesystem import CompressionTypes
-from apache_beam.io.filesystems import FileSystems
-
+from beam_pipeline import storage
 from beam_pipeline.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,7 +34,7 @@ def read_rows(path: str, columns: Sequence[str] | None = None) -> Iterator[Row]:
     Columns without a name, and the row index of pandas, are left out.
 
     Args:
-        path: The manifest, on any filesystem Beam knows.
+        path: The manifest, on this machine or in a store.
         columns: The columns wanted; a Parquet file is read no further than that.
 
     Raises:
@@ -77,7 +75,7 @@ def _lines(path: str) -> Iterator[str]:
     """Lines with their ends: LF, CRLF or CR."""
     number = 0
     try:
-        with FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+        with storage.open_read(path) as file:
             for number, line in enumerate(file, start=1):
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                 if "\r" in text[:-2]:
@@ -89,7 +87,7 @@ def _lines(path: str) -> Iterator[str]:
             f"--input {path!r} line {number or 1} is not UTF-8 text ({e.reason}); save the file "
             "as UTF-8."
         ) from e
-    except Exception as e:  # every store has errors of its own
+    except OSError as e:
         raise _unreadable(path, e) from e
 
 
@@ -160,7 +158,7 @@ def _parquet_file(path: str) -> Iterator[parquet.ParquetFile]:
     from pyarrow import parquet
 
     try:
-        with FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+        with storage.open_read(path) as file:
             yield parquet.ParquetFile(file)
     except (OSError, ValueError, pa.ArrowException) as e:
         raise _unreadable(path, e) from e

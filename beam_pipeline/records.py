@@ -15,6 +15,8 @@ from typing import IO, NamedTuple, cast
 
 import google_crc32c
 
+from beam_pipeline import storage
+
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
 # A protobuf message ends at 2 GiB, so no length above it was written on purpose.
@@ -64,7 +66,7 @@ def read_records(path: str, compression: str = "none") -> Iterator[Record]:
     """Yields the records of a file, in order.
 
     Args:
-        path: A local path, or one of any filesystem that Beam knows (`gs://`, …).
+        path: A local path, or one of a store (`gs://`, `s3://`, …).
         compression: `none` or `gzip`.
 
     Raises:
@@ -72,7 +74,7 @@ def read_records(path: str, compression: str = "none") -> Iterator[Record]:
         OSError: The file cannot be opened or read.
     """
     with _open(path) as stream:
-        size_bytes = None if "://" in path else os.fstat(stream.fileno()).st_size
+        size_bytes = os.fstat(stream.fileno()).st_size if storage.is_local(path) else None
         for record in scan_records(stream, path, compression, size_bytes):
             if isinstance(record, RecordError):
                 raise record
@@ -125,15 +127,9 @@ def scan_records(
 
 
 def _open(path: str) -> IO[bytes]:
-    if "://" not in path:
+    if storage.is_local(path):
         return open(path, "rb", buffering=_BUFFER_BYTES)
-    from apache_beam.io.filesystem import CompressionTypes
-    from apache_beam.io.filesystems import FileSystems
-
-    return cast(
-        IO[bytes],
-        FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED),
-    )
+    return storage.open_read(path)
 
 
 def _read(stream: IO[bytes], count: int) -> bytes:

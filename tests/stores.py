@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from apache_beam.io.filesystem import CompressionTypes, FileMetadata, FileSystem
+from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadata, FileSystem
 from apache_beam.io.localfilesystem import LocalFileSystem
 
 SCHEME = "teststore"
@@ -17,7 +17,7 @@ def store_uri(path: object) -> str:
 
 
 class StoreFileSystem(FileSystem):
-    """Reads and lists; like an object store it knows files, but no folders."""
+    """Like an object store it knows files, but no folders; like hdfs it renames, once."""
 
     def __init__(self, pipeline_options: Any):
         super().__init__(pipeline_options)
@@ -57,7 +57,36 @@ class StoreFileSystem(FileSystem):
     def split(self, path: str) -> Any:
         return os.path.split(path)
 
+    def mkdirs(self, path: str) -> None:
+        os.makedirs(self._path(path))
+
+    def create(
+        self,
+        path: str,
+        mime_type: str = "application/octet-stream",
+        compression_type: str = CompressionTypes.AUTO,
+    ) -> Any:
+        return self._local.create(self._path(path), mime_type, compression_type)
+
+    def rename(self, source_file_names: Any, destination_file_names: Any) -> None:
+        for source, target in zip(source_file_names, destination_file_names, strict=True):
+            if os.path.exists(self._path(target)):  # as hdfs:// does
+                raise BeamIOError("the target is there", {target: FileExistsError()})
+            self._local.rename([self._path(source)], [self._path(target)])
+
+    def copy(self, source_file_names: Any, destination_file_names: Any) -> None:
+        for source, target in zip(source_file_names, destination_file_names, strict=True):
+            self._local.copy([self._path(source)], [self._path(target)])
+
+    def delete(self, paths: Any) -> None:
+        self._local.delete([self._path(path) for path in paths])
+
     def _unused(self, *args: Any) -> Any:
         raise NotImplementedError
 
-    mkdirs = create = copy = rename = size = last_updated = checksum = metadata = delete = _unused
+    def metadata(self, path: str) -> FileMetadata:
+        found = self._local.metadata(self._path(path))
+        size_bytes = 0 if os.path.isdir(self._path(path)) else found.size_in_bytes
+        return FileMetadata(path, size_bytes, found.last_updated_in_seconds)
+
+    size = last_updated = checksum = _unused

@@ -1,0 +1,147 @@
+"""Builds whose originals, and then whose shards, are in a store that answers in 50 ms."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import re
+from collections.abc import Iterator
+
+from beam_pipeline import storage
+from benchmarks.cases import Settings, interleave
+from benchmarks.measure import BenchmarkError, Usage, remove, run_module
+from benchmarks.outcome import Figure, Outcome, medians
+from tests.store_servers import Asked, StoreServer, store_server
+
+LATENCY_SEC = 0.05
+_IMAGES = 3_000
+_SHARDS = 4
+_CLASSES = 10
+
+
+@dataclasses.dataclass
+class _Case:
+    """Where the photos are, on this machine and in a store, and what was asked of the store."""
+
+    settings: Settings
+    images: int
+    here: pathlib.Path
+    there: str
+    server: StoreServer
+    asked: dict[str, list[Asked]] = dataclasses.field(default_factory=dict)
+
+    def build(self, side: str, source: str, output: str) -> Usage:
+        """One build by one process, to be compared with others of the same work."""
+        storage.delete_folder(output)
+        self.server.clear()
+        usage = run_module(
+            "beam_pipeline", "--input", source, "--output", output, "--image_size", 256,
+            "--splits", "train=1", "--num_shards", f"train={_SHARDS}", "--no_report",
+            "--direct_num_workers", 1, log=self.settings.log,
+        )  # fmt: skip
+        self.asked[side] = self.server.requests()
+        manifest = json.loads(storage.read(storage.join(output, "manifest.json")))
+        found = manifest["splits"]["train"]["num_records"]
+        if found != self.images:
+            raise BenchmarkError(f"{found} records of {self.images} images:\n{usage.output}")
+        storage.delete_folder(output)
+        return usage
+
+
+def gcs_build(s: Settings) -> Outcome:
+    """`gs://` against this machine's disk."""
+    return _outcome("gs", s)
+
+
+def s3_build(s: Settings) -> Outcome:
+    """`s3://` against this machine's disk."""
+    return _outcome("s3", s)
+
+
+def _outcome(scheme: str, s: Settings) -> Outcome:
+    images = min(s.images, _IMAGES)
+    with apart(scheme) as server:
+        case = _Case(s, images, s.linked(images, _CLASSES), "", server)
+        photos = server.bucket("photos") + "/in"
+        output = server.bucket("shards") + "/out"
+        upload(case.here, photos)
+        server.set_replay(photos)
+        here = str(s.output)
+        case.build("warm", photos, here)  # the stand-in has answered everything once
+        server.set_latency(LATENCY_SEC)
+        sides = {
+            "disk to disk": lambda: case.build("disk to disk", str(case.here), here),
+            "store to disk": lambda: case.build("store to disk", photos, here),
+            "store to store": lambda: case.build("store to store", photos, output),
+        }
+        found = interleave(sides, s.rounds)
+    remove(s.output)
+    rows = {
+        side: medians([_row(usage, images) for usage in usages]) for side, usages in found.items()
+    }
+    local = found["disk to disk"]
+    figures = [
+        Figure(
+            f"rate, {side} / disk to disk",
+            tuple(b.seconds / a.seconds for a, b in zip(found[side], local, strict=True)),
+            0.8,
+        )
+        for side in ("store to disk", "store to store")
+    ]
+    return Outcome(
+        f"{scheme}_build",
+        f"{images:,} images, {_SHARDS} shards, one process on one core, the store on another; "
+        f"{LATENCY_SEC * 1e3:g} ms added to every request",
+        ("images/s", "seconds", "CPU s"), rows, tuple(figures),
+        (*_requests(case.asked["store to disk"], case.asked["store to store"], images),),
+    )  # fmt: skip
+
+
+def _row(usage: Usage, images: int) -> tuple[float, ...]:
+    return images / usage.seconds, usage.seconds, usage.cpu_seconds
+
+
+@contextlib.contextmanager
+def apart(scheme: str) -> Iterator[StoreServer]:
+    """A stand-in on a core of its own, as a store is another machine."""
+    cores = sorted(os.sched_getaffinity(0))
+    with store_server(scheme, cores={cores[-1]}) as server, server.environment():
+        os.sched_setaffinity(0, {cores[0]})
+        try:
+            yield server
+        finally:
+            os.sched_setaffinity(0, cores)
+
+
+def upload(folder: pathlib.Path, target: str) -> None:
+    paths = sorted(path for path in folder.rglob("*.jpg"))
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        names = [f"{target}/{path.relative_to(folder)}" for path in paths]
+        list(threads.map(storage.upload, map(str, paths), names))
+
+
+def _requests(reading: list[Asked], both: list[Asked], images: int) -> Iterator[str]:
+    """How often the store was asked, in sentences."""
+    of_images = sum(".jpg" in asked.target for asked in reading)
+    yield (
+        f"requests per 1,000 images: {1000 * of_images / images:,.0f} for the images, "
+        f"{1000 * (len(reading) - of_images) / images:,.1f} to list them"
+    )
+    output = [asked for asked in both if "/shards" in asked.target]
+    shards = [asked for asked in output if re.search(r"train-\d+-of-", asked.target)]
+    yield (
+        f"requests of the output: {len(shards) / _SHARDS:.1f} per shard, "
+        f"{len(output) - len(shards)} for the rest of the data set"
+    )
+    kinds = collections.Counter(
+        f"{asked.method} {asked.status}{' shard' if asked in shards else ''}" for asked in output
+    )
+    yield "of them " + ", ".join(f"{kind}: {count}" for kind, count in sorted(kinds.items()))
+
+
+STORE_BENCHMARKS = {"gcs_build": gcs_build, "s3_build": s3_build}
