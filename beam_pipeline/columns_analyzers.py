@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 import numpy as np
-from apache_beam.io.filesystems import FileSystems
 
+from beam_pipeline import storage
 from beam_pipeline.label_export import LABEL_VOCABULARY
 from beam_pipeline.plan import class_order
 
@@ -145,7 +145,8 @@ class UnionFn(beam.CombineFn):
         return set()
 
     def add_input(self, accumulator: set[str], element: Iterable[str]) -> set[str]:
-        return accumulator.union(element)
+        accumulator.update(element)  # in place: of many classes a copy for every batch is dear
+        return accumulator
 
     def merge_accumulators(self, accumulators: Iterable[set[str]]) -> set[str]:
         return set().union(*accumulators)
@@ -156,11 +157,8 @@ class UnionFn(beam.CombineFn):
 
 def write_vocabulary(classes: Sequence[str], directory: str) -> str:
     """Writes one class name per line to `directory/label` and returns its path."""
-    if not FileSystems.exists(directory):
-        FileSystems.mkdirs(directory)
-    path = FileSystems.join(directory, LABEL_VOCABULARY)
-    with FileSystems.create(path, mime_type="text/plain") as file:
-        file.write("".join(f"{name}\n" for name in classes).encode())
+    path = storage.join(directory, LABEL_VOCABULARY)
+    storage.write(path, "".join(f"{name}\n" for name in classes))
     return path
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import dataclasses
 import os
 import re
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import apache_beam as beam
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.timestamp import MIN_TIMESTAMP
+from apache_beam.utils.windowed_value import WindowedValue
 
-from beam_pipeline import manifest_input
+from beam_pipeline import local_pool, manifest_input, storage
 from beam_pipeline.errors import UserError
 from beam_pipeline.folders import (
     Skipped,
@@ -31,6 +34,7 @@ from beam_pipeline.reading import is_local
 from beam_pipeline.refs import ImageRef, RefBatch
 
 BATCH_SIZE = 1000
+_FOLDERS_AT_ONCE = 16
 SPLIT_FOLDERS = {
     "train", "training", "val", "valid", "validation", "dev", "eval", "evaluation", "test",
     "testing",
@@ -88,9 +92,12 @@ def expand_root(source: InputOptions) -> Iterator[Folder]:
     """The pieces of listing work of an input.
 
     Raises:
-        UserError: The input is not there, holds no class folder, or needs a regex.
+        UserError: The input is not there, holds no class folder, or needs a regex; or its
+            bucket cannot be used.
     """
     layout = layout_of(source)
+    if not is_local(source.input):
+        storage.check_bucket(source.input, "--input")
     if layout == "manifest":
         yield Folder(source.input, kind="manifest")
     elif layout == "flat":
@@ -100,10 +107,8 @@ def expand_root(source: InputOptions) -> Iterator[Folder]:
                 "file name; expected --label_regex, for example '^([a-z]+)\\.' for cat.0.jpg."
             )
         yield Folder(source.input, kind="glob" if is_glob(source.input) else "folder")
-    elif is_local(source.input):
-        yield from _class_folders(source, layout)
     else:
-        yield Folder(source.input)
+        yield from _class_folders(source, layout)
 
 
 def _class_folders(source: InputOptions, layout: str) -> Iterator[Folder]:
@@ -196,10 +201,8 @@ def _image_refs(folder: Folder, source: InputOptions) -> Iterator[ImageRef | Ski
 def _labels(
     folder: Folder, source: InputOptions, regex: re.Pattern[str] | None, name: str, key: str
 ) -> tuple[str, str | None, str | None]:
-    if folder.label is not None:
-        return folder.label, folder.split, None
-    if regex is None:
-        return (*_labels_by_key(source.layout, key), None)
+    if regex is None or folder.label is not None:
+        return folder.label or "", folder.split, None
     found, group = regex.search(name), label_group(regex)
     label = found.group(group) if found and group is not None else None
     if found is None or not label:
@@ -212,41 +215,6 @@ def _labels(
     known = source.layout == "auto" and top.lower() in SPLIT_FOLDERS
     by_folder = top if top != key and (known or source.layout == "split_folders") else None
     return label, named.get("split") or by_folder, named.get("group")
-
-
-def _labels_by_key(layout: str, key: str) -> tuple[str, str | None]:
-    """Label and split by the folders of a key: a store has files, but no folders to look at."""
-    parts = key.split("/")
-    by_split = parts[0].lower() in SPLIT_FOLDERS if layout == "auto" else layout == "split_folders"
-    if len(parts) < (3 if by_split else 2):
-        raise UserError(
-            f"--input has {key!r} outside any class folder; expected ROOT/<class>/*.jpg, "
-            "ROOT/<split>/<class>/*.jpg (--layout tells which), or --label_regex."
-        )
-    return (parts[1], parts[0]) if by_split else (parts[0], None)
-
-
-def duplicate_checks(batch: RefBatch) -> Iterator[tuple[int, list[tuple[str, str]]]]:
-    """(bucket, [(key, uri)]) so that equal keys meet, a thousand lists at a time."""
-    buckets: dict[int, list[tuple[str, str]]] = collections.defaultdict(list)
-    for ref in batch.refs:
-        buckets[zlib.crc32(ref.key.encode()) % 256].append((ref.key, ref.uri))
-    yield from buckets.items()
-
-
-def refuse_duplicates(bucket: int, found: Iterable[list[tuple[str, str]]]) -> Iterator[None]:
-    """Raises `UserError` naming both images of a key that occurs twice; yields nothing."""
-    seen: dict[str, str] = {}
-    for pairs in found:
-        for key, uri in pairs:
-            if key in seen:
-                first, second = sorted((seen[key], uri))
-                raise UserError(
-                    f"--input has the key {key!r} twice, for {first!r} and {second!r}; expected "
-                    "unique keys: name a unique column by --key_column or remove one row."
-                )
-            seen[key] = uri
-    yield from ()
 
 
 class Listed(NamedTuple):
@@ -271,22 +239,53 @@ class ListImages(beam.PTransform):
             | "ExpandRoot" >> beam.FlatMap(expand_root)  # Folder
             | "Spread" >> beam.Reshuffle()
             | "ListFolder"
-            >> beam.ParDo(_ListFolderFn(self._source, self._schema)).with_outputs(
-                "skipped", main="batches"
-            )
+            >> beam.ParDo(_ListFolderFn(self._source, self._schema))
+            .with_output_types(RefBatch, skipped=dict[str, int])
+            .with_outputs("skipped", main="batches")
         )
         skipped = listed.skipped | "SumSkipped" >> beam.CombineGlobally(merge_counts)
-        return Listed(listed.batches, skipped)
+        batches = listed.batches
+        if not local_pool.is_active():
+            # A manifest, or a flat folder, is one piece of work: what follows is not.
+            batches = batches | "SpreadBatches" >> beam.Reshuffle()
+        return Listed(batches, skipped)
 
 
 class _ListFolderFn(beam.DoFn):
-    """Folder → RefBatch; tagged `skipped`: {reason: files}."""
+    """Folder → RefBatch; tagged `skipped`: {reason: files}.
+
+    A store gives a thousand names per request, so several of its folders are listed at once.
+    """
 
     def __init__(self, source: InputOptions, schema: ManifestSchema | None):
         self._source = source
         self._schema = schema
 
+    def start_bundle(self) -> None:
+        self._waiting: collections.deque[concurrent.futures.Future[list[Any]]]
+        self._waiting = collections.deque()
+        self._threads: concurrent.futures.ThreadPoolExecutor | None = None
+
     def process(self, folder: Folder) -> Iterator[Any]:
+        if is_local(folder.path) or folder.kind == "manifest":
+            yield from self._list(folder)
+            return
+        if self._threads is None:
+            self._threads = concurrent.futures.ThreadPoolExecutor(_FOLDERS_AT_ONCE)
+        self._waiting.append(self._threads.submit(lambda: list(self._list(folder))))
+        if len(self._waiting) > 2 * _FOLDERS_AT_ONCE:
+            yield from self._waiting.popleft().result()
+
+    def finish_bundle(self) -> Iterator[Any]:
+        try:
+            while self._waiting:
+                for found in self._waiting.popleft().result():
+                    yield _windowed(found)
+        finally:
+            if self._threads is not None:
+                self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _list(self, folder: Folder) -> Iterator[Any]:
         skipped: collections.Counter[str] = collections.Counter()
         for found in list_folder(folder, self._source, self._schema):
             if isinstance(found, Skipped):
@@ -294,3 +293,10 @@ class _ListFolderFn(beam.DoFn):
             else:
                 yield found
         yield beam.pvalue.TaggedOutput("skipped", dict(skipped))
+
+
+def _windowed(found: Any) -> Any:
+    """What a bundle's end may emit: an element with its window."""
+    if isinstance(found, beam.pvalue.TaggedOutput):
+        return beam.pvalue.TaggedOutput(found.tag, _windowed(found.value))
+    return WindowedValue(found, MIN_TIMESTAMP, (GlobalWindow(),))

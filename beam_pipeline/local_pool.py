@@ -11,6 +11,7 @@ from __future__ import annotations
 import concurrent.futures
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -19,7 +20,9 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
 from typing import Any
 
+from beam_pipeline import storage
 from beam_pipeline.errors import UserError
+from beam_pipeline.storage import Counts
 
 # A shard that loses its process this often loses it for a reason.
 MAX_ATTEMPTS = 3
@@ -60,11 +63,13 @@ class LocalPool:
         self._say = say
         self._context = _context(may_fork=True)
         self._lock = threading.RLock()
-        self._tasks: dict[str, tuple[Task, tuple[Any, ...]]] = {}
+        # Pickled: all references of a data set wait here, in a sixth of the memory.
+        self._tasks: dict[str, bytes] = {}
         self._sizes: dict[str, int] = {}
         self._futures: dict[str, concurrent.futures.Future[Any]] = {}
         self._attempts: dict[str, int] = {}
         self._before = [0] * _FIELDS
+        self._stored_before = Counts()
         self._stopped = False
         self._start()
 
@@ -80,28 +85,30 @@ class LocalPool:
 
     def _start(self) -> None:
         self._slots = self._context.RawArray("q", self.workers * _SLOT)
+        self._stored = self._context.RawArray("q", self.workers * len(Counts._fields))
         self._free_slot = self._context.Value("i", 0)
         self._executor = concurrent.futures.ProcessPoolExecutor(
-            self.workers, self._context, _begin_worker, (self._slots, self._free_slot)
-        )
+            self.workers, self._context, _begin_worker,
+            (self._slots, self._stored, self._free_slot),
+        )  # fmt: skip
         # A fork must come before this process has threads.
         self._executor.submit(_nothing)
 
     def submit(self, name: str, task: Task, *args: Any, size: int) -> None:
         """Queues `task(*args, progress)` under a name; `size` is its number of images."""
         with self._lock:
-            self._tasks[name] = (task, args)
+            self._tasks[name] = pickle.dumps((task, args), protocol=5)
             self._sizes[name] = size
             self._submit(name)
 
     def _submit(self, name: str) -> None:
-        task, args = self._tasks[name]
+        packed = self._tasks[name]
         size = self._sizes[name]
         try:
-            self._futures[name] = self._executor.submit(_run, task, args, size)
+            self._futures[name] = self._executor.submit(_run, packed, size)
         except BrokenProcessPool:
             self._restart()
-            self._futures[name] = self._executor.submit(_run, task, args, size)
+            self._futures[name] = self._executor.submit(_run, packed, size)
 
     def result(self, name: str) -> Any:
         """Waits for a task, again if its process is killed.
@@ -154,6 +161,7 @@ class LocalPool:
         self.lost += 1
         for field in range(_FIELDS):
             self._before[field] += sum(self._slots[field::_SLOT])
+        self._stored_before = self._stored_before.plus(self._stored_here())
         self._executor.shutdown(wait=False, cancel_futures=False)
         self._context = _context(may_fork=False)
         self._start()
@@ -163,6 +171,15 @@ class LocalPool:
         with self._lock:
             now = [self._before[i] + sum(self._slots[i::_FIELDS]) for i in range(_FIELDS)]
         return now[0], now[1], now[2], now[3]
+
+    def stored(self) -> Counts:
+        """What this process and those of the pool asked of stores."""
+        with self._lock:
+            return storage.counts().plus(self._stored_before).plus(self._stored_here())
+
+    def _stored_here(self) -> Counts:
+        width = len(Counts._fields)
+        return Counts(*(sum(self._stored[field::width]) for field in range(width)))
 
     @property
     def total(self) -> int:
@@ -207,9 +224,11 @@ def _is_broken(future: concurrent.futures.Future[Any]) -> bool:
 class _Slot:
     """Where this process counts what it does."""
 
-    def __init__(self, counts: Any, first: int):
+    def __init__(self, counts: Any, stored: Any, number: int):
         self._counts = counts
-        self._first = first
+        self._first = number * _SLOT
+        self._stored = stored
+        self._number = number
 
     def add(self, *amounts: int) -> None:
         """Counts part of the current task."""
@@ -224,19 +243,21 @@ class _Slot:
         for field in range(_FIELDS):
             self._counts[self._first + field] += self._counts[current + field]
             self._counts[current + field] = 0
+        width = len(Counts._fields)
+        self._stored[self._number * width : (self._number + 1) * width] = storage.counts()
 
 
 _slot: _Slot | None = None
 
 
-def _begin_worker(counts: Any, free_slot: Any) -> None:
+def _begin_worker(counts: Any, stored: Any, free_slot: Any) -> None:
     """Runs once in a new process."""
     global _slot
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     with free_slot.get_lock():
-        _slot = _Slot(counts, free_slot.value * _SLOT)
+        _slot = _Slot(counts, stored, free_slot.value)
         free_slot.value += 1
     from beam_pipeline.images import tune_allocator
 
@@ -250,9 +271,10 @@ def _die_with_parent() -> None:
         os._exit(1)
 
 
-def _run(task: Task, args: tuple[Any, ...], size: int) -> Any:
+def _run(packed: bytes, size: int) -> Any:
     if _slot is None:
         raise RuntimeError("this process was not begun as a worker")
+    task, args = pickle.loads(packed)
     value = task(*args, _slot.add)
     _slot.finish(size, value.reused)
     return value

@@ -8,20 +8,23 @@ class ±1; inside a shard they are ordered by another hash.
 
 from __future__ import annotations
 
+import bisect
+import collections
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from beam_pipeline.errors import UserError
 from beam_pipeline.options import MAX_SHARDS, PlanOptions, is_split_name
 
-# More images of one class than this are ranked in several buckets, by several workers.
-MAX_BUCKET_SIZE = 50_000
+# A class with more images than this, and than a shard has, is ranked in several buckets.
+MIN_BUCKET_SIZE = 10_000
 # tf.train.Example and TFRecord framing around the encoded picture, roughly.
 RECORD_OVERHEAD_BYTES = 400
 
 # What a hash is for.
-SPLIT, DEAL, PLACE = b"split", b"deal", b"place"
+SPLIT, DEAL, PLACE, UNIQUE = b"split", b"deal", b"place", b"unique"
 
 SplitClass = tuple[str, int]
 
@@ -57,10 +60,8 @@ class SplitAssigner:
 
     def __call__(self, key_or_group: str) -> str:
         point = int.from_bytes(self._hash(key_or_group)[:8], "big") / 2.0**64
-        for name, bound in zip(self._names, self._bounds, strict=True):
-            if point < bound:
-                return name
-        return self._names[-1]
+        place = bisect.bisect_right(self._bounds, point)  # the first bound above the point
+        return self._names[min(place, len(self._names) - 1)]
 
 
 def class_order(
@@ -142,12 +143,29 @@ class Layout:
         """Images of all splits."""
         return sum(self.counts.values())
 
+    @functools.cached_property
+    def class_ids(self) -> dict[str, int]:
+        """Class name → id."""
+        return {name: i for i, name in enumerate(self.classes)}
+
+    @functools.cached_property
+    def bucket_sizes(self) -> dict[str, int]:
+        """Split → references that are ranked together, at most: about those of one shard.
+
+        So nothing that is grouped is larger than a unit of work, and there are never more
+        buckets than shards and classes, however many images they hold.
+        """
+        images = collections.Counter[str]()
+        for (split, _), count in self.counts.items():
+            images[split] += count
+        return {
+            split: max(MIN_BUCKET_SIZE, -(-images[split] // shards))
+            for split, shards in self.num_shards.items()
+        }
+
     def num_buckets(self, split: str, class_id: int) -> int:
-        """In how many buckets of hashes a class is ranked: a power of two."""
-        buckets = 1
-        while self.counts[split, class_id] > buckets * MAX_BUCKET_SIZE:
-            buckets *= 2
-        return buckets
+        """In how many buckets of hashes a class is ranked."""
+        return -(-self.counts[split, class_id] // self.bucket_sizes[split])
 
 
 def bucket_of(order_hash: bytes, num_buckets: int) -> int:

@@ -1,15 +1,14 @@
 """The plan, wired for Beam: from batches of references to one unit of work per shard.
 
-Only references cross a shuffle, in lists; the largest side input has one number for every
-(split, class, bucket of 50,000 images).
+Only references cross a shuffle, in lists. Nothing that is grouped is larger than a shard's
+references (or 10,000), and the largest side input has a number for every shard and class,
+however many images there are: docs/scale.md.
 """
 
 from __future__ import annotations
 
 import collections
-import dataclasses
 import heapq
-import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -18,72 +17,24 @@ from apache_beam import pvalue
 
 from beam_pipeline import plan
 from beam_pipeline.errors import ImageError
+from beam_pipeline.gathering import GatherFn, SumCountsFn
 from beam_pipeline.images import encode_image
 from beam_pipeline.options import ImageOptions, PlanOptions
 from beam_pipeline.reading import read_images
-from beam_pipeline.refs import ImageRef, RefBatch
+from beam_pipeline.refs import ImageRef, RefBatch, with_split
+from beam_pipeline.shard_unit import ShardUnit
 
 # Enough for a mean within a few percent; encoding them takes well under a second.
 SAMPLE_SIZE = 64
-
-# References that wait in memory until their shards' lists are worth sending.
-DEALT_TOGETHER = 200_000
-# A shard is not cut into parts of fewer images.
-MIN_PART_SIZE = 64
 
 Bucket = tuple[str, int, int]
 ShardKey = tuple[str, int]
 
 
-@dataclasses.dataclass(frozen=True)
-class ShardUnit:
-    """One shard to write: a unit of work that is done, or not done, as a whole.
-
-    Attributes:
-        split: Name of the split.
-        index: Index of the shard in the split.
-        num_shards: Shards of the split.
-        group: Shards of one group are kept even with each other: "" or a class name.
-        class_ids: Label → id, for the labels of this shard.
-        refs: Its images, in the order of its records.
-        first: Place of the first of them in the whole shard.
-        part: Suffix of its name when it is only a part of a shard.
-    """
-
-    split: str
-    index: int
-    num_shards: int
-    group: str
-    class_ids: dict[str, int]
-    refs: list[ImageRef]
-    first: int = 0
-    part: str = ""
-
-    @property
-    def name(self) -> str:
-        """Unique name of the shard, the stem of its file."""
-        return f"{self.split}-{self.index:05d}-of-{self.num_shards:05d}{self.part}"
-
-    def parts(self, wanted: int) -> list[ShardUnit]:
-        """Cuts the shard into units of consecutive records whose files, joined, are its file."""
-        count = max(1, min(wanted, len(self.refs) // MIN_PART_SIZE))
-        if count == 1:
-            return [self]
-        bounds = [len(self.refs) * i // count for i in range(count + 1)]
-        return [
-            dataclasses.replace(
-                self, refs=self.refs[start:stop], first=start, part=f".part-{i:03d}-of-{count:03d}"
-            )
-            for i, (start, stop) in enumerate(itertools.pairwise(bounds))
-        ]
-
-
 def assign_splits(batch: RefBatch, options: PlanOptions) -> RefBatch:
     """Gives every reference without a split the one its group or key draws."""
     draw = plan.SplitAssigner(options.splits, options.salt)
-    return RefBatch(
-        [r if r.split else r._replace(split=draw(r.group or r.key)) for r in batch.refs]
-    )
+    return RefBatch([r if r.split else with_split(r, draw(r.group or r.key)) for r in batch.refs])
 
 
 def count_labels(batch: RefBatch) -> dict[tuple[str, str], int]:
@@ -101,18 +52,19 @@ def merge_counts(counts: Iterable[dict[Any, int]]) -> dict[Any, int]:
 
 def key_by_bucket(
     batch: RefBatch, layout: plan.Layout, salt: str
-) -> Iterator[tuple[Bucket, RefBatch]]:
-    """Cuts a batch by (split, class id, bucket of the order hash)."""
+) -> Iterator[tuple[Bucket, ImageRef]]:
+    """Keys references by (split, class id, bucket of the order hash)."""
     hasher = plan.KeyHasher(salt)
-    ids = {name: i for i, name in enumerate(layout.classes)}
-    buckets: dict[Bucket, list[ImageRef]] = collections.defaultdict(list)
+    known: dict[tuple[str, str], tuple[int, int]] = {}  # class id, buckets
     for ref in batch.refs:
-        split, class_id = str(ref.split), ids[ref.label]
-        wanted = layout.num_buckets(split, class_id)
+        split, label = str(ref.split), ref.label
+        found = known.get((split, label))
+        if found is None:
+            class_id = layout.class_ids[label]
+            found = known[split, label] = class_id, layout.num_buckets(split, class_id)
+        class_id, wanted = found
         bucket = plan.bucket_of(hasher(ref.key), wanted) if wanted > 1 else 0
-        buckets[split, class_id, bucket].append(ref)
-    for key, refs in buckets.items():
-        yield key, RefBatch(refs)
+        yield (split, class_id, bucket), ref
 
 
 def sort_by_hash(
@@ -136,39 +88,6 @@ def deal(
         yield (split, slot.shard_of(rank)), ref
 
 
-class _DealFn(beam.DoFn):
-    """(bucket, its refs in hash order) → (shard, RefBatch).
-
-    A thousand classes dealt to a thousand shards are a million hands of one reference: they
-    are gathered over the buckets of a bundle, because a shuffle's cost is per element.
-    """
-
-    def start_bundle(self) -> None:
-        self._hands: dict[ShardKey, list[ImageRef]] = collections.defaultdict(list)
-        self._held = 0
-
-    def process(
-        self,
-        bucket: tuple[Bucket, RefBatch],
-        layout: plan.Layout,
-        ranks: dict[Bucket, int],
-    ) -> Iterator[tuple[ShardKey, RefBatch]]:
-        for shard, ref in deal(bucket, layout, ranks):
-            self._hands[shard].append(ref)
-        self._held += len(bucket[1])
-        if self._held >= DEALT_TOGETHER:
-            yield from self._flush()
-
-    def finish_bundle(self) -> Iterator[Any]:
-        for hand in self._flush():
-            yield beam.transforms.window.GlobalWindows.windowed_value(hand)
-
-    def _flush(self) -> Iterator[tuple[ShardKey, RefBatch]]:
-        for shard, refs in self._hands.items():
-            yield shard, RefBatch(refs)
-        self.start_bundle()
-
-
 def make_unit(
     shard: tuple[ShardKey, Iterable[RefBatch]], layout: plan.Layout, options: PlanOptions
 ) -> ShardUnit:
@@ -176,7 +95,7 @@ def make_unit(
     (split, index), batches = shard
     refs = sort_by_hash(batches, options.salt, plan.PLACE)
     labels = {ref.label for ref in refs}
-    ids = {name: i for i, name in enumerate(layout.classes) if name in labels}
+    ids = {name: layout.class_ids[name] for name in sorted(labels)}
     group = next(iter(labels)) if options.shard_by == "class" else ""
     return ShardUnit(split, index, layout.num_shards[split], group, ids, refs)
 
@@ -273,7 +192,7 @@ class PlanShards(beam.PTransform):
         counts = (
             batches
             | "CountLabels" >> beam.Map(count_labels)
-            | "SumCounts" >> beam.CombineGlobally(merge_counts)
+            | "SumCounts" >> beam.CombineGlobally(SumCountsFn())
         )  # {(split, label): images}
         layout = counts | "MakeLayout" >> beam.Map(
             plan.make_layout, options, mean_record_bytes=self._mean_record_bytes(batches, counts)
@@ -282,7 +201,7 @@ class PlanShards(beam.PTransform):
         buckets = (
             batches
             | "KeyByBucket"
-            >> beam.FlatMap(key_by_bucket, plan_side, salt).with_output_types(
+            >> beam.ParDo(GatherFn(key_by_bucket), plan_side, salt).with_output_types(
                 tuple[tuple[str, int, int], RefBatch]
             )
             | "GroupBuckets" >> beam.GroupByKey()
@@ -294,13 +213,13 @@ class PlanShards(beam.PTransform):
         ranks = (
             buckets
             | "BucketSizes" >> beam.MapTuple(lambda key, batch: {key: len(batch)})
-            | "SumSizes" >> beam.CombineGlobally(merge_counts)
+            | "SumSizes" >> beam.CombineGlobally(SumCountsFn())
             | "BucketRanks" >> beam.Map(plan.bucket_ranks)
         )  # {bucket: rank of its first image}
         units = (
             buckets
             | "Deal"
-            >> beam.ParDo(_DealFn(), plan_side, pvalue.AsSingleton(ranks)).with_output_types(
+            >> beam.ParDo(GatherFn(deal), plan_side, pvalue.AsSingleton(ranks)).with_output_types(
                 tuple[tuple[str, int], RefBatch]
             )
             | "GroupShards" >> beam.GroupByKey()

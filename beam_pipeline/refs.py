@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import array
 import functools
+import itertools
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -50,19 +52,109 @@ class RefBatch:
     def __repr__(self) -> str:
         return f"RefBatch({len(self.refs)} refs)"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickle, (pack_refs(self.refs),)
+
+
+def _unpickle(packed: bytes) -> RefBatch:
+    return RefBatch(unpack_refs(packed))
+
 
 # As `ImageRef._make`, without its check, in a third of the time.
 _as_ref = functools.partial(tuple.__new__, ImageRef)
 
 
+def with_split(ref: ImageRef, split: str) -> ImageRef:
+    """As `ref._replace(split=split)`, in a fifth of the time."""
+    return _as_ref((*ref[:3], split, *ref[4:]))
+
+
+def pack_refs(refs: Sequence[ImageRef]) -> bytes:
+    """References as bytes, column by column.
+
+    Names repeat, and a URI mostly is a folder and the key: half the bytes of a pickled list of
+    tuples in the same time, and references cross several shuffles.
+    """
+    if not refs:
+        return b""
+    keys, uris, labels, splits, groups, sizes, times, columns = zip(*refs, strict=True)
+    folder = uris[0].removesuffix(keys[0])
+    in_folder = list(uris) == [folder + key for key in keys]
+    return pickle.dumps(
+        (
+            _join(keys),
+            folder if in_folder else _join(uris),
+            _distinct(labels),
+            _distinct(splits),
+            _distinct(groups),
+            _numbers(sizes),
+            _numbers(times),
+            None if columns.count(None) == len(columns) else columns,
+        ),
+        protocol=5,
+    )
+
+
+def unpack_refs(packed: bytes) -> list[ImageRef]:
+    """What `pack_refs` packed."""
+    if not packed:
+        return []
+    joined, found, labels, splits, groups, sizes, times, columns = pickle.loads(packed)
+    keys = _split(joined)
+    uris = [found + key for key in keys] if isinstance(found, str) else _split(found)
+    names = (_repeat(each, len(keys)) for each in (labels, splits, groups))
+    no_columns = itertools.repeat(None, len(keys))
+    rows = zip(keys, uris, *names, sizes, times, columns or no_columns, strict=True)
+    return list(map(_as_ref, rows))
+
+
+def _join(texts: Sequence[str]) -> bytes | tuple[str, ...]:
+    joined = "\0".join(texts)
+    if joined.count("\0") >= len(texts):
+        return tuple(texts)
+    return joined.encode("utf-8", "surrogatepass")
+
+
+def _split(joined: bytes | tuple[str, ...]) -> Sequence[str]:
+    if isinstance(joined, tuple):
+        return joined
+    return joined.decode("utf-8", "surrogatepass").split("\0")
+
+
+def _numbers(values: Sequence[int]) -> Sequence[int]:
+    try:
+        return array.array("q", values)
+    except OverflowError:  # the clock of some file was set to the year 2300
+        return values
+
+
+_Names = str | None | tuple[list[str | None], "array.array[int]"]
+
+
+def _distinct(names: Sequence[str | None]) -> _Names:
+    """One name for all, or the distinct names and which of them each one is."""
+    if names.count(names[0]) == len(names):
+        return names[0]
+    places: dict[str | None, int] = {}
+    for name in names:
+        places.setdefault(name, len(places))
+    return list(places), array.array("I", map(places.__getitem__, names))
+
+
+def _repeat(names: _Names, count: int) -> Iterable[str | None]:
+    if isinstance(names, tuple):
+        return map(names[0].__getitem__, names[1])
+    return itertools.repeat(names, count)
+
+
 class RefBatchCoder(Coder):
-    """Pickles plain tuples: half the bytes and time of pickling named tuples."""
+    """See `pack_refs`."""
 
     def encode(self, value: RefBatch) -> bytes:
-        return pickle.dumps([tuple(ref) for ref in value.refs], protocol=5)
+        return pack_refs(value.refs)
 
     def decode(self, encoded: bytes) -> RefBatch:
-        return RefBatch(list(map(_as_ref, pickle.loads(encoded))))
+        return RefBatch(unpack_refs(encoded))
 
     def is_deterministic(self) -> bool:
         return False

@@ -19,7 +19,8 @@ from beam_pipeline import cli, runners
 from beam_pipeline.columns import AnalyseColumns
 from beam_pipeline.listing import ListImages
 from beam_pipeline.options import BuildOptions
-from beam_pipeline.planning import PlanShards, ShardUnit, assign_splits
+from beam_pipeline.planning import PlanShards, assign_splits
+from beam_pipeline.shard_unit import ShardUnit
 
 
 def size_of(unit: ShardUnit) -> tuple[int, int]:

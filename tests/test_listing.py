@@ -213,11 +213,27 @@ def test_the_layout_of_a_store_can_be_said(tmp_path):
     assert labels(uri, layout="split_folders") == {"train/deep/a.jpg": ("deep", "train")}
 
 
-@pytest.mark.parametrize("name", ["a.jpg", "train/a.jpg"])
-def test_images_of_a_store_outside_class_folders_are_refused(tmp_path, name):
-    put(tmp_path, name)
-    with pytest.raises(UserError, match="outside any class folder.*--layout"):
-        listed(store_uri(tmp_path))
+def test_a_store_is_looked_at_as_this_machine_is(tmp_path):
+    put(
+        tmp_path,
+        "a.jpg",
+        ".hidden/x/b.jpg",
+        "cat/c.jpg",
+        "cat/sub/d.jpg",
+        "dog/e.txt",
+        "dog/.f.jpg",
+    )
+    here, passed_over = listed(tmp_path)
+    there, passed_over_there = listed(store_uri(tmp_path))
+    assert [(r.key, r.label, r.size_bytes) for r in there] == [
+        (r.key, r.label, r.size_bytes) for r in here
+    ]
+    assert passed_over_there == passed_over
+
+
+def test_a_folder_of_a_store_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(UserError, match="--input 'teststore://.*none' holds nothing"):
+        listed(store_uri(tmp_path / "none"))
 
 
 def test_batches_are_small(tmp_path, monkeypatch):
@@ -253,21 +269,6 @@ def test_layout_by_name(path, options, layout):
 def test_a_folder_named_like_a_manifest_is_a_folder(tmp_path):
     put(tmp_path, "set.csv/cat/a.jpg", "set.csv/dog/a.jpg")
     assert set(labels(tmp_path / "set.csv")) == {"cat/a.jpg", "dog/a.jpg"}
-
-
-def test_equal_keys_meet_and_are_refused_with_both_images():
-    batches = [
-        RefBatch([ImageRef("k1", "/a", "x"), ImageRef("k2", "/b", "x")]),
-        RefBatch([ImageRef("k3", "/c", "x"), ImageRef("k1", "/d", "x")]),
-    ]
-    buckets = collections.defaultdict(list)
-    for batch in batches:
-        for bucket, pairs in listing.duplicate_checks(batch):
-            buckets[bucket].append(pairs)
-    with pytest.raises(UserError, match="'k1' twice, for '/a' and '/d'.*--key_column"):
-        for bucket, found in buckets.items():
-            list(listing.refuse_duplicates(bucket, found))
-    assert list(listing.refuse_duplicates(0, [[("k1", "/a")], [("k2", "/a")]])) == []
 
 
 def test_in_a_pipeline_odd_names_survive_and_counts_are_summed(tmp_path):

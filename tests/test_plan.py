@@ -97,12 +97,31 @@ def test_buckets_in_order_are_hashes_in_order(keys, num_buckets):
 
 
 @pytest.mark.parametrize(
-    ("images", "expected"), [(1, 1), (10, 1), (11, 2), (20, 2), (21, 4), (41, 8)]
+    ("counts", "shards", "expected"),
+    [
+        ({"a": 1}, 1, [1]),
+        ({"a": 10}, 10, [1]),
+        ({"a": 11}, 10, [2]),
+        ({"a": 11}, 1, [1]),  # one shard holds them all, so they fit
+        ({"a": 600, "b": 400}, 5, [3, 2]),  # 200 a shard
+        ({"a": 600, "b": 400}, 1000, [60, 40]),  # small shards, ten to a bucket
+        ({"a": 60_000, "b": 40_000}, 5, [3, 2]),  # constant in the number of images
+    ],
 )
-def test_a_class_has_so_many_buckets_that_none_is_large(monkeypatch, images, expected):
-    monkeypatch.setattr(plan, "MAX_BUCKET_SIZE", 10)
-    layout = make_layout({("train", "a"): images})
-    assert layout.num_buckets("train", 0) == expected
+def test_buckets_are_about_as_large_as_shards(monkeypatch, counts, shards, expected):
+    monkeypatch.setattr(plan, "MIN_BUCKET_SIZE", 10)
+    layout = make_layout(
+        {("train", name): n for name, n in counts.items()}, num_shards={"*": shards}
+    )
+    assert [layout.num_buckets("train", i) for i in range(len(counts))] == expected
+
+
+@given(COUNTS, st.integers(1, 25), st.sampled_from(["balanced", "class"]))
+def test_buckets_are_never_many_more_than_shards(counts, wanted, shard_by):
+    wanted = min([wanted, *counts.values()])
+    layout = make_layout(counts, num_shards={"*": wanted}, shard_by=shard_by)
+    buckets = sum(layout.num_buckets(split, class_id) for split, class_id in layout.counts)
+    assert buckets <= sum(layout.num_shards.values()) + len(layout.counts)
 
 
 def test_hashes_are_stable_across_releases():

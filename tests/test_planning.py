@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline import plan, planning
+from beam_pipeline import plan, planning, shard_unit
 from beam_pipeline.options import ImageOptions, PlanOptions
-from beam_pipeline.planning import ShardUnit
 from beam_pipeline.refs import ImageRef, RefBatch
+from beam_pipeline.shard_unit import ShardUnit
 from tests.builds import jpeg
 
 
@@ -36,8 +36,8 @@ def run(batches: list[RefBatch], options: PlanOptions, seed: int = 0) -> list[Sh
     layout = plan.make_layout(counts, options, 1000.0)
     buckets = collections.defaultdict(list)
     for batch in batches:
-        for key, refs in planning.key_by_bucket(batch, layout, options.salt):
-            buckets[key].append(refs)
+        for key, ref in planning.key_by_bucket(batch, layout, options.salt):
+            buckets[key].append(RefBatch([ref]))
     for found in buckets.values():
         shuffle(found)
     ordered = [
@@ -82,10 +82,10 @@ def test_every_image_is_in_one_shard_and_the_plan_depends_on_no_order(
 @pytest.mark.parametrize("shard_by", ["balanced", "class"])
 @pytest.mark.parametrize("bucket_size", [1, 7, 40])
 def test_large_classes_ranked_in_buckets_give_the_same_plan(monkeypatch, shard_by, bucket_size):
-    options = PlanOptions(num_shards={"*": 2}, shard_by=shard_by)
-    batches = batched(refs_of({"a": 150, "b": 31}), 16)
+    options = PlanOptions(num_shards={"*": 3}, shard_by=shard_by)
+    batches = batched(refs_of({"a": 150, "b": 61}), 16)
     expected = run(batches, options)
-    monkeypatch.setattr(plan, "MAX_BUCKET_SIZE", bucket_size)
+    monkeypatch.setattr(plan, "MIN_BUCKET_SIZE", bucket_size)
     assert run(batches, options, seed=1) == expected
 
 
@@ -153,7 +153,7 @@ def test_parts_are_the_shard_cut_into_consecutive_pieces(images, wanted):
     assert [ref for part in parts for ref in part.refs] == unit.refs
     assert 1 <= len(parts) <= wanted
     if len(parts) > 1:
-        assert min(len(part.refs) for part in parts) >= planning.MIN_PART_SIZE
+        assert min(len(part.refs) for part in parts) >= shard_unit.MIN_PART_SIZE
         assert len({part.name for part in parts}) == len(parts)
         assert all(unit.refs[part.first] == part.refs[0] for part in parts)
     else:
