@@ -61,7 +61,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add_flags(parser, DATA, ["image_size"])
     add_flags(parser, TRAINING, ["augment", "augment_on", "seed"])
     names = ["classes", "where", "balance", "inputs", "sequences", "sequence_length"]
-    add_flags(parser, DATA, [*names, "fast_order", "threads"])
+    add_flags(parser, DATA, [*names, "cache_folder", "fast_order", "threads"])
     add_flags(parser, FOREIGN, ["feature_map", "label_offset", "class_names"])
     parser.add_argument(
         "--seconds",

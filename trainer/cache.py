@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
-import hashlib
 import os
-import shutil
-import sys
-import uuid
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from trainer.config import is_remote
 from trainer.dataset import Reading, Selected, Shard
 from trainer.errors import UserError
+from trainer.shard_copies import copy_path, copy_shards, gigabytes, local_size_bytes
 from trainer.sources import LOOK_RECORDS, Source, file_source, number_source, read_in_turn
+from trainer.stores import is_store
 
 # Left for the model and everything else when a cache is weighed against free memory.
 MEMORY_RESERVE = 0.2
-COPIES_AT_ONCE = 8
 _CGROUP = "/sys/fs/cgroup"
 
 
@@ -69,7 +64,7 @@ def check_memory(selected: Selected, free_bytes: int | None = None) -> None:
         return
     raise UserError(
         f"--cache received 'memory', but the split {selected.split.name} has "
-        f"{_gigabytes(needed)} and {_gigabytes(free)} of memory are free (a fifth of it is left "
+        f"{gigabytes(needed)} and {gigabytes(free)} of memory are free (a fifth of it is left "
         "to the rest of the program); use --cache disk, or none."
     )
 
@@ -81,29 +76,38 @@ def free_memory_bytes() -> int | None:
 
 
 def on_disk(selected: Selected, reading: Reading) -> Selected:
-    """The same split, read from copies of its shards in `reading.cache_folder`.
+    """The same split, read from copies in `reading.cache_folder` of what is not read in place.
 
+    That are all shards for the cache `disk`, else those TensorFlow cannot read itself, if any.
     A copy that is there already is used again; one appears whole or not at all. A shard that
-    has not the size the data set says is left where it is: the reader then tells what is wrong.
+    has not the size the data set says, or is damaged, is left to the reader, which then tells
+    what is wrong.
 
     Raises:
-        UserError: The folder is not named, not writable, or too full.
+        UserError: The folder is not named, not writable, or too full; or a shard cannot be
+            had, or is whole but not the one the data set says.
     """
+    whole = selected.split.shards
+    shards = [s for s in whole if reading.cache == "disk" or is_store(s.path)]
+    if not shards:
+        return selected
     if reading.cache_folder is None:
         raise UserError("--cache received 'disk', but no folder to keep the shards in.")
     folder = os.path.join(reading.cache_folder, selected.dataset.fingerprint[:16] or "shards")
-    shards = selected.split.shards
-    missing = [s for s in shards if _local_size_bytes(_copy_path(folder, s)) != s.num_bytes]
+    missing = [s for s in shards if local_size_bytes(copy_path(folder, s)) != s.num_bytes]
     try:
         os.makedirs(folder, exist_ok=True)
         if missing:
-            _copy_all(missing, folder)
+            copy_shards(selected.dataset, missing, folder)
     except OSError as e:
+        why, otherwise = "--cache received 'disk'", ", or use --cache none"
+        if is_store(shards[0].path):
+            why, otherwise = f"--data received {selected.dataset.data!r}, which is copied first", ""
         raise UserError(
-            f"--cache received 'disk', but {folder!r} cannot be filled ({e}); expected a "
-            "writable folder with enough room: use another --output, or --cache none."
+            f"{why}, but {folder!r} cannot be filled ({e}); expected a writable folder with "
+            f"enough room: name another one by --cache_folder{otherwise}."
         ) from e
-    copied = tuple(_copied(s, folder) for s in shards)
+    copied = tuple(_copied(s, folder) if s in shards else s for s in whole)
     return dataclasses.replace(selected, split=dataclasses.replace(selected.split, shards=copied))
 
 
@@ -146,51 +150,8 @@ def _container_free_bytes() -> int | None:
         return None  # no container, or one without a limit
 
 
-def _copy_path(folder: str, shard: Shard) -> str:
-    # Shards of several folders may share a name.
-    place = hashlib.sha256(os.path.dirname(shard.path).encode()).hexdigest()[:8]
-    return os.path.join(folder, f"{place}-{os.path.basename(shard.path)}")
-
-
 def _copied(shard: Shard, folder: str) -> Shard:
-    path = _copy_path(folder, shard)
-    if _local_size_bytes(path) != shard.num_bytes:
+    path = copy_path(folder, shard)
+    if local_size_bytes(path) != shard.num_bytes:
         return shard
     return dataclasses.replace(shard, path=path)
-
-
-def _copy_all(shards: list[Shard], folder: str) -> None:
-    needed, free = sum(s.num_bytes for s in shards), shutil.disk_usage(folder).free
-    if needed > free:
-        raise OSError(f"{_gigabytes(needed)} are needed, {_gigabytes(free)} are free")
-    print(f"copying {len(shards)} shards ({_gigabytes(needed)}) to {folder}", file=sys.stderr)
-    with concurrent.futures.ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
-        for done in [pool.submit(_copy, shard, _copy_path(folder, shard)) for shard in shards]:
-            done.result()
-
-
-def _copy(shard: Shard, path: str) -> None:
-    part = f"{path}.{uuid.uuid4().hex}.part"
-    try:
-        if is_remote(shard.path):
-            tf.io.gfile.copy(shard.path, part, overwrite=True)
-        else:
-            shutil.copyfile(shard.path, part)
-        if os.path.getsize(part) == shard.num_bytes:
-            os.replace(part, path)
-    except (FileNotFoundError, tf.errors.OpError):
-        pass  # left to the reader, which tells more
-    finally:
-        if os.path.exists(part):
-            os.remove(part)
-
-
-def _local_size_bytes(path: str) -> int | None:
-    try:
-        return os.path.getsize(path)
-    except OSError:
-        return None
-
-
-def _gigabytes(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.2f} GB"

@@ -58,8 +58,8 @@ class DataConfig:
     """Which records are read, and how.
 
     Attributes:
-        data: Folder of a data set, or a folder or glob of TFRecords that others wrote; local
-            or any filesystem TensorFlow knows.
+        data: Folder of a data set, or a folder or glob of TFRecords that others wrote; local,
+            `gs://`, `s3://`, or any filesystem TensorFlow knows.
         train_split, validation_split: Names in the manifest; None for the usual ones;
             validation `none` for no validation.
         validation_data: Folder or glob of TFRecords to validate on, for records without a
@@ -77,6 +77,8 @@ class DataConfig:
         balance: `weights`: every class weighs the same in the loss; `sampling`: every
             class is read equally often, records of rare ones repeatedly.
         cache: `memory` or `disk` keeps the serialized records near, `none` reads them anew.
+        cache_folder: Local folder for the copies of shards; None for one in the run's output,
+            or in the user's cache for what TensorFlow cannot read itself.
         fast_order: Gives up the reproducible order for speed.
         skip_broken: How many broken records may be left out; 0 stops at the first.
         threads: Of the reader; None for one per core.
@@ -97,6 +99,7 @@ class DataConfig:
     image_size: tuple[int, int] | None = None
     balance: str = "none"
     cache: str = "none"
+    cache_folder: str | None = None
     fast_order: bool = False
     skip_broken: int = 0
     threads: int | None = None
@@ -108,6 +111,10 @@ class DataConfig:
         _check_choice("--cache", self.cache, CACHES)
         _check_choice("--balance", self.balance, BALANCES)
         _check_choice("--sequences", self.sequences, SEQUENCES)
+        if self.cache_folder is not None and is_remote(self.cache_folder):
+            raise UserError(
+                f"--cache_folder received {self.cache_folder!r}; expected a local folder."
+            )
         for flag, names in (("--classes", self.classes), ("--inputs", self.inputs)):
             twice = {name for name in names or () if (names or ()).count(name) > 1}
             if twice or names == ():

@@ -41,9 +41,14 @@ def cached(what: str, key: object, count: Callable[[], Any]) -> Any:
 
 def cache_path(key: object) -> str:
     """The file for a key: `$XDG_CACHE_HOME/imageshards/counts/HASH.json`."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
-    return os.path.join(home, "imageshards", "counts", f"{name}.json")
+    return os.path.join(cache_home(), "counts", f"{name}.json")
+
+
+def cache_home() -> str:
+    """The user's own folder for what can be had again: `$XDG_CACHE_HOME/imageshards`."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(home, "imageshards")
 
 
 def _write(path: str, value: Any) -> bool:

@@ -16,16 +16,18 @@ class Shard:
     """One TFRecord file: where it lies, and what is known of it.
 
     Attributes:
-        path: Local, or of a filesystem TensorFlow knows.
+        path: Local, of a bucket, or of a filesystem TensorFlow knows.
         num_records: How many it holds.
         num_bytes: Its size on disk.
         classes: Records per class name; None where nobody counted.
+        sha256: Of its bytes, in hexadecimal digits; None where nobody said.
     """
 
     path: str
     num_records: int
     num_bytes: int
     classes: Mapping[str, int] | None = None
+    sha256: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +171,8 @@ class Reading:
         threads: Of the reader's own pool.
         fast_order: Gives up the reproducible order.
         cache: `none`, `memory` or `disk`.
-        cache_folder: Where `disk` keeps copies of the shards.
+        cache_folder: Where `disk` keeps copies of the shards, and what TensorFlow cannot read
+            is copied to.
     """
 
     threads: int

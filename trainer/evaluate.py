@@ -65,7 +65,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="split to evaluate on (default: validation, val, valid or test, where there is one)",
     )
     add_flags(parser, TRAINING, ["batch_size", "replicas"])
-    add_flags(parser, DATA, ["classes", "where", "skip_broken", "threads"])
+    add_flags(parser, DATA, ["classes", "where", "skip_broken", "cache_folder", "threads"])
     add_flags(parser, FOREIGN, ["feature_map", "label_offset", "class_names"])
     parser.add_argument("--json", action="store_true", help="prints one JSON object instead")
     parser.add_argument("--report", metavar="DIR", help="also writes a page for people there")

@@ -30,7 +30,7 @@ DATA: dict[str, _Flag] = {
     "data": (
         {"metavar": "DIR"},
         "data set: a folder with manifest.json as python -m beam_pipeline writes it, or a folder "
-        "or glob of TFRecords that others wrote",
+        "or glob of TFRecords that others wrote; local, gs:// or s3://",
     ),
     "train_split": ({"metavar": "NAME"}, "split to train on (default: train or training)"),
     "validation_split": (
@@ -73,7 +73,13 @@ DATA: dict[str, _Flag] = {
     ),
     "cache": (
         {"choices": CACHES},
-        "keeps the serialized records in memory, or copies of the shards in OUTPUT/cache",
+        "keeps the serialized records in memory, or copies of the shards in --cache_folder",
+    ),
+    "cache_folder": (
+        {"metavar": "DIR"},
+        "for copies of whole shards: --cache disk, and all that TensorFlow cannot read itself, "
+        "such as s3:// (default: OUTPUT/cache for --cache disk, else "
+        "~/.cache/imageshards/shards)",
     ),
     "fast_order": (
         {"action": "store_true"},

@@ -44,6 +44,8 @@ def open_foreign(config: DataConfig) -> DataSet:
     Raises:
         UserError: The files, the features or the labels are not what a trainer needs.
     """
+    if config.validation_data is not None:
+        remote.check(config.validation_data, "--validation_data")
     layout = find_layout(config)
     samples = _sample(config.data, layout)
     main = next((name for name in ("train", "training") if name in samples), min(samples))

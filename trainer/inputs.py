@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 
+from trainer import remote, stores
 from trainer.config import DataConfig, TrainConfig
+from trainer.counts_cache import cache_home
 from trainer.dataset import DataSet, ModelInputs, Reading, Selected, Split
 from trainer.errors import UserError
 from trainer.features import check_inputs
@@ -19,6 +21,7 @@ from trainer.manifest import (
 from trainer.selection import select as select_records
 
 CACHE_FOLDER = "cache"
+SHARDS_FOLDER = "shards"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +56,7 @@ def open_dataset(config: DataConfig) -> DataSet:
     Raises:
         UserError: It is none, or flags and data exclude each other.
     """
+    remote.check(config.data, "--data")
     if has_manifest(config.data):
         _refuse_foreign_flags(config)
         return load_manifest(config.data)
@@ -81,8 +85,22 @@ def select(config: DataConfig, dataset: DataSet, split: Split, balance: str = "n
 
 
 def reading(config: DataConfig, output: str | None = None) -> Reading:
-    """How `config` wants shards to be read."""
-    folder = os.path.join(output, CACHE_FOLDER) if output else None
+    """How `config` wants shards to be read.
+
+    Raises:
+        UserError: A folder for copies is named where none are made.
+    """
+    folder = config.cache_folder
+    if stores.is_store(config.data):
+        # One for all runs and commands: it takes long to fill.
+        folder = folder or os.path.join(cache_home(), SHARDS_FOLDER)
+    elif folder and config.cache != "disk":
+        raise UserError(
+            f"--cache_folder received {folder!r}, but no shards of --data {config.data!r} are "
+            "copied; expected --cache disk with it, where there is that flag: leave it out."
+        )
+    elif output:
+        folder = folder or os.path.join(output, CACHE_FOLDER)
     threads = config.threads or cpu_count()
     return Reading(threads, config.fast_order, config.cache, folder)
 

@@ -8,6 +8,7 @@ import json
 import os
 from typing import Any
 
+from trainer import remote
 from trainer.config import is_remote
 from trainer.dataset import (
     FILENAME_FEATURE,
@@ -79,8 +80,13 @@ def _names(dataset: DataSet) -> str:
 
 def has_manifest(data: str) -> bool:
     """Whether `data` is a folder with a `manifest.json`."""
-    path = os.path.join(data, MANIFEST_FILE)
-    return os.path.exists(path) if not is_remote(path) else _remote_exists(path)
+    try:
+        remote.stat(os.path.join(data, MANIFEST_FILE))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return is_remote(data)  # reading it tells what is wrong
+    return True
 
 
 def load_manifest(data: str) -> DataSet:
@@ -144,54 +150,28 @@ def _read_text(data: str) -> str:
         "manifest is not a data set: build one with "
         f"python -m beam_pipeline --input PHOTOS --output {data}."
     )
-    if is_remote(path):
-        return _read_remote_text(path, missing)
     try:
-        with open(path, encoding="utf-8") as f:
-            return f.read()
+        return remote.read(path).decode()
     except (FileNotFoundError, NotADirectoryError) as e:
         raise missing from e
     except (OSError, UnicodeDecodeError) as e:
         raise UserError(
-            f"--data received {data!r}, whose manifest.json cannot be read ({e}); "
-            "expected a readable text file."
+            f"--data received {data!r}, whose manifest.json cannot be read ({_reason(e)}); "
+            f"expected {'a bucket or filesystem' if is_remote(data) else 'a text file'} that may "
+            "be read."
         ) from e
 
 
-def _remote_exists(path: str) -> bool:
-    import tensorflow as tf
-
-    try:
-        return bool(tf.io.gfile.exists(path))
-    except tf.errors.OpError:
-        return True  # reading it tells what is wrong
-
-
-def _read_remote_text(path: str, missing: UserError) -> str:
-    import tensorflow as tf
-
-    try:
-        return str(tf.io.gfile.GFile(path).read())
-    except tf.errors.NotFoundError as e:
-        raise missing from e
-    except tf.errors.OpError as e:
-        raise UserError(
-            f"--data received {path!r}, which cannot be read ({e.message}); "
-            "expected a filesystem TensorFlow knows and may read."
-        ) from e
+def _reason(error: Exception) -> str:
+    """Why a file cannot be read, in one line: TensorFlow quotes a store's whole answer."""
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return text.strip().splitlines()[0].rstrip(". ")
 
 
 def _size_bytes(path: str) -> int | None:
-    if not is_remote(path):
-        try:
-            return os.stat(path).st_size
-        except OSError:
-            return None
-    import tensorflow as tf
-
     try:
-        return int(tf.io.gfile.stat(path).length)
-    except tf.errors.OpError:
+        return remote.stat(path).num_bytes
+    except OSError:
         return None
 
 
@@ -237,6 +217,7 @@ def _parse_split(data: str, name: str, raw: dict[str, Any]) -> Split:
             int(s["num_records"]),
             int(s["num_bytes"]),
             s.get("classes"),
+            s.get("sha256"),
         )
         for s in raw["shards"]
     )

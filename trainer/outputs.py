@@ -7,7 +7,7 @@ import os
 import shutil
 from typing import Any
 
-from trainer.config import is_remote
+from trainer import remote
 from trainer.dataset import DataSet
 from trainer.errors import UserError
 
@@ -16,6 +16,8 @@ BEST_MODEL_FILE = "best.keras"
 DIGEST_FILE = "weights.sha256"
 METRICS_FILE = "metrics.jsonl"
 TRANSFORM_FOLDER = "transform_fn"
+
+_PART_BYTES = 1 << 20
 
 # What a run leaves behind, and --overwrite takes away; nothing else in the folder is touched.
 _OF_A_RUN = (
@@ -120,21 +122,28 @@ def write_text(path: str, text: str) -> None:
 def copy_transform(dataset: DataSet, output: str) -> None:
     """Keeps the data set's tensorflow-transform graph beside the model, to serve with.
 
-    Data sets without one are left alone, remote ones are read with TensorFlow's files.
+    Data sets without one are left alone.
+
+    Raises:
+        UserError: There is one that cannot be copied.
     """
     source = os.path.join(dataset.data, "transform", TRANSFORM_FOLDER)
     target = os.path.join(output, TRANSFORM_FOLDER)
     if not dataset.has_manifest or os.path.isdir(target):
         return
-    if not is_remote(source):
-        if os.path.isdir(source):
-            shutil.copytree(source, target)
-        return
-    import tensorflow as tf
-
-    if tf.io.gfile.isdir(source):
-        for folder, _, names in tf.io.gfile.walk(source):
-            below = os.path.join(target, os.path.relpath(folder, source))
-            os.makedirs(below, exist_ok=True)
-            for name in names:
-                tf.io.gfile.copy(os.path.join(folder, name), os.path.join(below, name))
+    partial = f"{target}.{os.getpid()}"
+    try:
+        if not remote.is_folder(source):
+            return
+        for path in remote.files_below(source):
+            place = os.path.join(partial, path.removeprefix(source + "/"))
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            with remote.open_binary(path) as stored, open(place, "wb") as copied:
+                shutil.copyfileobj(stored, copied, _PART_BYTES)
+        os.replace(partial, target)
+    except OSError as e:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise UserError(
+            f"--data received {dataset.data!r}, whose {TRANSFORM_FOLDER} cannot be copied to "
+            f"{target} ({e.strerror or e}); run the same command again."
+        ) from e

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainer import archive, cli
+from trainer import archive, cli, remote
 from trainer.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,7 +33,8 @@ def make_parser() -> cli.Parser:
         "files",
         nargs="+",
         metavar="FILE",
-        help=f"image files, or folders, of which all {', '.join(EXTENSIONS)} are taken",
+        help=f"image files, or folders, of which all {', '.join(EXTENSIONS)} are taken; local, "
+        "gs:// or s3://",
     )
     parser.add_argument(
         "--model_path",
@@ -103,10 +103,10 @@ def find_files(paths: Sequence[str]) -> list[str]:
     """
     found: list[str] = []
     for path in paths:
-        if not os.path.isdir(path):
+        inside = _pictures_in(path)
+        if inside is None:
             found.append(path)
             continue
-        inside = sorted(_pictures_in(path))
         if not inside:
             raise UserError(
                 f"FILE received {path!r}, a folder without pictures; expected files ending in "
@@ -116,11 +116,18 @@ def find_files(paths: Sequence[str]) -> list[str]:
     return found
 
 
-def _pictures_in(folder: str) -> Iterator[str]:
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            if name.lower().endswith(EXTENSIONS):
-                yield os.path.join(parent, name)
+def _pictures_in(path: str) -> list[str] | None:
+    """The pictures in a folder, sorted; None where `path` is no folder."""
+    try:
+        remote.check(path, "FILE")
+        if not remote.is_folder(path):
+            return None
+        return [file for file in remote.files_below(path) if file.lower().endswith(EXTENSIONS)]
+    except OSError as e:
+        raise UserError(
+            f"FILE received {path!r}, which cannot be listed ({e.strerror or e}); expected a file "
+            "or a folder that may be read."
+        ) from e
 
 
 def _print_json(predictions: Iterator[Prediction]) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from trainer import remote
 from trainer.dataset import ModelCard
 from trainer.decode import batch_pictures
 from trainer.errors import UserError
@@ -83,7 +84,7 @@ class Predictor:
         """Predicts `files`, in their order.
 
         Args:
-            files: Local paths.
+            files: Paths, local or remote.
             batch_size: Files in memory at a time.
             count: Classes to tell of each.
         """
@@ -101,8 +102,7 @@ class Predictor:
     def _load(self, file: str) -> tuple[Any, Any] | str:
         """The picture and its record; or what is wrong with the file."""
         try:
-            with open(file, "rb") as f:
-                data = f.read()
+            data = remote.read(file)
         except OSError as e:
             return e.strerror or str(e)
         if not data:

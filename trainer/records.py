@@ -69,11 +69,12 @@ def open_source(selected: Selected, reading: Reading) -> Source:
     Raises:
         UserError: There is no room for the cache.
     """
-    if reading.cache == "memory":
-        return cache.memory_source(selected, reading)
-    if reading.cache == "disk":
-        selected = cache.on_disk(selected, reading)
-    return file_source(selected)
+    selected = cache.on_disk(selected, reading)
+    return (
+        cache.memory_source(selected, reading)
+        if reading.cache == "memory"
+        else file_source(selected)
+    )
 
 
 def training_elements(

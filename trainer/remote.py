@@ -1,15 +1,23 @@
-"""Files wherever they lie: local ones by Python, all others by TensorFlow, loaded when needed."""
+"""Files wherever they lie: local ones by Python, buckets by `trainer.stores`, others by TensorFlow.
+
+TensorFlow is loaded when it is needed.
+"""
 
 from __future__ import annotations
 
+import errno
 import glob
 import io
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
+from trainer import cli, stores
 from trainer.config import is_remote
+
+_loading = threading.Lock()
 
 
 class FileStat(NamedTuple):
@@ -24,12 +32,11 @@ class FileStat(NamedTuple):
     modified_nsec: int
 
 
-class RemoteFile(io.RawIOBase):
+class _TensorFlowFile(io.RawIOBase):
     """A file of a filesystem TensorFlow knows, with OSError instead of TensorFlow's errors."""
 
     def __init__(self, path: str):
-        import tensorflow as tf
-
+        tf = _tensorflow()
         super().__init__()
         self._path = path
         self._file = tf.io.gfile.GFile(path, "rb")
@@ -60,6 +67,43 @@ class RemoteFile(io.RawIOBase):
         super().close()
 
 
+def check(path: str, flag: str) -> None:
+    """Finds out at once whether the bucket of a remote path can be used, before long waits.
+
+    Raises:
+        UserError: It cannot; the sentence names `flag`.
+    """
+    if stores.is_store(path):
+        stores.check_bucket(path, flag)
+    elif path.startswith("gs://"):
+        from trainer import gs_check
+
+        gs_check.check(path, flag)
+
+
+def open_binary(path: str) -> IO[bytes]:
+    """A file to be read, which can seek.
+
+    Raises:
+        OSError: It cannot be opened; reading raises it as well.
+    """
+    if stores.is_store(path):
+        return cast(IO[bytes], stores.StoreFile(path))
+    return cast(IO[bytes], _TensorFlowFile(path)) if is_remote(path) else open(path, "rb")
+
+
+def read(path: str) -> bytes:
+    """A whole file.
+
+    Raises:
+        OSError: It is missing or cannot be read.
+    """
+    if stores.is_store(path):
+        return stores.read(path)
+    with open_binary(path) as file:
+        return file.read()
+
+
 def stat(path: str) -> FileStat:
     """Size and time of a file.
 
@@ -69,8 +113,9 @@ def stat(path: str) -> FileStat:
     if not is_remote(path):
         found = os.stat(path)
         return FileStat(found.st_size, found.st_mtime_ns)
-    import tensorflow as tf
-
+    if stores.is_store(path):
+        return FileStat(*stores.look(path)[1:])
+    tf = _tensorflow()
     with _as_os_error(path):
         found = tf.io.gfile.stat(path)
     return FileStat(int(found.length), int(found.mtime_nsec))
@@ -80,8 +125,9 @@ def is_folder(path: str) -> bool:
     """Whether `path` is a folder."""
     if not is_remote(path):
         return os.path.isdir(path)
-    import tensorflow as tf
-
+    if stores.is_store(path):
+        return stores.is_folder(path)
+    tf = _tensorflow()
     with _as_os_error(path):
         return bool(tf.io.gfile.isdir(path))
 
@@ -92,12 +138,13 @@ def list_folder(path: str) -> tuple[list[str], list[str]]:
     Raises:
         OSError: It cannot be listed.
     """
+    if stores.is_store(path):
+        return stores.list_folder(path)
     if not is_remote(path):
         with os.scandir(path) as found:
             entries = sorted((entry.name, entry.is_dir()) for entry in found)
     else:
-        import tensorflow as tf
-
+        tf = _tensorflow()
         with _as_os_error(path):
             # A store names folders with a slash at the end.
             names = sorted(str(name).rstrip("/") for name in tf.io.gfile.listdir(path))
@@ -106,16 +153,35 @@ def list_folder(path: str) -> tuple[list[str], list[str]]:
     return folders, [name for name, folder in entries if not folder]
 
 
+def files_below(path: str) -> list[str]:
+    """Every file below a folder, sorted.
+
+    Raises:
+        OSError: It cannot be listed.
+    """
+    if stores.is_store(path):
+        return stores.files_below(path)
+    if not is_remote(path):
+        walk = os.walk(path)
+        return sorted(os.path.join(folder, name) for folder, _, names in walk for name in names)
+    folders, names = list_folder(path)
+    found = [os.path.join(path, name) for name in names]
+    for name in folders:
+        found += files_below(os.path.join(path, name))
+    return sorted(found)
+
+
 def matches(pattern: str) -> list[str]:
     """The files, but no folders, a glob finds, sorted.
 
     Raises:
         OSError: The filesystem cannot be listed.
     """
+    if stores.is_store(pattern):
+        return stores.matches(pattern)
     if not is_remote(pattern):
         return sorted(path for path in glob.glob(pattern) if os.path.isfile(path))
-    import tensorflow as tf
-
+    tf = _tensorflow()
     with _as_os_error(pattern):
         found = sorted(str(path) for path in tf.io.gfile.glob(pattern))
         return [path for path in found if not tf.io.gfile.isdir(path)]
@@ -123,11 +189,31 @@ def matches(pattern: str) -> list[str]:
 
 @contextmanager
 def _as_os_error(path: str) -> Iterator[None]:
-    import tensorflow as tf
-
+    tf = _tensorflow()
     try:
         yield
     except tf.errors.NotFoundError as e:
-        raise FileNotFoundError(2, "there is no such file", path) from e
+        raise FileNotFoundError(errno.ENOENT, "there is no such file", path) from e
+    except (tf.errors.PermissionDeniedError, tf.errors.UnauthenticatedError) as e:
+        reason = _first_line(e)
+        if path.startswith("gs://"):
+            from trainer import gs_check
+
+            reason = gs_check.refusal()
+        raise PermissionError(errno.EACCES, reason, path) from e
     except tf.errors.OpError as e:
-        raise OSError(5, e.message, path) from e
+        raise OSError(errno.EIO, _first_line(e), path) from e
+
+
+def _tensorflow() -> Any:
+    """TensorFlow, loaded once and without its start-up log, whichever thread comes first."""
+    with _loading, cli.quiet_import():
+        import tensorflow
+
+        return tensorflow
+
+
+def _first_line(error: Any) -> str:
+    """TensorFlow quotes a store's whole answer, and adds where it happened."""
+    lines: list[str] = str(error.message).strip().splitlines()
+    return lines[0].rstrip(". ") if lines else type(error).__name__

@@ -78,7 +78,7 @@ def scan(path: str, compression: str = "none") -> Iterator[Frame]:
     """Yields the records of a file, in order.
 
     Args:
-        path: Local, or of a filesystem TensorFlow knows.
+        path: Local, of a bucket, or of a filesystem TensorFlow knows.
         compression: `none` or `gzip`.
 
     Raises:
@@ -98,7 +98,7 @@ def scan_all(path: str, compression: str = "none") -> Iterator[Frame | BrokenFra
     wrong header or a truncated tail nothing does.
 
     Args:
-        path: Local, or of a filesystem TensorFlow knows.
+        path: Local, of a bucket, or of a filesystem TensorFlow knows.
         compression: `none` or `gzip`.
 
     Raises:
@@ -181,9 +181,9 @@ def open_binary(path: str) -> IO[bytes]:
     """
     if not is_remote(path):
         return open(path, "rb", buffering=_BUFFER_BYTES)
-    from trainer.remote import RemoteFile
+    from trainer import remote
 
-    return cast(IO[bytes], RemoteFile(path))
+    return remote.open_binary(path)
 
 
 def _next_frame(
