@@ -229,6 +229,12 @@ def _add_shards(group: argparse._ArgumentGroup) -> None:
         help="Python module with preprocessing_fn(inputs), as in TFX; its outputs replace the "
         "extra columns (default: none)",
     )
+    add(
+        "--transform_temp_dir",
+        metavar="DIR",
+        help="folder that TensorFlow on every worker sees, needed for extra columns with --output "
+        "s3:// on a cluster (default: below --output, or of the machine that does the work)",
+    )
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
@@ -292,7 +298,10 @@ def parse(argv: Sequence[str]) -> tuple[opt.BuildOptions, list[str]]:
     )  # fmt: skip
     build = opt.BuildOptions(
         source=source, output=parse_path("--output", args.output), image=image, plan=plan,
-        transform_module=args.transform_module, compression=args.compression,
+        transform_module=args.transform_module,
+        transform_temp_dir=None if args.transform_temp_dir is None
+        else parse_path("--transform_temp_dir", args.transform_temp_dir),
+        compression=args.compression,
         max_reject_fraction=args.max_reject_fraction,
         quarantine_bytes=not args.no_quarantine_bytes, report=not args.no_report,
         overwrite=args.overwrite, plan_only=args.plan_only,

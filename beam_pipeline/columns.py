@@ -22,11 +22,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-from apache_beam.io.filesystems import FileSystems
 
-from beam_pipeline.columns_analyzers import (
-    UnionFn,
-)
+from beam_pipeline import storage
+from beam_pipeline.columns_analyzers import UnionFn
 from beam_pipeline.columns_arrow import (
     REF_COLUMN,
     ToRecordBatch,
@@ -128,13 +126,16 @@ class AnalyseColumns(beam.PTransform):
             self._class_names,
             self._pinned,
             self._module,
-            FileSystems.join(self._temp_dir, f"vocabulary-{uuid.uuid4().hex}"),
+            storage.join(self._temp_dir, f"vocabulary-{uuid.uuid4().hex}"),
         )
         raw = (
             batches
             | "CheckLabels" >> beam.Map(_with_checked_labels, self._class_names)
             | "ToRecordBatches" >> beam.FlatMap(ToRecordBatch(self._columns))  # pa.RecordBatch
         )
+        exported = self._transform_dir
+        if not storage.is_local(exported):  # TensorFlow may not know the store
+            exported = storage.join(self._temp_dir, "exported")
         dataset = (raw, _adapter_config(self._columns))
         with tft_beam.Context(temp_dir=self._temp_dir, passthrough_keys={REF_COLUMN}):
             transform_fn = dataset | "Analyse" >> tft_beam.AnalyzeDataset(preprocess)
@@ -143,9 +144,9 @@ class AnalyseColumns(beam.PTransform):
             )
             written = (
                 transform_fn
-                | "WriteTransformFn" >> tft_beam.WriteTransformFn(self._transform_dir)
+                | "WriteTransformFn" >> tft_beam.WriteTransformFn(exported)
                 | "WriteRawMetadata"
-                >> beam.Map(_then_write_raw_metadata, self._columns, self._transform_dir)
+                >> beam.Map(_then_write_raw_metadata, self._columns, exported, self._transform_dir)
             )
         return Analysed(transformed | "ToRefBatches" >> beam.Map(to_ref_batch), written)
 
@@ -158,13 +159,14 @@ def distinct_labels(batch: RefBatch, class_names: Sequence[str] | None) -> set[s
             outside `class_names`; names the label and an image's key.
     """
     labels = {ref.label for ref in batch.refs}
+    unknown = labels.difference(labels if class_names is None else class_names)
     for label in sorted(labels):
         if not label or "\n" in label or "\r" in label or not _is_text(label):
             raise UserError(
                 f"the label {label!r} of {_key_of(batch, label)!r} cannot name a class; expected "
                 "text that is not empty and has no line break; rename it."
             )
-        if class_names is not None and label not in class_names:
+        if label in unknown and class_names is not None:
             raise UserError(unknown_label_message(label, _key_of(batch, label), class_names))
     return labels
 
@@ -177,9 +179,8 @@ def exported_features(transform_dir: str) -> dict[str, dict[str, Any]]:
     from google.protobuf import text_format
     from tensorflow_metadata.proto.v0 import schema_pb2
 
-    path = FileSystems.join(transform_dir, TRANSFORMED_METADATA_DIR, "schema.pbtxt")
-    with FileSystems.open(path) as file:
-        schema = text_format.Parse(file.read().decode(), schema_pb2.Schema())
+    path = storage.join(transform_dir, TRANSFORMED_METADATA_DIR, "schema.pbtxt")
+    schema = text_format.Parse(storage.read(path).decode(), schema_pb2.Schema())
     dtypes = {schema_pb2.INT: "int64", schema_pb2.FLOAT: "float32", schema_pb2.BYTES: "string"}
     features = {}
     for feature in sorted(schema.feature, key=lambda feature: feature.name):
@@ -192,9 +193,8 @@ def exported_features(transform_dir: str) -> dict[str, dict[str, Any]]:
 
 def exported_classes(transform_dir: str) -> list[str]:
     """Class names by class id, as exported. Read without TensorFlow."""
-    path = FileSystems.join(transform_dir, TRANSFORM_FN_DIR, "assets", LABEL_VOCABULARY)
-    with FileSystems.open(path) as file:
-        return file.read().decode().split("\n")[:-1]
+    path = storage.join(transform_dir, TRANSFORM_FN_DIR, "assets", LABEL_VOCABULARY)
+    return storage.read(path).decode().split("\n")[:-1]
 
 
 def _check_names(columns: Sequence[ColumnSpec]) -> None:
@@ -234,5 +234,10 @@ def _adapter_config(columns: Sequence[ColumnSpec]) -> Any:
     return tensor_adapter.TensorAdapterConfig(arrow_schema(columns), representations)
 
 
-def _then_write_raw_metadata(_: None, columns: Sequence[ColumnSpec], transform_dir: str) -> str:
-    return write_raw_metadata(raw_feature_spec(columns), transform_dir)
+def _then_write_raw_metadata(
+    _: None, columns: Sequence[ColumnSpec], exported: str, transform_dir: str
+) -> str:
+    write_raw_metadata(raw_feature_spec(columns), exported)
+    if exported != transform_dir:
+        storage.copy_folder(exported, transform_dir)
+    return transform_dir

@@ -5,23 +5,26 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
+from typing import Any
 
-from beam_pipeline import local_pool, staging_folder
-from beam_pipeline.errors import UserError
+from beam_pipeline import local_pool, staging_folder, storage
+from beam_pipeline.errors import LeaseLostError, UserError
 from beam_pipeline.imports import quick_imports
 from beam_pipeline.label_export import LabelExporter
 from beam_pipeline.local_pool import LocalPool
-from beam_pipeline.lock import OutputLock
+from beam_pipeline.lock import Lock, output_lock
 from beam_pipeline.manifest import STAGING_NAME, load_manifest
 from beam_pipeline.options import MANIFEST_SUFFIXES, BuildOptions
-from beam_pipeline.progress import ProgressLine, final_table, plan_table
+from beam_pipeline.progress import PoolProgress, ProgressLine, final_table, plan_table
+from beam_pipeline.staging_folder import LOCK_NAME
+from beam_pipeline.storage_settings import settings_from
 
 # As often as a worker of Beam's own local processes may be killed before we give up.
 MAX_RUNS = 3
@@ -43,6 +46,8 @@ def run(options: BuildOptions, beam_args: Sequence[str]) -> str:
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         return _run(options, beam_args)
+    except LeaseLostError:
+        raise  # it stopped the job, as Ctrl-C does
     except Exception as e:
         if stopped.is_set():  # Beam wraps what is raised inside a stage
             raise KeyboardInterrupt from e
@@ -54,22 +59,45 @@ def run(options: BuildOptions, beam_args: Sequence[str]) -> str:
 
 def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
     begun = time.monotonic()
+    settings_from(beam_args)
+    storage.reset_counts()
+    # Before any process is started: they inherit what it imports, and mistakes are told at once.
+    storage.check_bucket(options.source.input, "--input")
     if options.plan_only:
         pipeline, runners = _import_beam()
-        return plan_table(pipeline.plan_only(options, runners.choose(beam_args)))
-    if "://" in options.output:
-        raise UserError(
-            f"--output received {options.output!r}; expected a local folder in this release; copy "
-            "the finished folder to the store afterwards."
-        )
+        # A plan is made here, wherever the job is to run: it takes seconds.
+        return plan_table(pipeline.plan_only(options, runners.local()))
+    storage.check_bucket(options.output, "--output")
     fresh = not os.path.exists(options.output)
-    staging = os.path.join(options.output, STAGING_NAME)
-    with OutputLock(os.path.join(staging, "lock")):
+    staging = storage.join(options.output, STAGING_NAME)
+    with output_lock(storage.join(staging, LOCK_NAME)) as lock:
+        if staging_folder.job_notes(staging).get("remote_job"):
+            _refuse_running(options.output)
         try:
-            return _build(options, beam_args, staging, begun)
+            return _build(options, beam_args, staging, begun, lock)
         except UserError:
             staging_folder.remove_empty(options.output, staging, fresh)
             raise
+
+
+def _refuse_running(output: str) -> None:
+    """Refuses to begin while the job of a client that was killed still writes here.
+
+    A job service is asked in a process of its own: local processes cannot be forked from one
+    that has talked to it.
+    """
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-m", "beam_pipeline.cancel", "--check", output],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise UserError(
+            f"--output {output!r} was being written by a job elsewhere, of which nothing could be "
+            "found out within 120 s; try again when this machine is less busy."
+        ) from None
+    if asked.returncode == 2:
+        raise UserError(asked.stderr.strip().removeprefix("error: "))
 
 
 def _import_beam() -> tuple[ModuleType, ModuleType]:
@@ -80,13 +108,16 @@ def _import_beam() -> tuple[ModuleType, ModuleType]:
     return pipeline, runners
 
 
-def _build(options: BuildOptions, beam_args: Sequence[str], staging: str, begun: float) -> str:
+def _build(
+    options: BuildOptions, beam_args: Sequence[str], staging: str, begun: float, lock: Lock
+) -> str:
     done = staging_folder.check_output(options, staging)
     if done:
-        shutil.rmtree(staging, ignore_errors=True)
+        staging_folder.remove(staging)
         return final_table(done, 1e-9, done["listed"]) + f"\ndata set in {options.output}"
     wants_pool, workers = _pool_size(beam_args)
     if not wants_pool:
+        lock.renew()
         return _run_pipeline(options, beam_args, staging, begun, None)
     progress: list[ProgressLine] = []
     with contextlib.ExitStack() as stack:
@@ -95,7 +126,8 @@ def _build(options: BuildOptions, beam_args: Sequence[str], staging: str, begun:
             stack.enter_context(LabelExporter())
         _import_beam()
         pool = stack.enter_context(LocalPool(workers, lambda sentence: progress[0].say(sentence)))
-        progress.append(stack.enter_context(ProgressLine(pool)))
+        progress.append(stack.enter_context(ProgressLine(PoolProgress(pool).line)))
+        lock.renew()  # by a thread, so after the pool has forked its processes
         return _run_pipeline(options, beam_args, staging, begun, pool)
 
 
@@ -113,23 +145,57 @@ def _run_pipeline(
     pool: LocalPool | None,
 ) -> str:
     pipeline, runners = _import_beam()
-    runner = runners.choose(beam_args)
-    staging_folder.prepare(options.output, staging)
-    for attempt in range(1, MAX_RUNS + 1):
-        try:
-            pipeline.build(options, runner, staging)
-            break
-        except RuntimeError as e:
-            if not runners.lost_a_worker(e):
-                raise
-            _say_lost(attempt, staging, e)
+    shards = options.plan.num_shards
+    runner = runners.choose(beam_args, None if "*" in shards else sum(shards.values()) or None)
+    with contextlib.ExitStack() as stack:
+        run = pipeline.run_here if runner.local else _remote(options, runner, staging, stack)
+        staging_folder.prepare(options.output, staging)
+        for attempt in range(1, MAX_RUNS + 1):
+            try:
+                if not pipeline.build(options, runner, staging, run):
+                    staging_folder.remove_empty(options.output, staging, fresh=False)
+                    return _nothing_submitted(runner)
+                break
+            except RuntimeError as e:
+                if not runners.lost_a_worker(e):
+                    raise
+                _say_lost(attempt, staging, e)
     manifest = load_manifest(options.output)
-    shutil.rmtree(staging, ignore_errors=True)
-    reused = pool.progress()[3] if pool else 0
+    reused = staging_folder.committed(staging).get("reused_images", 0)
+    if pool:
+        reused = pool.progress()[3]  # of a shard in parts, some may have been finished
+    staging_folder.remove(staging)
     made = [f"data set in {options.output}"]
     if options.report:
-        made.append(f"report: {os.path.join(options.output, 'report', 'index.html')}")
+        made.append(f"report: {storage.join(options.output, 'report', 'index.html')}")
+    stored = pool.stored() if pool else storage.counts()
+    if stored.requests:
+        made.insert(0, stored.text())
     return "\n".join([final_table(manifest, time.monotonic() - begun, reused), *made])
+
+
+def _remote(
+    options: BuildOptions, runner: Any, staging: str, stack: contextlib.ExitStack
+) -> Callable[[Any], bool]:
+    """Checks a remote runner; returns what runs a pipeline there."""
+    from beam_pipeline import flink_service, preflight, remote_run
+
+    stack.enter_context(flink_service.job_service(runner.options, options.output))
+    preflight.check(runner, options.source.input, options.output, staging)
+
+    def run(pipeline: Any) -> bool:
+        # Where a worker was lost, its pool may be: Prism ends when it asks one that is gone.
+        preflight.check_servers(runner.options)
+        return remote_run.run(pipeline, runner, staging)
+
+    return run
+
+
+def _nothing_submitted(runner: Any) -> str:
+    from beam_pipeline import dataflow_job
+
+    said = dataflow_job.nothing_submitted(runner.options)
+    return said or "the options and the graph are in order; nothing was submitted"
 
 
 def _say_lost(attempt: int, staging: str, e: Exception) -> None:
@@ -139,7 +205,7 @@ def _say_lost(attempt: int, staging: str, e: Exception) -> None:
             "of memory; use fewer (--direct_num_workers) or a smaller --max_image_mpx; finished "
             "shards are kept."
         ) from e
-    finished = sum(name.endswith(".json") for name in os.listdir(staging))
+    finished = staging_folder.finished_shards(staging)
     print(
         f"a worker process was killed (out of memory?); going on after {finished} finished shards "
         f"(run {attempt + 1} of {MAX_RUNS})",

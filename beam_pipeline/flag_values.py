@@ -19,12 +19,15 @@ _SIZE = re.compile(r"(\d{1,9})(?:x(\d{1,9}))?", re.ASCII)
 
 
 def parse_path(flag: str, text: str) -> str:
-    """An absolute path, or the URI of a store as it is."""
+    """An absolute path, or the URI of a store, without a slash at the end."""
     if not text.strip():
         raise UserError(f"{flag} received {text!r}; expected a path.")
     if text.startswith("file:///"):  # Beam has no file system of that name
         return urllib.parse.unquote(text.removeprefix("file://"))
-    return text if "://" in text else os.path.abspath(os.path.expanduser(text))
+    scheme, separator, rest = text.partition("://")
+    if separator:
+        return scheme + separator + rest.rstrip("/")
+    return os.path.abspath(os.path.expanduser(text))
 
 
 def parse_size(text: str) -> tuple[int, int]:

@@ -35,11 +35,8 @@ def import_tensorflow_transform() -> None:
     """
     if "tensorflow_transform" in sys.modules:
         return
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # A build needs no GPU, and must not take memory of one that is training.
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
-    # TFT sets it anyway, too late to keep TensorFlow from importing Keras 3 as well.
-    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+    from beam_pipeline import tensorflow_settings  # noqa: F401  # in the environment
+
     sys.stderr.flush()
     real = os.dup(2)
     with tempfile.TemporaryFile() as aside, quick_imports():

@@ -41,19 +41,25 @@ def _parser() -> argparse.ArgumentParser:
         "rejects of a data set, to be opened in a browser.",
         epilog="Exit code: 0 the report was written, 2 it could not be.",
     )
-    parser.add_argument("directory", metavar="DIR", help="what a build wrote")
+    parser.add_argument(
+        "directory", metavar="DIR", help="what a build wrote: a folder, gs:// or s3://"
+    )
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     args = _parser().parse_args(argv)
+    from beam_pipeline import storage
     from beam_pipeline.manifest import load_manifest
     from beam_pipeline.report import write_report
 
+    directory = args.directory
+    directory = directory if storage.is_local(directory) else directory.rstrip("/")
     try:
-        manifest = load_manifest(args.directory)
-        paths = write_report(args.directory, manifest)
+        storage.check_bucket(directory, "DIR")
+        manifest = load_manifest(directory)
+        paths = write_report(directory, manifest)
     except UserError as e:
         print(f"error: {e}", file=sys.stderr)
         return 2

@@ -13,10 +13,12 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from beam_pipeline import storage
 from beam_pipeline.imports import import_tensorflow_transform
 
 LABEL_TEXT = "image/class/text"
@@ -30,6 +32,11 @@ RAW_METADATA_DIR = "metadata"
 
 def export_labels(classes: Sequence[str], transform_dir: str) -> str:
     """Exports a transform from label to class id in TFT's layout; returns `transform_dir`."""
+    if not storage.is_local(transform_dir):
+        with tempfile.TemporaryDirectory(prefix="imageshards-") as folder:
+            export_labels(classes, folder)
+            storage.upload_folder(folder, transform_dir)
+        return transform_dir
     import_tensorflow_transform()
     import tensorflow as tf
     from tensorflow_transform import impl_helper

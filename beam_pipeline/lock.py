@@ -6,7 +6,14 @@ import fcntl
 import os
 from typing import Any
 
+from beam_pipeline import storage
 from beam_pipeline.errors import OutputError, UserError
+from beam_pipeline.storage_lock import StorageLock
+
+
+def output_lock(path: str) -> Lock:
+    """The lock for an output: the kernel's on this machine, a lease in a store."""
+    return OutputLock(path) if storage.is_local(path) else StorageLock(path)
 
 
 class OutputLock:
@@ -44,6 +51,9 @@ class OutputLock:
             ) from e
         return self
 
+    def renew(self) -> None:
+        """Nothing to do: the kernel knows that this process lives."""
+
     def _open(self) -> None:
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
         self._file = open(self._path, "a+b", buffering=0)
@@ -67,3 +77,6 @@ class OutputLock:
     def __exit__(self, *error: object) -> None:
         if self._file is not None:
             self._file.close()
+
+
+Lock = OutputLock | StorageLock

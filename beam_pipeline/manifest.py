@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from typing import Any
 
+from beam_pipeline import storage
 from beam_pipeline.errors import UserError
 
 MANIFEST_NAME = "manifest.json"
@@ -43,12 +43,12 @@ def load_manifest(directory: str) -> dict[str, Any]:
     """Reads and checks `directory/manifest.json`.
 
     Raises:
-        UserError: There is none, it is damaged, or a newer version wrote it.
+        UserError: There is none, it is damaged, or a newer version wrote it; or its store
+            cannot be used.
     """
-    path = os.path.join(directory, MANIFEST_NAME)
+    path = storage.join(directory, MANIFEST_NAME)
     try:
-        with open(path, encoding="utf-8") as file:
-            manifest = json.load(file)
+        manifest = json.loads(storage.read(path))
     except FileNotFoundError:
         raise UserError(
             f"{directory!r} holds no {MANIFEST_NAME}, so it is not a finished data set; expected "
@@ -83,12 +83,7 @@ def check_manifest(manifest: Any, path: str) -> None:
 
 def write_whole(path: str, text: str) -> None:
     """Writes a file that appears whole or not at all, and survives a power cut."""
-    temporary = f"{path}.tmp-{os.getpid()}"
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    storage.write(path, text)
 
 
 def to_json(value: Any) -> str:

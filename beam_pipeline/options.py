@@ -243,13 +243,20 @@ class PlanOptions:
 
 @dataclasses.dataclass(frozen=True)
 class BuildOptions:
-    """One build, whole."""
+    """One build, whole.
+
+    Attributes:
+        transform_temp_dir: Folder for tensorflow-transform's files while columns are
+            analysed, visible to every worker; None for one below the output's staging, or on
+            this machine where it does the work.
+    """
 
     source: InputOptions
     output: str
     image: ImageOptions = dataclasses.field(default_factory=ImageOptions)
     plan: PlanOptions = dataclasses.field(default_factory=PlanOptions)
     transform_module: str | None = None
+    transform_temp_dir: str | None = None
     compression: str = "none"
     max_reject_fraction: float = 0.01
     quarantine_bytes: bool = True

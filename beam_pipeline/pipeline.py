@@ -8,6 +8,7 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
 
 import apache_beam as beam
@@ -15,7 +16,7 @@ from apache_beam import pvalue
 from apache_beam.io.filesystem import CompressionTypes
 from PIL import features as pillow_features
 
-from beam_pipeline import __version__, listing, local_pool, manifest_input, plan
+from beam_pipeline import __version__, listing, local_pool, manifest_input, plan, storage
 from beam_pipeline.columns import AnalyseColumns
 from beam_pipeline.commit import CommitShards, CommitSpec
 from beam_pipeline.errors import UserError
@@ -34,24 +35,61 @@ from beam_pipeline.quarantine import WriteQuarantine
 from beam_pipeline.refs import RefBatch
 from beam_pipeline.runners import Runner
 from beam_pipeline.shards import WriteSpec
-from beam_pipeline.staging_folder import pinned_classes
+from beam_pipeline.staging_folder import finished_folder, pinned_classes
+from beam_pipeline.transform_temp import TFT_TEMP, transform_folder
+from beam_pipeline.unique_keys import RefuseDuplicateKeys
 from beam_pipeline.write import WriteBalancedTFRecord
 
 _SUFFIXES = {"none": ".tfrecord", "gzip": ".tfrecord.gz"}
 _COMPRESSIONS = {"none": CompressionTypes.UNCOMPRESSED, "gzip": CompressionTypes.GZIP}
 
 
-def build(options: BuildOptions, runner: Runner, staging: str) -> None:
+def run_here(pipeline: beam.Pipeline) -> bool:
+    """Runs a pipeline on a local runner, which does it all before it returns."""
+    pipeline.run().wait_until_finish()
+    return True
+
+
+def build(
+    options: BuildOptions,
+    runner: Runner,
+    staging: str,
+    run: Callable[[beam.Pipeline], bool] = run_here,
+) -> bool:
     """Builds the data set `options.output` and commits it.
+
+    Args:
+        options: What is asked.
+        runner: Where.
+        staging: Folder of the unfinished data set.
+        run: Runs the pipeline to its end; says whether it did.
+
+    Returns:
+        What `run` returned.
 
     Raises:
         UserError: Something the caller can mend.
     """
     options = with_pinned_classes(options)
     schema = schema_of(options)
-    pipeline = beam.Pipeline(runner.runner, options=runner.options)
-    construct(pipeline, options, schema, staging)
-    pipeline.run().wait_until_finish()
+    with transform_folder(options, schema, runner.local, staging) as temporary:
+        pipeline = beam.Pipeline(runner.runner, options=runner.options)
+        finished = finished_folder(options.output, staging)
+        checked = () if runner.local else first_check(pipeline, options, runner, staging)
+        construct(pipeline, options, schema, staging, finished, temporary, checked)
+        return run(pipeline)
+
+
+def first_check(
+    pipeline: beam.Pipeline, options: BuildOptions, runner: Runner, staging: str
+) -> tuple[beam.PCollection, ...]:
+    """A worker's look around as a step of the job, where a job of its own would take minutes."""
+    from beam_pipeline import preflight, preflight_worker
+
+    if preflight.runner_name(runner.options) != "dataflow":
+        return ()  # a small job has done it
+    probe = preflight.make_probe(options.source.input, options.output, staging)
+    return (pipeline | "CheckWorker" >> preflight_worker.CheckWorker(probe),)
 
 
 def construct(
@@ -59,8 +97,21 @@ def construct(
     options: BuildOptions,
     schema: manifest_input.ManifestSchema | None,
     staging: str,
+    finished: str = "",
+    transform_temp: str = "",
+    checked: tuple[beam.PCollection, ...] = (),
 ) -> None:
-    """Puts the whole job into a pipeline."""
+    """Puts the whole job into a pipeline.
+
+    Args:
+        pipeline: Where to.
+        options: What is asked.
+        schema: Of a manifest input.
+        staging: Folder of the unfinished data set.
+        finished: Folder for finished shards until the commit; default: `staging`.
+        transform_temp: Folder for tensorflow-transform's files; default: below `staging`.
+        checked: Collections that must be complete before anything is committed.
+    """
     listed = pipeline | "List" >> ListImages(options.source, schema)  # RefBatch, {reason: files}
     batches = listed.batches | "Split" >> beam.Map(assign_splits, options.plan)
     columns = batches | "Analyse" >> AnalyseColumns(
@@ -68,16 +119,17 @@ def construct(
         options.plan.class_names,
         options.plan.pinned_classes,
         options.transform_module,
-        os.path.join(staging, "tft_temp"),
-        os.path.join(staging, TRANSFORM),
+        transform_temp or storage.join(staging, TFT_TEMP),
+        storage.join(staging, TRANSFORM),
     )  # RefBatch with features, and the folder of the exported transform
     planned = columns.batches | "Plan" >> PlanShards(options.plan, options.image)  # ShardUnit
-    after = (columns.written, *unique_keys(batches, schema))
+    after = (columns.written, *unique_keys(batches, schema), *checked)
     write = WriteBalancedTFRecord(
-        options.output + "/",
+        options.output.rstrip("/") + "/",
         file_name_suffix=_SUFFIXES[options.compression],
         compression_type=_COMPRESSIONS[options.compression],
         staging=staging,
+        finished=finished,
         image=options.image,
         versions=tuple(byte_versions().items()),
         after=after,
@@ -87,7 +139,7 @@ def construct(
     quarantined = (
         results
         | "Rejects" >> beam.FlatMap(lambda result: result.rejects)
-        | "Quarantine" >> WriteQuarantine(os.path.join(staging, QUARANTINE, "rejects"), max_bytes)
+        | "Quarantine" >> WriteQuarantine(storage.join(staging, QUARANTINE, "rejects"), max_bytes)
     )  # file names
     results | "Commit" >> CommitShards(
         commit_spec(options, write.spec), planned.layout, listed.skipped, quarantined, after
@@ -100,13 +152,7 @@ def unique_keys(
     """A check that no key occurs twice; paths of a folder are unique by themselves."""
     if schema is None:
         return ()
-    checked = (
-        batches
-        | "KeysByHash" >> beam.FlatMap(listing.duplicate_checks)
-        | "GroupKeys" >> beam.GroupByKey()
-        | "RefuseDuplicates" >> beam.FlatMapTuple(listing.refuse_duplicates)
-    )
-    return (checked,)
+    return (batches | "UniqueKeys" >> RefuseDuplicateKeys(),)
 
 
 def schema_of(options: BuildOptions) -> manifest_input.ManifestSchema | None:
@@ -137,7 +183,7 @@ def with_pinned_classes(options: BuildOptions) -> BuildOptions:
     """When a data set is replaced its classes keep their ids."""
     if options.plan.class_names is not None:
         return options
-    staging = os.path.join(options.output, STAGING_NAME)
+    staging = storage.join(options.output, STAGING_NAME)
     pinned = pinned_classes(options.output, staging)
     return dataclasses.replace(
         options, plan=dataclasses.replace(options.plan, pinned_classes=pinned)

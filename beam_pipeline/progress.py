@@ -6,25 +6,29 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 from beam_pipeline.local_pool import LocalPool
 
 _LINE_SECONDS = 0.5
 _LOG_SECONDS = 10.0
+_PLANNING = "listing and planning ..."
 
 
 class ProgressLine:
-    """A line that renews itself on a terminal, plain lines elsewhere; on standard error."""
+    """A line that renews itself on a terminal, plain lines elsewhere; on standard error.
 
-    def __init__(self, pool: LocalPool):
-        self._pool = pool
+    Args:
+        line: Says how far a job is; empty for nothing to say.
+    """
+
+    def __init__(self, line: Callable[[], str]):
+        self._line = line
         self._out = _own_stderr()
         self._live = self._out.isatty()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self._begun: float | None = None
 
     def __enter__(self) -> ProgressLine:
         self._thread.start()
@@ -46,23 +50,31 @@ class ProgressLine:
 
     def _run(self) -> None:
         while not self._stop.wait(_LINE_SECONDS if self._live else _LOG_SECONDS):
-            line = self._line()
+            line = self._line() or (_PLANNING if self._live else "")
             if line and self._live:
                 self._out.write(f"\r\x1b[K{line}")
                 self._out.flush()
             elif line:
                 self.say(line)
 
-    def _line(self) -> str:
+
+class PoolProgress:
+    """How far the processes of this machine are."""
+
+    def __init__(self, pool: LocalPool):
+        self._pool = pool
+        self._begun: float | None = None
+
+    def line(self) -> str:
+        """Empty until the shards are planned."""
         images, size_bytes, rejects, before = self._pool.progress()
-        total = self._pool.total
-        if not total:
-            return "listing and planning ..." if self._live else ""
+        if not self._pool.total:
+            return ""
         now = time.monotonic()
         if self._begun is None and images > before:
             self._begun = now
         seconds = now - (self._begun or now)
-        return progress_line(images, total, size_bytes, rejects, before, seconds)
+        return progress_line(images, self._pool.total, size_bytes, rejects, before, seconds)
 
 
 def _own_stderr() -> TextIO:

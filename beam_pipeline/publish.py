@@ -8,15 +8,15 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from beam_pipeline import columns, plan, quarantine, tfds_metadata
+from beam_pipeline import columns, plan, quarantine, storage, tfds_metadata
 from beam_pipeline.errors import UserError
 from beam_pipeline.label_export import await_export
 from beam_pipeline.manifest import FORMAT_VERSION, RECORD_FEATURES, write_whole
 from beam_pipeline.record import BYTES_EDGES, SIZE_EDGES_PX, merge_stats
-from beam_pipeline.shards import Reject
 
 if TYPE_CHECKING:
-    from beam_pipeline.commit import CommitSpec, Outcome
+    from beam_pipeline.commit import CommitSpec
+    from beam_pipeline.outcome import Outcome
 
 TRANSFORM = "transform"
 QUARANTINE = "quarantine"
@@ -35,7 +35,7 @@ def manifest_of(
     Raises:
         UserError: The exported label vocabulary is not that of the plan.
     """
-    transform = os.path.join(spec.write.staging, TRANSFORM)
+    transform = storage.join(spec.write.staging, TRANSFORM)
     classes = list(layout.classes)
     await_export()
     exported = columns.exported_classes(transform)
@@ -87,27 +87,42 @@ def _by_count(counts: dict[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def publish(manifest: dict[str, Any], rejects: list[Reject], spec: CommitSpec) -> None:
-    """Puts everything but the manifest beside the shards, in place of what was there."""
-    _replace_folder(
-        os.path.join(spec.write.staging, TRANSFORM), os.path.join(spec.output, TRANSFORM)
-    )
-    staged = os.path.join(spec.write.staging, QUARANTINE)
-    if rejects:
-        quarantine.write_list(rejects, staged)
+def publish(manifest: dict[str, Any], spec: CommitSpec) -> None:
+    """Puts everything but the manifest beside the shards, in place of what was there.
+
+    A step that was interrupted may be done again.
+    """
+    staging, output = spec.write.staging, spec.output
+    _replace_folder(storage.join(staging, TRANSFORM), storage.join(output, TRANSFORM))
+    if manifest["rejects"]:
+        staged = storage.join(staging, QUARANTINE)
+        listed = storage.join(staging, quarantine.LIST_NAME)
+        storage.copy(listed, storage.join(staged, quarantine.LIST_NAME))
+        _replace_folder(staged, storage.join(output, QUARANTINE))
     else:
-        shutil.rmtree(staged, ignore_errors=True)
-    _replace_folder(staged, os.path.join(spec.output, QUARANTINE))
+        _remove_folder(storage.join(output, QUARANTINE))
     for name, text in tfds_metadata.tfds_files(manifest, "image_shards").items():
-        write_whole(os.path.join(spec.output, name), text)
-    shutil.rmtree(os.path.join(spec.output, REPORT), ignore_errors=True)
+        write_whole(storage.join(output, name), text)
+    _remove_folder(storage.join(output, REPORT))
     if spec.report:
         from beam_pipeline.report import write_report
 
-        write_report(spec.output, manifest)
+        write_report(output, manifest)
 
 
 def _replace_folder(source: str, target: str) -> None:
-    shutil.rmtree(target, ignore_errors=True)
-    if os.path.isdir(source):
-        os.replace(source, target)
+    """Puts a staged folder into its final place; on a store it stays staged as well."""
+    if storage.is_local(source):
+        if os.path.isdir(source):
+            _remove_folder(target)
+            os.replace(source, target)
+        return
+    _remove_folder(target)
+    storage.copy_folder(source, target)
+
+
+def _remove_folder(folder: str) -> None:
+    if storage.is_local(folder):
+        shutil.rmtree(folder, ignore_errors=True)  # a link to one, for example, stays
+    else:
+        storage.delete_folder(folder)

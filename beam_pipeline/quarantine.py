@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-import collections
+import contextlib
 import dataclasses
+import heapq
+import itertools
 import json
 import math
 import os
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 
 import apache_beam as beam
 from apache_beam.io.filesystem import CompressionTypes
 
+from beam_pipeline import storage
 from beam_pipeline.errors import ImageError, UserError
 from beam_pipeline.examples import Values, encode_example
 from beam_pipeline.folders import printable
-from beam_pipeline.manifest import write_whole
 from beam_pipeline.reading import read_images
 from beam_pipeline.refs import ImageRef
-from beam_pipeline.shards import Reject
+from beam_pipeline.shard_result import Reject
+from beam_pipeline.sink import StoreSink
 
 LIST_NAME = "rejects.jsonl"
+# Rejects that are in memory at once when they are sorted, some 20 MB.
+RUN_LENGTH = 50_000
 
 
 def encode_reject(reject: Reject, max_bytes: int) -> bytes:
@@ -47,19 +53,39 @@ def encode_reject(reject: Reject, max_bytes: int) -> bytes:
     return encode_example(features)
 
 
-def reasons(rejects: Iterable[Reject]) -> dict[str, int]:
+def reasons(counts: Mapping[str, int]) -> dict[str, int]:
     """Reason → images, the most frequent first."""
-    counts = collections.Counter(reject.reason for reject in rejects)
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def write_list(rejects: Iterable[Reject], folder: str) -> str:
-    """Writes one JSON object per reject, ordered by split and key; returns the path."""
-    os.makedirs(folder, exist_ok=True)
-    path = os.path.join(folder, LIST_NAME)
-    ordered = sorted(rejects, key=lambda r: (r.split, r.key))
-    write_whole(path, "".join(map(_line, ordered)))
+    """Writes one JSON object per reject, ordered by split and key; returns the path.
+
+    However many there are, only `RUN_LENGTH` are in memory: sorted runs of them wait in
+    temporary files, and are merged.
+    """
+    path = storage.join(folder, LIST_NAME)
+    with contextlib.ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="imageshards-"))
+        runs: list[Iterable[tuple[str, str, str]]] = []
+        left = iter(rejects)
+        while run := sorted((r.split, r.key, _line(r)) for r in itertools.islice(left, RUN_LENGTH)):
+            runs.append(run if len(run) < RUN_LENGTH else _waiting(run, scratch, stack))
+        merged = os.path.join(scratch, LIST_NAME)
+        with open(merged, "w", encoding="utf-8") as file:
+            file.writelines(line for _, _, line in heapq.merge(*runs))
+        storage.upload(merged, path)
     return path
+
+
+def _waiting(
+    run: list[tuple[str, str, str]], scratch: str, stack: contextlib.ExitStack
+) -> Iterator[tuple[str, str, str]]:
+    """What a run holds, from a temporary file."""
+    file = stack.enter_context(tempfile.TemporaryFile("w+", dir=scratch, encoding="ascii"))
+    file.writelines(json.dumps(row) + "\n" for row in run)
+    file.seek(0)
+    return (tuple(json.loads(line)) for line in file)
 
 
 def _line(reject: Reject) -> str:
@@ -67,22 +93,33 @@ def _line(reject: Reject) -> str:
     return json.dumps(fields, ensure_ascii=False) + "\n"
 
 
-def check_budget(rejects: list[Reject], listed: int, max_fraction: float, where: str) -> None:
-    """Raises `UserError`, with the reasons, if more images were rejected than allowed."""
+def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, where: str) -> None:
+    """Raises `UserError`, with the reasons, if more images were rejected than allowed.
+
+    Args:
+        counts: Reason → rejected images.
+        listed: Images in all.
+        max_fraction: Of them that may be rejected.
+        where: The list of rejects.
+    """
     allowed = math.floor(max_fraction * listed + 1e-9)  # 0.29 * 100 is a little below 29
-    if len(rejects) <= allowed:
+    rejected = sum(counts.values())
+    if rejected <= allowed:
         return
-    table = ", ".join(f"{reason} {count}" for reason, count in reasons(rejects).items())
+    table = ", ".join(f"{reason} {count}" for reason, count in reasons(counts).items())
     raise UserError(
         f"--max_reject_fraction {max_fraction:g} allows {allowed} of {listed} images to be "
-        f"rejected, but {len(rejects)} were ({table}); see {where}, mend or remove them or raise "
+        f"rejected, but {rejected} were ({table}); see {where}, mend or remove them or raise "
         "the fraction, then give the same command again: finished shards are kept and nothing "
         "was committed."
     )
 
 
 class WriteQuarantine(beam.PTransform):
-    """Rejects → TFRecord files of their originals, by Beam's own `WriteToTFRecord`."""
+    """Rejects → TFRecord files of their originals, by Beam's own `WriteToTFRecord`.
+
+    Never with `num_shards`: that would send originals through a GroupByKey.
+    """
 
     def __init__(self, prefix: str, max_bytes: int):
         super().__init__()
@@ -90,13 +127,18 @@ class WriteQuarantine(beam.PTransform):
         self._max_bytes = max_bytes
 
     def expand(self, rejects: beam.PCollection) -> beam.PCollection:
+        write = beam.io.WriteToTFRecord(
+            self._prefix,
+            file_name_suffix=".tfrecord",
+            compression_type=CompressionTypes.UNCOMPRESSED,
+        )
+        if not storage.is_local(self._prefix):
+            sink = write._sink
+            write._sink = StoreSink(
+                self._prefix, sink.coder, ".tfrecord", 0, None, CompressionTypes.UNCOMPRESSED
+            )
         return (
             rejects
             | "EncodeReject" >> beam.Map(encode_reject, self._max_bytes).with_output_types(bytes)
-            | "WriteRejects"
-            >> beam.io.WriteToTFRecord(
-                self._prefix,
-                file_name_suffix=".tfrecord",
-                compression_type=CompressionTypes.UNCOMPRESSED,
-            )
+            | "WriteRejects" >> write
         )  # file names

@@ -5,11 +5,13 @@ from __future__ import annotations
 import glob
 import json
 import os
+import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from beam_pipeline import report_sections as sections
+from beam_pipeline import storage
 from beam_pipeline.errors import OutputError
 from beam_pipeline.manifest import write_whole
 from beam_pipeline.report_html import Markup, escape, page, section
@@ -36,21 +38,40 @@ def write_report(directory: str, manifest: Mapping[str, Any]) -> list[str]:
     Raises:
         OutputError: The folder cannot be written.
     """
-    folder = os.path.join(directory, REPORT_NAME)
+    folder = storage.join(directory, REPORT_NAME)
     try:
-        os.makedirs(folder, exist_ok=True)
-        for old in glob.glob(os.path.join(glob.escape(folder), _SHEET_NAME.format("*"))):
-            os.remove(old)
-        paths, sheets = _write_sheets(directory, folder, manifest)
-        path = os.path.join(folder, PAGE_NAME)
-        title = os.path.basename(os.path.abspath(directory))
-        write_whole(path, page_of(title, manifest, sheets, _reject_examples(directory)))
+        if storage.is_local(directory):
+            return _write_files(directory, folder, manifest)
+        with tempfile.TemporaryDirectory(prefix="imageshards-") as local:
+            paths = _write_files(directory, local, manifest)
+            return _upload(paths, folder)
     except OSError as e:
         raise OutputError(
             f"{folder} could not be written ({e.strerror or e}); expected a folder with room and "
             "write permission."
         ) from e
+
+
+def _write_files(directory: str, folder: str, manifest: Mapping[str, Any]) -> list[str]:
+    """Writes the report of a data set into a folder of this machine."""
+    os.makedirs(folder, exist_ok=True)
+    for old in glob.glob(os.path.join(glob.escape(folder), _SHEET_NAME.format("*"))):
+        os.remove(old)
+    paths, sheets = _write_sheets(directory, folder, manifest)
+    path = os.path.join(folder, PAGE_NAME)
+    title = os.path.abspath(directory) if storage.is_local(directory) else directory
+    title = os.path.basename(title)
+    write_whole(path, page_of(title, manifest, sheets, _reject_examples(directory)))
     return [path, *paths]
+
+
+def _upload(paths: list[str], folder: str) -> list[str]:
+    """Puts a report into a store, in place of an earlier one."""
+    placed = [storage.join(folder, os.path.basename(path)) for path in paths]
+    for path, place in zip(paths, placed, strict=True):
+        storage.upload(path, place)
+    storage.delete(e.path for e in storage.list_folder(folder) if e.path not in placed)
+    return placed
 
 
 def page_of(
@@ -114,9 +135,9 @@ def _write_sheets(
 
 def _reject_examples(directory: str) -> dict[str, list[dict[str, Any]]]:
     examples: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-    path = os.path.join(directory, "quarantine", "rejects.jsonl")
+    path = storage.join(directory, "quarantine", "rejects.jsonl")
     try:
-        with open(path, encoding="utf-8") as file:
+        with storage.open_read(path) as file:
             for _, line in zip(range(_MAX_REJECTS_READ), file, strict=False):
                 reject = json.loads(line)
                 if len(examples[reject["reason"]]) < _EXAMPLES_PER_REASON:

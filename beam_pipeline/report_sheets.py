@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import io
 import itertools
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from beam_pipeline import storage
+from beam_pipeline.ahead import map_ahead
 from beam_pipeline.examples import Values, decode_example
-from beam_pipeline.records import RecordError, read_records
+from beam_pipeline.records import Record, RecordError, read_records, scan_records
 
 if TYPE_CHECKING:
     from PIL import Image, ImageFont
@@ -63,18 +64,41 @@ def thumbs_of(
         shards: The split's entries of the manifest.
         compression: `none` or `gzip`.
     """
-    thumbs: list[Thumb] = []
     wanted = quotas([shard["num_records"] for shard in shards], COLUMNS * ROWS)
-    for shard, count in zip(shards, wanted, strict=True):
-        if count:
-            path = os.path.join(directory, shard["file"])
-            thumbs.extend(_thumbs_in(path, compression, count))
+    asked = [
+        (storage.join(directory, shard["file"]), compression, count, _mean_bytes(shard))
+        for shard, count in zip(shards, wanted, strict=True)
+        if count
+    ]
+    # A store is asked for several shards at once.
+    some = map if storage.is_local(directory) else map_ahead
+    thumbs = [thumb for found in some(_thumbs_in, asked) for thumb in found]
     return thumbs, sum(wanted) - len(thumbs)
 
 
-def _thumbs_in(path: str, compression: str, count: int) -> Iterator[Thumb]:
+def _mean_bytes(shard: Mapping[str, Any]) -> int:
+    return int(shard["num_bytes"] // max(1, shard["num_records"]))
+
+
+def _first_records(path: str, compression: str, count: int, mean_bytes: int) -> Iterator[Record]:
+    """The first records of a shard; of one in a store, hardly more than these is read."""
+    if not storage.is_local(path) and compression == "none":
+        head = io.BytesIO(storage.read(path, 2 * count * mean_bytes + (64 << 10)))
+        found = list(itertools.islice(scan_records(head, path), count))
+        whole = [record for record in found if isinstance(record, Record)]
+        if len(whole) == count:
+            yield from whole
+            return
+    yield from itertools.islice(read_records(path, compression), count)
+
+
+def _thumbs_in(asked: tuple[str, str, int, int]) -> list[Thumb]:
+    return list(_thumbs(*asked))
+
+
+def _thumbs(path: str, compression: str, count: int, mean_bytes: int) -> Iterator[Thumb]:
     try:
-        for record in itertools.islice(read_records(path, compression), count):
+        for record in _first_records(path, compression, count, mean_bytes):
             features = decode_example(record.payload)
             try:
                 picture = _small(_first(features, "image/encoded"))

@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import io
 import logging
+import re
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions,
 from apache_beam.runners.portability.fn_api_runner import fn_runner, worker_handlers
 from apache_beam.runners.runner import PipelineRunner
 
-from beam_pipeline import cli
+from beam_pipeline import cli, runner_defaults
 from beam_pipeline.errors import UserError
 
 _View = TypeVar("_View")
@@ -53,13 +54,23 @@ class _Options(PipelineOptions):
         return views[cls]
 
 
-def choose(beam_args: Sequence[str]) -> Runner:
+def local() -> Runner:
+    """The runner in this process."""
+    return choose([])
+
+
+def choose(beam_args: Sequence[str], num_shards: int | None = None) -> Runner:
     """The runner that Beam's flags ask for.
+
+    Args:
+        beam_args: Flags for Beam.
+        num_shards: Shards of all splits together, if that is known.
 
     Raises:
         UserError: A flag is unknown, or asks for a mode that loses records.
     """
     check_flags(beam_args)
+    beam_args = runner_defaults.fill(beam_args, num_shards)
     # It logs the traceback of what a worker raised, which is raised to us as well.
     logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)
     options = _Options(list(beam_args), save_main_session=False)
@@ -131,7 +142,15 @@ def _subclasses(cls: Any) -> list[Any]:
     return list(dict.fromkeys(found))
 
 
+# What runners say of it: FnApiRunner, then Prism, which may stumble over the closed channel.
+_LOST = (
+    re.compile("Channel closed prematurely"),
+    re.compile("SDK worker .*exit", re.DOTALL),
+    re.compile("SDK worker disconnected|worker stopped before"),
+    re.compile("panic in stage.Execute.*closed channel", re.DOTALL),
+)
+
+
 def lost_a_worker(e: BaseException) -> bool:
-    """Whether a run ended because a worker process of Beam's was killed."""
-    text = str(e)
-    return "Channel closed prematurely" in text or "SDK worker" in text and "exit" in text
+    """Whether a run ended because a worker process was killed."""
+    return any(words.search(str(e)) for words in _LOST)

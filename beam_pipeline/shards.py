@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import hashlib
-import json
 import os
+import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from apache_beam.io.filesystem import CompressionTypes
-from apache_beam.io.filesystems import FileSystems
-
+from beam_pipeline import storage
 from beam_pipeline.errors import ImageError, OutputError
 from beam_pipeline.examples import encode_example
 from beam_pipeline.options import ImageOptions
-from beam_pipeline.planning import ShardUnit
 from beam_pipeline.reading import read_images
 from beam_pipeline.record import ShardStats, make_features, merge_stats
+from beam_pipeline.records import FOOTER_BYTES, HEADER_BYTES
 from beam_pipeline.refs import ImageRef
+from beam_pipeline.shard_result import Reject, ShardResult
+from beam_pipeline.shard_unit import ShardUnit
 from beam_pipeline.sink import BalancedSink
 
 # Errors of the output that no other shard would escape.
@@ -29,61 +30,14 @@ Progress = Callable[[int, int, int], None]
 
 
 @dataclasses.dataclass(frozen=True)
-class Reject:
-    """An image that did not become a record: a row of the quarantine."""
-
-    key: str
-    uri: str
-    label: str
-    split: str
-    reason: str
-    stage: str
-    message: str
-
-
-@dataclasses.dataclass(frozen=True)
-class ShardResult:
-    """What is known of a written shard; kept beside it, as JSON, when it is finished.
-
-    Attributes:
-        digest: Of everything its bytes depend on; tells finished work from stale work.
-        name: Stem of its file.
-        record_classes: Class of each record, in order.
-        reused: Whether an earlier run had written it.
-    """
-
-    digest: str
-    name: str
-    split: str
-    group: str
-    num_records: int
-    num_bytes: int
-    sha256: str
-    record_classes: list[str]
-    rejects: list[Reject]
-    stats: ShardStats
-    reused: bool = False
-
-    def to_json(self) -> str:
-        """The text of the file beside a finished shard."""
-        return json.dumps(dataclasses.asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> ShardResult:
-        """Raises ValueError, KeyError or TypeError for a text that is no result."""
-        fields = json.loads(text)
-        fields["rejects"] = [Reject(**reject) for reject in fields["rejects"]]
-        fields["stats"] = ShardStats(**fields["stats"])
-        return cls(**fields | {"reused": True})
-
-
-@dataclasses.dataclass(frozen=True)
 class WriteSpec:
     """What a worker needs besides the unit itself.
 
     Attributes:
         output: Folder of the data set.
-        staging: Folder for finished shards of an unfinished data set.
+        staging: Folder for what is known of finished shards of an unfinished data set.
+        finished: Folder for the shards themselves: `staging`, or `output` in a store that
+            holds no data set there yet.
         image: How pictures are encoded.
         versions: Library versions that the bytes depend on.
         sink: Frames and writes records.
@@ -91,17 +45,30 @@ class WriteSpec:
 
     output: str
     staging: str
+    finished: str
     image: ImageOptions
     versions: tuple[tuple[str, str], ...]
     sink: BalancedSink
 
+    def file_of(self, name: str) -> str:
+        """Name of the file of the shard `name`."""
+        return name + str(self.sink.file_name_suffix.get())
+
     def staged_path(self, name: str) -> str:
-        """Where the shard `name` is written before it is committed."""
-        return FileSystems.join(self.staging, name + self.sink.file_name_suffix.get())
+        """Where a shard waits for the commit; parts of one, and originals of what it rewrites."""
+        return storage.join(self.staging, self.file_of(name))
+
+    def written_path(self, name: str) -> str:
+        """Where the shard `name` is written."""
+        return storage.join(self.finished, self.file_of(name))
+
+    def final_path(self, name: str) -> str:
+        """Where the shard `name` is when it is committed."""
+        return storage.join(self.output, self.file_of(name))
 
     def result_path(self, name: str) -> str:
         """Where its `ShardResult` is kept; there only when the shard is finished."""
-        return FileSystems.join(self.staging, name + ".json")
+        return storage.join(self.staging, name + ".json")
 
 
 def unit_digest(unit: ShardUnit, spec: WriteSpec) -> str:
@@ -123,29 +90,42 @@ def finished_result(unit: ShardUnit, spec: WriteSpec, digest: str) -> ShardResul
     A shard that could not read some of its images is tried again.
     """
     try:
-        with FileSystems.open(spec.result_path(unit.name)) as file:
-            result = ShardResult.from_json(file.read().decode())
+        # Mostly there is none, which some stores' clients say sooner when they are asked so.
+        if not storage.is_local(spec.staging) and not storage.exists(spec.result_path(unit.name)):
+            return None
+        result = read_result(unit.name, spec)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if result.digest != digest or any(r.stage == "read" for r in result.rejects):
         return None
-    staged = spec.staged_path(unit.name)
-    # A commit that was killed may have moved it to its final place.
-    for path in (staged, FileSystems.join(spec.output, FileSystems.split(staged)[1])):
-        if _sha256_of(path) == result.sha256:
-            return result
+    # A commit that was killed may have put another in its place, and this one aside.
+    folders = (spec.staging,) if unit.part else (spec.finished, spec.output, spec.staging)
+    for folder in dict.fromkeys(folders):
+        if _holds(storage.join(folder, spec.file_of(unit.name)), result):
+            return dataclasses.replace(result, staged=folder == spec.staging)
     return None
 
 
-def _sha256_of(path: str) -> str | None:
-    found = hashlib.sha256()
+def read_result(name: str, spec: WriteSpec) -> ShardResult:
+    """The result kept beside a finished shard."""
+    return ShardResult.from_json(storage.read(spec.result_path(name)).decode())
+
+
+def _holds(path: str, result: ShardResult) -> bool:
+    """Whether a file is the shard: by its version, or by its bytes where that says nothing."""
     try:
-        with FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+        found = storage.stat(path)
+        if found is None or found.size_bytes != result.num_bytes:
+            return False
+        if found.version and found.version == result.stored:
+            return True
+        sha256 = hashlib.sha256()
+        with storage.open_read(path) as file:
             while block := file.read(1 << 20):
-                found.update(block)
+                sha256.update(block)
     except OSError:
-        return None
-    return found.hexdigest()
+        return False
+    return sha256.hexdigest() == result.sha256
 
 
 def write_shard(
@@ -164,58 +144,94 @@ def write_shard(
     digest = unit_digest(unit, spec)
     if finished := finished_result(unit, spec, digest):
         return finished
-    temporary = f"{spec.staged_path(unit.name)}.tmp-{uuid.uuid4().hex[:8]}"
+    path = spec.staged_path(unit.name) if unit.part else spec.written_path(unit.name)
     try:
-        result = _write_records(unit, spec, temporary, digest, progress)
-        _finish(result, spec, temporary)
+        with file_beside(path) as temporary:
+            result = _write_records(unit, spec, temporary, digest, progress)
+            return _finish(result, spec, temporary, path)
     except OSError as e:
-        _remove([temporary, f"{temporary}.json"])
         raise output_error(spec.staging, e) from e
-    except BaseException:
-        _remove([temporary, f"{temporary}.json"])
-        raise
+
+
+@contextlib.contextmanager
+def file_beside(path: str) -> Iterator[str]:
+    """The name of a local file for what is to be at `path`, gone afterwards.
+
+    For a path of this machine it is in the same folder, so that it only needs a new name.
+    """
+    if not storage.is_local(path):
+        with tempfile.TemporaryDirectory(prefix="imageshards-") as folder:
+            yield os.path.join(folder, storage.name_of(path))
+        return
+    temporary = f"{path}.tmp-{uuid.uuid4().hex[:8]}"
+    try:
+        yield temporary
+    finally:
+        with contextlib.suppress(OSError):  # mostly, it has its name by now
+            os.unlink(temporary)
+
+
+def put(temporary: str, path: str) -> str:
+    """Gives a local file its place, whole or not at all; returns its version in a store."""
+    if storage.is_local(path):
+        os.replace(temporary, path)
+        return ""
+    return storage.upload(temporary, path).version
+
+
+def _finish(result: ShardResult, spec: WriteSpec, temporary: str, path: str) -> ShardResult:
+    """Puts a written file in its place, then says that it is finished."""
+    staged = path == spec.staged_path(result.name)
+    result = dataclasses.replace(result, stored=put(temporary, path), staged=staged)
+    target = spec.result_path(result.name)
+    if storage.is_local(target):
+        with file_beside(target) as beside:
+            with open(beside, "w", encoding="utf-8") as file:
+                file.write(result.to_json())
+            os.replace(beside, target)
+    else:
+        storage.write(target, result.to_json())
     return result
-
-
-def _finish(result: ShardResult, spec: WriteSpec, temporary: str) -> None:
-    """Names a written file, then says that it is finished."""
-    _replace(temporary, spec.staged_path(result.name))
-    _write_text(f"{temporary}.json", result.to_json())
-    _replace(f"{temporary}.json", spec.result_path(result.name))
 
 
 def join_parts(digest: str, name: str, parts: list[ShardResult], spec: WriteSpec) -> ShardResult:
     """Joins the files of a shard's parts into its file; the same bytes as written in one go."""
-    temporary = f"{spec.staged_path(name)}.tmp-join"
+    path = spec.written_path(name)
     try:
-        with spec.sink.open(temporary) as target:
-            for part in parts:
-                with FileSystems.open(spec.staged_path(part.name)) as source:
-                    while block := source.read(1 << 20):
-                        target.write(block)
-        result = ShardResult(
-            digest, name, parts[0].split, parts[0].group, sum(p.num_records for p in parts),
-            spec.sink.hashing.num_bytes, spec.sink.hashing.hexdigest(),
-            [label for p in parts for label in p.record_classes],
-            [reject for p in parts for reject in p.rejects],
-            merge_stats(p.stats for p in parts), all(p.reused for p in parts),
-        )  # fmt: skip
-        _finish(result, spec, temporary)
+        with file_beside(path) as temporary:
+            with spec.sink.open(temporary) as target:
+                for part in parts:
+                    with storage.open_read(spec.staged_path(part.name)) as source:
+                        while block := source.read(1 << 20):
+                            target.write(block)
+            result = ShardResult(
+                digest, name, parts[0].split, parts[0].group, sum(p.num_records for p in parts),
+                spec.sink.hashing.num_bytes, spec.sink.hashing.hexdigest(),
+                [label for p in parts for label in p.record_classes],
+                [size for p in parts for size in p.record_bytes],
+                [reject for p in parts for reject in p.rejects],
+                merge_stats(p.stats for p in parts), reused=all(p.reused for p in parts),
+            )  # fmt: skip
+            result = _finish(result, spec, temporary, path)
     except OSError as e:
-        _remove([temporary, f"{temporary}.json"])
         raise output_error(spec.staging, e) from e
-    _remove([path(p.name) for p in parts for path in (spec.staged_path, spec.result_path)])
+    with contextlib.suppress(OSError):  # the commit removes their folder
+        storage.delete(at(p.name) for p in parts for at in (spec.staged_path, spec.result_path))
     return result
 
 
 def output_error(path: str, e: OSError) -> Exception:
-    """An error of the output, as a sentence when it is a known one."""
-    if e.errno in _FATAL:
-        return OutputError(
-            f"--output {path!r} cannot be written ({e.strerror}); make room or mend its rights, "
-            "then give the same command again: finished shards are kept."
-        )
-    return e
+    """An error of the output, as a sentence when it is a known one or a store's."""
+    is_local = storage.is_local(path)
+    if e.errno not in _FATAL and is_local:
+        return e
+    remedy = "make room or mend its rights"
+    if not is_local and e.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = f"make room in {tempfile.gettempdir()}, where a shard waits (TMPDIR is another)"
+    return OutputError(
+        f"--output {path!r} cannot be written ({e.strerror or e}); {remedy}, then give the same "
+        "command again: finished shards are kept."
+    )
 
 
 def _write_records(
@@ -223,6 +239,7 @@ def _write_records(
 ) -> ShardResult:
     rejects: list[Reject] = []
     record_classes: list[str] = []
+    record_bytes: list[int] = []
     stats = ShardStats()
     handle = spec.sink.open(path)
     try:
@@ -242,35 +259,17 @@ def _write_records(
             payload = encode_example(features)
             spec.sink.write_record(handle, payload)
             record_classes.append(ref.label)
+            record_bytes.append(HEADER_BYTES + len(payload) + FOOTER_BYTES)
             stats.add(encoded, len(payload))
             progress(1, len(data), 0)
     finally:
         spec.sink.close(handle)
     return ShardResult(
         digest, unit.name, unit.split, unit.group, len(record_classes),
-        spec.sink.hashing.num_bytes, spec.sink.hashing.hexdigest(), record_classes, rejects, stats,
+        spec.sink.hashing.num_bytes, spec.sink.hashing.hexdigest(), record_classes, record_bytes,
+        rejects, stats,
     )  # fmt: skip
 
 
 def _reject(ref: ImageRef, e: ImageError, stage: str) -> Reject:
     return Reject(ref.key, ref.uri, ref.label, str(ref.split), e.code, stage, e.message)
-
-
-def _write_text(path: str, text: str) -> None:
-    with FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED) as file:
-        file.write(text.encode())
-
-
-def _replace(source: str, target: str) -> None:
-    if "://" in target:
-        FileSystems.rename([source], [target])
-    else:
-        os.replace(source, target)  # Beam's local rename refuses an existing target
-
-
-def _remove(paths: list[str]) -> None:
-    for path in paths:
-        try:
-            FileSystems.delete([path])
-        except Exception:  # noqa: BLE001, S112  # there is a better error to raise
-            continue

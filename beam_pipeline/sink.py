@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import io
+import tempfile
+import uuid
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from apache_beam.io import tfrecordio
 from apache_beam.io.filesystem import CompressedFile, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
+
+from beam_pipeline import storage
+from beam_pipeline.ahead import map_ahead
 
 # Records are small: one write to the file for some fifty of them.
 BUFFER_BYTES = 1 << 20
@@ -63,3 +69,53 @@ class BalancedSink(tfrecordio._TFRecordSink):
         """Name of a shard below the output folder."""
         shard = self.shard_name_format % {"shard_num": index, "num_shards": num_shards}
         return f"{split}{shard}{self.file_name_suffix.get()}"
+
+
+class _Upload:
+    """A local file that becomes an object when it is closed."""
+
+    def __init__(self, path: str):
+        self._path = path
+        self._file = tempfile.NamedTemporaryFile(prefix="imageshards-")
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+
+    def close(self) -> None:
+        with self._file as file:
+            file.flush()
+            storage.upload(file.name, self._path)
+
+
+class StoreSink(tfrecordio._TFRecordSink):
+    """Beam's TFRecord sink for a prefix in a store, which `storage` reaches.
+
+    Beam's own clients of stores are made anew for every file, wait long for credentials, and
+    need rights to the bucket itself.
+    """
+
+    def initialize_write(self) -> str:
+        """A folder for what bundles write; it is not left in the folder of the result."""
+        folder = storage.parent_of(self.file_path_prefix.get())
+        return f"{folder}-{uuid.uuid4().hex[:8]}"
+
+    def open(self, temp_path: str) -> Any:
+        return _Upload(temp_path)
+
+    def pre_finalize(self, init_result: Any, writer_results: Any) -> list[str]:
+        return []
+
+    def finalize_write(
+        self, init_result: Any, writer_results: Any, unused_pre_finalize_result: Any, w: Any = None
+    ) -> Iterator[str]:
+        """Copies what bundles wrote to its names; may be done again."""
+        written = sorted(writer_results)
+        names = [
+            self.file_path_prefix.get()
+            + self.shard_name_format % {"shard_num": place, "num_shards": len(written)}
+            + self.file_name_suffix.get()
+            for place in range(len(written))
+        ]
+        for _ in map_ahead(lambda pair: storage.copy(*pair), zip(written, names, strict=True)):
+            pass
+        yield from names

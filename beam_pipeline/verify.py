@@ -70,20 +70,23 @@ def verify(
     """Re-reads a data set whole.
 
     Args:
-        directory: What a build wrote.
+        directory: What a build wrote, here or in a store.
         sample: Pictures decoded per split, evenly spread over its records; None for all.
         workers: Processes; None for one per core.
         progress: Called with (shards done, shards in all).
 
     Raises:
-        UserError: There is no manifest that could be read.
+        UserError: There is no manifest that could be read, or its store cannot be used.
     """
+    from beam_pipeline import storage
     from beam_pipeline.manifest import load_manifest
     from beam_pipeline.verify_dataset import notes_of, structure_problems
     from beam_pipeline.verify_pool import check_shards
     from beam_pipeline.verify_shard import Problem
 
     started = time.monotonic()
+    directory = directory if storage.is_local(directory) else directory.rstrip("/")
+    storage.check_bucket(directory, "DIR")
     manifest = load_manifest(directory)
     verdict = Verdict(directory)
     found = [
@@ -174,7 +177,9 @@ def _parser() -> argparse.ArgumentParser:
         "byte offset.",
         epilog="Exit code: 0 all is well, 1 problems were found, 2 nothing could be checked.",
     )
-    parser.add_argument("directory", metavar="DIR", help="what a build wrote")
+    parser.add_argument(
+        "directory", metavar="DIR", help="what a build wrote: a folder, gs:// or s3://"
+    )
     parser.add_argument("--full", action="store_true", help="decode every picture")
     parser.add_argument(
         "--sample",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from beam_pipeline import storage
 from beam_pipeline.records import RecordError, read_records
-from beam_pipeline.verify_dataset import SHARD_NAME, names_in
+from beam_pipeline.verify_dataset import SHARD_NAME, has_folder, names_in
 
 
 def accounting_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[str]:
@@ -25,10 +25,10 @@ def accounting_problems(manifest: Mapping[str, Any], directory: str) -> Iterator
 
 
 def _quarantine_problems(listed: Mapping[str, int], directory: str, total: int) -> Iterator[str]:
-    folder = os.path.join(directory, "quarantine")
+    folder = storage.join(directory, "quarantine")
     reasons: Counter[str] = Counter()
     try:
-        with open(os.path.join(folder, "rejects.jsonl"), encoding="utf-8") as file:
+        with storage.open_read(storage.join(folder, "rejects.jsonl")) as file:
             reasons.update(json.loads(line)["reason"] for line in file if line.strip())
     except FileNotFoundError:
         if total:
@@ -48,7 +48,7 @@ def _quarantine_problems(listed: Mapping[str, int], directory: str, total: int) 
     for name in names:
         compression = "gzip" if name.endswith(".gz") else "none"
         try:
-            count += sum(1 for _ in read_records(os.path.join(folder, name), compression))
+            count += sum(1 for _ in read_records(storage.join(folder, name), compression))
         except RecordError as e:
             yield f"quarantine/{name}, record {e.number} at byte {e.offset_bytes}: {e.what}"
             return
@@ -60,8 +60,7 @@ def metadata_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[s
     """Whether the TFDS files and TFT's output are there and agree, as phrases."""
     for name in ("features.json", "dataset_info.json"):
         try:
-            with open(os.path.join(directory, name), encoding="utf-8") as file:
-                content = json.load(file)
+            content = json.loads(storage.read(storage.join(directory, name)))
         except FileNotFoundError:
             yield f"{name} is missing"
             continue
@@ -71,7 +70,7 @@ def metadata_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[s
         check = _features_problems if name == "features.json" else _dataset_info_problems
         yield from check(content, manifest)
     for name in ("transform_fn", "transformed_metadata"):
-        if not os.path.isdir(os.path.join(directory, "transform", name)):
+        if not has_folder(storage.join(directory, "transform", name)):
             yield f"transform/{name} is missing"
 
 

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from beam_pipeline import storage
 from beam_pipeline.examples import decode_example
 from beam_pipeline.manifest import RECORD_FEATURES, STAGING_NAME
 from beam_pipeline.records import RecordError, read_records
@@ -136,7 +137,8 @@ def duplicate_problems(
     places: defaultdict[str, list[tuple[str, int, int]]] = defaultdict(list)
     for result in results:
         wanted = {i for i, value in enumerate(result.key_hashes) if value in twice}
-        for number, offset, key in _keys(os.path.join(directory, result.file), wanted, compression):
+        path = storage.join(directory, result.file)
+        for number, offset, key in _keys(path, wanted, compression):
             places[key].append((result.file, number, offset))
     problems = []
     for key, found in sorted(places.items()):
@@ -165,7 +167,7 @@ def notes_of(
 ) -> list[str]:
     """What a person may want to know though nothing is wrong."""
     notes = []
-    if os.path.isdir(os.path.join(directory, STAGING_NAME)):
+    if has_folder(storage.join(directory, STAGING_NAME)):
         notes.append(
             f"{STAGING_NAME}/ is left over from an unfinished build; it may be deleted unless a "
             "build is running."
@@ -201,6 +203,11 @@ def _repeated(values: Iterable[int]) -> set[int]:
 def names_in(folder: str) -> list[str]:
     """What a folder holds, sorted; nothing if it cannot be read."""
     try:
-        return sorted(os.listdir(folder))
+        return [entry.name for entry in storage.list_folder(folder)]
     except OSError:
         return []
+
+
+def has_folder(folder: str) -> bool:
+    """Whether there is a folder; in a store, whether anything is below it."""
+    return os.path.isdir(folder) if storage.is_local(folder) else bool(names_in(folder))

@@ -11,10 +11,11 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, BinaryIO, NamedTuple, cast
 
 from google.protobuf.message import DecodeError
 
+from beam_pipeline import storage
 from beam_pipeline.examples import Values, decode_example
 from beam_pipeline.records import Record, RecordError, scan_records
 from beam_pipeline.verify_picture import picture_problem, size_problem
@@ -101,12 +102,13 @@ class ShardResult:
 def check_shard(task: ShardTask) -> ShardResult:
     """Reads one shard whole and compares it with its entry."""
     result = ShardResult(task.entry["file"])
-    path = os.path.join(task.directory, result.file)
+    path = storage.join(task.directory, result.file)
     try:
-        with open(path, "rb", buffering=0) as file:
+        with storage.open_read(path) as file:
             hashing = _Hashing(file)
             stream = cast(IO[bytes], io.BufferedReader(hashing, _BUFFER_BYTES))
-            result.num_bytes = os.fstat(file.fileno()).st_size
+            result.num_bytes = file.seek(0, os.SEEK_END)
+            file.seek(0)
             _check_records(task, result, stream)
             while stream.read(_BUFFER_BYTES):
                 pass
@@ -248,7 +250,7 @@ def _hash(features: Mapping[str, Values] | None, name: str) -> int:
 class _Hashing(io.RawIOBase):
     """A file that is hashed as it is read, so that its bytes are read once."""
 
-    def __init__(self, file: io.FileIO):
+    def __init__(self, file: BinaryIO):
         self._file = file
         self.sha256 = hashlib.sha256()
 
@@ -256,6 +258,6 @@ class _Hashing(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        count = self._file.readinto(buffer) or 0
+        count: int = self._file.readinto(buffer) or 0  # type: ignore[attr-defined]
         self.sha256.update(memoryview(buffer)[:count])
         return count

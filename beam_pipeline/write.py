@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,17 +11,13 @@ import apache_beam as beam
 from apache_beam.coders import BytesCoder
 from apache_beam.io.filesystem import CompressionTypes
 
-from beam_pipeline import local_pool
+from beam_pipeline import local_pool, storage
+from beam_pipeline.errors import UserError
 from beam_pipeline.options import ImageOptions
-from beam_pipeline.planning import ShardUnit
-from beam_pipeline.shards import (
-    ShardResult,
-    WriteSpec,
-    finished_result,
-    join_parts,
-    unit_digest,
-    write_shard,
-)
+from beam_pipeline.preflight_worker import differences, versions
+from beam_pipeline.shard_result import ShardResult
+from beam_pipeline.shard_unit import ShardUnit
+from beam_pipeline.shards import WriteSpec, finished_result, join_parts, unit_digest, write_shard
 from beam_pipeline.sink import BalancedSink
 
 
@@ -32,14 +29,44 @@ class _WriteShardFn(beam.DoFn):
         self._images = beam.metrics.Metrics.counter("write", "images")
         self._bytes = beam.metrics.Metrics.counter("write", "bytes_read")
         self._rejects = beam.metrics.Metrics.counter("write", "rejects")
+        self._reused = beam.metrics.Metrics.counter("write", "reused")
+        self._requests = beam.metrics.Metrics.counter("store", "requests")
+        self._retries = beam.metrics.Metrics.counter("store", "retries")
+
+    def setup(self) -> None:
+        """Refuses to write other bytes than the client's packages would."""
+        differ = differences(dict(self._spec.versions), versions())
+        if differ:
+            raise UserError(
+                f"versions on worker host {socket.gethostname()} differ from the client's "
+                f"({differ}); expected the same ones, as the bytes depend on them: install this "
+                "release with its constraints.txt on both, and start the workers again."
+            )
 
     def process(self, unit: ShardUnit) -> Iterator[ShardResult]:
-        yield write_shard(unit, self._spec, self._count)
+        result = write_shard(unit, self._spec, self._count)
+        if result.reused:
+            self._reused.inc(len(unit.refs))
+        asked = storage.unreported()
+        self._requests.inc(asked.requests)
+        self._retries.inc(asked.retries)
+        yield result
 
     def _count(self, images: int, size_bytes: int, rejects: int) -> None:
         self._images.inc(images)
         self._bytes.inc(size_bytes)
         self._rejects.inc(rejects)
+
+
+class _CountFn(beam.DoFn):
+    """ShardUnit → itself; a metric says how many images there are to do."""
+
+    def __init__(self) -> None:
+        self._images = beam.metrics.Metrics.counter("plan", "images")
+
+    def process(self, unit: ShardUnit) -> Iterator[ShardUnit]:
+        self._images.inc(len(unit.refs))
+        yield unit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +125,8 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         file_path_prefix, coder, file_name_suffix, num_shards, shard_name_template,
             compression_type: As for `WriteToTFRecord`; each unit brings its own number of
             shards, so `num_shards` must be 0.
-        staging: Folder for finished shards until they are committed.
+        staging: Folder for what is known of finished shards until they are committed.
+        finished: Folder for the shards themselves until then; default: `staging`.
         image: How pictures are encoded.
         versions: (library, version) pairs that the bytes depend on.
         after: Collections that must be complete before results are given out.
@@ -117,6 +145,7 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         compression_type: str = CompressionTypes.AUTO,
         *,
         staging: str,
+        finished: str = "",
         image: ImageOptions,
         versions: tuple[tuple[str, str], ...] = (),
         after: tuple[beam.PCollection, ...] = (),
@@ -129,7 +158,7 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         super().__init__(file_path_prefix, *framing)
         self._sink = BalancedSink(file_path_prefix, *framing)
         output = file_path_prefix.rpartition("/")[0]
-        self.spec = WriteSpec(output, staging, image, versions, self._sink)
+        self.spec = WriteSpec(output, staging, finished or staging, image, versions, self._sink)
         self._after = tuple(beam.pvalue.AsIter(collection) for collection in after)
 
     def expand(self, units: beam.PCollection) -> beam.PCollection:
@@ -141,5 +170,6 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
                 | "Started" >> beam.Reshuffle()
                 | "FinishShard" >> beam.ParDo(_FinishShardFn(self.spec), *self._after)
             )
-        spread = units | "Spread" >> beam.Reshuffle()
+        counted = units | "CountImages" >> beam.ParDo(_CountFn())
+        spread = counted | "Spread" >> beam.Reshuffle()
         return spread | "WriteShard" >> beam.ParDo(_WriteShardFn(self.spec))

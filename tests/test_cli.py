@@ -42,6 +42,7 @@ CHANGES = {
     ("--class_names", "b,a"): ("plan.class_names", ("b", "a")),
     ("--allow_one_class",): ("plan.allow_one_class", True),
     ("--transform_module", "m.py"): ("transform_module", "m.py"),
+    ("--transform_temp_dir", "gs://b/t/"): ("transform_temp_dir", "gs://b/t"),
     ("--output", "/elsewhere"): ("output", "/elsewhere"),
     ("--compression", "gzip"): ("compression", "gzip"),
     ("--max_reject_fraction", "0.5"): ("max_reject_fraction", 0.5),

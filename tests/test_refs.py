@@ -6,7 +6,14 @@ import apache_beam as beam
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.refs import ImageRef, RefBatch, RefBatchCoder
+from beam_pipeline.refs import (
+    ImageRef,
+    RefBatch,
+    RefBatchCoder,
+    pack_refs,
+    unpack_refs,
+    with_split,
+)
 
 TEXT = st.text(st.characters())  # lone surrogates too: names of files may be no text
 COLUMNS = st.dictionaries(TEXT, st.integers() | st.floats(allow_nan=False) | st.lists(TEXT))
@@ -34,3 +41,17 @@ def test_a_batch_is_as_long_as_its_references():
     batch = RefBatch([ImageRef("k", "u", "l")] * 3)
     assert len(batch) == 3
     assert repr(batch) == "RefBatch(3 refs)"
+
+
+def test_a_batch_may_have_as_many_labels_as_references():
+    refs = [ImageRef(f"{i}.jpg", f"/in/{i}.jpg", f"label {i}", f"s{i % 2}") for i in range(1000)]
+    refs.append(ImageRef("nul\0in a key", "elsewhere", "x", None, "g", 2**64, -1, {"a": [1]}))
+    assert unpack_refs(pack_refs(refs)) == refs
+    assert unpack_refs(pack_refs(refs[:-1])) == refs[:-1]
+    assert unpack_refs(pack_refs([])) == []
+
+
+def test_with_split_changes_nothing_else():
+    ref = ImageRef("k", "u", "l", None, "g", 5, 6, {"a": 1})
+    assert with_split(ref, "train") == ref._replace(split="train")
+    assert type(with_split(ref, "train")) is ImageRef

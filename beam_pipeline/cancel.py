@@ -1,0 +1,66 @@
+"""`python -m beam_pipeline.cancel OUT`: ends the job that a killed client left behind."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+import grpc
+
+from beam_pipeline import remote_jobs, storage
+from beam_pipeline.errors import UserError
+from beam_pipeline.manifest import STAGING_NAME
+
+_TIMEOUT_SEC = 60.0
+
+
+def cancel(output: str, timeout_sec: float = _TIMEOUT_SEC) -> str:
+    """Ends the job that writes to `output`; returns a sentence.
+
+    Raises:
+        UserError: The job service does not answer, or the job does not end.
+    """
+    job = remote_jobs.noted(storage.join(output, STAGING_NAME))
+    if job is None:
+        return f"no job of a job service writes to {output}"
+    try:
+        deadline = time.monotonic() + timeout_sec
+        while (state := remote_jobs.state_of(job)) not in (None, *remote_jobs.ENDED):
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"job {job.job_id} at {job.endpoint} is still {state} {timeout_sec:.0f} s "
+                    "after it was told to end; stop the job service."
+                )
+            remote_jobs.cancel(job)
+            time.sleep(0.5)
+    except grpc.RpcError as e:
+        raise UserError(
+            f"the job service at {job.endpoint} does not answer; expected it to run job "
+            f"{job.job_id}: start it, or give the build's command again if it is gone for good."
+        ) from e
+    return f"job {job.job_id} at {job.endpoint}: {state or 'not known any more'}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Ends a job; returns 0, or 2 if it could not be ended."""
+    parser = argparse.ArgumentParser(prog="python -m beam_pipeline.cancel", description=__doc__)
+    parser.add_argument("output", help="the --output of the build")
+    parser.add_argument(
+        "--check", action="store_true", help="end nothing; exit code 2 if there is such a job"
+    )
+    args = parser.parse_args(argv)
+    try:
+        if args.check:
+            remote_jobs.refuse_running(args.output, storage.join(args.output, STAGING_NAME))
+        else:
+            print(cancel(args.output))
+    except UserError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,233 @@
+"""`python -m beam_pipeline.worker_pool`: Beam workers on this host, without Docker.
+
+For `--environment_type EXTERNAL --environment_config HOST:PORT`. Beam's own pool starts
+whatever `python` the PATH names, gives it a pipe that nobody reads, keeps the pipeline options
+from it and listens on every network; this one starts its own interpreter, writes to its own
+standard error, passes the options on and listens on this host unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import contextlib
+import importlib.util
+import multiprocessing
+import pathlib
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import grpc
+from apache_beam.portability.api import (
+    beam_fn_api_pb2,
+    beam_fn_api_pb2_grpc,
+    beam_provision_api_pb2,
+    beam_provision_api_pb2_grpc,
+)
+
+from beam_pipeline import __version__
+
+DEFAULT_PORT = 50000
+_STOP_TIMEOUT_SEC = 5.0
+_HANG_UPS = 40
+_HANG_UP_SEC = 0.25
+
+
+class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
+    """Starts and stops worker processes when a runner asks for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._workers: dict[str, Any] = {}
+        self._installed = installed()
+        self._forks = multiprocessing.get_context("forkserver")
+        self._forks.set_forkserver_preload(["beam_pipeline.pool_worker"])
+
+    def _context(self) -> Any:
+        # The fork server holds what was installed when it began.
+        return (
+            self._forks if installed() == self._installed else multiprocessing.get_context("spawn")
+        )
+
+    def start_fork_server(self) -> None:
+        """Has the packages imported before the first worker is asked for."""
+        process = self._forks.Process(target=_nothing)
+        process.start()
+        process.join()
+
+    def StartWorker(self, request: Any, context: Any) -> Any:
+        """Starts one worker process."""
+        worker = self._context().Process(
+            target=_begin,
+            args=(
+                request.worker_id,
+                request.control_endpoint.url,
+                request.logging_endpoint.url,
+                request.provision_endpoint.url,
+            ),
+        )
+        with self._lock:
+            self._workers[request.worker_id] = worker
+            worker.start()
+        say(f"worker {request.worker_id} started as process {worker.pid}")
+        threading.Thread(target=self._watch, args=(request, worker), daemon=True).start()
+        return beam_fn_api_pb2.StartWorkerResponse()
+
+    def StopWorker(self, request: Any, context: Any) -> Any:
+        """Ends a worker process, however busy."""
+        with self._lock:
+            worker = self._workers.pop(request.worker_id, None)
+        if worker is not None:
+            _end([worker])
+            say(f"worker {request.worker_id} stopped")
+        return beam_fn_api_pb2.StopWorkerResponse()
+
+    def stop_all(self) -> None:
+        """Ends every worker process."""
+        with self._lock:
+            workers = list(self._workers.values())
+            self._workers.clear()
+        _end(workers)
+
+    def _watch(self, request: Any, worker: Any) -> None:
+        worker.join()
+        with self._lock:
+            expected = self._workers.get(request.worker_id) is not worker
+            if not expected:
+                del self._workers[request.worker_id]
+        if expected or worker.exitcode == 0:
+            return
+        say(f"worker {request.worker_id} (process {worker.pid}) ended with {worker.exitcode}")
+        _hang_up(request)
+
+
+def _hang_up(request: Any) -> None:
+    """Makes sure that the runner notices that a worker is gone.
+
+    Prism 2.77 waits for ever when it sees the end of the stream before the end of the
+    connection; another stream under the worker's name that ends gives it another chance.
+    """
+    metadata = (("worker_id", request.worker_id),)
+    with grpc.insecure_channel(request.control_endpoint.url) as channel:
+        control = beam_fn_api_pb2_grpc.BeamFnControlStub(channel)
+        provision = beam_provision_api_pb2_grpc.ProvisionServiceStub(channel)
+        for _ in range(_HANG_UPS):
+            ended = threading.Event()
+            with contextlib.suppress(grpc.RpcError):
+                provision.GetProvisionInfo(
+                    beam_provision_api_pb2.GetProvisionInfoRequest(), timeout=5, metadata=metadata
+                )
+                call = control.Control(_until(ended), metadata=metadata)
+                time.sleep(_HANG_UP_SEC)
+                call.cancel()
+                ended.set()
+                continue
+            return  # the worker is no longer known: the job has ended
+
+
+def _until(ended: threading.Event) -> Iterator[Any]:
+    ended.wait(60)
+    yield from ()
+
+
+def _end(workers: Sequence[Any]) -> None:
+    for worker in workers:
+        worker.terminate()
+    deadline = time.monotonic() + _STOP_TIMEOUT_SEC
+    for worker in workers:
+        worker.join(max(0.0, deadline - time.monotonic()))
+        if worker.is_alive():
+            worker.kill()
+            worker.join(_STOP_TIMEOUT_SEC)
+
+
+def installed() -> tuple[tuple[str, float], ...]:
+    """When what decides the bytes of a shard was last changed on disk."""
+    found = []
+    for package in ("beam_pipeline", "PIL", "apache_beam", "numpy"):
+        spec = importlib.util.find_spec(package)
+        if spec is not None and spec.origin is not None:
+            folder = pathlib.Path(spec.origin).parent
+            found.append((package, max(path.stat().st_mtime for path in folder.glob("*.py"))))
+    return tuple(found)
+
+
+def _nothing() -> None:
+    return
+
+
+def _begin(*arguments: str) -> None:
+    from beam_pipeline import pool_worker  # imported by the fork server, not by the pool
+
+    pool_worker.run(*arguments)
+
+
+def say(sentence: str) -> None:
+    """A line for the pool's log."""
+    print(f"{time.strftime('%H:%M:%S')} {sentence}", file=sys.stderr, flush=True)
+
+
+def serve(host: str, port: int) -> int:
+    """Runs a pool until SIGTERM or Ctrl-C.
+
+    Returns:
+        0, or 2 when the port cannot be had.
+    """
+    host_ip = "127.0.0.1" if host == "localhost" else host
+    pool = WorkerPool()
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as free:
+            free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            free.bind((host_ip, port))
+        # Before the port is taken: who can connect is answered.
+        pool.start_fork_server()
+        server = grpc.server(
+            concurrent.futures.ThreadPoolExecutor(16), options=[("grpc.so_reuseport", 0)]
+        )
+        beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(pool, server)
+        shown = f"[{host_ip}]" if ":" in host_ip else host_ip
+        bound = server.add_insecure_port(f"{shown}:{port}")
+    except (OSError, RuntimeError, OverflowError):
+        print(
+            f"error: --service_port received {port}, which is in use on {host} or not ours; "
+            "expected a free port: stop what listens there, or choose another one.",
+            file=sys.stderr,
+        )
+        return 2
+    server.start()
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    print(f"worker pool of imageshards {__version__} listens at {host}:{bound}", flush=True)
+    while not stopped.wait(3600):
+        continue
+    server.stop(0)
+    pool.stop_all()
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a pool in the foreground."""
+    parser = argparse.ArgumentParser(
+        prog="python -m beam_pipeline.worker_pool", description=(__doc__ or "").split("\n\n")[0]
+    )
+    parser.add_argument(
+        "--service_port", type=int, default=DEFAULT_PORT, help="port; 0 for any free one"
+    )
+    parser.add_argument(
+        "--host",
+        default="localhost",
+        help="address to listen at; anyone who can reach it can run programs as this user, so "
+        "name another than localhost in a closed network only (default: localhost)",
+    )
+    args = parser.parse_args(argv)
+    return serve(args.host, args.service_port)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
