@@ -2,24 +2,29 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test worker-pool worker-pool-stop job-service job-service-stop \
+	test-flink flink-cluster flink-cluster-stop lint bench clean
 
 # What a person may set: make test TESTS=tests/test_plan.py PYTEST_ARGS=-x
 PYTHON ?=
 VENV ?= .venv
 TESTS ?=
+TEST_JOBS ?= 2
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+FLINK_ARGS ?=
+POOL_PORT ?= 50000
+JOB_PORT ?= 8073
 
 PY := "$(VENV)/bin/python"
 # One stamp per PYTHON asked for, so that asking for another one is noticed.
 STAMP := $(VENV)/.installed$(subst /,_,$(PYTHON))
 DEMO := demo_output
-SOURCES := beam_pipeline trainer scripts tests recipes $(wildcard benchmarks)
+SOURCES := beam_pipeline trainer scripts tests recipes $(wildcard benchmarks deploy)
 
 help:  ## Show this list
 	@echo "Usage: make TARGET [PYTHON=python3.12] [VENV=.venv]"
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 22
 
 $(STAMP): setup.py constraints.txt beam_pipeline/__init__.py scripts/venv.sh
 	@sh scripts/venv.sh "$(VENV)" "$(PYTHON)"
@@ -38,8 +43,30 @@ demo: $(STAMP)  ## Draw a small set of pictures, build shards, verify them, trai
 		--batch_size 32 --replicas 2 --seed 1
 	@$(PY) scripts/demo_summary.py --shards $(DEMO)/shards --model $(DEMO)/model
 
-test: $(STAMP)  ## Run the tests (TESTS=… and PYTEST_ARGS=… narrow it)
-	$(PY) -m pytest $(PYTEST_ARGS) $(TESTS)
+test: $(STAMP)  ## Run the tests (TESTS=… and PYTEST_ARGS=… narrow it; TEST_JOBS=2 at once)
+	$(PY) -m pytest -n $(TEST_JOBS) --dist loadfile $(PYTEST_ARGS) $(TESTS)
+
+worker-pool: $(STAMP)  ## Start Beam workers on this host, without Docker (POOL_PORT=…)
+	@$(PY) scripts/worker_pool.py start --port $(POOL_PORT)
+
+worker-pool-stop: $(STAMP)  ## Stop them
+	@$(PY) scripts/worker_pool.py stop --port $(POOL_PORT)
+
+job-service: $(STAMP)  ## Start Prism, a portable runner for this host, built once (JOB_PORT=…)
+	@$(PY) scripts/prism.py start --port $(JOB_PORT)
+
+job-service-stop: $(STAMP)  ## Stop it
+	@$(PY) scripts/prism.py stop --port $(JOB_PORT)
+
+flink-cluster: $(STAMP)  ## Start a real Flink cluster on this host (FLINK_ARGS=… is passed on)
+	@$(PY) -m deploy.flink.cluster start $(FLINK_ARGS)
+
+flink-cluster-stop: $(STAMP)  ## Stop it, with its worker pools
+	@$(PY) -m deploy.flink.cluster stop $(FLINK_ARGS)
+
+# Downloads Flink and Beam's job server, 470 MB; FLINK_HOME and FLINK_JOB_SERVER_JAR name others.
+test-flink: $(STAMP)  ## Run a build on a real Flink cluster, also with a TaskManager killed midway
+	$(PY) -m pytest -rs -p no:cacheprovider $(PYTEST_ARGS) tests/flink_end_to_end.py
 
 lint: $(STAMP)  ## Check style, format and types
 	$(PY) -m ruff check .
