@@ -220,7 +220,7 @@ class TestASubmission:
             "--temp_location", f"{bucket}/dry_temp", "--dry_run=True",
         )  # fmt: skip
         assert done.code == 0, done.said
-        assert "dry run: flags, package and graph are good for Dataflow; nothing was submitted" in done.said
+        assert "dry run: flags, package and graph are good for Dataflow" in done.said
         assert list(storage.files_below(f"{bucket}/dry")) == []
         assert list(storage.files_below(f"{bucket}/dry_temp")) == []
 
