@@ -89,7 +89,7 @@ class LocalPool:
         self._free_slot = self._context.Value("i", 0)
         self._executor = concurrent.futures.ProcessPoolExecutor(
             self.workers, self._context, _begin_worker,
-            (self._slots, self._stored, self._free_slot),
+            (self._slots, self._stored, self._free_slot, dict(os.environ)),
         )  # fmt: skip
         # A fork must come before this process has threads.
         self._executor.submit(_nothing)
@@ -250,9 +250,13 @@ class _Slot:
 _slot: _Slot | None = None
 
 
-def _begin_worker(counts: Any, stored: Any, free_slot: Any) -> None:
+def _begin_worker(counts: Any, stored: Any, free_slot: Any, environ: dict[str, str]) -> None:
     """Runs once in a new process."""
     global _slot
+    # A fork server may have been started before a store's settings came.
+    for name in os.environ.keys() - environ.keys():
+        del os.environ[name]
+    os.environ.update(environ)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_die_with_parent, daemon=True).start()

@@ -24,6 +24,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.runners.dataflow import dataflow_runner
+from apache_beam.utils.plugin import BeamPlugin
 
 from beam_pipeline import dataflow, dataflow_job, preflight_worker, storage
 from beam_pipeline.__main__ import main
@@ -55,10 +56,16 @@ def run(*arguments: str) -> Run:
 
 @pytest.fixture(scope="module", autouse=True)
 def impatient_client() -> Iterator[None]:
-    """Beam's client looks at a job every five seconds."""
+    """Beam's client looks at a job every five seconds, and names plugins that other tests made."""
+    plugins = BeamPlugin.get_all_plugin_paths
     quick = types.SimpleNamespace(time=time.time, sleep=lambda sec: time.sleep(min(sec, 0.1)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dataflow_runner, "time", quick)
+        patch.setattr(
+            BeamPlugin,
+            "get_all_plugin_paths",
+            lambda: [path for path in plugins() if not path.startswith("tests.")],
+        )
         yield
 
 

@@ -274,7 +274,9 @@ def test_requests_are_counted(server):
     after = storage.counts()
     assert storage.unreported().requests >= 5
     assert storage.unreported() == storage.Counts()
-    assert after.requests - before.requests == len(server.requests()) == 5
+    # Google's library asks in a thread of its own where a bucket is, for its traces.
+    asked = [request for request in server.requests() if "projection=noAcl" not in request.target]
+    assert after.requests - before.requests == len(asked) == 5
     assert after.bytes_read - before.bytes_read == 12
     assert after.bytes_written - before.bytes_written == 5
 
