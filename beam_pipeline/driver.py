@@ -65,6 +65,7 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
     storage.check_bucket(options.source.input, "--input")
     if options.plan_only:
         pipeline, runners = _import_beam()
+        runners.check_flags(beam_args)
         # A plan is made here, wherever the job is to run: it takes seconds.
         return plan_table(pipeline.plan_only(options, runners.local()))
     storage.check_bucket(options.output, "--output")

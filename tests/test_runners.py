@@ -6,7 +6,7 @@ import pytest
 from apache_beam.options.pipeline_options import DirectOptions
 from apache_beam.runners.portability.fn_api_runner import fn_runner, worker_handlers
 
-from beam_pipeline import runners
+from beam_pipeline import cli, driver, runners
 from beam_pipeline.errors import UserError
 
 
@@ -72,3 +72,11 @@ def test_beams_own_processes_use_every_core_without_the_timer_that_loses_data(mo
     assert worker_handlers.DATA_BUFFER_TIME_LIMIT_MS == 0
     chosen = runners.choose(["--direct_running_mode=multi_processing", "--direct_num_workers=3"])
     assert chosen.options.view_as(DirectOptions).direct_num_workers == 3
+
+
+def test_a_plan_knows_flags_as_well_as_a_build_does(tmp_path):
+    (tmp_path / "cat").mkdir()
+    where = ["--input", str(tmp_path), "--output", str(tmp_path / "out"), "--plan_only"]
+    options, beam_args = cli.parse([*where, "--image_sise", "3"])
+    with pytest.raises(UserError, match="did you mean --image_size"):
+        driver.run(options, beam_args)
