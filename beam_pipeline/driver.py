@@ -16,6 +16,7 @@ from typing import Any
 
 from beam_pipeline import local_pool, staging_folder, storage
 from beam_pipeline.errors import LeaseLostError, UserError
+from beam_pipeline.flag_values import runner_name
 from beam_pipeline.imports import quick_imports
 from beam_pipeline.label_export import LabelExporter
 from beam_pipeline.local_pool import LocalPool
@@ -224,8 +225,10 @@ def _pool_size(beam_args: Sequence[str]) -> tuple[bool, int]:
     parser.add_argument("--direct_running_mode", nargs="?")
     parser.add_argument("--direct_num_workers", nargs="?", default="0", const="")
     args, _ = parser.parse_known_args(list(beam_args))
-    name = args.runner.rpartition(".")[2].lower().removesuffix("runner")
-    wanted = name in ("direct", "fnapi") and args.direct_running_mode in (None, "in_memory")
+    wanted = runner_name(args.runner) in ("direct", "fnapi") and args.direct_running_mode in (
+        None,
+        "in_memory",
+    )
     if not args.direct_num_workers.isdecimal():
         raise UserError(
             f"--direct_num_workers received {args.direct_num_workers!r}; expected a number of "

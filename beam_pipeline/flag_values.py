@@ -18,6 +18,11 @@ _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _SIZE = re.compile(r"(\d{1,9})(?:x(\d{1,9}))?", re.ASCII)
 
 
+def runner_name(text: str | None) -> str:
+    """A --runner as Beam reads it, `portable` or `flink`: in any case, as a class or a word."""
+    return (text or "DirectRunner").rpartition(".")[2].lower().removesuffix("runner")
+
+
 def parse_path(flag: str, text: str) -> str:
     """An absolute path, or the URI of a store, without a slash at the end."""
     if not text.strip():

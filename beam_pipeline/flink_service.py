@@ -34,6 +34,7 @@ from apache_beam.runners.portability.flink_runner import FlinkJarJobServer
 
 from beam_pipeline import flink
 from beam_pipeline.errors import UserError
+from beam_pipeline.flag_values import runner_name
 
 START_TIMEOUT_SEC = 90.0
 STOP_TIMEOUT_SEC = 10.0
@@ -65,8 +66,7 @@ def job_service(options: PipelineOptions, output: str) -> Iterator[None]:
         UserError: The cluster, Java or the jar is not there, the server does not start, or a
             job for the same output still runs.
     """
-    name = str(options.view_as(StandardOptions).runner or "").rpartition(".")[2].lower()
-    if name.removesuffix("runner") != "flink":
+    if runner_name(options.view_as(StandardOptions).runner) != "flink":
         yield
         return
     flink.preflight(options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
 import os
 import tempfile
@@ -14,12 +13,13 @@ from typing import Any
 import apache_beam as beam
 from apache_beam import pvalue
 from apache_beam.io.filesystem import CompressionTypes
-from PIL import features as pillow_features
+from apache_beam.options.pipeline_options import StandardOptions
 
-from beam_pipeline import __version__, listing, local_pool, manifest_input, plan, storage
+from beam_pipeline import listing, local_pool, manifest_input, plan, storage
 from beam_pipeline.columns import AnalyseColumns
 from beam_pipeline.commit import CommitShards, CommitSpec
 from beam_pipeline.errors import UserError
+from beam_pipeline.flag_values import runner_name
 from beam_pipeline.listing import ListImages
 from beam_pipeline.manifest import STAGING_NAME
 from beam_pipeline.options import BuildOptions, ImageOptions
@@ -30,6 +30,7 @@ from beam_pipeline.planning import (
     assign_splits,
     encoded_sizes,
 )
+from beam_pipeline.preflight_worker import versions
 from beam_pipeline.publish import QUARANTINE, TRANSFORM
 from beam_pipeline.quarantine import WriteQuarantine
 from beam_pipeline.refs import RefBatch
@@ -86,7 +87,7 @@ def first_check(
     """A worker's look around as a step of the job, where a job of its own would take minutes."""
     from beam_pipeline import preflight, preflight_worker
 
-    if preflight.runner_name(runner.options) != "dataflow":
+    if runner_name(runner.options.view_as(StandardOptions).runner) != "dataflow":
         return ()  # a small job has done it
     probe = preflight.make_probe(options.source.input, options.output, staging)
     return (pipeline | "CheckWorker" >> preflight_worker.CheckWorker(probe),)
@@ -192,13 +193,8 @@ def with_pinned_classes(options: BuildOptions) -> BuildOptions:
 
 def byte_versions() -> dict[str, str]:
     """Versions of what decides the bytes of a shard."""
-    turbo = pillow_features.version_feature("libjpeg_turbo")
-    return {
-        "imageshards": __version__,
-        "pillow": importlib.metadata.version("pillow"),
-        "libjpeg": f"turbo {turbo}" if turbo else str(pillow_features.version_codec("jpg")),
-        "tensorflow-transform": importlib.metadata.version("tensorflow-transform"),
-    }
+    found = versions()
+    return {n: found[n] for n in ("imageshards", "pillow", "libjpeg", "tensorflow-transform")}
 
 
 def commit_spec(options: BuildOptions, write: WriteSpec) -> CommitSpec:

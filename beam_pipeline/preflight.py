@@ -18,6 +18,7 @@ from apache_beam.portability.api import (
 
 from beam_pipeline import addresses, folders, preflight_worker, remote_jobs, remote_run, storage
 from beam_pipeline.errors import UserError
+from beam_pipeline.flag_values import runner_name
 from beam_pipeline.preflight_worker import Probe
 from beam_pipeline.runners import Runner
 
@@ -35,7 +36,7 @@ def check(runner: Runner, source_input: str, output: str, staging: str) -> None:
     Raises:
         UserError: It cannot; says what to do.
     """
-    name = runner_name(runner.options)
+    name = runner_name(runner.options.view_as(StandardOptions).runner)
     check_servers(runner.options)
     if name == "dataflow":
         from beam_pipeline import dataflow
@@ -59,12 +60,6 @@ def check_servers(options: PipelineOptions) -> None:
     check_environment(options)
 
 
-def runner_name(options: PipelineOptions) -> str:
-    """`portable`, `flink`, `dataflow`, …"""
-    given = str(options.view_as(StandardOptions).runner or "direct")
-    return given.rpartition(".")[2].lower().removesuffix("runner")
-
-
 def check_endpoint(options: PipelineOptions) -> None:
     """Whether a job service answers at --job_endpoint.
 
@@ -73,7 +68,7 @@ def check_endpoint(options: PipelineOptions) -> None:
     """
     endpoint = options.view_as(PortableOptions).job_endpoint
     if not endpoint:
-        if runner_name(options) == "portable":
+        if runner_name(options.view_as(StandardOptions).runner) == "portable":
             raise UserError(
                 "--job_endpoint is missing; expected host:port of a job service for --runner "
                 "PortableRunner: start one on this host with make job-service."
@@ -104,7 +99,10 @@ def check_environment(options: PipelineOptions) -> None:
     kind = (portable.environment_type or "").upper()
     if kind == "EXTERNAL":
         _check_pool(options)
-    elif kind in ("", "DOCKER") and runner_name(options) == "portable":
+    elif (
+        kind in ("", "DOCKER")
+        and runner_name(options.view_as(StandardOptions).runner) == "portable"
+    ):
         here = addresses.is_here(portable.job_endpoint or "")
         if here and shutil.which("docker") is None:
             raise UserError(

@@ -13,6 +13,7 @@ from beam_pipeline import (
     flink_options,  # noqa: F401  # declares Flink's own flags
 )
 from beam_pipeline.errors import UserError
+from beam_pipeline.flag_values import runner_name
 
 POOL_ADDRESS = "localhost:50000"
 
@@ -65,7 +66,7 @@ def fill(beam_args: Sequence[str], num_shards: int | None = None) -> list[str]:
 def defaults(beam_args: Sequence[str], num_shards: int | None = None) -> list[Filled]:
     """The flags that `fill` adds."""
     given = _given(beam_args)
-    name = (given["runner"] or "DirectRunner").rpartition(".")[2].lower().removesuffix("runner")
+    name = runner_name(given["runner"])
     found: list[Filled] = []
     if name == "flink":
         found += _flink(given, num_shards)

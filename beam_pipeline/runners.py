@@ -19,6 +19,7 @@ from apache_beam.runners.runner import PipelineRunner
 
 from beam_pipeline import cli, runner_defaults
 from beam_pipeline.errors import UserError
+from beam_pipeline.flag_values import runner_name
 
 _View = TypeVar("_View")
 
@@ -74,9 +75,9 @@ def choose(beam_args: Sequence[str], num_shards: int | None = None) -> Runner:
     # It logs the traceback of what a worker raised, which is raised to us as well.
     logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)
     options = _Options(list(beam_args), save_main_session=False)
-    name = (options.view_as(StandardOptions).runner or "DirectRunner").rpartition(".")[2]
-    if name.lower().removesuffix("runner") not in _LOCAL:
-        _check_runner(str(options.view_as(StandardOptions).runner))
+    runner = options.view_as(StandardOptions).runner
+    if runner_name(runner) not in _LOCAL:
+        _check_runner(str(runner))
         return Runner(None, options, local=False)
     direct = options.view_as(DirectOptions)
     if direct.direct_running_mode == "multi_threading":
