@@ -44,7 +44,8 @@ demo: $(STAMP)  ## Draw a small set of pictures, build shards, verify them, trai
 	@$(PY) scripts/demo_summary.py --shards $(DEMO)/shards --model $(DEMO)/model
 
 test: $(STAMP)  ## Run the tests (TESTS=… and PYTEST_ARGS=… narrow it; TEST_JOBS=2 at once)
-	$(PY) -m pytest -n $(TEST_JOBS) --dist loadfile $(PYTEST_ARGS) $(TESTS)
+	$(PY) -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder \
+		$(PYTEST_ARGS) $(TESTS)
 
 worker-pool: $(STAMP)  ## Start Beam workers on this host, without Docker (POOL_PORT=…)
 	@$(PY) scripts/worker_pool.py start --port $(POOL_PORT)

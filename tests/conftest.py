@@ -1,14 +1,34 @@
-"""Fixtures every test may use: where the real pictures are."""
+"""Fixtures every test may use: where the real pictures are, a server that says nothing."""
 
 from __future__ import annotations
 
 import os
 import pathlib
+import socket
+from collections.abc import Iterator
 
 import pytest
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 DATA_VARIABLE = "IMAGESHARDS_TEST_DATA"
+
+# Minutes each: begun last, one of them would run alone while other processes have nothing to do.
+LONGEST_FILES = (
+    "test_trainer_resume.py",
+    "test_resume.py",
+    "test_portable.py",
+    "test_trainer_main.py",
+    "test_pipeline.py",
+    "test_store_output.py",
+    "test_trainer_foreign_run.py",
+    "test_trainer_model.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, the others as they are (`--no-loadscope-reorder` keeps that)."""
+    places = {name: place for place, name in enumerate(LONGEST_FILES)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
 def _real_images(folder: str) -> pathlib.Path:
@@ -41,3 +61,12 @@ def exif_orientation() -> pathlib.Path:
 def broken_jpegs() -> pathlib.Path:
     """111 files that try a JPEG decoder: truncated, garbled, empty, absurd sizes."""
     return _real_images("broken_jpegs")
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """host:port of a listener that never says anything."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield f"localhost:{listener.getsockname()[1]}"

@@ -6,7 +6,6 @@ import contextlib
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 import types
@@ -35,15 +34,6 @@ ABSENT = "raise ModuleNotFoundError(\"No module named 'beam_pipeline'\", name='b
 def servers(tmp_path_factory):
     with portable_servers.running(tmp_path_factory.mktemp("servers")) as both:
         yield both
-
-
-@pytest.fixture
-def silent():
-    """host:port of a listener that never says anything."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        yield f"localhost:{listener.getsockname()[1]}"
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import threading
 
 import apache_beam as beam
@@ -140,15 +139,6 @@ def test_a_dry_run_is_no_run(monkeypatch, tmp_path):
     monkeypatch.setattr(beam.Pipeline, "run", lambda pipeline: None)
     runner = flags_chosen("--dry_run=True")
     assert not remote_run.run(beam.Pipeline(options=runner.options), runner, str(tmp_path))
-
-
-@pytest.fixture
-def silent():
-    """host:port of a listener that never says anything."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        yield f"localhost:{listener.getsockname()[1]}"
 
 
 def test_a_job_service_that_fell_silent_is_given_up(monkeypatch, silent):

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import subprocess
-import sys
+from typing import Any
 
 import pytest
 
+from tests.commands import run_module
 from tests.foreign_sets import flip_byte, write_kaggle, write_slim
 from trainer.epochs import total_steps
 
 pytest.importorskip("tensorflow")
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-
-def _run(cache: pathlib.Path, *command: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", *map(str, command)],
-        cwd=ROOT,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "XDG_CACHE_HOME": str(cache)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+def _run(cache: pathlib.Path, *command: Any) -> subprocess.CompletedProcess[str]:
+    return run_module(*command, XDG_CACHE_HOME=str(cache))
 
 
 @pytest.mark.slow

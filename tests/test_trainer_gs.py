@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import pathlib
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from beam_pipeline import storage
+from tests.commands import run_module
 from tests.google_front import Front, google_front
 from tests.store_servers import StoreServer, store_server
 from tests.trainer_data import make_data_set
@@ -20,7 +19,6 @@ from trainer import gs_check
 from trainer.__main__ import main
 from trainer.errors import UserError
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Nothing of the machine's own may help or hinder.
 OF_THE_MACHINE = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS", "no_proxy")
 
@@ -59,19 +57,6 @@ def front(
         yield running
 
 
-def _run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """TensorFlow reads its environment once: a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", *map(str, arguments)],
-        cwd=ROOT,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
 @pytest.mark.slow
 def test_a_model_trained_from_a_real_bucket_is_that_of_the_local_data_set(
     front: Front, local: pathlib.Path, data: str, tmp_path: pathlib.Path
@@ -79,7 +64,7 @@ def test_a_model_trained_from_a_real_bucket_is_that_of_the_local_data_set(
     common = ["--model", "tests.tiny_models:plain", "--epochs", "1", "--batch_size", "8"]
     here, there = tmp_path / "here", tmp_path / "there"
     assert main([*common, "--data", str(local), "--output", str(here)]) == 0
-    done = _run("trainer", *common, "--data", data, "--output", there)
+    done = run_module("trainer", *common, "--data", data, "--output", there)
     assert done.returncode == 0, done.stderr
     assert (here / "weights.sha256").read_text() == (there / "weights.sha256").read_text()
     assert (there / "transform_fn/assets/vocabulary").read_text() == "one\n"
@@ -92,7 +77,7 @@ def test_a_model_trained_from_a_real_bucket_is_that_of_the_local_data_set(
 def test_a_refused_bucket_is_one_sentence(front: Front, data: str) -> None:
     front.refusing = True
     begun = time.monotonic()
-    done = _run("trainer", "--data", data)
+    done = run_module("trainer", "--data", data)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert "access is refused to nobody (no credentials were found): run gcloud" in done.stderr
     assert time.monotonic() - begun < 60

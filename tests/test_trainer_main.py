@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import json
-import os
 import pathlib
 import signal
 import subprocess
@@ -15,28 +15,16 @@ from typing import Any
 
 import pytest
 
+from tests.commands import ROOT, run_module
 from tests.trainer_data import edit_manifest, make_data_set, read_split, write_manifest
 from trainer.__main__ import main
 from trainer.command_line import parse_config
 from trainer.config import DataConfig, OptimizerConfig, TrainConfig
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+_train = functools.partial(run_module, "trainer")
 KEYS = ["epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy"]
 KEYS += ["images_per_second", "wait_fraction", "learning_rate"]
 FILES = ["checkpoints", "metrics.jsonl", "model.keras", "report", "weights.sha256"]
-
-
-def _run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own: TensorFlow allows one strategy in each."""
-    return subprocess.run(
-        [sys.executable, "-m", "trainer", *map(str, arguments)],
-        cwd=ROOT,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
 
 
 def _metrics(output: pathlib.Path) -> list[dict[str, Any]]:
@@ -155,7 +143,9 @@ def test_one_and_two_replicas_train_alike_and_leave_a_model(
     common = ["--data", shapes, "--epochs", 3, "--batch_size", 16, "--seed", 2, "--augment", "none"]
     outputs = [tmp_path / "one", tmp_path / "two"]
     for replicas, output in enumerate(outputs, 1):
-        ran = _run(*common, "--replicas", replicas, "--output", output, TF_USE_LEGACY_KERAS="1")
+        ran = run_module(
+            "trainer", *common, "--replicas", replicas, "--output", output, TF_USE_LEGACY_KERAS="1"
+        )
         assert ran.returncode == 0, ran.stderr
         assert ran.stderr == ""
         assert f"{replicas} replica" in ran.stdout and "28 steps, 3 epochs" in ran.stdout
@@ -208,7 +198,9 @@ def test_grey_gzip_pictures_of_varying_size_train_without_validation(
         tmp_path / "grey", {"train": 20}, size_px=sizes, grey=True, compression="gzip",
         mode="shortest",
     )  # fmt: skip
-    ran = _run("--data", path, "--epochs", 1, "--batch_size", 8, "--image_size", "40x48")
+    ran = run_module(
+        "trainer", "--data", path, "--epochs", 1, "--batch_size", 8, "--image_size", "40x48"
+    )
     assert ran.returncode == 0, ran.stderr
     assert "pictures of 40x48x1 px" in ran.stdout and "no validation split" in ran.stdout
     (record,) = _metrics(tmp_path / "grey-model")
@@ -223,14 +215,14 @@ def test_a_flipped_bit_stops_the_run_and_may_be_left_out(tmp_path: pathlib.Path)
     content[len(content) // 2] ^= 1
     shard.write_bytes(bytes(content))
     flags = ["--data", path, "--epochs", 2, "--batch_size", 8, "--replicas", 2]
-    ran = _run(*flags)
+    ran = _train(*flags)
     assert ran.returncode == 2
     assert ran.stderr.startswith(f"python -m trainer: --data received '{path}'")
     for words in (shard.name, "record ", "byte ", "--skip_broken", "beam_pipeline.verify"):
         assert words in ran.stderr
     assert ran.stderr.count("\n") == 1
     assert not (tmp_path / "flipped-model" / "model.keras").exists()
-    ran = _run(*flags, "--skip_broken", 1)
+    ran = _train(*flags, "--skip_broken", 1)
     assert ran.returncode == 0, ran.stderr
     assert "1 broken record left out:" in ran.stdout and shard.name in ran.stdout
     assert [record["step"] for record in _metrics(tmp_path / "flipped-model")] == [3, 7]
