@@ -11,10 +11,11 @@ from typing import Any
 
 from beam_pipeline import records, storage
 from beam_pipeline.ahead import map_ahead
+from beam_pipeline.new_file import NewFile
 from beam_pipeline.outcome import Finished
 from beam_pipeline.rebalance import plan_moves
 from beam_pipeline.shard_result import ShardResult
-from beam_pipeline.shards import WriteSpec, file_beside, output_error, put, read_result
+from beam_pipeline.shards import WriteSpec, output_error, read_result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,8 +102,9 @@ def _rewrite(task: FinalShard, spec: WriteSpec, compression: str) -> dict[str, A
     sources = [(task.finished.name, set(range(task.keep)))]
     for name, taken in itertools.groupby(task.take, key=lambda pair: pair[0]):
         sources.append((name, {record for _, record in taken}))
-    with file_beside(spec.staged_path(task.finished.name)) as temporary:
-        handle = sink.open(temporary)
+    final, staged = spec.final_path(task.finished.name), spec.staged_path(task.finished.name)
+    with NewFile(final, aside=staged) as file:
+        handle = sink.open(file.local_path)
         try:
             for name, wanted in sources:
                 result = read_result(name, spec)
@@ -112,7 +114,7 @@ def _rewrite(task: FinalShard, spec: WriteSpec, compression: str) -> dict[str, A
                     classes[result.record_classes[index]] += 1
         finally:
             sink.close(handle)
-        put(temporary, spec.final_path(task.finished.name))
+        file.put()
     return {
         "num_records": sum(classes.values()),
         "num_bytes": sink.hashing.num_bytes,

@@ -6,14 +6,13 @@ import contextlib
 import dataclasses
 import errno
 import hashlib
-import os
 import tempfile
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from beam_pipeline import storage
 from beam_pipeline.errors import ImageError, OutputError
 from beam_pipeline.examples import encode_example
+from beam_pipeline.new_file import NewFile
 from beam_pipeline.options import ImageOptions
 from beam_pipeline.reading import read_images
 from beam_pipeline.record import ShardStats, make_features, merge_stats
@@ -146,51 +145,21 @@ def write_shard(
         return finished
     path = spec.staged_path(unit.name) if unit.part else spec.written_path(unit.name)
     try:
-        with file_beside(path) as temporary:
-            result = _write_records(unit, spec, temporary, digest, progress)
-            return _finish(result, spec, temporary, path)
+        with NewFile(path) as file:
+            result = _write_records(unit, spec, file, digest, progress)
+            return _finish(result, spec, file)
     except OSError as e:
         raise output_error(spec.staging, e) from e
 
 
-@contextlib.contextmanager
-def file_beside(path: str) -> Iterator[str]:
-    """The name of a local file for what is to be at `path`, gone afterwards.
-
-    For a path of this machine it is in the same folder, so that it only needs a new name.
-    """
-    if not storage.is_local(path):
-        with tempfile.TemporaryDirectory(prefix="imageshards-") as folder:
-            yield os.path.join(folder, storage.name_of(path))
-        return
-    temporary = f"{path}.tmp-{uuid.uuid4().hex[:8]}"
-    try:
-        yield temporary
-    finally:
-        with contextlib.suppress(OSError):  # mostly, it has its name by now
-            os.unlink(temporary)
-
-
-def put(temporary: str, path: str) -> str:
-    """Gives a local file its place, whole or not at all; returns its version in a store."""
-    if storage.is_local(path):
-        os.replace(temporary, path)
-        return ""
-    return storage.upload(temporary, path).version
-
-
-def _finish(result: ShardResult, spec: WriteSpec, temporary: str, path: str) -> ShardResult:
+def _finish(result: ShardResult, spec: WriteSpec, shard: NewFile) -> ShardResult:
     """Puts a written file in its place, then says that it is finished."""
-    staged = path == spec.staged_path(result.name)
-    result = dataclasses.replace(result, stored=put(temporary, path), staged=staged)
-    target = spec.result_path(result.name)
-    if storage.is_local(target):
-        with file_beside(target) as beside:
-            with open(beside, "w", encoding="utf-8") as file:
-                file.write(result.to_json())
-            os.replace(beside, target)
-    else:
-        storage.write(target, result.to_json())
+    staged = shard.path == spec.staged_path(result.name)
+    result = dataclasses.replace(result, stored=shard.put(), staged=staged)
+    with NewFile(spec.result_path(result.name)) as beside:
+        with open(beside.local_path, "w", encoding="utf-8") as file:
+            file.write(result.to_json())
+        beside.put()
     return result
 
 
@@ -198,12 +167,13 @@ def join_parts(digest: str, name: str, parts: list[ShardResult], spec: WriteSpec
     """Joins the files of a shard's parts into its file; the same bytes as written in one go."""
     path = spec.written_path(name)
     try:
-        with file_beside(path) as temporary:
-            with spec.sink.open(temporary) as target:
+        with NewFile(path) as file:
+            with spec.sink.open(file.local_path) as target:
                 for part in parts:
                     with storage.open_read(spec.staged_path(part.name)) as source:
                         while block := source.read(1 << 20):
                             target.write(block)
+                            file.grown(spec.sink.hashing.num_bytes)
             result = ShardResult(
                 digest, name, parts[0].split, parts[0].group, sum(p.num_records for p in parts),
                 spec.sink.hashing.num_bytes, spec.sink.hashing.hexdigest(),
@@ -212,7 +182,7 @@ def join_parts(digest: str, name: str, parts: list[ShardResult], spec: WriteSpec
                 [reject for p in parts for reject in p.rejects],
                 merge_stats(p.stats for p in parts), reused=all(p.reused for p in parts),
             )  # fmt: skip
-            result = _finish(result, spec, temporary, path)
+            result = _finish(result, spec, file)
     except OSError as e:
         raise output_error(spec.staging, e) from e
     with contextlib.suppress(OSError):  # the commit removes their folder
@@ -235,13 +205,13 @@ def output_error(path: str, e: OSError) -> Exception:
 
 
 def _write_records(
-    unit: ShardUnit, spec: WriteSpec, path: str, digest: str, progress: Progress
+    unit: ShardUnit, spec: WriteSpec, file: NewFile, digest: str, progress: Progress
 ) -> ShardResult:
     rejects: list[Reject] = []
     record_classes: list[str] = []
     record_bytes: list[int] = []
     stats = ShardStats()
-    handle = spec.sink.open(path)
+    handle = spec.sink.open(file.local_path)
     try:
         images = read_images(unit.refs, spec.image.max_bytes)
         for place, (ref, data) in enumerate(images, start=unit.first):
@@ -261,6 +231,7 @@ def _write_records(
             record_classes.append(ref.label)
             record_bytes.append(HEADER_BYTES + len(payload) + FOOTER_BYTES)
             stats.add(encoded, len(payload))
+            file.grown(spec.sink.hashing.num_bytes)
             progress(1, len(data), 0)
     finally:
         spec.sink.close(handle)

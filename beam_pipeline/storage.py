@@ -120,6 +120,16 @@ def upload(local_path: str, path: str) -> Stat:
     return backend(path).upload(local_path, path)
 
 
+def part_bytes(path: str) -> int:
+    """Size of the parts that `upload_stream` sends; 0 where a file is sent when it is whole."""
+    return backend(path).part_bytes
+
+
+def upload_stream(stream: BinaryIO, path: str) -> Stat:
+    """Writes a file from a stream of any length, part by part; it appears whole or not at all."""
+    return backend(path).upload_stream(stream, path)
+
+
 def download(path: str, local_path: str) -> None:
     """Writes a file of this machine; it appears whole or not at all."""
     backend(path).download(path, local_path)

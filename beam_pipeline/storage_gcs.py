@@ -10,7 +10,7 @@ import os
 import threading
 import urllib.parse
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 import google.auth
 import google.auth.credentials
@@ -218,6 +218,13 @@ class GcsBackend(ObjectStore):
         blob = self._blob(path)
         self.asked(path, lambda: blob.upload_from_filename(local_path, _TYPE, **self._lasting))
         COUNTER.add(bytes_written=os.path.getsize(local_path))
+        return _of_blob(path, blob)
+
+    def upload_stream(self, stream: BinaryIO, path: str) -> Stat:
+        blob = self._blob(path)
+        blob.chunk_size = self.part_bytes
+        self.asked(path, lambda: blob.upload_from_file(stream, content_type=_TYPE, **self._lasting))
+        COUNTER.add(bytes_written=blob.size)
         return _of_blob(path, blob)
 
     def create(self, path: str, data: bytes) -> str | None:

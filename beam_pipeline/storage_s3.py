@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
+import functools
 import threading
 import urllib.parse
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import boto3
 import botocore
@@ -213,15 +215,37 @@ class S3Backend(ObjectStore):
             raise FileNotFoundError(2, "the object is gone", path)
         return found
 
+    def upload_stream(self, stream: BinaryIO, path: str) -> Stat:
+        bucket, key = split_uri(path)
+        where = {"Bucket": bucket, "Key": key}
+        begun = self.asked(path, lambda: self._client.create_multipart_upload(**where))
+        where["UploadId"] = begun["UploadId"]
+        try:
+            parts: list[dict[str, Any]] = []
+            size_bytes = 0
+            while data := stream.read(self.part_bytes):
+                send = functools.partial(self._client.upload_part, Body=data, **where)
+                done = self.asked(path, functools.partial(send, PartNumber=len(parts) + 1))
+                sums = {name: done[name] for name in done if name.startswith("Checksum")}
+                parts.append({"PartNumber": len(parts) + 1, "ETag": done["ETag"], **sums})
+                size_bytes += len(data)
+                COUNTER.add(bytes_written=len(data))
+            all_parts = {"Parts": parts}
+            finish = self._client.complete_multipart_upload
+            done = self.asked(path, lambda: finish(MultipartUpload=all_parts, **where))
+        except BaseException:
+            with contextlib.suppress(*self.errors):  # else what was sent stays, and costs
+                self._client.abort_multipart_upload(**where)
+            raise
+        return _written(path, size_bytes, done)
+
     def _put(self, path: str, body: Any, size_bytes: int, **only: str) -> Stat:
         bucket, key = split_uri(path)
         done = self.asked(
             path, lambda: self._client.put_object(Bucket=bucket, Key=key, Body=body, **only)
         )
         COUNTER.add(bytes_written=size_bytes)
-        headers = done["ResponseMetadata"]["HTTPHeaders"]
-        written = email.utils.parsedate_to_datetime(headers["date"])
-        return Stat(path, size_bytes, int(written.timestamp()) * 10**9, done["ETag"])
+        return _written(path, size_bytes, done)
 
     def create(self, path: str, data: bytes) -> str | None:
         return self._put_if(path, data, IfNoneMatch="*")
@@ -286,6 +310,12 @@ class S3Backend(ObjectStore):
 
 def _bytes(value: Any) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
+
+
+def _written(path: str, size_bytes: int, done: Any) -> Stat:
+    """What the answer to a write says of the object."""
+    written = email.utils.parsedate_to_datetime(done["ResponseMetadata"]["HTTPHeaders"]["date"])
+    return Stat(path, size_bytes, int(written.timestamp()) * 10**9, done["ETag"])
 
 
 def _stat(path: str, found: Any, size: str) -> Stat:

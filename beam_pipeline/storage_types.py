@@ -157,6 +157,13 @@ class Backend(abc.ABC):
     def upload(self, local_path: str, path: str) -> Stat:
         """Writes an object from a file of this machine; it appears whole or not at all."""
 
+    #: Size of the parts that `upload_stream` sends; 0 where a file is sent when it is whole.
+    part_bytes = 0
+
+    def upload_stream(self, stream: BinaryIO, path: str) -> Stat:
+        """Writes an object from a stream of any length; it appears whole or not at all."""
+        raise NotImplementedError
+
     @abc.abstractmethod
     def download(self, path: str, local_path: str) -> None:
         """Writes a file of this machine from an object; it appears whole or not at all."""
