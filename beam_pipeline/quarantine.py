@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import apache_beam as beam
 from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
 from beam_pipeline import storage
 from beam_pipeline.errors import ImageError, UserError
@@ -141,4 +143,7 @@ class WriteQuarantine(beam.PTransform):
             rejects
             | "EncodeReject" >> beam.Map(encode_reject, self._max_bytes).with_output_types(bytes)
             | "WriteRejects" >> write
+            # They come with a time after the end of the global window, where Flink 2.x, which runs
+            # a batch job as a stream, does not let them into a side input.
+            | "InWindow" >> beam.Map(TimestampedValue, MIN_TIMESTAMP)
         )  # file names

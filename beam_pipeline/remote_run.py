@@ -36,6 +36,8 @@ SILENCE_SEC = 60.0
 _POLL_SEC = 0.25
 _ASK_SEC = 5.0
 _LOG_LINES = 500
+# Threads of Beam's client, and of workers inside this process, that hold a connection.
+_CONNECTED = ("wait_until_finish_read", "read_grpc_client_inputs", "run_worker")
 
 
 def run(pipeline: beam.Pipeline, runner: Runner, staging: str) -> bool:
@@ -248,11 +250,13 @@ def _log() -> Iterator[deque[str]]:
 
 
 def _hook(args: Any, show: Callable[[Any], Any] = threading.excepthook) -> None:
-    """Shows what ended a thread, but not that Beam's reader of messages lost its job service.
+    """Shows what ended a thread, but not that a thread of Beam's lost its job service.
 
-    We say that ourselves; the thread may notice after us, so this is never undone.
+    We say that ourselves, and at the end of a job it is no mistake; such a thread may notice after
+    us, so this is never undone.
     """
-    if args.thread is None or args.thread.name != "wait_until_finish_read":
+    name = "" if args.thread is None else args.thread.name
+    if not (isinstance(args.exc_value, grpc.RpcError) and name.startswith(_CONNECTED)):
         show(args)
 
 

@@ -43,7 +43,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._workers: dict[str, Any] = {}
+        self._workers: dict[str, list[Any]] = {}
         self._installed = installed()
         self._forks = multiprocessing.get_context("forkserver")
         self._forks.set_forkserver_preload(["beam_pipeline.pool_worker"])
@@ -72,34 +72,42 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
             ),
         )
         with self._lock:
-            self._workers[request.worker_id] = worker
+            self._workers.setdefault(request.worker_id, []).append(worker)
             worker.start()
         say(f"worker {request.worker_id} started as process {worker.pid}")
         threading.Thread(target=self._watch, args=(request, worker), daemon=True).start()
         return beam_fn_api_pb2.StartWorkerResponse()
 
     def StopWorker(self, request: Any, context: Any) -> Any:
-        """Ends a worker process, however busy."""
+        """Ends a worker process, however busy, if it is known which one is meant.
+
+        Two Flink jobs on one TaskManager name their workers alike. Then nothing is ended: the
+        runner hangs up next, and the worker that it is meant for ends by itself.
+        """
         with self._lock:
-            worker = self._workers.pop(request.worker_id, None)
-        if worker is not None:
-            _end([worker])
+            alike = self._workers.get(request.worker_id, ())
+            meant = self._workers.pop(request.worker_id) if len(alike) == 1 else []
+        if meant:
+            _end(meant)
             say(f"worker {request.worker_id} stopped")
         return beam_fn_api_pb2.StopWorkerResponse()
 
     def stop_all(self) -> None:
         """Ends every worker process."""
         with self._lock:
-            workers = list(self._workers.values())
+            workers = [worker for alike in self._workers.values() for worker in alike]
             self._workers.clear()
         _end(workers)
 
     def _watch(self, request: Any, worker: Any) -> None:
         worker.join()
         with self._lock:
-            expected = self._workers.get(request.worker_id) is not worker
+            alike = self._workers.get(request.worker_id, [])
+            expected = worker not in alike
             if not expected:
-                del self._workers[request.worker_id]
+                alike.remove(worker)
+                if not alike:
+                    del self._workers[request.worker_id]
         if expected or worker.exitcode == 0:
             return
         say(f"worker {request.worker_id} (process {worker.pid}) ended with {worker.exitcode}")

@@ -36,6 +36,7 @@ FILES = ("manifest.json", "features.json", "dataset_info.json")
 
 # Large enough that a TaskManager can be killed while they are written.
 WIDTH, HEIGHT, PICTURES, NAMES = 2400, 1800, 8, 400
+COLUMN_ROWS = 200
 
 
 @pytest.fixture(scope="module")
@@ -215,24 +216,45 @@ def test_the_client_goes_through_a_job_service_with_the_same_bytes(
     assert same(output, local)
 
 
-@pytest.mark.parametrize("lost", ["nothing", "a TaskManager midway"])
-def test_flink_makes_the_same_bytes(lost, cluster, images, local, jar, tmp_path):
+@pytest.mark.parametrize("translator", ["of the version", "as a stream"])
+def test_flink_makes_the_same_bytes(translator, cluster, images, local, jar, tmp_path):
+    """Flink 1.x can be told to run a job by the translator that 2.x has for every job."""
+    flags = ["--flink_job_server_jar", jar]
+    if translator == "as a stream":
+        if not flink.overview(cluster.master).version.startswith("1."):
+            pytest.skip("Flink 2.x runs every job as a stream")
+        flags.append("--streaming")
+    done = run(command(cluster, images, tmp_path / "out", *flags))
+    assert done.returncode == 0, done.stderr
+    assert same(tmp_path / "out", local)
+
+
+def test_extra_columns_make_the_same_bytes(cluster, images, jar, tmp_path):
+    """tensorflow-transform's own steps, and its temporary files."""
+    paths = sorted(images.rglob("*.jpg"))[:: NAMES // COLUMN_ROWS]
+    rows = [{"path": str(p), "label": p.parent.name, "age": i / 7} for i, p in enumerate(paths)]
+    table = tmp_path / "photos.jsonl"
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    flags = ["--columns", "age:float:zscore", "--key_column", "path", "--image_size", "64"]
+    local, output = tmp_path / "local", tmp_path / "out"
+    assert builds.build("--input", table, "--output", local, *SHARDS, *flags) == 0
+    done = run(command(cluster, table, output, *flags, "--flink_job_server_jar", jar))
+    assert done.returncode == 0, done.stderr
+    assert same(output, local)
+
+
+def test_a_machine_is_lost_and_the_same_command_goes_on(cluster, images, local, jar, tmp_path):
     output = tmp_path / "out"
     parts = command(cluster, images, output, "--flink_job_server_jar", jar)
-    if lost == "nothing":
-        done = run(parts)
-        assert done.returncode == 0, done.stderr
-        assert same(output, local)
-    else:
-        _lose_a_task_manager(cluster, parts, output, tmp_path / "said")
-        finished = _written(output)
-        done = run(parts)  # on the slots that are left
-        assert done.returncode == 0, done.stderr
-        assert f"--parallelism={SLOTS}: " in done.stderr
-        assert same(output, local)
-        assert finished
-        again = [name for name, mtime in _written(output).items() if finished.get(name) != mtime]
-        assert sorted(again) == sorted(set(builds.shard_bytes(local)) - set(finished))
+    _lose_a_task_manager(cluster, parts, output, tmp_path / "said")
+    finished = _written(output)
+    done = run(parts)  # on the slots that are left
+    assert done.returncode == 0, done.stderr
+    assert f"--parallelism={SLOTS}: " in done.stderr
+    assert same(output, local)
+    assert finished
+    again = [name for name, mtime in _written(output).items() if finished.get(name) != mtime]
+    assert sorted(again) == sorted(set(builds.shard_bytes(local)) - set(finished))
 
 
 def _lose_a_task_manager(cluster, parts, output, said) -> None:

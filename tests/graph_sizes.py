@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import apache_beam as beam
+from apache_beam.coders.coder_impl import create_InputStream
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import execution, fn_runner
 
@@ -26,6 +27,8 @@ class Sizes:
         side_inputs: "consumer/tag" → bytes of the side input.
         grouped: GroupByKey → bytes of the largest value of a key.
         elements: Collection → its elements.
+        timed: Elements of them whose time was looked at.
+        late: Side inputs and GroupByKeys that had an element from after the end of its window.
     """
 
     side_inputs: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -33,6 +36,17 @@ class Sizes:
         default_factory=lambda: collections.defaultdict(int)
     )
     elements: dict[str, int] = dataclasses.field(default_factory=dict)
+    timed: int = 0
+    late: set[str] = dataclasses.field(default_factory=set)
+
+    def look_at_times(self, name: str, coder: Any, data: bytes) -> None:
+        """Notes whether elements are inside their windows."""
+        stream = create_InputStream(data)
+        while stream.size() > 0:
+            element = coder.get_impl().decode_from_stream(stream, True)
+            self.timed += 1
+            if any(element.timestamp > window.max_timestamp() for window in element.windows):
+                self.late.add(name)
 
 
 def sizes_of(built: beam.Pipeline) -> Sizes:
@@ -58,6 +72,7 @@ def _varint(payload: bytes) -> int:
 def _weighing(found: Sizes, names: dict[str, str]) -> Iterator[None]:
     get_buffer = execution.BundleContextManager.get_buffer
     partition = execution.GroupingBuffer.partition
+    append = execution.GroupingBuffer.append
     commit = execution.FnApiRunnerExecutionContext.commit_side_inputs_to_state
     grouping: dict[int, str] = {}
 
@@ -82,15 +97,25 @@ def _weighing(found: Sizes, names: dict[str, str]) -> Iterator[None]:
                 found.grouped[name] = max(found.grouped[name], size)
         return partition(self, n)
 
+    def look_at_groups(self: Any, elements: bytes) -> None:
+        found.look_at_times(grouping.get(id(self), "?"), self._pre_grouped_coder, elements)
+        append(self, elements)
+
     def weigh_sides(self: Any, data_side_input: Any) -> None:
         for (consumer, tag), (buffer_id, _) in data_side_input.items():
+            name = f"{names.get(consumer, consumer)}/{tag}"
             buffer = self.pcoll_buffers.get(buffer_id, ())
-            found.side_inputs[f"{names.get(consumer, consumer)}/{tag}"] = sum(map(len, buffer))
+            found.side_inputs[name] = sum(map(len, buffer))
+            collection = execution.split_buffer_id(buffer_id)[1]
+            key = self.safe_coders[self.data_channel_coders[collection]]
+            for data in buffer:
+                found.look_at_times(name, self.pipeline_context.coders[key], data)
         commit(self, data_side_input)
 
     with (
         mock.patch.object(execution.BundleContextManager, "get_buffer", weigh_buffer),
         mock.patch.object(execution.GroupingBuffer, "partition", weigh_groups),
+        mock.patch.object(execution.GroupingBuffer, "append", look_at_groups),
         mock.patch.object(
             execution.FnApiRunnerExecutionContext, "commit_side_inputs_to_state", weigh_sides
         ),

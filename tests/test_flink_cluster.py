@@ -73,8 +73,12 @@ class TaskManager:
 
     def stop(self, name: str) -> None:
         """Ends a worker, and waits until it has hung up."""
-        self.pool.StopWorker(beam_fn_api_pb2.StopWorkerRequest(worker_id=name), timeout=TIMEOUT_SEC)
+        self.ask_to_stop(name)
         assert self.control.gone[name].wait(TIMEOUT_SEC)
+
+    def ask_to_stop(self, name: str) -> None:
+        """Says that a worker is not needed any more."""
+        self.pool.StopWorker(beam_fn_api_pb2.StopWorkerRequest(worker_id=name), timeout=TIMEOUT_SEC)
 
 
 @contextlib.contextmanager
@@ -117,6 +121,25 @@ def test_task_managers_that_name_their_workers_alike_do_not_meet_in_a_pool(tmp_p
     assert not any(each.alive() for each in pools)
 
 
+@pytest.mark.slow
+def test_jobs_that_name_their_workers_alike_share_a_pool(tmp_path):
+    """Two jobs on one TaskManager: the end of one is not the end of the other."""
+    with portable_servers.worker_pool(tmp_path) as pool, task_manager(pool.address) as second:
+        processes_of_pool = psutil.Process(pool.process.pid)
+        before = set(processes_of_pool.children(recursive=True))
+        with task_manager(pool.address) as first:
+            first.start("1-1")
+            workers = set(processes_of_pool.children(recursive=True)) - before
+            second.start("1-1")
+            first.ask_to_stop("1-1")
+            assert not first.control.gone["1-1"].is_set()
+            assert not second.control.gone["1-1"].is_set()
+        _, left = psutil.wait_procs(workers, TIMEOUT_SEC)
+        assert workers and not left
+        assert not second.control.gone["1-1"].is_set()
+        second.stop("1-1")
+
+
 def _wait_for(host: str, port: int) -> None:
     deadline = time.monotonic() + TIMEOUT_SEC
     while True:
@@ -144,6 +167,20 @@ def test_each_task_manager_is_told_where_its_own_pool_is(tmp_path):
         assert "taskmanager.numberOfTaskSlots=5" in command
         # A name would be looked up in that file, too.
         assert "jobmanager.rpc.address=127.0.0.1" in command
+
+
+@pytest.mark.parametrize("full_name", ["localhost", "worker.example"])
+def test_the_name_of_this_host_leads_back_to_it(tmp_path, monkeypatch, full_name):
+    """Java looks a name up for 127.0.0.1, and that name's address; both in this file only."""
+    monkeypatch.setattr(socket, "getfqdn", lambda: full_name)
+    plan = cluster.Cluster(None, tmp_path)
+    for i in range(2):
+        lines = cluster._hosts_file(plan, i).read_text().splitlines()
+        pairs = [tuple(line.split()) for line in lines]
+        assert [ip for ip, name in pairs if name == "localhost"] == [plan.pool_host(i)]
+        name = next(name for ip, name in pairs if ip == "127.0.0.1")
+        assert next(ip for ip, other in pairs if other == name) == "127.0.0.1"
+        assert full_name == "localhost" or ("127.0.0.1", full_name) in pairs
 
 
 def test_a_port_in_use_is_one_sentence_and_nothing_is_started(tmp_path, capsys):

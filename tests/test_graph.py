@@ -221,6 +221,13 @@ def test_no_grouped_value_is_larger_than_the_references_of_a_shard(growth):
 
 
 @pytest.mark.slow
+def test_what_is_grouped_or_read_aside_is_inside_its_window(growth):
+    """Flink's streaming translator, which is the one of Flink 2.x, fails on anything else."""
+    assert growth.small.timed > 40  # every image is grouped, in batches, several times
+    assert growth.small.late == growth.large.late == set()
+
+
+@pytest.mark.slow
 def test_a_reshuffle_stands_behind_every_step_that_makes_much_of_little(growth):
     """Else all that follows would be fused to it and run on one worker."""
     breaks = (graphs.RESHUFFLE, graphs.GROUP_BY_KEY)

@@ -6,6 +6,7 @@ import re
 import threading
 
 import apache_beam as beam
+import grpc
 import pytest
 
 from beam_pipeline import cancel, remote_jobs, remote_progress, remote_run, runners
@@ -100,6 +101,23 @@ def test_what_a_worker_says_to_a_person_is_left_as_it_is(monkeypatch, tmp_path):
 def test_a_lost_worker_is_told_from_a_failure(monkeypatch, tmp_path, text, lost):
     error = fails(monkeypatch, tmp_path, RuntimeError(text))
     assert isinstance(error, UserError) != lost
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "is_shown"),
+    [
+        ("wait_until_finish_read", grpc.RpcError(), False),
+        ("read_grpc_client_inputs", grpc.RpcError(), False),
+        ("run_worker_7-1", grpc.RpcError(), False),
+        ("run_worker_7-1", ValueError(), True),
+        ("another", grpc.RpcError(), True),
+    ],
+)
+def test_threads_of_beam_that_lost_their_server_say_nothing(name, error, is_shown):
+    shown: list[object] = []
+    thread = threading.Thread(name=name)
+    remote_run._hook(threading.ExceptHookArgs((type(error), error, None, thread)), shown.append)
+    assert bool(shown) == is_shown
 
 
 def test_the_runner_and_the_name_stay_in_the_options_for_the_next_run(monkeypatch, tmp_path):

@@ -26,6 +26,8 @@ from deploy.flink.flink_home import VERSION, cache_folder, flink_home
 
 START_TIMEOUT_SEC = 180.0
 _LOG_LINES = 15
+# What every TaskManager calls 127.0.0.1.
+_HOST_NAME = "flink-host"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +165,9 @@ def _task_manager(cluster: Cluster, number: int) -> dict[str, object]:
 
 def _hosts_file(cluster: Cluster, number: int) -> pathlib.Path:
     path = cluster.folder / f"taskmanager-{number}.hosts"
-    own = "".join(f"127.0.0.1 {name}\n" for name in {socket.gethostname(), socket.getfqdn()})
+    # Flink asks for the name of 127.0.0.1, then for the address of that: it must lead back there.
+    names = [_HOST_NAME, *sorted({socket.gethostname(), socket.getfqdn()} - {"localhost"})]
+    own = "".join(f"127.0.0.1 {name}\n" for name in names)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"{cluster.pool_host(number)} localhost\n{own}", encoding="utf-8")
     return path
