@@ -90,6 +90,7 @@ def first_check(
     if runner_name(runner.options.view_as(StandardOptions).runner) != "dataflow":
         return ()  # a small job has done it
     probe = preflight.make_probe(options.source.input, options.output, staging)
+    preflight.ask(probe)
     return (pipeline | "CheckWorker" >> preflight_worker.CheckWorker(probe),)
 
 

@@ -154,9 +154,9 @@ def _reason(e: grpc.RpcError) -> str:
 
 
 def make_probe(source_input: str, output: str, staging: str) -> Probe:
-    """Writes a question for a worker into the staging folder."""
+    """What a worker is asked; `ask` puts the question where it looks."""
     nonce = uuid.uuid4().hex
-    probe = Probe(
+    return Probe(
         output,
         storage.join(staging, f"preflight-{nonce}.question"),
         nonce,
@@ -164,8 +164,11 @@ def make_probe(source_input: str, output: str, staging: str) -> Probe:
         folders.glob_root(source_input) if folders.is_glob(source_input) else source_input,
         preflight_worker.versions(),
     )
-    storage.write(probe.question, nonce)
-    return probe
+
+
+def ask(probe: Probe) -> None:
+    """Writes the question into the staging folder."""
+    storage.write(probe.question, probe.nonce)
 
 
 def _ask_a_worker(runner: Runner, probe: Probe) -> None:
@@ -174,6 +177,7 @@ def _ask_a_worker(runner: Runner, probe: Probe) -> None:
     pipeline = beam.Pipeline(runner.runner, options=runner.options)
     pipeline | "CheckWorker" >> preflight_worker.CheckWorker(probe)
     try:
+        ask(probe)
         remote_run.run_small(pipeline, runner, timeout_sec)
         found = _answer(probe)
     except RuntimeError as e:

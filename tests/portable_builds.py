@@ -56,6 +56,16 @@ def finished_shards(output: pathlib.Path) -> int:
     return len(list((output / ".staging").glob("train-*.json")))
 
 
+def keep_few_shards(output: pathlib.Path, count: int = 4) -> int:
+    """Forgets the other finished shards of a job that was stopped; how many there are now.
+
+    On a busy machine it may have finished all of them before it noticed.
+    """
+    for path in sorted((output / ".staging").glob("train-*.json"))[count:]:
+        path.unlink()
+    return finished_shards(output)
+
+
 def wait_for(condition: Callable[[], object], what: str, process: subprocess.Popen | None = None):
     """Waits until something is so, while a process lives."""
     deadline = time.monotonic() + TIMEOUT_S

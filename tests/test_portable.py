@@ -20,6 +20,7 @@ from tests.portable_builds import (
     TIMEOUT_S,
     finished_shards,
     flags,
+    keep_few_shards,
     photos_in,
     run,
     start,
@@ -106,7 +107,7 @@ def test_ctrl_c_then_a_killed_client_and_the_same_command_goes_on(photos, local,
     wait_for(lambda: not servers.workers(), "the end of its workers")
     assert not (output / "manifest.json").exists()
 
-    before = finished_shards(output)
+    before = keep_few_shards(output)
     process = start(*flags(photos, output), *servers.flags)
     wait_for(lambda: finished_shards(output) > before, "another shard", process)
     (worker,) = servers.workers()
@@ -140,7 +141,7 @@ def test_a_killed_job_service_and_pool_are_one_sentence_each(photos, local, tmp_
         wait_for(lambda: not servers.workers(), "the end of the workers of a lost job service")
         with portable_servers.job_service(tmp_path) as second:
             servers = portable_servers.Servers(second, pool)
-            before = finished_shards(output)
+            before = keep_few_shards(output)
             process = start(*flags(photos, output), *servers.flags)
             wait_for(lambda: finished_shards(output) > before, "another shard", process)
             family = pool.family()

@@ -133,6 +133,7 @@ def test_every_worker_refuses_to_write_with_other_versions():
 def test_a_worker_that_sees_everything_has_nothing_to_complain_of(tmp_path):
     photos = class_folders(tmp_path / "in", {"cat": 1})
     probe = preflight.make_probe(str(photos / "*" / "*.jpg"), str(tmp_path), str(tmp_path / "st"))
+    preflight.ask(probe)
     assert preflight_worker.answer(probe) is None
     assert preflight._answer(probe)["input"] is True
 
