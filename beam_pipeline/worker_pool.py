@@ -192,8 +192,8 @@ def serve(host: str, port: int) -> int:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as free:
             free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             free.bind((host_ip, port))
-        # Before the port is taken: who can connect is answered.
-        pool.start_fork_server()
+            # Before the port listens: who can connect is answered. Nobody else is given it.
+            pool.start_fork_server()
         server = grpc.server(
             concurrent.futures.ThreadPoolExecutor(16), options=[("grpc.so_reuseport", 0)]
         )

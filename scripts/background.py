@@ -18,6 +18,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+import psutil
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 START_TIMEOUT_SEC = 60.0
 STOP_TIMEOUT_SEC = 15.0
@@ -57,10 +59,9 @@ class Server:
             pid = int(self.pid_file.read_text())
         except (OSError, ValueError):
             return None
-        shown = subprocess.run(
-            ["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
-        )
-        return pid if self.mark in shown.stdout and "<defunct>" not in shown.stdout else None
+        with contextlib.suppress(psutil.Error):  # a command line that ended is empty, or refused
+            return pid if self.mark in " ".join(psutil.Process(pid).cmdline()) else None
+        return None
 
     def answers(self) -> bool:
         """Whether anything accepts connections at its port."""
@@ -68,36 +69,56 @@ class Server:
             return True
         return False
 
+    def listens(self, pid: int) -> bool:
+        """Whether it is this process that accepts connections at its port."""
+        with contextlib.suppress(psutil.Error):
+            return any(
+                found.status == psutil.CONN_LISTEN and found.laddr.port == self.port
+                for found in psutil.Process(pid).net_connections("tcp")
+            )
+        return False
+
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> str:
-        """Starts it unless it runs; returns when it answers, with a sentence.
+        """Starts it unless it runs; returns when it listens, with a sentence.
 
         Raises:
             ServerError: Another program has the port, or it ends at once, or never answers.
         """
-        if (pid := self.pid()) is not None and self.answers():
-            return f"{self.name} already runs as process {pid} at localhost:{self.port}"
-        if self.answers():
-            raise ServerError(
-                f"--port received {self.port}, where another program listens; stop that program, "
-                "or choose another port."
-            )
-        self.pid_file.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.log_file, "ab") as log:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
-                start_new_session=True, cwd=ROOT,
-            )  # fmt: skip
-        self.pid_file.write_text(f"{process.pid}\n")
+        process = None
+        if (pid := self.pid()) is None:
+            if self.answers():
+                raise self._taken()
+            self.pid_file.parent.mkdir(parents=True, exist_ok=True)
+            with open(self.log_file, "ab") as log:
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
+                    start_new_session=True, cwd=ROOT,
+                )  # fmt: skip
+            pid = process.pid
+            self.pid_file.write_text(f"{pid}\n")
         deadline = time.monotonic() + START_TIMEOUT_SEC
-        while not self.answers():
-            if process.poll() is not None or time.monotonic() > deadline:
-                process.kill()
-                self.pid_file.unlink(missing_ok=True)
+        # Not only whether the port answers: another program may take it meanwhile.
+        while not self.listens(pid):
+            ended = self.pid() is None if process is None else process.poll() is not None
+            if ended or time.monotonic() > deadline:
+                if process is not None:
+                    process.kill()
+                    process.wait()
+                    self.pid_file.unlink(missing_ok=True)
+                if ended and self.answers():
+                    raise self._taken()
                 raise ServerError(
                     f"the {self.name} does not answer at localhost:{self.port}; see {self.log_file}"
                 )
             time.sleep(0.05)
-        return f"{self.name} runs as process {process.pid} at localhost:{self.port}"
+        runs = "already runs" if process is None else "runs"
+        return f"{self.name} {runs} as process {pid} at localhost:{self.port}"
+
+    def _taken(self) -> ServerError:
+        return ServerError(
+            f"--port received {self.port}, where another program listens; stop that program, "
+            "or choose another port."
+        )
 
     def stop(self) -> str:
         """Ends it and what it started; a sentence."""

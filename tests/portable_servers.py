@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import os
 import pathlib
+import random
 import re
 import socket
 import subprocess
@@ -24,6 +25,7 @@ import pytest
 from scripts import background, prism
 
 START_TIMEOUT_S = 60
+NAMED_PORTS = (10_000, 32_000)
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
@@ -122,10 +124,16 @@ def portable_flags(job_endpoint: str, pool_address: str) -> list[str]:
 
 
 def free_port() -> int:
-    """A port that nobody listened at a moment ago."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """A port that nobody listened at a moment ago.
+
+    Not one that the system gives out by itself (32768 and above on Linux, 49152 on macOS): it
+    would give it to a server of another test before its own listens there.
+    """
+    while True:
+        port = random.randrange(*NAMED_PORTS)
+        with contextlib.suppress(OSError), socket.socket() as found:
+            found.bind(("127.0.0.1", port))
+            return port
 
 
 @contextlib.contextmanager

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import pathlib
 import socket
 import subprocess
 import sys
+import threading
+import time
 
 import psutil
 import pytest
@@ -34,7 +37,8 @@ def script(name: str, action: str, port: int, **environment: str) -> tuple[int, 
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / f"{name}.py"), action, "--port", str(port)],
         capture_output=True, text=True, timeout=120, check=False, cwd="/",
-        env=os.environ | environment,
+        # A narrow terminal, as where readline was imported: `ps` would cut command lines at it.
+        env=os.environ | {"COLUMNS": "40"} | environment,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
 
@@ -72,6 +76,69 @@ def test_a_port_that_another_program_has_is_refused(cache):
         (cache / "run").mkdir(parents=True)
         (cache / "run" / f"worker-pool-{port}.pid").write_text(f"{os.getpid()}\n")
         assert script("worker_pool", "stop", port)[1].startswith("no worker pool of ours")
+
+
+MARK = "listener-of-this-test"
+# Listens once the file is there; ends where the port is taken.
+LISTENER = """
+import pathlib, socket, sys, time
+port, wanted = int(sys.argv[1]), pathlib.Path(sys.argv[2])
+while not wanted.exists():
+    time.sleep(0.01)
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listener.bind(("127.0.0.1", port))
+listener.listen()
+time.sleep(600)
+"""
+
+
+def listener(cache: pathlib.Path) -> tuple[background.Server, list[str], pathlib.Path]:
+    """A server that listens once a file is there."""
+    server = background.Server("listener", portable_servers.free_port(), MARK)
+    wanted = cache / "listen"
+    return server, [sys.executable, "-c", LISTENER, str(server.port), str(wanted), MARK], wanted
+
+
+def test_a_port_that_is_taken_while_a_server_begins_is_not_called_ours(cache):
+    """As it once happened: the server was said to run, and had ended."""
+    server, command, wanted = listener(cache)
+
+    def take() -> None:
+        while not server.pid_file.exists():
+            time.sleep(0.005)
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", server.port))
+            other.listen()
+            wanted.touch()
+            done.wait(60)
+
+    done = threading.Event()
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        taking = threads.submit(take)
+        try:
+            with pytest.raises(background.ServerError, match="where another program listens"):
+                server.start(command, os.environ)
+        finally:
+            done.set()
+        taking.result(60)
+    assert not server.pid_file.exists()
+
+
+def test_a_server_that_still_begins_is_waited_for(cache):
+    server, command, wanted = listener(cache)
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        first = threads.submit(server.start, command, os.environ)
+        while server.pid() is None:
+            assert not first.done(), first.result()
+        pid = server.pid()
+        second = threads.submit(server.start, ["not", "begun"], os.environ)
+        with pytest.raises(concurrent.futures.TimeoutError):
+            second.result(0.5)
+        wanted.touch()
+        assert first.result(60) == f"listener runs as process {pid} at localhost:{server.port}"
+        assert second.result(60).startswith(f"listener already runs as process {pid}")
+    assert server.stop() == f"listener at localhost:{server.port} stopped"
 
 
 def test_prism_is_named_by_a_variable(monkeypatch, tmp_path):
