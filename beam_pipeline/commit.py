@@ -11,7 +11,7 @@ import apache_beam as beam
 from apache_beam import pvalue
 
 from beam_pipeline import plan, quarantine, storage
-from beam_pipeline.ahead import map_ahead
+from beam_pipeline.ahead import map_ahead, together
 from beam_pipeline.final_shard import FinalShard, final_shards, finish_shard, set_aside
 from beam_pipeline.manifest import MANIFEST_NAME, to_json, write_whole
 from beam_pipeline.outcome import Finished, MergeOutcomesFn, Outcome, ToListFn, outcome_of, totals
@@ -86,11 +86,14 @@ def _rejects(finished: Iterable[Finished], spec: WriteSpec) -> Iterator[Reject]:
 
 def _take_away_old(spec: CommitSpec, names: set[str]) -> None:
     """Removes a data set that is replaced: its manifest first, so that it is none any more."""
-    storage.delete([storage.join(spec.output, MANIFEST_NAME)])
+    _, found = together(
+        lambda: storage.delete([storage.join(spec.output, MANIFEST_NAME)]),
+        lambda: storage.list_folder(spec.output),
+    )
     keep = {spec.write.file_of(name) for name in names}
     storage.delete(
         entry.path
-        for entry in storage.list_folder(spec.output)
+        for entry in found
         if _SHARD_FILE.fullmatch(entry.name) and entry.name not in keep
     )
 

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from beam_pipeline import local_pool, staging_folder, storage
+from beam_pipeline.ahead import together
 from beam_pipeline.errors import LeaseLostError, UserError
 from beam_pipeline.flag_values import runner_name
 from beam_pipeline.imports import quick_imports
@@ -24,7 +25,7 @@ from beam_pipeline.lock import Lock, output_lock
 from beam_pipeline.manifest import STAGING_NAME, load_manifest
 from beam_pipeline.options import MANIFEST_SUFFIXES, BuildOptions
 from beam_pipeline.progress import PoolProgress, ProgressLine, final_table, plan_table
-from beam_pipeline.staging_folder import LOCK_NAME
+from beam_pipeline.staging_folder import LOCK_NAME, OutputState
 from beam_pipeline.storage_settings import settings_from
 
 # As often as a worker of Beam's own local processes may be killed before we give up.
@@ -73,13 +74,22 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
     fresh = not os.path.exists(options.output)
     staging = storage.join(options.output, STAGING_NAME)
     with output_lock(storage.join(staging, LOCK_NAME)) as lock:
-        if staging_folder.job_notes(staging).get("remote_job"):
+        state = staging_folder.look(options.output, staging)
+        if state.notes.get("remote_job"):
             _refuse_running(options.output)
         try:
-            return _build(options, beam_args, staging, begun, lock)
+            return _build(options, beam_args, state, begun, lock)
         except UserError:
             staging_folder.remove_empty(options.output, staging, fresh)
             raise
+
+
+def _say_class_ids_unknown(damage: UserError) -> None:
+    print(
+        f"{damage} It is replaced now; if --class_names does not give them, its classes may get "
+        "other ids than they had.",
+        file=sys.stderr,
+    )
 
 
 def _refuse_running(output: str) -> None:
@@ -111,16 +121,17 @@ def _import_beam() -> tuple[ModuleType, ModuleType]:
 
 
 def _build(
-    options: BuildOptions, beam_args: Sequence[str], staging: str, begun: float, lock: Lock
+    options: BuildOptions, beam_args: Sequence[str], state: OutputState, begun: float, lock: Lock
 ) -> str:
-    done = staging_folder.check_output(options, staging)
-    if done:
-        staging_folder.remove(staging)
+    if staging_folder.check_output(state, options.overwrite) and (done := state.manifest):
+        staging_folder.remove(state.staging)
         return final_table(done, 1e-9, done["listed"]) + f"\ndata set in {options.output}"
-    wants_pool, workers = _pool_size(beam_args)
+    if state.damage:
+        _say_class_ids_unknown(state.damage)
+    wants_pool, workers = _pool_size(options, beam_args)
     if not wants_pool:
         lock.renew()
-        return _run_pipeline(options, beam_args, staging, begun, None)
+        return _run_pipeline(options, beam_args, state, begun, None)
     progress: list[ProgressLine] = []
     with contextlib.ExitStack() as stack:
         if not _has_columns(options):
@@ -130,7 +141,7 @@ def _build(
         pool = stack.enter_context(LocalPool(workers, lambda sentence: progress[0].say(sentence)))
         progress.append(stack.enter_context(ProgressLine(PoolProgress(pool).line)))
         lock.renew()  # by a thread, so after the pool has forked its processes
-        return _run_pipeline(options, beam_args, staging, begun, pool)
+        return _run_pipeline(options, beam_args, state, begun, pool)
 
 
 def _has_columns(options: BuildOptions) -> bool:
@@ -142,19 +153,20 @@ def _has_columns(options: BuildOptions) -> bool:
 def _run_pipeline(
     options: BuildOptions,
     beam_args: Sequence[str],
-    staging: str,
+    state: OutputState,
     begun: float,
     pool: LocalPool | None,
 ) -> str:
     pipeline, runners = _import_beam()
+    staging = state.staging
     shards = options.plan.num_shards
     runner = runners.choose(beam_args, None if "*" in shards else sum(shards.values()) or None)
     with contextlib.ExitStack() as stack:
         run = pipeline.run_here if runner.local else _remote(options, runner, staging, stack)
-        staging_folder.prepare(options.output, staging)
+        staging_folder.prepare(state)
         for attempt in range(1, MAX_RUNS + 1):
             try:
-                if not pipeline.build(options, runner, staging, run):
+                if not pipeline.build(options, runner, state, run):
                     staging_folder.remove_empty(options.output, staging, fresh=False)
                     return _nothing_submitted(runner)
                 break
@@ -162,8 +174,10 @@ def _run_pipeline(
                 if not runners.lost_a_worker(e):
                     raise
                 _say_lost(attempt, staging, e)
-    manifest = load_manifest(options.output)
-    reused = staging_folder.committed(staging).get("reused_images", 0)
+    manifest, committed = together(
+        lambda: load_manifest(options.output), lambda: staging_folder.committed(staging)
+    )
+    reused = committed.get("reused_images", 0)
     if pool:
         reused = pool.progress()[3]  # of a shard in parts, some may have been finished
     staging_folder.remove(staging)
@@ -215,8 +229,12 @@ def _say_lost(attempt: int, staging: str, e: Exception) -> None:
     )
 
 
-def _pool_size(beam_args: Sequence[str]) -> tuple[bool, int]:
-    """Whether our own processes write the shards, and how many; without importing Beam."""
+def _pool_size(options: BuildOptions, beam_args: Sequence[str]) -> tuple[bool, int]:
+    """Whether our own processes write the shards, and how many; without importing Beam.
+
+    By default one per core; where a store is read or written one more for every eight, as each
+    waits now and then: for the first images of a shard, and until its end has been sent.
+    """
     import argparse
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -234,4 +252,7 @@ def _pool_size(beam_args: Sequence[str]) -> tuple[bool, int]:
             f"--direct_num_workers received {args.direct_num_workers!r}; expected a number of "
             "processes, 0 for one per core."
         )
-    return wanted, int(args.direct_num_workers) or local_pool.available_cores()
+    cores = local_pool.available_cores()
+    if not all(storage.is_local(path) for path in (options.source.input, options.output)):
+        cores += -(-cores // 8)
+    return wanted, int(args.direct_num_workers) or cores

@@ -36,7 +36,7 @@ from beam_pipeline.quarantine import WriteQuarantine
 from beam_pipeline.refs import RefBatch
 from beam_pipeline.runners import Runner
 from beam_pipeline.shards import WriteSpec
-from beam_pipeline.staging_folder import finished_folder, pinned_classes
+from beam_pipeline.staging_folder import OutputState, look
 from beam_pipeline.transform_temp import TFT_TEMP, transform_folder
 from beam_pipeline.unique_keys import RefuseDuplicateKeys
 from beam_pipeline.write import WriteBalancedTFRecord
@@ -54,7 +54,7 @@ def run_here(pipeline: beam.Pipeline) -> bool:
 def build(
     options: BuildOptions,
     runner: Runner,
-    staging: str,
+    state: OutputState,
     run: Callable[[beam.Pipeline], bool] = run_here,
 ) -> bool:
     """Builds the data set `options.output` and commits it.
@@ -62,7 +62,7 @@ def build(
     Args:
         options: What is asked.
         runner: Where.
-        staging: Folder of the unfinished data set.
+        state: What was in the output when the job began.
         run: Runs the pipeline to its end; says whether it did.
 
     Returns:
@@ -71,13 +71,13 @@ def build(
     Raises:
         UserError: Something the caller can mend.
     """
-    options = with_pinned_classes(options)
+    staging = state.staging
+    options = with_pinned_classes(options, state.pinned_classes)
     schema = schema_of(options)
     with transform_folder(options, schema, runner.local, staging) as temporary:
         pipeline = beam.Pipeline(runner.runner, options=runner.options)
-        finished = finished_folder(options.output, staging)
         checked = () if runner.local else first_check(pipeline, options, runner, staging)
-        construct(pipeline, options, schema, staging, finished, temporary, checked)
+        construct(pipeline, options, schema, staging, state.finished_folder, temporary, checked)
         return run(pipeline)
 
 
@@ -181,12 +181,10 @@ def schema_of(options: BuildOptions) -> manifest_input.ManifestSchema | None:
     return None
 
 
-def with_pinned_classes(options: BuildOptions) -> BuildOptions:
+def with_pinned_classes(options: BuildOptions, pinned: tuple[str, ...]) -> BuildOptions:
     """When a data set is replaced its classes keep their ids."""
     if options.plan.class_names is not None:
         return options
-    staging = storage.join(options.output, STAGING_NAME)
-    pinned = pinned_classes(options.output, staging)
     return dataclasses.replace(
         options, plan=dataclasses.replace(options.plan, pinned_classes=pinned)
     )
@@ -231,7 +229,8 @@ def plan_only(options: BuildOptions, runner: Runner) -> dict[str, Any]:
     Raises:
         UserError: Something the caller can mend.
     """
-    options = with_pinned_classes(options)
+    state = look(options.output, storage.join(options.output, STAGING_NAME))
+    options = with_pinned_classes(options, state.pinned_classes)
     schema = schema_of(options)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "plan.json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -9,6 +10,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 from beam_pipeline import columns, plan, quarantine, storage, tfds_metadata
+from beam_pipeline.ahead import together
 from beam_pipeline.errors import UserError
 from beam_pipeline.label_export import await_export
 from beam_pipeline.manifest import FORMAT_VERSION, RECORD_FEATURES, write_whole
@@ -38,7 +40,9 @@ def manifest_of(
     transform = storage.join(spec.write.staging, TRANSFORM)
     classes = list(layout.classes)
     await_export()
-    exported = columns.exported_classes(transform)
+    exported, features = together(
+        lambda: columns.exported_classes(transform), lambda: columns.exported_features(transform)
+    )
     if exported != classes:
         raise UserError(
             f"--input gave the classes {classes[:5]} when it was planned and {exported[:5]} when "
@@ -65,7 +69,7 @@ def manifest_of(
         "classes": classes,
         "shard_by": spec.shard_by,
         "compression": spec.compression,
-        "features": {**RECORD_FEATURES, **columns.exported_features(transform)},
+        "features": {**RECORD_FEATURES, **features},
         "image": {**spec.image, "mean": mean, "std": std},
         "listed": layout.num_images,
         "rejects": quarantine.reasons(outcome.rejects),
@@ -93,21 +97,27 @@ def publish(manifest: dict[str, Any], spec: CommitSpec) -> None:
     A step that was interrupted may be done again.
     """
     staging, output = spec.write.staging, spec.output
-    _replace_folder(storage.join(staging, TRANSFORM), storage.join(output, TRANSFORM))
-    if manifest["rejects"]:
+    files = tfds_metadata.tfds_files(manifest, "image_shards")
+    together(
+        lambda: _replace_folder(storage.join(staging, TRANSFORM), storage.join(output, TRANSFORM)),
+        lambda: _publish_quarantine(staging, output, bool(manifest["rejects"])),
+        lambda: _remove_folder(storage.join(output, REPORT)),
+        *(functools.partial(write_whole, storage.join(output, n), t) for n, t in files.items()),
+    )
+    if spec.report:
+        from beam_pipeline.report import write_report
+
+        write_report(output, manifest)
+
+
+def _publish_quarantine(staging: str, output: str, wanted: bool) -> None:
+    if wanted:
         staged = storage.join(staging, QUARANTINE)
         listed = storage.join(staging, quarantine.LIST_NAME)
         storage.copy(listed, storage.join(staged, quarantine.LIST_NAME))
         _replace_folder(staged, storage.join(output, QUARANTINE))
     else:
         _remove_folder(storage.join(output, QUARANTINE))
-    for name, text in tfds_metadata.tfds_files(manifest, "image_shards").items():
-        write_whole(storage.join(output, name), text)
-    _remove_folder(storage.join(output, REPORT))
-    if spec.report:
-        from beam_pipeline.report import write_report
-
-        write_report(output, manifest)
 
 
 def _replace_folder(source: str, target: str) -> None:

@@ -135,10 +135,11 @@ class WriteQuarantine(beam.PTransform):
             compression_type=CompressionTypes.UNCOMPRESSED,
         )
         if not storage.is_local(self._prefix):
-            sink = write._sink
             write._sink = StoreSink(
-                self._prefix, sink.coder, ".tfrecord", 0, None, CompressionTypes.UNCOMPRESSED
+                self._prefix, write._sink.coder, ".tfrecord", 0, None, CompressionTypes.UNCOMPRESSED
             )
+            # Mostly there are none. On this machine Beam's own sink would warn of that.
+            write._sink.skip_if_empty = True
         return (
             rejects
             | "EncodeReject" >> beam.Map(encode_reject, self._max_bytes).with_output_types(bytes)

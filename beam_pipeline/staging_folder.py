@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
 from typing import Any
 
 from beam_pipeline import storage
-from beam_pipeline.errors import OutputError, UserError
+from beam_pipeline.ahead import together
+from beam_pipeline.errors import OutputError, StorageError, UserError
 from beam_pipeline.manifest import MANIFEST_NAME, load_manifest, write_whole
-from beam_pipeline.options import BuildOptions
 
 LOCK_NAME = "lock"
 # Written when a job begins: {"pinned_classes": [...], "in_place": true, ...}.
@@ -19,71 +20,122 @@ JOB_NAME = "job.json"
 COMMITTED_NAME = "committed.json"
 
 
-def check_output(options: BuildOptions, staging: str) -> dict[str, Any] | None:
+@dataclasses.dataclass(frozen=True)
+class OutputState:
+    """What an output folder holds; asked once, by who holds its lock.
+
+    Attributes:
+        output, staging: The folder, and that of its unfinished data set.
+        manifest: Of the data set, if there is one.
+        damage: Why the manifest that is there cannot be read.
+        notes: What was noted of the job that the staging folder is of.
+        shards: Names of TFRecord files.
+    """
+
+    output: str
+    staging: str
+    manifest: dict[str, Any] | None
+    damage: UserError | None
+    notes: dict[str, Any]
+    shards: tuple[str, ...]
+
+    @property
+    def pinned_classes(self) -> tuple[str, ...]:
+        """Classes, by id, of the data set that is being replaced; none for a new one.
+
+        They are kept in the notes too: the old manifest goes before the new one comes.
+        """
+        known = self.manifest["classes"] if self.manifest else self.notes.get("pinned_classes", ())
+        return tuple(known)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether finished shards are written where they will be.
+
+        A store cannot rename. There they are, unless a data set is to be replaced: without its
+        manifest a folder is no data set anyway. Once begun, a job goes on as it began.
+        """
+        empty = self.manifest is None and self.damage is None
+        return not storage.is_local(self.output) and empty and self.notes.get("in_place", True)
+
+    @property
+    def finished_folder(self) -> str:
+        """Where finished shards wait for the commit."""
+        return self.output if self.in_place else self.staging
+
+
+def look(output: str, staging: str) -> OutputState:
+    """What an output folder holds, in as little time as one request takes."""
+    manifest, notes, shards = together(
+        lambda: _manifest(output), lambda: job_notes(staging), lambda: _shards_in(output)
+    )
+    found, damage = manifest
+    return OutputState(output, staging, found, damage, notes, tuple(shards))
+
+
+def _manifest(output: str) -> tuple[dict[str, Any] | None, UserError | None]:
+    """The manifest, or why it cannot be read; neither if there is none."""
+    if not storage.exists(storage.join(output, MANIFEST_NAME)):
+        return None, None
+    try:
+        return load_manifest(output), None
+    except StorageError:
+        raise
+    except UserError as e:
+        return None, e
+
+
+def check_output(state: OutputState, overwrite: bool) -> bool:
     """Refuses to touch what is finished or not ours.
 
     Returns:
-        The manifest, if this job was killed after all its work was committed.
+        Whether this job was killed after all its work was committed.
 
     Raises:
         UserError: A finished data set or foreign shards are in the way.
     """
-    if options.overwrite:
-        return None
-    if storage.exists(storage.join(options.output, MANIFEST_NAME)):
-        found = load_manifest(options.output)
-        if committed(staging).get("fingerprint") == found["fingerprint"]:
-            return found
+    if overwrite:
+        return False
+    if state.damage:
+        raise state.damage
+    if state.manifest:
+        if committed(state.staging).get("fingerprint") == state.manifest["fingerprint"]:
+            return True
         raise UserError(
-            f"--output {options.output!r} holds a finished data set; choose another folder, or "
+            f"--output {state.output!r} holds a finished data set; choose another folder, or "
             "replace it with --overwrite."
         )
-    others = _shards_in(options.output)
-    if others and not storage.exists(storage.join(staging, JOB_NAME)):
+    if state.shards and not storage.exists(storage.join(state.staging, JOB_NAME)):
         raise UserError(
-            f"--output {options.output!r} holds {len(others)} TFRecord files, {others[0]!r} among "
-            "them, that no manifest or unfinished job accounts for; choose another folder, or "
-            "replace them with --overwrite."
+            f"--output {state.output!r} holds {len(state.shards)} TFRecord files, "
+            f"{state.shards[0]!r} among them, that no manifest or unfinished job accounts for; "
+            "choose another folder, or replace them with --overwrite."
         )
-    return None
+    return False
 
 
-def prepare(output: str, staging: str) -> None:
+def prepare(state: OutputState) -> None:
     """Removes what an earlier run began and cannot use; finished shards stay.
-
-    Here it is decided, once for a job however often it is begun, where finished shards wait
-    for the commit: `finished_folder`.
 
     Raises:
         OutputError: The folder cannot be written.
     """
-    exists = storage.exists(storage.join(output, MANIFEST_NAME))
-    notes = job_notes(staging)
-    classes = load_manifest(output)["classes"] if exists else notes.get("pinned_classes", ())
-    in_place = not storage.is_local(output) and not exists and notes.get("in_place", True)
+    staging = state.staging
+    kept = {"pinned_classes": list(state.pinned_classes), "in_place": state.in_place}
     try:
-        entries = storage.list_folder(staging)
+        entries, _ = together(
+            lambda: storage.list_folder(staging),
+            lambda: _write_notes(staging, state.notes | kept),
+        )
         for entry in entries:
             if entry.is_folder:
                 storage.delete_folder(entry.path)
         storage.delete(e.path for e in entries if ".tmp-" in e.name or e.name == COMMITTED_NAME)
-        add_job_notes(staging, pinned_classes=list(classes), in_place=in_place)
     except OSError as e:
         raise OutputError(
             f"--output: {staging!r} cannot be written ({e.strerror or e}); make room or mend its "
             "rights."
         ) from e
-
-
-def finished_folder(output: str, staging: str) -> str:
-    """Where finished shards wait for the commit.
-
-    A store cannot rename. There they are written where they will be, unless a data set is to
-    be replaced: without its manifest a folder is no data set anyway.
-    """
-    if not storage.is_local(output) and job_notes(staging).get("in_place"):
-        return output
-    return staging
 
 
 def job_notes(staging: str) -> dict[str, Any]:
@@ -93,18 +145,11 @@ def job_notes(staging: str) -> dict[str, Any]:
 
 def add_job_notes(staging: str, **notes: Any) -> None:
     """Notes something of this job for when it is begun again."""
-    text = json.dumps(job_notes(staging) | notes) + "\n"
-    write_whole(storage.join(staging, JOB_NAME), text)
+    _write_notes(staging, job_notes(staging) | notes)
 
 
-def pinned_classes(output: str, staging: str) -> tuple[str, ...]:
-    """Classes, by id, of the data set that is being replaced; none for a new one.
-
-    They are kept in the staging folder too: the old manifest goes before the new one comes.
-    """
-    if storage.exists(storage.join(output, MANIFEST_NAME)):
-        return tuple(load_manifest(output)["classes"])
-    return tuple(job_notes(staging).get("pinned_classes", ()))
+def _write_notes(staging: str, notes: dict[str, Any]) -> None:
+    write_whole(storage.join(staging, JOB_NAME), json.dumps(notes) + "\n")
 
 
 def mark_committed(staging: str, fingerprint: str, reused_images: int = 0) -> None:
@@ -145,7 +190,7 @@ def remove_empty(output: str, staging: str, fresh: bool) -> None:
     """Leaves no trace of a job that was refused before it had done anything."""
     try:
         # What lies in its final place without being known as finished is still this job's.
-        in_place = finished_folder(output, staging) == output and _shards_in(output)
+        in_place = job_notes(staging).get("in_place") and _shards_in(output)
         if not finished_shards(staging) and not in_place:
             remove(staging)
         if fresh and storage.is_local(output) and not os.listdir(output):

@@ -19,7 +19,7 @@ from benchmarks.outcome import Figure, Outcome, medians
 from tests.store_servers import Asked, StoreServer, store_server
 
 LATENCY_SEC = 0.05
-_IMAGES = 3_000
+_IMAGES = 6_000
 _SHARDS = 4
 _CLASSES = 10
 
@@ -36,13 +36,13 @@ class _Case:
     asked: dict[str, list[Asked]] = dataclasses.field(default_factory=dict)
 
     def build(self, side: str, source: str, output: str) -> Usage:
-        """One build by one process, to be compared with others of the same work."""
+        """One build on one core, to be compared with others of the same work."""
         storage.delete_folder(output)
         self.server.clear()
         usage = run_module(
             "beam_pipeline", "--input", source, "--output", output, "--image_size", 256,
             "--splits", "train=1", "--num_shards", f"train={_SHARDS}", "--no_report",
-            "--direct_num_workers", 1, log=self.settings.log,
+            log=self.settings.log,
         )  # fmt: skip
         self.asked[side] = self.server.requests()
         manifest = json.loads(storage.read(storage.join(output, "manifest.json")))
@@ -95,7 +95,7 @@ def _outcome(scheme: str, s: Settings) -> Outcome:
     ]
     return Outcome(
         f"{scheme}_build",
-        f"{images:,} images, {_SHARDS} shards, one process on one core, the store on another; "
+        f"{images:,} images, {_SHARDS} shards, the build on one core, the store on another; "
         f"{LATENCY_SEC * 1e3:g} ms added to every request",
         ("images/s", "seconds", "CPU s"), rows, tuple(figures),
         (*_requests(case.asked["store to disk"], case.asked["store to store"], images),),

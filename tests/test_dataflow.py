@@ -195,6 +195,38 @@ class TestTheStagedJob:
         assert "--sdk_container_image" in submitted.run.said
 
 
+@pytest.mark.slow
+def test_a_staged_job_with_extra_columns_gives_the_shards_and_the_transform_of_a_local_run(
+    bucket: str, service: StandIn, tmp_path: pathlib.Path
+) -> None:
+    """tensorflow-transform analyses them in the job, from a manifest in the bucket.
+
+    Its files are in a folder that client and worker see: TensorFlow knows of no emulator.
+    """
+    table = ["image,label,weight"]
+    for at, found in enumerate(storage.files_below(f"{bucket}/photos")):
+        label = storage.name_of(storage.parent_of(found.path))
+        table.append(f"{found.path},{label},{at * 0.37:.2f}")
+    storage.write(f"{bucket}/photos.csv", "\n".join([*table, ""]))
+    asked = ["--input", f"{bucket}/photos.csv", "--columns", "weight:float:zscore", *BUILD]
+    there, here = f"{bucket}/sets/weighed", tmp_path / "here"
+    done = run(
+        *asked, "--output", there, *service.flags, "--temp_location", f"{bucket}/temp",
+        "--transform_temp_dir", str(tmp_path / "tft"),
+    )  # fmt: skip
+    assert done.code == 0, done.said
+    assert len(service.jobs) == 1
+    assert builds.build(*asked, "--output", here) == 0
+    expected = builds.shard_bytes(here)
+    assert len(expected) == 4
+    assert {name: storage.read(f"{there}/{name}") for name in expected} == expected
+    assert storage.read(f"{there}/manifest.json") == (here / "manifest.json").read_bytes()
+    schema = "transform/transformed_metadata/schema.pbtxt"
+    assert "weight" in storage.read(f"{there}/{schema}").decode()
+    assert storage.read(f"{there}/{schema}") == (here / schema).read_bytes()
+    assert not list((tmp_path / "tft").glob("*"))
+
+
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """A package for workers that needs no building."""

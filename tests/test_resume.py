@@ -148,6 +148,22 @@ def test_classes_keep_their_ids_when_a_replacement_is_killed(tmp_path):
     assert verify.main([str(output)]) == 0
 
 
+def test_a_damaged_data_set_is_refused_and_then_replaced(tmp_path, capfd):
+    output = tmp_path / "set"
+    more = ["--output", str(output), "--image_size", "16", "--no_report", "--num_shards", "2"]
+    photos = class_folders(tmp_path / "in", {"m": 12, "z": 12})
+    assert build("--input", photos, *more) == 0
+    before = shard_bytes(output)
+    (output / "manifest.json").write_text('{"format_version": 1, "spl')
+    assert build("--input", photos, *more) == 2
+    said = capfd.readouterr().err
+    assert "could not be read" in said and "--overwrite" in said
+    assert build("--input", photos, *more, "--overwrite") == 0
+    assert "may get other ids" in capfd.readouterr().err
+    assert manifest(output)["classes"] == ["m", "z"]
+    assert shard_bytes(output) == before
+
+
 def test_an_unfinished_replacement_does_not_pass_for_a_finished_data_set(tmp_path, capfd):
     output = tmp_path / "set"
     more = ["--output", str(output), "--image_size", "16", "--no_report", "--num_shards", "2"]

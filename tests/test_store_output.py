@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import hashlib
 import json
 import pathlib
@@ -19,7 +20,7 @@ from apache_beam.coders import BytesCoder
 from beam_pipeline import inspect, staging_folder, storage, verify
 from beam_pipeline.final_shard import final_shards, finish_shard
 from beam_pipeline.manifest import to_json
-from beam_pipeline.options import BuildOptions, ImageOptions, InputOptions
+from beam_pipeline.options import ImageOptions
 from beam_pipeline.outcome import summarise
 from beam_pipeline.refs import ImageRef
 from beam_pipeline.shard_unit import ShardUnit
@@ -160,6 +161,19 @@ def test_a_shard_costs_three_requests_and_none_at_the_commit(server, photos):
     assert again.reused and not again.staged and again.stored == result.stored
     assert len(server.requests()) == 3, server.requests()
     assert not any(asked.method in ("PUT", "POST") for asked in server.requests())
+
+
+def test_a_data_set_costs_few_requests_besides_its_shards(server, photos):
+    output = f"{server.bucket()}/set"
+    server.clear()
+    assert build(*flags(photos, output, "--no_report", "--max_reject_fraction", "1")) == 0
+    asked = [
+        a for a in server.requests() if not SHARD.search(a.target.replace(".json", ".tfrecord"))
+    ]
+    by_what = collections.Counter(f"{a.method} {a.target.split('?')[0]}" for a in asked)
+    assert len(asked) <= 60, by_what
+    of_notes = [a for a in asked if "job.json" in urllib.parse.unquote(a.target)]
+    assert len(of_notes) <= 3, of_notes  # read, written, and deleted with the rest
 
 
 def test_a_shard_that_waits_is_copied_once_and_not_read(server, photos):
@@ -333,11 +347,12 @@ def test_extra_columns_are_analysed_here_and_the_transform_is_put_there(server, 
 def test_a_job_that_stops_with_a_shard_in_its_place_is_not_forgotten(server):
     output = f"{server.bucket()}/set"
     staging = f"{output}/.staging"
-    staging_folder.prepare(output, staging)
+    staging_folder.prepare(staging_folder.look(output, staging))
     storage.write(f"{output}/train-00000-of-00002.tfrecord", b"one")
     staging_folder.remove_empty(output, staging, fresh=False)
-    options = BuildOptions(InputOptions("in"), output)
-    assert staging_folder.check_output(options, staging) is None  # the same command goes on
+    state = staging_folder.look(output, staging)
+    assert not staging_folder.check_output(state, overwrite=False)  # the same command goes on
+    assert state.finished_folder == output
     storage.delete([f"{output}/train-00000-of-00002.tfrecord"])
     staging_folder.remove_empty(output, staging, fresh=False)
     assert list(storage.files_below(output)) == []
