@@ -61,7 +61,7 @@ def _add_input(group: argparse._ArgumentGroup) -> None:
         required=True,
         metavar="PATH",
         help="class folders ROOT/<class>/*.jpg or ROOT/<split>/<class>/*.jpg; a flat folder or a "
-        "glob with --label_regex; or a manifest (.csv, .jsonl, .parquet)",
+        "glob with --label_regex; or a manifest (.csv, .jsonl, .parquet), or a glob of such files",
     )
     add(
         "--layout",

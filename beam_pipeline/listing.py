@@ -16,6 +16,7 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_pipeline import local_pool, manifest_input, storage
+from beam_pipeline.ahead import map_ahead
 from beam_pipeline.errors import UserError
 from beam_pipeline.folders import (
     Skipped,
@@ -28,6 +29,7 @@ from beam_pipeline.folders import (
     subfolders,
 )
 from beam_pipeline.manifest_input import ManifestSchema
+from beam_pipeline.manifest_rows import WHOLE, Span, spans
 from beam_pipeline.options import MANIFEST_SUFFIXES, InputOptions, label_group
 from beam_pipeline.planning import merge_counts
 from beam_pipeline.reading import is_local
@@ -50,12 +52,14 @@ class Folder:
         split, label: What the folder gives every image in it; None if it does not.
         kind: `folder`, `glob`, `manifest`, or `outside` for files beside class folders,
             which are only counted.
+        span: Part of a manifest.
     """
 
     path: str
     split: str | None = None
     label: str | None = None
     kind: str = "folder"
+    span: Span = WHOLE
 
 
 def input_root(source: InputOptions) -> str:
@@ -99,7 +103,9 @@ def expand_root(source: InputOptions) -> Iterator[Folder]:
     if not is_local(source.input):
         storage.check_bucket(source.input, "--input")
     if layout == "manifest":
-        yield Folder(source.input, kind="manifest")
+        files = manifest_input.manifest_files(source.input)
+        for path, found in map_ahead(lambda path: (path, spans(path)), files):
+            yield from (Folder(path, kind="manifest", span=span) for span in found)
     elif layout == "flat":
         if source.label_regex is None:
             raise UserError(
@@ -163,7 +169,9 @@ def list_folder(
         yield from files_beside(folder.path)
         return
     if folder.kind == "manifest":
-        refs: Iterator[ImageRef | Skipped] = manifest_input.read_refs(folder.path, schema)
+        refs: Iterator[ImageRef | Skipped] = manifest_input.read_refs(
+            folder.path, schema, folder.span
+        )
     else:
         refs = _image_refs(folder, source)
     batch: list[ImageRef] = []
@@ -246,7 +254,7 @@ class ListImages(beam.PTransform):
         skipped = listed.skipped | "SumSkipped" >> beam.CombineGlobally(merge_counts)
         batches = listed.batches
         if not local_pool.is_active():
-            # A manifest, or a flat folder, is one piece of work: what follows is not.
+            # A CSV file, or a flat folder, is one piece of work: what follows is not.
             batches = batches | "SpreadBatches" >> beam.Reshuffle()
         return Listed(batches, skipped)
 

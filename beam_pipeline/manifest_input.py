@@ -1,4 +1,4 @@
-"""An input that is a manifest: CSV, JSON Lines or Parquet, one row per image."""
+"""An input that is a manifest: files of CSV, JSON Lines or Parquet, one row per image."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Any
 
 from beam_pipeline import storage
 from beam_pipeline.errors import UserError
+from beam_pipeline.folders import files_matching, is_glob
 from beam_pipeline.manifest import RECORD_FEATURES
 from beam_pipeline.manifest_cells import convert, infer, of_arrow, shown, wrong_cell
-from beam_pipeline.manifest_rows import is_parquet, parquet_schema, read_rows
+from beam_pipeline.manifest_rows import WHOLE, Span, is_parquet, parquet_schema, read_rows
 from beam_pipeline.options import ColumnSpec, InputOptions, is_split_name
 from beam_pipeline.reading import is_local
 from beam_pipeline.record import BOX_FEATURES, OBJECT_PREFIX
@@ -47,6 +48,27 @@ class ManifestSchema:
         return list(dict.fromkeys([*filter(None, roles), *(c.name for c in self.columns)]))
 
 
+def manifest_files(path: str) -> Iterator[str]:
+    """The files of a manifest: itself, or those that match a glob, ordered by path.
+
+    Raises:
+        UserError: None matches.
+    """
+    if not is_glob(path):
+        yield path
+        return
+    found = (file for file, _, _ in files_matching(path))
+    names = (file for file in found if not storage.name_of(file).startswith("."))
+    first = next(names, None)
+    if first is None:
+        raise UserError(
+            f"--input {path!r} matches no file; expected manifests (.csv, .jsonl, .parquet): mend "
+            "the pattern."
+        )
+    yield first
+    yield from names
+
+
 def read_schema(source: InputOptions) -> ManifestSchema:
     """Finds the columns' roles and types from the options, the header and the first rows.
 
@@ -58,16 +80,17 @@ def read_schema(source: InputOptions) -> ManifestSchema:
         storage.check_bucket(source.input, "--input")
     types: dict[str, Any] | None = None
     head: list[dict[str, Any]] = []
-    if is_parquet(source.input):
-        schema = parquet_schema(source.input)
+    first = next(manifest_files(source.input))
+    if is_parquet(first):
+        schema = parquet_schema(first)
         types = dict(zip(schema.names, schema.types, strict=True))
         names = list(schema.names)
     else:
-        head = [row for _, row in itertools.islice(read_rows(source.input), INFERENCE_ROWS)]
+        head = [row for _, row in itertools.islice(read_rows(first), INFERENCE_ROWS)]
         names = list(dict.fromkeys(name for row in head for name in row))
         if not head:
             raise UserError(
-                f"--input {source.input!r} has no row; expected a header and one row per image."
+                f"--input {first!r} has no row; expected a header and one row per image."
             )
     image = _role(source, names, "--image_column", source.image_column, _IMAGE_NAMES)
     label = _role(source, names, "--label_column", source.label_column, _LABEL_NAMES)
@@ -154,8 +177,19 @@ def _check_columns(
         )
 
 
-def read_refs(path: str, schema: ManifestSchema | None) -> Iterator[ImageRef]:
-    """The references of a manifest, in its order.
+@dataclasses.dataclass(frozen=True)
+class _Where:
+    """A row of a file, for a person; most are never shown."""
+
+    path: str
+    row: object
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.row}"
+
+
+def read_refs(path: str, schema: ManifestSchema | None, span: Span = WHOLE) -> Iterator[ImageRef]:
+    """The references of a manifest's file, or of a span of it, in its order.
 
     Relative image paths are relative to the manifest's folder. An empty split or group
     is none: the image is drawn by its key.
@@ -168,8 +202,8 @@ def read_refs(path: str, schema: ManifestSchema | None) -> Iterator[ImageRef]:
         raise ValueError("a manifest input needs its schema")
     folder = path.rpartition("/")[0]
     sides = [c.name for c in schema.columns if c.name in BOX_FEATURES]
-    for row_name, row in read_rows(path, schema.names):
-        where = f"{path} {row_name}"
+    for row_name, row in read_rows(path, schema.names, span):
+        where = _Where(path, row_name)
         image = _text(where, row, schema.image)
         uri = _uri(folder, image)
         size_bytes, mtime_ns = _stat(uri)
@@ -206,7 +240,7 @@ def _stat(uri: str) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _text(where: str, row: Mapping[str, Any], column: str) -> str:
+def _text(where: object, row: Mapping[str, Any], column: str) -> str:
     text = _optional_text(where, row, column)
     if text is None:
         raise UserError(
@@ -216,7 +250,7 @@ def _text(where: str, row: Mapping[str, Any], column: str) -> str:
     return text
 
 
-def _optional_text(where: str, row: Mapping[str, Any], column: str | None) -> str | None:
+def _optional_text(where: object, row: Mapping[str, Any], column: str | None) -> str | None:
     """The text or whole number of a cell; None if it is empty."""
     value = row.get(column) if column is not None else None
     if value is None or value == "":
@@ -233,7 +267,7 @@ def _optional_text(where: str, row: Mapping[str, Any], column: str | None) -> st
     return text
 
 
-def _split(where: str, row: Mapping[str, Any], column: str | None) -> str | None:
+def _split(where: object, row: Mapping[str, Any], column: str | None) -> str | None:
     split = _optional_text(where, row, column)
     if split is not None and not is_split_name(split):
         raise UserError(
@@ -243,7 +277,7 @@ def _split(where: str, row: Mapping[str, Any], column: str | None) -> str | None
     return split
 
 
-def _value(where: str, row: Mapping[str, Any], column: ColumnSpec) -> Any:
+def _value(where: object, row: Mapping[str, Any], column: ColumnSpec) -> Any:
     if column.name not in row and column.shape is not None:
         raise UserError(
             f"{where} has no column {column.name!r}; expected it in every row: mend the row, or "
@@ -253,10 +287,10 @@ def _value(where: str, row: Mapping[str, Any], column: ColumnSpec) -> Any:
     try:
         return convert(column, cell)
     except ValueError as e:
-        raise wrong_cell(where, column, cell) from e
+        raise wrong_cell(str(where), column, cell) from e
 
 
-def _check_boxes(where: str, sides: Mapping[str, Sequence[float]]) -> None:
+def _check_boxes(where: object, sides: Mapping[str, Sequence[float]]) -> None:
     lengths = {name: len(values) for name, values in sides.items()}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name} {count}" for name, count in lengths.items())

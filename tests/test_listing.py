@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import json
 import os
 import pathlib
 import unicodedata
@@ -12,7 +13,7 @@ import pytest
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.testing.util import assert_that
 
-from beam_pipeline import listing
+from beam_pipeline import listing, manifest_rows
 from beam_pipeline.errors import UserError, user_error_in
 from beam_pipeline.folders import Skipped
 from beam_pipeline.listing import ListImages, expand_root, layout_of, list_folder
@@ -249,6 +250,18 @@ def test_batches_are_small(tmp_path, monkeypatch):
     assert sizes == [3, 3, 1]
 
 
+def test_a_long_manifest_is_several_pieces_of_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(manifest_rows, "SPAN_BYTES", 100)
+    rows = [{"image": f"{n}.jpg", "label": "ab"[n % 2]} for n in range(40)]
+    for name, part in (("1", rows[:25]), ("2", rows[25:])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+    source = InputOptions(f"{tmp_path}/*.jsonl")
+    pieces = list(expand_root(source))
+    assert len(pieces) > 8
+    assert sorted(pieces, key=lambda piece: (piece.path, piece.span)) == pieces
+    assert labels(source.input) == {row["image"]: (row["label"], None) for row in rows}
+
+
 @pytest.mark.parametrize(
     ("path", "options", "layout"),
     [
@@ -259,6 +272,7 @@ def test_batches_are_small(tmp_path, monkeypatch):
         ("a.csv", {}, "manifest"),
         ("gs://b/A.JSONL", {}, "manifest"),
         ("a[1].parquet", {}, "manifest"),
+        ("s3://b/rows/*.parquet", {}, "manifest"),
         ("list.txt", {"layout": "manifest"}, "manifest"),
     ],
 )

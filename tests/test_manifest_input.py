@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from beam_pipeline.errors import UserError
-from beam_pipeline.manifest_input import ManifestSchema, read_refs, read_schema
+from beam_pipeline.manifest_input import ManifestSchema, manifest_files, read_refs, read_schema
 from beam_pipeline.options import ColumnSpec, InputOptions
 from beam_pipeline.refs import ImageRef
 from tests.stores import store_uri
@@ -245,3 +245,36 @@ def test_a_path_that_no_file_can_have_is_left_to_the_reader(tmp_path):
 def test_keys_may_hold_line_breaks_and_quotes(tmp_path):
     (ref,) = refs(text(tmp_path / "m.csv", 'image,label\n"a\n""b"".jpg",x/y z\n'))
     assert (ref.key, ref.label) == ('a\n"b".jpg', "x/y z")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("where", [str, store_uri])
+def test_a_glob_of_files_is_one_manifest(tmp_path, suffix, where):
+    for name, rows in (("b", ROWS[1:]), ("a", ROWS[:1])):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / f"rows{suffix}", rows)
+    write(tmp_path / "a" / f".hidden{suffix}", ROWS)
+    (tmp_path / "a" / "_SUCCESS").touch()
+    pattern = where(tmp_path / f"*/*{suffix}")
+    files = list(manifest_files(pattern))
+    assert files == [where(tmp_path / name / f"rows{suffix}") for name in "ab"]
+    schema = read_schema(InputOptions(pattern))
+    found = [ref for file in files for ref in read_refs(file, schema)]
+    assert [ref.key for ref in found] == [row["image"] for row in ROWS]
+    # Paths are relative to the file that names them.
+    assert [ref.uri for ref in found] == [
+        where(tmp_path / folder / row["image"]) for folder, row in zip("ab", ROWS, strict=True)
+    ]
+
+
+def test_a_glob_that_matches_nothing_is_one_sentence(tmp_path):
+    with pytest.raises(UserError, match=r"rows-\*.csv' matches no file; expected manifests"):
+        read_schema(InputOptions(f"{tmp_path}/rows-*.csv"))
+
+
+def test_a_wrong_cell_of_a_later_file_names_that_file(tmp_path):
+    text(tmp_path / "1.csv", "image,label,age\nx,a,1\n")
+    text(tmp_path / "2.csv", "image,label,age\ny,b,1\nz,b,old\n")
+    schema = read_schema(InputOptions(f"{tmp_path}/*.csv"))
+    with pytest.raises(UserError, match=r"2.csv line 3 .*'old'"):
+        list(read_refs(str(tmp_path / "2.csv"), schema))

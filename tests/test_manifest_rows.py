@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from beam_pipeline import manifest_rows
 from beam_pipeline.errors import UserError
-from beam_pipeline.manifest_rows import parquet_schema, read_rows
+from beam_pipeline.manifest_rows import WHOLE, Span, parquet_schema, read_rows, spans
 from tests.stores import store_uri
 
 
@@ -151,3 +152,77 @@ def test_row_numbers_of_parquet_go_on_across_batches(tmp_path):
     found = list(read_rows(str(path)))
     assert found[0][0] == "row 1"
     assert all(where == f"row {row['a'] + 1}" for where, row in found)
+
+
+def in_spans(path: object) -> list[tuple[str, dict]]:
+    """All rows, read span by span."""
+    found = spans(str(path))
+    assert found == sorted(set(found))
+    return [(str(where), row) for span in found for where, row in read_rows(str(path), None, span)]
+
+
+def whole(path: object) -> list[tuple[str, dict]]:
+    return [(str(where), row) for where, row in read_rows(str(path))]
+
+
+@given(
+    lines=st.lists(
+        st.one_of(
+            st.just(""),
+            st.dictionaries(st.sampled_from("ab"), st.text(max_size=9)).map(
+                lambda row: json.dumps(row, ensure_ascii=False)
+            ),
+        ),
+        max_size=12,
+    ),
+    line_end=st.sampled_from(["\n", "\r\n", "\r"]),
+    mark=st.sampled_from(["", "\ufeff"]),
+    closed=st.booleans(),
+    size_bytes=st.integers(1, 40),
+)
+def test_spans_of_json_lines_are_the_whole_file(scratch, lines, line_end, mark, closed, size_bytes):
+    text = mark + line_end.join(lines) + (line_end if closed else "")
+    path = put(scratch, "spans.jsonl", text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifest_rows, "SPAN_BYTES", size_bytes)
+        assert len(spans(str(path))) == max(1, -(-len(text.encode()) // size_bytes))
+        assert in_spans(path) == whole(path)
+
+
+@given(groups=st.lists(st.integers(1, 30), max_size=8), rows_in_span=st.integers(1, 60))
+def test_spans_of_parquet_are_the_whole_file(scratch, groups, rows_in_span):
+    path = scratch / "spans.parquet"
+    table = pa.table({"a": list(range(sum(groups)))})
+    with parquet.ParquetWriter(path, table.schema) as writer:
+        begin = 0
+        for count in groups:
+            writer.write_table(table.slice(begin, count), row_group_size=count)
+            begin += count
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifest_rows, "SPAN_ROWS", rows_in_span)
+        assert in_spans(path) == whole(path) == [(f"row {n + 1}", {"a": n}) for n in range(begin)]
+        assert len(spans(str(path))) <= max(1, -(-begin // rows_in_span))
+
+
+def test_a_csv_is_not_cut_for_a_cell_may_hold_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr(manifest_rows, "SPAN_BYTES", 4)
+    path = put(tmp_path, "x.csv", 'a,b\n1,"x\n2,y\n"\n')
+    assert spans(str(path)) == [WHOLE]
+    assert in_spans(path) == [("line 2", {"a": "1", "b": "x\n2,y\n"})]
+
+
+@pytest.mark.parametrize("where", [str, store_uri])
+def test_a_damaged_line_of_a_later_span_has_the_number_an_editor_shows(tmp_path, where):
+    lines = [json.dumps({"a": n}) for n in range(100)]
+    lines[70] = '{"a": }'
+    path = where(put(tmp_path, "x.jsonl", "\n".join(lines)))
+    with pytest.raises(UserError, match=r"x.jsonl line 71 is not JSON"):
+        list(read_rows(path, None, Span(400, None)))
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.parquet"])
+def test_a_file_without_a_column_that_is_wanted_is_one_sentence(tmp_path, name):
+    put(tmp_path, "x.csv", "a,b\n1,2\n")
+    parquet.write_table(pa.table({"a": [1], "b": [2]}), tmp_path / "x.parquet")
+    with pytest.raises(UserError, match=rf"{name} has no column 'weight', .* in every file"):
+        list(read_rows(str(tmp_path / name), ["a", "weight"]))
