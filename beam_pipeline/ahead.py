@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, TypeVar
 
 _In = TypeVar("_In")
@@ -15,7 +15,7 @@ AT_ONCE = 16
 
 def map_ahead(
     function: Callable[[_In], _Out], items: Iterable[_In], at_once: int = AT_ONCE
-) -> Iterator[_Out]:
+) -> Generator[_Out, None, None]:
     """`map(function, items)` in threads, at most `at_once` items ahead of the consumer."""
     waiting: collections.deque[concurrent.futures.Future[_Out]] = collections.deque()
     threads = concurrent.futures.ThreadPoolExecutor(at_once)

@@ -66,10 +66,12 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
     # Before any process is started: they inherit what it imports, and mistakes are told at once.
     storage.check_bucket(options.source.input, "--input")
     if options.plan_only:
-        pipeline, runners = _import_beam()
+        _, runners = _import_beam()
+        from beam_pipeline.plan_only import plan_only
+
         runners.check_flags(beam_args)
         # A plan is made here, wherever the job is to run: it takes seconds.
-        return plan_table(pipeline.plan_only(options, runners.local()))
+        return plan_table(plan_only(options, runners.local()))
     storage.check_bucket(options.output, "--output")
     fresh = not os.path.exists(options.output)
     staging = storage.join(options.output, STAGING_NAME)

@@ -28,13 +28,11 @@ from apache_beam.options.pipeline_options import (
     JobServerOptions,
     PipelineOptions,
     PortableOptions,
-    StandardOptions,
 )
 from apache_beam.runners.portability.flink_runner import FlinkJarJobServer
 
-from beam_pipeline import flink
+from beam_pipeline import flink, runners
 from beam_pipeline.errors import UserError
-from beam_pipeline.flag_values import runner_name
 
 START_TIMEOUT_SEC = 90.0
 STOP_TIMEOUT_SEC = 10.0
@@ -66,7 +64,7 @@ def job_service(options: PipelineOptions, output: str) -> Iterator[None]:
         UserError: The cluster, Java or the jar is not there, the server does not start, or a
             job for the same output still runs.
     """
-    if runner_name(options.view_as(StandardOptions).runner) != "flink":
+    if runners.kind(options) != "flink":
         yield
         return
     flink.preflight(options)

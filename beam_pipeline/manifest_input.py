@@ -13,17 +13,16 @@ from beam_pipeline import storage
 from beam_pipeline.errors import UserError
 from beam_pipeline.folders import files_matching, is_glob
 from beam_pipeline.manifest import RECORD_FEATURES
+from beam_pipeline.manifest_boxes import check_box_columns, check_boxes, of_boxes
 from beam_pipeline.manifest_cells import convert, infer, of_arrow, shown, wrong_cell
 from beam_pipeline.manifest_rows import WHOLE, Span, is_parquet, parquet_schema, read_rows
 from beam_pipeline.options import ColumnSpec, InputOptions, is_split_name
 from beam_pipeline.reading import is_local
-from beam_pipeline.record import BOX_FEATURES, OBJECT_PREFIX
+from beam_pipeline.record import BOX_FEATURES
 from beam_pipeline.refs import ImageRef
 
 # Rows looked at to tell the type of a column that was not declared.
 INFERENCE_ROWS = 1000
-# Boxes may reach a little out of the picture; farther out they were given in pixels.
-_BOX_MARGIN = 1.0
 
 _IMAGE_NAMES = ("image", "path", "uri", "file", "filename", "image_path", "image_uri")
 _LABEL_NAMES = ("label", "class", "category")
@@ -101,7 +100,7 @@ def read_schema(source: InputOptions) -> ManifestSchema:
     if columns is None:
         taken = {image, label, key, split, group}
         columns = tuple(
-            _of_boxes(
+            of_boxes(
                 infer(name, [row.get(name) for row in head])
                 if types is None
                 else of_arrow(name, types[name])
@@ -140,14 +139,6 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(repr(name) for name in names) or "none"
 
 
-def _of_boxes(column: ColumnSpec) -> ColumnSpec:
-    """What is inferred is what boxes need: their number differs from image to image."""
-    if not column.name.startswith(OBJECT_PREFIX):
-        return column
-    kind = "float" if column.name in BOX_FEATURES else column.kind
-    return dataclasses.replace(column, kind=kind, shape=None)
-
-
 def _check_columns(
     source: InputOptions, names: Sequence[str], columns: Sequence[ColumnSpec]
 ) -> None:
@@ -162,19 +153,7 @@ def _check_columns(
                 f"--input {source.input!r} has a column {column.name!r}, a name that records use "
                 "themselves; rename the column."
             )
-        if column != _of_boxes(column) or column.name in BOX_FEATURES and column.scale != "none":
-            kind = _of_boxes(column).kind
-            raise UserError(
-                f"--columns received another type for {column.name!r}; expected "
-                f"{column.name}:{kind}[], one value per box."
-            )
-    sides = [column.name for column in columns if column.name in BOX_FEATURES]
-    absent = [name for name in BOX_FEATURES if name not in sides]
-    if sides and absent:
-        raise UserError(
-            f"--input {source.input!r} gives {sides[0]!r} without {absent[0]!r}; expected all of "
-            f"{', '.join(BOX_FEATURES)}, or none."
-        )
+    check_box_columns(source.input, columns)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,7 +188,7 @@ def read_refs(path: str, schema: ManifestSchema | None, span: Span = WHOLE) -> I
         size_bytes, mtime_ns = _stat(uri)
         columns = {c.name: _value(where, row, c) for c in schema.columns}
         if sides:
-            _check_boxes(where, {side: columns[side] for side in sides})
+            check_boxes(where, {side: columns[side] for side in sides})
         yield ImageRef(
             key=_text(where, row, schema.key) if schema.key else image,
             uri=uri,
@@ -288,20 +267,3 @@ def _value(where: object, row: Mapping[str, Any], column: ColumnSpec) -> Any:
         return convert(column, cell)
     except ValueError as e:
         raise wrong_cell(str(where), column, cell) from e
-
-
-def _check_boxes(where: object, sides: Mapping[str, Sequence[float]]) -> None:
-    lengths = {name: len(values) for name, values in sides.items()}
-    if len(set(lengths.values())) > 1:
-        counts = ", ".join(f"{name} {count}" for name, count in lengths.items())
-        raise UserError(
-            f"{where} has boxes with sides of different number ({counts}); expected one value of "
-            "each per box: mend the row."
-        )
-    for name, values in sides.items():
-        bad = [v for v in values if not -_BOX_MARGIN <= v <= 1 + _BOX_MARGIN]
-        if bad:
-            raise UserError(
-                f"{where} has {bad[0]:g} in column {name!r}; expected 0 to 1, relative to the "
-                "picture: divide pixels by its width or height."
-            )

@@ -3,40 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import tempfile
-import time
 from collections.abc import Callable
-from typing import Any
 
 import apache_beam as beam
-from apache_beam import pvalue
 from apache_beam.io.filesystem import CompressionTypes
-from apache_beam.options.pipeline_options import StandardOptions
 
-from beam_pipeline import listing, local_pool, manifest_input, plan, storage
+from beam_pipeline import listing, manifest_input, runners, storage
 from beam_pipeline.columns import AnalyseColumns
 from beam_pipeline.commit import CommitShards, CommitSpec
 from beam_pipeline.errors import UserError
-from beam_pipeline.flag_values import runner_name
-from beam_pipeline.listing import ListImages
-from beam_pipeline.manifest import STAGING_NAME
-from beam_pipeline.options import BuildOptions, ImageOptions
+from beam_pipeline.list_images import ListImages
+from beam_pipeline.options import BuildOptions
 from beam_pipeline.planning import (
-    PlannedShards,
     PlanShards,
-    SampleImages,
     assign_splits,
-    encoded_sizes,
 )
 from beam_pipeline.preflight_worker import versions
 from beam_pipeline.publish import QUARANTINE, TRANSFORM
 from beam_pipeline.quarantine import WriteQuarantine
-from beam_pipeline.refs import RefBatch
 from beam_pipeline.runners import Runner
 from beam_pipeline.shards import WriteSpec
-from beam_pipeline.staging_folder import OutputState, look
+from beam_pipeline.staging_folder import OutputState
 from beam_pipeline.transform_temp import TFT_TEMP, transform_folder
 from beam_pipeline.unique_keys import RefuseDuplicateKeys
 from beam_pipeline.write import WriteBalancedTFRecord
@@ -87,7 +74,7 @@ def first_check(
     """A worker's look around as a step of the job, where a job of its own would take minutes."""
     from beam_pipeline import preflight, preflight_worker
 
-    if runner_name(runner.options.view_as(StandardOptions).runner) != "dataflow":
+    if runners.kind(runner.options) != "dataflow":
         return ()  # a small job has done it
     probe = preflight.make_probe(options.source.input, options.output, staging)
     preflight.ask(probe)
@@ -221,91 +208,3 @@ def commit_spec(options: BuildOptions, write: WriteSpec) -> CommitSpec:
         shard_by=options.plan.shard_by,
         compression=options.compression,
     )
-
-
-def plan_only(options: BuildOptions, runner: Runner) -> dict[str, Any]:
-    """Lists and plans, encodes a sample, writes nothing; returns what `plan_table` shows.
-
-    Raises:
-        UserError: Something the caller can mend.
-    """
-    state = look(options.output, storage.join(options.output, STAGING_NAME))
-    options = with_pinned_classes(options, state.pinned_classes)
-    schema = schema_of(options)
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "plan.json")
-        pipeline = beam.Pipeline(runner.runner, options=runner.options)
-        listed = pipeline | "List" >> ListImages(options.source, schema)
-        batches = listed.batches | "Split" >> beam.Map(assign_splits, options.plan)
-        sample = batches | "Sample" >> SampleImages(options.plan.salt)
-        planned = batches | "Plan" >> PlanShards(options.plan, options.image, sample)
-        _summarise(planned, sample, listed.skipped, options, path)
-        pipeline.run().wait_until_finish()
-        with open(path, encoding="utf-8") as file:
-            summary: dict[str, Any] = json.load(file)
-    workers = local_pool.available_cores()
-    images = sum(split["images"] for split in summary["splits"].values())
-    seconds = images * summary["msec_per_image"] / 1000 / workers
-    return summary | {"workers": workers, "seconds": seconds}
-
-
-def _summarise(
-    planned: PlannedShards,
-    sample: beam.PCollection,
-    skipped: beam.PCollection,
-    options: BuildOptions,
-    path: str,
-) -> None:
-    sizes = (
-        planned.units
-        | "ShardSizes" >> beam.Map(lambda unit: [(unit.split, len(unit.refs))])
-        | "AllSizes"
-        >> beam.CombineGlobally(lambda found: [pair for pairs in found for pair in pairs])
-    )  # [(split, images)]
-    found = sample | "Estimate" >> beam.Map(estimate, options.image)
-    sizes | "WritePlan" >> beam.Map(
-        write_plan,
-        pvalue.AsSingleton(planned.layout),
-        pvalue.AsSingleton(found),
-        pvalue.AsSingleton(skipped),
-        path,
-    )
-
-
-def estimate(sample: RefBatch, options: ImageOptions) -> dict[str, Any]:
-    """Time, bytes and rejects of a sample of images, from encoding it."""
-    begun = time.process_time()
-    sizes = encoded_sizes(sample, options)
-    count = len(sample.refs)
-    return {
-        "sample": count,
-        "sample_rejects": count - len(sizes),
-        "msec_per_image": (time.process_time() - begun) * 1000 / max(1, count),
-        "bytes_per_record": sum(sizes) / max(1, len(sizes)),
-    }
-
-
-def write_plan(
-    sizes: list[tuple[str, int]],
-    layout: plan.Layout,
-    sample: dict[str, Any],
-    skipped: dict[str, int],
-    path: str,
-) -> None:
-    """Writes the plan's summary as JSON."""
-    splits: dict[str, Any] = {}
-    for split in sorted(layout.num_shards):
-        counts = [count for name, count in sizes if name == split]
-        splits[split] = {
-            "shards": len(counts),
-            "images": sum(counts),
-            "min": min(counts),
-            "max": max(counts),
-            "bytes": sum(counts) * sample["bytes_per_record"],
-        }
-    classes = dict.fromkeys(layout.classes, 0)
-    for (_, class_id), count in layout.counts.items():
-        classes[layout.classes[class_id]] += count
-    summary = {"splits": splits, "classes": classes, "skipped": skipped, **sample}
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(summary, file)

@@ -9,16 +9,23 @@ import uuid
 
 import apache_beam as beam
 import grpc
-from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions, StandardOptions
+from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
 from apache_beam.portability.api import (
     beam_fn_api_pb2,
     beam_fn_api_pb2_grpc,
     beam_job_api_pb2,
 )
 
-from beam_pipeline import addresses, folders, preflight_worker, remote_jobs, remote_run, storage
+from beam_pipeline import (
+    addresses,
+    folders,
+    preflight_worker,
+    remote_jobs,
+    remote_run,
+    runners,
+    storage,
+)
 from beam_pipeline.errors import UserError
-from beam_pipeline.flag_values import runner_name
 from beam_pipeline.preflight_worker import Probe
 from beam_pipeline.runners import Runner
 
@@ -36,7 +43,7 @@ def check(runner: Runner, source_input: str, output: str, staging: str) -> None:
     Raises:
         UserError: It cannot; says what to do.
     """
-    name = runner_name(runner.options.view_as(StandardOptions).runner)
+    name = runners.kind(runner.options)
     check_servers(runner.options)
     if name == "dataflow":
         from beam_pipeline import dataflow
@@ -68,7 +75,7 @@ def check_endpoint(options: PipelineOptions) -> None:
     """
     endpoint = options.view_as(PortableOptions).job_endpoint
     if not endpoint:
-        if runner_name(options.view_as(StandardOptions).runner) == "portable":
+        if runners.kind(options) == "portable":
             raise UserError(
                 "--job_endpoint is missing; expected host:port of a job service for --runner "
                 "PortableRunner: start one on this host with make job-service."
@@ -99,10 +106,7 @@ def check_environment(options: PipelineOptions) -> None:
     kind = (portable.environment_type or "").upper()
     if kind == "EXTERNAL":
         _check_pool(options)
-    elif (
-        kind in ("", "DOCKER")
-        and runner_name(options.view_as(StandardOptions).runner) == "portable"
-    ):
+    elif kind in ("", "DOCKER") and runners.kind(options) == "portable":
         here = addresses.is_here(portable.job_endpoint or "")
         if here and shutil.which("docker") is None:
             raise UserError(

@@ -41,6 +41,11 @@ class Runner:
     local: bool
 
 
+def kind(options: PipelineOptions) -> str:
+    """What --runner asks for: direct, portable, flink, dataflow, …"""
+    return runner_name(options.view_as(StandardOptions).runner)
+
+
 class _Options(PipelineOptions):
     """Options whose views are made once.
 
@@ -75,9 +80,8 @@ def choose(beam_args: Sequence[str], num_shards: int | None = None) -> Runner:
     # It logs the traceback of what a worker raised, which is raised to us as well.
     logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)
     options = _Options(list(beam_args), save_main_session=False)
-    runner = options.view_as(StandardOptions).runner
-    if runner_name(runner) not in _LOCAL:
-        _check_runner(str(runner))
+    if kind(options) not in _LOCAL:
+        _check_runner(str(options.view_as(StandardOptions).runner))
         return Runner(None, options, local=False)
     direct = options.view_as(DirectOptions)
     if direct.direct_running_mode == "multi_threading":

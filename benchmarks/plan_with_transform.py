@@ -17,7 +17,7 @@ import apache_beam as beam
 
 from beam_pipeline import cli, runners
 from beam_pipeline.columns import AnalyseColumns
-from beam_pipeline.listing import ListImages
+from beam_pipeline.list_images import ListImages
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.planning import PlanShards, assign_splits
 from beam_pipeline.shard_unit import ShardUnit

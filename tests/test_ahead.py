@@ -40,8 +40,13 @@ def test_an_error_waits_for_what_was_begun():
 
 
 def test_no_more_is_begun_than_is_asked_for():
-    begun = []
-    results = map_ahead(lambda item: begun.append(item) or item, range(100), at_once=4)
+    begun: list[int] = []
+
+    def call(item: int) -> int:
+        begun.append(item)
+        return item
+
+    results = map_ahead(call, range(100), at_once=4)
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     results.close()
     assert len(begun) <= 7

@@ -16,7 +16,8 @@ from apache_beam.testing.util import assert_that
 from beam_pipeline import listing, manifest_rows
 from beam_pipeline.errors import UserError, user_error_in
 from beam_pipeline.folders import Skipped
-from beam_pipeline.listing import ListImages, expand_root, layout_of, list_folder
+from beam_pipeline.list_images import ListImages
+from beam_pipeline.listing import expand_root, layout_of, list_folder
 from beam_pipeline.manifest_input import read_schema
 from beam_pipeline.options import InputOptions
 from beam_pipeline.refs import ImageRef, RefBatch
