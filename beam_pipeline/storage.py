@@ -130,6 +130,11 @@ def upload_stream(stream: BinaryIO, path: str) -> Stat:
     return backend(path).upload_stream(stream, path)
 
 
+def drop_unfinished(folder: str) -> None:
+    """Drops what uploads that were killed have left below a folder, where a store keeps it."""
+    backend(folder).drop_unfinished(folder)
+
+
 def download(path: str, local_path: str) -> None:
     """Writes a file of this machine; it appears whole or not at all."""
     backend(path).download(path, local_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import email.utils
 import functools
 import threading
@@ -15,6 +14,7 @@ import botocore
 from botocore import exceptions
 from botocore.config import Config
 
+from beam_pipeline import storage_parts as parts
 from beam_pipeline import storage_settings
 from beam_pipeline.storage_http import Getter, is_direct
 from beam_pipeline.storage_objects import CONNECTIONS, ObjectStore, Trouble, split_uri
@@ -217,27 +217,15 @@ class S3Backend(ObjectStore):
 
     def upload_stream(self, stream: BinaryIO, path: str) -> Stat:
         bucket, key = split_uri(path)
-        where = {"Bucket": bucket, "Key": key}
-        begun = self.asked(path, lambda: self._client.create_multipart_upload(**where))
-        where["UploadId"] = begun["UploadId"]
-        try:
-            parts: list[dict[str, Any]] = []
-            size_bytes = 0
-            while data := stream.read(self.part_bytes):
-                send = functools.partial(self._client.upload_part, Body=data, **where)
-                done = self.asked(path, functools.partial(send, PartNumber=len(parts) + 1))
-                sums = {name: done[name] for name in done if name.startswith("Checksum")}
-                parts.append({"PartNumber": len(parts) + 1, "ETag": done["ETag"], **sums})
-                size_bytes += len(data)
-                COUNTER.add(bytes_written=len(data))
-            all_parts = {"Parts": parts}
-            finish = self._client.complete_multipart_upload
-            done = self.asked(path, lambda: finish(MultipartUpload=all_parts, **where))
-        except BaseException:
-            with contextlib.suppress(*self.errors):  # else what was sent stays, and costs
-                self._client.abort_multipart_upload(**where)
-            raise
+        asked = functools.partial(self.asked, path)
+        size_bytes, done = parts.send(
+            self._client, asked, stream, self.part_bytes, Bucket=bucket, Key=key
+        )
         return _written(path, size_bytes, done)
+
+    def drop_unfinished(self, folder: str) -> None:
+        bucket, name = split_uri(folder)
+        self.asked(folder, lambda: parts.drop(self._client, bucket, name.rstrip("/") + "/"))
 
     def _put(self, path: str, body: Any, size_bytes: int, **only: str) -> Stat:
         bucket, key = split_uri(path)

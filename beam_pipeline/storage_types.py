@@ -164,6 +164,9 @@ class Backend(abc.ABC):
         """Writes an object from a stream of any length; it appears whole or not at all."""
         raise NotImplementedError
 
+    def drop_unfinished(self, folder: str) -> None:  # noqa: B027  # most keep nothing
+        """Drops what uploads that were killed have left below a folder."""
+
     @abc.abstractmethod
     def download(self, path: str, local_path: str) -> None:
         """Writes a file of this machine from an object; it appears whole or not at all."""

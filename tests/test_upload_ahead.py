@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,19 +15,29 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from beam_pipeline import storage
+from beam_pipeline import staging_folder, storage
 from beam_pipeline.new_file import NewFile
 from beam_pipeline.options import ImageOptions
 from beam_pipeline.refs import ImageRef
 from beam_pipeline.shard_unit import ShardUnit
 from beam_pipeline.shards import write_shard
 from beam_pipeline.storage_objects import ObjectStore
+from tests.commands import ROOT
 from tests.store_servers import StoreServer, store_server
 from tests.stores import store_uri
 from tests.test_store_output import spec_of
 
 PART = ObjectStore.part_bytes
 WAIT_SEC = 60
+# Sends the first part of a file, and is still writing it.
+SENDER = """
+import sys, time
+from beam_pipeline.new_file import NewFile
+from tests.test_upload_ahead import PART, data_of, fill
+with NewFile(sys.argv[1]) as file:
+    fill(file, data_of(PART + 5))
+    time.sleep(600)
+"""
 
 
 @pytest.fixture(scope="module", params=["gs", "s3"])
@@ -111,6 +123,41 @@ def test_what_is_not_put_leaves_nothing(server, place, tmp_path):
         backend: Any = storage.backend(path)
         bucket = path.split("/")[2]  # a store asks money for parts of nothing
         assert not backend._client.list_multipart_uploads(Bucket=bucket).get("Uploads")
+
+
+def test_what_a_killed_process_has_sent_is_dropped_by_the_next_job(server):
+    """And nothing else: neither objects, nor what another job sends elsewhere."""
+    output = f"{server.bucket()}/set"
+    other = f"{output}-2"
+    storage.write(f"{output}/train-00000-of-00002.tfrecord", b"finished")
+    server.clear()
+    with subprocess.Popen(
+        [sys.executable, "-c", SENDER, f"{output}/train-00001-of-00002.tfrecord"],
+        env=os.environ | server.environ, cwd=ROOT,
+    ) as sender:  # fmt: skip
+        wait_for(lambda: sent_parts(server) == 1)
+        sender.kill()
+    with NewFile(f"{other}/shard") as file:
+        fill(file, data_of(PART + 5))
+        wait_for(lambda: sent_parts(server) == 2)
+        staging_folder.prepare(staging_folder.look(output, f"{output}/.staging"))
+        file.put()
+    assert storage.read(f"{other}/shard") == data_of(PART + 5)
+    assert storage.read(f"{output}/train-00000-of-00002.tfrecord") == b"finished"
+    if server.scheme == "s3":
+        backend: Any = storage.backend(output)
+        bucket = output.split("/")[2]
+        assert not backend._client.list_multipart_uploads(Bucket=bucket).get("Uploads")
+        ended = [a for a in server.requests() if a.method == "POST" and "uploadId=" in a.target]
+        assert [("set-2/" in a.target, a.status) for a in ended] == [(True, 200)]
+
+
+@pytest.mark.parametrize("server", ["s3"], indirect=True)
+def test_without_the_right_to_list_them_a_job_goes_on(server):
+    output = f"{server.bucket()}/set"
+    server.fail(403, times=1, matching="uploads", method="GET")
+    staging_folder.prepare(staging_folder.look(output, f"{output}/.staging"))
+    assert storage.exists(f"{output}/.staging/job.json")
 
 
 @pytest.mark.parametrize("kind", [503, "reset", "drop_answer"])
