@@ -16,6 +16,10 @@ class OutputError(UserError):
     """The output cannot be written (full disk, missing rights)."""
 
 
+class DamagedManifestError(UserError):
+    """A manifest.json that no build of ours has written like that."""
+
+
 class StorageError(UserError):
     """A bucket, its rights or its credentials: about every object in it, so the job stops."""
 

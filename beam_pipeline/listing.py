@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import os
 import re
 from collections.abc import Iterator
 
-from beam_pipeline import manifest_input, storage
+from beam_pipeline import key_ranges, manifest_input, storage
 from beam_pipeline.ahead import map_ahead
 from beam_pipeline.errors import UserError
 from beam_pipeline.folders import (
@@ -17,6 +19,7 @@ from beam_pipeline.folders import (
     files_matching,
     glob_root,
     is_glob,
+    prefix_of,
     printable,
     subfolders,
 )
@@ -27,6 +30,10 @@ from beam_pipeline.reading import is_local
 from beam_pipeline.refs import ImageRef, RefBatch
 
 BATCH_SIZE = 1000
+# Names that a store gives by one request.
+PAGE = 1000
+# With as many folders none is cut.
+RANGES = 64
 SPLIT_FOLDERS = {
     "train", "training", "val", "valid", "validation", "dev", "eval", "evaluation", "test",
     "testing",
@@ -43,6 +50,7 @@ class Folder:
         kind: `folder`, `glob`, `manifest`, or `outside` for files beside class folders,
             which are only counted.
         span: Part of a manifest.
+        after, until: Only names behind the one and up to the other, of a folder in a store.
     """
 
     path: str
@@ -50,6 +58,8 @@ class Folder:
     label: str | None = None
     kind: str = "folder"
     span: Span = WHOLE
+    after: str = ""
+    until: str = ""
 
 
 def input_root(source: InputOptions) -> str:
@@ -102,9 +112,36 @@ def expand_root(source: InputOptions) -> Iterator[Folder]:
                 f"--input {source.input!r} is a flat folder or glob, so the label must be in the "
                 "file name; expected --label_regex, for example '^([a-z]+)\\.' for cat.0.jpg."
             )
-        yield Folder(source.input, kind="glob" if is_glob(source.input) else "folder")
+        yield from _in_ranges(
+            [Folder(source.input, kind="glob" if is_glob(source.input) else "folder")]
+        )
     else:
-        yield from _class_folders(source, layout)
+        yield from _in_ranges(list(_class_folders(source, layout)))
+
+
+def _in_ranges(folders: list[Folder]) -> Iterator[Folder]:
+    """Cuts long folders of a store, if there are not folders enough to be listed side by side."""
+    long = [f for f in folders if f.kind != "outside" and not is_local(f.path)]
+    wanted = RANGES // max(1, len(long))
+    if wanted < 2:
+        yield from folders
+        return
+    yield from (folder for folder in folders if folder not in long)
+    for found in map_ahead(functools.partial(_ranges, wanted=wanted), long):
+        yield from found
+
+
+def _ranges(folder: Folder, wanted: int) -> list[Folder]:
+    prefix = prefix_of(folder.path)
+    try:
+        page = [file.path for file in itertools.islice(storage.files_from(prefix), PAGE)]
+        if len(page) < PAGE:
+            return [folder]
+        cuts = key_ranges.cut_points(prefix, page, storage.first_from, wanted)
+    except OSError:
+        return [folder]  # what is wrong is told when it is listed
+    ends = zip(["", *cuts], [*cuts, ""], strict=True)
+    return [dataclasses.replace(folder, after=after, until=until) for after, until in ends]
 
 
 def _class_folders(source: InputOptions, layout: str) -> Iterator[Folder]:
@@ -181,7 +218,8 @@ def _image_refs(folder: Folder, source: InputOptions) -> Iterator[ImageRef | Ski
     regex = re.compile(source.label_regex) if source.label_regex else None
     root = input_root(source)
     prefix = len(root.rstrip("/")) + 1  # keys are the path below the root
-    found = files_matching(folder.path) if folder.kind == "glob" else files_below(folder.path)
+    files = files_matching if folder.kind == "glob" else files_below
+    found = files(folder.path, folder.after, folder.until)
     for path, size_bytes, mtime_ns in found:
         below = path[prefix:]
         if isinstance(size_bytes, Skipped):

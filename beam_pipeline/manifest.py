@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from beam_pipeline import storage
-from beam_pipeline.errors import UserError
+from beam_pipeline.errors import DamagedManifestError, UserError
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
@@ -43,7 +43,8 @@ def load_manifest(directory: str) -> dict[str, Any]:
     """Reads and checks `directory/manifest.json`.
 
     Raises:
-        UserError: There is none, it is damaged, or a newer version wrote it; or its store
+        DamagedManifestError: It is damaged.
+        UserError: There is none, it cannot be read, or a newer version wrote it; or its store
             cannot be used.
     """
     path = storage.join(directory, MANIFEST_NAME)
@@ -54,8 +55,12 @@ def load_manifest(directory: str) -> dict[str, Any]:
             f"{directory!r} holds no {MANIFEST_NAME}, so it is not a finished data set; expected "
             "the --output of a build that ran to its end (run the same build again to finish it)."
         ) from None
-    except (OSError, ValueError) as e:
+    except OSError as e:
         raise UserError(
+            f"{path} could not be read ({e.strerror or e}); mend its rights, or try again."
+        ) from e
+    except ValueError as e:
+        raise DamagedManifestError(
             f"{path} could not be read ({e}); expected the JSON a build writes; build again with "
             "--overwrite."
         ) from e
@@ -66,7 +71,10 @@ def load_manifest(directory: str) -> dict[str, Any]:
 def check_manifest(manifest: Any, path: str) -> None:
     """Raises `UserError` unless the fixed keys are there with the right types."""
     if not isinstance(manifest, Mapping):
-        raise UserError(f"{path} holds a {type(manifest).__name__}; expected a JSON object.")
+        raise DamagedManifestError(
+            f"{path} holds a {type(manifest).__name__}; expected a JSON object; build again with "
+            "--overwrite."
+        )
     version = manifest.get("format_version")
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise UserError(
@@ -75,7 +83,7 @@ def check_manifest(manifest: Any, path: str) -> None:
         )
     for key, kind in _REQUIRED.items():
         if not isinstance(manifest.get(key), kind):
-            raise UserError(
+            raise DamagedManifestError(
                 f"{path} has {key!r} = {manifest.get(key)!r}; expected a {kind.__name__}; "
                 "build again with --overwrite."
             )

@@ -11,7 +11,7 @@ from typing import Any
 
 from beam_pipeline import storage
 from beam_pipeline.errors import UserError
-from beam_pipeline.folders import files_matching, is_glob
+from beam_pipeline.folders import files_matching, glob_root, is_glob
 from beam_pipeline.manifest import RECORD_FEATURES
 from beam_pipeline.manifest_boxes import check_box_columns, check_boxes, of_boxes
 from beam_pipeline.manifest_cells import convert, infer, of_arrow, shown, wrong_cell
@@ -53,11 +53,11 @@ def manifest_files(path: str) -> Iterator[str]:
     Raises:
         UserError: None matches.
     """
-    if not is_glob(path):
+    if not is_glob(path) or (not is_local(path) and storage.exists(path)):
         yield path
         return
-    found = (file for file, _, _ in files_matching(path))
-    names = (file for file in found if not storage.name_of(file).startswith("."))
+    above = len(glob_root(path))
+    names = (file for file, _, _ in files_matching(path) if "/." not in file[above:])
     first = next(names, None)
     if first is None:
         raise UserError(

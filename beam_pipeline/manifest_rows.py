@@ -61,10 +61,13 @@ class _Line:
 
     def __str__(self) -> str:
         before, left = 1, self.begin - 1  # one ends at the span's beginning, or after it
-        with storage.open_read(self.path) as file:
-            while left and (block := file.read(min(left, 1 << 20))):
-                before += block.count(b"\n")
-                left -= len(block)
+        try:
+            with storage.open_read(self.path) as file:
+                while left and (block := file.read(min(left, 1 << 20))):
+                    before += block.count(b"\n")
+                    left -= len(block)
+        except OSError:
+            return f"line {self.number} behind byte {self.begin}"
         return f"line {before + self.number}"
 
 
@@ -86,7 +89,8 @@ def spans(path: str) -> list[Span]:
         raise _unreadable(path, e) from e
     size_bytes = found.size_bytes if found else 0
     begins = range(0, max(1, size_bytes), SPAN_BYTES)
-    return [Span(at, at + SPAN_BYTES) for at in begins]
+    # What is written behind the last one meanwhile is not left out.
+    return [Span(at, at + SPAN_BYTES) for at in begins[:-1]] + [Span(begins[-1])]
 
 
 def _spans_of_groups(rows: Sequence[int]) -> list[Span]:
@@ -156,7 +160,11 @@ def _lines(path: str, span: Span = WHOLE) -> Iterator[str]:
         with storage.open_read(path) as file:
             if at:
                 file.seek(at - 1)
-                at += len(file.readline()) - 1
+                # Of a line that goes on behind the span, all is another's.
+                most = -1 if span.end is None else span.end - at + 1
+                at += len(file.readline(most)) - 1
+                if span.end is not None and at >= span.end:
+                    return
             for line in file:
                 if span.end is not None and at >= span.end:
                     return
@@ -248,6 +256,11 @@ def _parquet_rows(path: str, columns: Sequence[str] | None, span: Span) -> Itera
     with _parquet_file(path) as file:
         _refuse_absent(path, columns, file.schema_arrow.names)
         end = file.num_row_groups if span.end is None else span.end
+        if end > file.num_row_groups:
+            raise UserError(
+                f"{path} has {file.num_row_groups} row groups and had more when it was looked at; "
+                "it was replaced meanwhile: give the same command again."
+            )
         number = sum(file.metadata.row_group(i).num_rows for i in range(span.begin))
         groups = range(span.begin, end)
         for batch in file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=wanted):

@@ -34,8 +34,11 @@ def plan_only(options: BuildOptions, runner: Runner) -> dict[str, Any]:
     Raises:
         UserError: Something the caller can mend.
     """
-    state = look(options.output, storage.join(options.output, STAGING_NAME))
-    options = with_pinned_classes(options, state.pinned_classes)
+    if options.plan.class_names is None:
+        state = look(options.output, storage.join(options.output, STAGING_NAME))
+        if state.damage and not options.overwrite:
+            raise state.damage
+        options = with_pinned_classes(options, state.pinned_classes)
     schema = schema_of(options)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "plan.json")

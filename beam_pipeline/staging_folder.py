@@ -11,7 +11,7 @@ from typing import Any
 
 from beam_pipeline import storage
 from beam_pipeline.ahead import together
-from beam_pipeline.errors import OutputError, StorageError, UserError
+from beam_pipeline.errors import DamagedManifestError, OutputError, UserError
 from beam_pipeline.manifest import MANIFEST_NAME, load_manifest, write_whole
 
 LOCK_NAME = "lock"
@@ -66,7 +66,11 @@ class OutputState:
 
 
 def look(output: str, staging: str) -> OutputState:
-    """What an output folder holds, in as little time as one request takes."""
+    """What an output folder holds, in as little time as one request takes.
+
+    Raises:
+        UserError: Its manifest cannot be read, or is a newer version's.
+    """
     manifest, notes, shards = together(
         lambda: _manifest(output), lambda: job_notes(staging), lambda: _shards_in(output)
     )
@@ -80,9 +84,7 @@ def _manifest(output: str) -> tuple[dict[str, Any] | None, UserError | None]:
         return None, None
     try:
         return load_manifest(output), None
-    except StorageError:
-        raise
-    except UserError as e:
+    except DamagedManifestError as e:
         return None, e
 
 

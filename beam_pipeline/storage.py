@@ -165,9 +165,24 @@ def files_below(folder: str) -> Iterator[Stat]:
     return backend(folder).files_below(folder)
 
 
-def files_from(prefix: str) -> Iterator[Stat]:
-    """Every file whose path begins with a text, ordered by path."""
-    return backend(prefix).files_from(prefix)
+def files_from(prefix: str, after: str = "", until: str = "") -> Iterator[Stat]:
+    """Every file whose path begins with a text, ordered by path.
+
+    Args:
+        prefix: The text.
+        after: Only those behind this path.
+        until: Only those up to this path; all if empty.
+    """
+    for file in backend(prefix).files_from(prefix, after):
+        if until and file.path > until:
+            return
+        if file.path > after:  # stores that are only similar may begin before it
+            yield file
+
+
+def first_from(prefix: str, after: str) -> str | None:
+    """The first path that begins with a text and is behind another; None: none, or unknown."""
+    return backend(prefix).first_from(prefix, after)
 
 
 def delete(paths: Iterable[str]) -> None:

@@ -84,7 +84,7 @@ class BeamBackend(Backend):
         ]
         return sorted(found, key=lambda s: s.path)
 
-    def files_from(self, prefix: str) -> Iterator[Stat]:
+    def files_from(self, prefix: str, after: str = "") -> Iterator[Stat]:
         yield from self._match(prefix + "**")
 
     def list_folder(self, folder: str) -> list[Entry]:

@@ -194,10 +194,12 @@ class GcsBackend(ObjectStore):
         now = email.utils.parsedate_to_datetime(found.headers["date"]).timestamp()
         return max(0.0, now - _stat(path, found.json()).mtime_ns / 1e9)
 
-    def page(self, bucket: str, prefix: str, delimiter: str) -> Iterator[Stat | str]:
+    def page(
+        self, bucket: str, prefix: str, delimiter: str, after: str = "", most: int = 0
+    ) -> Iterator[Stat | str]:
         url = f"{self._base}/storage/v1/b/{bucket}/o"
         asked = {"prefix": prefix, "delimiter": delimiter, "fields": _LISTED}
-        asked["maxResults"] = str(self.page_objects)
+        asked |= {"startOffset": after, "maxResults": str(most or self.page_objects)}
         asked = {name: value for name, value in asked.items() if value}
         while True:
             page = self._retry(self._json)("GET", url, asked).json()

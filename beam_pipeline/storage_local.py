@@ -53,7 +53,7 @@ class LocalBackend(Backend):
             else:
                 yield Stat(entry.path, entry.size_bytes, entry.mtime_ns, "")
 
-    def files_from(self, prefix: str) -> Iterator[Stat]:
+    def files_from(self, prefix: str, after: str = "") -> Iterator[Stat]:
         for found in self.files_below(os.path.dirname(prefix) or "."):
             if found.path.startswith(prefix):
                 yield found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import errno
 import io
+import itertools
 import os
 import threading
 import time
@@ -77,8 +78,16 @@ class ObjectStore(Backend):
         """What to do about an error of a bucket."""
 
     @abc.abstractmethod
-    def page(self, bucket: str, prefix: str, delimiter: str) -> Iterator[Stat | str]:
-        """Objects and, where there is a delimiter, names that end with it, page by page."""
+    def page(
+        self, bucket: str, prefix: str, delimiter: str, after: str = "", most: int = 0
+    ) -> Iterator[Stat | str]:
+        """Objects and, where there is a delimiter, names that end with it, page by page.
+
+        Args:
+            bucket, prefix, delimiter: Where.
+            after: An object to begin at, or just behind it.
+            most: How many to ask for at once.
+        """
 
     @abc.abstractmethod
     def read_range(self, path: str, start: int, end: int) -> bytes:
@@ -164,14 +173,25 @@ class ObjectStore(Backend):
                 entries.append(Entry(below, found.path, False, found.size_bytes, found.mtime_ns))
         return sorted(entries)
 
-    def files_from(self, prefix: str) -> Iterator[Stat]:
+    def files_from(self, prefix: str, after: str = "") -> Iterator[Stat]:
         bucket, name = split_uri(prefix)
-        for found in self._pages(prefix, bucket, name, ""):
+        for found in self._pages(prefix, bucket, name, "", split_uri(after)[1]):
             if not isinstance(found, str):
                 yield found
 
-    def _pages(self, path: str, bucket: str, prefix: str, delimiter: str) -> Iterator[Stat | str]:
-        pages = self.page(bucket, prefix, delimiter)
+    def first_from(self, prefix: str, after: str) -> str | None:
+        bucket, name = split_uri(prefix)
+        # Two: some stores begin with the name itself. No more, also if they do not begin there.
+        pages = self.page(bucket, name, "", split_uri(after)[1], most=2)
+        for found in self.asked(prefix, lambda: list(itertools.islice(pages, 2))):
+            if not isinstance(found, str) and found.path > after:
+                return found.path
+        return None
+
+    def _pages(
+        self, path: str, bucket: str, prefix: str, delimiter: str, after: str = ""
+    ) -> Iterator[Stat | str]:
+        pages = self.page(bucket, prefix, delimiter, after)
         while (found := self.asked(path, lambda: next(pages, None))) is not None:
             # Stores mark folders by objects whose names end with a slash.
             if isinstance(found, str) or not found.path.endswith("/"):

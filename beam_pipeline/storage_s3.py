@@ -188,10 +188,13 @@ class S3Backend(ObjectStore):
         now = email.utils.parsedate_to_datetime(headers["date"])
         return max(0.0, (now - found["LastModified"]).total_seconds())
 
-    def page(self, bucket: str, prefix: str, delimiter: str) -> Iterator[Stat | str]:
+    def page(
+        self, bucket: str, prefix: str, delimiter: str, after: str = "", most: int = 0
+    ) -> Iterator[Stat | str]:
         pages = self._client.get_paginator("list_objects_v2").paginate(
-            Bucket=bucket, Prefix=prefix, Delimiter=delimiter, MaxKeys=self.page_objects
-        )
+            Bucket=bucket, Prefix=prefix, Delimiter=delimiter, StartAfter=after,
+            MaxKeys=most or self.page_objects,
+        )  # fmt: skip
         for page in pages:
             for found in page.get("Contents", ()):
                 yield _stat(f"s3://{bucket}/{found['Key']}", found, "Size")

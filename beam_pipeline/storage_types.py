@@ -138,8 +138,15 @@ class Backend(abc.ABC):
         """One level of a folder, by name; empty if nothing is there."""
 
     @abc.abstractmethod
-    def files_from(self, prefix: str) -> Iterator[Stat]:
-        """Every object whose path begins with a text, ordered by path."""
+    def files_from(self, prefix: str, after: str = "") -> Iterator[Stat]:
+        """Every object whose path begins with a text, ordered by path.
+
+        Those up to `after` may be left out already, and only where that is of help are.
+        """
+
+    def first_from(self, prefix: str, after: str) -> str | None:
+        """The first path that begins with a text and is behind another; None: none, or unknown."""
+        return None
 
     def files_below(self, folder: str) -> Iterator[Stat]:
         """Every object below a folder, ordered by path."""

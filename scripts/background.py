@@ -70,11 +70,13 @@ class Server:
         return False
 
     def listens(self, pid: int) -> bool:
-        """Whether it is this process that accepts connections at its port."""
+        """Whether this process, or one it started, accepts connections at its port."""
         with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
             return any(
                 found.status == psutil.CONN_LISTEN and found.laddr.port == self.port
-                for found in psutil.Process(pid).net_connections("tcp")
+                for each in (process, *process.children(recursive=True))
+                for found in each.net_connections("tcp")
             )
         return False
 

@@ -129,8 +129,9 @@ def free_port() -> int:
     Not one that the system gives out by itself (32768 and above on Linux, 49152 on macOS): it
     would give it to a server of another test before its own listens there.
     """
+    numbers = random.SystemRandom()  # a seed that a test sets is not for this
     while True:
-        port = random.randrange(*NAMED_PORTS)
+        port = numbers.randrange(*NAMED_PORTS)
         with contextlib.suppress(OSError), socket.socket() as found:
             found.bind(("127.0.0.1", port))
             return port

@@ -211,8 +211,9 @@ def _paged(target: str, reply: bytes) -> bytes:
         return reply
     asked = urllib.parse.parse_qs(urllib.parse.urlsplit(target).query)
     whole = json.loads(body)
-    after = asked.get("pageToken", [""])[0]
-    items = {item["name"]: item for item in whole.get("items", ()) if item["name"] > after}
+    after, start = (asked.get(name, [""])[0] for name in ("pageToken", "startOffset"))
+    listed = (item for item in whole.get("items", ()) if item["name"] >= start)
+    items = {item["name"]: item for item in listed if item["name"] > after}
     prefixes = {name for name in whole.get("prefixes", ()) if name > after}
     names = sorted([*items, *prefixes])
     page = names[: int(asked["maxResults"][0])]

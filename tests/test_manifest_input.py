@@ -254,7 +254,8 @@ def test_a_glob_of_files_is_one_manifest(tmp_path, suffix, where):
         (tmp_path / name).mkdir()
         write(tmp_path / name / f"rows{suffix}", rows)
     write(tmp_path / "a" / f".hidden{suffix}", ROWS)
-    (tmp_path / "a" / "_SUCCESS").touch()
+    (tmp_path / ".tmp").mkdir()
+    write(tmp_path / ".tmp" / f"part{suffix}", ROWS)
     pattern = where(tmp_path / f"*/*{suffix}")
     files = list(manifest_files(pattern))
     assert files == [where(tmp_path / name / f"rows{suffix}") for name in "ab"]

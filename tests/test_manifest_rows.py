@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from beam_pipeline import manifest_rows
+from beam_pipeline import manifest_rows, storage
 from beam_pipeline.errors import UserError
 from beam_pipeline.manifest_rows import WHOLE, Span, parquet_schema, read_rows, spans
 from tests.stores import store_uri
@@ -218,6 +218,40 @@ def test_a_damaged_line_of_a_later_span_has_the_number_an_editor_shows(tmp_path,
     path = where(put(tmp_path, "x.jsonl", "\n".join(lines)))
     with pytest.raises(UserError, match=r"x.jsonl line 71 is not JSON"):
         list(read_rows(path, None, Span(400, None)))
+
+
+def test_a_file_that_grows_or_shrinks_meanwhile(tmp_path):
+    path = put(tmp_path, "x.jsonl", '{"a": 1}\n')
+    found = spans(str(path))
+    put(tmp_path, "x.jsonl", '{"a": 1}\n' * 3)
+    assert len([row for span in found for row in read_rows(str(path), None, span)]) == 3
+    parquet.write_table(pa.table({"a": [1] * 9}), tmp_path / "x.parquet", row_group_size=3)
+    with pytest.raises(UserError, match="replaced meanwhile"):
+        list(read_rows(str(tmp_path / "x.parquet"), None, Span(2, 5)))
+
+
+def test_a_file_of_one_endless_line_is_not_read_by_every_span(tmp_path, monkeypatch):
+    """Old Macs ended lines by CR."""
+    text = "\r".join(json.dumps({"a": n}) for n in range(1000))
+    path = str(put(tmp_path, "x.jsonl", text))
+    read: list[int] = []
+    monkeypatch.setattr(manifest_rows, "SPAN_BYTES", 1000)
+    monkeypatch.setattr(storage, "open_read", lambda path: Counting(path, read))
+    assert len(in_spans(path)) == 1000
+    assert sum(read) < 3 * len(text)
+
+
+class Counting(io.FileIO):
+    """Counts what is read by the line."""
+
+    def __init__(self, path: str, read: list[int]):
+        super().__init__(path)
+        self._read = read
+
+    def readline(self, size: int | None = -1) -> bytes:
+        line = super().readline(size)
+        self._read.append(len(line))
+        return line
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.parquet"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import re
@@ -162,6 +163,21 @@ def test_a_damaged_data_set_is_refused_and_then_replaced(tmp_path, capfd):
     assert "may get other ids" in capfd.readouterr().err
     assert manifest(output)["classes"] == ["m", "z"]
     assert shard_bytes(output) == before
+
+
+def test_a_data_set_of_a_newer_version_is_not_replaced(tmp_path, capfd):
+    output = tmp_path / "set"
+    more = ["--output", str(output), "--image_size", "16", "--no_report", "--num_shards", "2"]
+    photos = class_folders(tmp_path / "in", {"m": 12, "z": 12})
+    assert build("--input", photos, *more) == 0
+    before = shard_bytes(output)
+    newer = json.dumps(manifest(output) | {"format_version": 99})
+    (output / "manifest.json").write_text(newer)
+    for flag in ("--overwrite", "--plan_only"):
+        assert build("--input", photos, *more, flag) == 2
+        assert "upgrade imageshards" in capfd.readouterr().err
+    assert shard_bytes(output) == before
+    assert (output / "manifest.json").read_text() == newer
 
 
 def test_an_unfinished_replacement_does_not_pass_for_a_finished_data_set(tmp_path, capfd):

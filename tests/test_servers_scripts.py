@@ -105,7 +105,9 @@ def test_a_port_that_is_taken_while_a_server_begins_is_not_called_ours(cache):
     server, command, wanted = listener(cache)
 
     def take() -> None:
+        deadline = time.monotonic() + 60
         while not server.pid_file.exists():
+            assert time.monotonic() < deadline
             time.sleep(0.005)
         with socket.socket() as other:
             other.bind(("127.0.0.1", server.port))

@@ -225,6 +225,26 @@ def test_a_finished_data_set_is_refused_and_then_replaced(server, built, local, 
         assert method in ("GET", "HEAD") or "/.staging/" in target or target.endswith("/o")
 
 
+@pytest.mark.parametrize("server", ["s3"], indirect=True)
+def test_a_manifest_that_cannot_be_read_is_kept_and_a_damaged_one_replaced(
+    server, photos, local, capfd
+):
+    output = f"{server.bucket()}/set"
+    assert build(*flags(photos, output, "--no_report")) == 0
+    files = {found.path: found.version for found in storage.files_below(output)}
+    server.fail(403, times=1000, matching="manifest.json", method="GET")
+    try:
+        assert build(*flags(photos, output, "--overwrite")) == 2
+    finally:
+        server.heal()
+    assert "manifest.json could not be read" in capfd.readouterr().err
+    assert {found.path: found.version for found in storage.files_below(output)} == files
+    storage.write(f"{output}/manifest.json", '{"format_version": 1')
+    assert build(*flags(photos, output, "--overwrite")) == 0
+    assert "may get other ids" in capfd.readouterr().err
+    assert stored_shards(output) == shard_bytes(local)
+
+
 def run_killed(function: str, calls: int, *arguments: str) -> None:
     killed = subprocess.run(
         [sys.executable, "-c", KILLER, "beam_pipeline.commit", function, str(calls), *arguments],
