@@ -88,12 +88,12 @@ def files_below(path: str, after: str = "", until: str = "") -> Iterator[Found]:
     """Every file below a folder, ordered by path; of one in a store perhaps only a range."""
     if is_local(path):
         return _walk(path, _above(path), None)
-    return _found_there(path, storage.files_from(prefix_of(path), after, until))
+    return _found_there(path, storage.files_from(prefix_of(path, False), after, until))
 
 
-def prefix_of(path: str) -> str:
+def prefix_of(path: str, is_pattern: bool) -> str:
     """What the paths of all files in a folder, or behind a glob, of a store begin with."""
-    return _MAGIC.split(path)[0] if is_glob(path) else path.rstrip("/") + "/"
+    return _MAGIC.split(path)[0] if is_pattern else path.rstrip("/") + "/"
 
 
 def files_matching(pattern: str, after: str = "", until: str = "") -> Iterator[Found]:
@@ -103,7 +103,7 @@ def files_matching(pattern: str, after: str = "", until: str = "") -> Iterator[F
         return
     matches = re.compile(FileSystem.translate_pattern(pattern)).match
     # A store is asked for no more than the names that begin as the pattern does.
-    found = storage.files_from(prefix_of(pattern), after, until)
+    found = storage.files_from(prefix_of(pattern, True), after, until)
     yield from (file for file in _found_there(pattern, found) if matches(file[0]))
 
 

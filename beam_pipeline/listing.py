@@ -121,7 +121,7 @@ def expand_root(source: InputOptions) -> Iterator[Folder]:
 
 def _in_ranges(folders: list[Folder]) -> Iterator[Folder]:
     """Cuts long folders of a store, if there are not folders enough to be listed side by side."""
-    long = [f for f in folders if f.kind != "outside" and not is_local(f.path)]
+    long = [f for f in folders if f.kind != "outside" and storage.begins_anywhere(f.path)]
     wanted = RANGES // max(1, len(long))
     if wanted < 2:
         yield from folders
@@ -132,7 +132,7 @@ def _in_ranges(folders: list[Folder]) -> Iterator[Folder]:
 
 
 def _ranges(folder: Folder, wanted: int) -> list[Folder]:
-    prefix = prefix_of(folder.path)
+    prefix = prefix_of(folder.path, folder.kind == "glob")
     try:
         page = [file.path for file in itertools.islice(storage.files_from(prefix), PAGE)]
         if len(page) < PAGE:

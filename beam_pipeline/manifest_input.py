@@ -53,10 +53,10 @@ def manifest_files(path: str) -> Iterator[str]:
     Raises:
         UserError: None matches.
     """
-    if not is_glob(path) or (not is_local(path) and storage.exists(path)):
+    if not is_glob(path) or _is_stored(path):
         yield path
         return
-    above = len(glob_root(path))
+    above = len(glob_root(path).rstrip("/"))
     names = (file for file, _, _ in files_matching(path) if "/." not in file[above:])
     first = next(names, None)
     if first is None:
@@ -66,6 +66,14 @@ def manifest_files(path: str) -> Iterator[str]:
         )
     yield first
     yield from names
+
+
+def _is_stored(path: str) -> bool:
+    """Whether a store has a file that is named like a glob."""
+    try:
+        return not is_local(path) and storage.exists(path)
+    except OSError:
+        return False
 
 
 def read_schema(source: InputOptions) -> ManifestSchema:

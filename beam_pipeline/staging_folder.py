@@ -126,10 +126,11 @@ def prepare(state: OutputState) -> None:
     staging = state.staging
     kept = {"pinned_classes": list(state.pinned_classes), "in_place": state.in_place}
     try:
-        entries, _, _ = together(
+        entries, *_ = together(
             lambda: storage.list_folder(staging),
             lambda: _write_notes(staging, state.notes | kept),
             lambda: _drop_unfinished(state.output),
+            lambda: _drop_unfinished(staging),
         )
         for entry in entries:
             if entry.is_folder:
@@ -185,19 +186,20 @@ def remove(staging: str) -> None:
         return
     lock = storage.join(staging, LOCK_NAME)
     try:
-        found, _ = together(
+        found, *_ = together(
             lambda: list(storage.files_below(staging)),
             lambda: _drop_unfinished(storage.parent_of(staging)),
+            lambda: _drop_unfinished(staging),
         )
         storage.delete(file.path for file in found if file.path != lock)
     except OSError:
         return  # the data set is there; what is left may be deleted at any time
 
 
-def _drop_unfinished(output: str) -> None:
+def _drop_unfinished(folder: str) -> None:
     """Parts of shards whose processes were killed; who holds the lock has no others there."""
     with contextlib.suppress(OSError, UserError):  # it is a right of its own
-        storage.drop_unfinished(output)
+        storage.drop_unfinished(folder)
 
 
 def remove_empty(output: str, staging: str, fresh: bool) -> None:

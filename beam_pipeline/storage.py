@@ -131,7 +131,7 @@ def upload_stream(stream: BinaryIO, path: str) -> Stat:
 
 
 def drop_unfinished(folder: str) -> None:
-    """Drops what uploads that were killed have left below a folder, where a store keeps it."""
+    """Drops what uploads that were killed have left in a folder, where a store keeps it."""
     backend(folder).drop_unfinished(folder)
 
 
@@ -178,6 +178,11 @@ def files_from(prefix: str, after: str = "", until: str = "") -> Iterator[Stat]:
             return
         if file.path > after:  # stores that are only similar may begin before it
             yield file
+
+
+def begins_anywhere(path: str) -> bool:
+    """Whether a listing there may begin behind any name at no price."""
+    return backend(path).begins_anywhere
 
 
 def first_from(prefix: str, after: str) -> str | None:

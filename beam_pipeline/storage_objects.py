@@ -55,6 +55,7 @@ class ObjectStore(Backend):
     errors: tuple[type[BaseException], ...]
     #: How many objects are listed by one request, at most.
     page_objects = 1000
+    begins_anywhere = True
     part_bytes = 8 << 20  # s3:// takes no fewer than 5 MiB, gs:// multiples of 256 KiB
 
     def __init__(self) -> None:

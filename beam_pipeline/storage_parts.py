@@ -50,15 +50,18 @@ def send(
 
 
 def drop(client: Any, bucket: str, prefix: str) -> None:
-    """Drops what uploads that were killed have left below a prefix.
+    """Drops what uploads that were killed have left in a folder, but not in those below it.
 
     Raises:
         ClientError, BotoCoreError: They cannot be listed.
     """
-    pages = client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=prefix)
+    pages = client.get_paginator("list_multipart_uploads").paginate(
+        Bucket=bucket, Prefix=prefix, Delimiter="/"
+    )
     for page in pages:
         for found in page.get("Uploads", ()):
-            if found["Key"].startswith(prefix):
+            name = found["Key"].removeprefix(prefix)
+            if found["Key"].startswith(prefix) and "/" not in name:
                 _abort(client, Bucket=bucket, Key=found["Key"], UploadId=found["UploadId"])
 
 

@@ -137,6 +137,9 @@ class Backend(abc.ABC):
     def list_folder(self, folder: str) -> list[Entry]:
         """One level of a folder, by name; empty if nothing is there."""
 
+    #: Whether a listing may begin behind any name, as those of buckets may.
+    begins_anywhere = False
+
     @abc.abstractmethod
     def files_from(self, prefix: str, after: str = "") -> Iterator[Stat]:
         """Every object whose path begins with a text, ordered by path.
@@ -172,7 +175,7 @@ class Backend(abc.ABC):
         raise NotImplementedError
 
     def drop_unfinished(self, folder: str) -> None:  # noqa: B027  # most keep nothing
-        """Drops what uploads that were killed have left below a folder."""
+        """Drops what uploads that were killed have left in a folder, but not in those below it."""
 
     @abc.abstractmethod
     def download(self, path: str, local_path: str) -> None:

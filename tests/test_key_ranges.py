@@ -17,6 +17,7 @@ from beam_pipeline.folders import Skipped
 from beam_pipeline.listing import Folder, expand_root, list_folder
 from beam_pipeline.options import InputOptions
 from tests.store_servers import StoreServer, store_server
+from tests.stores import store_uri
 
 PREFIX = "s3://bucket/in/"
 PAGE = 1000
@@ -46,7 +47,7 @@ class Names:
 @pytest.mark.parametrize(
     ("name", "few"),
     [
-        (lambda n: f"IMG_{n:09d}.jpg", 70),
+        (lambda n: f"IMG_{n:09d}.jpg", 35),
         (lambda n: f"{n}.jpg", 30),  # most of them begin with 1, 2 or 3
         (lambda n: f"2026/11/{n % 28 + 1:02d}/export-{n:06d}.jpg", 20),
         (lambda n: uuid.UUID(int=random.Random(n).getrandbits(128)).hex + ".jpg", 70),
@@ -61,12 +62,31 @@ def test_names_of_many_kinds_are_cut_into_parts_of_like_size(
     count = 40_000
     store = Names([name(n) for n in range(count)])
     cuts = store.cuts()
-    assert cuts == sorted(set(cuts)) and len(cuts) >= WANTED - 1
+    assert cuts == sorted(set(cuts)) and len(cuts) >= WANTED // 2 - 1
     sizes = store.in_ranges(cuts)
     assert sum(sizes) == count
     # So many workers would be busy until the end.
     assert count / max(sizes) > few
     assert store.asked < 3000
+
+
+@pytest.mark.parametrize(
+    "strays", [["A.txt", "B.txt", "C.txt", "D"], ["\U0010ffff1", "\U0010ffff2", "é"]]
+)
+def test_some_names_of_another_kind_hinder_nothing(monkeypatch, strays):
+    monkeypatch.setattr(key_ranges, "FEW_PAGES", 20)
+    store = Names([f"IMG_{n:09d}.jpg" for n in range(40_000)] + strays)
+    assert max(store.in_ranges(store.cuts())) < 2000
+    assert store.asked < 1000
+
+
+@pytest.mark.parametrize(
+    ("count", "letters"), [(1_200, "".join(map(chr, range(0x4E00, 0x52B0)))), (9_000, "aZ09")]
+)
+def test_an_alphabet_of_any_size_asks_for_a_bounded_number_of_names(count, letters):
+    store = Names([f"{letters[n * 7 % len(letters)]}{n}.jpg" for n in range(count)])
+    store.cuts()
+    assert store.asked < 200
 
 
 @pytest.mark.parametrize("count", [1001, 5_000, 20_000])
@@ -85,6 +105,7 @@ def test_whatever_the_names_the_cuts_are_in_order(names, wanted):
         patch.setattr(key_ranges, "FEW_PAGES", 0)  # never few enough
         store = Names(list(names))
         cuts = store.cuts(page=4, wanted=wanted)
+        assert len(cuts) <= 4 * wanted
     assert cuts == sorted(set(cuts))
     assert all(cut.startswith(PREFIX) for cut in cuts)
     assert sum(store.in_ranges(cuts)) == len(names)
@@ -98,6 +119,14 @@ def test_a_store_that_begins_where_it_wants_is_not_asked_for_ever():
         return paths[0] if paths[0] > after else None
 
     assert len(key_ranges.cut_points(PREFIX, paths[:PAGE], first, WANTED)) < WANTED
+
+
+def test_other_file_systems_are_not_listed_twice(tmp_path, monkeypatch):
+    (tmp_path / "a.jpg").write_bytes(b"x")
+    monkeypatch.setattr(listing, "PAGE", 1)
+    monkeypatch.setattr(storage, "files_from", lambda *_: pytest.fail("listed already"))
+    for root in (str(tmp_path), store_uri(tmp_path)):
+        assert len(list(expand_root(InputOptions(root, layout="flat", label_regex="(.)")))) == 1
 
 
 @pytest.fixture(scope="module", params=["gs", "s3"])
@@ -134,6 +163,18 @@ def found_in(pieces: list[Folder], source: InputOptions) -> list[str]:
     keys = [ref.key for batch in found if not isinstance(batch, Skipped) for ref in batch.refs]
     assert keys == sorted(set(keys))
     return keys + sorted(each.reason for each in found if isinstance(each, Skipped))
+
+
+def test_a_class_may_be_named_like_a_glob(server):
+    root = f"{server.bucket()}/in"
+    for name in ("C/1.jpg", "C[2]/1.jpg", "[misc]/1.jpg", "loose.jpg"):
+        storage.write(f"{root}/{name}", b"x")
+    source = InputOptions(root)
+    found = [each for piece in expand_root(source) for each in list_folder(piece, source, None)]
+    refs = [ref for each in found if not isinstance(each, Skipped) for ref in each.refs]
+    assert sorted((ref.label, ref.key) for ref in refs) == [
+        ("C", "C/1.jpg"), ("C[2]", "C[2]/1.jpg"), ("[misc]", "[misc]/1.jpg"),
+    ]  # fmt: skip
 
 
 def test_class_folders_are_cut_where_they_are_few(server, monkeypatch):

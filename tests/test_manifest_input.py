@@ -268,6 +268,12 @@ def test_a_glob_of_files_is_one_manifest(tmp_path, suffix, where):
     ]
 
 
+def test_a_slash_too_many_shows_no_hidden_file(tmp_path):
+    for name in ("a.csv", "._a.csv"):
+        text(tmp_path / name, "image,label\nx,a\n")
+    assert [pathlib.Path(f).name for f in manifest_files(f"{tmp_path}//*.csv")] == ["a.csv"]
+
+
 def test_a_glob_that_matches_nothing_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match=r"rows-\*.csv' matches no file; expected manifests"):
         read_schema(InputOptions(f"{tmp_path}/rows-*.csv"))

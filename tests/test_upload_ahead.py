@@ -128,15 +128,17 @@ def test_what_is_not_put_leaves_nothing(server, place, tmp_path):
 def test_what_a_killed_process_has_sent_is_dropped_by_the_next_job(server):
     """And nothing else: neither objects, nor what another job sends elsewhere."""
     output = f"{server.bucket()}/set"
-    other = f"{output}-2"
+    other = f"{output}/below"
     storage.write(f"{output}/train-00000-of-00002.tfrecord", b"finished")
     server.clear()
     with subprocess.Popen(
         [sys.executable, "-c", SENDER, f"{output}/train-00001-of-00002.tfrecord"],
         env=os.environ | server.environ, cwd=ROOT,
     ) as sender:  # fmt: skip
-        wait_for(lambda: sent_parts(server) == 1)
-        sender.kill()
+        try:
+            wait_for(lambda: sent_parts(server) == 1)
+        finally:
+            sender.kill()
     with NewFile(f"{other}/shard") as file:
         fill(file, data_of(PART + 5))
         wait_for(lambda: sent_parts(server) == 2)
@@ -149,7 +151,7 @@ def test_what_a_killed_process_has_sent_is_dropped_by_the_next_job(server):
         bucket = output.split("/")[2]
         assert not backend._client.list_multipart_uploads(Bucket=bucket).get("Uploads")
         ended = [a for a in server.requests() if a.method == "POST" and "uploadId=" in a.target]
-        assert [("set-2/" in a.target, a.status) for a in ended] == [(True, 200)]
+        assert [("below/" in a.target, a.status) for a in ended] == [(True, 200)]
 
 
 @pytest.mark.parametrize("server", ["s3"], indirect=True)
