@@ -14,10 +14,7 @@ from beam_pipeline.commit import CommitShards, CommitSpec
 from beam_pipeline.errors import UserError
 from beam_pipeline.list_images import ListImages
 from beam_pipeline.options import BuildOptions
-from beam_pipeline.planning import (
-    PlanShards,
-    assign_splits,
-)
+from beam_pipeline.planning import PlanShards, assign_splits
 from beam_pipeline.preflight_worker import versions
 from beam_pipeline.publish import QUARANTINE, TRANSFORM
 from beam_pipeline.quarantine import WriteQuarantine

@@ -86,35 +86,39 @@ class Server:
         Raises:
             ServerError: Another program has the port, or it ends at once, or never answers.
         """
-        process = None
-        if (pid := self.pid()) is None:
-            if self.answers():
-                raise self._taken()
-            self.pid_file.parent.mkdir(parents=True, exist_ok=True)
-            with open(self.log_file, "ab") as log:
-                process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
-                    start_new_session=True, cwd=ROOT,
-                )  # fmt: skip
-            pid = process.pid
-            self.pid_file.write_text(f"{pid}\n")
+        if (pid := self.pid()) is not None:
+            self._await(pid)
+            return f"{self.name} already runs as process {pid} at localhost:{self.port}"
+        if self.answers():
+            raise self._taken()
+        self.pid_file.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.log_file, "ab") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
+                start_new_session=True, cwd=ROOT,
+            )  # fmt: skip
+        self.pid_file.write_text(f"{process.pid}\n")
+        try:
+            self._await(process.pid)
+        except ServerError:
+            process.kill()
+            process.wait()
+            self.pid_file.unlink(missing_ok=True)
+            raise
+        return f"{self.name} runs as process {process.pid} at localhost:{self.port}"
+
+    def _await(self, pid: int) -> None:
+        """Waits until it listens itself: another program may take the port meanwhile."""
         deadline = time.monotonic() + START_TIMEOUT_SEC
-        # Not only whether the port answers: another program may take it meanwhile.
         while not self.listens(pid):
-            ended = self.pid() is None if process is None else process.poll() is not None
+            ended = _has_ended(pid)
+            if ended and self.answers():
+                raise self._taken()
             if ended or time.monotonic() > deadline:
-                if process is not None:
-                    process.kill()
-                    process.wait()
-                    self.pid_file.unlink(missing_ok=True)
-                if ended and self.answers():
-                    raise self._taken()
                 raise ServerError(
                     f"the {self.name} does not answer at localhost:{self.port}; see {self.log_file}"
                 )
             time.sleep(0.05)
-        runs = "already runs" if process is None else "runs"
-        return f"{self.name} {runs} as process {pid} at localhost:{self.port}"
 
     def _taken(self) -> ServerError:
         return ServerError(
@@ -138,6 +142,13 @@ class Server:
             time.sleep(0.05)
         self.pid_file.unlink(missing_ok=True)
         return f"{self.name} at localhost:{self.port} stopped"
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a process is gone, or waits for its parent to ask how it ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    return True
 
 
 def state_folder() -> pathlib.Path:

@@ -149,50 +149,51 @@ def test_classes_keep_their_ids_when_a_replacement_is_killed(tmp_path):
     assert verify.main([str(output)]) == 0
 
 
-def test_a_damaged_data_set_is_refused_and_then_replaced(tmp_path, capfd):
+@pytest.fixture
+def small(tmp_path) -> tuple[pathlib.Path, list[str], dict[str, bytes]]:
+    """A finished data set: its folder, the flags that made it, and its shards."""
     output = tmp_path / "set"
-    more = ["--output", str(output), "--image_size", "16", "--no_report", "--num_shards", "2"]
     photos = class_folders(tmp_path / "in", {"m": 12, "z": 12})
-    assert build("--input", photos, *more) == 0
-    before = shard_bytes(output)
+    again = [
+        "--input", str(photos), "--output", str(output), "--image_size", "16", "--no_report",
+        "--num_shards", "2",
+    ]  # fmt: skip
+    assert build(*again) == 0
+    return output, again, shard_bytes(output)
+
+
+def test_a_damaged_data_set_is_refused_and_then_replaced(small, capfd):
+    output, again, before = small
     (output / "manifest.json").write_text('{"format_version": 1, "spl')
-    assert build("--input", photos, *more) == 2
+    assert build(*again) == 2
     said = capfd.readouterr().err
     assert "could not be read" in said and "--overwrite" in said
-    assert build("--input", photos, *more, "--overwrite") == 0
+    assert build(*again, "--overwrite") == 0
     assert "may get other ids" in capfd.readouterr().err
     assert manifest(output)["classes"] == ["m", "z"]
     assert shard_bytes(output) == before
 
 
-def test_a_data_set_of_a_newer_version_is_not_replaced(tmp_path, capfd):
-    output = tmp_path / "set"
-    more = ["--output", str(output), "--image_size", "16", "--no_report", "--num_shards", "2"]
-    photos = class_folders(tmp_path / "in", {"m": 12, "z": 12})
-    assert build("--input", photos, *more) == 0
-    before = shard_bytes(output)
+def test_a_data_set_of_a_newer_version_is_not_replaced(small, capfd):
+    output, again, before = small
     newer = json.dumps(manifest(output) | {"format_version": 99})
     (output / "manifest.json").write_text(newer)
     for flag in ("--overwrite", "--plan_only"):
-        assert build("--input", photos, *more, flag) == 2
+        assert build(*again, flag) == 2
         assert "upgrade imageshards" in capfd.readouterr().err
     assert shard_bytes(output) == before
     assert (output / "manifest.json").read_text() == newer
 
 
-def test_an_unfinished_replacement_does_not_pass_for_a_finished_data_set(tmp_path, capfd):
-    output = tmp_path / "set"
-    more = ["--output", str(output), "--image_size", "16", "--no_report", "--num_shards", "2"]
-    photos = class_folders(tmp_path / "in", {"m": 12, "z": 12})
-    assert build("--input", photos, *more) == 0
-    before = shard_bytes(output)
+def test_an_unfinished_replacement_does_not_pass_for_a_finished_data_set(small, capfd):
+    output, again, before = small
     killed = subprocess.run(
         [sys.executable, "-c", KILLER, "beam_pipeline.commit", "begin_commit", "1",
-         "--input", str(photos), *more, "--overwrite", "--quality", "50"],
+         *again, "--overwrite", "--quality", "50"],
         capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert build("--input", photos, *more, "--quality", "50") == 2
+    assert build(*again, "--quality", "50") == 2
     assert "--overwrite" in capfd.readouterr().err
     assert shard_bytes(output) == before
 
