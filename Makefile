@@ -1,11 +1,11 @@
-# Python 3.10–3.13 and make are all that is needed; `make help` says what there is.
+# Python 3.11–3.13 and make are all that is needed; `make help` says what there is.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test worker-pool worker-pool-stop job-service job-service-stop \
+.PHONY: help setup lock demo test worker-pool worker-pool-stop job-service job-service-stop \
 	test-flink flink-cluster flink-cluster-stop lint bench clean
 
-# What a person may set: make test TESTS=tests/test_plan.py PYTEST_ARGS=-x
+# What a person may set: make test TESTS=tests/beam_pipeline/planning/test_plan.py PYTEST_ARGS=-x
 PYTHON ?=
 VENV ?= .venv
 TESTS ?=
@@ -20,17 +20,21 @@ PY := "$(VENV)/bin/python"
 # One stamp per PYTHON asked for, so that asking for another one is noticed.
 STAMP := $(VENV)/.installed$(subst /,_,$(PYTHON))
 DEMO := demo_output
-SOURCES := beam_pipeline trainer scripts tests recipes $(wildcard benchmarks deploy)
+SOURCES := imageshards beam_pipeline trainer scripts tests recipes $(wildcard benchmarks deploy)
 
 help:  ## Show this list
 	@echo "Usage: make TARGET [PYTHON=python3.12] [VENV=.venv]"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 22
 
-$(STAMP): setup.py constraints.txt beam_pipeline/__init__.py scripts/venv.sh
+$(STAMP): setup.py constraints.txt imageshards/__init__.py scripts/venv.sh
 	@sh scripts/venv.sh "$(VENV)" "$(PYTHON)"
 	@touch "$@"
 
 setup: $(STAMP)  ## Create .venv and install everything, only when something changed
+
+lock:  ## Write constraints.txt anew after a change in setup.py (needs uv: pip install uv)
+	uv pip compile --quiet --universal --python-version 3.11 --no-annotate \
+		--no-emit-index-url --extra trainer --extra dev setup.py --output-file constraints.txt
 
 demo: export TF_CPP_MIN_LOG_LEVEL = 3
 demo: $(STAMP)  ## Draw a small set of pictures, build shards, verify them, train on 2 replicas
@@ -67,12 +71,13 @@ flink-cluster-stop: $(STAMP)  ## Stop it, with its worker pools
 
 # Downloads Flink and Beam's job server, 470 MB; FLINK_HOME and FLINK_JOB_SERVER_JAR name others.
 test-flink: $(STAMP)  ## Run a build on a real Flink cluster, also with a TaskManager killed midway
-	$(PY) -m pytest -rs -p no:cacheprovider $(PYTEST_ARGS) tests/flink_end_to_end.py
+	$(PY) -m pytest -rs -p no:cacheprovider $(PYTEST_ARGS) tests/deploy/flink_end_to_end.py
 
 lint: $(STAMP)  ## Check style, format and types
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy $(SOURCES)
+	"$(VENV)/bin/lint-imports"
 
 bench: $(STAMP)  ## Measure speed and memory (BENCH_ARGS=… is passed on)
 	$(PY) -m benchmarks.run $(BENCH_ARGS)
@@ -80,5 +85,5 @@ bench: $(STAMP)  ## Measure speed and memory (BENCH_ARGS=… is passed on)
 clean:  ## Remove what was made; .venv stays
 	rm -rf $(DEMO) bench_output recipe_output build dist *.egg-info \
 		.pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find beam_pipeline trainer scripts tests recipes benchmarks -name __pycache__ -type d -prune \
+	find imageshards beam_pipeline trainer scripts tests recipes benchmarks -name __pycache__ -type d -prune \
 		-exec rm -rf {} + 2>/dev/null || true

@@ -1,7 +1,7 @@
 """The distribution `imageshards`: `beam_pipeline` for workers, `trainer` beside the GPUs.
 
 Beam builds this file on its own for `--setup_file ./setup.py`, so it imports nothing of
-the packages it describes: the version is read from `beam_pipeline/__init__.py` as text.
+the packages it describes: the version is read from `imageshards/__init__.py` as text.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ ROOT = pathlib.Path(__file__).resolve().parent
 PIPELINE = [
     "apache-beam>=2.77,<3",
     "google-crc32c>=1.5,<2",
+    "jinja2>=3.1,<4",
     "numpy>=1.26,<3",
     "pillow>=12,<13",
     "protobuf>=6.31,<7",
     "pyarrow>=14.0.1",
+    "tqdm>=4.66,<5",
     "tensorflow-transform>=1.21,<1.22",
 ]
 
 TRAINER = [
     "tensorflow>=2.21,<2.22",
-    "keras>=3.15,<4; python_version >= '3.11'",
-    # Keras 3.15 dropped Python 3.10; 3.12 is the last release line that has it.
-    "keras>=3.12,<4; python_version < '3.11'",
+    "keras>=3.15,<4",
     "google-crc32c>=1.5,<2",
+    "jinja2>=3.1,<4",
     "matplotlib>=3.10,<4",
     "numpy>=1.26,<3",
     "pillow>=12,<13",
@@ -54,6 +55,9 @@ DEV = [
     "flask-cors>=5",
     "gcp-storage-emulator>=2026.7",
     "hypothesis>=6.100",
+    "import-linter>=2.3",
+    # tensorflow-datasets 4.9.10 imports it without asking for it.
+    "importlib-resources>=6",
     "moto[s3]>=5.1",
     "mypy>=1.15",
     "packaging>=22",
@@ -74,10 +78,10 @@ DEV = [
 
 def version() -> str:
     """The version, from the one place that states it."""
-    source = (ROOT / "beam_pipeline" / "__init__.py").read_text(encoding="utf-8")
+    source = (ROOT / "imageshards" / "__init__.py").read_text(encoding="utf-8")
     match = re.search(r'^__version__ = "([^"]+)"$', source, re.MULTILINE)
     if match is None:
-        raise SystemExit('beam_pipeline/__init__.py has no line __version__ = "…"; add one.')
+        raise SystemExit('imageshards/__init__.py has no line __version__ = "…"; add one.')
     return match.group(1)
 
 
@@ -95,9 +99,16 @@ setuptools.setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=setuptools.find_packages(
-        include=["beam_pipeline", "beam_pipeline.*", "trainer", "trainer.*"]
+        include=[
+            "imageshards",
+            "imageshards.*",
+            "beam_pipeline",
+            "beam_pipeline.*",
+            "trainer",
+            "trainer.*",
+        ]
     ),
-    python_requires=">=3.10,<3.14",
+    python_requires=">=3.11,<3.14",
     install_requires=PIPELINE,
     extras_require={
         "trainer": TRAINER,
@@ -109,7 +120,7 @@ setuptools.setup(
     entry_points={
         "console_scripts": [
             "imageshards-build = beam_pipeline.__main__:main",
-            "imageshards-verify = beam_pipeline.verify:main",
+            "imageshards-verify = beam_pipeline.verify.command:main",
             "imageshards-inspect = beam_pipeline.inspect:main",
             "imageshards-train = trainer.__main__:main",
             "imageshards-evaluate = trainer.evaluate:main",
@@ -122,7 +133,6 @@ setuptools.setup(
         "Development Status :: 4 - Beta",
         "Intended Audience :: Science/Research",
         "Operating System :: POSIX :: Linux",
-        "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",

@@ -1,3 +1,1 @@
 """Raw JPEGs in, balanced and reproducible TFRecord shards out, as an Apache Beam job."""
-
-__version__ = "0.1.0"

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from beam_pipeline import cli
-from beam_pipeline.errors import user_error_in
+from imageshards.errors import user_error_in
 
 STOPPED = 128 + signal.SIGINT
 
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options, beam_args = cli.parse(sys.argv[1:] if argv is None else argv)
         # Beam is imported after this: --help answers at once, and worker processes start now.
-        from beam_pipeline.driver import run
+        from beam_pipeline.run import run
 
         print(run(options, beam_args))
     except KeyboardInterrupt:

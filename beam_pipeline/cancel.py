@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 import grpc
 
-from beam_pipeline import remote_jobs, storage
-from beam_pipeline.errors import UserError
-from beam_pipeline.manifest import STAGING_NAME
+from beam_pipeline.runners import jobs
+from imageshards import storage
+from imageshards.errors import UserError
+from imageshards.manifest import STAGING_NAME
 
 _TIMEOUT_SEC = 60.0
 
@@ -22,18 +23,18 @@ def cancel(output: str, timeout_sec: float = _TIMEOUT_SEC) -> str:
     Raises:
         UserError: The job service does not answer, or the job does not end.
     """
-    job = remote_jobs.noted(storage.join(output, STAGING_NAME))
+    job = jobs.noted(storage.join(output, STAGING_NAME))
     if job is None:
         return f"no job of a job service writes to {output}"
     try:
         deadline = time.monotonic() + timeout_sec
-        while (state := remote_jobs.state_of(job)) not in (None, *remote_jobs.ENDED):
+        while (state := jobs.state_of(job)) not in (None, *jobs.ENDED):
             if time.monotonic() > deadline:
                 raise UserError(
                     f"job {job.job_id} at {job.endpoint} is still {state} {timeout_sec:.0f} s "
                     "after it was told to end; stop the job service."
                 )
-            remote_jobs.cancel(job)
+            jobs.cancel(job)
             time.sleep(0.5)
     except grpc.RpcError as e:
         raise UserError(
@@ -53,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         if args.check:
-            remote_jobs.refuse_running(args.output, storage.join(args.output, STAGING_NAME))
+            jobs.refuse_running(args.output, storage.join(args.output, STAGING_NAME))
         else:
             print(cancel(args.output))
     except UserError as e:

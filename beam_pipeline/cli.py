@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from beam_pipeline import __version__
 from beam_pipeline import options as opt
-from beam_pipeline.errors import UserError
 from beam_pipeline.flag_values import (
     parse_class_names,
     parse_color,
@@ -19,6 +17,8 @@ from beam_pipeline.flag_values import (
     parse_path,
     parse_size,
 )
+from imageshards import __version__
+from imageshards.errors import UserError
 
 _EPILOG = """\
 Flags that are unknown here go to Beam's PipelineOptions (--runner, --direct_num_workers, ...);

@@ -8,8 +8,8 @@ import re
 import urllib.parse
 from typing import Any
 
-from beam_pipeline.errors import UserError
 from beam_pipeline.options import ColumnSpec
+from imageshards.errors import UserError
 
 _COLUMN = re.compile(
     r"(?P<name>[^:]+):(?P<kind>\w+)(?P<list>\[(?P<size>\d{0,6})\])?(:(?P<scale>\w+))?", re.ASCII

@@ -32,7 +32,7 @@ from apache_beam.options.pipeline_options import (
 )
 from apache_beam.utils.subprocess_server import JavaJarServer
 
-from beam_pipeline.errors import UserError
+from imageshards.errors import UserError
 
 # Masters that stand for a cluster inside the job server's own process.
 EMBEDDED = ("[local]", "[auto]", "[collection]")

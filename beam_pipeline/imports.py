@@ -35,7 +35,7 @@ def import_tensorflow_transform() -> None:
     """
     if "tensorflow_transform" in sys.modules:
         return
-    from beam_pipeline import tensorflow_settings  # noqa: F401  # in the environment
+    from beam_pipeline.columns import tensorflow_settings  # noqa: F401  # in the environment
 
     sys.stderr.flush()
     real = os.dup(2)

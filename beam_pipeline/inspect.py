@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from beam_pipeline.errors import UserError
+from imageshards.errors import UserError
 
 
 def summary_text(manifest: Mapping[str, Any]) -> str:
@@ -50,9 +50,9 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     args = _parser().parse_args(argv)
-    from beam_pipeline import storage
-    from beam_pipeline.manifest import load_manifest
-    from beam_pipeline.report import write_report
+    from beam_pipeline.report.page import write_report
+    from imageshards import storage
+    from imageshards.manifest import load_manifest
 
     directory = args.directory
     directory = directory if storage.is_local(directory) else directory.rstrip("/")

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
-from beam_pipeline.errors import UserError
+from imageshards.errors import UserError
 
 RESIZE_MODES = ("crop", "stretch", "pad", "shortest", "none")
 FILTERS = ("bicubic", "bilinear", "box", "hamming", "lanczos", "nearest")

@@ -8,22 +8,24 @@ from collections.abc import Callable
 import apache_beam as beam
 from apache_beam.io.filesystem import CompressionTypes
 
-from beam_pipeline import listing, manifest_input, runners, storage
-from beam_pipeline.columns import AnalyseColumns
-from beam_pipeline.commit import CommitShards, CommitSpec
-from beam_pipeline.errors import UserError
-from beam_pipeline.list_images import ListImages
+from beam_pipeline.columns.transform_temp import TFT_TEMP, transform_folder
+from beam_pipeline.columns.transforms import AnalyseColumns
+from beam_pipeline.commit.companions import QUARANTINE, TRANSFORM
+from beam_pipeline.commit.quarantine import WriteQuarantine
+from beam_pipeline.commit.staging import OutputState
+from beam_pipeline.commit.transforms import CommitShards, CommitSpec
+from beam_pipeline.inputs import listing, manifest_input
+from beam_pipeline.inputs.duplicate_keys import RefuseDuplicateKeys
+from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import BuildOptions
-from beam_pipeline.planning import PlanShards, assign_splits
-from beam_pipeline.preflight_worker import versions
-from beam_pipeline.publish import QUARANTINE, TRANSFORM
-from beam_pipeline.quarantine import WriteQuarantine
-from beam_pipeline.runners import Runner
-from beam_pipeline.shards import WriteSpec
-from beam_pipeline.staging_folder import OutputState
-from beam_pipeline.transform_temp import TFT_TEMP, transform_folder
-from beam_pipeline.unique_keys import RefuseDuplicateKeys
-from beam_pipeline.write import WriteBalancedTFRecord
+from beam_pipeline.planning.transforms import PlanShards, assign_splits
+from beam_pipeline.runners import select as runners
+from beam_pipeline.runners.select import Runner
+from beam_pipeline.runners.worker_check import versions
+from beam_pipeline.shards.transforms import WriteBalancedTFRecord
+from beam_pipeline.shards.writer import WriteSpec
+from imageshards import storage
+from imageshards.errors import UserError
 
 _SUFFIXES = {"none": ".tfrecord", "gzip": ".tfrecord.gz"}
 _COMPRESSIONS = {"none": CompressionTypes.UNCOMPRESSED, "gzip": CompressionTypes.GZIP}
@@ -69,13 +71,13 @@ def first_check(
     pipeline: beam.Pipeline, options: BuildOptions, runner: Runner, staging: str
 ) -> tuple[beam.PCollection, ...]:
     """A worker's look around as a step of the job, where a job of its own would take minutes."""
-    from beam_pipeline import preflight, preflight_worker
+    from beam_pipeline.runners import preflight, worker_check
 
     if runners.kind(runner.options) != "dataflow":
         return ()  # a small job has done it
     probe = preflight.make_probe(options.source.input, options.output, staging)
     preflight.ask(probe)
-    return (pipeline | "CheckWorker" >> preflight_worker.CheckWorker(probe),)
+    return (pipeline | "CheckWorker" >> worker_check.CheckWorker(probe),)
 
 
 def construct(

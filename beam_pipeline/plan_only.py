@@ -11,21 +11,23 @@ from typing import Any
 import apache_beam as beam
 from apache_beam import pvalue
 
-from beam_pipeline import local_pool, plan, storage
-from beam_pipeline.list_images import ListImages
-from beam_pipeline.manifest import STAGING_NAME
+from beam_pipeline.commit.staging import look
+from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import BuildOptions, ImageOptions
 from beam_pipeline.pipeline import schema_of, with_pinned_classes
-from beam_pipeline.planning import (
+from beam_pipeline.planning import plan
+from beam_pipeline.planning.refs import RefBatch
+from beam_pipeline.planning.transforms import (
     PlannedShards,
     PlanShards,
     SampleImages,
     assign_splits,
     encoded_sizes,
 )
-from beam_pipeline.refs import RefBatch
-from beam_pipeline.runners import Runner
-from beam_pipeline.staging_folder import look
+from beam_pipeline.runners.select import Runner
+from beam_pipeline.shards import process_pool
+from imageshards import storage
+from imageshards.manifest import STAGING_NAME
 
 
 def plan_only(options: BuildOptions, runner: Runner) -> dict[str, Any]:
@@ -51,7 +53,7 @@ def plan_only(options: BuildOptions, runner: Runner) -> dict[str, Any]:
         pipeline.run().wait_until_finish()
         with open(path, encoding="utf-8") as file:
             summary: dict[str, Any] = json.load(file)
-    workers = local_pool.available_cores()
+    workers = process_pool.available_cores()
     images = sum(split["images"] for split in summary["splits"].values())
     seconds = images * summary["msec_per_image"] / 1000 / workers
     return summary | {"workers": workers, "seconds": seconds}

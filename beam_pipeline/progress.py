@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
-from beam_pipeline.local_pool import LocalPool
+from beam_pipeline.shards.process_pool import LocalPool
 
 _LINE_SECONDS = 0.5
 _LOG_SECONDS = 10.0

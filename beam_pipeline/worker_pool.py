@@ -30,7 +30,7 @@ from apache_beam.portability.api import (
     beam_provision_api_pb2_grpc,
 )
 
-from beam_pipeline import __version__
+from imageshards import __version__
 
 DEFAULT_PORT = 50000
 _STOP_TIMEOUT_SEC = 5.0
@@ -46,7 +46,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
         self._workers: dict[str, list[Any]] = {}
         self._installed = installed()
         self._forks = multiprocessing.get_context("forkserver")
-        self._forks.set_forkserver_preload(["beam_pipeline.pool_worker"])
+        self._forks.set_forkserver_preload(["beam_pipeline.runners.pool_worker"])
 
     def _context(self) -> Any:
         # The fork server holds what was installed when it began.
@@ -170,7 +170,7 @@ def _nothing() -> None:
 
 
 def _begin(*arguments: str) -> None:
-    from beam_pipeline import pool_worker  # imported by the fork server, not by the pool
+    from beam_pipeline.runners import pool_worker  # imported by the fork server, not by the pool
 
     pool_worker.run(*arguments)
 

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 
 import google_crc32c
 
-from beam_pipeline.examples import Values, encode_example
-from beam_pipeline.images import encode_image
+from beam_pipeline.images.encode import encode_image
 from beam_pipeline.options import ImageOptions
+from imageshards.example import Values, encode_example
 
 Image = tuple[str, str, str, int]
 """Path, key, label, class id."""

@@ -15,12 +15,13 @@ from collections.abc import Sequence
 
 import apache_beam as beam
 
-from beam_pipeline import cli, runners
-from beam_pipeline.columns import AnalyseColumns
-from beam_pipeline.list_images import ListImages
+from beam_pipeline import cli
+from beam_pipeline.columns.transforms import AnalyseColumns
+from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import BuildOptions
-from beam_pipeline.planning import PlanShards, assign_splits
-from beam_pipeline.shard_unit import ShardUnit
+from beam_pipeline.planning.shard_unit import ShardUnit
+from beam_pipeline.planning.transforms import PlanShards, assign_splits
+from beam_pipeline.runners import select as runners
 
 
 def size_of(unit: ShardUnit) -> tuple[int, int]:

@@ -56,13 +56,13 @@ def batches(stream: Any) -> Read:
 
 def trainer(job: Job, place: str = "host", fast_order: bool = False) -> Read:
     """The trainer's reader; for the device pictures stay as large as they are."""
-    from trainer import data
-    from trainer.dataset import Reading
+    from trainer.dataset.spec import Reading
+    from trainer.reader import pipeline
 
     selected, inputs, augmentation = opened(job, place)
     shipped = dataclasses.replace(inputs, size=augmentation.reader_size)
     reading = Reading(cores(), fast_order)
-    stream = data.training_batches(
+    stream = pipeline.training_batches(
         selected, reading, 1, BATCH, shipped, augmentation.pictures, finish=augmentation.finish
     )
     return batches(stream)
@@ -70,10 +70,10 @@ def trainer(job: Job, place: str = "host", fast_order: bool = False) -> Read:
 
 def opened(job: Job, place: str) -> tuple[Any, Any, Any]:
     """The split `train` as selected, the model's inputs, and light augmentation."""
-    from trainer import augment
+    from trainer.augment import choose as augment
     from trainer.config import DataConfig
-    from trainer.dataset import ModelInputs
-    from trainer.inputs import open_dataset, select
+    from trainer.dataset.open import open_dataset, select
+    from trainer.dataset.spec import ModelInputs
 
     config = DataConfig(job.data)
     dataset = open_dataset(config)

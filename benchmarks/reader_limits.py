@@ -85,8 +85,8 @@ def _cropped(job: Job) -> Any:
     """JPEGs and windows such as the trainer draws, over and over."""
     import tensorflow as tf
 
-    from trainer.augment_geometry import crop_windows
-    from trainer.augment_params import LIGHT, draw
+    from trainer.augment.geometry import crop_windows
+    from trainer.augment.params import LIGHT, draw
 
     selected, _, _ = opened(job, "host")
     jpegs = _jpegs(job)
@@ -109,9 +109,9 @@ def _on_all_cores(stream: Any) -> Any:
 def _jpegs(job: Job) -> list[bytes]:
     """The first pictures of the data set."""
     from trainer.config import DataConfig
-    from trainer.example import read_example
-    from trainer.inputs import open_dataset
-    from trainer.tfrecord import scan
+    from trainer.dataset.example import read_example
+    from trainer.dataset.open import open_dataset
+    from trainer.dataset.tfrecord import scan
 
     dataset = open_dataset(DataConfig(job.data))
     name = dataset.image_feature

@@ -25,8 +25,8 @@ _CLEAR = pathlib.Path("/proc/self/clear_refs")
 
 def skip(job: Job, copies: int, records: int) -> dict[str, float]:
     """Seconds until the first record, from the beginning and after `records` of them."""
-    from trainer.dataset import Reading
-    from trainer.records import training_records
+    from trainer.dataset.spec import Reading
+    from trainer.reader.order import training_records
 
     selected, _, _ = opened(job, "host")
     longer = _longer(selected, copies)
@@ -42,14 +42,14 @@ def skip(job: Job, copies: int, records: int) -> dict[str, float]:
 
 def memory(job: Job, copies: int, records: int) -> dict[str, float]:
     """Peak of the resident set while `records` are read, what it was before, the estimate."""
-    from trainer import data
-    from trainer.dataset import Reading
+    from trainer.dataset.spec import Reading
+    from trainer.reader import pipeline
 
     selected, inputs, augmentation = opened(job, "host")
     longer = _longer(selected, copies)
     reading = Reading(cores())
-    estimate = data.memory_bytes(longer, reading, BATCH, inputs)
-    stream = data.training_batches(longer, reading, 1, BATCH, inputs, augmentation.pictures)
+    estimate = pipeline.memory_bytes(longer, reading, BATCH, inputs)
+    stream = pipeline.training_batches(longer, reading, 1, BATCH, inputs, augmentation.pictures)
     _CLEAR.write_text("5")
     before = _status_bytes("VmRSS")
     iterator = iter(stream)

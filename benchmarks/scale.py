@@ -19,8 +19,8 @@ from typing import Any
 
 from apache_beam.coders import FastPrimitivesCoder
 
-from beam_pipeline import plan
 from beam_pipeline.options import PlanOptions
+from beam_pipeline.planning import plan
 from benchmarks import scale_simulation
 from benchmarks.cases import Settings
 from benchmarks.measure import REPOSITORY, run_module

@@ -17,11 +17,11 @@ from collections.abc import Iterator, Sequence
 
 import apache_beam as beam
 
-from beam_pipeline import runners
+from beam_pipeline.inputs.duplicate_keys import RefuseDuplicateKeys
 from beam_pipeline.options import ImageOptions, PlanOptions
-from beam_pipeline.planning import PlanShards, assign_splits
-from beam_pipeline.refs import RefBatch
-from beam_pipeline.unique_keys import RefuseDuplicateKeys
+from beam_pipeline.planning.refs import RefBatch
+from beam_pipeline.planning.transforms import PlanShards, assign_splits
+from beam_pipeline.runners import select as runners
 from benchmarks.plan_with_transform import size_of, write_total
 from benchmarks.scale_refs import BATCH_SIZE, Synthetic
 from benchmarks.scale_simulation import shards_of

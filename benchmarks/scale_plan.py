@@ -25,10 +25,12 @@ from typing import Any
 
 from apache_beam.coders import FastPrimitivesCoder, registry
 
-from beam_pipeline import plan, planning, unique_keys
-from beam_pipeline.gathering import GatherFn, SumCountsFn
+from beam_pipeline.inputs import duplicate_keys
 from beam_pipeline.options import PlanOptions
-from beam_pipeline.refs import ImageRef, RefBatch
+from beam_pipeline.planning import plan
+from beam_pipeline.planning import transforms as planning
+from beam_pipeline.planning.batching import GatherFn, SumCountsFn
+from beam_pipeline.planning.refs import ImageRef, RefBatch
 from benchmarks.scale_refs import Synthetic
 from benchmarks.scale_shuffle import DiskList, DiskShuffle, Traffic
 
@@ -148,7 +150,7 @@ class PlanOnPaper:
         """Of manifests only: keys of folders are unique by themselves."""
         traffic = self._traffic["GroupHashes, manifests only"] = Traffic()
         paths: dict[int, pathlib.Path] = {}
-        fn = unique_keys._HashKeysFn()
+        fn = duplicate_keys._HashKeysFn()
         fn.start_bundle()
 
         def put(bucket: int, hashes: bytes) -> None:
@@ -164,8 +166,8 @@ class PlanOnPaper:
                     put(*cut)
             for windowed in fn.finish_bundle():
                 put(*windowed.value)
-            found = (unique_keys.equal_hashes([path.read_bytes()]) for path in paths.values())
-            suspects = unique_keys.suspects_of(found)
+            found = (duplicate_keys.equal_hashes([path.read_bytes()]) for path in paths.values())
+            suspects = duplicate_keys.suspects_of(found)
         if suspects:
             raise RuntimeError("two synthetic keys have one hash")
         traffic.keys = len(paths)

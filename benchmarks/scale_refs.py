@@ -6,7 +6,7 @@ import dataclasses
 import random
 from collections.abc import Iterator
 
-from beam_pipeline.refs import ImageRef, RefBatch
+from beam_pipeline.planning.refs import ImageRef, RefBatch
 
 BATCH_SIZE = 1000
 ROOT = "gs://photos-of-somebody/imagenet/train/"

@@ -12,7 +12,7 @@ from typing import Any
 
 from apache_beam.coders import Coder
 
-from beam_pipeline.refs import RefBatch, RefBatchCoder
+from beam_pipeline.planning.refs import RefBatch, RefBatchCoder
 
 _HEAD = struct.Struct("<II")
 # A partition is read at once.

@@ -12,11 +12,11 @@ import pathlib
 import re
 from collections.abc import Iterator
 
-from beam_pipeline import storage
 from benchmarks.cases import Settings, interleave
 from benchmarks.measure import BenchmarkError, Usage, remove, run_module
 from benchmarks.outcome import Figure, Outcome, medians
-from tests.store_servers import Asked, StoreServer, store_server
+from imageshards import storage
+from tests.support.store_servers import Asked, StoreServer, store_server
 
 LATENCY_SEC = 0.05
 _IMAGES = 6_000

@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from beam_pipeline import storage
-from beam_pipeline.images import encode_image
+from beam_pipeline.images.encode import encode_image
 from beam_pipeline.options import ImageOptions
-from beam_pipeline.reading import REMOTE_DEPTH, read_images
-from beam_pipeline.refs import ImageRef
-from beam_pipeline.storage_objects import split_uri
+from beam_pipeline.planning.refs import ImageRef
+from beam_pipeline.shards.read_ahead import REMOTE_DEPTH, read_images
 from benchmarks.cases import Settings
 from benchmarks.measure import BenchmarkError
 from benchmarks.outcome import Figure, Outcome, medians
 from benchmarks.store_build import LATENCY_SEC, apart, upload
+from imageshards import storage
+from imageshards.storage.objects import split_uri
 
 _IMAGES = 1_000
 _Measured = tuple[float, float, float]

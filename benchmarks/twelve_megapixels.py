@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from PIL import Image
 
-from beam_pipeline.images import encode_image, tune_allocator
+from beam_pipeline.images.encode import encode_image, tune_allocator
 from beam_pipeline.options import ImageOptions
 
 OPTIONS = ImageOptions()

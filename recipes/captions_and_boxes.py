@@ -21,8 +21,8 @@ from typing import Any
 
 from PIL import Image
 
-from trainer import tfrecord
-from trainer.example import read_example
+from trainer.dataset import tfrecord
+from trainer.dataset.example import read_example
 
 # xmin, xmax, ymin, ymax: 0..1, of the width and of the height.
 Box = tuple[float, float, float, float]

@@ -19,7 +19,7 @@ fail() {
 supported() {
     "$1" -c 'import sys
 v = sys.version_info[:2]
-if not (3, 10) <= v <= (3, 13): sys.exit(1)
+if not (3, 11) <= v <= (3, 13): sys.exit(1)
 print("%d.%d" % v)' 2>/dev/null
 }
 
@@ -29,17 +29,17 @@ found() {
 
 if [ -n "$wanted" ]; then
     version=$(supported "$wanted") ||
-        fail "PYTHON=$wanted is not Python 3.10 to 3.13 ($(found "$wanted")); name another one."
+        fail "PYTHON=$wanted is not Python 3.11 to 3.13 ($(found "$wanted")); name another one."
 else
     version=
-    for candidate in python3 python3.12 python3.13 python3.11 python3.10; do
+    for candidate in python3 python3.12 python3.13 python3.11; do
         if version=$(supported "$candidate"); then
             wanted=$candidate
             break
         fi
     done
     [ -n "$version" ] ||
-        fail "no Python 3.10 to 3.13 on the PATH ($(found python3)); install one or give make PYTHON=/path/to/python3."
+        fail "no Python 3.11 to 3.13 on the PATH ($(found python3)); install one or give make PYTHON=/path/to/python3."
 fi
 
 # A folder made without asking for a Python is good whatever its supported version.

@@ -104,7 +104,7 @@ def be_a_worker(graph_file: pathlib.Path) -> None:
 
     recorder.end("the local runner")  # takes the place of the service; no worker has it
     # What `--beam_plugins` names, which we fill in.
-    from beam_pipeline import tensorflow_settings  # noqa: F401
+    from beam_pipeline.columns import tensorflow_settings  # noqa: F401
 
     graph = beam_runner_api_pb2.Pipeline.FromString(graph_file.read_bytes())
     for transform in graph.components.transforms.values():
@@ -113,7 +113,8 @@ def be_a_worker(graph_file: pathlib.Path) -> None:
             if payload.do_fn.payload:
                 pickler.loads(payload.do_fn.payload)
     recorder.end("steps unpickled")
-    from beam_pipeline import images, label_export
+    from beam_pipeline.columns import label_export
+    from beam_pipeline.images import encode as images
 
     def stop(*args: Any, **kwargs: Any) -> None:
         recorder.end("until the first image")

@@ -14,21 +14,21 @@ DATA_VARIABLE = "IMAGESHARDS_TEST_DATA"
 
 # Minutes each: begun last, one of them would run alone while other processes have nothing to do.
 LONGEST_FILES = (
-    "test_trainer_resume.py",
-    "test_resume.py",
-    "test_portable.py",
-    "test_trainer_main.py",
-    "test_pipeline.py",
-    "test_store_output.py",
-    "test_trainer_foreign_run.py",
-    "test_trainer_model.py",
+    "trainer/training/test_resume.py",
+    "beam_pipeline/test_resume.py",
+    "beam_pipeline/runners/test_portable.py",
+    "trainer/test_main.py",
+    "beam_pipeline/test_pipeline.py",
+    "beam_pipeline/commit/test_store_output.py",
+    "trainer/test_external_run.py",
+    "trainer/models/test_model.py",
 )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first, the others as they are (`--no-loadscope-reorder` keeps that)."""
-    places = {name: place for place, name in enumerate(LONGEST_FILES)}
-    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+    places = {REPOSITORY / "tests" / name: place for place, name in enumerate(LONGEST_FILES)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
 def _real_images(folder: str) -> pathlib.Path:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from trainer import cli
-from trainer.command_line import parse_config
-from trainer.inputs import open_inputs
-from trainer.outputs import prepare_output
+from trainer.commands import console
+from trainer.commands.command_line import parse_config
+from trainer.dataset.open import open_inputs
+from trainer.training.output_folder import prepare_output
 
 PROGRAM = "python -m trainer"
 
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         0, or 2 for a user's mistake, 130 after Ctrl-C, 143 after SIGTERM; after the latter
         two the same command goes on.
     """
-    return cli.run(PROGRAM, lambda: _train(argv), "stopped; the same command goes on")
+    return console.run(PROGRAM, lambda: _train(argv), "stopped; the same command goes on")
 
 
 def _train(argv: Sequence[str] | None) -> int:
@@ -32,15 +32,15 @@ def _train(argv: Sequence[str] | None) -> int:
     if config.data.where:
         # Counting what meets a condition is TensorFlow's work, which has to be told first
         # how many devices its CPU is.
-        with cli.quiet_import():
-            from trainer.strategy import make_strategy
+        with console.quiet_import():
+            from trainer.models.strategy import make_strategy
         devices = make_strategy(config.replicas, config.batch_size)
     # Mistakes are told before the seconds it takes to import TensorFlow.
     inputs = open_inputs(config)
     prepare_output(config.output)
-    with cli.quiet_import():
-        from trainer.stopping import Stopped
-        from trainer.train import train
+    with console.quiet_import():
+        from trainer.training.run import train
+        from trainer.training.signals import Stopped
     try:
         train(config, inputs, devices)
     except Stopped as e:

@@ -10,14 +10,15 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from trainer import augment, cli
-from trainer.bench_table import figures_of, text
-from trainer.command_line import train_config
+from imageshards.errors import UserError
+from trainer.augment import choose as augment
+from trainer.commands import console
+from trainer.commands.bench_table import figures_of, text
+from trainer.commands.command_line import train_config
+from trainer.commands.flags import DATA, FOREIGN, TRAINING, add_flags
 from trainer.config import TrainConfig
-from trainer.errors import UserError
-from trainer.flags import DATA, FOREIGN, TRAINING, add_flags
-from trainer.inputs import Inputs, cpu_count, open_dataset, open_inputs
-from trainer.manifest import find_split
+from trainer.dataset.manifest import find_split
+from trainer.dataset.open import Inputs, cpu_count, open_dataset, open_inputs
 
 PROGRAM = "python -m trainer.bench_input"
 SECONDS = 5.0
@@ -43,11 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0, or 2 for a user's mistake, 130 after Ctrl-C.
     """
-    return cli.run(PROGRAM, lambda: _bench(_parse(argv)))
+    return console.run(PROGRAM, lambda: _bench(_parse(argv)))
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = cli.Parser(
+    parser = console.Parser(
         prog=PROGRAM,
         description="Measures how fast a data set can be read, stage by stage; trains nothing.",
         allow_abbrev=False,
@@ -104,11 +105,13 @@ def measured(config: TrainConfig, inputs: Inputs, seconds: float) -> dict[str, A
     Raises:
         UserError: A record cannot be read.
     """
-    with cli.quiet_import():
+    with console.quiet_import():
         import tensorflow as tf
 
-        from trainer import bench_stages, broken, strategy
-        from trainer.data import PREFETCH_BATCHES, memory_bytes
+        from trainer.commands import bench_stages
+        from trainer.models import strategy
+        from trainer.reader import broken_records
+        from trainer.reader.pipeline import PREFETCH_BATCHES, memory_bytes
     selected, reading = inputs.training, inputs.reading
     place = augment.resolve_place(config.augment_on, strategy.gpu_count())
     augmentation = augment.make(
@@ -128,7 +131,9 @@ def measured(config: TrainConfig, inputs: Inputs, seconds: float) -> dict[str, A
         )
         speeds = bench_stages.measure(streams, config.batch_size, settle_batches, seconds)
     except tf.errors.OpError as e:
-        raise broken.explain(e, selected, broken.find(selected, None, framing=True)) from e
+        raise broken_records.explain(
+            e, selected, broken_records.find(selected, None, framing=True)
+        ) from e
     limit = speeds.pop(bench_stages.LIMIT)
     return figures_of(speeds, limit) | {
         "memory_bytes": dict(memory_bytes(selected, reading, config.batch_size, shipped)),

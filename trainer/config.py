@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.errors import UserError
+from imageshards.errors import UserError
 
 MAX_SEED = 2**31 - 1
 MAX_SIDE_PX = 16384

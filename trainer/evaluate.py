@@ -11,19 +11,20 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainer import archive, cli
-from trainer.command_line import data_config
+from imageshards.errors import UserError
+from trainer.commands import console
+from trainer.commands.command_line import data_config
+from trainer.commands.flags import DATA, FOREIGN, TRAINING, add_flags
 from trainer.config import TrainConfig
-from trainer.dataset import DataSet, ModelInputs, Selected, Split
-from trainer.errors import UserError
-from trainer.fitting import class_ids, model_inputs
-from trainer.flags import DATA, FOREIGN, TRAINING, add_flags
-from trainer.inputs import open_dataset, reading, select
-from trainer.manifest import check_shards, find_split, validation_split
-from trainer.metrics_log import finite
+from trainer.dataset.compatibility import class_ids, model_inputs
+from trainer.dataset.manifest import check_shards, find_split, validation_split
+from trainer.dataset.open import open_dataset, reading, select
+from trainer.dataset.spec import DataSet, ModelInputs, Selected, Split
+from trainer.serving import model_file
+from trainer.training.metrics_log import finite
 
 if TYPE_CHECKING:
-    from trainer.evaluation import Evaluation
+    from trainer.evaluation.evaluator import Evaluation
 
 PROGRAM = "python -m trainer.evaluate"
 WORST_CLASSES = 10
@@ -45,11 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0, or 2 for a user's mistake, 130 after Ctrl-C.
     """
-    return cli.run(PROGRAM, lambda: _evaluate(_parse(argv)))
+    return console.run(PROGRAM, lambda: _evaluate(_parse(argv)))
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = cli.Parser(
+    parser = console.Parser(
         prog=PROGRAM,
         description="Evaluates a trained model on one split.",
         allow_abbrev=False,
@@ -81,7 +82,7 @@ def _evaluate(args: argparse.Namespace) -> int:
         batch_size=getattr(args, "batch_size", TrainConfig.batch_size),
         replicas=getattr(args, "replicas", None),
     )
-    card = archive.read_card(args.model_path)
+    card = model_file.read_card(args.model_path)
     dataset = open_dataset(config)
     split = _split(dataset, args.split)
     if not config.skip_broken:
@@ -100,8 +101,8 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 
 def _devices(run: TrainConfig) -> Any:
-    with cli.quiet_import():
-        from trainer.strategy import make_strategy
+    with console.quiet_import():
+        from trainer.models.strategy import make_strategy
     return make_strategy(run.replicas, run.batch_size)
 
 
@@ -113,12 +114,12 @@ def _run(
     inputs: ModelInputs,
     folder: str | None,
 ) -> int:
-    with cli.quiet_import():
-        from trainer import broken
-        from trainer.evaluation import Evaluator
-        from trainer.mending import Mender
+    with console.quiet_import():
+        from trainer.evaluation.evaluator import Evaluator
+        from trainer.reader import broken_records
+        from trainer.reader.broken_handler import Mender
     with strategy.scope():
-        model, card = archive.load_model(args.model_path)
+        model, card = model_file.load_model(args.model_path)
     evaluator = Evaluator(
         model,
         strategy,
@@ -144,7 +145,7 @@ def _run(
     # Only the object goes to stdout with --json.
     out = sys.stderr if args.json else sys.stdout
     for found in mender.found:
-        print(f"left out {broken.describe(found)}", file=out)
+        print(f"left out {broken_records.describe(found)}", file=out)
     if args.report:
         page = _write_report(args.report, figures, evaluation, evaluator.selected)
         print(f"report   {page}", file=out)
@@ -164,7 +165,7 @@ def _split(dataset: DataSet, name: str | None) -> Split:
 
 
 def _figures(evaluation: Evaluation, selected: Selected) -> dict[str, Any]:
-    from trainer.class_figures import figures_of, mean_recall
+    from trainer.evaluation.per_class import figures_of, mean_recall
 
     return {
         "num_examples": evaluation.num_examples,
@@ -181,7 +182,7 @@ def _figures(evaluation: Evaluation, selected: Selected) -> dict[str, Any]:
 def _write_report(
     folder: str, figures: dict[str, Any], evaluation: Evaluation, selected: Selected
 ) -> str:
-    from trainer import report
+    from trainer.report import page as report
 
     shown = ("model", "step", "data", "split", "left_out", "batch_size", "replicas", "seconds")
     return report.write_report(
@@ -195,7 +196,7 @@ def _write_report(
 
 
 def _text(figures: dict[str, Any], evaluation: Evaluation) -> str:
-    from trainer.class_figures import figures_of, worst
+    from trainer.evaluation.per_class import figures_of, worst
 
     names = ("num_examples", "loss", "accuracy", "top5_accuracy", "mean_class_accuracy")
     lines = [f"model    {figures['model']}, step {figures['step']}"]

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from trainer import archive, cli
-from trainer.dataset import ModelCard
-from trainer.errors import UserError
+from imageshards.errors import UserError
+from trainer.commands import console
+from trainer.dataset.spec import ModelCard
+from trainer.serving import model_file
 
 if TYPE_CHECKING:
     import argparse
@@ -29,9 +30,9 @@ _EPILOG = (
 )
 
 
-def make_parser() -> cli.Parser:
+def make_parser() -> console.Parser:
     """The flags of `python -m trainer.export`."""
-    parser = cli.Parser(prog=PROGRAM, description=__doc__, allow_abbrev=False, epilog=_EPILOG)
+    parser = console.Parser(prog=PROGRAM, description=__doc__, allow_abbrev=False, epilog=_EPILOG)
     parser.add_argument(
         "--model_path",
         required=True,
@@ -66,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(line)
         return 0
 
-    return cli.run(PROGRAM, body)
+    return console.run(PROGRAM, body)
 
 
 def export(args: argparse.Namespace) -> list[str]:
@@ -83,18 +84,18 @@ def export(args: argparse.Namespace) -> list[str]:
     """
     output = os.path.normpath(args.output)
     check_output(output, args.format, args.overwrite)
-    card = archive.read_card(args.model_path)
+    card = model_file.read_card(args.model_path)
     if args.format == "keras":
-        source = archive.find_model(args.model_path)
+        source = model_file.find_model(args.model_path)
         return _written(output, lambda path: _copied(source, path, output))
-    with cli.quiet_import():
-        from trainer import export_tensorflow as formats
+    with console.quiet_import():
+        from trainer.serving import formats
 
-        model, card = archive.load_model(args.model_path)
+        model, card = model_file.load_model(args.model_path)
     if args.format == "tflite":
         lines = _written(output, lambda path: formats.write_tflite(model, card, path))
         return [*lines, f"labels   {_write_labels(card, output)}"]
-    transform = archive.find_transform(args.model_path)
+    transform = model_file.find_transform(args.model_path)
     return _written(output, lambda path: formats.write_saved_model(model, card, transform, path))
 
 

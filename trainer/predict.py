@@ -7,13 +7,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainer import archive, cli, remote
-from trainer.errors import UserError
+from imageshards.errors import UserError
+from trainer.commands import console
+from trainer.dataset import remote
+from trainer.serving import model_file
 
 if TYPE_CHECKING:
     import argparse
 
-    from trainer.predictor import Prediction
+    from trainer.serving.predictor import Prediction
 
 PROGRAM = "python -m trainer.predict"
 EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp")
@@ -26,9 +28,9 @@ _EPILOG = (
 )
 
 
-def make_parser() -> cli.Parser:
+def make_parser() -> console.Parser:
     """The flags of `python -m trainer.predict`."""
-    parser = cli.Parser(prog=PROGRAM, description=__doc__, allow_abbrev=False, epilog=_EPILOG)
+    parser = console.Parser(prog=PROGRAM, description=__doc__, allow_abbrev=False, epilog=_EPILOG)
     parser.add_argument(
         "files",
         nargs="+",
@@ -65,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0, or 1 where a file could not be read, or 2 for a user's mistake, or 130 after Ctrl-C.
     """
-    return cli.run(PROGRAM, lambda: predict(make_parser().parse(argv)))
+    return console.run(PROGRAM, lambda: predict(make_parser().parse(argv)))
 
 
 def predict(args: argparse.Namespace) -> int:
@@ -83,12 +85,12 @@ def predict(args: argparse.Namespace) -> int:
     for flag, received in (("--batch_size", args.batch_size), ("--top", args.top)):
         if received < 1:
             raise UserError(f"{flag} received {received}; expected at least 1.")
-    card = archive.read_card(args.model_path)
+    card = model_file.read_card(args.model_path)
     files = find_files(args.files)
-    with cli.quiet_import():
-        from trainer.predictor import Predictor
+    with console.quiet_import():
+        from trainer.serving.predictor import Predictor
 
-        model, card = archive.load_model(args.model_path)
+        model, card = model_file.load_model(args.model_path)
     predictions = Predictor(model, card).predict(files, args.batch_size, args.top)
     if args.json:
         return _print_json(predictions)

@@ -20,9 +20,9 @@ import time
 from collections.abc import Sequence
 
 from beam_pipeline import flink
-from beam_pipeline.errors import UserError
 from deploy.flink import processes
 from deploy.flink.flink_home import VERSION, cache_folder, flink_home
+from imageshards.errors import UserError
 
 START_TIMEOUT_SEC = 180.0
 _LOG_LINES = 15

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import zipfile
 
-from beam_pipeline.errors import UserError
+from imageshards.errors import UserError
 
 # The newest Flink for which Beam publishes a job server, and of which PyPI has wheels.
 VERSION = "2.2.1"

@@ -1,0 +1,211 @@
+"""Full-pass analyses whose result depends on the values only, not on their order or bundles.
+
+TFT's own mean and variance add floats as they come: another number of workers gives
+another last bit, and with it other shards. Here the accumulators are exact integers, so
+merging them is associative and commutative, and a single rounding happens at the end.
+Nothing here imports TensorFlow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import numpy as np
+
+from beam_pipeline.columns.label_export import LABEL_VOCABULARY
+from beam_pipeline.planning.plan import class_order
+from imageshards import storage
+
+# np.frexp writes a float32 as m * 2**(e - 24) with a 24-bit integer m and e >= -148
+# (denormals included), so every float32 is a whole number of these units.
+_UNIT_EXPONENT = 172
+_MANTISSA_BITS = 24
+# 2**14 squares of 24-bit mantissas stay below 2**63.
+_CHUNK = 1 << 14
+
+_Bounds = tuple[float, float]
+
+
+class ExactSums(NamedTuple):
+    """Sums of float32 values without any rounding.
+
+    Attributes:
+        num_values: How many there are.
+        total: Sum, in units of 2**-172.
+        squares: Sum of squares, in units of 2**-344.
+    """
+
+    num_values: int = 0
+    total: int = 0
+    squares: int = 0
+
+    def plus(self, other: ExactSums) -> ExactSums:
+        """The sums over both sets of values."""
+        return ExactSums(
+            self.num_values + other.num_values,
+            self.total + other.total,
+            self.squares + other.squares,
+        )
+
+    def mean(self) -> Fraction:
+        """Exact mean; 0 of no values."""
+        return Fraction(self.total, max(self.num_values, 1) << _UNIT_EXPONENT)
+
+    def variance(self) -> Fraction:
+        """Exact population variance; 0 of no values."""
+        count = max(self.num_values, 1)
+        return Fraction(count * self.squares - self.total**2, count**2 << (2 * _UNIT_EXPONENT))
+
+
+def exact_sums(values: np.ndarray) -> ExactSums:
+    """Sums of a float32 array of any shape, exactly; every value must be finite."""
+    flat = np.asarray(values, np.float32).ravel()
+    result = ExactSums()
+    for start in range(0, flat.size, _CHUNK):
+        result = result.plus(_exact_sums_of_chunk(flat[start : start + _CHUNK]))
+    return result
+
+
+def _exact_sums_of_chunk(values: np.ndarray) -> ExactSums:
+    mantissas, exponents = np.frexp(values)
+    integers = np.ldexp(mantissas, _MANTISSA_BITS).astype(np.int64)
+    total = squares = 0
+    for exponent in np.unique(exponents).tolist():
+        of_exponent = integers[exponents == exponent]
+        shift = exponent - _MANTISSA_BITS + _UNIT_EXPONENT
+        total += int(of_exponent.sum()) << shift
+        squares += int((of_exponent * of_exponent).sum()) << (2 * shift)
+    return ExactSums(values.size, total, squares)
+
+
+class ZScoreFn(beam.CombineFn):
+    """Batches of float32 → float64 `[mean, standard deviation]` of the population.
+
+    The deviation of equal (or no) values is given as 1, so that scaling yields 0.
+    """
+
+    def create_accumulator(self) -> ExactSums:
+        return ExactSums()
+
+    def add_input(self, accumulator: ExactSums, element: np.ndarray) -> ExactSums:
+        return accumulator.plus(exact_sums(element))
+
+    def merge_accumulators(self, accumulators: Iterable[ExactSums]) -> ExactSums:
+        merged = ExactSums()
+        for accumulator in accumulators:
+            merged = merged.plus(accumulator)
+        return merged
+
+    def extract_output(self, accumulator: ExactSums) -> np.ndarray:
+        deviation = math.sqrt(accumulator.variance())
+        return np.array([float(accumulator.mean()), deviation or 1.0], np.float64)
+
+
+class MinMaxFn(beam.CombineFn):
+    """Batches of float32 → float64 `[minimum, maximum - minimum]`.
+
+    The range of equal (or no) values is given as 1, so that scaling yields 0.
+    """
+
+    def create_accumulator(self) -> _Bounds:
+        return (math.inf, -math.inf)
+
+    def add_input(
+        self, accumulator: tuple[float, float], element: np.ndarray
+    ) -> tuple[float, float]:
+        if element.size == 0:
+            return accumulator
+        return (
+            min(accumulator[0], float(element.min())),
+            max(accumulator[1], float(element.max())),
+        )
+
+    def merge_accumulators(
+        self, accumulators: Iterable[tuple[float, float]]
+    ) -> tuple[float, float]:
+        lows, highs = zip(*accumulators, strict=True)
+        return min(lows), max(highs)
+
+    def extract_output(self, accumulator: _Bounds) -> np.ndarray:
+        low, high = accumulator
+        if low > high:
+            return np.array([0.0, 1.0], np.float64)
+        # Of 0.0 and -0.0 either may come first: adding 0.0 leaves one of them.
+        return np.array([low + 0.0, (high - low) or 1.0], np.float64)
+
+
+class UnionFn(beam.CombineFn):
+    """Iterables of labels → the set of all."""
+
+    def create_accumulator(self) -> set[str]:
+        return set()
+
+    def add_input(self, accumulator: set[str], element: Iterable[str]) -> set[str]:
+        accumulator.update(element)  # in place: of many classes a copy for every batch is dear
+        return accumulator
+
+    def merge_accumulators(self, accumulators: Iterable[set[str]]) -> set[str]:
+        return set().union(*accumulators)
+
+    def extract_output(self, accumulator: set[str]) -> set[str]:
+        return accumulator
+
+
+def write_vocabulary(classes: Sequence[str], directory: str) -> str:
+    """Writes one class name per line to `directory/label` and returns its path."""
+    path = storage.join(directory, LABEL_VOCABULARY)
+    storage.write(path, "".join(f"{name}\n" for name in classes))
+    return path
+
+
+class LabelVocabulary(beam.PTransform):
+    """TFT analyzer: tuples of one array of labels (bytes) → path of the vocabulary file."""
+
+    def __init__(
+        self, class_names: tuple[str, ...] | None, pinned: tuple[str, ...], directory: str
+    ):
+        super().__init__()
+        self._class_names = class_names
+        self._pinned = pinned
+        self._directory = directory
+
+    def expand(self, tensors: beam.PCollection[tuple[np.ndarray]]) -> beam.PCollection[np.ndarray]:
+        return (
+            tensors
+            | "Labels" >> beam.Map(_decoded_labels)
+            | "Union" >> beam.CombineGlobally(UnionFn())
+            | "WriteVocabulary"
+            >> beam.Map(_write_in_order, self._class_names, self._pinned, self._directory)
+        )
+
+
+def _decoded_labels(tensors: tuple[np.ndarray]) -> set[str]:
+    return {label.decode() for label in set(tensors[0].tolist())}
+
+
+def _write_in_order(
+    labels: set[str],
+    class_names: Sequence[str] | None,
+    pinned: Sequence[str],
+    directory: str,
+) -> np.ndarray:
+    return np.array(write_vocabulary(class_order(labels, class_names, pinned), directory))
+
+
+class ScaleStatistics(beam.PTransform):
+    """TFT analyzer: tuples of one float32 array → float64 `[offset, divisor]`, once."""
+
+    def __init__(self, combine_fn: Callable[[], beam.CombineFn]):
+        super().__init__()
+        self._combine_fn = combine_fn
+
+    def expand(self, tensors: beam.PCollection[tuple[Any]]) -> beam.PCollection[np.ndarray]:
+        return (
+            tensors
+            | "Values" >> beam.Map(lambda arrays: arrays[0])
+            | "Combine" >> beam.CombineGlobally(self._combine_fn())
+        )

@@ -1,0 +1,160 @@
+"""References to Arrow record batches and back: the only form in which columns meet TFT."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from beam_pipeline.columns.label_export import LABEL_ID, LABEL_TEXT
+from beam_pipeline.options import ColumnSpec
+from beam_pipeline.planning.refs import ImageRef, RefBatch
+from imageshards.errors import UserError
+
+# Carries the pickled reference past TFT; no feature may have this name.
+REF_COLUMN = "__image_ref__"
+
+_ARROW_TYPES = {"int": pa.int64(), "float": pa.float32(), "string": pa.binary()}
+_EXPECTED = {"int": "a 64-bit integer", "float": "a number", "string": "a string"}
+_CONVERSION_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError)
+
+
+def arrow_schema(columns: Sequence[ColumnSpec]) -> pa.Schema:
+    """Lists of values for the label, every column and the reference itself."""
+    fields = [pa.field(LABEL_TEXT, pa.list_(pa.binary()))]
+    fields += [pa.field(spec.name, pa.list_(_ARROW_TYPES[spec.kind])) for spec in columns]
+    return pa.schema([*fields, pa.field(REF_COLUMN, pa.list_(pa.binary()))])
+
+
+class ToRecordBatch:
+    """`RefBatch` → one `pa.RecordBatch` with a row per reference, in order.
+
+    A missing scalar or vector is an error; a missing variable-length value is an empty
+    list. NaN and infinities pass in unscaled columns and are an error in scaled ones.
+    """
+
+    def __init__(self, columns: Sequence[ColumnSpec]):
+        self._columns = tuple(columns)
+
+    def __call__(self, batch: RefBatch) -> Iterator[pa.RecordBatch]:
+        """Yields nothing for an empty batch.
+
+        Raises:
+            UserError: A value is missing or of another type or length; names key and column.
+        """
+        refs = batch.refs
+        if not refs:
+            return
+        schema = arrow_schema(self._columns)
+        arrays = [_ones(pa.array([ref.label for ref in refs], pa.binary()))]
+        arrays += [_column_array(refs, spec) for spec in self._columns]
+        pickled = [pickle.dumps(tuple(ref._replace(columns=None)), protocol=5) for ref in refs]
+        arrays.append(_ones(pa.array(pickled, pa.binary())))
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def to_ref_batch(transformed: tuple[pa.RecordBatch, Any]) -> RefBatch:
+    """Transformed rows → references whose `columns` are features ready for the record."""
+    record_batch, _ = transformed
+    rows: dict[str, list[list[Any]]] = {}
+    for name, array in zip(record_batch.schema.names, record_batch.columns, strict=True):
+        if name != LABEL_ID:
+            rows[name] = _flat(array).to_pylist()
+    pickled = rows.pop(REF_COLUMN)
+    names = sorted(rows)
+    refs = [
+        ImageRef._make(pickle.loads(ref[0]))._replace(columns=dict(zip(names, values, strict=True)))
+        for ref, *values in zip(pickled, *(rows[name] for name in names), strict=True)
+    ]
+    return RefBatch(refs)
+
+
+def _ones(values: pa.Array) -> pa.Array:
+    return pa.ListArray.from_arrays(np.arange(len(values) + 1, dtype=np.int32), values)
+
+
+def _flat(array: pa.Array) -> pa.Array:
+    """One list of values per row, whatever the inner shape."""
+    while pa.types.is_nested(array.type.value_type):
+        inner = array.values
+        array = type(array).from_arrays(inner.offsets.take(array.offsets), inner.values)
+    return array
+
+
+def _column_array(refs: Sequence[ImageRef], spec: ColumnSpec) -> pa.Array:
+    rows = [None if ref.columns is None else ref.columns.get(spec.name) for ref in refs]
+    try:
+        return _rows_array(rows, spec)
+    except _CONVERSION_ERRORS as e:
+        for ref, row in zip(refs, rows, strict=True):
+            try:
+                _rows_array([row], spec)
+            except _CONVERSION_ERRORS as cause:
+                raise UserError(_bad_value(ref, row, spec)) from cause
+        raise UserError(f"column {spec.name!r} could not be read ({e}).") from e
+
+
+def _rows_array(rows: Sequence[Any], spec: ColumnSpec) -> pa.Array:
+    """Raises one of `_CONVERSION_ERRORS` unless every row fits `spec`."""
+    if spec.shape == ():
+        return _ones(_values_array(rows, spec))
+    lists = [() if row is None and spec.shape is None else row for row in rows]
+    if any(isinstance(row, str | bytes) for row in lists):
+        raise TypeError("a string is not a list")
+    lengths = [len(row) for row in lists]  # a scalar has no len: TypeError
+    if spec.shape is not None and set(lengths) - {spec.shape[0]}:
+        raise ValueError("length")
+    flat = [value for row in lists for value in row]
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return pa.ListArray.from_arrays(offsets, _values_array(flat, spec))
+
+
+def _values_array(values: Sequence[Any], spec: ColumnSpec) -> pa.Array:
+    if spec.kind == "float":
+        return _float_array(values, spec.scale != "none")
+    if spec.kind == "int":
+        # Arrow would cut 1.5 to 1 if asked for integers: it is asked what it sees.
+        seen = pa.array(values)
+        if len(seen) and not pa.types.is_signed_integer(seen.type):
+            raise TypeError(f"{seen.type} is not int64")
+        array = seen.cast(pa.int64())
+    else:
+        array = pa.array(values, pa.binary())
+    if array.null_count:
+        raise ValueError("missing")
+    return array
+
+
+def _float_array(values: Sequence[Any], must_be_finite: bool) -> pa.Array:
+    # from_pandas=False keeps NaN apart from missing.
+    array = pa.array(values, pa.float64(), from_pandas=False)
+    if array.null_count:
+        raise ValueError("missing")
+    doubles = array.to_numpy(zero_copy_only=False)
+    with np.errstate(over="ignore"):
+        floats = doubles.astype(np.float32)
+    if not np.isfinite(floats[np.isfinite(doubles)]).all():
+        raise OverflowError("beyond float32")
+    if must_be_finite and not np.isfinite(floats).all():
+        raise ValueError("not finite")
+    return pa.array(floats, pa.float32(), from_pandas=False)
+
+
+def _bad_value(ref: ImageRef, row: Any, spec: ColumnSpec) -> str:
+    one = _EXPECTED[spec.kind]
+    if spec.kind == "float":
+        one += " within float32" if spec.scale == "none" else " within float32, not NaN or infinite"
+    if spec.shape is None:
+        one = f"a list, each value {one}"
+    elif spec.shape:
+        one = f"a list of {spec.shape[0]}, each value {one}"
+    received = "no value" if row is None else repr(row)
+    if len(received) > 80:
+        received = received[:77] + "..."
+    return (
+        f"column {spec.name!r} of {ref.key!r} received {received}; expected {one}; "
+        "mend the row or leave the column out of --columns."
+    )

@@ -1,0 +1,252 @@
+"""The function TFT traces: from raw columns to the features of a record.
+
+TensorFlow is imported on the first call, in the process that traces.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.abc
+import os
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from beam_pipeline.columns.analyzers import (
+    LabelVocabulary,
+    MinMaxFn,
+    ScaleStatistics,
+    ZScoreFn,
+)
+from beam_pipeline.columns.arrow import REF_COLUMN
+from beam_pipeline.columns.label_export import LABEL_ID, LABEL_TEXT, label_id
+from beam_pipeline.options import ColumnSpec
+from imageshards.errors import UserError
+from imageshards.manifest import RECORD_FEATURES
+
+RESERVED_FEATURES = frozenset(RECORD_FEATURES) | {REF_COLUMN}
+
+_RECORD_DTYPES = ("int64", "float32", "string")
+
+
+def raw_feature_spec(columns: Sequence[ColumnSpec]) -> dict[str, Any]:
+    """`tf.io` feature spec of what serving feeds: the label text and every raw column."""
+    import tensorflow as tf
+
+    dtypes = {"int": tf.int64, "float": tf.float32, "string": tf.string}
+    spec: dict[str, Any] = {LABEL_TEXT: tf.io.FixedLenFeature([], tf.string)}
+    for column in columns:
+        dtype = dtypes[column.kind]
+        if column.shape is None:
+            spec[column.name] = tf.io.VarLenFeature(dtype)
+        else:
+            spec[column.name] = tf.io.FixedLenFeature(column.shape, dtype)
+    return spec
+
+
+class TransformModule:
+    """A user's `preprocessing_fn`, TFX convention, loaded once per process.
+
+    The source of a file travels with the object, so workers need not see the path; a
+    dotted module must be importable where the pipeline runs.
+
+    Args:
+        name: Path of a `.py` file, or a dotted module name.
+
+    Raises:
+        UserError: No such module, it fails to load, or has no `preprocessing_fn`.
+    """
+
+    def __init__(self, name: str):
+        self.name = name
+        self.source: str | None = None
+        if name.endswith(".py") or os.sep in name:
+            try:
+                with open(name, encoding="utf-8") as file:
+                    self.source = file.read()
+            except (OSError, UnicodeDecodeError) as e:
+                raise UserError(
+                    f"--transform_module received {name!r}, which could not be read ({e}); "
+                    "expected a Python file with preprocessing_fn(inputs)."
+                ) from e
+        self.load()
+
+    def load(self) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        """The module's `preprocessing_fn`."""
+        try:
+            module = self._module()
+        except (Exception, SystemExit) as e:
+            raise UserError(
+                f"--transform_module {self.name!r} failed to load ({_cause(e)}); expected a "
+                "Python module with preprocessing_fn(inputs)."
+            ) from e
+        function = getattr(module, "preprocessing_fn", None)
+        if not callable(function):
+            raise UserError(
+                f"--transform_module {self.name!r} has no function preprocessing_fn(inputs); "
+                "add it."
+            )
+        return function
+
+    def _module(self) -> types.ModuleType:
+        if self.source is None:
+            return importlib.import_module(self.name)
+        # One name per content: dataclasses and pickles of the module find it there.
+        name = f"transform_module_{hashlib.sha256(self.source.encode()).hexdigest()[:16]}"
+        if name in sys.modules:
+            return sys.modules[name]
+        loader = _TextLoader(self.source, self.name)
+        module = types.ModuleType(name)
+        module.__file__ = self.name
+        sys.modules[name] = module
+        try:
+            loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        return module
+
+
+class _TextLoader(importlib.abc.InspectLoader):
+    """Runs a module from source text that was read elsewhere."""
+
+    def __init__(self, source: str, path: str):
+        self._source = source
+        self._path = path
+
+    def get_source(self, fullname: str) -> str:
+        return self._source
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        return self.source_to_code(self._source, self._path)
+
+
+class Preprocess:
+    """`preprocessing_fn` of a build: label id, and the extra features.
+
+    Args:
+        columns: The raw columns.
+        class_names, pinned: See `class_order`.
+        module: A user's function whose outputs replace the default extra features.
+        vocabulary_dir: Where the analysis puts the vocabulary file.
+    """
+
+    def __init__(
+        self,
+        columns: tuple[ColumnSpec, ...] = (),
+        class_names: tuple[str, ...] | None = None,
+        pinned: tuple[str, ...] = (),
+        module: TransformModule | None = None,
+        vocabulary_dir: str = "",
+    ):
+        self._columns = columns
+        self._class_names = class_names
+        self._pinned = pinned
+        self._module = module
+        self._vocabulary_dir = vocabulary_dir
+
+    def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        if self._module is None:
+            outputs = {
+                spec.name: _default_feature(inputs[spec.name], spec) for spec in self._columns
+            }
+        else:
+            outputs = self._user_outputs(self._module, dict(inputs))
+        return {LABEL_ID: self._label_id(inputs[LABEL_TEXT]), **outputs}
+
+    def _label_id(self, text: Any) -> Any:
+        import tensorflow as tf
+        import tensorflow_transform as tft
+
+        (path,) = tft.experimental.ptransform_analyzer(
+            inputs=[text],
+            ptransform=LabelVocabulary(self._class_names, self._pinned, self._vocabulary_dir),
+            output_dtypes=[tf.string],
+            output_shapes=[[]],
+            output_asset_default_values=[b"label\n"],
+            name="label_vocabulary",
+        )
+        return label_id(text, path)
+
+    def _user_outputs(self, module: TransformModule, inputs: dict[str, Any]) -> dict[str, Any]:
+        function = module.load()
+        try:
+            outputs = function(inputs)
+        except Exception as e:
+            raise UserError(
+                f"--transform_module {module.name!r}: preprocessing_fn raised {_cause(e)}; "
+                "mend the function."
+            ) from e
+        if not isinstance(outputs, Mapping):
+            raise UserError(
+                f"--transform_module {module.name!r}: preprocessing_fn returned a "
+                f"{type(outputs).__name__}; expected a dict from feature names to tensors."
+            )
+        return {
+            name: _checked_output(name, tensor, module.name) for name, tensor in outputs.items()
+        }
+
+
+def _default_feature(tensor: Any, spec: ColumnSpec) -> Any:
+    """The column as it is, or scaled over all its values: `(x - offset) / divisor`."""
+    import tensorflow as tf
+
+    if spec.scale == "none":
+        return tensor
+    if isinstance(tensor, tf.SparseTensor):
+        return tensor.with_values(_scaled(tensor.values, spec))
+    return _scaled(tensor, spec)
+
+
+def _scaled(values: Any, spec: ColumnSpec) -> Any:
+    import tensorflow as tf
+    import tensorflow_transform as tft
+
+    (statistics,) = tft.experimental.ptransform_analyzer(
+        inputs=[values],
+        ptransform=ScaleStatistics({"zscore": ZScoreFn, "minmax": MinMaxFn}[spec.scale]),
+        output_dtypes=[tf.float64],
+        output_shapes=[[2]],
+        name=f"{spec.scale}_of_{_scope(spec.name)}",
+    )
+    # In float64, so that the float32 result is the correctly rounded one.
+    scaled = (tf.cast(values, tf.float64) - statistics[0]) / statistics[1]
+    return tf.cast(scaled, tf.float32)
+
+
+def _checked_output(name: Any, tensor: Any, module: str) -> Any:
+    import tensorflow as tf
+
+    def refuse(problem: str, remedy: str) -> UserError:
+        return UserError(
+            f"--transform_module {module!r}: preprocessing_fn returned {name!r} {problem}; "
+            f"{remedy}."
+        )
+
+    if not isinstance(name, str) or not name or name in RESERVED_FEATURES:
+        raise refuse("as a feature, a name every record already has", "choose another name")
+    if isinstance(tensor, tf.RaggedTensor):
+        tensor = tensor.to_sparse()
+    if not isinstance(tensor, tf.Tensor | tf.SparseTensor):
+        raise refuse(f"as a {type(tensor).__name__}", "expected a tensor")
+    if tensor.dtype.name not in _RECORD_DTYPES:
+        raise refuse(f"of {tensor.dtype.name}", f"cast it to {', '.join(_RECORD_DTYPES)}")
+    shape = tensor.shape
+    if isinstance(tensor, tf.SparseTensor):
+        if shape.rank != 2:
+            raise refuse(f"with shape {shape}", "expected [batch, any] of a sparse tensor")
+    elif not shape.rank or not shape[1:].is_fully_defined():
+        raise refuse(f"with shape {shape}", "expected [batch, ...] with known inner sizes")
+    return tensor
+
+
+def _scope(name: str) -> str:
+    readable = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
+    return f"{readable}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _cause(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

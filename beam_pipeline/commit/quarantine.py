@@ -1,0 +1,150 @@
+"""Rejected originals, with the reason, where a person can look at them and try again."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import heapq
+import itertools
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+
+import apache_beam as beam
+from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import MIN_TIMESTAMP
+
+from beam_pipeline.inputs.folders import printable
+from beam_pipeline.planning.refs import ImageRef
+from beam_pipeline.shards.read_ahead import read_images
+from beam_pipeline.shards.result import Reject
+from beam_pipeline.shards.sink import StoreSink
+from imageshards import storage
+from imageshards.errors import ImageError, UserError
+from imageshards.example import Values, encode_example
+
+LIST_NAME = "rejects.jsonl"
+# Rejects that are in memory at once when they are sorted, some 20 MB.
+RUN_LENGTH = 50_000
+
+
+def encode_reject(reject: Reject, max_bytes: int) -> bytes:
+    """A reject as `tf.train.Example`, with its original bytes if they can be read.
+
+    Args:
+        reject: The reject.
+        max_bytes: Originals up to this size are kept; 0 keeps none.
+    """
+    features: dict[str, Values] = {
+        "image/filename": [reject.key.encode()],
+        "uri": [printable(reject.uri).encode()],
+        "label": [reject.label.encode()],
+        "split": [reject.split.encode()],
+        "reason": [reject.reason.encode()],
+        "stage": [reject.stage.encode()],
+        "message": [printable(reject.message).encode()],
+    }
+    if max_bytes and reject.stage == "decode":
+        ref = ImageRef(reject.key, reject.uri, reject.label)
+        for _, data in read_images([ref], max_bytes):
+            if not isinstance(data, ImageError):
+                features["image/encoded"] = [data]
+    return encode_example(features)
+
+
+def reasons(counts: Mapping[str, int]) -> dict[str, int]:
+    """Reason → images, the most frequent first."""
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def write_list(rejects: Iterable[Reject], folder: str) -> str:
+    """Writes one JSON object per reject, ordered by split and key; returns the path.
+
+    However many there are, only `RUN_LENGTH` are in memory: sorted runs of them wait in
+    temporary files, and are merged.
+    """
+    path = storage.join(folder, LIST_NAME)
+    with contextlib.ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="imageshards-"))
+        runs: list[Iterable[tuple[str, str, str]]] = []
+        left = iter(rejects)
+        while run := sorted((r.split, r.key, _line(r)) for r in itertools.islice(left, RUN_LENGTH)):
+            runs.append(run if len(run) < RUN_LENGTH else _waiting(run, scratch, stack))
+        merged = os.path.join(scratch, LIST_NAME)
+        with open(merged, "w", encoding="utf-8") as file:
+            file.writelines(line for _, _, line in heapq.merge(*runs))
+        storage.upload(merged, path)
+    return path
+
+
+def _waiting(
+    run: list[tuple[str, str, str]], scratch: str, stack: contextlib.ExitStack
+) -> Iterator[tuple[str, str, str]]:
+    """What a run holds, from a temporary file."""
+    file = stack.enter_context(tempfile.TemporaryFile("w+", dir=scratch, encoding="ascii"))
+    file.writelines(json.dumps(row) + "\n" for row in run)
+    file.seek(0)
+    return (tuple(json.loads(line)) for line in file)
+
+
+def _line(reject: Reject) -> str:
+    fields = {name: printable(text) for name, text in dataclasses.asdict(reject).items()}
+    return json.dumps(fields, ensure_ascii=False) + "\n"
+
+
+def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, where: str) -> None:
+    """Raises `UserError`, with the reasons, if more images were rejected than allowed.
+
+    Args:
+        counts: Reason → rejected images.
+        listed: Images in all.
+        max_fraction: Of them that may be rejected.
+        where: The list of rejects.
+    """
+    allowed = math.floor(max_fraction * listed + 1e-9)  # 0.29 * 100 is a little below 29
+    rejected = sum(counts.values())
+    if rejected <= allowed:
+        return
+    table = ", ".join(f"{reason} {count}" for reason, count in reasons(counts).items())
+    raise UserError(
+        f"--max_reject_fraction {max_fraction:g} allows {allowed} of {listed} images to be "
+        f"rejected, but {rejected} were ({table}); see {where}, mend or remove them or raise "
+        "the fraction, then give the same command again: finished shards are kept and nothing "
+        "was committed."
+    )
+
+
+class WriteQuarantine(beam.PTransform):
+    """Rejects → TFRecord files of their originals, by Beam's own `WriteToTFRecord`.
+
+    Never with `num_shards`: that would send originals through a GroupByKey.
+    """
+
+    def __init__(self, prefix: str, max_bytes: int):
+        super().__init__()
+        self._prefix = prefix
+        self._max_bytes = max_bytes
+
+    def expand(self, rejects: beam.PCollection) -> beam.PCollection:
+        write = beam.io.WriteToTFRecord(
+            self._prefix,
+            file_name_suffix=".tfrecord",
+            compression_type=CompressionTypes.UNCOMPRESSED,
+        )
+        if not storage.is_local(self._prefix):
+            write._sink = StoreSink(
+                self._prefix, write._sink.coder, ".tfrecord", 0, None, CompressionTypes.UNCOMPRESSED
+            )
+            # Mostly there are none. On this machine Beam's own sink would warn of that.
+            write._sink.skip_if_empty = True
+        return (
+            rejects
+            | "EncodeReject" >> beam.Map(encode_reject, self._max_bytes).with_output_types(bytes)
+            | "WriteRejects" >> write
+            # They come with a time after the end of the global window, where Flink 2.x, which runs
+            # a batch job as a stream, does not let them into a side input.
+            | "InWindow" >> beam.Map(TimestampedValue, MIN_TIMESTAMP)
+        )  # file names

@@ -1,0 +1,295 @@
+"""Bytes of unknown origin → upright-able pixels in a mode that can be resized, or ImageError.
+
+The format is told by its first bytes and the matching Pillow plugin is called by name, so
+hostile bytes never reach the plugins nobody here needs, and Pillow's own size warning
+(our limits come first) is never raised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import io
+import logging
+import struct
+import warnings
+import zlib
+from typing import Any, NoReturn
+
+from PIL import Image, JpegImagePlugin
+
+from beam_pipeline.images.exif import ORIENTATION_TAG, exif_orientation, known_orientation
+from beam_pipeline.options import ImageOptions
+from imageshards.errors import ImageError
+
+# Pillow warns about odd metadata, which is dropped here anyway.
+warnings.filterwarnings("ignore", module=r"PIL\.")
+
+# What Pillow's plugins have been seen to raise on damaged files. MemoryError is one of
+# them: a damaged header may ask for any amount.
+_PILLOW_ERRORS = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+    EOFError,
+    MemoryError,
+    NotImplementedError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
+
+_PLUGINS = (
+    (b"\x89PNG\r\n\x1a\n", "PngImagePlugin", "PngImageFile"),
+    (b"GIF87a", "GifImagePlugin", "GifImageFile"),
+    (b"GIF89a", "GifImagePlugin", "GifImageFile"),
+    (b"RIFF", "WebPImagePlugin", "WebPImageFile"),
+    (b"BM", "BmpImagePlugin", "BmpImageFile"),
+    (b"II*\0", "TiffImagePlugin", "TiffImageFile"),
+    (b"MM\0*", "TiffImagePlugin", "TiffImageFile"),
+)
+
+_FOREIGN = (
+    (4, b"ftyp", "HEIF, AVIF or a video"),
+    (4, b"jP  \r\n\x87\n", "JPEG 2000"),
+    (0, b"\xffO\xffQ", "JPEG 2000"),
+    (0, b"\xff\x0a", "JPEG XL"),
+    (4, b"JXL \r\n\x87\n", "JPEG XL"),
+    (0, b"8BPS", "Photoshop"),
+    (0, b"%PDF", "PDF"),
+)
+
+# Pillow mode → the mode the pixels are resized in. Absent: no agreed way to 8 bits.
+_WORKING_MODES = {
+    "1": "L", "L": "L", "P": "RGB", "RGB": "RGB", "RGBX": "RGB", "YCbCr": "RGB", "HSV": "RGB",
+    "CMYK": "RGB", "LAB": "RGB", "LA": "LA", "La": "LA", "PA": "RGBA", "RGBA": "RGBA",
+    "RGBa": "RGBA",
+}  # fmt: skip
+
+# Each scan passes over every coefficient: a few kB can ask for hours. Encoders write about 10.
+_MAX_SCANS = 100
+
+
+class _Jpeg(JpegImagePlugin.JpegImageFile):
+    """A JPEG (or the first picture of an MPO) whose EXIF is left unread."""
+
+    def _read_dpi_from_exif(self) -> None:
+        """Pillow parses the whole EXIF for a resolution that nobody here asks for."""
+
+
+@dataclasses.dataclass
+class Source:
+    """An opened picture.
+
+    Attributes:
+        image: Of a JPEG only the header has been read; others are decoded.
+        format: Pillow's name of the format.
+        orientation: EXIF orientation, 1..8, of the stored pixels.
+        turned: Whether `image` is upright already (Pillow turns TIFFs itself).
+        notes: What will be normalised.
+    """
+
+    image: Image.Image
+    format: str
+    orientation: int
+    turned: bool
+    notes: list[str]
+
+    @property
+    def can_shrink(self) -> bool:
+        """Whether `load_pixels` can decode to a fraction of the size."""
+        return isinstance(self.image, _Jpeg)
+
+
+def open_source(data: bytes, options: ImageOptions) -> Source:
+    """Opens a picture, its size checked before any pixel is decoded.
+
+    Raises:
+        ImageError: `empty`, `too_many_bytes`, `not_an_image`, `unsupported_format`,
+            `too_many_pixels`, `too_many_scans`, `truncated`, `corrupt` or
+            `unsupported_mode`.
+    """
+    if not data:
+        raise ImageError("empty", "The file has no bytes.")
+    if len(data) > options.max_bytes:
+        raise ImageError(
+            "too_many_bytes", f"{len(data)} bytes; at most {options.max_bytes} are accepted."
+        )
+    try:
+        if data.startswith(b"\xff\xd8"):
+            return _open_jpeg(data, options)
+        return _open_other(data, options)
+    except _PILLOW_ERRORS as e:
+        _reject(e)
+
+
+def load_pixels(source: Source, *, grey: bool, shrink: int = 1) -> Image.Image:
+    """Decodes to `L`, `RGB`, `LA` or `RGBA`, as stored unless `source.turned`.
+
+    Args:
+        source: From `open_source`.
+        grey: Whether grey is wanted, which spares a JPEG its colour.
+        shrink: 1, 2, 4 or 8: a JPEG is decoded to this fraction of its size (rounded up) by
+            scaled inverse DCTs. 1 unless `source.can_shrink`.
+
+    Raises:
+        ImageError: As `open_source`.
+    """
+    image = source.image
+    try:
+        if isinstance(image, _Jpeg):
+            width, height = image.size
+            if shrink > 1 or grey:
+                size = (width // shrink, height // shrink) if shrink > 1 else None
+                image.draft("L" if grey else None, size)
+            image.load()
+        return _working(image, grey)
+    except _PILLOW_ERRORS as e:
+        _reject(e)
+
+
+def _check_pixels(image: Image.Image, options: ImageOptions) -> None:
+    width, height = image.size
+    if width * height > options.max_pixels:
+        raise ImageError(
+            "too_many_pixels",
+            f"{width}x{height} pixels; at most {options.max_pixels} in all are accepted.",
+        )
+
+
+def _open_jpeg(data: bytes, options: ImageOptions) -> Source:
+    stream = io.BytesIO(data)
+    image = _Jpeg(stream)
+    _check_pixels(image, options)
+    notes = []
+    if "progressive" in image.info:
+        notes.append("progressive")
+    # Components of the first scan; fewer than in the frame means that more scans follow.
+    if notes or data[stream.tell() + 2 : stream.tell() + 3] != bytes([image.layers]):
+        scans = data.count(b"\xff\xda")
+        if scans > _MAX_SCANS:
+            raise ImageError("too_many_scans", f"{scans} scans; at most {_MAX_SCANS} are accepted.")
+    # Pillow takes Adobe's inverted inks for granted; without Adobe's marker 0 is no ink.
+    if image.mode == "CMYK" and "adobe" not in image.info:
+        image.tile = [tile._replace(args=("CMYK", "")) for tile in image.tile]
+    # In one piece, not in 64 KiB pieces that each start the decoder again.
+    image.decodermaxblock = len(data)
+    orientation = exif_orientation(image.info["exif"]) if "exif" in image.info else 1
+    source_format = "MPO" if "mp" in image.info else "JPEG"
+    return Source(image, source_format, orientation, False, _notes(image, orientation, notes))
+
+
+def _open_other(data: bytes, options: ImageOptions) -> Source:
+    for magic, module, name in _PLUGINS:
+        if data.startswith(magic) and (magic != b"RIFF" or data[8:12] == b"WEBP"):
+            plugin = getattr(importlib.import_module(f"PIL.{module}"), name)
+            break
+    else:
+        _reject_foreign(data)
+    if module == "TiffImagePlugin":
+        _quieten_libtiff()
+    image: Any = plugin(io.BytesIO(data))
+    _check_pixels(image, options)
+    notes = ["not_jpeg"]
+    if ";16" in str(image.mode) or any(";16" in str(tile.args) for tile in image.tile):
+        notes.append("sixteen_bit")
+    tiff = image.format == "TIFF"
+    orientation = known_orientation(image.tag_v2.get(ORIENTATION_TAG)) if tiff else 1
+    image.load()
+    # A PNG may carry its EXIF after its pixels.
+    if not tiff and image.info.get("exif"):
+        orientation = exif_orientation(image.info["exif"])
+    if _is_animated(image):
+        notes.append("animated")
+    return Source(image, image.format, orientation, tiff, _notes(image, orientation, notes))
+
+
+@functools.cache
+def _quieten_libtiff() -> None:
+    """libtiff prints, and its plugin logs, the damage that Pillow raises as well."""
+    import ctypes
+
+    logging.getLogger("PIL.TiffImagePlugin").setLevel(logging.CRITICAL)
+    with contextlib.suppress(OSError, AttributeError):
+        # Looked up through Pillow's own extension, which is linked to its own libtiff.
+        ctypes.CDLL(importlib.import_module("PIL._imaging").__file__).TIFFSetErrorHandler(None)
+
+
+def _is_animated(image: Any) -> bool:
+    """Whether more pictures follow the first; damage behind the first one is no concern."""
+    try:
+        return bool(getattr(image, "is_animated", False))
+    except _PILLOW_ERRORS:
+        return False
+
+
+def _notes(image: Image.Image, orientation: int, notes: list[str]) -> list[str]:
+    mode, info = image.mode, image.info
+    if orientation != 1:
+        notes.append("exif_rotated")
+    if mode == "CMYK":
+        notes.append("cmyk")
+    elif mode in ("L", "LA", "La", "1") or mode.startswith("I;16"):
+        notes.append("grey")
+    elif mode in ("P", "PA"):
+        notes.append("palette")
+    if mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in info:
+        notes.append("alpha")
+    if info.get("icc_profile"):
+        notes.append("icc_profile_dropped")
+    return notes
+
+
+def _working(image: Image.Image, grey: bool) -> Image.Image:
+    if image.mode.startswith("I;16"):
+        # 65535 / 257 = 255: the whole range is kept. (Pillow's own conversion would clip.)
+        image = image.convert("I").point(lambda value: value * (1 / 257) + 0.5).convert("L")
+    mode = _WORKING_MODES.get(image.mode)
+    if mode is None:
+        raise ImageError(
+            "unsupported_mode", f"Pixels of mode {image.mode}, which have no agreed 8-bit range."
+        )
+    if "transparency" in image.info:
+        mode = "RGBA"
+    if mode == "RGB" and grey:
+        mode = "L"
+    if mode != image.mode:
+        image = image.convert(mode)
+    # Pillow would write the source's comment into the new JPEG.
+    image.info = {}
+    return image
+
+
+def _reject_foreign(data: bytes) -> NoReturn:
+    for offset, magic, name in _FOREIGN:
+        if data.startswith(magic, offset):
+            raise ImageError(
+                "unsupported_format",
+                f"{name}; expected JPEG, PNG, WebP, GIF, BMP or TIFF: convert the file first.",
+            )
+    raise ImageError("not_an_image", f"No known image begins with the bytes {data[:12]!r}.")
+
+
+def _reject(error: BaseException) -> NoReturn:
+    text = str(error) or type(error).__name__
+    ended_early = isinstance(error.__cause__, (IndexError, EOFError, struct.error))
+    if isinstance(error, Image.DecompressionBombError):
+        code = "too_many_pixels"
+    elif isinstance(error, MemoryError):
+        code = "out_of_memory"
+    elif "cannot handle" in text or "unsupported" in text.lower() or "unknown pixel mode" in text:
+        code = "unsupported_mode"
+    elif "truncated" in text.lower() or isinstance(error, EOFError) or ended_early:
+        code = "truncated"
+    else:
+        code = "corrupt"
+    if ended_early:
+        text = "the file ends within its header"
+    raise ImageError(code, f"Pillow: {text}") from error

@@ -1,0 +1,224 @@
+"""One picture: bytes of any common format in, the JPEG of a record out. Pillow only."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import operator
+from typing import NamedTuple
+
+from PIL import Image
+
+from beam_pipeline.images import geometry
+from beam_pipeline.images.decode import Source, load_pixels, open_source
+from beam_pipeline.images.geometry import Layout, Placement, map_boxes
+from beam_pipeline.options import ImageOptions
+from imageshards.errors import ImageError
+
+__all__ = ["ChannelSums", "EncodedImage", "encode_image", "map_boxes", "tune_allocator"]
+
+# A JPEG is decoded at 1/8, 1/4 or 1/2 while at least this many decoded pixels are left for
+# each output pixel, so that the chosen filter still does the antialiasing. Lowest PSNR against
+# a full decode, measured at these margins (in brackets: what JPEG at quality 90 itself leaves):
+# 45 dB (36) on 12-megapixel photos at 1/8; on 500-pixel ones with fine texture 38 dB (28) at
+# 1/2 and 1/4, and 32 dB (27) at 1/8, which makes them less than 50 pixels small. At 1/8 no
+# inverse DCT is left to do: a 2.0 there would cost large photos half as much time again.
+_DRAFT_MARGINS = ((8, 1.4), (4, 2.0), (2, 2.0))
+
+# libjpeg's JPEG_MAX_DIMENSION.
+_MAX_SIDE_PX = 65500
+
+# Of malloc.h.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+_SQUARES = tuple(value * value for value in range(256))
+
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+class ChannelSums(NamedTuple):
+    """Exact sums over one channel of a picture; they add up in any order.
+
+    Attributes:
+        pixels: How many.
+        total: The sum of their values, 0..255.
+        squares: The sum of the squares of their values.
+    """
+
+    pixels: int
+    total: int
+    squares: int
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedImage:
+    """The picture of a record.
+
+    Attributes:
+        data: JPEG without EXIF, ICC profile or comment.
+        height_px, width_px: Of the JPEG.
+        channels: 3 or 1.
+        colorspace: `RGB` or `Grayscale`.
+        source_format: Pillow's name: `JPEG`, `MPO`, `PNG`, `WEBP`, `GIF`, `BMP`, `TIFF`.
+        source_width_px, source_height_px: Of the source made upright.
+        notes: What was normalised, to be counted: `exif_rotated`, `not_jpeg`, `cmyk`,
+            `grey`, `palette`, `alpha`, `sixteen_bit`, `animated`, `icc_profile_dropped`,
+            `progressive`, `enlarged`.
+        placement: For `map_boxes`.
+        pixel_sums: Per channel, of the pixels just before JPEG compression; None unless
+            asked for.
+    """
+
+    data: bytes
+    height_px: int
+    width_px: int
+    channels: int
+    colorspace: str
+    source_format: str
+    source_width_px: int
+    source_height_px: int
+    notes: tuple[str, ...]
+    placement: Placement
+    pixel_sums: tuple[ChannelSums, ...] | None = None
+
+
+def encode_image(data: bytes, options: ImageOptions, *, want_sums: bool = False) -> EncodedImage:
+    """Decodes, turns upright, resizes and re-encodes one picture.
+
+    The result is a function of the arguments and Pillow's version alone.
+
+    Args:
+        data: A JPEG, MPO, PNG, WebP, GIF, BMP or TIFF file; of several pictures the first.
+        options: What is wanted.
+        want_sums: Whether to fill `pixel_sums`.
+
+    Raises:
+        ImageError: `empty`, `too_many_bytes`, `not_an_image`, `unsupported_format`,
+            `too_many_pixels`, `too_many_scans`, `truncated`, `corrupt`,
+            `unsupported_mode`, `out_of_memory` or `output_too_large`; nothing else,
+            whatever the bytes.
+    """
+    source = open_source(data, options)
+    width, height = source.image.size
+    if not source.turned and geometry.swaps_axes(source.orientation):
+        width, height = height, width
+    layout = geometry.plan_layout(width, height, options)
+    _check_output(layout, options)
+    picture = _finish(_resized(source, layout, width, height, options), layout, options)
+    if layout.shrink < 1 - 1e-9:
+        source.notes.append("enlarged")
+    buffer = io.BytesIO()
+    picture.save(buffer, "JPEG", quality=options.quality, subsampling=options.subsampling)
+    boxes_turn = source.orientation if options.bbox_frame == "stored" else 1
+    return EncodedImage(
+        data=buffer.getvalue(),
+        height_px=picture.height,
+        width_px=picture.width,
+        channels=options.channels,
+        colorspace="Grayscale" if options.colorspace == "grey" else "RGB",
+        source_format=source.format,
+        source_width_px=width,
+        source_height_px=height,
+        notes=tuple(source.notes),
+        placement=geometry.placement_of(layout, width, height, boxes_turn),
+        pixel_sums=_sums(picture) if want_sums else None,
+    )
+
+
+def _check_output(layout: Layout, options: ImageOptions) -> None:
+    """`none` and `shortest` follow the source: a hair-thin one may ask for a huge result."""
+    width, height = layout.canvas
+    follows_source = options.resize_mode in ("none", "shortest")
+    if max(width, height) > _MAX_SIDE_PX or (
+        follows_source and width * height > options.max_pixels
+    ):
+        raise ImageError(
+            "output_too_large",
+            f"The result would be {width}x{height} pixels; expected sides of at most "
+            f"{_MAX_SIDE_PX} and at most {options.max_pixels} in all.",
+        )
+
+
+def _draft_shrink(source: Source, layout: Layout, options: ImageOptions) -> int:
+    # `nearest` is asked for to keep values as they are; a draft would average them.
+    if source.can_shrink and options.filter != "nearest":
+        for shrink, margin in _DRAFT_MARGINS:
+            if layout.shrink >= shrink * margin:
+                return shrink
+    return 1
+
+
+def _resized(
+    source: Source, layout: Layout, width: int, height: int, options: ImageOptions
+) -> Image.Image:
+    """The kept part of the source at its final size, upright.
+
+    Resized as stored and turned afterwards: turning the small result costs next to nothing.
+    """
+    turn = 1 if source.turned else source.orientation
+    shrink = _draft_shrink(source, layout, options)
+    image = load_pixels(source, grey=options.colorspace == "grey", shrink=shrink)
+    left, top, right, bottom = geometry.to_stored(layout.crop, width, height, turn)
+    # A shrunk JPEG is rounded up to whole pixels, the last of which is covered in part.
+    box = (
+        left / shrink,
+        top / shrink,
+        min(right / shrink, image.width),
+        min(bottom / shrink, image.height),
+    )
+    size = layout.content[::-1] if geometry.swaps_axes(turn) else layout.content
+    if size != image.size or box != (0, 0, *image.size):
+        image = image.resize(size, Image.Resampling[options.filter.upper()], box=box)
+    return image if turn == 1 else image.transpose(_TURNS[turn])
+
+
+def _finish(image: Image.Image, layout: Layout, options: ImageOptions) -> Image.Image:
+    """Background under what is transparent and around what is padded; final colour space."""
+    mode = "L" if options.colorspace == "grey" else "RGB"
+    if image.mode in ("LA", "RGBA"):
+        below = Image.new("RGBA", image.size, (*options.background, 255))
+        image = Image.alpha_composite(below, image.convert("RGBA"))
+        image = image.convert("RGB")
+    if image.mode != mode:
+        image = image.convert(mode)
+    if layout.content != layout.canvas:
+        canvas = Image.new("RGB", layout.canvas, options.background).convert(mode)
+        canvas.paste(image, layout.offset)
+        return canvas
+    return image
+
+
+def _sums(image: Image.Image) -> tuple[ChannelSums, ...]:
+    histogram = image.histogram()
+    channels = [histogram[start : start + 256] for start in range(0, len(histogram), 256)]
+    return tuple(
+        ChannelSums(
+            image.width * image.height,
+            sum(map(operator.mul, range(256), channel)),
+            sum(map(operator.mul, _SQUARES, channel)),
+        )
+        for channel in channels
+    )
+
+
+def tune_allocator() -> None:
+    """Lets glibc keep the memory of one picture for the next; call it once in each worker process.
+
+    Otherwise pictures of changing sizes are given back to the system and faulted in again, page
+    by page. Does nothing where there is no glibc.
+    """
+    import ctypes  # Only a worker process needs it.
+
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+        mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+        mallopt(_M_TRIM_THRESHOLD, 64 << 20)

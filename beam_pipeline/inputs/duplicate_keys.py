@@ -1,0 +1,137 @@
+"""Refuses an input with a key that occurs twice, for 8 bytes an image.
+
+Only hashes of keys are shuffled. When two are equal, which a good input never has, the images
+are looked up by a second pass over the references.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam import pvalue
+from apache_beam.transforms.window import GlobalWindows
+
+from beam_pipeline.planning import plan
+from beam_pipeline.planning.refs import RefBatch
+from imageshards.errors import UserError
+
+# Hashes that are compared together: their number follows from the size of the input.
+BUCKET_SIZE = 100_000
+# Hashes that wait in a worker until they are sent.
+GATHERED = 400_000
+# So many equal hashes are looked up.
+MAX_SUSPECTS = 16
+
+
+def hash_keys(batch: RefBatch) -> np.ndarray:
+    """64-bit hashes of the keys of a batch."""
+    hasher = plan.KeyHasher("", plan.UNIQUE)
+    return np.frombuffer(b"".join(hasher(ref.key)[:8] for ref in batch.refs), "<i8")
+
+
+def equal_hashes(found: Iterable[bytes]) -> list[int]:
+    """The smallest hashes that occur more than once in some packed arrays."""
+    hashes = np.sort(np.frombuffer(b"".join(found), "<i8"))
+    equal = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
+    return [int(each) for each in equal[:MAX_SUSPECTS]]
+
+
+def suspects_of(found: Iterable[Iterable[int]]) -> list[int]:
+    """The smallest of all equal hashes: always the same, and few."""
+    return sorted({each for hashes in found for each in hashes})[:MAX_SUSPECTS]
+
+
+def named(batch: RefBatch, suspects: list[int]) -> Iterator[tuple[str, list[str]]]:
+    """(key, [uri]) of the images with a hash that occurs twice."""
+    if not suspects:
+        return
+    wanted = np.isin(hash_keys(batch), np.array(suspects, "<i8"))
+    for place in np.flatnonzero(wanted):
+        ref = batch.refs[place]
+        yield ref.key, [ref.uri]
+
+
+def first_two(found: Iterable[list[str]]) -> list[str]:
+    """The two smallest of some URIs: a wrong --key_column may give all images one key."""
+    return sorted(uri for uris in found for uri in uris)[:2]
+
+
+def refuse(key: str, uris: list[str]) -> Iterator[Any]:
+    """Raises `UserError` with both images of a key that occurs twice; yields nothing."""
+    if len(uris) > 1:  # else two keys with one hash
+        raise UserError(
+            f"--input has the key {key!r} twice, for {uris[0]!r} and {uris[1]!r}; expected "
+            "unique keys: name a unique column by --key_column or remove one row."
+        )
+    yield from ()
+
+
+class _HashKeysFn(beam.DoFn):
+    """RefBatch → (bucket, hashes as bytes), gathered over a bundle."""
+
+    def start_bundle(self) -> None:
+        self._held: list[np.ndarray] = []
+        self._count = 0
+        self._buckets = 1
+
+    def process(self, batch: RefBatch, images: int) -> Iterator[tuple[int, bytes]]:
+        self._buckets = max(1, -(-images // BUCKET_SIZE))
+        self._held.append(hash_keys(batch))
+        self._count += len(batch)
+        if self._count >= GATHERED:
+            yield from self._flush()
+
+    def finish_bundle(self) -> Iterator[Any]:
+        for cut in self._flush():
+            yield GlobalWindows.windowed_value(cut)
+
+    def _flush(self) -> Iterator[tuple[int, bytes]]:
+        hashes = np.sort(np.concatenate([np.empty(0, "<i8"), *self._held]))
+        self._held, self._count = [], 0
+        third = np.zeros(hashes.size, bool)
+        third[2:] = hashes[2:] == hashes[:-2]  # two of a kind tell enough
+        hashes = hashes[~third]
+        buckets = hashes % self._buckets
+        order = np.argsort(buckets, kind="stable")
+        bounds = np.searchsorted(buckets[order], np.arange(self._buckets + 1))
+        for bucket in range(self._buckets):
+            cut = hashes[order[bounds[bucket] : bounds[bucket + 1]]]
+            if cut.size:
+                yield bucket, cut.tobytes()
+
+
+class RefuseDuplicateKeys(beam.PTransform):
+    """RefBatches → nothing, when it is known that no key occurs twice.
+
+    Raises:
+        UserError: While running: a key occurs twice; names both images.
+    """
+
+    def expand(self, batches: beam.PCollection) -> beam.PCollection:
+        images = (
+            batches
+            | "BatchSizes" >> beam.Map(len).with_output_types(int)
+            | "CountImages" >> beam.CombineGlobally(sum)
+        )
+        suspects = (
+            batches
+            | "HashKeys"
+            >> beam.ParDo(_HashKeysFn(), pvalue.AsSingleton(images)).with_output_types(
+                tuple[int, bytes]
+            )
+            | "GroupHashes" >> beam.GroupByKey()
+            | "EqualHashes" >> beam.MapTuple(lambda _, found: equal_hashes(found))
+            | "Suspects" >> beam.CombineGlobally(suspects_of)
+        )  # [hash], mostly empty
+        return (
+            batches
+            | "NameSuspects"
+            >> beam.FlatMap(named, pvalue.AsSingleton(suspects)).with_output_types(
+                tuple[str, list[str]]
+            )
+            | "FirstTwo" >> beam.CombinePerKey(first_two)
+            | "Refuse" >> beam.FlatMapTuple(refuse)
+        )

@@ -1,0 +1,180 @@
+"""What the cells of a manifest's columns are: types told from values, values checked.
+
+CSV knows text only. A column of it counts as numbers when every cell that is not empty
+reads as one and would be written the same way again: `7`, `-0.5`, `1e5`, `nan`, `inf`;
+but `007`, `+49170` and integers beyond 64 bits are names of something, and stay text.
+Cells that are JSON lists (`[1, 2]`) make a column of variable length. `true` and `false`
+of JSON and Parquet become 1 and 0.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from beam_pipeline.options import ColumnSpec
+from imageshards.errors import UserError
+
+_INT = re.compile(r"-?(?:0|[1-9]\d*)", re.ASCII)
+_FLOAT = re.compile(
+    r"-?(?:(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?|inf|infinity|nan)",
+    re.ASCII | re.IGNORECASE,
+)
+# A double that rounds to a finite float32 is smaller than this.
+_FLOAT32_END = (2.0 - 2.0**-24) * 2.0**127
+_SHOWN_CHARACTERS = 80
+
+
+def infer(name: str, cells: Sequence[Any]) -> ColumnSpec:
+    """The narrowest of int, float, string that fits; lists are of variable length."""
+    given = [cell for cell in map(_meaning, cells) if cell is not None]
+    lists = sum(isinstance(cell, list) for cell in given)
+    flat = [v for cell in given for v in (cell if isinstance(cell, list) else [cell])]
+    if flat and all(isinstance(v, int) and -(2**63) <= v < 2**63 for v in flat):
+        kind = "int"
+    elif flat and all(type(v) in (int, float) for v in flat) and not _all_ints(flat):
+        kind = "float"
+    else:
+        kind = "string"
+    # A caption may read "[1]"; among numbers, a lone one is a list of one.
+    variable = lists and (kind != "string" or lists == len(given))
+    return ColumnSpec(name, kind, None if variable else ())
+
+
+def _all_ints(values: Sequence[Any]) -> bool:
+    return all(isinstance(v, int) for v in values)
+
+
+def _meaning(cell: Any) -> Any:
+    """What the text of a CSV cell stands for; other values as they are."""
+    if not isinstance(cell, str):
+        return cell
+    text = cell.strip()
+    if text == "":
+        return None
+    if text[0] == "[":
+        found = _json_list(text)
+        return cell if found is None else found
+    if _INT.fullmatch(text):
+        return int(text) if len(text) <= 20 else 2**63
+    return float(text) if _FLOAT.fullmatch(text) else cell
+
+
+def _json_list(text: str) -> list[Any] | None:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, list) else None
+
+
+def of_arrow(name: str, kind: pa.DataType) -> ColumnSpec:
+    """The column that an Arrow type makes.
+
+    Raises:
+        UserError: Records cannot hold it.
+    """
+    shape: tuple[int, ...] | None = ()
+    value = kind
+    types = pa.types
+    if types.is_fixed_size_list(kind):
+        shape, value = (kind.list_size,), kind.value_type
+    elif types.is_list(kind) or types.is_large_list(kind):
+        shape, value = None, kind.value_type
+    if types.is_dictionary(value):
+        value = value.value_type
+    if types.is_integer(value) or types.is_boolean(value):
+        return ColumnSpec(name, "int", shape)
+    if types.is_floating(value):
+        return ColumnSpec(name, "float", shape)
+    if types.is_string(value) or types.is_large_string(value) or types.is_null(value):
+        return ColumnSpec(name, "string", shape)
+    raise UserError(
+        f"--input has the column {name!r} of type {kind}; expected int, float, string or lists "
+        "of them: cast it, or name the columns wanted by --columns."
+    )
+
+
+def convert(column: ColumnSpec, cell: Any) -> Any:
+    """A cell as its column's type: a scalar, or a list.
+
+    Text for a list column is a JSON list, or values between spaces. A missing string is
+    the empty one, a missing list of variable length has no value.
+
+    Raises:
+        ValueError: It is something else, or beyond int64 or float32.
+    """
+    if column.shape == ():
+        return _scalar(column.kind, "" if cell is None and column.kind == "string" else cell)
+    values = [_scalar(column.kind, value) for value in _elements(cell)]
+    if column.shape is not None and len(values) != column.shape[0]:
+        raise ValueError("another length")
+    return values
+
+
+def _elements(cell: Any) -> Sequence[Any]:
+    if cell is None:
+        return []
+    if isinstance(cell, str):
+        found = _json_list(cell.strip())
+        return cell.split() if found is None else found
+    return cell if isinstance(cell, list | tuple) else [cell]
+
+
+def _scalar(kind: str, value: Any) -> int | float | str:
+    if kind == "string":
+        if not isinstance(value, str):
+            raise ValueError("no text")
+        value.encode()  # a lone surrogate is no text either
+        return value
+    if isinstance(value, str):
+        value = _number(value)
+    if kind == "int":
+        return _int64(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("no number")
+    if _FLOAT32_END <= abs(value) < math.inf:
+        raise ValueError("beyond float32")
+    return float(value)
+
+
+def _int64(value: Any) -> int:
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError("a fraction")
+    if not isinstance(value, int | float) or not -(2**63) <= value < 2**63:
+        raise ValueError("no int64")
+    return int(value)
+
+
+def _number(text: str) -> int | float:
+    if "_" in text or not text.isascii():  # what Python reads, but no other program
+        raise ValueError("no number")
+    try:
+        return int(text)
+    except ValueError:
+        number = float(text)
+    if math.isinf(number) and "inf" not in text.lower():
+        raise ValueError("beyond float64")
+    return number
+
+
+def wrong_cell(where: str, column: ColumnSpec, cell: Any) -> UserError:
+    """The sentence for a cell that `convert` refused."""
+    size = "" if column.shape == () else f" x {column.shape[0] if column.shape else 'any number'}"
+    missing = f" ({column.name}:{column.kind}[] if values may be missing)"
+    return UserError(
+        f"{where} has {shown(cell)} in column {column.name!r}; expected {column.kind}{size}: mend "
+        "the row, or declare another type by --columns"
+        f"{missing if cell is None or cell == '' else ''}."
+    )
+
+
+def shown(cell: Any) -> str:
+    """A cell in a sentence: not longer than a line."""
+    text = repr(cell)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."

@@ -1,0 +1,277 @@
+"""An input that is a manifest: files of CSV, JSON Lines or Parquet, one row per image."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import urllib.parse
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from beam_pipeline.inputs.folders import files_matching, glob_root, is_glob
+from beam_pipeline.inputs.manifest_boxes import check_box_columns, check_boxes, of_boxes
+from beam_pipeline.inputs.manifest_cells import convert, infer, of_arrow, shown, wrong_cell
+from beam_pipeline.inputs.manifest_rows import WHOLE, Span, is_parquet, parquet_schema, read_rows
+from beam_pipeline.options import ColumnSpec, InputOptions, is_split_name
+from beam_pipeline.planning.refs import ImageRef
+from beam_pipeline.shards.read_ahead import is_local
+from beam_pipeline.shards.record import BOX_FEATURES
+from imageshards import storage
+from imageshards.errors import UserError
+from imageshards.manifest import RECORD_FEATURES
+
+# Rows looked at to tell the type of a column that was not declared.
+INFERENCE_ROWS = 1000
+
+_IMAGE_NAMES = ("image", "path", "uri", "file", "filename", "image_path", "image_uri")
+_LABEL_NAMES = ("label", "class", "category")
+_KEY_NAMES = ("key", "id")
+
+
+@dataclasses.dataclass(frozen=True)
+class ManifestSchema:
+    """What each column of a manifest is."""
+
+    image: str
+    label: str
+    key: str | None
+    split: str | None
+    group: str | None
+    columns: tuple[ColumnSpec, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that are read."""
+        roles = (self.image, self.label, self.key, self.split, self.group)
+        return list(dict.fromkeys([*filter(None, roles), *(c.name for c in self.columns)]))
+
+
+def manifest_files(path: str) -> Iterator[str]:
+    """The files of a manifest: itself, or those that match a glob, ordered by path.
+
+    Raises:
+        UserError: None matches.
+    """
+    if not is_glob(path) or _is_stored(path):
+        yield path
+        return
+    above = len(glob_root(path).rstrip("/"))
+    names = (file for file, _, _ in files_matching(path) if "/." not in file[above:])
+    first = next(names, None)
+    if first is None:
+        raise UserError(
+            f"--input {path!r} matches no file; expected manifests (.csv, .jsonl, .parquet): mend "
+            "the pattern."
+        )
+    yield first
+    yield from names
+
+
+def _is_stored(path: str) -> bool:
+    """Whether a store has a file that is named like a glob."""
+    try:
+        return not is_local(path) and storage.exists(path)
+    except OSError:
+        return False
+
+
+def read_schema(source: InputOptions) -> ManifestSchema:
+    """Finds the columns' roles and types from the options, the header and the first rows.
+
+    Raises:
+        UserError: A column is missing, named twice, has the name of a record feature, or a
+            type that boxes cannot have; or its bucket cannot be used.
+    """
+    if not is_local(source.input):
+        storage.check_bucket(source.input, "--input")
+    types: dict[str, Any] | None = None
+    head: list[dict[str, Any]] = []
+    first = next(manifest_files(source.input))
+    if is_parquet(first):
+        schema = parquet_schema(first)
+        types = dict(zip(schema.names, schema.types, strict=True))
+        names = list(schema.names)
+    else:
+        head = [row for _, row in itertools.islice(read_rows(first), INFERENCE_ROWS)]
+        names = list(dict.fromkeys(name for row in head for name in row))
+        if not head:
+            raise UserError(
+                f"--input {first!r} has no row; expected a header and one row per image."
+            )
+    image = _role(source, names, "--image_column", source.image_column, _IMAGE_NAMES)
+    label = _role(source, names, "--label_column", source.label_column, _LABEL_NAMES)
+    key = _optional_role(source, names, "--key_column", source.key_column, _KEY_NAMES)
+    split = _optional_role(source, names, "--split_column", source.split_column, ("split",))
+    group = _optional_role(source, names, "--group_column", source.group_column, ())
+    columns = source.columns
+    if columns is None:
+        taken = {image, label, key, split, group}
+        columns = tuple(
+            of_boxes(
+                infer(name, [row.get(name) for row in head])
+                if types is None
+                else of_arrow(name, types[name])
+            )
+            for name in names
+            if name not in taken
+        )
+    _check_columns(source, names, columns)
+    return ManifestSchema(image, label, key, split, group, columns)
+
+
+def _optional_role(
+    source: InputOptions, names: Sequence[str], flag: str, given: str | None, known: Sequence[str]
+) -> str | None:
+    if given is not None and given not in names:
+        raise UserError(
+            f"{flag} received {given!r}, but {source.input!r} has the columns {_listed(names)}."
+        )
+    return given or next((name for name in known if name in names), None)
+
+
+def _role(
+    source: InputOptions, names: Sequence[str], flag: str, given: str | None, known: Sequence[str]
+) -> str:
+    found = _optional_role(source, names, flag, given, known)
+    if found is None:
+        raise UserError(
+            f"--input {source.input!r} has no {flag[2:].removesuffix('_column')} column among "
+            f"{_listed(names)}; expected one named {' or '.join(known[:2])}, or {flag}."
+        )
+    return found
+
+
+def _listed(names: Sequence[str]) -> str:
+    # Quoted, so that a space before a name is seen.
+    return ", ".join(repr(name) for name in names) or "none"
+
+
+def _check_columns(
+    source: InputOptions, names: Sequence[str], columns: Sequence[ColumnSpec]
+) -> None:
+    for column in columns:
+        if column.name not in names:
+            raise UserError(
+                f"--columns received {column.name!r}, but {source.input!r} has the columns "
+                f"{_listed(names)}."
+            )
+        if column.name in RECORD_FEATURES:
+            raise UserError(
+                f"--input {source.input!r} has a column {column.name!r}, a name that records use "
+                "themselves; rename the column."
+            )
+    check_box_columns(source.input, columns)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Where:
+    """A row of a file, for a person; most are never shown."""
+
+    path: str
+    row: object
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.row}"
+
+
+def read_refs(path: str, schema: ManifestSchema | None, span: Span = WHOLE) -> Iterator[ImageRef]:
+    """The references of a manifest's file, or of a span of it, in its order.
+
+    Relative image paths are relative to the manifest's folder. An empty split or group
+    is none: the image is drawn by its key.
+
+    Raises:
+        UserError: A row lacks its image or label, or holds a value of the wrong type; the
+            message gives the line.
+    """
+    if schema is None:
+        raise ValueError("a manifest input needs its schema")
+    folder = path.rpartition("/")[0]
+    sides = [c.name for c in schema.columns if c.name in BOX_FEATURES]
+    for row_name, row in read_rows(path, schema.names, span):
+        where = _Where(path, row_name)
+        image = _text(where, row, schema.image)
+        uri = _uri(folder, image)
+        size_bytes, mtime_ns = _stat(uri)
+        columns = {c.name: _value(where, row, c) for c in schema.columns}
+        if sides:
+            check_boxes(where, {side: columns[side] for side in sides})
+        yield ImageRef(
+            key=_text(where, row, schema.key) if schema.key else image,
+            uri=uri,
+            label=_text(where, row, schema.label),
+            split=_split(where, row, schema.split),
+            group=_optional_text(where, row, schema.group),
+            size_bytes=size_bytes,
+            mtime_ns=mtime_ns,
+            columns=columns or None,
+        )
+
+
+def _uri(folder: str, image: str) -> str:
+    if image.startswith("file:///"):  # Beam has no file system of that name
+        return urllib.parse.unquote(image.removeprefix("file://"))
+    if not is_local(image) or os.path.isabs(image):
+        return image
+    return os.path.join(folder, image)
+
+
+def _stat(uri: str) -> tuple[int, int]:
+    if not is_local(uri):
+        return -1, 0
+    try:
+        status = os.stat(uri)
+    except (OSError, ValueError):
+        return -1, 0  # the reader finds out why, and quarantines it
+    return status.st_size, status.st_mtime_ns
+
+
+def _text(where: object, row: Mapping[str, Any], column: str) -> str:
+    text = _optional_text(where, row, column)
+    if text is None:
+        raise UserError(
+            f"{where} has {shown(row.get(column))} in column {column!r}; expected text that is "
+            "not empty: mend the row."
+        )
+    return text
+
+
+def _optional_text(where: object, row: Mapping[str, Any], column: str | None) -> str | None:
+    """The text or whole number of a cell; None if it is empty."""
+    value = row.get(column) if column is not None else None
+    if value is None or value == "":
+        return None
+    try:
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise ValueError("no text")
+        text = str(value)
+        text.encode()  # a lone surrogate is no text either
+    except ValueError as e:
+        raise UserError(
+            f"{where} has {shown(value)} in column {column!r}; expected text: mend the row."
+        ) from e
+    return text
+
+
+def _split(where: object, row: Mapping[str, Any], column: str | None) -> str | None:
+    split = _optional_text(where, row, column)
+    if split is not None and not is_split_name(split):
+        raise UserError(
+            f"{where} has {shown(split)} in column {column!r}; expected the name of a split, in "
+            "letters, digits and underscores: mend the row."
+        )
+    return split
+
+
+def _value(where: object, row: Mapping[str, Any], column: ColumnSpec) -> Any:
+    if column.name not in row and column.shape is not None:
+        raise UserError(
+            f"{where} has no column {column.name!r}; expected it in every row: mend the row, or "
+            "leave the column out by --columns."
+        )
+    cell = row.get(column.name)
+    try:
+        return convert(column, cell)
+    except ValueError as e:
+        raise wrong_cell(str(where), column, cell) from e

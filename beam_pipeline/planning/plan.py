@@ -1,0 +1,289 @@
+"""Which split, which shard, which place: pure arithmetic on keys and counts.
+
+Nothing here reads a file, and neither Beam nor TensorFlow is imported. A place in the data
+set is a rank: images of a split are ordered by (class, salted hash of the key) and dealt
+to shards like cards, so that every shard holds the same number of records ±1, and of each
+class ±1; inside a shard they are ordered by another hash.
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+
+from beam_pipeline.options import MAX_SHARDS, PlanOptions, is_split_name
+from imageshards.errors import UserError
+
+# A class with more images than this, and than a shard has, is ranked in several buckets.
+MIN_BUCKET_SIZE = 10_000
+# tf.train.Example and TFRecord framing around the encoded picture, roughly.
+RECORD_OVERHEAD_BYTES = 400
+
+# What a hash is for.
+SPLIT, DEAL, PLACE, UNIQUE = b"split", b"deal", b"place", b"unique"
+
+SplitClass = tuple[str, int]
+
+
+class KeyHasher:
+    """Salted, stable 128-bit hashes of keys (BLAKE2b, RFC 7693).
+
+    Each purpose has hashes of its own: which split is drawn, in which order images are dealt
+    to shards, and where they stand inside a shard must tell nothing of each other.
+    """
+
+    def __init__(self, salt: str, purpose: bytes = DEAL):
+        key = hashlib.blake2b(salt.encode(), digest_size=32).digest()
+        self._empty = hashlib.blake2b(digest_size=16, key=key, person=purpose)
+
+    def __call__(self, text: str) -> bytes:
+        state = self._empty.copy()
+        state.update(text.encode("utf-8", "surrogatepass"))
+        return state.digest()
+
+
+class SplitAssigner:
+    """Draws a split by the hash of a key or group: more images never move an old one."""
+
+    def __init__(self, splits: Mapping[str, float], salt: str):
+        self._hash = KeyHasher(salt, SPLIT)
+        self._names = list(splits)
+        self._bounds: list[float] = []
+        total = 0.0
+        for fraction in splits.values():
+            total += fraction
+            self._bounds.append(total)
+
+    def __call__(self, key_or_group: str) -> str:
+        point = int.from_bytes(self._hash(key_or_group)[:8], "big") / 2.0**64
+        place = bisect.bisect_right(self._bounds, point)  # the first bound above the point
+        return self._names[min(place, len(self._names) - 1)]
+
+
+def class_order(
+    labels: Iterable[str], class_names: Sequence[str] | None, pinned: Sequence[str]
+) -> list[str]:
+    """Class names by class id.
+
+    Args:
+        labels: Distinct labels of the data, in any order.
+        class_names: Given order, taken as it is: classes without an image keep their id.
+        pinned: Order of the data set being rebuilt; new labels follow, sorted by code
+            point, so no old class is renumbered.
+
+    Raises:
+        UserError: A label is not among `class_names`, or there is none at all.
+    """
+    found = set(labels)
+    if not found:
+        raise UserError(
+            "--input holds no image; expected files with an image extension (--extensions) below "
+            "it."
+        )
+    if class_names is not None:
+        unknown = sorted(found.difference(class_names))
+        if unknown:
+            raise UserError(unknown_label_message(unknown[0], None, class_names))
+        return list(class_names)
+    return [*pinned, *sorted(found.difference(pinned))]
+
+
+def unknown_label_message(label: str, key: str | None, class_names: Sequence[str]) -> str:
+    """The sentence for a label outside `--class_names`, with the image `key` where known."""
+    of_image = "" if key is None else f" of {key!r}"
+    known = ", ".join(repr(name) for name in class_names[:5])
+    more = ", …" if len(class_names) > 5 else ""
+    return (
+        f"--class_names does not hold the label {label!r}{of_image}; expected one of "
+        f"{known}{more}; add the class or leave the image out."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """Where the images of one class of one split go.
+
+    Attributes:
+        first_shard: Index of the first shard its group is dealt to.
+        num_shards: Shards of the group.
+        first_rank: Rank of the class's first image within the group.
+    """
+
+    first_shard: int
+    num_shards: int
+    first_rank: int
+
+    def shard_of(self, rank_in_class: int) -> int:
+        """The shard of the class's image with this rank."""
+        return self.first_shard + (self.first_rank + rank_in_class) % self.num_shards
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The whole plan, without a single image in it: its size is splits x classes.
+
+    Attributes:
+        classes: Class names by id.
+        counts: (split, class id) → images.
+        num_shards: Split → shards.
+        slots: (split, class id) → where its images go.
+    """
+
+    classes: tuple[str, ...]
+    counts: Mapping[SplitClass, int]
+    num_shards: Mapping[str, int]
+    slots: Mapping[SplitClass, Slot]
+
+    @property
+    def num_images(self) -> int:
+        """Images of all splits."""
+        return sum(self.counts.values())
+
+    @functools.cached_property
+    def class_ids(self) -> dict[str, int]:
+        """Class name → id."""
+        return {name: i for i, name in enumerate(self.classes)}
+
+    @functools.cached_property
+    def bucket_sizes(self) -> dict[str, int]:
+        """Split → references that are ranked together, at most: about those of one shard.
+
+        So nothing that is grouped is larger than a unit of work, and there are never more
+        buckets than shards and classes, however many images they hold.
+        """
+        images = collections.Counter[str]()
+        for (split, _), count in self.counts.items():
+            images[split] += count
+        return {
+            split: max(MIN_BUCKET_SIZE, -(-images[split] // shards))
+            for split, shards in self.num_shards.items()
+        }
+
+    def num_buckets(self, split: str, class_id: int) -> int:
+        """In how many buckets of hashes a class is ranked."""
+        return -(-self.counts[split, class_id] // self.bucket_sizes[split])
+
+
+def bucket_of(order_hash: bytes, num_buckets: int) -> int:
+    """Bucket of a hash: ranges, so that buckets in order are hashes in order."""
+    return int.from_bytes(order_hash[:4], "big") * num_buckets >> 32
+
+
+def bucket_ranks(sizes: Mapping[tuple[str, int, int], int]) -> dict[tuple[str, int, int], int]:
+    """(split, class id, bucket) → rank, within the class, of the bucket's first image."""
+    ranks: dict[tuple[str, int, int], int] = {}
+    before: tuple[str, int] | None = None
+    total = 0
+    for key in sorted(sizes):
+        if key[:2] != before:
+            before, total = key[:2], 0
+        ranks[key] = total
+        total += sizes[key]
+    return ranks
+
+
+def make_layout(
+    counts_by_label: Mapping[tuple[str, str], int],
+    options: PlanOptions,
+    mean_record_bytes: float,
+) -> Layout:
+    """Decides classes, shards per split, and where each class goes.
+
+    Args:
+        counts_by_label: (split, label) → images.
+        options: Shards per split, or their target size; class order.
+        mean_record_bytes: Mean size of a record, for the target size.
+
+    Raises:
+        UserError: No image, one class only, an unknown label, an unknown split in
+            --num_shards, or fewer images than shards.
+    """
+    labels = (label for _, label in counts_by_label)
+    classes = class_order(labels, options.class_names, options.pinned_classes)
+    _check_classes(classes, counts_by_label, options)
+    ids = {name: i for i, name in enumerate(classes)}
+    counts = {(s, ids[label]): n for (s, label), n in counts_by_label.items() if n}
+    splits = _checked_splits({split for split, _ in counts})
+    unknown = sorted(set(options.num_shards) - set(splits) - {"*"})
+    if unknown:
+        raise UserError(
+            f"--num_shards received the split {unknown[0]!r}; the splits of this input are "
+            f"{', '.join(splits)}."
+        )
+    num_shards: dict[str, int] = {}
+    slots: dict[SplitClass, Slot] = {}
+    for split in splits:
+        of_split = {c: n for (s, c), n in sorted(counts.items()) if s == split}
+        groups = [[c] for c in of_split] if options.shard_by == "class" else [list(of_split)]
+        first_shard = 0
+        for group in groups:
+            images = sum(of_split[c] for c in group)
+            shards = _shards_for(split, images, options, mean_record_bytes, classes, group)
+            rank = 0
+            for c in group:
+                slots[split, c] = Slot(first_shard, shards, rank)
+                rank += of_split[c]
+            first_shard += shards
+        _check_shards(split, first_shard)
+        num_shards[split] = first_shard
+    return Layout(tuple(classes), counts, num_shards, slots)
+
+
+def _checked_splits(splits: Iterable[str]) -> list[str]:
+    for split in sorted(splits):
+        if not is_split_name(split):
+            raise UserError(
+                f"--input gives the split {split!r}; expected letters, digits and underscores, as "
+                "it becomes part of file names; rename it."
+            )
+    return sorted(splits)
+
+
+def _check_shards(split: str, shards: int) -> None:
+    if shards > MAX_SHARDS:
+        raise UserError(
+            f"--num_shards, --shard_mb and --shard_by make {shards} shards of split {split!r}; "
+            f"expected at most {MAX_SHARDS}; ask for fewer or larger shards."
+        )
+
+
+def _check_classes(
+    classes: Sequence[str], counts: Mapping[tuple[str, str], int], options: PlanOptions
+) -> None:
+    found = sorted({label for _, label in counts})
+    if len(found) == 1 and not options.allow_one_class:
+        raise UserError(
+            f"--input holds one class only, {found[0]!r}; expected at least two "
+            "(ROOT/<class>/*.jpg, or a --label_regex that captures the class); pass "
+            "--allow_one_class if that is meant."
+        )
+    bad = [name for name in classes if not name.strip() or "\n" in name or "\r" in name]
+    if bad:
+        raise UserError(
+            f"--input holds the label {bad[0]!r}; expected text on one line that is not blank; "
+            "rename it."
+        )
+
+
+def _shards_for(
+    split: str,
+    images: int,
+    options: PlanOptions,
+    mean_record_bytes: float,
+    classes: Sequence[str],
+    group: Sequence[int],
+) -> int:
+    wanted = options.num_shards.get(split, options.num_shards.get("*"))
+    if wanted is None:
+        return min(images, max(1, round(images * mean_record_bytes / (options.shard_mb * 1e6))))
+    if wanted > images:
+        what = f"class {classes[group[0]]!r} of split" if options.shard_by == "class" else "split"
+        raise UserError(
+            f"--num_shards received {wanted} for {what} {split!r}, which has {images} images; "
+            "expected at most one shard per image; ask for fewer shards or change --splits."
+        )
+    return wanted

@@ -1,0 +1,263 @@
+"""Runs a build on this machine or submits it: the lock, the processes, what is printed."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from beam_pipeline.columns.label_export import LabelExporter
+from beam_pipeline.commit import staging as staging_folder
+from beam_pipeline.commit.lock import Lock, output_lock
+from beam_pipeline.commit.staging import LOCK_NAME, OutputState
+from beam_pipeline.flag_values import runner_name
+from beam_pipeline.imports import quick_imports
+from beam_pipeline.options import MANIFEST_SUFFIXES, BuildOptions
+from beam_pipeline.progress import PoolProgress, ProgressLine, final_table, plan_table
+from beam_pipeline.shards import process_pool
+from beam_pipeline.shards.process_pool import LocalPool
+from imageshards import storage
+from imageshards.errors import LeaseLostError, UserError
+from imageshards.manifest import STAGING_NAME, load_manifest
+from imageshards.storage.concurrency import together
+from imageshards.storage.settings import settings_from
+
+# As often as a worker of Beam's own local processes may be killed before we give up.
+MAX_RUNS = 3
+
+
+def run(options: BuildOptions, beam_args: Sequence[str]) -> str:
+    """Builds a data set, or plans it; returns what to print.
+
+    Raises:
+        UserError: Something the caller can mend.
+        KeyboardInterrupt: On Ctrl-C or SIGTERM, after all processes have ended.
+    """
+    stopped = threading.Event()
+
+    def stop(number: int, frame: object) -> None:
+        stopped.set()
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return _run(options, beam_args)
+    except LeaseLostError:
+        raise  # it stopped the job, as Ctrl-C does
+    except Exception as e:
+        if stopped.is_set():  # Beam wraps what is raised inside a stage
+            raise KeyboardInterrupt from e
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
+    begun = time.monotonic()
+    settings_from(beam_args)
+    storage.reset_counts()
+    # Before any process is started: they inherit what it imports, and mistakes are told at once.
+    storage.check_bucket(options.source.input, "--input")
+    if options.plan_only:
+        _, runners = _import_beam()
+        from beam_pipeline.plan_only import plan_only
+
+        runners.check_flags(beam_args)
+        # A plan is made here, wherever the job is to run: it takes seconds.
+        return plan_table(plan_only(options, runners.local()))
+    storage.check_bucket(options.output, "--output")
+    fresh = not os.path.exists(options.output)
+    staging = storage.join(options.output, STAGING_NAME)
+    with output_lock(storage.join(staging, LOCK_NAME)) as lock:
+        state = staging_folder.look(options.output, staging)
+        if state.notes.get("remote_job"):
+            _refuse_running(options.output)
+        try:
+            return _build(options, beam_args, state, begun, lock)
+        except UserError:
+            staging_folder.remove_empty(options.output, staging, fresh)
+            raise
+
+
+def _say_class_ids_unknown(damage: UserError) -> None:
+    print(
+        f"{damage} It is replaced now; if --class_names does not give them, its classes may get "
+        "other ids than they had.",
+        file=sys.stderr,
+    )
+
+
+def _refuse_running(output: str) -> None:
+    """Refuses to begin while the job of a client that was killed still writes here.
+
+    A job service is asked in a process of its own: local processes cannot be forked from one
+    that has talked to it.
+    """
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-m", "beam_pipeline.cancel", "--check", output],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise UserError(
+            f"--output {output!r} was being written by a job elsewhere, of which nothing could be "
+            "found out within 120 s; try again when this machine is less busy."
+        ) from None
+    if asked.returncode == 2:
+        raise UserError(asked.stderr.strip().removeprefix("error: "))
+
+
+def _import_beam() -> tuple[ModuleType, ModuleType]:
+    """(pipeline, runners), imported when local processes have been started."""
+    with quick_imports():
+        from beam_pipeline import pipeline
+        from beam_pipeline.runners import select as runners
+    gc.set_threshold(100_000)  # millions of references are no garbage
+    return pipeline, runners
+
+
+def _build(
+    options: BuildOptions, beam_args: Sequence[str], state: OutputState, begun: float, lock: Lock
+) -> str:
+    if staging_folder.check_output(state, options.overwrite) and (done := state.manifest):
+        staging_folder.remove(state.staging)
+        return final_table(done, 1e-9, done["listed"]) + f"\ndata set in {options.output}"
+    if state.damage:
+        _say_class_ids_unknown(state.damage)
+    wants_pool, workers = _pool_size(options, beam_args)
+    if not wants_pool:
+        lock.renew()
+        return _run_pipeline(options, beam_args, state, begun, None)
+    progress: list[ProgressLine] = []
+    with contextlib.ExitStack() as stack:
+        if not _has_columns(options):
+            # It imports TensorFlow while Beam is imported here.
+            stack.enter_context(LabelExporter())
+        _import_beam()
+        pool = stack.enter_context(LocalPool(workers, lambda sentence: progress[0].say(sentence)))
+        progress.append(stack.enter_context(ProgressLine(PoolProgress(pool).line)))
+        lock.renew()  # by a thread, so after the pool has forked its processes
+        return _run_pipeline(options, beam_args, state, begun, pool)
+
+
+def _has_columns(options: BuildOptions) -> bool:
+    """Whether there may be more to analyse than labels."""
+    manifest = options.source.input.lower().endswith(MANIFEST_SUFFIXES)
+    return manifest or options.source.layout == "manifest" or bool(options.transform_module)
+
+
+def _run_pipeline(
+    options: BuildOptions,
+    beam_args: Sequence[str],
+    state: OutputState,
+    begun: float,
+    pool: LocalPool | None,
+) -> str:
+    pipeline, runners = _import_beam()
+    staging = state.staging
+    shards = options.plan.num_shards
+    runner = runners.choose(beam_args, None if "*" in shards else sum(shards.values()) or None)
+    with contextlib.ExitStack() as stack:
+        run = pipeline.run_here if runner.local else _remote(options, runner, staging, stack)
+        staging_folder.prepare(state)
+        for attempt in range(1, MAX_RUNS + 1):
+            try:
+                if not pipeline.build(options, runner, state, run):
+                    staging_folder.remove_empty(options.output, staging, fresh=False)
+                    return _nothing_submitted(runner)
+                break
+            except RuntimeError as e:
+                if not runners.lost_a_worker(e):
+                    raise
+                _say_lost(attempt, staging, e)
+    manifest, committed = together(
+        lambda: load_manifest(options.output), lambda: staging_folder.committed(staging)
+    )
+    reused = committed.get("reused_images", 0)
+    if pool:
+        reused = pool.progress()[3]  # of a shard in parts, some may have been finished
+    staging_folder.remove(staging)
+    made = [f"data set in {options.output}"]
+    if options.report:
+        made.append(f"report: {storage.join(options.output, 'report', 'index.html')}")
+    stored = pool.stored() if pool else storage.counts()
+    if stored.requests:
+        made.insert(0, stored.text())
+    return "\n".join([final_table(manifest, time.monotonic() - begun, reused), *made])
+
+
+def _remote(
+    options: BuildOptions, runner: Any, staging: str, stack: contextlib.ExitStack
+) -> Callable[[Any], bool]:
+    """Checks a remote runner; returns what runs a pipeline there."""
+    from beam_pipeline.runners import flink_service, preflight, submit
+
+    stack.enter_context(flink_service.job_service(runner.options, options.output))
+    preflight.check(runner, options.source.input, options.output, staging)
+
+    def run(pipeline: Any) -> bool:
+        # Where a worker was lost, its pool may be: Prism ends when it asks one that is gone.
+        preflight.check_servers(runner.options)
+        return submit.run(pipeline, runner, staging)
+
+    return run
+
+
+def _nothing_submitted(runner: Any) -> str:
+    from beam_pipeline.runners import dataflow_job
+
+    said = dataflow_job.nothing_submitted(runner.options)
+    return said or "the options and the graph are in order; nothing was submitted"
+
+
+def _say_lost(attempt: int, staging: str, e: Exception) -> None:
+    if attempt == MAX_RUNS:
+        raise UserError(
+            f"worker processes of the runner were killed in {MAX_RUNS} runs, most likely for want "
+            "of memory; use fewer (--direct_num_workers) or a smaller --max_image_mpx; finished "
+            "shards are kept."
+        ) from e
+    finished = staging_folder.finished_shards(staging)
+    print(
+        f"a worker process was killed (out of memory?); going on after {finished} finished shards "
+        f"(run {attempt + 1} of {MAX_RUNS})",
+        file=sys.stderr,
+    )
+
+
+def _pool_size(options: BuildOptions, beam_args: Sequence[str]) -> tuple[bool, int]:
+    """Whether our own processes write the shards, and how many; without importing Beam.
+
+    By default one per core; where a store is read or written one more for every eight, as each
+    waits now and then: for the first images of a shard, and until its end has been sent.
+    """
+    import argparse
+
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    # A flag without its value is found, and said, when Beam's flags are checked.
+    parser.add_argument("--runner", nargs="?", default="DirectRunner", const="")
+    parser.add_argument("--direct_running_mode", nargs="?")
+    parser.add_argument("--direct_num_workers", nargs="?", default="0", const="")
+    args, _ = parser.parse_known_args(list(beam_args))
+    wanted = runner_name(args.runner) in ("direct", "fnapi") and args.direct_running_mode in (
+        None,
+        "in_memory",
+    )
+    if not args.direct_num_workers.isdecimal():
+        raise UserError(
+            f"--direct_num_workers received {args.direct_num_workers!r}; expected a number of "
+            "processes, 0 for one per core."
+        )
+    cores = process_pool.available_cores()
+    if not all(storage.is_local(path) for path in (options.source.input, options.output)):
+        cores += -(-cores // 8)
+    return wanted, int(args.direct_num_workers) or cores

@@ -1,0 +1,292 @@
+"""A pipeline on a runner elsewhere: given away, watched, cancelled when asked."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import apache_beam as beam
+import grpc
+from apache_beam.options.pipeline_options import (
+    GoogleCloudOptions,
+    PipelineOptions,
+    PortableOptions,
+    StandardOptions,
+    TestOptions,
+)
+
+from beam_pipeline.progress import ProgressLine
+from beam_pipeline.runners import addresses, dataflow_job, dataflow_service, jobs
+from beam_pipeline.runners.job_progress import RemoteProgress
+from beam_pipeline.runners.jobs import RemoteJob
+from beam_pipeline.runners.select import Runner, lost_a_worker
+from imageshards import storage
+from imageshards.errors import UserError, user_error_in
+
+FAILURE_NAME = "failure.txt"
+CANCEL_TIMEOUT_SEC = 40.0
+# So long may a job service be silent before its job is given up.
+SILENCE_SEC = 60.0
+_POLL_SEC = 0.25
+_ASK_SEC = 5.0
+_LOG_LINES = 500
+# Threads of Beam's client, and of workers inside this process, that hold a connection.
+_CONNECTED = ("wait_until_finish_read", "read_grpc_client_inputs", "run_worker")
+
+
+def run(pipeline: beam.Pipeline, runner: Runner, staging: str) -> bool:
+    """Runs a job to its end and shows how far it is.
+
+    Returns:
+        Whether it ran; a dry run only looks at the graph and the options.
+
+    Raises:
+        UserError: The job failed; says why, or where the whole story is.
+        RuntimeError: It lost a worker, and may be given away again.
+        KeyboardInterrupt: On Ctrl-C, when the job has been cancelled.
+    """
+    with _log() as lines:
+        try:
+            running = _Running.submit(pipeline, runner)
+            if running is None:
+                return False
+            with ProgressLine(RemoteProgress(staging, running.counters).line) as line:
+                running.wait(line.say, begun=functools.partial(_note, staging, running.job))
+        except Exception as e:
+            if known := dataflow_job.explained(e):
+                raise known from e
+            if not isinstance(e, (RuntimeError, grpc.RpcError)):
+                raise
+            if lost_a_worker(e) or user_error_in(e):
+                raise
+            raise _failure(e, staging, lines) from e
+    return True
+
+
+def _note(staging: str, job: RemoteJob | None) -> None:
+    if job is not None:
+        jobs.note(staging, job)
+
+
+def run_small(pipeline: beam.Pipeline, runner: Runner, timeout_sec: float) -> None:
+    """Runs a job of seconds.
+
+    Raises:
+        UserError: What a worker said.
+        RuntimeError: It failed otherwise.
+        TimeoutError: It did not end in time; it was cancelled.
+    """
+    with _log():
+        try:
+            running = _Running.submit(pipeline, runner)
+            if running is not None:
+                running.wait(lambda sentence: None, timeout_sec)
+        except grpc.RpcError as e:
+            raise RuntimeError(_words(e)) from e
+        except RuntimeError as e:
+            if known := user_error_in(e):
+                raise known from e
+            raise
+
+
+class _Running:
+    """A job that was given away.
+
+    Attributes:
+        job: Where to ask for it, if a job service that we can ask has it.
+    """
+
+    def __init__(self, result: Any, job: RemoteJob | None, pool: str):
+        self.job = job
+        self._pool = pool
+        self._result = result
+        self._error: BaseException | None = None
+        self._ended = threading.Event()
+        threading.Thread(target=self._follow, daemon=True).start()
+
+    @classmethod
+    def submit(cls, pipeline: beam.Pipeline, runner: Runner) -> _Running | None:
+        """Gives a job away; None for a dry run."""
+        options = pipeline.options  # a copy of the runner's: what is set there reaches no job
+        wanted = options.view_as(StandardOptions).runner
+        google = options.view_as(GoogleCloudOptions)
+        given = google.job_name
+        google.job_name = given or f"imageshards-{uuid.uuid4().hex[:12]}"
+        try:
+            result = pipeline.run()
+            dry_run = options.view_as(TestOptions).dry_run
+            if result is None or dry_run or not getattr(result, "has_job", True):  # a template
+                return None
+            job = _job_of(result, options, str(google.job_name))
+            return cls(result, job, addresses.pool_here(options))
+        except KeyboardInterrupt:
+            _cancel_named(options, str(google.job_name))
+            raise
+        finally:
+            # Beam takes the runner out of the options it was given, so that Java sees none.
+            options.view_as(StandardOptions).runner = wanted
+            google.job_name = given
+
+    def wait(
+        self,
+        say: Callable[[str], None],
+        timeout_sec: float | None = None,
+        begun: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Returns when the job is done; a job that is not waited for any more is cancelled.
+
+        Args:
+            say: Told what happens when it is cancelled.
+            timeout_sec: Not waited for longer than this.
+            begun: Called first.
+
+        Raises:
+            Exception: What the runner raised for a job that failed.
+        """
+        started = asked = self._heard = time.monotonic()
+        try:
+            begun()
+            while not self._ended.wait(_POLL_SEC):
+                now = time.monotonic()
+                if timeout_sec is not None and now - started > timeout_sec:
+                    raise TimeoutError
+                if now - asked > _ASK_SEC:
+                    asked = now
+                    self._ask(now)
+        except BaseException:
+            if not self._cancel(say):
+                raise
+        if self._error is not None:
+            raise self._error
+
+    def counters(self) -> dict[tuple[str, str], int]:
+        """(namespace, name) → value so far; empty where the runner gives none."""
+        try:
+            return jobs.counters(self.job) if self.job is not None else {}
+        except grpc.RpcError:
+            return {}
+
+    def _follow(self) -> None:
+        try:
+            self._result.wait_until_finish()
+        except BaseException as e:  # noqa: BLE001  # raised again by `wait`
+            self._error = e
+        finally:
+            self._ended.set()
+
+    def _ask(self, now: float) -> None:
+        """Raises `UserError` when what the job needs is gone, which Beam's client may not see."""
+        if self._pool and addresses.refusal(self._pool) and addresses.refusal(self._pool):
+            raise UserError(
+                f"the worker pool at {self._pool} is gone; start it again (make worker-pool), then "
+                "give the same command: finished shards are kept."
+            )
+        if self.job is None:
+            return
+        with contextlib.suppress(grpc.RpcError):
+            if jobs.state_of(self.job) is not None:
+                self._heard = now
+        if now - self._heard > SILENCE_SEC:
+            raise UserError(
+                f"the job service at {self.job.endpoint} has not answered for {SILENCE_SEC:.0f} s; "
+                "start it again, then give the same command: finished shards are kept."
+            )
+
+    def _cancel(self, say: Callable[[str], None]) -> bool:
+        """Ends the job and waits for that; whether it was done before."""
+        say("cancelling the job ...")
+        thread = threading.Thread(target=self._ask_to_cancel, daemon=True)
+        thread.start()
+        if not self._ended.wait(CANCEL_TIMEOUT_SEC):
+            where = f" {self.job.job_id} at {self.job.endpoint}" if self.job else ""
+            say(f"the job{where} did not end within {CANCEL_TIMEOUT_SEC:.0f} s; it may still write")
+        return self._ended.is_set() and self._error is None
+
+    def _ask_to_cancel(self) -> None:
+        with contextlib.suppress(Exception):  # the caller looks at what became of the job
+            self._result.cancel()
+
+
+def _cancel_named(options: PipelineOptions, name: str) -> None:
+    """Ends a job that was interrupted while it was given away, so that nobody knows its id."""
+    endpoint = options.view_as(PortableOptions).job_endpoint
+    if endpoint and endpoint != "embed":
+        with contextlib.suppress(grpc.RpcError):
+            jobs.cancel_named(endpoint, name)
+    else:
+        dataflow_service.cancel_named(options)
+
+
+def _job_of(result: Any, options: PipelineOptions, name: str) -> RemoteJob | None:
+    endpoint = options.view_as(PortableOptions).job_endpoint
+    job_id = getattr(result, "_job_id", None)
+    if not endpoint or endpoint == "embed" or not isinstance(job_id, str):
+        return None
+    return RemoteJob(endpoint, job_id, name)
+
+
+@contextlib.contextmanager
+def _log() -> Iterator[deque[str]]:
+    """Keeps what Beam logs, instead of showing tracebacks beside our sentence."""
+    lines: deque[str] = deque(maxlen=_LOG_LINES)
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(f"{record.levelname} {record.name}: {record.getMessage()}")
+
+    threading.excepthook = _hook
+    root = logging.getLogger()
+    before, root.handlers = root.handlers, [Keep(logging.INFO)]
+    try:
+        yield lines
+    finally:
+        root.handlers = before
+
+
+def _hook(args: Any, show: Callable[[Any], Any] = threading.excepthook) -> None:
+    """Shows what ended a thread, but not that a thread of Beam's lost its job service.
+
+    We say that ourselves, and at the end of a job it is no mistake; such a thread may notice after
+    us, so this is never undone.
+    """
+    name = "" if args.thread is None else args.thread.name
+    if not (isinstance(args.exc_value, grpc.RpcError) and name.startswith(_CONNECTED)):
+        show(args)
+
+
+def _failure(e: BaseException, staging: str, lines: deque[str]) -> UserError:
+    """A failure nobody foresaw: one sentence, and the rest in a file."""
+    path = storage.join(staging, FAILURE_NAME)
+    text = _words(e)
+    with contextlib.suppress(OSError):
+        storage.write(path, "\n".join([*lines, text]) + "\n")
+    if isinstance(e, grpc.RpcError):
+        return UserError(
+            f"the job service does not answer any more ({last_line(text)}); start it again, then "
+            "give the same command: finished shards are kept."
+        )
+    return UserError(
+        f"the job failed ({last_line(text)}); all that was said is in {path}, more in the logs of "
+        "the job service and its workers; finished shards are kept for the same command."
+    )
+
+
+def _words(e: BaseException) -> str:
+    if isinstance(e, grpc.RpcError) and callable(getattr(e, "details", None)):
+        return str(e.details() or e.code())
+    return str(e) or type(e).__name__
+
+
+def last_line(text: str) -> str:
+    """The line that says what happened, shortened: Python's is the last one, Go's the first."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return "no reason given"
+    return lines[0 if any(line.startswith("goroutine ") for line in lines) else -1][:300]

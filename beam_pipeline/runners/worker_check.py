@@ -1,0 +1,155 @@
+"""What a worker finds out about itself before any work is done."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import platform
+import socket
+from typing import Any
+
+import apache_beam as beam
+import PIL
+from PIL import features as pillow_features
+
+from imageshards import __version__, storage
+from imageshards.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """What a worker is asked.
+
+    Attributes:
+        output: Folder of the data set.
+        question: File below it that holds the nonce.
+        nonce: What the client wrote there; "" where no file was written.
+        answer: File for what the worker found.
+        input: The --input of the build; the fixed part of a glob.
+        versions: The client's, by library.
+    """
+
+    output: str
+    question: str
+    nonce: str
+    answer: str
+    input: str
+    versions: dict[str, str]
+
+
+def versions() -> dict[str, str]:
+    """Versions that must be the same wherever a part of the job runs."""
+    turbo = pillow_features.version_feature("libjpeg_turbo")
+    return {
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        "imageshards": __version__,
+        "apache-beam": beam.__version__,
+        # Of what is loaded: a pool that runs on while packages are replaced keeps the old one.
+        "pillow": PIL.__version__,
+        "libjpeg": f"turbo {turbo}" if turbo else str(pillow_features.version_codec("jpg")),
+        "tensorflow-transform": _version_of("tensorflow-transform"),
+    }
+
+
+def _version_of(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def differences(client: dict[str, str], worker: dict[str, str]) -> str:
+    """`pillow 12.3.0 here and 12.2.0 there, …`; empty if all are the same."""
+    return ", ".join(
+        f"{name} {version} here and {worker.get(name, 'none')} there"
+        for name, version in client.items()
+        if worker.get(name) != version
+    )
+
+
+def look(probe: Probe) -> dict[str, Any]:
+    """What this process sees; written to `probe.answer` as well, if it can be.
+
+    Raises:
+        UserError: It does not see the output, or cannot write there.
+    """
+    host = socket.gethostname()
+    if probe.nonce and _text(probe.question) != probe.nonce:
+        raise UserError(
+            f"a worker on host {host} does not see --output {probe.output!r}, or sees another "
+            "folder of that name; expected a folder that this machine and every worker share: "
+            "give a mounted network folder or a gs:// or s3:// path."
+        )
+    found = {"host": host, "input": _sees_input(probe.input), "versions": versions()}
+    try:
+        storage.write(probe.answer, json.dumps(found))
+    except OSError as e:
+        raise UserError(
+            f"a worker on host {host} cannot write to --output {probe.output!r} ({e.strerror or e})"
+            "; expected the same rights there as here: mend them, or run the pool as this user."
+        ) from e
+    return found
+
+
+def complaint(probe: Probe, found: dict[str, Any]) -> str | None:
+    """What is wrong with what a worker found, as one sentence."""
+    host = found["host"]
+    if not found["input"]:
+        return (
+            f"a worker on host {host} does not see --input {probe.input!r}; expected a path that "
+            "this machine and every worker share: give a mounted network folder or a gs:// or "
+            "s3:// path."
+        )
+    if differ := differences(probe.versions, found["versions"]):
+        return (
+            f"versions on worker host {host} differ from this machine's ({differ}); expected the "
+            "same ones, as the bytes depend on them: install this release with its "
+            "constraints.txt on both, and start the worker pool again."
+        )
+    return None
+
+
+def _text(path: str) -> str:
+    try:
+        return storage.read(path).decode()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _sees_input(path: str) -> bool:
+    """Whether a file or a folder with something in it is there."""
+    try:
+        return storage.exists(path) or bool(storage.list_folder(path))
+    except OSError:
+        return False
+
+
+def answer(probe: Probe) -> str | None:
+    """Looks, and returns what is wrong."""
+    return complaint(probe, look(probe))
+
+
+def insist(probe: Probe) -> str:
+    """Looks; what is wrong ends the job.
+
+    Raises:
+        UserError: This worker cannot do its part.
+    """
+    if wrong := answer(probe):
+        raise UserError(wrong)
+    return "checked"
+
+
+class CheckWorker(beam.PTransform):
+    """A pipeline's first step: one worker looks around; what is wrong ends the job.
+
+    Gives one element, for others to wait for.
+    """
+
+    def __init__(self, probe: Probe):
+        super().__init__()
+        self._probe = probe
+
+    def expand(self, root: beam.Pipeline) -> beam.PCollection:
+        return root | "Probe" >> beam.Create([self._probe]) | "Look" >> beam.Map(insist)

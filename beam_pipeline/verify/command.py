@@ -1,0 +1,219 @@
+"""`python -m beam_pipeline.verify DIR`: re-reads a data set and says all that is wrong with it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from imageshards.errors import UserError
+
+DEFAULT_SAMPLE = 32
+
+# In the order of the table.
+CHECKS = {
+    "manifest": "agrees with itself",
+    "files": "listed shards are there, no other, with the right size",
+    "checksums": "SHA-256 of every shard",
+    "framing": "CRC32C of every length and payload, no truncated tail",
+    "records": "records per shard and split",
+    "classes": "records of every class per shard",
+    "balance": "shards differ by at most one record",
+    "schema": "names, types and lengths of every feature",
+    "labels": "label, text and class list agree",
+    "keys": "no key twice, over all splits",
+    "pictures": "sizes of all pictures, decode of a sample",
+    "accounting": "listed = records + rejects",
+    "metadata": "features.json, dataset_info.json, transform/",
+}
+
+
+@dataclasses.dataclass
+class Verdict:
+    """What was found.
+
+    Attributes:
+        problems: `verify_shard.Problem`s, in the order of `CHECKS`, then of the shards.
+        found: Number of problems of every check, those not listed one by one included.
+        notes: Sentences that are no problems.
+        skipped: The form of the manifest allowed no further check.
+    """
+
+    directory: str
+    problems: list[Any] = dataclasses.field(default_factory=list)
+    found: Counter[str] = dataclasses.field(default_factory=Counter)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    skipped: bool = False
+    num_shards: int = 0
+    num_records: int = 0
+    num_bytes: int = 0
+    num_decoded: int = 0
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether the data set is what its manifest says."""
+        return not self.problems
+
+
+def verify(
+    directory: str,
+    sample: int | None = DEFAULT_SAMPLE,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Verdict:
+    """Re-reads a data set whole.
+
+    Args:
+        directory: What a build wrote, here or in a store.
+        sample: Pictures decoded per split, evenly spread over its records; None for all.
+        workers: Processes; None for one per core.
+        progress: Called with (shards done, shards in all).
+
+    Raises:
+        UserError: There is no manifest that could be read, or its store cannot be used.
+    """
+    from beam_pipeline.verify.data_set import notes_of, structure_problems
+    from beam_pipeline.verify.pool import check_shards
+    from beam_pipeline.verify.shard import Problem
+    from imageshards import storage
+    from imageshards.manifest import load_manifest
+
+    started = time.monotonic()
+    directory = directory if storage.is_local(directory) else directory.rstrip("/")
+    storage.check_bucket(directory, "DIR")
+    manifest = load_manifest(directory)
+    verdict = Verdict(directory)
+    found = [
+        Problem("manifest", f"manifest.json: {phrase}.") for phrase in structure_problems(manifest)
+    ]
+    verdict.skipped = bool(found)
+    if not verdict.skipped:
+        results = check_shards(directory, manifest, sample, workers, progress)
+        found = _dataset_problems(directory, manifest, results)
+        verdict.notes = notes_of(manifest, directory, results)
+        for result in results:
+            found.extend(result.problems)
+            verdict.found.update(result.hidden)
+            verdict.num_shards += 1
+            verdict.num_records += result.num_records
+            verdict.num_bytes += result.num_bytes
+            verdict.num_decoded += result.num_decoded
+    verdict.found.update(problem.check for problem in found)
+    order = list(CHECKS)
+    verdict.problems = sorted(found, key=lambda problem: order.index(problem.check))
+    verdict.seconds = time.monotonic() - started
+    return verdict
+
+
+def _dataset_problems(directory: str, manifest: Mapping[str, Any], results: list[Any]) -> list[Any]:
+    """What no single shard can tell."""
+    from beam_pipeline.verify import companions
+    from beam_pipeline.verify import data_set as dataset
+    from beam_pipeline.verify.shard import Problem
+
+    compression = manifest.get("compression", "none")
+    return [
+        *(
+            Problem(check, f"{phrase}.")
+            for check, phrases in (
+                ("manifest", (f"manifest.json: {p}" for p in dataset.manifest_problems(manifest))),
+                ("balance", dataset.balance_problems(manifest)),
+                ("accounting", companions.accounting_problems(manifest, directory)),
+                ("metadata", companions.metadata_problems(manifest, directory)),
+            )
+            for phrase in phrases
+        ),
+        *dataset.extra_shards(manifest, directory),
+        *dataset.checksum_problems(results, manifest),
+        *dataset.duplicate_problems(results, directory, compression),
+    ]
+
+
+def text_of(verdict: Verdict) -> str:
+    """The table of checks, the problems and the notes, for a terminal."""
+    lines = [f"{'check':<12}{'result':<10}what was looked at"]
+    for check, what in CHECKS.items():
+        count = verdict.found[check]
+        state = "skipped" if verdict.skipped and not count else f"{count} wrong" if count else "ok"
+        lines.append(f"{check:<12}{state:<10}{what}")
+    lines.append("")
+    lines.extend(problem.message for problem in verdict.problems)
+    hidden = sum(verdict.found.values()) - len(verdict.problems)
+    if hidden:
+        lines.append(f"… and {hidden} more of the same kinds in the same shards.")
+    lines.extend(f"Note: {note}" for note in verdict.notes)
+    total = sum(verdict.found.values())
+    outcome = "All is well" if verdict.ok else f"{total} problem{'s' if total > 1 else ''}"
+    lines.append(
+        f"{outcome}: {verdict.num_records} records, {verdict.num_bytes / 1e6:.1f} MB in "
+        f"{verdict.num_shards} shards read, {verdict.num_decoded} pictures decoded, "
+        f"{verdict.seconds:.1f} s."
+    )
+    if not verdict.ok:
+        lines.append("To mend it, build again with --overwrite, or copy the files anew.")
+    return "\n".join(lines)
+
+
+def json_of(verdict: Verdict) -> str:
+    """All of a verdict for programs."""
+    document = {
+        **{f.name: getattr(verdict, f.name) for f in dataclasses.fields(verdict)},
+        "ok": verdict.ok,
+        "problems": [problem._asdict() for problem in verdict.problems],
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m beam_pipeline.verify",
+        description="Re-reads a data set and names all that is wrong with it, by file, record and "
+        "byte offset.",
+        epilog="Exit code: 0 all is well, 1 problems were found, 2 nothing could be checked.",
+    )
+    parser.add_argument(
+        "directory", metavar="DIR", help="what a build wrote: a folder, gs:// or s3://"
+    )
+    parser.add_argument("--full", action="store_true", help="decode every picture")
+    parser.add_argument(
+        "--sample",
+        type=int,
+        default=DEFAULT_SAMPLE,
+        metavar="N",
+        help="pictures to decode per split, spread over its shards (default: %(default)s)",
+    )
+    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: all cores)")
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if args.sample < 0:
+        parser.error(f"--sample received {args.sample}; expected 0 or more.")
+    if args.workers is not None and args.workers < 1:
+        parser.error(f"--workers received {args.workers}; expected at least 1.")
+    progress = _show_progress if sys.stderr.isatty() else None
+    try:
+        sample = None if args.full else args.sample
+        verdict = verify(args.directory, sample, args.workers, progress)
+    except UserError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    print(json_of(verdict) if args.json else text_of(verdict))
+    return 0 if verdict.ok else 1
+
+
+def _show_progress(done: int, total: int) -> None:
+    end = "\n" if done == total else ""
+    print(f"\rverifying: {done} of {total} shards", end=end, file=sys.stderr, flush=True)

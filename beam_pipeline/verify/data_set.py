@@ -1,0 +1,213 @@
+"""What must hold for a data set as a whole: its manifest, its folder, its companions."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from beam_pipeline.verify.shard import MAX_PROBLEMS, Problem, ShardResult
+from imageshards import storage
+from imageshards.example import decode_example
+from imageshards.manifest import RECORD_FEATURES, STAGING_NAME
+from imageshards.tfrecord import RecordError, read_records
+
+SHARD_NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.tfrecord(\.gz)?")
+
+_ENTRY = {"file": str, "num_records": int, "num_bytes": int, "sha256": str, "classes": dict}
+
+
+def shards_of(manifest: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every (split, shard entry) of a manifest, in its order."""
+    for split, entry in manifest["splits"].items():
+        for shard in entry["shards"]:
+            yield split, shard
+
+
+def structure_problems(manifest: Mapping[str, Any]) -> list[str]:
+    """What of a manifest has the wrong form, as phrases; then nothing else can be checked."""
+    problems = []
+    for split, entry in manifest["splits"].items():
+        if not isinstance(entry, dict) or not isinstance(entry.get("shards"), list):
+            problems.append(f"split {split!r} has no list of shards")
+            continue
+        if not isinstance(entry.get("num_records"), int):
+            problems.append(f"split {split!r} has no num_records")
+        for number, shard in enumerate(entry["shards"]):
+            for key, kind in _ENTRY.items():
+                if not isinstance(shard, dict) or not isinstance(shard.get(key), kind):
+                    problems.append(f"shard {number} of split {split!r} has no valid {key!r}")
+    for name, spec in manifest["features"].items():
+        if not isinstance(spec, dict) or "shape" not in spec or "dtype" not in spec:
+            problems.append(f"feature {name!r} has no dtype and shape")
+    for name, spec in RECORD_FEATURES.items():
+        if manifest["features"].get(name) != spec:
+            problems.append(f"feature {name!r} is not declared as {spec}")
+    for key in ("size", "mode"):
+        if key not in manifest["image"]:
+            problems.append(f"'image' has no {key!r}")
+    return problems
+
+
+def manifest_problems(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Where a manifest disagrees with itself, as phrases."""
+    suffix = ".gz" if manifest.get("compression") == "gzip" else ""
+    for split, entry in manifest["splits"].items():
+        shards = entry["shards"]
+        for number, shard in enumerate(shards):
+            expected = f"{split}-{number:05d}-of-{len(shards):05d}.tfrecord{suffix}"
+            if shard["file"] != expected:
+                yield f"shard {number} of split {split!r} is {shard['file']!r}, not {expected!r}"
+            if sum(shard["classes"].values()) != shard["num_records"]:
+                yield f"the classes of {shard['file']} do not add up to its num_records"
+        total = sum(shard["num_records"] for shard in shards)
+        if total != entry["num_records"]:
+            yield (
+                f"split {split!r} says {entry['num_records']} records, but its shards add up "
+                f"to {total}"
+            )
+    classes = manifest["classes"]
+    for name, count in Counter(classes).items():
+        if count > 1:
+            yield f"class {name!r} is listed {count} times"
+    used = {name for _, shard in shards_of(manifest) for name in shard["classes"]}
+    for name in sorted(used - set(classes)):
+        yield f"class {name!r} of a shard is not among the classes"
+
+
+def balance_problems(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Where shards of a split (by class: of a split and class) differ by more than one."""
+    groups: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for split, shard in shards_of(manifest):
+        name = f"split {split!r}"
+        if manifest.get("shard_by") == "class":
+            classes = [c for c, count in shard["classes"].items() if count]
+            if len(classes) > 1:
+                yield f"{shard['file']} holds {len(classes)} classes; shards by class hold one"
+            if len(classes) != 1:
+                continue
+            name += f", class {classes[0]!r}"
+        groups[name].append(shard)
+    for name, shards in groups.items():
+        least = min(shards, key=lambda shard: shard["num_records"])
+        most = max(shards, key=lambda shard: shard["num_records"])
+        if most["num_records"] - least["num_records"] > 1:
+            yield (
+                f"{name}: {most['file']} holds {most['num_records']} records but "
+                f"{least['file']} only {least['num_records']}; they may differ by one"
+            )
+
+
+def extra_shards(manifest: Mapping[str, Any], directory: str) -> list[Problem]:
+    """Files that look like shards but are not listed."""
+    listed = {shard["file"] for _, shard in shards_of(manifest)}
+    message = "{}: it looks like a shard, but the manifest does not list it."
+    return [
+        Problem("files", message.format(name), name)
+        for name in names_in(directory)
+        if SHARD_NAME.fullmatch(name) and name not in listed
+    ]
+
+
+def checksum_problems(results: Iterable[ShardResult], manifest: Mapping[str, Any]) -> list[Problem]:
+    """Shards whose bytes are not those the manifest knows, or are those of another shard."""
+    expected = {shard["file"]: shard["sha256"] for _, shard in shards_of(manifest)}
+    file_of = {sha256: file for file, sha256 in expected.items()}
+    problems = []
+    for result in results:
+        if result.sha256 in ("", expected[result.file]):
+            continue
+        other = file_of.get(result.sha256)
+        what = (
+            f"it holds the bytes of {other}"
+            if other
+            else f"its SHA-256 is {result.sha256}; the manifest says {expected[result.file]}"
+        )
+        problems.append(Problem("checksums", f"{result.file}: {what}.", result.file))
+    return problems
+
+
+def duplicate_problems(
+    results: Sequence[ShardResult], directory: str, compression: str
+) -> list[Problem]:
+    """Keys that more than one record has, each with all its places."""
+    twice = _repeated(value for r in results for value in r.key_hashes)
+    places: defaultdict[str, list[tuple[str, int, int]]] = defaultdict(list)
+    for result in results:
+        wanted = {i for i, value in enumerate(result.key_hashes) if value in twice}
+        path = storage.join(directory, result.file)
+        for number, offset, key in _keys(path, wanted, compression):
+            places[key].append((result.file, number, offset))
+    problems = []
+    for key, found in sorted(places.items()):
+        if len(found) > 1:  # Else two keys that only share their hash.
+            shown = "; ".join(
+                f"{file}, record {number}" for file, number, _ in found[:MAX_PROBLEMS]
+            )
+            message = f"The key {key!r} is held by {len(found)} records: {shown}."
+            problems.append(Problem("keys", message, *found[0]))
+    return problems
+
+
+def _keys(path: str, wanted: set[int], compression: str) -> Iterator[tuple[int, int, str]]:
+    try:
+        for record in read_records(path, compression) if wanted else ():
+            if record.number in wanted:
+                key = decode_example(record.payload)["image/filename"][0]
+                text = key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key)
+                yield record.number, record.offset_bytes, text
+    except RecordError:
+        return  # Reported when the shard was checked.
+
+
+def notes_of(
+    manifest: Mapping[str, Any], directory: str, results: Sequence[ShardResult]
+) -> list[str]:
+    """What a person may want to know though nothing is wrong."""
+    notes = []
+    if has_folder(storage.join(directory, STAGING_NAME)):
+        notes.append(
+            f"{STAGING_NAME}/ is left over from an unfinished build; it may be deleted unless a "
+            "build is running."
+        )
+    if not any(True for _ in shards_of(manifest)):
+        notes.append("The manifest lists no shard at all.")
+    split_of = {shard["file"]: split for split, shard in shards_of(manifest)}
+    splits: defaultdict[int, set[str]] = defaultdict(set)
+    twice = _repeated(value for r in results for value in r.content_hashes)
+    for result in results:
+        for value in twice.intersection(result.content_hashes):
+            splits[value].add(split_of[result.file])
+    leaks = sum(1 for found in splits.values() if len(found) > 1)
+    if leaks:
+        notes.append(
+            f"{leaks} original pictures stand in more than one split, byte for byte; "
+            "--group_column keeps such pictures together."
+        )
+    return notes
+
+
+def _repeated(values: Iterable[int]) -> set[int]:
+    seen: set[int] = set()
+    twice: set[int] = set()
+    for value in values:
+        if value in seen:
+            twice.add(value)
+        elif value:
+            seen.add(value)
+    return twice
+
+
+def names_in(folder: str) -> list[str]:
+    """What a folder holds, sorted; nothing if it cannot be read."""
+    try:
+        return [entry.name for entry in storage.list_folder(folder)]
+    except OSError:
+        return []
+
+
+def has_folder(folder: str) -> bool:
+    """Whether there is a folder; in a store, whether anything is below it."""
+    return os.path.isdir(folder) if storage.is_local(folder) else bool(names_in(folder))

@@ -1,0 +1,263 @@
+"""One shard against its entry of the manifest, in one pass over its bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import math
+import os
+import re
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import IO, Any, BinaryIO, NamedTuple, cast
+
+from google.protobuf.message import DecodeError
+
+from beam_pipeline.verify.picture import picture_problem, size_problem
+from imageshards import storage
+from imageshards.example import Values, decode_example
+from imageshards.tfrecord import Record, RecordError, scan_records
+
+# Of one kind, per shard: the rest is counted.
+MAX_PROBLEMS = 5
+
+_BUFFER_BYTES = 1 << 20
+_SHA256 = re.compile(rb"[0-9a-f]{64}")
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong, as a sentence that names file, record and offset."""
+
+    check: str
+    message: str
+    file: str | None = None
+    record: int | None = None
+    offset_bytes: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardTask:
+    """What a worker needs to know to check one shard.
+
+    Attributes:
+        directory: The data set.
+        entry: The shard's entry of the manifest.
+        compression: `none` or `gzip`.
+        features: The manifest's features.
+        classes: The manifest's classes.
+        image: The manifest's image options.
+        decode: Numbers of the records whose picture is decoded; None for all.
+    """
+
+    directory: str
+    entry: Mapping[str, Any]
+    compression: str
+    features: Mapping[str, Mapping[str, Any]]
+    classes: tuple[str, ...]
+    image: Mapping[str, Any]
+    decode: frozenset[int] | None
+
+
+@dataclasses.dataclass
+class ShardResult:
+    """What a worker found in one shard.
+
+    Attributes:
+        key_hashes, content_hashes: 64 bits of every record's key, and of the checksum of
+            its original picture, in the order of the records; equal ones are candidates
+            for duplicates.
+    """
+
+    file: str
+    problems: list[Problem] = dataclasses.field(default_factory=list)
+    found: Counter[str] = dataclasses.field(default_factory=Counter)
+    classes: Counter[str] = dataclasses.field(default_factory=Counter)
+    num_records: int = 0
+    num_bytes: int = 0
+    num_decoded: int = 0
+    sha256: str = ""
+    key_hashes: array[int] = dataclasses.field(default_factory=lambda: array("Q"))
+    content_hashes: array[int] = dataclasses.field(default_factory=lambda: array("Q"))
+
+    @property
+    def hidden(self) -> Counter[str]:
+        """Problems that were found but, being too many, not listed."""
+        return self.found - Counter(problem.check for problem in self.problems)
+
+    def add(self, check: str, what: str, record: Record | RecordError | None = None) -> None:
+        """Notes one problem of this shard; `what` has no full stop."""
+        self.found[check] += 1
+        if self.found[check] > MAX_PROBLEMS:
+            return
+        if record is None:
+            self.problems.append(Problem(check, f"{self.file}: {what}.", self.file))
+            return
+        number, offset = record.number, record.offset_bytes
+        message = f"{self.file}, record {number} at byte {offset}: {what}."
+        self.problems.append(Problem(check, message, self.file, number, offset))
+
+
+def check_shard(task: ShardTask) -> ShardResult:
+    """Reads one shard whole and compares it with its entry."""
+    result = ShardResult(task.entry["file"])
+    path = storage.join(task.directory, result.file)
+    try:
+        with storage.open_read(path) as file:
+            hashing = _Hashing(file)
+            stream = cast(IO[bytes], io.BufferedReader(hashing, _BUFFER_BYTES))
+            result.num_bytes = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            _check_records(task, result, stream)
+            while stream.read(_BUFFER_BYTES):
+                pass
+            result.sha256 = hashing.sha256.hexdigest()
+    except FileNotFoundError:
+        result.add("files", "the manifest lists it, but it is missing")
+        return result
+    except OSError as e:
+        result.add("files", f"it could not be read ({e.strerror or e})")
+        return result
+    _compare_with_entry(task, result)
+    return result
+
+
+def _check_records(task: ShardTask, result: ShardResult, stream: IO[bytes]) -> None:
+    for record in scan_records(stream, result.file, task.compression, result.num_bytes):
+        result.num_records += 1
+        if isinstance(record, RecordError):
+            result.add("framing", record.what, record)
+            result.key_hashes.append(0)
+            result.content_hashes.append(0)
+            continue
+        features: dict[str, Values] | None
+        try:
+            features = decode_example(record.payload)
+        except DecodeError:
+            features = None
+            result.add("schema", "the payload is no tf.train.Example", record)
+        if features is not None:
+            problems = schema_problems(features, task.features)
+            for problem in problems:
+                result.add("schema", problem, record)
+            if not problems:
+                _check_content(task, result, record, features)
+        result.key_hashes.append(_hash(features, "image/filename"))
+        result.content_hashes.append(_hash(features, "image/key/sha256"))
+
+
+def schema_problems(
+    features: Mapping[str, Values], declared: Mapping[str, Mapping[str, Any]]
+) -> list[str]:
+    """Where a record's features differ from the manifest's, as phrases."""
+    problems = [f"feature {name!r} is missing" for name in declared if name not in features]
+    for name, values in features.items():
+        spec = declared.get(name)
+        if spec is None:
+            problems.append(f"feature {name!r} is not in the manifest")
+            continue
+        dtype = _dtype(values)
+        if dtype not in (None, spec["dtype"]):
+            problems.append(f"feature {name!r} is {dtype}; the manifest says {spec['dtype']}")
+        elif spec["shape"] is not None and len(values) != math.prod(spec["shape"]):
+            problems.append(
+                f"feature {name!r} holds {len(values)} values; the manifest's shape "
+                f"{spec['shape']} needs {math.prod(spec['shape'])}"
+            )
+    return problems
+
+
+def _dtype(values: Values) -> str | None:
+    if not values:
+        return None
+    kind = type(values[0])
+    return "string" if kind is bytes else "float32" if kind is float else "int64"
+
+
+def _check_content(
+    task: ShardTask, result: ShardResult, record: Record, features: Mapping[str, Values]
+) -> None:
+    text = _bytes(features, "image/class/text")
+    label = cast(int, features["image/class/label"][0])
+    name = text.decode("utf-8", "surrogateescape")
+    result.classes[name] += 1
+    if not 0 <= label < len(task.classes):
+        what = f"label {label} is outside the manifest's {len(task.classes)} classes"
+        result.add("labels", what, record)
+    elif task.classes[label] != name:
+        what = f"label {label} is {task.classes[label]!r} in the manifest but {name!r} in the text"
+        result.add("labels", what, record)
+    height, width, channels = (
+        cast(int, features[f"image/{side}"][0]) for side in ("height", "width", "channels")
+    )
+    for problem in _constant_problems(features, channels):
+        result.add("schema", problem, record)
+    if problem := size_problem(height, width, channels, task.image):
+        result.add("pictures", problem, record)
+        return
+    if task.decode is None or record.number in task.decode:
+        result.num_decoded += 1
+        encoded = _bytes(features, "image/encoded")
+        if problem := picture_problem(encoded, height, width, channels):
+            result.add("pictures", problem, record)
+
+
+def _constant_problems(features: Mapping[str, Values], channels: int) -> Iterator[str]:
+    expected = {
+        "image/format": b"JPEG",
+        "image/colorspace": {1: b"Grayscale", 3: b"RGB"}.get(channels),
+    }
+    for name, value in expected.items():
+        if features[name][0] != value:
+            yield f"feature {name!r} is {features[name][0]!r}; expected {value!r}"
+    if not _SHA256.fullmatch(_bytes(features, "image/key/sha256")):
+        yield "feature 'image/key/sha256' is not 64 hexadecimal digits"
+
+
+def _compare_with_entry(task: ShardTask, result: ShardResult) -> None:
+    entry = task.entry
+    if result.num_bytes != entry["num_bytes"]:
+        what = f"it has {result.num_bytes} bytes; the manifest says {entry['num_bytes']}"
+        result.add("files", what)
+    if result.num_records != entry["num_records"]:
+        what = f"it holds {result.num_records} records; the manifest says {entry['num_records']}"
+        result.add("records", what)
+    if result.found["framing"] or result.found["schema"]:
+        return  # Unreadable records would only be counted a second time.
+    listed = {name: count for name, count in entry["classes"].items() if count}
+    for name in sorted(listed.keys() | result.classes.keys()):
+        if listed.get(name, 0) != result.classes[name]:
+            what = (
+                f"it holds {result.classes[name]} records of class {name!r}; "
+                f"the manifest says {listed.get(name, 0)}"
+            )
+            result.add("classes", what)
+
+
+def _bytes(features: Mapping[str, Values], name: str) -> bytes:
+    return cast(bytes, features[name][0])
+
+
+def _hash(features: Mapping[str, Values] | None, name: str) -> int:
+    """64 bits that stand for a value; 0 for none."""
+    value = features.get(name) if features else None
+    if not value or not isinstance(value[0], bytes):
+        return 0
+    return int.from_bytes(hashlib.blake2b(value[0], digest_size=8).digest(), "little")
+
+
+class _Hashing(io.RawIOBase):
+    """A file that is hashed as it is read, so that its bytes are read once."""
+
+    def __init__(self, file: BinaryIO):
+        self._file = file
+        self.sha256 = hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count: int = self._file.readinto(buffer) or 0  # type: ignore[attr-defined]
+        self.sha256.update(memoryview(buffer)[:count])
+        return count

@@ -1,0 +1,49 @@
+"""Raw column values that do not fit their declaration."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from beam_pipeline.columns.arrow import ToRecordBatch
+from beam_pipeline.options import ColumnSpec
+from beam_pipeline.planning.refs import ImageRef, RefBatch
+from imageshards.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("spec", "value", "received"),
+    [
+        (ColumnSpec("c", "int"), None, "no value"),
+        (ColumnSpec("c", "int"), 1.5, "1.5"),
+        (ColumnSpec("c", "int"), "1", "'1'"),
+        (ColumnSpec("c", "int"), 2**63, str(2**63)),
+        (ColumnSpec("c", "int"), [1], r"\[1\]"),
+        (ColumnSpec("c", "int", (2,)), [1], r"\[1\]"),
+        (ColumnSpec("c", "int", (2,)), None, "no value"),
+        (ColumnSpec("c", "int", None), 1, "1"),
+        (ColumnSpec("c", "int", None), [1, None], r"\[1, None\]"),
+        (ColumnSpec("c", "int"), True, "True"),
+        (ColumnSpec("c", "float"), "1", "'1'"),
+        (ColumnSpec("c", "float"), 1e39, "1e\\+39"),
+        (ColumnSpec("c", "float", (), "zscore"), math.nan, "nan"),
+        (ColumnSpec("c", "float", None, "minmax"), [math.inf], r"\[inf\]"),
+        (ColumnSpec("c", "string"), 1, "1"),
+        (ColumnSpec("c", "string"), None, "no value"),
+        (ColumnSpec("c", "string", None), "ab", "'ab'"),
+    ],
+)
+def test_bad_value_names_key_and_column(spec, value, received):
+    good: Any = {"int": 1, "float": 1.0, "string": "s"}[spec.kind]
+    if spec.shape != ():
+        good = [good] * (1 if spec.shape is None else spec.shape[0])
+    refs = [
+        ImageRef("good", "u", "l", columns={"c": good}),
+        ImageRef("bad", "u", "l", columns={"c": value}),
+    ]
+    to_record_batch = ToRecordBatch((spec,))
+    with pytest.raises(UserError, match=f"column 'c' of 'bad' received {received}; expected"):
+        list(to_record_batch(RefBatch(refs)))
+    assert next(to_record_batch(RefBatch(refs[:1]))).num_rows == 1

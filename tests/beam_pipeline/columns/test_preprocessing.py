@@ -1,0 +1,173 @@
+"""`--transform_module`, and the exported model in plain TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from beam_pipeline.columns.preprocessing import TransformModule
+from beam_pipeline.columns.transforms import AnalyseColumns, exported_classes, exported_features
+from beam_pipeline.options import ColumnSpec
+from beam_pipeline.planning.refs import ImageRef, RefBatch
+from imageshards.errors import UserError
+from tests.support.columns_run import ODD_LABELS, analyse, batches_of
+
+GOOD_MODULE = """
+import dataclasses
+import tensorflow as tf
+import tensorflow_transform as tft
+
+@dataclasses.dataclass
+class Settings:
+    times: int = 2
+
+def preprocessing_fn(inputs):
+    x = inputs["float/scalar"]
+    return {
+        "double": x * Settings().times,
+        "outer": tf.stack([tf.stack([x, -x], 1)] * 2, 1),
+        "label length": tf.cast(tf.strings.length(inputs["image/class/text"]), tf.int64),
+        "kept": inputs["int/var"],
+        "ragged": tf.RaggedTensor.from_sparse(inputs["int/var"]),
+        "mean": tf.zeros_like(x) + tft.mean(inputs["int/scalar/small"]),
+    }
+"""
+
+REFS = [ImageRef(f"k00{i}", "u", label) for i, label in enumerate(ODD_LABELS)]
+
+MODULE_COLUMNS = (
+    ColumnSpec("float/scalar", "float"),
+    ColumnSpec("int/var", "int", None),
+    ColumnSpec("int/scalar/small", "int"),
+)
+
+
+@pytest.fixture(scope="module")
+def through_module(tmp_path_factory) -> tuple[list[list[ImageRef]], str]:
+    tmp = tmp_path_factory.mktemp("module")
+    (tmp / "transform_me.py").write_text(GOOD_MODULE)
+    refs = [
+        ref._replace(columns={"float/scalar": i / 2, "int/var": [i] * i, "int/scalar/small": i})
+        for i, ref in enumerate(REFS)
+    ]
+    return analyse(
+        tmp,
+        batches_of(refs, 2),
+        columns=MODULE_COLUMNS,
+        transform_module=str(tmp / "transform_me.py"),
+    )
+
+
+def test_module_outputs_replace_the_columns(through_module):
+    batches, transform_dir = through_module
+    received = {ref.key: ref.columns for batch in batches for ref in batch}
+    for i in range(5):
+        assert received[f"k00{i}"] == {
+            "double": [float(i)],
+            "outer": [i / 2, -i / 2, i / 2, -i / 2],
+            "label length": [len(ODD_LABELS[i].encode())],
+            "kept": [i] * i,
+            "ragged": [i] * i,
+            "mean": [2.0],
+        }
+    features = exported_features(transform_dir)
+    assert features["outer"] == {"dtype": "float32", "shape": [2, 2]}
+    assert features["kept"] == features["ragged"] == {"dtype": "int64", "shape": None}
+    assert exported_classes(transform_dir) == sorted(ODD_LABELS)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("def other(): pass", "has no function preprocessing_fn"),
+        ("preprocessing_fn = 3", "has no function preprocessing_fn"),
+        ("import no_such_module_xyz", "failed to load .ModuleNotFoundError: No module named"),
+        ("def broken(:", "failed to load .SyntaxError"),
+        ("raise SystemExit(3)", "failed to load .SystemExit: 3"),
+    ],
+)
+def test_module_that_does_not_load(tmp_path, source, message):
+    path = tmp_path / "m.py"
+    path.write_text(source)
+    with pytest.raises(UserError, match=message):
+        AnalyseColumns((), None, (), str(path), "tmp", "transform")
+
+
+@pytest.mark.parametrize("name", ["/no/such/file.py", "no.such.module"])
+def test_missing_module(name):
+    with pytest.raises(UserError, match=f"--transform_module.*{name}"):
+        TransformModule(name)
+
+
+def test_dotted_module_is_found(tmp_path, monkeypatch):
+    (tmp_path / "dotted_transform_module.py").write_text("def preprocessing_fn(inputs): return {}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert TransformModule("dotted_transform_module").load()({}) == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("raise KeyError('x')", "preprocessing_fn raised KeyError: 'x'"),
+        ("return inputs['nope']", "preprocessing_fn raised KeyError: 'nope'"),
+        ("return [1]", "returned a list; expected a dict"),
+        ("return {'image/height': inputs['n']}", "'image/height' as a feature, a name every"),
+        ("return {'image/class/label': inputs['n']}", "'image/class/label' as a feature"),
+        ("return {'x': 3}", "'x' as a int; expected a tensor"),
+        ("import tensorflow as tf; return {'x': tf.cast(inputs['n'], tf.float64)}", "of float64"),
+        ("import tensorflow as tf; return {'x': tf.constant(1.0)}", r"with shape \(\)"),
+    ],
+)
+def test_preprocessing_fn_that_cannot_be_used(tmp_path, body, message):
+    path = tmp_path / "m.py"
+    path.write_text(f"def preprocessing_fn(inputs):\n    {body}\n")
+    refs = [ImageRef("k", "u", "l", columns={"n": 1})]
+    columns = (ColumnSpec("n", "int"),)
+    with pytest.raises(UserError, match=message) as caught:
+        analyse(tmp_path, [RefBatch(refs)], columns=columns, transform_module=str(path))
+    assert "\n" not in str(caught.value)
+
+
+SERVE = """
+import json, sys
+import tensorflow as tf
+transform = tf.saved_model.load(sys.argv[1] + "/transform_fn").transform_fn
+feed = {"image/class/text": tf.constant(["-1", "never seen"])}
+if sys.argv[2] == "columns":
+    feed["float/scalar"] = tf.constant([1.5, 2.5])
+    feed["int/var"] = tf.sparse.from_dense([[7, 8], [9, 0]])
+    feed["int/var"] = tf.cast(feed["int/var"], tf.int64)
+    feed["int/scalar/small"] = tf.constant([0, 0], tf.int64)
+result = transform(feed)
+kept = result.pop("kept", None)
+result.pop("ragged", None)
+plain = {name: tensor.numpy().tolist() for name, tensor in result.items()}
+plain["kept"] = None if kept is None else tf.sparse.to_dense(kept).numpy().tolist()
+print(json.dumps([plain, "tensorflow_transform" in sys.modules, "apache_beam" in sys.modules]))
+"""
+
+
+@pytest.mark.slow
+def test_exported_model_serves_with_plain_tensorflow(tmp_path, through_module):
+    _, labels_only = analyse(tmp_path, batches_of(REFS, 2))
+
+    def served(transform_dir: str, kind: str) -> Any:
+        command = [sys.executable, "-c", SERVE, transform_dir, kind]
+        result = subprocess.run(command, capture_output=True, text=True, check=True)
+        return json.loads(result.stdout.splitlines()[-1])
+
+    assert served(labels_only, "labels") == [
+        {"image/class/label": [0, -1], "kept": None},
+        False,
+        False,
+    ]
+    features, *imported = served(through_module[1], "columns")
+    assert imported == [False, False]
+    assert features["image/class/label"] == [0, -1]
+    assert features["double"] == [3.0, 5.0]
+    assert features["mean"] == [2.0, 2.0]
+    assert features["kept"] == [[7, 8], [9, 0]]

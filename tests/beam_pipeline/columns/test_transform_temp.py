@@ -1,0 +1,66 @@
+"""Where tensorflow-transform's files go: TensorFlow on every worker must see the place."""
+
+from __future__ import annotations
+
+import os
+import types
+
+import pytest
+
+from beam_pipeline.columns.transform_temp import transform_folder
+from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions
+from imageshards.errors import UserError
+
+NO_COLUMNS = types.SimpleNamespace(columns=())
+COLUMNS = types.SimpleNamespace(columns=(ColumnSpec("age", "float"),))
+
+
+def folder_for(output, schema=None, is_local_run=False, **more):
+    options = BuildOptions(InputOptions("in.csv"), output, **more)
+    return transform_folder(options, schema, is_local_run, f"{output}/.staging")
+
+
+@pytest.mark.parametrize("is_local_run", [True, False])
+@pytest.mark.parametrize("schema", [None, NO_COLUMNS, COLUMNS])
+def test_below_an_output_that_is_a_folder(tmp_path, schema, is_local_run):
+    with folder_for(str(tmp_path), schema, is_local_run) as folder:
+        assert folder == f"{tmp_path}/.staging/tft_temp"
+
+
+@pytest.mark.parametrize("output", ["gs://b/set", "s3://b/set", "hdfs://b/set"])
+def test_on_this_machine_where_it_does_the_work(output):
+    with folder_for(output, COLUMNS, is_local_run=True) as folder:
+        assert os.path.isdir(folder)
+    assert not os.path.exists(folder)
+
+
+def test_gs_is_read_by_tensorflow_itself_but_an_emulator_is_not(monkeypatch):
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    with folder_for("gs://b/set", COLUMNS) as folder:
+        assert folder == "gs://b/set/.staging/tft_temp"
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://localhost:1")
+    with pytest.raises(UserError, match="--transform_temp_dir"):
+        folder_for("gs://b/set", COLUMNS).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("schema", "module", "is_refused"),
+    [(None, None, False), (NO_COLUMNS, None, False), (COLUMNS, None, True), (None, "m.py", True)],
+)
+def test_elsewhere_on_s3_a_folder_is_asked_for_if_one_is_needed(schema, module, is_refused):
+    wanted = folder_for("s3://b/set", schema, transform_module=module)
+    if is_refused:
+        with pytest.raises(UserError, match="'s3://b/set' .* shared mount or gs://.*temp_dir"):
+            wanted.__enter__()
+    else:
+        with wanted as folder:
+            assert folder == "s3://b/set/.staging/tft_temp"  # nothing is put there
+
+
+def test_a_given_folder_holds_one_of_this_jobs_own_and_is_kept(tmp_path):
+    with folder_for("s3://b/set", COLUMNS, transform_temp_dir=str(tmp_path)) as folder:
+        assert os.path.dirname(folder) == str(tmp_path)
+        os.makedirs(f"{folder}/graph")
+        with folder_for("s3://b/set", COLUMNS, transform_temp_dir=str(tmp_path)) as other:
+            assert other != folder
+    assert os.listdir(tmp_path) == []

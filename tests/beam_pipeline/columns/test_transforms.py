@@ -1,0 +1,223 @@
+"""Labels and extra columns through tensorflow-transform, on the real local runner."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import subprocess
+import sys
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from beam_pipeline.columns.transforms import AnalyseColumns, exported_classes, exported_features
+from beam_pipeline.options import ColumnSpec
+from beam_pipeline.planning.refs import ImageRef, RefBatch
+from imageshards.errors import UserError, user_error_in
+from tests.support.columns_run import ODD_LABELS, analyse, batches_of
+
+COLUMNS = (
+    ColumnSpec("int/scalar", "int"),
+    ColumnSpec("int/fixed", "int", (2,)),
+    ColumnSpec("int/var", "int", None),
+    ColumnSpec("float/scalar", "float"),
+    ColumnSpec("float/fixed", "float", (3,)),
+    ColumnSpec("image/object/bbox/xmin", "float", None),
+    ColumnSpec("string/scalar", "string"),
+    ColumnSpec("string/fixed", "string", (2,)),
+    ColumnSpec("caption words", "string", None),
+    ColumnSpec("zscore", "float", (), "zscore"),
+    ColumnSpec("zscore/fixed", "float", (2,), "zscore"),
+    ColumnSpec("zscore/constant", "float", (), "zscore"),
+    ColumnSpec("minmax", "float", (), "minmax"),
+    ColumnSpec("minmax/var", "float", None, "minmax"),
+    ColumnSpec("minmax/constant", "float", (), "minmax"),
+)
+
+
+def raw_row(i: int) -> dict[str, Any]:
+    rng = random.Random(i)
+    return {
+        "int/scalar": rng.choice([i, -(2**63), 2**63 - 1]),
+        "int/fixed": [i, -i],
+        "int/var": list(range(i % 4)),
+        "float/scalar": float("nan") if i == 5 else rng.uniform(-1e30, 1e30),
+        "float/fixed": [0.1, float(i), 1e-45],
+        "image/object/bbox/xmin": None if i % 5 == 0 else [rng.random() for _ in range(i % 3)],
+        "string/scalar": f"naïve {i}",
+        "string/fixed": [b"\xff\x00", str(i)],
+        "caption words": ["a", "", "c"][: i % 4],
+        "zscore": rng.gauss(1e4, 1e-2) if i % 3 else rng.gauss(0, 1e-20),
+        "zscore/fixed": [rng.gauss(-3, 10), rng.gauss(5, 2)],
+        "zscore/constant": 0.1,
+        "minmax": rng.choice([-0.0, 0.0, rng.gauss(0, 7)]),
+        "minmax/var": [rng.random() for _ in range(i % 3)],
+        "minmax/constant": -7.25,
+    }
+
+
+REFS = [
+    ImageRef(f"k{i:03}", f"/in/{i}", ODD_LABELS[i % 5], "train", None, i, i, raw_row(i))
+    for i in range(97)
+]
+
+
+@pytest.fixture(scope="module")
+def through_tft(tmp_path_factory) -> tuple[list[list[ImageRef]], str]:
+    batches = [*batches_of(REFS, 40), RefBatch([])]
+    return analyse(tmp_path_factory.mktemp("tft"), batches, columns=COLUMNS)
+
+
+@pytest.fixture(scope="module")
+def rows(through_tft) -> dict[str, dict[str, Any]]:
+    return {ref.key: dict(ref.columns or {}) for batch in through_tft[0] for ref in batch}
+
+
+@pytest.fixture(scope="module")
+def labels_only(tmp_path_factory) -> tuple[list[list[ImageRef]], str]:
+    return analyse(tmp_path_factory.mktemp("labels"), batches_of(REFS, 30))
+
+
+# Labels only ------------------------------------------------------------------------------
+
+
+def test_labels_only_leaves_batches_untouched(labels_only):
+    batches, _ = labels_only
+    assert sorted(map(repr, batches)) == sorted(repr(batch.refs) for batch in batches_of(REFS, 30))
+
+
+@pytest.mark.parametrize("export", ["labels_only", "through_tft"])
+def test_vocabulary_is_the_class_order(export, request):
+    import tensorflow_transform as tft
+
+    _, transform_dir = request.getfixturevalue(export)
+    expected = sorted(ODD_LABELS)
+    assert exported_classes(transform_dir) == expected
+    output = tft.TFTransformOutput(transform_dir)
+    assert [name.decode() for name in output.vocabulary_by_name("label")] == expected
+    assert output.transformed_domains()["image/class/label"].max == len(expected) - 1
+    assert "image/class/text" in {f.name for f in output.raw_metadata.schema.feature}
+
+
+@pytest.mark.slow
+def test_given_and_pinned_order_reach_both_exports(tmp_path):
+    refs = [ImageRef("k", "u", label, columns={"n": 1}) for label in ("b", "a")]
+    cases: dict[str, dict[str, Any]] = {
+        "given": {"class_names": ("b", "unused", "a")},
+        "pinned": {"pinned_classes": ("gone", "b")},
+    }
+    expected = {"given": ["b", "unused", "a"], "pinned": ["gone", "b", "a"]}
+    for name, arguments in cases.items():
+        _, plain = analyse(tmp_path / name, [RefBatch(refs)], **arguments)
+        assert exported_classes(plain) == expected[name]
+        assert exported_features(plain) == {}
+    columns = (ColumnSpec("n", "int"),)
+    _, full = analyse(tmp_path / "full", [RefBatch(refs)], columns=columns, **cases["pinned"])
+    assert exported_classes(full) == expected["pinned"]
+
+
+@pytest.mark.parametrize(
+    ("label", "class_names", "columns", "message"),
+    [
+        ("", None, (), "the label '' of 'bad.jpg' cannot name a class"),
+        ("a\nb", None, (), r"the label 'a\\nb' of 'bad.jpg' cannot name a class"),
+        ("a\rb", None, (), r"the label 'a\\rb' of 'bad.jpg' cannot name a class"),
+        ("\udcff", None, (), r"the label '\\udcff' of 'bad.jpg' cannot name a class"),
+        ("cow", ("cat",), (), "--class_names does not hold the label 'cow' of 'bad.jpg'"),
+        ("cow", ("cat",), (ColumnSpec("n", "int"),), "does not hold the label 'cow' of 'bad.jpg'"),
+    ],
+    ids=["empty", "newline", "carriage return", "no text", "unknown", "unknown with columns"],
+)
+def test_bad_label_names_label_and_key(tmp_path, label, class_names, columns, message):
+    good = ImageRef("good.jpg", "u", "cat", columns={"n": 1})
+    batch = RefBatch([good, good._replace(key="bad.jpg", label=label)])
+    with pytest.raises((UserError, RuntimeError)) as caught:
+        analyse(tmp_path, [batch], class_names=class_names, columns=columns)
+    assert re.search(message, str(user_error_in(caught.value)))
+
+
+# Columns ----------------------------------------------------------------------------------
+
+
+def test_refs_keep_everything_else_and_their_order(through_tft):
+    batches, _ = through_tft
+    kept = sorted([[ref._replace(columns=None) for ref in batch] for batch in batches])
+    expected = [[ref._replace(columns=None) for ref in b.refs] for b in batches_of(REFS, 40)]
+    assert kept == expected
+
+
+def _as_list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+@pytest.mark.parametrize("spec", [c for c in COLUMNS if c.scale == "none"], ids=lambda c: c.name)
+def test_unscaled_column_round_trip(rows, spec):
+    for ref in REFS:
+        expected = _as_list((ref.columns or {})[spec.name])
+        if spec.kind == "float":
+            expected = np.array(expected, np.float32).astype(float).tolist()
+        if spec.kind == "string":
+            expected = [v if isinstance(v, bytes) else v.encode() for v in expected]
+        received = rows[ref.key][spec.name]
+        np.testing.assert_equal(received, expected)
+        assert [type(v) for v in received] == [type(v) for v in expected]
+
+
+@pytest.mark.parametrize("spec", [c for c in COLUMNS if c.scale != "none"], ids=lambda c: c.name)
+def test_scaled_column_is_right_to_the_last_bit(rows, spec):
+    raw = [np.array(_as_list((ref.columns or {})[spec.name]), np.float32) for ref in REFS]
+    values = [Fraction(float(v)) for v in np.concatenate(raw)]
+    if spec.scale == "minmax":
+        offset, divisor = min(values), float(max(values) - min(values))
+    else:
+        offset = sum(values, Fraction()) / len(values)
+        divisor = math.sqrt(sum(((v - offset) ** 2 for v in values), Fraction()) / len(values))
+    for ref, of_row in zip(REFS, raw, strict=True):
+        expected = [
+            float(np.float32(float((Fraction(float(v)) - offset) / Fraction(divisor or 1.0))))
+            for v in of_row
+        ]
+        received = rows[ref.key][spec.name]
+        assert received == pytest.approx(expected, rel=0, abs=0) if divisor else not any(received)
+
+
+@pytest.mark.slow
+def test_any_batch_split_gives_the_same_bytes(through_tft, tmp_path):
+    def by_key(batches: list[list[ImageRef]]) -> list[str]:
+        return sorted(repr(ref) for batch in batches for ref in batch)
+
+    shuffled = random.Random(1).sample(REFS, len(REFS))
+    again, _ = analyse(tmp_path, batches_of(shuffled, 7), columns=COLUMNS)
+    assert by_key(again) == by_key(through_tft[0])
+
+
+def test_exported_features_describe_every_column(through_tft):
+    dtypes = {"int": "int64", "float": "float32", "string": "string"}
+    expected = {
+        c.name: {"dtype": dtypes[c.kind], "shape": None if c.shape is None else list(c.shape)}
+        for c in COLUMNS
+    }
+    assert exported_features(through_tft[1]) == expected
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ((ColumnSpec("image/encoded", "string"),), "'image/encoded', a name every record already"),
+        ((ColumnSpec("image/class/text", "string"),), "'image/class/text'"),
+        ((ColumnSpec("a", "int"), ColumnSpec("a", "float")), "'a' twice"),
+    ],
+)
+def test_bad_column_name(columns, message):
+    with pytest.raises(UserError, match=message):
+        AnalyseColumns(columns, None, (), None, "tmp", "transform")
+
+
+def test_importing_columns_does_not_import_tensorflow():
+    code = "import sys, beam_pipeline.columns.transforms; sys.exit('tensorflow' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

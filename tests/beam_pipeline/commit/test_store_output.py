@@ -1,0 +1,384 @@
+"""Builds whose output is in a bucket: the same bytes, few requests, and nothing lost on the way."""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import json
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.parse
+from collections.abc import Iterator
+
+import pytest
+from apache_beam.coders import BytesCoder
+
+from beam_pipeline import inspect
+from beam_pipeline.commit import staging as staging_folder
+from beam_pipeline.commit.final_shard import final_shards, finish_shard
+from beam_pipeline.commit.outcome import summarise
+from beam_pipeline.options import ImageOptions
+from beam_pipeline.planning.refs import ImageRef
+from beam_pipeline.planning.shard_unit import ShardUnit
+from beam_pipeline.shards.sink import BalancedSink
+from beam_pipeline.shards.writer import WriteSpec, write_shard
+from beam_pipeline.verify import command as verify
+from imageshards import storage
+from imageshards.manifest import to_json
+from tests.beam_pipeline.test_resume import KILLER
+from tests.support.builds import build, class_folders, shard_bytes
+from tests.support.store_servers import StoreServer, store_server
+
+pytestmark = pytest.mark.slow
+
+TIMEOUT_S = 180
+SHARDS = 8
+SHARD = re.compile(r"train-\d{5}-of-\d{5}\.tfrecord")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> pathlib.Path:
+    root = class_folders(tmp_path_factory.mktemp("in") / "photos", {"cat": 40, "dog": 40})
+    for i in range(3):  # so that records move between shards
+        (root / "cat" / f"broken {i}.jpg").write_bytes(b"\xff\xd8 no picture")
+    return root
+
+
+def flags(photos: pathlib.Path, output: object, *more: str) -> list[str]:
+    return [
+        "--input", str(photos), "--output", str(output), "--image_size", "32",
+        "--splits", "train=1", "--num_shards", str(SHARDS), "--max_reject_fraction", "0.1",
+        "--direct_num_workers", "2", *more,
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def local(photos, tmp_path_factory) -> pathlib.Path:
+    """The data set of the same flags on this machine."""
+    output = tmp_path_factory.mktemp("local") / "set"
+    assert build(*flags(photos, output)) == 0
+    return output
+
+
+@pytest.fixture(scope="module", params=["gs", "s3"])
+def server(request) -> Iterator[StoreServer]:
+    with store_server(request.param) as running, running.environment():
+        yield running
+
+
+def unit_of(folder: pathlib.Path, count: int) -> ShardUnit:
+    """One shard of the pictures in a folder."""
+    paths = sorted(folder.glob("cat*.jpg"))[:count]
+    refs = [ImageRef(path.name, str(path), "cat", "train") for path in paths]
+    return ShardUnit("train", 0, 1, "", {"cat": 0}, refs)
+
+
+def spec_of(output: str, in_place: bool) -> WriteSpec:
+    sink = BalancedSink(output + "/", BytesCoder(), ".tfrecord", 0, None, "uncompressed")
+    staging = f"{output}/.staging"
+    image = ImageOptions(height_px=32, width_px=32)
+    return WriteSpec(output, staging, output if in_place else staging, image, (), sink)
+
+
+@pytest.fixture(scope="module")
+def built(server, photos) -> str:
+    """The same data set in a store."""
+    output = f"{server.bucket()}/sets/set"
+    assert build(*flags(photos, output)) == 0
+    return output
+
+
+def stored_shards(output: str) -> dict[str, bytes]:
+    entries = storage.list_folder(output)
+    return {e.name: storage.read(e.path) for e in entries if SHARD.fullmatch(e.name)}
+
+
+def files_of(output: str | pathlib.Path) -> set[str]:
+    prefix = len(str(output)) + 1
+    return {found.path[prefix:] for found in storage.files_below(str(output))}
+
+
+def assert_same(output: str, local: pathlib.Path, is_replacement: bool = False) -> None:
+    """The same shards and manifest; that of a replacement says whose classes it has kept."""
+    assert stored_shards(output) == shard_bytes(local)
+    expected = (local / "manifest.json").read_bytes()
+    if is_replacement:
+        whole = json.loads(expected)
+        whole["options"]["plan"]["pinned_classes"] = whole["classes"]
+        expected = to_json(whole).encode()
+    assert storage.read(f"{output}/manifest.json") == expected
+    assert not storage.list_folder(f"{output}/.staging")
+
+
+def test_a_data_set_in_a_store_is_byte_for_byte_that_of_a_folder(built, local):
+    assert_same(built, local)
+    assert files_of(built) == files_of(local)
+    for name in files_of(local):  # the report has the set's own name, a graph its folder's
+        if not name.endswith(("index.html", ".pb")):
+            assert storage.read(f"{built}/{name}") == (local / name).read_bytes(), name
+
+
+def test_verify_and_inspect_read_a_store(built, capfd):
+    assert verify.main([built + "/", "--workers", "1"]) == 0, capfd.readouterr().out
+    assert inspect.main([built]) == 0
+    said = capfd.readouterr().out
+    assert f"{built}/report/index.html" in said
+    path = f"{built}/train-00003-of-{SHARDS:05d}.tfrecord"
+    whole = storage.read(path)
+    storage.write(path, whole[:-5])
+    storage.write(f"{built}/train-00009-of-00010.tfrecord", whole)
+    storage.delete([f"{built}/features.json"])
+    try:
+        assert verify.main([built, "--workers", "1"]) == 1
+        said = capfd.readouterr().out
+        assert "the file ends inside the record" in said
+        assert "the manifest does not list it" in said
+        assert "features.json is missing" in said
+    finally:
+        storage.write(path, whole)
+        storage.delete([f"{built}/train-00009-of-00010.tfrecord"])
+
+
+def test_a_shard_costs_three_requests_and_none_at_the_commit(server, photos):
+    output = f"{server.bucket()}/set"
+    unit = unit_of(photos / "cat", 20)
+    spec = spec_of(output, in_place=True)
+    # A client's first requests, which find out about the bucket, are not a shard's.
+    storage.write(f"{output}/x", b"")
+    assert not storage.exists(f"{output}/y")
+    server.clear()
+    result = write_shard(unit, spec)
+    # A look for an earlier result, the shard, and the file beside it.
+    assert len(server.requests()) == 3, server.requests()
+    server.clear()
+    task = final_shards([summarise(result)])[0]
+    entry = finish_shard(task, spec, "none")
+    assert server.requests() == []
+    assert entry["sha256"] == hashlib.sha256(storage.read(f"{output}/{entry['file']}")).hexdigest()
+    server.clear()
+    again = write_shard(unit, spec)
+    assert again.reused and not again.staged and again.stored == result.stored
+    assert len(server.requests()) == 3, server.requests()
+    assert not any(asked.method in ("PUT", "POST") for asked in server.requests())
+
+
+def test_a_data_set_costs_few_requests_besides_its_shards(server, photos):
+    output = f"{server.bucket()}/set"
+    server.clear()
+    assert build(*flags(photos, output, "--no_report", "--max_reject_fraction", "1")) == 0
+    asked = [
+        a for a in server.requests() if not SHARD.search(a.target.replace(".json", ".tfrecord"))
+    ]
+    by_what = collections.Counter(f"{a.method} {a.target.split('?')[0]}" for a in asked)
+    assert len(asked) <= 60, by_what
+    of_notes = [a for a in asked if "job.json" in urllib.parse.unquote(a.target)]
+    assert len(of_notes) <= 3, of_notes  # read, written, and deleted with the rest
+
+
+def test_a_shard_that_waits_is_copied_once_and_not_read(server, photos):
+    output = f"{server.bucket()}/set"
+    spec = spec_of(output, in_place=False)
+    result = write_shard(unit_of(photos / "cat", 20), spec)
+    assert not storage.exists(f"{output}/train-00000-of-00001.tfrecord")
+    server.clear()
+    finish_shard(final_shards([summarise(result)])[0], spec, "none")
+    assert len(server.requests()) == 1, server.requests()
+    written = storage.read(f"{output}/train-00000-of-00001.tfrecord")
+    assert hashlib.sha256(written).hexdigest() == result.sha256
+
+
+def test_what_took_the_place_of_a_shard_is_not_taken_for_it(server, photos):
+    output = f"{server.bucket()}/set"
+    unit, spec = unit_of(photos / "cat", 20), spec_of(output, in_place=True)
+    result = write_shard(unit, spec)
+    path = spec.final_path(result.name)
+    whole = storage.read(path)
+    storage.copy(path, spec.staged_path(result.name))  # as before it is rewritten
+    storage.write(path, whole[:-1] + b"x")
+    found = write_shard(unit, spec)
+    assert found.reused and found.staged
+    finish_shard(final_shards([summarise(found)])[0], spec, "none")
+    assert storage.read(path) == whole
+    storage.delete([spec.staged_path(result.name)])
+    storage.write(path, whole)  # of another version, with the same bytes
+    assert write_shard(unit, spec).reused
+    storage.write(path, whole[:-1] + b"x")
+    again = write_shard(unit, spec)
+    assert not again.reused and storage.read(path) == whole
+
+
+def test_a_finished_data_set_is_refused_and_then_replaced(server, built, local, photos, capfd):
+    assert build(*flags(photos, built)) == 2
+    assert "--overwrite" in capfd.readouterr().err
+    assert_same(built, local)
+    stray = f"{built}/train-00000-of-00099.tfrecord"
+    storage.write(stray, b"of another number of shards")
+    server.clear()
+    assert build(*flags(photos, built, "--overwrite")) == 0
+    assert_same(built, local, is_replacement=True)
+    assert not storage.exists(stray)
+    # Nothing is written among the files of a data set before its manifest is gone.
+    asked = [(a.method, urllib.parse.unquote(a.target).split("?")[0]) for a in server.requests()]
+    deleted = asked.index(("DELETE", next(t for _, t in asked if t.endswith("set/manifest.json"))))
+    for method, target in asked[:deleted]:
+        assert method in ("GET", "HEAD") or "/.staging/" in target or target.endswith("/o")
+
+
+@pytest.mark.parametrize("server", ["s3"], indirect=True)
+def test_a_manifest_that_cannot_be_read_is_kept_and_a_damaged_one_replaced(
+    server, photos, local, capfd
+):
+    output = f"{server.bucket()}/set"
+    assert build(*flags(photos, output, "--no_report")) == 0
+    files = {found.path: found.version for found in storage.files_below(output)}
+    server.fail(403, times=1000, matching="manifest.json", method="GET")
+    try:
+        assert build(*flags(photos, output, "--overwrite")) == 2
+    finally:
+        server.heal()
+    assert "manifest.json could not be read" in capfd.readouterr().err
+    assert {found.path: found.version for found in storage.files_below(output)} == files
+    storage.write(f"{output}/manifest.json", '{"format_version": 1')
+    assert build(*flags(photos, output, "--overwrite")) == 0
+    assert "may get other ids" in capfd.readouterr().err
+    assert stored_shards(output) == shard_bytes(local)
+
+
+def run_killed(function: str, calls: int, *arguments: str) -> None:
+    killed = subprocess.run(
+        [
+            sys.executable, "-c", KILLER, "beam_pipeline.commit.transforms",
+            function, str(calls), *arguments,
+        ],
+        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+
+
+def test_a_killed_job_goes_on_from_its_finished_shards(server, photos, local, capfd):
+    """Killed while it writes shards (s3://), and while it rewrites them in their places (gs://)."""
+    output = f"{server.bucket()}/deep/er/set"
+    function, calls = {"s3": ("outcome_of", 3), "gs": ("finish_shard", 5)}[server.scheme]
+    run_killed(function, calls, *flags(photos, output, "--no_report"))
+    finished = staging_folder.finished_shards(f"{output}/.staging")
+    assert finished >= 3
+    assert storage.exists(f"{output}/.staging/lock")
+    assert not storage.exists(f"{output}/manifest.json")
+    capfd.readouterr()
+    assert build(*flags(photos, output, "--no_report")) == 0
+    said = capfd.readouterr().out
+    reused = re.search(r"(\d+) images were finished by an earlier run", said)
+    assert reused and int(reused[1]) >= finished * (83 // SHARDS)
+    assert_same(output, local)
+
+
+@pytest.mark.parametrize("server", ["gs"], indirect=True)
+def test_a_killed_replacement_goes_on_without_the_flag(server, photos, local):
+    output = f"{server.bucket()}/set"
+    storage.write(f"{output}/train-00000-of-00002.tfrecord", b"")
+    storage.write(f"{output}/manifest.json", (local / "manifest.json").read_bytes())
+    run_killed("finish_shard", 4, *flags(photos, output, "--overwrite", "--no_report"))
+    assert not storage.exists(f"{output}/manifest.json")
+    assert build(*flags(photos, output, "--no_report")) == 0
+    assert_same(output, local, is_replacement=True)
+
+
+# A build that renews its lease ten times a second.
+HASTY = """
+import sys
+from beam_pipeline import storage_lock
+storage_lock.StorageLock.__init__.__defaults__ = (0.1,)
+from beam_pipeline.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("server", ["gs"], indirect=True)
+def test_a_job_whose_lease_was_taken_stops_with_a_sentence(server, photos):
+    output = f"{server.bucket()}/set"
+    lock = f"{output}/.staging/lock"
+    process = subprocess.Popen(
+        [sys.executable, "-c", HASTY, *flags(photos, output)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + TIMEOUT_S
+    while not storage.exists(lock):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    storage.write(lock, json.dumps({"host": "elsewhere", "pid": 1, "nonce": "x"}))
+    said, _ = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 2, said
+    assert said.splitlines()[-1].startswith(f"error: the lock {lock} was taken by another job")
+    assert "Traceback" not in said
+    assert not storage.exists(f"{output}/manifest.json")
+    assert storage.exists(lock)
+
+
+def test_another_jobs_lease_is_respected(server, photos, capfd):
+    output = f"{server.bucket()}/set"
+    holder = {"host": "elsewhere", "pid": 1, "nonce": "x"}
+    storage.write(f"{output}/.staging/lock", json.dumps(holder))
+    assert build(*flags(photos, output)) == 2
+    said = capfd.readouterr().err
+    assert "in use by another job (process 1 on elsewhere" in said and said.count("\n") == 1
+
+
+def test_a_refused_job_leaves_nothing_in_the_bucket(server, tmp_path, capfd):
+    bucket = server.bucket()
+    (tmp_path / "none").mkdir()
+    assert build("--input", tmp_path / "none", "--output", f"{bucket}/set") == 2
+    assert list(storage.files_below(bucket)) == []
+    name = bucket.partition("://")[2]
+    missing = f"{server.scheme}://no-such-{name}/set"
+    assert build("--input", tmp_path / "none", "--output", missing) == 2
+    said = capfd.readouterr().err.splitlines()[-1]
+    assert "--output" in said and missing in said
+
+
+@pytest.mark.parametrize("server", ["s3"], indirect=True)
+def test_a_shard_that_may_not_be_written_stops_the_job_with_a_sentence(server, photos, capfd):
+    output = f"{server.bucket()}/set"
+    server.fail(403, 1000, matching="tfrecord", method="PUT")
+    try:
+        assert build(*flags(photos, output)) == 2
+    finally:
+        server.heal()
+    said = capfd.readouterr().err
+    assert "Traceback" not in said
+    assert "finished shards are kept" in said or "403" in said
+    assert not storage.exists(f"{output}/manifest.json")
+
+
+@pytest.mark.parametrize("server", ["s3"], indirect=True)
+def test_extra_columns_are_analysed_here_and_the_transform_is_put_there(server, photos, tmp_path):
+    rows = [
+        f"{path},{path.parent.name},{i * 0.37:.2f}"
+        for i, path in enumerate(sorted(photos.glob("*/[cd]?? *.jpg")))
+    ]
+    table = tmp_path / "photos.csv"
+    table.write_text("\n".join(["image,label,weight", *rows]) + "\n")
+    more = ["--input", str(table), "--columns", "weight:float:zscore", "--no_report"]
+    output = f"{server.bucket()}/set"
+    for place in (tmp_path / "set", output):
+        assert build(*flags(photos, place), *more) == 0
+    assert_same(output, tmp_path / "set")
+    assert files_of(output) == files_of(tmp_path / "set")
+    assert "weight" in storage.read(f"{output}/transform/metadata/schema.pbtxt").decode()
+
+
+def test_a_job_that_stops_with_a_shard_in_its_place_is_not_forgotten(server):
+    output = f"{server.bucket()}/set"
+    staging = f"{output}/.staging"
+    staging_folder.prepare(staging_folder.look(output, staging))
+    storage.write(f"{output}/train-00000-of-00002.tfrecord", b"one")
+    staging_folder.remove_empty(output, staging, fresh=False)
+    state = staging_folder.look(output, staging)
+    assert not staging_folder.check_output(state, overwrite=False)  # the same command goes on
+    assert state.finished_folder == output
+    storage.delete([f"{output}/train-00000-of-00002.tfrecord"])
+    staging_folder.remove_empty(output, staging, fresh=False)
+    assert list(storage.files_below(output)) == []

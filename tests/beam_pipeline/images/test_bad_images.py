@@ -1,0 +1,156 @@
+"""Damaged, hostile or foreign bytes: a code, and never anything else."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from beam_pipeline.images.encode import encode_image
+from beam_pipeline.options import ImageOptions
+from imageshards.errors import ImageError
+from tests.support.pictures import (
+    JPEG,
+    SMALL,
+    animation,
+    code_of,
+    flat,
+    opened,
+    saved,
+    scene,
+)
+
+# pytest resets the filters by which Pillow is kept quiet.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:PIL.TiffImagePlugin")
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"", "empty"),
+        (b"hello, this is a text file\n", "not_an_image"),
+        (b"<!DOCTYPE html><html>", "not_an_image"),
+        (b"\0" * 5000, "not_an_image"),
+        (b"RIFF\x10\0\0\0WAVEfmt ", "not_an_image"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n", "not_an_image"),
+        (b"8BPS\0\1" + bytes(60), "unsupported_format"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "unsupported_format"),
+        (b"\xff\xd8\xff\xe0", "truncated"),
+        (JPEG[:-400], "truncated"),
+        (JPEG[: len(JPEG) // 2], "truncated"),
+        (saved(scene(), "PNG")[:-300], "truncated"),
+        (b"\xff\xd8\xfe\xe0 garbled", "corrupt"),
+        (saved(flat("F", 0.5), "TIFF"), "unsupported_mode"),
+        (saved(flat("I", 70000), "TIFF"), "unsupported_mode"),
+    ],
+)
+def test_bad_bytes_have_a_code(data, code):
+    assert code_of(data) == code
+
+
+def test_absurd_size_is_refused_before_anything_is_decoded():
+    frame = JPEG.index(b"\xff\xc0")
+    huge = JPEG[: frame + 5] + b"\xff\xff\xff\xff" + JPEG[frame + 9 :]
+    began = time.process_time()
+    assert code_of(huge) == "too_many_pixels"
+    assert time.process_time() - began < 0.1
+
+
+def test_thousands_of_scans_are_refused():
+    data = saved(scene(), progressive=True)
+    scan = data.rindex(b"\xff\xda")
+    bomb = data[:-2] + data[scan:-2] * 500 + b"\xff\xd9"
+    assert code_of(bomb) == "too_many_scans"
+
+
+@pytest.mark.parametrize("mode", ["none", "shortest"])
+def test_a_hair_thin_picture_cannot_ask_for_a_huge_result(mode):
+    thin = saved(Image.new("1", (70000, 1)), "PNG")
+    assert code_of(thin, ImageOptions(resize_mode=mode)) == "output_too_large"
+    encode_image(thin, ImageOptions(resize_mode="crop"))
+
+
+def test_an_enlarged_picture_keeps_to_the_pixel_limit():
+    data = saved(Image.new("L", (100, 2)), "PNG")
+    options = ImageOptions(1000, 1000, resize_mode="shortest", max_pixels=1_000_000)
+    assert code_of(data, options) == "output_too_large"
+    encode_image(data, dataclasses.replace(options, height_px=100, width_px=100))
+
+
+_BY_FORMAT = {
+    "JPEG": JPEG,
+    "progressive": saved(scene(), progressive=True),
+    "CMYK": saved(scene().convert("CMYK")),
+    "PNG": saved(scene(), "PNG"),
+    "GIF": saved(scene(), "GIF"),
+    "WEBP": saved(scene(), "WEBP"),
+    "BMP": saved(scene(), "BMP"),
+    "TIFF": saved(scene(), "TIFF", compression="tiff_lzw"),
+}
+
+
+def _settles(data: bytes, options: ImageOptions = SMALL) -> str:
+    """`ok` or a code; any other exception fails the test."""
+    try:
+        encoded = encode_image(data, options)
+    except ImageError as e:
+        return e.code
+    assert opened(encoded).size == (encoded.width_px, encoded.height_px)
+    return "ok"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(sorted(_BY_FORMAT)), st.floats(0, 1, exclude_max=True))
+def test_any_truncation_settles(kind, at):
+    data = _BY_FORMAT[kind]
+    _settles(data[: int(at * len(data))])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(sorted(_BY_FORMAT)),
+    st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=8),
+    st.sampled_from([40, 400, 10**6]),
+)
+def test_any_damage_settles(kind, damage, reach):
+    data = bytearray(_BY_FORMAT[kind])
+    for at, value in damage:
+        data[int(at * min(reach, len(data)))] = value
+    _settles(bytes(data), dataclasses.replace(SMALL, max_pixels=1_000_000))
+
+
+def test_the_broken_jpegs_settle(broken_jpegs):
+    began = time.monotonic()
+    settled = {file.name: _settles(file.read_bytes()) for file in sorted(broken_jpegs.iterdir())}
+    assert time.monotonic() - began < 60
+    assert {"ok", "empty", "truncated", "corrupt", "too_many_pixels"} <= set(settled.values())
+
+
+def test_nothing_is_printed_about_bad_files(tmp_path):
+    bad_animation = bytearray(animation("PNG"))
+    bad_animation[bad_animation.index(b"acTL") + 4 :][:4] = b"\0\0\0\0"
+    fax = bytearray(saved(scene().convert("1"), "TIFF", compression="group4"))
+    fax[20:60] = b"\x55" * 40
+    files = {"a.png": bytes(bad_animation), "b.tif": bytes(fax), "c.tif": _BY_FORMAT["TIFF"][:-300]}
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    code = (
+        "import pathlib, sys\n"
+        "from beam_pipeline import options\n"
+        "from beam_pipeline.images.encode import encode_image\n"
+        "from imageshards import errors\n"
+        "for file in sorted(pathlib.Path(sys.argv[1]).iterdir()):\n"
+        "    try:\n"
+        "        encode_image(file.read_bytes(), options.ImageOptions())\n"
+        "    except errors.ImageError:\n"
+        "        pass\n"
+    )
+    command = [sys.executable, "-W", "always", "-c", code, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout + done.stderr == ""

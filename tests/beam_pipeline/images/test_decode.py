@@ -1,0 +1,217 @@
+"""Odd but valid pictures: modes, formats, orientations; and the scaled decode."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import struct
+
+import pytest
+from PIL import Image, ImageChops, ImageStat
+
+from beam_pipeline.images.encode import encode_image
+from beam_pipeline.options import ImageOptions
+from tests.support.pictures import (
+    EXACT,
+    SMALL,
+    animation,
+    colour_of,
+    flat,
+    mean_difference,
+    opened,
+    saved,
+    scene,
+)
+
+
+def _without_adobe_marker(jpeg: bytes) -> bytes:
+    start = jpeg.index(b"\xff\xee")
+    (length,) = struct.unpack_from(">H", jpeg, start + 2)
+    return jpeg[:start] + jpeg[start + 2 + length :]
+
+
+def _as_ycck(jpeg: bytes) -> bytes:
+    """The same numbers declared to be YCCK."""
+    transform = jpeg.index(b"Adobe") + 11
+    return jpeg[:transform] + b"\x02" + jpeg[transform + 1 :]
+
+
+def _png16(value: int) -> bytes:
+    return saved(Image.new("I;16", (8, 8), value), "PNG")
+
+
+def _palette(**params: object) -> bytes:
+    picture = flat("P", 1)
+    picture.putpalette([0, 0, 0, 20, 180, 60])
+    return saved(picture, "PNG", **params)
+
+
+_INK = (255, 0, 0, 0)  # Cyan. Pillow writes CMYK inverted, under Adobe's marker.
+_RED, _CYAN, _WHITE = (200, 0, 0), (0, 255, 255), (255, 255, 255)
+
+_ODD = {
+    "adobe cmyk": (saved(flat("CMYK", _INK), quality=100), _CYAN, {"cmyk"}),
+    "plain cmyk": (
+        _without_adobe_marker(saved(ImageChops.invert(flat("CMYK", _INK)), quality=100)),
+        _CYAN,
+        {"cmyk"},
+    ),
+    # Inks (255, 0, 0) read as RGB are YCbCr (76, 85, 255); stored inverted by Pillow.
+    "ycck": (_as_ycck(saved(flat("CMYK", (179, 170, 0, 0)), quality=100)), _CYAN, {"cmyk"}),
+    "cmyk tiff": (saved(flat("CMYK", _INK), "TIFF"), _CYAN, {"cmyk", "not_jpeg"}),
+    "grey jpeg": (saved(flat("L", 90)), (90, 90, 90), {"grey"}),
+    "progressive": (saved(flat("RGB", _RED), progressive=True), _RED, {"progressive"}),
+    "mpo": (animation("MPO"), _RED, set()),
+    "png": (saved(flat("RGB", _RED), "PNG"), _RED, {"not_jpeg"}),
+    "palette": (_palette(), (20, 180, 60), {"not_jpeg", "palette"}),
+    "palette, half clear": (
+        _palette(transparency=b"\xff\x80"),
+        (137, 217, 157),
+        {"not_jpeg", "palette", "alpha"},
+    ),
+    "palette, clear": (_palette(transparency=1), _WHITE, {"not_jpeg", "palette", "alpha"}),
+    "rgb, one colour clear": (
+        saved(flat("RGB", _RED), "PNG", transparency=_RED),
+        _WHITE,
+        {"not_jpeg", "alpha"},
+    ),
+    "rgba": (saved(flat("RGBA", (0, 0, 255, 51)), "PNG"), (204, 204, 255), {"not_jpeg", "alpha"}),
+    "la": (saved(flat("LA", (55, 0)), "PNG"), _WHITE, {"not_jpeg", "grey", "alpha"}),
+    "webp alpha": (
+        saved(flat("RGBA", (0, 0, 255, 0)), "WEBP", lossless=True),
+        _WHITE,
+        {"not_jpeg", "alpha"},
+    ),
+    "16 bit": (_png16(40 * 257), (40, 40, 40), {"not_jpeg", "grey", "sixteen_bit"}),
+    "16 bit white": (_png16(65535), _WHITE, {"not_jpeg", "grey", "sixteen_bit"}),
+    "1 bit": (saved(flat("1", 1), "PNG"), _WHITE, {"not_jpeg", "grey"}),
+    "fax": (saved(flat("1", 1), "TIFF", compression="group4"), _WHITE, {"not_jpeg", "grey"}),
+    "gif": (animation("GIF"), _RED, {"not_jpeg", "palette", "animated"}),
+    "still gif": (saved(flat("P", 0), "GIF"), (0, 0, 0), {"not_jpeg", "palette"}),
+    "webp": (animation("WEBP"), _RED, {"not_jpeg", "animated"}),
+    "apng": (animation("PNG"), _RED, {"not_jpeg", "animated"}),
+    "bmp": (saved(flat("RGB", _RED), "BMP"), _RED, {"not_jpeg"}),
+    "icc": (saved(flat("RGB", _RED), icc_profile=b"x" * 200), _RED, {"icc_profile_dropped"}),
+}
+
+
+@pytest.mark.parametrize("name", _ODD)
+def test_odd_but_valid(name):
+    data, colour, notes = _ODD[name]
+    assert colour_of(data) == pytest.approx(colour, abs=4)
+    assert set(encode_image(data, EXACT).notes) == notes
+    assert opened(encode_image(data, SMALL)).size == (64, 64)
+    grey = encode_image(data, dataclasses.replace(SMALL, colorspace="grey"))
+    assert opened(grey).mode == "L"
+
+
+def test_the_format_is_that_of_the_bytes():
+    formats = {n: encode_image(_ODD[n][0], SMALL).source_format for n in ("mpo", "png", "fax")}
+    assert formats == {"mpo": "MPO", "png": "PNG", "fax": "TIFF"}
+
+
+def test_transparent_pixels_show_the_background_in_colour_and_grey():
+    data = saved(flat("RGBA", (255, 255, 255, 0)), "PNG")
+    blue = dataclasses.replace(EXACT, background=(0, 0, 255))
+    assert colour_of(data, blue) == pytest.approx((0, 0, 255), abs=3)
+    assert colour_of(data, dataclasses.replace(blue, colorspace="grey")) == pytest.approx(
+        (29,), abs=2
+    )
+
+
+def test_the_colour_of_transparent_pixels_does_not_bleed():
+    picture = Image.new("RGBA", (64, 64), (255, 0, 0, 0))
+    picture.paste((255, 255, 255, 255), (0, 0, 32, 64))
+    made = opened(encode_image(saved(picture, "PNG"), ImageOptions(16, 16)))
+    assert not any(made.convert("L").histogram()[:246])
+
+
+def test_sixteen_bit_is_scaled_not_clipped():
+    picture = Image.new("I;16", (256, 4))
+    for x in range(256):
+        for y in range(4):
+            picture.putpixel((x, y), x * 257)
+    made = opened(encode_image(saved(picture, "PNG"), EXACT)).convert("L")
+    assert [made.getpixel((x, 2)) for x in range(256)] == pytest.approx(list(range(256)), abs=2)
+
+
+def _turned(orientation: int, kind: str) -> bytes:
+    """The scene stored so that EXIF `orientation` turns it upright."""
+    back = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # Pillow's Transpose numbers.
+    picture = scene(80, 60)
+    if orientation in back:
+        picture = picture.transpose(Image.Transpose(back[orientation]))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    more: dict[str, dict[str, object]] = {
+        "TIFF": {"tiffinfo": {0x0112: orientation}},
+        "PNG": {"exif": exif},
+        "JPEG": {"exif": exif, "quality": 100, "subsampling": "4:4:4"},
+        "WEBP": {"exif": exif, "lossless": True},
+    }
+    return saved(picture, kind, **more[kind])
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("orientation", range(1, 10))
+def test_exif_orientation_is_applied_once(kind, orientation):
+    encoded = encode_image(_turned(orientation, kind), EXACT)
+    assert (encoded.source_width_px, encoded.source_height_px) == (80, 60)
+    assert ("exif_rotated" in encoded.notes) == (2 <= orientation <= 8)
+    assert b"Exif" not in encoded.data
+    assert mean_difference(opened(encoded), scene(80, 60)) < 6
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("damage", range(8, 40, 2))
+def test_a_damaged_exif_is_passed_over(order, damage):
+    head = {"<": b"II*\0", ">": b"MM\0*"}[order]
+    exif = head + struct.pack(order + "LHHHLHH", 8, 1, 0x0112, 3, 1, 6, 0)
+    data = saved(scene(), exif=b"Exif\0\0" + exif)
+    assert "exif_rotated" in encode_image(data, SMALL).notes
+    cut = saved(scene(), exif=b"Exif\0\0" + exif[: damage - 8] + b"\xff" * (damage - 8))
+    encode_image(cut, SMALL)
+
+
+@pytest.mark.parametrize("name", ["Landscape", "Portrait"])
+@pytest.mark.parametrize("size", [64, 256])
+def test_real_pictures_of_all_orientations_come_out_alike(exif_orientation, name, size):
+    options = ImageOptions(size, size, resize_mode="shortest", subsampling="4:4:4")
+    files = sorted(exif_orientation.glob(f"{name}_*.jpg"))
+    made = [opened(encode_image(file.read_bytes(), options)) for file in files]
+    assert len(made) == 9
+    for other in made[1:]:
+        assert other.size == made[0].size
+        assert mean_difference(made[0], other) < 3
+
+
+@pytest.mark.parametrize("name", ["Landscape_6", "Portrait_1"])
+@pytest.mark.parametrize("size", [64, 104, 200])
+def test_a_shrunk_decode_looks_like_a_full_one(exif_orientation, name, size):
+    data = (exif_orientation / f"{name}.jpg").read_bytes()
+    options = ImageOptions(size, size, resize_mode="crop", quality=100, subsampling="4:4:4")
+    fast = opened(encode_image(data, options))
+    # As PNG the same pixels are decoded whole.
+    with Image.open(io.BytesIO(data)) as stored:
+        exif = stored.getexif()
+        whole = opened(encode_image(saved(stored, "PNG", exif=exif, compress_level=0), options))
+    error = ImageStat.Stat(ImageChops.difference(fast, whole)).rms
+    assert max(error) < 2.5  # 40 dB
+
+
+def test_a_slight_shrink_decodes_the_whole_picture():
+    data = saved(scene(400, 300), quality=95)
+    with Image.open(io.BytesIO(data)) as stored:
+        same = saved(stored, "PNG")
+    options = ImageOptions(100, 100)  # Half would leave 1.5 decoded pixels for each.
+    assert encode_image(data, options).data == encode_image(same, options).data
+
+
+def test_nearest_keeps_values_that_a_shrunk_decode_would_mix():
+    stripes = Image.new("L", (512, 512))
+    for x in range(0, 512, 2):
+        stripes.paste(255, (x, 0, x + 1, 512))
+    data = saved(stripes, quality=100)
+    made = opened(encode_image(data, ImageOptions(16, 16, filter="nearest", colorspace="grey")))
+    histogram = made.histogram()
+    assert sum(histogram[:30] + histogram[226:]) == 16 * 16

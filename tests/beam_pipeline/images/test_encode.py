@@ -1,0 +1,182 @@
+"""Every option changed and the change seen; what a result carries and what it does not."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+from PIL import Image, JpegImagePlugin, PngImagePlugin
+
+from beam_pipeline.images.encode import encode_image, tune_allocator
+from beam_pipeline.options import FILTERS, ImageOptions
+from tests.support.pictures import (
+    EXACT,
+    JPEG,
+    SMALL,
+    code_of,
+    mean_difference,
+    opened,
+    saved,
+    scene,
+)
+
+
+def test_describes_what_it_made():
+    encoded = encode_image(JPEG, SMALL)
+    picture = opened(encoded)
+    assert (picture.format, picture.mode, picture.size) == ("JPEG", "RGB", (64, 64))
+    assert (encoded.width_px, encoded.height_px, encoded.channels) == (64, 64, 3)
+    assert (encoded.colorspace, encoded.source_format) == ("RGB", "JPEG")
+    assert (encoded.source_width_px, encoded.source_height_px) == (160, 120)
+    assert encoded.notes == ()
+    assert encoded.pixel_sums is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "size"),
+    [
+        ("stretch", (90, 30)),
+        ("crop", (90, 30)),
+        ("pad", (90, 30)),
+        ("shortest", (40, 30)),
+        ("none", (160, 120)),
+    ],
+)
+def test_resize_mode_and_size(mode, size):
+    width = 30 if mode == "shortest" else 90
+    encoded = encode_image(JPEG, ImageOptions(30, width, resize_mode=mode))
+    assert (encoded.width_px, encoded.height_px) == size == opened(encoded).size
+
+
+def test_resize_modes_show_different_parts():
+    modes = ("stretch", "crop", "pad")
+    made = [opened(encode_image(JPEG, ImageOptions(30, 90, resize_mode=m))) for m in modes]
+    for index, one in enumerate(made):
+        for other in made[:index]:
+            assert mean_difference(one, other) > 5
+
+
+@pytest.mark.parametrize("mode", ["stretch", "crop", "pad", "shortest"])
+def test_only_shrink_keeps_a_small_picture_sharp(mode):
+    checks = Image.new("L", (40, 20))
+    checks.putdata([255 * ((x + y) % 2) for y in range(20) for x in range(40)])
+    options = ImageOptions(100, 100, resize_mode=mode, quality=100)
+    small = encode_image(saved(checks, "PNG"), dataclasses.replace(options, only_shrink=True))
+    large = encode_image(saved(checks, "PNG"), options)
+    sizes = {"stretch": (40, 20), "crop": (20, 20), "pad": (100, 100), "shortest": (40, 20)}
+    assert (small.width_px, small.height_px) == sizes[mode]
+    assert "enlarged" not in small.notes
+    assert "enlarged" in large.notes
+    if mode == "pad":  # One to one on the canvas, not blown up to its width.
+        dark = opened(small).convert("L").point([255] * 128 + [0] * 128)
+        assert dark.getbbox() == (30, 40, 70, 60)
+
+
+def test_every_filter_gives_its_own_pixels():
+    made = {encode_image(JPEG, dataclasses.replace(SMALL, filter=f)).data for f in FILTERS}
+    assert len(made) == len(FILTERS)
+
+
+def test_quality_is_that_of_the_file():
+    sizes = [len(encode_image(JPEG, dataclasses.replace(SMALL, quality=q)).data)
+             for q in (10, 50, 90, 100)]  # fmt: skip
+    assert sizes == sorted(set(sizes))
+
+
+@pytest.mark.parametrize(("subsampling", "code"), [("4:4:4", 0), ("4:2:2", 1), ("4:2:0", 2)])
+def test_subsampling_is_that_of_the_file(subsampling, code):
+    encoded = encode_image(JPEG, dataclasses.replace(SMALL, subsampling=subsampling))
+    assert JpegImagePlugin.get_sampling(opened(encoded)) == code
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_grey_has_one_channel_with_the_luma(kind):
+    data = saved(Image.new("RGB", (32, 32), (200, 30, 60)), kind)
+    encoded = encode_image(data, dataclasses.replace(SMALL, colorspace="grey"))
+    picture = opened(encoded)
+    assert (picture.mode, encoded.channels, encoded.colorspace) == ("L", 1, "Grayscale")
+    assert picture.getpixel((5, 5)) == pytest.approx(84, abs=2)
+
+
+@pytest.mark.parametrize("colorspace", ["rgb", "grey"])
+def test_background_surrounds_a_padded_picture(colorspace):
+    options = ImageOptions(
+        40, 80, resize_mode="pad", background=(10, 200, 90), colorspace=colorspace, quality=100
+    )
+    picture = opened(encode_image(saved(Image.new("RGB", (20, 20))), options)).convert("RGB")
+    luma = round(0.299 * 10 + 0.587 * 200 + 0.114 * 90)
+    around = (10, 200, 90) if colorspace == "rgb" else (luma,) * 3
+    assert picture.getpixel((3, 20)) == pytest.approx(around, abs=3)
+    assert picture.getpixel((76, 20)) == pytest.approx(around, abs=3)
+    assert picture.getpixel((40, 20)) == pytest.approx((0, 0, 0), abs=3)
+
+
+def test_max_bytes():
+    assert code_of(JPEG, dataclasses.replace(SMALL, max_bytes=len(JPEG) - 1)) == "too_many_bytes"
+    encode_image(JPEG, dataclasses.replace(SMALL, max_bytes=len(JPEG)))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"])
+def test_max_pixels(kind):
+    data = saved(scene(), kind)
+    few = dataclasses.replace(SMALL, max_pixels=160 * 120 - 1)
+    assert code_of(data, few) == "too_many_pixels"
+    encode_image(data, dataclasses.replace(SMALL, max_pixels=160 * 120))
+
+
+def test_no_metadata_survives():
+    info = PngImagePlugin.PngInfo()
+    info.add_text("Comment", "secret")
+    exif = Image.Exif()
+    exif[0x010E] = "secret"
+    for mode in ("none", "crop"):
+        options = dataclasses.replace(SMALL, resize_mode=mode)
+        for data in (
+            saved(scene(), exif=exif, comment=b"secret", icc_profile=b"secret", dpi=(300, 300)),
+            saved(scene(), "PNG", pnginfo=info, exif=exif, icc_profile=b"secret"),
+        ):
+            encoded = encode_image(data, options)
+            assert b"secret" not in encoded.data
+            assert not {"exif", "comment", "icc_profile", "dpi"} & set(opened(encoded).info)
+
+
+@pytest.mark.parametrize("colorspace", ["rgb", "grey"])
+def test_pixel_sums_are_exact(colorspace):
+    options = dataclasses.replace(EXACT, colorspace=colorspace)
+    picture = scene()
+    sums = encode_image(saved(picture, "PNG"), options, want_sums=True).pixel_sums
+    bands = picture.split() if colorspace == "rgb" else (picture.convert("L"),)
+    assert sums is not None
+    for channel, band in zip(sums, bands, strict=True):
+        values = list(band.tobytes())
+        assert tuple(channel) == (len(values), sum(values), sum(v * v for v in values))
+
+
+def test_asking_for_sums_changes_nothing_else():
+    plain, summed = (encode_image(JPEG, SMALL, want_sums=w) for w in (False, True))
+    assert dataclasses.replace(summed, pixel_sums=None) == plain
+
+
+def test_the_same_bytes_again_and_in_another_process():
+    once = encode_image(JPEG, SMALL)
+    tune_allocator()
+    assert encode_image(JPEG, SMALL) == once
+    code = (
+        "import sys; from beam_pipeline import options; from beam_pipeline.images import encode\n"
+        "made = encode.encode_image(sys.stdin.buffer.read(), options.ImageOptions(64, 64))\n"
+        "sys.stdout.buffer.write(made.data)\n"
+    )
+    command = [sys.executable, "-c", code]
+    other = subprocess.run(command, input=JPEG, capture_output=True, check=True)
+    assert other.stdout == once.data
+
+
+def test_importing_it_brings_neither_beam_nor_tensorflow_nor_numpy():
+    code = (
+        "import sys, beam_pipeline.images.encode\n"
+        "print({'numpy', 'apache_beam', 'tensorflow'} & set(sys.modules))"
+    )
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, capture_output=True, text=True).stdout.strip() == "set()"

@@ -1,0 +1,221 @@
+"""Layouts and boxes, by tables, by properties, and against pictures that were really drawn."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageDraw
+
+from beam_pipeline.images.encode import encode_image
+from beam_pipeline.images.geometry import (
+    Placement,
+    map_boxes,
+    placement_of,
+    plan_layout,
+    swaps_axes,
+    to_stored,
+)
+from beam_pipeline.options import RESIZE_MODES, ImageOptions
+
+_WHOLE = (0.0, 1.0, 0.0, 1.0)
+
+# How a stored picture is turned upright, as Pillow's transposition.
+_UPRIGHT = {
+    1: None,
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def _options(mode: str, height: int = 256, width: int = 256, **more: object) -> ImageOptions:
+    return ImageOptions(
+        height_px=height,
+        width_px=height if mode == "shortest" else width,
+        resize_mode=mode,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    ("mode", "source", "target", "only_shrink", "crop", "content", "canvas", "offset"),
+    [
+        ("none", (500, 400), (9, 9), False, (0, 0, 500, 400), (500, 400), (500, 400), (0, 0)),
+        ("stretch", (500, 400), (64, 32), False, (0, 0, 500, 400), (64, 32), (64, 32), (0, 0)),
+        ("stretch", (100, 400), (256, 128), True, (0, 0, 100, 400), (100, 128), (100, 128), (0, 0)),
+        ("crop", (500, 400), (256, 256), False, (50, 0, 450, 400), (256, 256), (256, 256), (0, 0)),
+        ("crop", (401, 500), (99, 99), False, (0, 49.5, 401, 450.5), (99, 99), (99, 99), (0, 0)),
+        ("crop", (100, 200), (256, 256), False, (0, 50, 100, 150), (256, 256), (256, 256), (0, 0)),
+        ("crop", (100, 200), (256, 256), True, (0, 50, 100, 150), (100, 100), (100, 100), (0, 0)),
+        ("pad", (500, 400), (256, 256), False, (0, 0, 500, 400), (256, 205), (256, 256), (0, 25)),
+        ("pad", (50, 100), (200, 200), False, (0, 0, 50, 100), (100, 200), (200, 200), (50, 0)),
+        ("pad", (50, 100), (200, 200), True, (0, 0, 50, 100), (50, 100), (200, 200), (75, 50)),
+        ("shortest", (500, 400), (64, 64), False, (0, 0, 500, 400), (80, 64), (80, 64), (0, 0)),
+        ("shortest", (50, 100), (200, 200), False, (0, 0, 50, 100), (200, 400), (200, 400), (0, 0)),
+        ("shortest", (50, 100), (200, 200), True, (0, 0, 50, 100), (50, 100), (50, 100), (0, 0)),
+        ("pad", (10000, 1), (64, 64), False, (0, 0, 10000, 1), (64, 1), (64, 64), (0, 31)),
+    ],
+)  # fmt: skip
+def test_layout_of(mode, source, target, only_shrink, crop, content, canvas, offset):
+    options = _options(mode, target[1], target[0], only_shrink=only_shrink)
+    layout = plan_layout(source[0], source[1], options)
+    assert layout.crop == pytest.approx(crop)
+    assert (layout.content, layout.canvas, layout.offset) == (content, canvas, offset)
+
+
+_SIDE = st.integers(1, 3000)
+
+
+@given(st.sampled_from(RESIZE_MODES), _SIDE, _SIDE, st.integers(1, 512), st.integers(1, 512))
+def test_only_shrink_never_enlarges_and_stays_inside(mode, width, height, to_height, to_width):
+    layout = plan_layout(width, height, _options(mode, to_height, to_width, only_shrink=True))
+    left, top, right, bottom = layout.crop
+    assert 0 <= left < right <= width
+    assert 0 <= top < bottom <= height
+    # Half a pixel of rounding, and never less than one pixel.
+    assert layout.content[0] <= max(1, right - left + 0.5)
+    assert layout.content[1] <= max(1, bottom - top + 0.5)
+    assert layout.content[0] + layout.offset[0] <= layout.canvas[0]
+    assert layout.content[1] + layout.offset[1] <= layout.canvas[1]
+    if mode == "pad":
+        assert layout.canvas == (to_width, to_height)
+
+
+@given(_SIDE, _SIDE, st.integers(1, 512), st.integers(1, 512))
+def test_crop_is_centred_and_of_the_target_aspect(width, height, to_height, to_width):
+    layout = plan_layout(width, height, _options("crop", to_height, to_width))
+    left, top, right, bottom = layout.crop
+    assert left + right == pytest.approx(width)
+    assert top + bottom == pytest.approx(height)
+    assert (right - left) / (bottom - top) == pytest.approx(to_width / to_height)
+    assert math.isclose(right - left, width) or math.isclose(bottom - top, height)
+
+
+_RANGE = st.tuples(st.floats(0, 1), st.floats(0, 1)).map(sorted)
+_BOXES = st.lists(st.tuples(_RANGE, _RANGE).map(lambda b: (*b[0], *b[1])), max_size=6)
+
+
+@given(_BOXES)
+def test_boxes_stay_to_the_bit_where_nothing_changes(boxes):
+    assert map_boxes(boxes, Placement()) == list(enumerate(boxes))
+
+
+@given(
+    _BOXES,
+    st.sampled_from(RESIZE_MODES),
+    _SIDE,
+    _SIDE,
+    st.integers(1, 512),
+    st.integers(1, 8),
+    st.booleans(),
+)
+def test_boxes_stay_inside_and_in_order(boxes, mode, width, height, to, orientation, shrink):
+    layout = plan_layout(width, height, _options(mode, to, 200, only_shrink=shrink))
+    mapped = map_boxes(boxes, placement_of(layout, width, height, orientation))
+    assert [index for index, _ in mapped] == sorted({index for index, _ in mapped})
+    for _, (xmin, xmax, ymin, ymax) in mapped:
+        assert 0 <= xmin <= xmax <= 1
+        assert 0 <= ymin <= ymax <= 1
+    if mode != "crop":
+        assert len(mapped) == len(boxes)
+
+
+@pytest.mark.parametrize(
+    ("box", "expected"),
+    [
+        ((0.5, 0.75, 0.25, 0.75), [(0, (0.5, 1.0, 0.25, 0.75))]),
+        ((0.0, 0.5, 0.0, 1.0), [(0, (0.0, 0.5, 0.0, 1.0))]),
+        ((-3.0, 7.0, -1.0, 2.0), [(0, _WHOLE)]),
+        ((0.0, 0.25, 0.0, 1.0), []),
+        ((0.8, 0.9, 0.0, 1.0), []),
+        ((0.6, 0.5, 0.0, 1.0), []),
+        ((math.nan, 0.5, 0.0, 1.0), []),
+        ((0.5, 0.5, 0.5, 0.5), [(0, (0.5, 0.5, 0.5, 0.5))]),
+    ],
+)
+def test_boxes_are_clipped_to_the_visible_half_or_left_out(box, expected):
+    assert map_boxes([box], Placement(1, visible=(0.25, 0.0, 0.75, 1.0))) == expected
+
+
+def test_the_index_tells_which_boxes_are_left():
+    boxes = [(0.0, 0.1, 0.0, 1.0), (0.4, 0.6, 0.0, 1.0), (0.9, 1.0, 0.0, 1.0), _WHOLE]
+    kept = map_boxes(boxes, Placement(1, visible=(0.25, 0.0, 0.75, 1.0)))
+    assert [index for index, _ in kept] == [1, 3]
+
+
+@given(st.integers(1, 8), st.floats(0, 40), st.floats(41, 120), st.floats(0, 30), st.floats(31, 80))
+def test_a_crop_on_the_stored_pixels_is_the_box_turned_back(orientation, left, right, top, bottom):
+    width, height = 120, 80
+    stored = (height, width) if swaps_axes(orientation) else (width, height)
+    x0, y0, x1, y1 = to_stored((left, top, right, bottom), width, height, orientation)
+    box = (x0 / stored[0], x1 / stored[0], y0 / stored[1], y1 / stored[1])
+    [(_, upright)] = map_boxes([box], Placement(orientation))
+    expected = (left / width, right / width, top / height, bottom / height)
+    assert upright == pytest.approx(expected, abs=1e-9)
+
+
+def _white_box_px(data: bytes) -> tuple[int, int, int, int] | None:
+    picture = Image.open(io.BytesIO(data)).convert("L")
+    return picture.point([0] * 128 + [255] * 128).getbbox()
+
+
+def _stored_jpeg(upright: Image.Image, orientation: int) -> bytes:
+    """`upright` stored as a camera with this orientation stores it."""
+    back = _UPRIGHT[{6: 8, 8: 6}.get(orientation, orientation)]
+    stored = upright if back is None else upright.transpose(back)
+    return _jpeg(stored, orientation)
+
+
+def _jpeg(picture: Image.Image, orientation: int) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    buffer = io.BytesIO()
+    picture.save(buffer, "JPEG", quality=95, subsampling="4:4:4", exif=exif)
+    return buffer.getvalue()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    size=st.tuples(st.integers(60, 220), st.integers(60, 220)),
+    at=st.tuples(_RANGE, _RANGE),
+    mode=st.sampled_from(RESIZE_MODES),
+    target=st.tuples(st.integers(40, 150), st.integers(40, 150)),
+    orientation=st.integers(1, 8),
+    frame=st.sampled_from(["stored", "upright"]),
+    only_shrink=st.booleans(),
+)
+def test_a_drawn_rectangle_is_where_the_mapped_box_says(
+    size, at, mode, target, orientation, frame, only_shrink
+):
+    width, height = size
+    (x0, x1), (y0, y1) = at
+    left, right = int(x0 * (width - 20)), int(x1 * (width - 20)) + 20
+    top, bottom = int(y0 * (height - 20)), int(y1 * (height - 20)) + 20
+    picture = Image.new("RGB", size)
+    ImageDraw.Draw(picture).rectangle((left, top, right - 1, bottom - 1), fill="white")
+    make = _jpeg if frame == "stored" else _stored_jpeg
+    options = _options(
+        mode, *target, bbox_frame=frame, only_shrink=only_shrink, background=(0, 0, 0),
+        subsampling="4:4:4",
+    )  # fmt: skip
+    encoded = encode_image(make(picture, orientation), options)
+    box = (left / width, right / width, top / height, bottom / height)
+    mapped = map_boxes([box], encoded.placement)
+    seen = _white_box_px(encoded.data)
+    w, h = encoded.width_px, encoded.height_px
+    if not mapped:
+        assert seen is None
+        return
+    xmin, xmax, ymin, ymax = mapped[0][1]
+    if seen is None:  # A sliver at the edge of a crop may be fainter than half white.
+        assert min((xmax - xmin) * w, (ymax - ymin) * h) < 1.5
+        return
+    assert seen == pytest.approx((xmin * w, ymin * h, xmax * w, ymax * h), abs=1.5)

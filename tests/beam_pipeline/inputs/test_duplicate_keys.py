@@ -1,0 +1,81 @@
+"""A key that occurs twice is found wherever its images are, and named."""
+
+from __future__ import annotations
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+from apache_beam.testing.util import assert_that, equal_to
+from hypothesis import given
+from hypothesis import strategies as st
+
+from beam_pipeline.inputs import duplicate_keys
+from beam_pipeline.inputs.duplicate_keys import RefuseDuplicateKeys
+from beam_pipeline.planning.refs import ImageRef, RefBatch
+from imageshards.errors import user_error_in
+
+
+def batches_of(keys: list[str], size: int = 3) -> list[RefBatch]:
+    refs = [ImageRef(key, f"/{i:03d}.jpg", "x") for i, key in enumerate(keys)]
+    return [RefBatch(refs[i : i + size]) for i in range(0, len(refs), size)]
+
+
+def check(batches: list[RefBatch]) -> None:
+    with beam.Pipeline(FnApiRunner()) as pipeline:
+        found = pipeline | beam.Create(batches) | beam.Reshuffle() | RefuseDuplicateKeys()
+        assert_that(found, equal_to([]))
+
+
+@pytest.mark.parametrize("bucket_size", [100_000, 5])
+def test_equal_keys_are_refused_with_both_images(monkeypatch, bucket_size):
+    monkeypatch.setattr(duplicate_keys, "BUCKET_SIZE", bucket_size)
+    keys = [f"k{i}" for i in range(40)]
+    with pytest.raises(Exception, match="twice") as error:
+        check(batches_of([*keys, "k17"]))
+    assert str(user_error_in(error.value)) == (
+        "--input has the key 'k17' twice, for '/017.jpg' and '/040.jpg'; expected unique keys: "
+        "name a unique column by --key_column or remove one row."
+    )
+
+
+def test_distinct_keys_pass_in_as_many_buckets_as_there_are(monkeypatch):
+    monkeypatch.setattr(duplicate_keys, "BUCKET_SIZE", 5)
+    check(batches_of([f"k{i}" for i in range(40)]))
+
+
+def test_equal_hashes_of_two_keys_are_no_duplicate(monkeypatch):
+    monkeypatch.setattr(
+        duplicate_keys, "hash_keys", lambda batch: np.full(len(batch), 7, np.dtype("<i8"))
+    )
+    check(batches_of(["a", "b", "c", "d"]))
+
+
+@given(st.lists(st.text(st.characters()), max_size=60), st.integers(1, 9), st.integers(1, 60))
+def test_a_key_is_suspected_exactly_when_it_is_there_twice(keys, bucket_size, gathered):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(duplicate_keys, "BUCKET_SIZE", bucket_size)
+        patch.setattr(duplicate_keys, "GATHERED", gathered)
+        patch.setattr(duplicate_keys, "MAX_SUSPECTS", 100)
+        batches = batches_of(keys, 7)
+        buckets: dict[int, list[bytes]] = {}
+        for bundle in (batches[::2], batches[1::2]):  # two workers
+            fn = duplicate_keys._HashKeysFn()
+            fn.start_bundle()
+            sent = [cut for batch in bundle for cut in fn.process(batch, len(keys))]
+            sent += [windowed.value for windowed in fn.finish_bundle()]
+            for bucket, hashes in sent:
+                buckets.setdefault(bucket, []).append(hashes)
+        suspects = duplicate_keys.suspects_of(map(duplicate_keys.equal_hashes, buckets.values()))
+        found = {key for batch in batches for key, _ in duplicate_keys.named(batch, suspects)}
+    assert found == {key for key in keys if keys.count(key) > 1}
+
+
+def test_one_key_for_all_images_gathers_nothing_large():
+    fn = duplicate_keys._HashKeysFn()
+    fn.start_bundle()
+    for batch in batches_of(["same"] * 5000, 1000):
+        assert list(fn.process(batch, 5000)) == []
+    (sent,) = fn.finish_bundle()
+    assert len(sent.value[1]) == 16
+    assert duplicate_keys.first_two([["/b"], ["/a", "/c"], ["/d"]]) == ["/a", "/b"]

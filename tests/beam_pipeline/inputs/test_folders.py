@@ -1,0 +1,190 @@
+"""Finding files: odd names, links, and what is no file."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import pytest
+
+from beam_pipeline.inputs import folders
+from beam_pipeline.inputs.folders import Skipped
+from imageshards.errors import UserError
+from tests.support.stores import store_uri
+
+
+def put(root: pathlib.Path, *names: str) -> None:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode("utf-8", "surrogateescape"))
+
+
+def below(root, found):
+    """Path below the root → its size, or why it is passed over."""
+    prefix = f"{root}/"
+    result = {}
+    for path, size, _ in found:
+        path = path.removeprefix("teststore://")
+        assert path.startswith(prefix) and path not in result
+        result[path.removeprefix(prefix)] = size.reason if isinstance(size, Skipped) else size
+    return result
+
+
+def test_every_file_is_found_once_in_order_with_size_and_time(tmp_path):
+    put(tmp_path, "b.jpg", "a/z.jpg", "a/b/c.txt", "é.jpg", "a b'\".jpg")
+    found = list(folders.files_below(str(tmp_path)))
+    assert [os.path.relpath(path, tmp_path) for path, _, _ in found] == [
+        "a/b/c.txt", "a/z.jpg", "a b'\".jpg", "b.jpg", "é.jpg",
+    ]  # fmt: skip
+    for path, size, mtime_ns in found:
+        status = os.stat(path)
+        assert (size, mtime_ns) == (status.st_size, status.st_mtime_ns)
+
+
+def test_what_is_no_file_is_told_apart(tmp_path):
+    put(tmp_path, "a.jpg", ".hidden/x.jpg", "folder.jpg/x.jpg")
+    os.mkfifo(tmp_path / "fifo.jpg")
+    (tmp_path / "broken.jpg").symlink_to("nowhere.jpg")
+    (tmp_path / "self.jpg").symlink_to("self.jpg")
+    (tmp_path / "to_fifo.jpg").symlink_to("fifo.jpg")
+    (tmp_path / "to_file.jpg").symlink_to("a.jpg")
+    assert below(tmp_path, folders.files_below(str(tmp_path))) == {
+        "a.jpg": 5, "to_file.jpg": 5, "folder.jpg/x.jpg": 16,
+        ".hidden": "hidden", "fifo.jpg": "special_file", "to_fifo.jpg": "special_file",
+        "broken.jpg": -1, "self.jpg": -1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("target", [".", "..", "../..", "inner"])
+def test_links_to_folders_are_followed_but_not_in_circles(tmp_path, target):
+    root = tmp_path / "in"
+    put(root, "a/inner/x.jpg", "b/y.jpg")
+    (root / "a" / "link").symlink_to(target)
+    found = below(root, folders.files_below(str(root / "a")))
+    if target == "inner":
+        assert found == {"a/inner/x.jpg": 13, "a/link/x.jpg": 13}
+    else:
+        assert found == {"a/inner/x.jpg": 13, "a/link": "link_to_a_folder_above"}
+
+
+def test_a_class_folder_may_be_a_link(tmp_path):
+    put(tmp_path, "elsewhere/x.jpg")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "cat").symlink_to("../elsewhere")
+    ((name, path),) = folders.subfolders(str(tmp_path / "in"))
+    assert name == "cat"
+    assert below(tmp_path, folders.files_below(path)) == {"in/cat/x.jpg": 15}
+
+
+def test_a_file_deleted_while_it_is_listed_is_still_listed(tmp_path, monkeypatch):
+    put(tmp_path, "a.jpg", "b.jpg")
+    found = folders.files_below(str(tmp_path))
+    next(found)
+    (tmp_path / "b.jpg").unlink()
+    assert [size for _, size, _ in found] == [-1]
+
+
+def test_a_folder_that_cannot_be_listed_is_one_sentence(tmp_path):
+    put(tmp_path, "file")
+    for path, words in ((tmp_path / "none", "does not exist"), (tmp_path / "file", "is a file")):
+        for find in (folders.subfolders, lambda p: list(folders.files_below(p))):
+            with pytest.raises(UserError, match=f"--input .*{words}"):
+                find(str(path))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_folder_without_rights_is_one_sentence(tmp_path):
+    (tmp_path / "closed").mkdir(mode=0)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(UserError, match="closed.*Permission denied.*rights"):
+            list(folders.files_below(str(tmp_path / "closed")))
+    finally:
+        os.seteuid(0)
+
+
+def test_folders_are_those_that_can_be_classes(tmp_path):
+    put(tmp_path, "b/x", "a/x", ".hidden/x", "__MACOSX/x", "file")
+    (tmp_path / "self").symlink_to("self")
+    assert [name for name, _ in folders.subfolders(str(tmp_path))] == ["a", "b"]
+    skipped = [found.reason for found in folders.files_beside(str(tmp_path))]
+    assert sorted(skipped) == ["hidden", "outside_class_folders", "outside_class_folders"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("*.jpg", {"a.jpg", "b.jpg", "c[1].jpg", "dir.jpg"}),
+        ("?.jpg", {"a.jpg", "b.jpg"}),
+        ("[ab].jpg", {"a.jpg", "b.jpg"}),
+        ("[!a].jpg", {"b.jpg"}),
+        ("*/*.jpg", {"sub/d.jpg", "link/d.jpg", "dir.jpg/e.jpg"}),
+        ("sub/*", {"sub/d.jpg"}),
+        ("**.jpg", {"a.jpg", "b.jpg", "c[1].jpg", "sub/d.jpg", "link/d.jpg", "dir.jpg/e.jpg"}),
+        ("s*/d.jpg", {"sub/d.jpg"}),
+        ("*.gif", set()),
+    ],
+)
+def test_globs_are_read_as_beam_reads_them(tmp_path, pattern, names):
+    put(tmp_path, "a.jpg", "b.jpg", "c[1].jpg", "sub/d.jpg", "dir.jpg/e.jpg", "f.txt", ".h/i.jpg")
+    (tmp_path / "link").symlink_to("sub")
+    found = below(tmp_path, folders.files_matching(f"{tmp_path}/{pattern}"))
+    assert set(found) == names
+    assert found.get("dir.jpg", "directory") == "directory"
+
+
+def test_a_glob_lists_broken_links_so_that_they_are_not_lost(tmp_path):
+    (tmp_path / "broken.jpg").symlink_to("nowhere")
+    assert below(tmp_path, folders.files_matching(f"{tmp_path}/*.jpg")) == {"broken.jpg": -1}
+
+
+def test_a_glob_does_not_enter_folders_that_it_cannot_match(tmp_path, monkeypatch):
+    put(tmp_path, "a.jpg", "deep/b.jpg")
+    entered = []
+    entries = folders._entries
+
+    def enter(path):
+        entered.append(path)
+        return entries(path)
+
+    monkeypatch.setattr(folders, "_entries", enter)
+    list(folders.files_matching(f"{tmp_path}/*.jpg"))
+    assert entered == [str(tmp_path)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "root"),
+    [("/a/b/*.jpg", "/a/b"), ("/a/b[12]/c/*", "/a"), ("/*.jpg", "/"), ("*.jpg", "."),
+     ("gs://b/c/**", "gs://b/c")],
+)  # fmt: skip
+def test_the_root_of_a_glob_is_above_all_it_can_match(pattern, root):
+    assert folders.glob_root(pattern) == root
+
+
+def test_a_folder_with_brackets_in_its_name_is_no_glob(tmp_path):
+    (tmp_path / "photos [2020]").mkdir()
+    assert not folders.is_glob(str(tmp_path / "photos [2020]"))
+    assert folders.is_glob(str(tmp_path / "photos [2021]"))
+    assert not folders.is_glob(str(tmp_path))
+
+
+def test_a_store_is_listed_like_a_folder(tmp_path):
+    put(tmp_path, "cat/a.jpg", "dog/b/c.jpg")
+    uri = store_uri(tmp_path)
+    assert below(tmp_path, folders.files_below(uri)) == {"cat/a.jpg": 9, "dog/b/c.jpg": 11}
+    assert below(tmp_path, folders.files_matching(f"{uri}/c*/*.jpg")) == {"cat/a.jpg": 9}
+
+
+def test_an_unknown_store_is_one_sentence():
+    with pytest.raises(UserError, match="--input 'nostore://x.*cannot be listed"):
+        list(folders.files_below("nostore://x"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a b", "a b"), ("é", "é"), (os.fsdecode(b"a\xff"), "a\\udcff"), ("a\nb", "a\nb")],
+)
+def test_printable_is_text_that_can_be_encoded(name, text):
+    assert folders.printable(name) == text
+    text.encode()

@@ -1,0 +1,316 @@
+"""From an input to references: layouts, labels, splits and keys."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import pathlib
+import unicodedata
+
+import apache_beam as beam
+import pytest
+from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+from apache_beam.testing.util import assert_that
+
+from beam_pipeline.inputs import listing, manifest_rows
+from beam_pipeline.inputs.folders import Skipped
+from beam_pipeline.inputs.listing import expand_root, layout_of, list_folder
+from beam_pipeline.inputs.manifest_input import read_schema
+from beam_pipeline.inputs.transforms import ListImages
+from beam_pipeline.options import InputOptions
+from beam_pipeline.planning.refs import ImageRef, RefBatch
+from imageshards.errors import UserError, user_error_in
+from tests.support.stores import store_uri
+
+
+def put(root: pathlib.Path, *names: str) -> None:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+
+
+def listed(path: object, **options) -> tuple[list[ImageRef], dict[str, int]]:
+    """All references, and what was passed over."""
+    source = InputOptions(str(path), **options)
+    schema = read_schema(source) if layout_of(source) == "manifest" else None
+    refs: list[ImageRef] = []
+    skipped: collections.Counter[str] = collections.Counter()
+    for folder in expand_root(source):
+        for found in list_folder(folder, source, schema):
+            if isinstance(found, Skipped):
+                skipped[found.reason] += 1
+            else:
+                refs += found.refs
+    return refs, dict(skipped)
+
+
+def labels(path: object, **options) -> dict[str, tuple[str, str | None]]:
+    """Key → (label, split)."""
+    return {ref.key: (ref.label, ref.split) for ref in listed(path, **options)[0]}
+
+
+def test_class_folders_with_names_of_every_kind(tmp_path):
+    nfc, nfd = (unicodedata.normalize(form, "Čmelák") for form in ("NFC", "NFD"))
+    names = [
+        "bee's nest/a b.jpg", 'say "hi"/x.JPG', f"{nfc}/x.Jpeg", f"{nfd}/x.png", "train/x.webp",
+        "a,b/x;y=z.tiff", "#1 100%/x?.bmp", "-x/--input.gif", "cat/deep/deeper/x.jpg", "cat/x.jpg",
+        "new\nline/x.jpg", " space /x.jpg", "猫/猫.jpg",
+    ]  # fmt: skip
+    put(tmp_path, *names)
+    refs, skipped = listed(tmp_path)
+    assert {ref.key for ref in refs} == set(names)
+    assert all(ref.label == ref.key.split("/")[0] for ref in refs)
+    assert all(ref.uri == f"{tmp_path}/{ref.key}" and ref.size_bytes == 1 for ref in refs)
+    assert skipped == {}
+
+
+def test_names_that_are_no_text_get_keys_and_labels_that_are(tmp_path):
+    raw = os.fsencode(tmp_path) + b"/caf\xe9"
+    os.mkdir(raw)
+    with open(raw + b"/\xff.jpg", "wb") as file:
+        file.write(b"x")
+    put(tmp_path, "dog/x.jpg")
+    refs, _ = listed(tmp_path)
+    assert [(r.key, r.label) for r in refs] == [
+        ("caf\\udce9/\\udcff.jpg", "caf\\udce9"), ("dog/x.jpg", "dog"),
+    ]  # fmt: skip
+    assert os.path.getsize(refs[0].uri) == 1
+
+
+def test_what_is_no_image_is_counted(tmp_path):
+    put(tmp_path, "cat/x.jpg", "cat/notes.txt", "cat/.x.jpg", "cat/._x.jpg", "cat/Thumbs.db",
+        "cat/.cache/x.jpg", "cat/jpg", "stray.jpg", ".DS_Store", "cat/dir.jpg/y.jpg")  # fmt: skip
+    os.mkfifo(tmp_path / "cat" / "fifo.jpg")
+    refs, skipped = listed(tmp_path)
+    assert [ref.key for ref in refs] == ["cat/dir.jpg/y.jpg", "cat/x.jpg"]
+    assert skipped == {
+        "hidden": 4, "not_an_image_name": 3, "outside_class_folders": 1, "special_file": 1,
+    }  # fmt: skip
+
+
+def test_extensions_can_be_chosen(tmp_path):
+    put(tmp_path, "cat/x.jpg", "cat/x.raw", "cat/x.RAW")
+    assert set(labels(tmp_path, extensions=(".raw",))) == {"cat/x.raw", "cat/x.RAW"}
+
+
+def test_split_folders_are_told_by_their_names(tmp_path):
+    put(tmp_path, "Train/cat/x.jpg", "Train/dog/y.jpg", "val/cat/z.jpg", "val/stray.jpg", "a.txt")
+    assert labels(tmp_path) == {
+        "Train/cat/x.jpg": ("cat", "Train"),
+        "Train/dog/y.jpg": ("dog", "Train"),
+        "val/cat/z.jpg": ("cat", "val"),
+    }
+    assert listed(tmp_path)[1] == {"outside_class_folders": 2}
+
+
+def test_a_class_may_be_called_train(tmp_path):
+    put(tmp_path, "train/x.jpg", "bus/y.jpg")
+    assert labels(tmp_path) == {"train/x.jpg": ("train", None), "bus/y.jpg": ("bus", None)}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["train/cat/x.jpg", "val/cat/x.jpg", "devkit/readme.txt"],
+        ["train/x.jpg", "test/y.jpg"],
+        ["train/cat/x.jpg", "bus/x.jpg"],
+    ],
+)
+def test_where_a_folder_may_be_a_split_or_a_class_the_layout_must_be_said(tmp_path, names):
+    put(tmp_path, *names)
+    with pytest.raises(UserError, match="a split or a class; .*split_folders.*class_folders"):
+        listed(tmp_path)
+    by_class = labels(tmp_path, layout="class_folders")
+    assert by_class["/".join(names[0].split("/"))] == ("train", None)
+
+
+def test_split_folders_may_have_any_name_when_asked_for(tmp_path):
+    put(tmp_path, "fold1/cat/x.jpg", "fold2/dog/x.jpg")
+    assert labels(tmp_path, layout="split_folders") == {
+        "fold1/cat/x.jpg": ("cat", "fold1"),
+        "fold2/dog/x.jpg": ("dog", "fold2"),
+    }
+
+
+@pytest.mark.parametrize("as_glob", [False, True])
+def test_labels_from_file_names(tmp_path, as_glob):
+    put(tmp_path, "cat.0.jpg", "dog.1.JPG", "sub/cat.2.jpg", "notes.txt")
+    source = f"{tmp_path}/**" if as_glob else tmp_path
+    assert labels(source, label_regex=r"^([a-z]+)\.") == {
+        "cat.0.jpg": ("cat", None), "dog.1.JPG": ("dog", None), "sub/cat.2.jpg": ("cat", None),
+    }  # fmt: skip
+    assert listed(source, label_regex=r"^([a-z]+)\.")[1] == {"not_an_image_name": 1}
+
+
+def test_a_regex_can_give_split_and_group_too(tmp_path):
+    put(tmp_path, "train_p7_cat.jpg", "p8_dog.jpg")
+    refs, _ = listed(tmp_path, label_regex="^(?:(?P<split>train|val)_)?(?P<group>p[0-9]+)_([a-z]+)")
+    assert [(r.label, r.split, r.group) for r in refs] == [
+        ("dog", None, "p8"), ("cat", "train", "p7"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", ["auto", "split_folders"])
+def test_with_a_regex_split_folders_still_give_the_split(tmp_path, layout):
+    put(tmp_path, "train/cat.0.jpg", "val/dog.1.jpg")
+    assert labels(tmp_path, label_regex=r"^([a-z]+)\.", layout=layout) == {
+        "train/cat.0.jpg": ("cat", "train"), "val/dog.1.jpg": ("dog", "val"),
+    }  # fmt: skip
+    flat = labels(tmp_path, label_regex=r"^([a-z]+)\.", layout="flat")
+    assert {split for _, split in flat.values()} == {None}
+
+
+def test_a_folder_with_brackets_in_its_name_is_a_folder(tmp_path):
+    put(tmp_path, "my [old] photos/cat/x.jpg", "my [old] photos/dog/x.jpg")
+    assert set(labels(tmp_path / "my [old] photos")) == {"cat/x.jpg", "dog/x.jpg"}
+
+
+@pytest.mark.parametrize(
+    ("names", "path", "options", "words"),
+    [
+        ([], "none", {}, ["does not exist"]),
+        ([], "none", {"label_regex": "(.)"}, ["does not exist"]),
+        (["x.jpg"], "x.jpg", {}, ["is a file", ".csv"]),
+        (["x.jpg"], "x.jpg", {"label_regex": "(.)"}, ["is a file", ".csv"]),
+        (["x.jpg"], ".", {}, ["no class folder", "ROOT/<class>", "--label_regex"]),
+        ([], ".", {}, ["no class folder"]),
+        ([".hidden/x.jpg"], ".", {}, ["no class folder"]),
+        (["x.jpg"], "*.jpg", {}, ["flat", "--label_regex"]),
+        (["x.jpg"], ".", {"layout": "flat"}, ["flat", "--label_regex"]),
+        (["x.jpg"], ".", {"label_regex": "^(cat)"}, ["--label_regex", "'x.jpg'", "match"]),
+        (["m.csv"], "m.csv", {"label_regex": "^(cat)"}, ["--label_regex", "manifest"]),
+    ],
+)
+def test_an_input_without_labels_is_one_sentence(tmp_path, names, path, options, words):
+    put(tmp_path, *names)
+    with pytest.raises(UserError) as error:
+        listed(f"{tmp_path}/{path}".removesuffix("/."), **options)
+    text = str(error.value)
+    assert all(word in text for word in words), text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["cat/a.jpg", "dog/b/c.jpg"], {"cat/a.jpg": ("cat", None), "dog/b/c.jpg": ("dog", None)}),
+        (
+            ["train/cat/a.jpg", "val/dog/c.jpg"],
+            {"train/cat/a.jpg": ("cat", "train"), "val/dog/c.jpg": ("dog", "val")},
+        ),
+        (["cat/a.jpg", ".trash/b.jpg", "cat/.b.jpg"], {"cat/a.jpg": ("cat", None)}),
+    ],
+)
+def test_folders_of_a_store(tmp_path, names, expected):
+    put(tmp_path, *names)
+    assert labels(store_uri(tmp_path)) == expected
+
+
+def test_the_layout_of_a_store_can_be_said(tmp_path):
+    put(tmp_path, "train/deep/a.jpg")
+    uri = store_uri(tmp_path)
+    assert labels(uri, layout="class_folders") == {"train/deep/a.jpg": ("train", None)}
+    assert labels(uri, layout="split_folders") == {"train/deep/a.jpg": ("deep", "train")}
+
+
+def test_a_store_is_looked_at_as_this_machine_is(tmp_path):
+    put(
+        tmp_path,
+        "a.jpg",
+        ".hidden/x/b.jpg",
+        "cat/c.jpg",
+        "cat/sub/d.jpg",
+        "dog/e.txt",
+        "dog/.f.jpg",
+    )
+    here, passed_over = listed(tmp_path)
+    there, passed_over_there = listed(store_uri(tmp_path))
+    assert [(r.key, r.label, r.size_bytes) for r in there] == [
+        (r.key, r.label, r.size_bytes) for r in here
+    ]
+    assert passed_over_there == passed_over
+
+
+def test_a_folder_of_a_store_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(UserError, match="--input 'teststore://.*none' holds nothing"):
+        listed(store_uri(tmp_path / "none"))
+
+
+def test_batches_are_small(tmp_path, monkeypatch):
+    monkeypatch.setattr(listing, "BATCH_SIZE", 3)
+    put(tmp_path, *(f"cat/{i}.jpg" for i in range(7)))
+    source = InputOptions(str(tmp_path))
+    sizes = [
+        len(found)
+        for folder in expand_root(source)
+        for found in list_folder(folder, source, None)
+        if isinstance(found, RefBatch)
+    ]
+    assert sizes == [3, 3, 1]
+
+
+def test_a_long_manifest_is_several_pieces_of_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(manifest_rows, "SPAN_BYTES", 100)
+    rows = [{"image": f"{n}.jpg", "label": "ab"[n % 2]} for n in range(40)]
+    for name, part in (("1", rows[:25]), ("2", rows[25:])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+    source = InputOptions(f"{tmp_path}/*.jsonl")
+    pieces = list(expand_root(source))
+    assert len(pieces) > 8
+    assert sorted(pieces, key=lambda piece: (piece.path, piece.span)) == pieces
+    assert labels(source.input) == {row["image"]: (row["label"], None) for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "layout"),
+    [
+        ("in", {}, "folders"),
+        ("in/*.jpg", {}, "flat"),
+        ("in", {"label_regex": "(.)"}, "flat"),
+        ("in", {"layout": "split_folders", "label_regex": "(.)"}, "flat"),
+        ("a.csv", {}, "manifest"),
+        ("gs://b/A.JSONL", {}, "manifest"),
+        ("a[1].parquet", {}, "manifest"),
+        ("s3://b/rows/*.parquet", {}, "manifest"),
+        ("list.txt", {"layout": "manifest"}, "manifest"),
+    ],
+)
+def test_layout_by_name(path, options, layout):
+    assert layout_of(InputOptions(path, **options)) == layout
+
+
+def test_a_folder_named_like_a_manifest_is_a_folder(tmp_path):
+    put(tmp_path, "set.csv/cat/a.jpg", "set.csv/dog/a.jpg")
+    assert set(labels(tmp_path / "set.csv")) == {"cat/a.jpg", "dog/a.jpg"}
+
+
+def test_in_a_pipeline_odd_names_survive_and_counts_are_summed(tmp_path):
+    put(tmp_path, "cat/x.jpg", "dog/notes.txt", "dog/y.jpg", "stray.jpg")
+    os.mkdir(os.fsencode(tmp_path) + b"/\xff")
+    with open(os.fsencode(tmp_path) + b"/\xff/\xfe.jpg", "wb"):
+        pass
+
+    def check_refs(batches):
+        keys = sorted(ref.key for batch in batches for ref in batch.refs)
+        assert keys == ["\\udcff/\\udcfe.jpg", "cat/x.jpg", "dog/y.jpg"], keys
+        assert all(os.path.exists(ref.uri) for batch in batches for ref in batch.refs)
+
+    def check_skipped(found):
+        assert found == [{"not_an_image_name": 1, "outside_class_folders": 1}], found
+
+    with beam.Pipeline(FnApiRunner()) as pipeline:
+        result = pipeline | ListImages(InputOptions(str(tmp_path)), None)
+        assert_that(result.batches, check_refs, "refs")
+        assert_that(result.skipped, check_skipped, "skipped")
+
+
+def test_a_wrong_input_comes_out_of_a_pipeline_as_its_sentence(tmp_path):
+    with pytest.raises(Exception, match="does not exist") as error:
+        with beam.Pipeline(FnApiRunner()) as pipeline:
+            pipeline | ListImages(InputOptions(str(tmp_path / "none")), None)
+    known = user_error_in(error.value)
+    assert str(known) == (
+        f"--input '{tmp_path}/none' does not exist; expected a folder, glob or manifest."
+    )

@@ -1,0 +1,201 @@
+"""Types told from cells, and cells checked against types."""
+
+from __future__ import annotations
+
+import math
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from beam_pipeline.inputs.manifest_cells import convert, infer, of_arrow, shown, wrong_cell
+from beam_pipeline.options import ColumnSpec
+from imageshards.errors import UserError
+
+INT, FLOAT, STRING = (ColumnSpec("c", kind) for kind in ("int", "float", "string"))
+INTS, FLOATS, STRINGS = (ColumnSpec("c", kind, None) for kind in ("int", "float", "string"))
+PAIR = ColumnSpec("c", "float", (2,))
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        # Text, as a CSV has it.
+        (["1", "-20", "0"], INT),
+        (["1", "", "3"], INT),
+        ([" 1", "2 "], INT),
+        (["1", "2.5"], FLOAT),
+        (["1e5", "-2E-3", ".5", "3."], FLOAT),
+        (["1.5", "nan", "-inf"], FLOAT),
+        (["007", "012"], STRING),
+        (["1", "007"], STRING),
+        (["+4917012345"], STRING),
+        (["1_000"], STRING),
+        (["٣"], STRING),
+        (["0x1f"], STRING),
+        (["9223372036854775807", "-9223372036854775808"], INT),
+        (["9223372036854775808"], STRING),
+        (["9" * 5000], STRING),
+        (["1", "a"], STRING),
+        (["", ""], STRING),
+        (["true", "False"], STRING),
+        (["2020-01-01"], STRING),
+        (["[1, 2]", "[]"], INTS),
+        (["[1, 2]", ""], INTS),
+        (["[1, 2]", "3"], INTS),
+        (["[1, 2.5]"], FLOATS),
+        (['["a", "b c"]'], STRINGS),
+        (["[laughs] well", "no"], STRING),
+        (["[1]", "a caption"], STRING),
+        (["[CLS] a"], STRING),
+        (["[]", "[]"], STRINGS),
+        # Values, as JSON has them.
+        ([1, 2, None], INT),
+        ([1, 2.5], FLOAT),
+        ([1.0, 2.0], FLOAT),
+        ([True, False], INT),
+        ([True, 1.5], STRING),
+        (["a", None], STRING),
+        ([[1, 2], [3]], INTS),
+        ([[1], 2], INTS),
+        ([[0.5], []], FLOATS),
+        ([["a"], []], STRINGS),
+        ([2**63], STRING),
+        ([None], STRING),
+        ([], STRING),
+        ([{"a": 1}], STRING),
+    ],
+)
+def test_a_column_is_the_narrowest_type_that_fits(cells, expected):
+    assert infer("c", cells) == expected
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "expected"),
+    [
+        (INT, "7", 7),
+        (INT, " 007 ", 7),
+        (INT, "3.0", 3),
+        (INT, 3.0, 3),
+        (INT, True, 1),
+        (INT, -(2**63), -(2**63)),
+        (FLOAT, "1e5", 1e5),
+        (FLOAT, 3, 3.0),
+        (FLOAT, "inf", math.inf),
+        (STRING, "007", "007"),
+        (STRING, "", ""),
+        (STRING, None, ""),
+        (STRING, " a,\n\"b\" ", " a,\n\"b\" "),
+        (STRING, "[1]", "[1]"),
+        (INTS, "[1, 2]", [1, 2]),
+        (INTS, "1 2\t3", [1, 2, 3]),
+        (INTS, "", []),
+        (INTS, None, []),
+        (INTS, 5, [5]),
+        (INTS, [], []),
+        (FLOATS, [1, 2.5], [1.0, 2.5]),
+        (STRINGS, "a 12 b", ["a", "12", "b"]),
+        (STRINGS, "12", ["12"]),
+        (STRINGS, "[CLS] a [SEP]", ["[CLS]", "a", "[SEP]"]),
+        (STRINGS, '["a b", ""]', ["a b", ""]),
+        (PAIR, "[1, 2]", [1.0, 2.0]),
+        (PAIR, "0.5 1", [0.5, 1.0]),
+        (PAIR, (1, 2), [1.0, 2.0]),
+    ],
+)  # fmt: skip
+def test_cells_become_values_of_their_column(column, cell, expected):
+    value = convert(column, cell)
+    assert value == expected
+    assert type(value) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("column", "cell"),
+    [
+        (INT, ""), (INT, None), (INT, "x"), (INT, "1.5"), (INT, 1.5), (INT, 2**63), (INT, "1_0"),
+        (INT, [1]), (INT, {}), (INT, math.nan), (INT, math.inf), (INT, "9" * 5000), (INT, "٣"),
+        (FLOAT, ""), (FLOAT, None), (FLOAT, "x"), (FLOAT, True), (FLOAT, 1e39), (FLOAT, 10**400),
+        (FLOAT, "1e400"), (FLOAT, "1e39"),
+        (STRING, 1), (STRING, ["a"]), (STRING, "\ud800"), (STRING, b"a"),
+        (INTS, "[1, null]"), (INTS, "1 x"), (INTS, [[1]]), (INTS, [1.5]), (INTS, "[1"),
+        (STRINGS, [1]), (STRINGS, ["a", None]), (STRINGS, ["\udcff"]), (STRINGS, {"a": 1}),
+        (PAIR, "1"), (PAIR, [1, 2, 3]), (PAIR, None), (PAIR, []),
+    ],
+)  # fmt: skip
+def test_other_cells_are_refused(column, cell):
+    with pytest.raises(ValueError):
+        convert(column, cell)
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1))
+def test_integers_written_as_text_come_back(values):
+    column = infer("c", [str(v) for v in values])
+    assert column == INT
+    assert [convert(column, str(v)) for v in values] == values
+
+
+@given(st.lists(st.floats(width=32), min_size=1))
+def test_floats_written_as_text_come_back(values):
+    column = infer("c", [repr(v) for v in values])
+    found = [convert(column, repr(v)) for v in values]
+    assert column == FLOAT
+    assert list(map(repr, found)) == list(map(repr, values))
+
+
+@given(st.lists(st.text(max_size=5), min_size=1))
+def test_whatever_is_inferred_its_own_text_cells_fit_unless_they_are_empty(cells):
+    column = infer("c", cells)
+    for cell in cells:
+        if cell.strip() or column.kind == "string" or column.shape is None:
+            convert(column, cell)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (pa.int8(), INT), (pa.uint64(), INT), (pa.bool_(), INT),
+        (pa.float16(), FLOAT), (pa.float64(), FLOAT),
+        (pa.string(), STRING), (pa.large_string(), STRING), (pa.null(), STRING),
+        (pa.dictionary(pa.int8(), pa.string()), STRING),
+        (pa.list_(pa.int64()), INTS), (pa.large_list(pa.float32()), FLOATS),
+        (pa.list_(pa.dictionary(pa.int8(), pa.string())), STRINGS),
+        (pa.list_(pa.float32(), 2), PAIR),
+    ],
+)  # fmt: skip
+def test_arrow_types_are_taken_as_they_are(kind, expected):
+    assert of_arrow("c", kind) == expected
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.struct([("x", pa.int64())]), pa.list_(pa.list_(pa.int64())), pa.timestamp("s"),
+        pa.decimal128(5, 2), pa.map_(pa.string(), pa.int64()), pa.date32(), pa.binary(),
+        pa.list_(pa.struct([("x", pa.int64())])),
+    ],
+)  # fmt: skip
+def test_types_records_cannot_hold_are_refused_by_name(kind):
+    with pytest.raises(UserError, match="column 'meta' of type .*--columns") as error:
+        of_arrow("meta", kind)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "words"),
+    [
+        (INT, "abc", ["m.csv line 3", "'abc'", "'c'", "expected int:"]),
+        (INT, "", ["''", "c:int[] if values may be missing"]),
+        (PAIR, "1", ["expected float x 2"]),
+        (INTS, "a", ["expected int x any number"]),
+        (STRING, "\ud800", ["'\\ud800'"]),
+    ],
+)
+def test_the_sentence_for_a_wrong_cell(column, cell, words):
+    text = str(wrong_cell("m.csv line 3", column, cell))
+    assert all(word in text for word in words), text
+    text.encode()
+
+
+def test_long_cells_are_cut_in_sentences():
+    assert len(shown("x" * 10_000)) == 80

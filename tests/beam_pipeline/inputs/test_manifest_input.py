@@ -1,0 +1,292 @@
+"""From a manifest to references with typed columns."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import pathlib
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from beam_pipeline.inputs.manifest_input import (
+    ManifestSchema,
+    manifest_files,
+    read_refs,
+    read_schema,
+)
+from beam_pipeline.options import ColumnSpec, InputOptions
+from beam_pipeline.planning.refs import ImageRef
+from imageshards.errors import UserError
+from tests.support.stores import store_uri
+
+BOX = "image/object/bbox/"
+SIDES = [BOX + side for side in ("xmin", "xmax", "ymin", "ymax")]
+
+ROWS = [
+    {
+        "image": "a b.jpg", "label": "cat", "age": 1.5, "tokens": [1, 2, 3],
+        "embedding": [0.5, 1.0],
+        "caption": 'a "cat", sitting\nstill', **dict.fromkeys(SIDES, [0.25]),
+    },
+    {
+        "image": "sub/č.jpg", "label": "dog", "age": 2.0, "tokens": [], "embedding": [0.0, -1.0],
+        "caption": "", **dict.fromkeys(SIDES, []),
+    },
+]  # fmt: skip
+
+
+def write(path: pathlib.Path, rows: list[dict]) -> pathlib.Path:
+    """Writes rows in the format of the name."""
+    if path.suffix == ".csv":
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, rows[0].keys())
+            writer.writeheader()
+            for row in rows:
+                writer.writerow(
+                    {k: json.dumps(v) if isinstance(v, list) else v for k, v in row.items()}
+                )
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    else:
+        types = {
+            "age": pa.float32(), "tokens": pa.large_list(pa.int32()),
+            "embedding": pa.list_(pa.float32(), 2), "label": pa.dictionary(pa.int8(), pa.string()),
+            **dict.fromkeys(SIDES, pa.list_(pa.float32())),
+        }  # fmt: skip
+        fields = [pa.field(name, types.get(name, pa.string())) for name in rows[0]]
+        parquet.write_table(pa.Table.from_pylist(rows, pa.schema(fields)), path)
+    return path
+
+
+def refs(path: object, **options) -> list[ImageRef]:
+    source = InputOptions(str(path), **options)
+    return list(read_refs(source.input, read_schema(source)))
+
+
+def text(path: pathlib.Path, content: str) -> pathlib.Path:
+    path.write_text(content, encoding="utf-8", newline="")
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_the_three_formats_give_the_same_references(tmp_path, suffix):
+    path = write(tmp_path / f"m{suffix}", ROWS)
+    schema = read_schema(InputOptions(str(path)))
+    length = (2,) if suffix == ".parquet" else None  # the others know lists only
+    assert schema == ManifestSchema(
+        "image", "label", None, None, None,
+        (
+            ColumnSpec("age", "float"), ColumnSpec("tokens", "int", None),
+            ColumnSpec("embedding", "float", length), ColumnSpec("caption", "string"),
+            *(ColumnSpec(side, "float", None) for side in SIDES),
+        ),
+    )  # fmt: skip
+    for ref, row in zip(refs(path), ROWS, strict=True):
+        assert (ref.key, ref.label) == (row["image"], row["label"])
+        assert ref.uri == f"{tmp_path}/{row['image']}"
+        assert (ref.split, ref.group, ref.size_bytes) == (None, None, -1)
+        columns = {name: row[name] for name in row if name not in ("image", "label")}
+        assert ref.columns == columns
+        assert list(map(type, columns.values())) == list(map(type, dict(ref.columns).values()))
+
+
+def test_paths_may_be_relative_absolute_or_uris(tmp_path):
+    (tmp_path / "x y.jpg").write_bytes(b"12345")
+    path = text(tmp_path / "m.csv", f"image,label\nx y.jpg,a\n{tmp_path}/x y.jpg,a\n"
+                f"file://{tmp_path}/x%20y.jpg,a\ngs://bucket/x.jpg,a\n./gone.jpg,a\n")  # fmt: skip
+    found = refs(path)
+    assert [ref.size_bytes for ref in found] == [5, 5, 5, -1, -1]
+    assert found[0].uri == found[1].uri == found[2].uri == f"{tmp_path}/x y.jpg"
+    assert found[0].mtime_ns == os.stat(found[0].uri).st_mtime_ns
+    assert found[3].uri == "gs://bucket/x.jpg"
+    assert found[0].key == "x y.jpg"
+
+
+def test_paths_of_a_manifest_in_a_store_are_in_that_store(tmp_path):
+    text(tmp_path / "m.csv", "image,label\nx.jpg,a\n")
+    (ref,) = refs(store_uri(tmp_path / "m.csv"))
+    assert ref.uri == store_uri(tmp_path / "x.jpg")
+
+
+def test_roles_by_name_and_by_flag(tmp_path):
+    path = text(tmp_path / "m.csv", "id,filename,class,split,person\n7,x.jpg,a,train,p1\n")
+    (ref,) = refs(path)
+    assert (ref.key, ref.uri, ref.label, ref.split, ref.group, ref.columns) == (
+        "7", f"{tmp_path}/x.jpg", "a", "train", None, {"person": "p1"},
+    )  # fmt: skip
+    (ref,) = refs(path, group_column="person", key_column="filename", label_column="split",
+                  split_column="class", image_column="filename")  # fmt: skip
+    assert (ref.key, ref.label, ref.split, ref.group) == ("x.jpg", "train", "a", "p1")
+    assert ref.columns == {"id": 7}
+
+
+def test_an_empty_split_or_group_is_none(tmp_path):
+    path = text(tmp_path / "m.jsonl", '{"image": "a", "label": "x", "split": "", "g": null}\n'
+                '{"image": "b", "label": "x", "split": null, "g": "p"}')  # fmt: skip
+    assert [(r.split, r.group) for r in refs(path, group_column="g")] == [(None, None), (None, "p")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("m.csv", "image,label\nx,3\ny,007\n"),
+        ("m.jsonl", '{"image": "x", "label": 3}\n{"image": "y", "label": "007"}'),
+    ],
+)
+def test_numbers_may_be_labels(tmp_path, name, content):
+    assert [ref.label for ref in refs(text(tmp_path / name, content))] == ["3", "007"]
+
+
+def test_integers_of_a_parquet_file_may_be_labels_and_keys(tmp_path):
+    parquet.write_table(
+        pa.table({"image": ["x"], "label": [3], "key": [12]}), tmp_path / "m.parquet"
+    )
+    ((key, _, label, *_),) = refs(tmp_path / "m.parquet")
+    assert (key, label) == ("12", "3")
+
+
+def test_only_the_columns_named_are_taken(tmp_path):
+    path = text(tmp_path / "m.csv", "image,label,age,zip,junk\nx,a,1,007,?\n")
+    (ref,) = refs(path, columns=(ColumnSpec("zip", "string"), ColumnSpec("age", "float")))
+    assert ref.columns == {"zip": "007", "age": 1.0}
+    (ref,) = refs(path, columns=())
+    assert ref.columns is None
+    (ref,) = refs(path)
+    assert ref.columns == {"age": 1, "zip": "007", "junk": "?"}
+
+
+def test_a_column_of_another_type_is_no_hindrance_when_it_is_not_named(tmp_path):
+    path = tmp_path / "m.parquet"
+    table = pa.table({"image": ["x"], "label": ["a"], "age": [1], "meta": [{"a": 1}]})
+    parquet.write_table(table, path)
+    with pytest.raises(UserError, match="'meta'.*struct.*--columns"):
+        refs(path)
+    (ref,) = refs(path, columns=(ColumnSpec("age", "int"),))
+    assert ref.columns == {"age": 1}
+
+
+def test_one_box_per_row_may_be_plain_numbers(tmp_path):
+    path = text(tmp_path / "m.csv", f"image,label,{','.join(SIDES)}\nx,a,0,1,0.5,1\n")
+    schema = read_schema(InputOptions(str(path)))
+    assert schema.columns == tuple(ColumnSpec(side, "float", None) for side in SIDES)
+    assert refs(path)[0].columns == dict(zip(SIDES, [[0.0], [1.0], [0.5], [1.0]], strict=True))
+
+
+def test_what_is_said_of_objects_has_one_entry_per_box(tmp_path):
+    path = text(tmp_path / "m.csv", "image,label,image/object/class/label\nx,a,3\n")
+    assert refs(path)[0].columns == {"image/object/class/label": [3]}
+
+
+H = "image,label,age\n"
+J = '{"image": "x", "label": "a", "age": 1}\n'
+B = f"image,label,{','.join(SIDES)}\n"
+COLUMNS = {"columns": (ColumnSpec("age", "int"),)}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "words"),
+    [
+        ("m.csv", "", {}, ["no row"]),
+        ("m.csv", "image,label\n", {}, ["no row"]),
+        ("m.jsonl", "\n\n", {}, ["no row"]),
+        ("m.csv", "img,label\nx,a\n", {}, ["no image column", "'img', 'label'", "--image_column"]),
+        ("m.csv", "image,target\nx,a\n", {}, ["no label column", "'target'", "--label_column"]),
+        ("m.csv", "image, label\nx, a\n", {}, ["no label column", "' label'"]),
+        ("m.csv", "image;label\nx;a\n", {}, ["no image column", "'image;label'"]),
+        ("m.csv", H + "x,a,1\n", {"label_column": "x"}, ["--label_column", "'x'", "'age'"]),
+        ("m.csv", H + "x,a,1\n", {"group_column": "x"}, ["--group_column", "'x'"]),
+        ("m.csv", H + "x,a,1\n", {"columns": (ColumnSpec("b", "int"),)}, ["--columns", "'b'"]),
+        ("m.csv", "image,label,image/height\nx,a,1\n", {}, ["'image/height'", "rename"]),
+        ("m.csv", H + "x,a,1\ny,b,old\n", COLUMNS, ["line 3", "'old'", "'age'", "expected int"]),
+        ("m.csv", H + "x,a,1\n\ny,b,1.5\n", COLUMNS, ["line 4", "'1.5'", "expected int"]),
+        ("m.csv", H + "x,a,1\ny,b,\n", {}, ["line 3", "''", "age:int[] if values may be missing"]),
+        ("m.csv", H + "x,a,1\n,b,2\n", {}, ["line 3", "'image'", "not empty"]),
+        ("m.csv", H + "x,a,1\ny,,2\n", {}, ["line 3", "'label'", "not empty"]),
+        ("m.csv", H + "x,a,1\ny,b\n", {}, ["line 3", "2 cells"]),
+        ("m.jsonl", J + '{"image": "y", "age": 2}\n', {}, ["line 2", "None", "'label'"]),
+        ("m.jsonl", J + '{"image": "y", "label": "b"}\n', {}, ["line 2", "no column 'age'"]),
+        ("m.jsonl", J + '{"image": "y", "label": true, "age": 1}', {}, ["line 2", "True"]),
+        ("m.jsonl", J + '{"image": "y", "label": 1.5, "age": 1}', {}, ["line 2", "1.5"]),
+        ("m.jsonl", J + '{"image": "y", "label": ["b"], "age": 1}', {}, ["line 2", "['b']"]),
+        ("m.jsonl", J + '{"image": "\\ud800", "label": "b", "age": 1}', {}, ["line 2", "'image'"]),
+        ("m.jsonl", J + '{"image": "y", "label": "b", "age": "old"}', COLUMNS, ["line 2", "'old'"]),
+        ("m.csv", "image,label,split\nx,a,my split\n", {}, ["line 2", "'my split'", "letters"]),
+        ("m.csv", B + 'x,a,0,1,0,1\ny,b,"[0,0]",1,0,1\n', {}, ["line 3", "different number"]),
+        ("m.csv", B + "x,a,0,1,0,1\ny,b,10,200,30,400\n", {}, ["line 3", "10", "0 to 1", "pixels"]),
+        ("m.csv", B + "x,a,0,nan,0,1\n", {}, ["line 2", "nan", "0 to 1"]),
+        ("m.csv", f"image,label,{SIDES[0]}\nx,a,0\n", {}, [SIDES[0], "without", SIDES[1]]),
+        (
+            "m.csv", B + "x,a,0,1,0,1\n",
+            {"columns": tuple(ColumnSpec(side, "float") for side in SIDES)},
+            ["--columns", f"{SIDES[0]}:float[]"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_wrong_manifest_is_one_sentence(tmp_path, name, content, options, words):
+    with pytest.raises(UserError) as error:
+        refs(text(tmp_path / name, content), **options)
+    found = str(error.value)
+    assert all(word in found for word in words), found
+    assert "\n" not in found
+    found.encode()
+
+
+def test_a_type_is_told_by_the_first_rows_and_later_rows_must_fit(tmp_path):
+    lines = "".join(f"x{i},a,{i}\n" for i in range(1500))
+    path = text(tmp_path / "m.csv", f"{H}{lines}y,a,n/a\n")
+    with pytest.raises(UserError, match="line 1502 has 'n/a' in column 'age'; expected int.*--col"):
+        refs(path)
+
+
+def test_a_path_that_no_file_can_have_is_left_to_the_reader(tmp_path):
+    path = text(tmp_path / "m.jsonl", json.dumps({"image": "a\0b", "label": "x"}))
+    (ref,) = refs(path)
+    assert ref.size_bytes == -1
+
+
+def test_keys_may_hold_line_breaks_and_quotes(tmp_path):
+    (ref,) = refs(text(tmp_path / "m.csv", 'image,label\n"a\n""b"".jpg",x/y z\n'))
+    assert (ref.key, ref.label) == ('a\n"b".jpg', "x/y z")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("where", [str, store_uri])
+def test_a_glob_of_files_is_one_manifest(tmp_path, suffix, where):
+    for name, rows in (("b", ROWS[1:]), ("a", ROWS[:1])):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / f"rows{suffix}", rows)
+    write(tmp_path / "a" / f".hidden{suffix}", ROWS)
+    (tmp_path / ".tmp").mkdir()
+    write(tmp_path / ".tmp" / f"part{suffix}", ROWS)
+    pattern = where(tmp_path / f"*/*{suffix}")
+    files = list(manifest_files(pattern))
+    assert files == [where(tmp_path / name / f"rows{suffix}") for name in "ab"]
+    schema = read_schema(InputOptions(pattern))
+    found = [ref for file in files for ref in read_refs(file, schema)]
+    assert [ref.key for ref in found] == [row["image"] for row in ROWS]
+    # Paths are relative to the file that names them.
+    assert [ref.uri for ref in found] == [
+        where(tmp_path / folder / row["image"]) for folder, row in zip("ab", ROWS, strict=True)
+    ]
+
+
+def test_a_slash_too_many_shows_no_hidden_file(tmp_path):
+    for name in ("a.csv", "._a.csv"):
+        text(tmp_path / name, "image,label\nx,a\n")
+    assert [pathlib.Path(f).name for f in manifest_files(f"{tmp_path}//*.csv")] == ["a.csv"]
+
+
+def test_a_glob_that_matches_nothing_is_one_sentence(tmp_path):
+    with pytest.raises(UserError, match=r"rows-\*.csv' matches no file; expected manifests"):
+        read_schema(InputOptions(f"{tmp_path}/rows-*.csv"))
+
+
+def test_a_wrong_cell_of_a_later_file_names_that_file(tmp_path):
+    text(tmp_path / "1.csv", "image,label,age\nx,a,1\n")
+    text(tmp_path / "2.csv", "image,label,age\ny,b,1\nz,b,old\n")
+    schema = read_schema(InputOptions(f"{tmp_path}/*.csv"))
+    with pytest.raises(UserError, match=r"2.csv line 3 .*'old'"):
+        list(read_refs(str(tmp_path / "2.csv"), schema))

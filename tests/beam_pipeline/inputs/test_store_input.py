@@ -1,0 +1,172 @@
+"""Builds whose originals are in a store: the bytes of the same build from this machine."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from beam_pipeline.inputs.listing import expand_root, layout_of, list_folder
+from beam_pipeline.inputs.manifest_input import read_schema
+from beam_pipeline.options import InputOptions
+from beam_pipeline.planning.refs import ImageRef, RefBatch
+from beam_pipeline.shards.read_ahead import read_images
+from imageshards import storage
+from imageshards.errors import ImageError, UserError
+from tests.support.builds import build, class_folders, manifest, shard_bytes
+from tests.support.store_servers import store_server
+
+FLAGS = ("--image_size", "32", "--num_shards", "train=3,validation=1", "--no_report")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return class_folders(tmp_path_factory.mktemp("photos") / "in", {"cat": 30, "dog": 24})
+
+
+@pytest.fixture(scope="module")
+def here(photos):
+    """The data set made from this machine's folder."""
+    output = photos.parent / "local"
+    assert build("--input", photos, "--output", output, *FLAGS) == 0
+    return output
+
+
+@pytest.fixture(scope="module", params=["gs", "s3"])
+def server(request):
+    with store_server(request.param) as running, running.environment():
+        yield running
+
+
+@pytest.fixture(scope="module")
+def there(server, photos):
+    """The folder of the same photos in the store."""
+    folder = server.bucket() + "/deep/photos"
+    storage.upload_folder(str(photos), folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def healed(server):
+    yield
+    server.heal()
+
+
+def _same(output: pathlib.Path, here: pathlib.Path) -> bool:
+    mine, other = manifest(output), manifest(here)
+    mine["options"]["input"] = other["options"]["input"]
+    return shard_bytes(output) == shard_bytes(here) and mine == other
+
+
+@pytest.mark.slow
+def test_a_closed_bucket_stops_the_job_and_troubles_that_pass_do_not(
+    server, here, there, tmp_path, capfd
+):
+    output = tmp_path / "out"
+    server.fail(403, times=10**6, matching=".jpg")
+    server.fail(403, times=10**6, matching="list-type=2&prefix=&max")  # what probes a bucket
+    server.fail(403, times=10**6, matching="/o?prefix=&maxResults=1&")
+    assert build("--input", there, "--output", output, *FLAGS) == 2
+    said = capfd.readouterr().err
+    assert "refused (403)" in said
+    assert "Traceback" not in said
+    assert not (output / "manifest.json").exists()
+
+    server.heal()
+    for n in range(3):
+        server.fail([429, 503, "reset"][n], times=2, matching=f"cat%20{n}.jpg")
+        server.fail([503, "reset", 500][n], times=1, matching=f"dog%20{n}.jpg")
+    server.clear()
+    capfd.readouterr()
+    assert build("--input", there, "--output", output, *FLAGS) == 0
+    assert _same(output, here)
+    asked = server.requests()
+    assert f"stores: {len(asked)} requests, 9 of them sent again;" in capfd.readouterr().out
+    failed = [a for a in asked if a.status not in (200, 206)]
+    images = [a for a in asked if ".jpg" in a.target and a not in failed]
+    assert len(failed) == 9
+    assert len(images) == 54  # one request for each
+    # The bucket, a look at each of two folders, the listing.
+    assert len(asked) - len(images) - len(failed) <= 10
+
+
+@pytest.mark.slow
+def test_a_manifest_in_the_store_may_name_images_anywhere(server, photos, here, there, tmp_path):
+    names = [str(p.relative_to(photos)) for p in sorted(photos.rglob("*.jpg"))]
+    folders = ("", f"{there}/", f"{photos}/")
+    rows = [
+        {"key": name, "path": folders[n % 3] + name, "label": name.split("/")[0]}
+        for n, name in enumerate(names)
+    ]
+    storage.write(f"{there}/rows.jsonl", "\n".join(map(json.dumps, rows)))
+    assert build("--input", f"{there}/rows.jsonl", "--output", tmp_path / "out", *FLAGS) == 0
+    assert shard_bytes(tmp_path / "out") == shard_bytes(here)
+    storage.delete([f"{there}/rows.jsonl"])
+
+
+@pytest.mark.parametrize("server", ["s3"], indirect=True)
+def test_a_manifest_may_be_named_like_a_glob(server):
+    folder = server.bucket()
+    for name in ("rows[1].csv", "rows1.csv"):
+        storage.write(f"{folder}/{name}", f"image,label\n{name}.jpg,a\n")
+    assert [ref.key for ref in _listed(f"{folder}/rows[1].csv")] == ["rows[1].csv.jpg"]
+    assert [ref.key for ref in _listed(f"{folder}/rows?.csv")] == ["rows1.csv.jpg"]
+    # No right to look at an object of that name, which there is none of.
+    server.fail(403, times=10, matching="rows%3F", method="HEAD")
+    try:
+        assert [ref.key for ref in _listed(f"{folder}/rows?.csv")] == ["rows1.csv.jpg"]
+    finally:
+        server.heal()
+
+
+def _listed(uri: str, **options) -> list[ImageRef]:
+    source = InputOptions(uri, **options)
+    schema = read_schema(source) if layout_of(source) == "manifest" else None
+    found = [b for f in expand_root(source) for b in list_folder(f, source, schema)]
+    return [ref for batch in found if isinstance(batch, RefBatch) for ref in batch.refs]
+
+
+@pytest.mark.parametrize("pattern", ["/*/*.jpg", "/cat/cat 1*.jpg", "/c*/**", "/*/*[37].jpg"])
+def test_a_glob_asks_for_no_more_than_its_beginning(server, photos, there, pattern):
+    storage.write(f"{there}-else/cat/cat 1.jpg", b"not asked for")
+    server.clear()
+    found = _listed(there + pattern, label_regex=r"^(\w+) ")
+    expected = _listed(f"{photos}{pattern}", label_regex=r"^(\w+) ")
+    assert [(r.key, r.label, r.size_bytes) for r in found] == [
+        (r.key, r.label, r.size_bytes) for r in expected
+    ]
+    assert len(found) > 5
+    assert not [a for a in server.requests() if "else" in a.target]
+
+
+def test_one_object_that_fails_for_good_is_a_row_of_the_quarantine(server, there):
+    refs = [ref._replace(size_bytes=-1) for ref in _listed(there)[:3]] + _listed(there)[3:10]
+    for n, status in enumerate((403, 404, 400)):
+        name = refs[n].key.replace(" ", "%20").rpartition("/")[2]
+        server.fail(status, times=10**6, matching=name)
+    small = min(r.size_bytes for r in refs[4:])
+    read = [data for _, data in read_images(refs, max_bytes=small)]
+    codes = [data.code if isinstance(data, ImageError) else len(data) for data in read]
+    assert codes[:3] == ["permission_denied", "not_found", "read_error"]
+    assert codes[3:] == [
+        r.size_bytes if r.size_bytes <= small else "too_many_bytes" for r in refs[3:]
+    ]
+    unknown = [ref._replace(size_bytes=-1) for ref in refs[3:]]  # as a manifest gives them
+    again = [data for _, data in read_images(unknown, max_bytes=small)]
+    assert [d.code if isinstance(d, ImageError) else len(d) for d in again] == codes[3:]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("no-such-bucket/photos", "names a bucket that does not exist"),
+        ("bucket-0/nothing", "holds nothing"),
+        ("bucket-0/rows.csv", "cannot be read"),
+        ("no-such-bucket/rows.csv", "names a bucket that does not exist"),
+    ],
+)
+def test_what_is_not_there_is_one_sentence(server, there, name, words):
+    uri = f"{server.scheme}://{name}"
+    with pytest.raises(UserError, match=f"^--input {uri!r} [^\n]*{words}[^\n]*$"):
+        _listed(uri)

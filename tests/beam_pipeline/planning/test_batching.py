@@ -1,0 +1,74 @@
+"""Elements of a shuffle are few and hold everything; counts are summed in place."""
+
+from __future__ import annotations
+
+import collections
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from beam_pipeline.planning import batching
+from beam_pipeline.planning.batching import GatherFn, SumCountsFn
+from beam_pipeline.planning.refs import ImageRef, RefBatch
+
+COUNTS = st.lists(st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 9)), max_size=12)
+
+
+def by_label(batch: RefBatch, suffix: str = ""):
+    for ref in batch.refs:
+        yield ref.label + suffix, ref
+
+
+def run_bundle(fn: GatherFn, batches: list[RefBatch], *sides: str) -> list[tuple[str, RefBatch]]:
+    fn.start_bundle()
+    sent = [hand for batch in batches for hand in fn.process(batch, *sides)]
+    return sent + [windowed.value for windowed in fn.finish_bundle()]
+
+
+def batches_of(labels: str) -> list[RefBatch]:
+    refs = [ImageRef(str(i), "u", label) for i, label in enumerate(labels)]
+    return [RefBatch(refs[i : i + 3]) for i in range(0, len(refs), 3)]
+
+
+def test_references_of_one_key_are_sent_together_over_a_bundle():
+    sent = run_bundle(GatherFn(by_label), batches_of("abcabcaab"), "!")
+    assert [(key, len(hand)) for key, hand in sent] == [("a!", 4), ("b!", 3), ("c!", 2)]
+
+
+@given(st.text("abcd", max_size=60), st.integers(1, 20))
+def test_all_are_sent_once_and_few_wait(labels, gathered):
+    fn = GatherFn(by_label)
+    before, batching.GATHERED = batching.GATHERED, gathered
+    try:
+        fn.start_bundle()
+        sent: list[tuple[str, RefBatch]] = []
+        for batch in batches_of(labels):
+            sent += fn.process(batch)
+            assert sum(map(len, fn._hands.values())) < gathered
+        sent += [windowed.value for windowed in fn.finish_bundle()]
+    finally:
+        batching.GATHERED = before
+    assert all(ref.label == key for key, hand in sent for ref in hand.refs)
+    found = sorted(int(ref.key) for _, hand in sent for ref in hand.refs)
+    assert found == list(range(len(labels)))
+
+
+def test_a_bundle_knows_nothing_of_the_one_before():
+    fn = GatherFn(by_label)
+    run_bundle(fn, batches_of("ab"))
+    assert [(key, len(hand)) for key, hand in run_bundle(fn, batches_of("b"))] == [("b", 1)]
+
+
+@given(COUNTS, st.integers(0, 12))
+def test_counts_are_summed_in_any_grouping(counts, cut):
+    fn = SumCountsFn()
+    parts = []
+    for some in (counts[:cut], counts[cut:]):
+        accumulator = fn.create_accumulator()
+        for each in some:
+            accumulator = fn.add_input(accumulator, each)
+        parts.append(accumulator)
+    expected: collections.Counter[str] = collections.Counter()
+    for each in counts:
+        expected.update(each)
+    assert fn.extract_output(fn.merge_accumulators(parts)) == dict(expected)

@@ -1,0 +1,232 @@
+"""Splits, class order and shards: arithmetic, so tables and properties."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from beam_pipeline.options import PlanOptions
+from beam_pipeline.planning import plan
+from imageshards.errors import UserError
+
+# {(split, label): images}
+COUNTS = st.dictionaries(
+    st.tuples(st.sampled_from(["train", "validation", "test"]), st.sampled_from("abcdefg")),
+    st.integers(1, 60),
+    min_size=1,
+)
+
+
+def make_layout(counts, **options):
+    return plan.make_layout(counts, PlanOptions(allow_one_class=True, **options), 1000.0)
+
+
+def dealt(layout):
+    """(split, shard) → class id → images, from the slots alone."""
+    shards: dict[tuple[str, int], collections.Counter[int]]
+    shards = collections.defaultdict(collections.Counter)
+    for (split, class_id), count in layout.counts.items():
+        for rank in range(count):
+            shards[split, layout.slots[split, class_id].shard_of(rank)][class_id] += 1
+    return shards
+
+
+@given(COUNTS, st.integers(1, 25))
+def test_balanced_shards_are_even_in_records_and_in_every_class(counts, wanted):
+    smallest = min(sum(n for (s, _), n in counts.items() if s == split) for split, _ in counts)
+    layout = make_layout(counts, num_shards={"*": min(wanted, smallest)})
+    shards = dealt(layout)
+    for split, num_shards in layout.num_shards.items():
+        of_split = [shards[split, i] for i in range(num_shards)]
+        totals = [shard.total() for shard in of_split]
+        assert sum(totals) == sum(n for (s, _), n in counts.items() if s == split)
+        assert max(totals) - min(totals) <= 1
+        for class_id in range(len(layout.classes)):
+            of_class = [shard[class_id] for shard in of_split]
+            assert max(of_class) - min(of_class) <= 1
+
+
+@given(COUNTS, st.integers(1, 5))
+def test_shards_by_class_hold_one_class_each_and_are_even(counts, wanted):
+    wanted = min([wanted, *counts.values()])
+    layout = make_layout(counts, shard_by="class", num_shards={"*": wanted})
+    shards = dealt(layout)
+    assert len(shards) == sum(layout.num_shards.values()) == wanted * len(counts)
+    by_class = collections.defaultdict(list)
+    for (split, _), found in shards.items():
+        assert len(found) == 1
+        ((class_id, images),) = found.items()
+        by_class[split, layout.classes[class_id]].append(images)
+    for key, images in by_class.items():
+        assert len(images) == wanted
+        assert sum(images) == counts[key]
+        assert max(images) - min(images) <= 1
+
+
+@given(COUNTS, st.floats(1e-4, 1.0))
+def test_shards_by_size_are_as_many_as_the_size_asks_for(counts, shard_mb):
+    layout = make_layout(counts, shard_mb=shard_mb)
+    for split, num_shards in layout.num_shards.items():
+        images = sum(n for (s, _), n in counts.items() if s == split)
+        assert 1 <= num_shards <= images
+        if 1 < num_shards < images:
+            assert images * 1000 / num_shards == pytest.approx(shard_mb * 1e6, rel=0.51)
+
+
+@given(st.dictionaries(st.integers(0, 5), st.integers(1, 9), min_size=1))
+def test_ranks_of_buckets_continue_each_other(sizes):
+    keys = {("train", c % 2, c): n for c, n in sizes.items()}
+    ranks = plan.bucket_ranks(keys)
+    for class_id in (0, 1):
+        of_class = sorted(key for key in keys if key[1] == class_id)
+        covered = [r for key in of_class for r in range(ranks[key], ranks[key] + keys[key])]
+        assert covered == list(range(len(covered)))
+
+
+@given(st.lists(st.text(), unique=True, max_size=50), st.sampled_from([1, 2, 4, 64]))
+def test_buckets_in_order_are_hashes_in_order(keys, num_buckets):
+    hashes = sorted(map(plan.KeyHasher("salt"), keys))
+    buckets = [plan.bucket_of(h, num_buckets) for h in hashes]
+    assert buckets == sorted(buckets)
+    assert all(0 <= bucket < num_buckets for bucket in buckets)
+
+
+@pytest.mark.parametrize(
+    ("counts", "shards", "expected"),
+    [
+        ({"a": 1}, 1, [1]),
+        ({"a": 10}, 10, [1]),
+        ({"a": 11}, 10, [2]),
+        ({"a": 11}, 1, [1]),  # one shard holds them all, so they fit
+        ({"a": 600, "b": 400}, 5, [3, 2]),  # 200 a shard
+        ({"a": 600, "b": 400}, 1000, [60, 40]),  # small shards, ten to a bucket
+        ({"a": 60_000, "b": 40_000}, 5, [3, 2]),  # constant in the number of images
+    ],
+)
+def test_buckets_are_about_as_large_as_shards(monkeypatch, counts, shards, expected):
+    monkeypatch.setattr(plan, "MIN_BUCKET_SIZE", 10)
+    layout = make_layout(
+        {("train", name): n for name, n in counts.items()}, num_shards={"*": shards}
+    )
+    assert [layout.num_buckets("train", i) for i in range(len(counts))] == expected
+
+
+@given(COUNTS, st.integers(1, 25), st.sampled_from(["balanced", "class"]))
+def test_buckets_are_never_many_more_than_shards(counts, wanted, shard_by):
+    wanted = min([wanted, *counts.values()])
+    layout = make_layout(counts, num_shards={"*": wanted}, shard_by=shard_by)
+    buckets = sum(layout.num_buckets(split, class_id) for split, class_id in layout.counts)
+    assert buckets <= sum(layout.num_shards.values()) + len(layout.counts)
+
+
+def test_hashes_are_stable_across_releases():
+    # A change here would move every image of every data set that is built again.
+    assert plan.KeyHasher("imageshards")("cat/1.jpg").hex() == "63fe3d28b05c437e6b0dfd9a9d3a5fc2"
+
+
+@given(st.text(st.characters()))
+def test_any_text_has_a_hash_even_with_bytes_that_are_no_text(text):
+    assert len(plan.KeyHasher("s")(text)) == 16
+
+
+def test_salt_and_purpose_change_hashes():
+    hashes = {
+        plan.KeyHasher(salt, purpose)("key") for salt in "ab" for purpose in (plan.DEAL, plan.SPLIT)
+    }
+    assert len(hashes) == 4
+
+
+@given(
+    st.lists(st.integers(1, 20), min_size=1, max_size=5),
+    st.lists(st.text(max_size=8), unique=True, max_size=30),
+)
+def test_a_split_is_a_function_of_the_key_alone(weights, keys):
+    splits = {f"s{i}": w / sum(weights) for i, w in enumerate(weights)}
+    draw = plan.SplitAssigner(splits, "salt")
+    alone = {key: plan.SplitAssigner(splits, "salt")(key) for key in keys}
+    assert {key: draw(key) for key in reversed(keys)} == alone
+    assert set(alone.values()) <= set(splits)
+
+
+@pytest.mark.parametrize("fractions", [(0.9, 0.1), (0.5, 0.25, 0.25), (0.98, 0.02)])
+def test_fractions_are_kept_within_chance(fractions):
+    splits = {f"s{i}": f for i, f in enumerate(fractions)}
+    draw = plan.SplitAssigner(splits, "salt")
+    n = 20_000
+    found = collections.Counter(draw(f"class/{i}.jpg") for i in range(n))
+    for name, fraction in splits.items():
+        assert abs(found[name] - n * fraction) < 5 * math.sqrt(n * fraction * (1 - fraction))
+
+
+def test_growing_train_takes_from_its_neighbour_only():
+    small = plan.SplitAssigner({"train": 0.5, "a": 0.3, "b": 0.2}, "s")
+    large = plan.SplitAssigner({"train": 0.6, "a": 0.2, "b": 0.2}, "s")
+    moves = {(small(str(i)), large(str(i))) for i in range(2000)}
+    assert moves == {("train", "train"), ("a", "train"), ("a", "a"), ("b", "b")}
+
+
+def test_order_in_a_split_is_independent_of_the_draw_of_splits():
+    draw = plan.SplitAssigner({"train": 0.5, "validation": 0.5}, "s")
+    first = plan.KeyHasher("s")
+    train = [key for key in map(str, range(4000)) if draw(key) == "train"]
+    low = sum(first(key)[0] < 128 for key in train)
+    assert abs(low - len(train) / 2) < 5 * math.sqrt(len(train)) / 2
+
+
+@pytest.mark.parametrize(
+    ("labels", "class_names", "pinned", "expected"),
+    [
+        ("cab", None, (), ["a", "b", "c"]),
+        ("ba", ("b", "x", "a"), (), ["b", "x", "a"]),
+        ("dab", None, ("c", "a"), ["c", "a", "b", "d"]),
+        (["10", "9", "é", "Z"], None, (), ["10", "9", "Z", "é"]),
+    ],
+)
+def test_class_order(labels, class_names, pinned, expected):
+    assert plan.class_order(labels, class_names, pinned) == expected
+
+
+OPTIONS = PlanOptions(allow_one_class=True)
+
+
+@pytest.mark.parametrize(
+    ("counts", "options", "words"),
+    [
+        ({}, {}, ["--input", "no image"]),
+        ({("train", "a"): 3}, {"allow_one_class": False}, ["one class", "'a'"]),
+        ({("train", "a"): 3}, {"num_shards": {"val": 2}}, ["--num_shards", "'val'", "train"]),
+        ({("train", "a"): 3}, {"num_shards": {"train": 4}}, ["4", "'train'", "3 images"]),
+        (
+            {("train", "a"): 3, ("train", "b"): 9},
+            {"num_shards": {"*": 4}, "shard_by": "class"},
+            ["class 'a'", "3 images"],
+        ),
+        ({("train", "x"): 3}, {"class_names": ("a", "b")}, ["--class_names", "'x'", "'a', 'b'"]),
+        ({("train", "a\nb"): 3}, {}, ["one line", "a\\nb"]),
+        ({("train", " "): 3}, {}, ["blank"]),
+        ({("tr/ain", "a"): 3}, {}, ["split", "'tr/ain'", "letters"]),
+        ({("my split", "a"): 3}, {}, ["split", "'my split'"]),
+        ({("train", "a"): 100_001}, {"shard_mb": 1e-9}, ["100001 shards", "99999"]),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_planned_is_one_sentence(counts, options, words):
+    with pytest.raises(UserError) as error:
+        plan.make_layout(counts, dataclasses.replace(OPTIONS, **options), 1000.0)
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_classes_without_an_image_keep_their_id():
+    layout = make_layout({("train", "b"): 4}, class_names=("a", "b"))
+    assert layout.classes == ("a", "b")
+    assert set(layout.slots) == {("train", 1)}
+
+
+def test_shards_of_one_split_can_be_given_and_the_rest_follow_the_size():
+    counts = {("train", "a"): 100, ("validation", "a"): 10}
+    layout = make_layout(counts, num_shards={"train": 7}, shard_mb=0.005)
+    assert layout.num_shards == {"train": 7, "validation": 2}

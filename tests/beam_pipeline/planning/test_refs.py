@@ -1,0 +1,57 @@
+"""Batches of references survive their coder."""
+
+from __future__ import annotations
+
+import apache_beam as beam
+from hypothesis import given
+from hypothesis import strategies as st
+
+from beam_pipeline.planning.refs import (
+    ImageRef,
+    RefBatch,
+    RefBatchCoder,
+    pack_refs,
+    unpack_refs,
+    with_split,
+)
+
+TEXT = st.text(st.characters())  # lone surrogates too: names of files may be no text
+COLUMNS = st.dictionaries(TEXT, st.integers() | st.floats(allow_nan=False) | st.lists(TEXT))
+REFS = st.builds(
+    ImageRef, TEXT, TEXT, TEXT, st.none() | TEXT, st.none() | TEXT,
+    st.integers(-1, 2**63), st.integers(0, 2**63), st.none() | COLUMNS,
+)  # fmt: skip
+
+
+@given(st.lists(REFS, max_size=5))
+def test_what_is_encoded_is_decoded(refs):
+    coder = RefBatchCoder()
+    found = coder.decode(coder.encode(RefBatch(refs))).refs
+    assert found == refs
+    assert all(type(ref) is ImageRef for ref in found)
+
+
+def test_beam_uses_the_coder_for_batches_and_says_that_it_cannot_be_a_key():
+    coder = beam.coders.registry.get_coder(RefBatch)
+    assert isinstance(coder, RefBatchCoder)
+    assert not coder.is_deterministic()
+
+
+def test_a_batch_is_as_long_as_its_references():
+    batch = RefBatch([ImageRef("k", "u", "l")] * 3)
+    assert len(batch) == 3
+    assert repr(batch) == "RefBatch(3 refs)"
+
+
+def test_a_batch_may_have_as_many_labels_as_references():
+    refs = [ImageRef(f"{i}.jpg", f"/in/{i}.jpg", f"label {i}", f"s{i % 2}") for i in range(1000)]
+    refs.append(ImageRef("nul\0in a key", "elsewhere", "x", None, "g", 2**64, -1, {"a": [1]}))
+    assert unpack_refs(pack_refs(refs)) == refs
+    assert unpack_refs(pack_refs(refs[:-1])) == refs[:-1]
+    assert unpack_refs(pack_refs([])) == []
+
+
+def test_with_split_changes_nothing_else():
+    ref = ImageRef("k", "u", "l", None, "g", 5, 6, {"a": 1})
+    assert with_split(ref, "train") == ref._replace(split="train")
+    assert type(with_split(ref, "train")) is ImageRef

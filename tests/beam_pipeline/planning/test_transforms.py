@@ -1,0 +1,198 @@
+"""The plan's steps one after the other, as Beam runs them, without a runner."""
+
+from __future__ import annotations
+
+import collections
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from beam_pipeline.options import ImageOptions, PlanOptions
+from beam_pipeline.planning import plan, shard_unit
+from beam_pipeline.planning import transforms as planning
+from beam_pipeline.planning.refs import ImageRef, RefBatch
+from beam_pipeline.planning.shard_unit import ShardUnit
+from tests.support.builds import jpeg
+
+
+def refs_of(counts: dict[str, int], split: str | None = None) -> list[ImageRef]:
+    return [
+        ImageRef(f"{label}/{i}.jpg", f"/in/{label}/{i}.jpg", label, split)
+        for label, count in counts.items()
+        for i in range(count)
+    ]
+
+
+def batched(refs: list[ImageRef], size: int) -> list[RefBatch]:
+    return [RefBatch(refs[i : i + size]) for i in range(0, len(refs), size)]
+
+
+def run(batches: list[RefBatch], options: PlanOptions, seed: int = 0) -> list[ShardUnit]:
+    """`PlanShards`, by hand; groups arrive in an order of their own, as on any runner."""
+    shuffle = random.Random(seed).shuffle
+    batches = [planning.assign_splits(batch, options) for batch in batches]
+    counts = planning.merge_counts(map(planning.count_labels, batches))
+    layout = plan.make_layout(counts, options, 1000.0)
+    buckets = collections.defaultdict(list)
+    for batch in batches:
+        for key, ref in planning.key_by_bucket(batch, layout, options.salt):
+            buckets[key].append(RefBatch([ref]))
+    for found in buckets.values():
+        shuffle(found)
+    ordered = [
+        (key, RefBatch(planning.sort_by_hash(found, options.salt)))
+        for key, found in buckets.items()
+    ]
+    ranks = plan.bucket_ranks({key: len(batch) for key, batch in ordered})
+    shards = collections.defaultdict(list)
+    shuffle(ordered)
+    for bucket in ordered:
+        for shard, ref in planning.deal(bucket, layout, ranks):
+            shards[shard].append(RefBatch([ref]))
+    units = [planning.make_unit(found, layout, options) for found in shards.items()]
+    return sorted(units, key=lambda unit: unit.name)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.dictionaries(st.sampled_from("abcd"), st.integers(5, 60), min_size=1),
+    st.integers(1, 5),
+    st.sampled_from(["balanced", "class"]),
+    st.integers(1, 40),
+    st.integers(0, 9),
+)
+def test_every_image_is_in_one_shard_and_the_plan_depends_on_no_order(
+    counts, num_shards, shard_by, batch_size, seed
+):
+    options = PlanOptions(
+        splits={"train": 1.0}, num_shards={"*": num_shards}, shard_by=shard_by, allow_one_class=True
+    )
+    refs = refs_of(counts)
+    units = run(batched(refs, batch_size), options, seed)
+    found = [ref for unit in units for ref in unit.refs]
+    assert sorted(found) == sorted(ref._replace(split="train") for ref in refs)
+    for group in {unit.group for unit in units}:
+        sizes = [len(unit.refs) for unit in units if unit.group == group]
+        assert max(sizes) - min(sizes) <= 1
+    random.Random(seed).shuffle(refs)
+    assert run(batched(refs, batch_size + 1), options, seed + 1) == units
+
+
+@pytest.mark.parametrize("shard_by", ["balanced", "class"])
+@pytest.mark.parametrize("bucket_size", [1, 7, 40])
+def test_large_classes_ranked_in_buckets_give_the_same_plan(monkeypatch, shard_by, bucket_size):
+    options = PlanOptions(num_shards={"*": 3}, shard_by=shard_by)
+    batches = batched(refs_of({"a": 150, "b": 61}), 16)
+    expected = run(batches, options)
+    monkeypatch.setattr(plan, "MIN_BUCKET_SIZE", bucket_size)
+    assert run(batches, options, seed=1) == expected
+
+
+def test_records_inside_a_shard_are_in_the_order_of_their_hashes():
+    options = PlanOptions(splits={"train": 1.0}, num_shards={"*": 2})
+    hasher = plan.KeyHasher(options.salt, plan.PLACE)
+    for unit in run(batched(refs_of({"a": 50, "b": 50}), 9), options):
+        hashes = [hasher(ref.key) for ref in unit.refs]
+        assert hashes == sorted(hashes)
+        assert len({ref.label for ref in unit.refs[:20]}) == 2
+
+
+def test_a_shard_knows_the_ids_of_its_labels_and_its_name():
+    units = run(
+        batched(refs_of({"a": 4, "b": 4}, "test"), 3),
+        PlanOptions(num_shards={"*": 2}, shard_by="class", class_names=("z", "b", "a")),
+    )
+    assert [(u.name, u.group, u.class_ids) for u in units] == [
+        ("test-00000-of-00004", "b", {"b": 1}),
+        ("test-00001-of-00004", "b", {"b": 1}),
+        ("test-00002-of-00004", "a", {"a": 2}),
+        ("test-00003-of-00004", "a", {"a": 2}),
+    ]
+
+
+def test_more_images_move_no_old_one_to_another_split():
+    options = PlanOptions(splits={"train": 0.7, "validation": 0.3})
+    few = planning.assign_splits(RefBatch(refs_of({"a": 200})), options).refs
+    many = planning.assign_splits(RefBatch(refs_of({"a": 900, "b": 50})), options).refs
+    after = {ref.key: ref.split for ref in many}
+    assert {ref.key: ref.split for ref in few}.items() <= after.items()
+
+
+def test_a_given_split_stays_and_a_group_keeps_together():
+    refs = [
+        ImageRef(f"k{i}", "u", "a", "test" if i % 10 == 0 else None, f"person {i % 7}")
+        for i in range(210)
+    ]
+    found = planning.assign_splits(RefBatch(refs), PlanOptions(splits={"x": 0.5, "y": 0.5})).refs
+    drawn = collections.defaultdict(set)
+    for ref in found:
+        if int(ref.key[1:]) % 10 == 0:
+            assert ref.split == "test"
+        else:
+            drawn[ref.group].add(ref.split)
+    assert all(len(splits) == 1 for splits in drawn.values())
+    assert set.union(*drawn.values()) == {"x", "y"}
+
+
+def test_another_salt_gives_other_splits_and_another_order():
+    refs = batched(refs_of({"a": 60, "b": 60}), 50)
+    one = run(refs, PlanOptions(num_shards={"*": 1}))
+    other = run(refs, PlanOptions(num_shards={"*": 1}, salt="other"))
+    assert {r.key for r in one[0].refs} != {r.key for r in other[0].refs}
+    both = {r.key for r in one[0].refs} & {r.key for r in other[0].refs}
+    assert [r.key for r in one[0].refs if r.key in both] != [
+        r.key for r in other[0].refs if r.key in both
+    ]
+
+
+@given(st.integers(0, 700), st.integers(1, 9))
+def test_parts_are_the_shard_cut_into_consecutive_pieces(images, wanted):
+    unit = ShardUnit("train", 3, 8, "", {"a": 0}, refs_of({"a": images}))
+    parts = unit.parts(wanted)
+    assert [ref for part in parts for ref in part.refs] == unit.refs
+    assert 1 <= len(parts) <= wanted
+    if len(parts) > 1:
+        assert min(len(part.refs) for part in parts) >= shard_unit.MIN_PART_SIZE
+        assert len({part.name for part in parts}) == len(parts)
+        assert all(unit.refs[part.first] == part.refs[0] for part in parts)
+    else:
+        assert parts == [unit]
+
+
+@given(st.integers(0, 200), st.integers(1, 50))
+def test_a_sample_does_not_depend_on_batches(images, batch_size):
+    refs = refs_of({"a": images})
+    whole = planning.sample_of([RefBatch(refs)], "s").refs
+    parts = [planning.sample_of([batch], "s") for batch in batched(refs[::-1], batch_size)]
+    assert planning.sample_of(parts, "s").refs == whole
+    assert len(whole) == min(images, planning.SAMPLE_SIZE)
+
+
+def test_mean_record_bytes_passes_over_what_cannot_be_read_or_decoded(tmp_path):
+    (tmp_path / "good.jpg").write_bytes(jpeg(1))
+    (tmp_path / "bad.jpg").write_bytes(b"no picture")
+    refs = [ImageRef(n, str(tmp_path / n), "a") for n in ("good.jpg", "bad.jpg", "none.jpg")]
+    options = ImageOptions(height_px=16, width_px=16)
+    counts = {("train", "a"): 3}
+
+    def mean_of(found, plan_options=PlanOptions()):  # noqa: B008
+        return planning.mean_record_bytes(RefBatch(found), counts, plan_options, options)
+
+    assert mean_of(refs) == mean_of(refs[:1]) > 500
+    assert mean_of(refs[1:]) == plan.RECORD_OVERHEAD_BYTES
+    assert mean_of(refs, PlanOptions(num_shards={"train": 2})) == 0  # nobody asks
+
+
+def test_the_order_inside_a_shard_tells_nothing_of_how_it_was_dealt():
+    """Dealing follows one hash; by the same one, neighbours would begin with the same class."""
+    counts = {f"c{i:02d}": 200 for i in range(30)}
+    options = PlanOptions(splits={"train": 1.0}, num_shards={"*": 64})
+    units = run(batched(refs_of(counts), 500), options)
+    places = list(zip(*(unit.refs for unit in units), strict=False))
+    alike = sum(
+        a.label == b.label for place in places[:90] for a, b in zip(place, place[1:], strict=False)
+    )
+    expected = 90 * 63 / 30
+    assert 0.6 * expected < alike < 1.4 * expected

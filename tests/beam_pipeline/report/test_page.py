@@ -1,0 +1,354 @@
+"""The report: one page that shows all there is, safely, whatever the names and sizes."""
+
+import json
+import os
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from beam_pipeline.report.page import page_of, write_report
+from beam_pipeline.report.sheets import CAPTION_PX, GAP_PX, THUMB_PX, quotas
+from imageshards.errors import OutputError
+from imageshards.page.charts import MAX_BARS, histogram, strip
+from imageshards.page.html import escape, share, size, table
+from tests.support.dataset_factory import Dataset, framed
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "a \"quoted\" & 'odd' name",
+    "日本語 ñandú",
+    "no\x00utf\udce9",
+]
+VOID = {"meta", "img", "line", "rect", "link", "br"}
+
+
+class Page(HTMLParser):
+    """Checks nesting and collects what tests ask for."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        assert len(dict(attrs)) == len(attrs), f"{tag} has an attribute twice"
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    def all(self, tag):
+        return [attrs for name, attrs in self.tags if name == tag]
+
+    @property
+    def text(self):
+        return "".join(self.words)
+
+
+def written(dataset):
+    paths = write_report(str(dataset.directory), dataset.manifest)
+    with open(paths[0], encoding="utf-8") as file:
+        text = file.read()
+    return paths, text, Page(text)
+
+
+def many(num_classes, num_shards):
+    """A manifest of a large data set, without its files."""
+    classes = [f"class {i}" for i in range(num_classes)]
+    shards: list[dict[str, Any]] = [
+        {
+            "file": f"train-{i:05d}-of-{num_shards:05d}.tfrecord",
+            "num_records": 10 + i % 2,
+            "num_bytes": 1000 + i,
+            "sha256": "0",
+            "classes": {classes[(i * 7 + k) % num_classes]: 1 for k in range(10 + i % 2)},
+        }
+        for i in range(num_shards)
+    ]
+    records = sum(shard["num_records"] for shard in shards)
+    return {
+        "format_version": 1,
+        "splits": {"train": {"num_records": records, "shards": shards}},
+        "classes": classes,
+        "features": {},
+        "image": {"size": 256, "mode": "crop"},
+        "listed": records,
+        "rejects": {},
+        "fingerprint": "f",
+    }
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A data set of 3 + 2 shards of 6 records with rejects, and its report."""
+    folder = tmp_path_factory.mktemp("report") / "pets & <more>"
+    dataset = Dataset(folder, rejects={"truncated": 5, "empty": 1})
+    return dataset, *written(dataset)
+
+
+def test_the_page_and_a_sheet_per_split_are_written(made):
+    dataset, paths, *_ = made
+    names = ["index.html", "contact_sheet-train.png", "contact_sheet-validation.png"]
+    assert paths == [str(dataset.directory / "report" / name) for name in names]
+
+
+def test_a_sheet_is_a_grid_of_eight_columns(made):
+    _, paths, *_ = made
+    for path, count, rows in ((paths[1], 18, 3), (paths[2], 12, 2)):
+        with Image.open(path) as sheet:
+            assert sheet.format == "PNG"
+            across, down = THUMB_PX + GAP_PX, THUMB_PX + CAPTION_PX + GAP_PX
+            assert sheet.size == (8 * across + GAP_PX, rows * down + GAP_PX)
+            shown = [
+                sheet.getpixel((GAP_PX + 64 + i % 8 * across, GAP_PX + 64 + i // 8 * down))
+                for i in range(rows * 8)
+            ]
+            paper = sheet.getpixel((1, 1))
+            assert [colour != paper for colour in shown] == [i < count for i in range(rows * 8)]
+
+
+def test_the_page_needs_nothing_but_itself(made):
+    _, _, text, page = made
+    assert all(image["src"].startswith("data:image/jpeg;base64,") for image in page.all("img"))
+    targets = {link["href"] for link in page.all("a")}
+    local = {t for t in targets if t.startswith("#")}
+    assert targets - local == {"contact_sheet-train.png", "contact_sheet-validation.png"}
+    assert {t[1:] for t in local} == {h2["id"] for h2 in page.all("h2")}
+    assert not {"script", "link", "iframe"} & {tag for tag, _ in page.tags}
+    assert "url(" not in text
+    assert "@import" not in text
+
+
+def test_the_page_can_be_read_aloud(made):
+    _, _, _, page = made
+    assert page.all("html")[0]["lang"] == "en"
+    assert len(page.all("img")) == 30
+    assert all(
+        re.fullmatch(r"(cat|dog): (cat|dog)/\d+\.jpg", str(i["alt"])) for i in page.all("img")
+    )
+    assert all(th.get("scope") in ("col", "row") for th in page.all("th"))
+    assert {svg["role"] for svg in page.all("svg")} == {"img"}
+    assert all(svg["aria-label"] for svg in page.all("svg"))
+    assert len(page.all("caption")) == len(page.all("table"))
+
+
+def test_the_page_tells_what_the_manifest_says(made):
+    dataset, _, _, page = made
+    for expected in (
+        "pets & <more>",
+        "30of 36 listed",
+        "train",
+        "validation",
+        "The shards of a split differ by at most one record.",
+        "turned upright as their EXIF orientation says",
+        "not an image name",
+        "Width of the originals, px",
+        "Bytes per record",
+        "validation: bytes per shard",
+        "truncated",
+        'it is <truncated> & "bad"',
+        "cat/bad2.jpg",
+        "2.77.0",
+        dataset.manifest["fingerprint"],
+        "4:2:0",
+        "photos/",
+        "All classes have the same number of records.",
+    ):
+        assert expected in page.text, expected
+    assert "cat/bad3.jpg" not in page.text  # Three examples of a reason are enough.
+
+
+def test_uneven_shards_are_not_called_even():
+    manifest = many(2, 4)
+    manifest["splits"]["train"]["shards"][0]["num_records"] = 12
+    assert "at most one record" not in page_of("x", manifest, "", {})
+
+
+def test_hostile_names_are_text(tmp_path):
+    dataset = Dataset(tmp_path / "data", classes=HOSTILE[:3], shards={"train": 2})
+    dataset.manifest["classes"].append(HOSTILE[3])
+    dataset.manifest["options"] = {"input": HOSTILE[0], "seed": HOSTILE[3]}
+    dataset.manifest["rejects"] = {HOSTILE[0]: 1}
+    line = json.dumps({"reason": HOSTILE[0], "key": HOSTILE[1], "message": HOSTILE[3]})
+    (tmp_path / "data" / "quarantine" / "rejects.jsonl").write_text(line)
+    _, text, page = written(dataset)
+    assert "<script" not in text
+    assert not page.all("script")
+    for name in [*HOSTILE[:3], "no\ufffdutf?"]:
+        assert name in page.text
+    assert any(HOSTILE[1] in str(image["alt"]) for image in page.all("img"))
+
+
+def test_the_same_data_set_gives_the_same_page(made):
+    dataset, paths, *_ = made
+    before = [open(path, "rb").read() for path in paths]
+    assert [open(p, "rb").read() for p in written(dataset)[0]] == before
+
+
+def test_the_given_manifest_is_used_not_the_file(tmp_path):
+    dataset = Dataset(tmp_path)
+    (tmp_path / "manifest.json").unlink()
+    dataset.manifest["fingerprint"] = "given"
+    assert "given" in written(dataset)[2].text
+
+
+def test_a_bare_manifest_is_enough():
+    Page(page_of("x", many(3, 2), "", {}))
+
+
+def test_an_empty_split_has_no_pictures(tmp_path):
+    dataset = Dataset(tmp_path, shards={"train": 1, "test": 0})
+    paths, _, page = written(dataset)
+    assert [os.path.basename(p) for p in paths] == ["index.html", "contact_sheet-train.png"]
+    assert "test" in page.text
+
+
+@pytest.mark.parametrize(("classes", "shards"), [(1000, 1024), (41, 3), (2, 2000)])
+def test_a_large_data_set_stays_readable(classes, shards):
+    text = page_of("x", many(classes, shards), "", {})
+    page = Page(text)
+    assert len(text) < 250_000
+    assert len(page.all("tr")) < 60
+    assert len(page.all("rect")) <= 4 * 2 * MAX_BARS
+    assert ("The 12 smallest classes." in page.text) == (classes > 40)
+
+
+def test_only_the_first_records_are_read(tmp_path):
+    dataset = Dataset(tmp_path, shards={"train": 70}, per_shard=2)
+    for name, payloads in dataset.payloads.items():
+        (tmp_path / name).write_bytes(framed(payloads[:1]) + b"no record")
+    _, _, page = written(dataset)
+    assert len(page.all("img")) == 64
+    assert "could not be read" not in page.text
+
+
+def test_what_cannot_be_read_is_said(tmp_path):
+    dataset = Dataset(tmp_path, shards={"train": 3}, per_shard=4)
+    names = dataset.splits["train"]
+    (tmp_path / names[0]).unlink()
+    dataset.payloads[names[1]][0] = b"\xff no example"
+    dataset.write_shard(names[1])
+    _, _, page = written(dataset)
+    assert len(page.all("img")) == 4
+    assert "8 pictures of the sample could not be read" in page.text
+
+
+def test_a_gzip_data_set_has_pictures(tmp_path):
+    assert len(written(Dataset(tmp_path, compression="gzip"))[2].all("img")) == 30
+
+
+def test_sheets_of_splits_that_are_gone_are_removed(tmp_path):
+    dataset = Dataset(tmp_path)
+    written(dataset)
+    del dataset.manifest["splits"]["validation"]
+    written(dataset)
+    left = sorted(p.name for p in (tmp_path / "report").iterdir())
+    assert left == ["contact_sheet-train.png", "index.html"]
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
+    dataset = Dataset(tmp_path)
+    (tmp_path / "report").write_text("in the way")
+    with pytest.raises(OutputError, match="could not be written"):
+        written(dataset)
+
+
+# ---- parts ------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 20), max_size=30), st.integers(0, 100))
+def test_quotas_take_all_that_is_wanted_as_evenly_as_can_be(counts, wanted):
+    taken = quotas(counts, wanted)
+    assert sum(taken) == min(wanted, sum(counts))
+    assert all(t <= count for t, count in zip(taken, counts, strict=True))
+    unfilled = [t for t, count in zip(taken, counts, strict=True) if t < count]
+    assert not unfilled or max(taken) - min(unfilled) <= 1
+
+
+@pytest.mark.parametrize(
+    ("counts", "wanted", "expected"),
+    [
+        ([9] * 4, 2, [0, 1, 0, 1]),
+        ([9] * 3, 3, [1, 1, 1]),
+        ([1, 9], 4, [1, 3]),
+        ([], 4, []),
+    ],
+)
+def test_quotas_are_spread(counts, wanted, expected):
+    assert quotas(counts, wanted) == expected
+
+
+@given(st.text())
+def test_escaped_text_is_read_back(text):
+    page = Page(f'<p title="{escape(text)}">{escape(text)}</p>')
+    assert len(page.tags) == 1
+    if text.isprintable():
+        assert page.text == text
+        assert page.all("p")[0]["title"] == text
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "expected"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (27_345_000, "27.3 MB"), (999_999, "1 MB")],
+)
+def test_bytes_have_a_unit(size_bytes, expected):
+    assert size(size_bytes) == expected
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "expected"),
+    [(0, 0, "0 %"), (5, 5, "100 %"), (99_999, 100_000, "99.9 %"), (3, 1399, "0.21 %")],
+)
+def test_shares_are_readable(part, whole, expected):
+    assert share(part, whole) == expected
+
+
+def test_tables_escape_their_cells():
+    assert "<b>" not in table("<b>", ["<b>"], [["<b>", "<b>"]])
+
+
+def titles(svg):
+    return re.findall(r"<title>(.*?)</title>", svg)
+
+
+def test_a_histogram_leaves_out_empty_ends_and_its_last_bin_is_open():
+    assert titles(histogram([0, 10, 20, 30], [0, 4, 0, 5], "x")) == [
+        "10 to 20: 4",
+        "20 to 30: 0",
+        "30 and more: 5",
+    ]
+    assert titles(histogram([0, 10, 20], [0, 4, 0], "x")) == ["10 to 20: 4"]
+    assert titles(histogram([0, 10], [0, 0], "x")) == ["0 to 10: 0"]
+
+
+def test_a_strip_groups_what_is_too_much():
+    assert titles(strip([3, 4], "shard", "x")) == ["shard 0: 3", "shard 1: 4"]
+    grouped = titles(strip(list(range(300)), "shard", "x"))
+    assert len(grouped) == 100
+    assert grouped[-1] == "shard 297–299: 297 to 299"
+
+
+@given(st.lists(st.integers(0, 10**12), min_size=1, max_size=300))
+def test_bars_stay_inside_the_picture(values):
+    page = Page(strip(values, "shard", "x"))
+    for rect in page.all("rect"):
+        x, y, width, height = (float(rect[k]) for k in ("x", "y", "width", "height"))
+        assert 0 <= x <= x + width <= 380
+        assert 9.9 <= y <= y + height <= 144.1

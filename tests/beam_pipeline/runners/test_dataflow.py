@@ -1,0 +1,463 @@
+"""Submission to Dataflow and its graph, verified with stand-ins on this machine.
+
+Nothing here runs on Dataflow: jobs are taken by `tests/support/dataflow_stand_in.py`, packages and
+graph are staged into the Cloud Storage emulator, and the graph is run from what was staged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.portability.api import beam_runner_api_pb2
+from apache_beam.runners.dataflow import dataflow_runner
+from apache_beam.utils.plugin import BeamPlugin
+
+from beam_pipeline.__main__ import main
+from beam_pipeline.runners import dataflow, dataflow_job, worker_check
+from imageshards import storage
+from imageshards.errors import UserError
+from tests.conftest import REPOSITORY
+from tests.support import builds
+from tests.support.dataflow_stand_in import PROJECT, REGION, StandIn
+from tests.support.portable_graph import Graph
+from tests.support.store_servers import StoreServer, gcs_server
+
+BUILD = ("--image_size", "32", "--num_shards", "train=3,validation=1", "--no_report")
+REAL = ("--runner", "DataflowRunner", "--project", PROJECT, "--region", REGION)
+
+
+class Run(NamedTuple):
+    """What a build returned and said."""
+
+    code: int
+    said: str
+
+
+def run(*arguments: str) -> Run:
+    """Runs a build in this process."""
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        code = main(list(arguments))
+    return Run(code, said.getvalue())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def impatient_client() -> Iterator[None]:
+    """Beam's client looks at a job every five seconds, and names plugins that other tests made."""
+    plugins = BeamPlugin.get_all_plugin_paths
+    quick = types.SimpleNamespace(time=time.time, sleep=lambda sec: time.sleep(min(sec, 0.1)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dataflow_runner, "time", quick)
+        patch.setattr(
+            BeamPlugin,
+            "get_all_plugin_paths",
+            lambda: [path for path in plugins() if not path.startswith("tests.")],
+        )
+        yield
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[StoreServer]:
+    with gcs_server() as server, server.environment():
+        yield server
+
+
+@pytest.fixture(scope="module")
+def bucket(store: StoreServer, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A bucket with pictures in `photos`."""
+    images = tmp_path_factory.mktemp("images") / "photos"
+    builds.class_folders(images, {"cat": 30, "dog": 20})
+    name = store.bucket()
+    storage.upload_folder(str(images), f"{name}/photos")
+    return name
+
+
+@pytest.fixture
+def service(store: StoreServer, tmp_path: pathlib.Path) -> Iterator[StandIn]:
+    with StandIn(tmp_path / "jobs", store.environ) as stand_in:
+        yield stand_in
+
+
+def flags(bucket: str, output: str) -> list[str]:
+    """A build of the pictures in a bucket."""
+    return ["--input", f"{bucket}/photos", "--output", f"{bucket}/{output}", *BUILD]
+
+
+class Submitted(NamedTuple):
+    """A job that was submitted and run."""
+
+    run: Run
+    job: dict[str, Any]
+    bucket: str
+    jobs: pathlib.Path
+
+    @property
+    def options(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.job["environment"]["sdkPipelineOptions"]["options"]
+        return found
+
+    @property
+    def graph(self) -> beam_runner_api_pb2.Pipeline:
+        staged = storage.read(self.options["pipelineUrl"])
+        return beam_runner_api_pb2.Pipeline.FromString(staged)
+
+
+@pytest.fixture(scope="module")
+def submitted(
+    store: StoreServer, bucket: str, tmp_path_factory: pytest.TempPathFactory
+) -> Submitted:
+    """The whole way: flags, package, staging, submission, run, commit."""
+    jobs = tmp_path_factory.mktemp("jobs")
+    with StandIn(jobs, store.environ) as stand_in:
+        temp = ("--temp_location", f"{bucket}/temp")
+        done = run(*flags(bucket, "sets/pets"), *stand_in.flags, *temp)
+        (job,) = stand_in.jobs.values()
+    return Submitted(done, job, bucket, jobs)
+
+
+@pytest.mark.slow
+class TestTheStagedJob:
+    def test_gives_the_shards_and_the_manifest_of_a_local_run(
+        self, submitted: Submitted, tmp_path: pathlib.Path
+    ) -> None:
+        assert submitted.run.code == 0, submitted.run.said
+        bucket = submitted.bucket
+        assert (
+            builds.build("--input", f"{bucket}/photos", "--output", tmp_path / "here", *BUILD) == 0
+        )
+        expected = builds.shard_bytes(tmp_path / "here")
+        found = {name: storage.read(f"{bucket}/sets/pets/{name}") for name in expected}
+        assert len(found) == 4
+        assert found == expected
+        manifest = storage.read(f"{bucket}/sets/pets/manifest.json")
+        assert manifest == (tmp_path / "here" / "manifest.json").read_bytes()
+
+    def test_ran_from_what_was_staged(self, submitted: Submitted) -> None:
+        (used,) = [json.loads(path.read_text()) for path in submitted.jobs.rglob("used.json")]
+        assert "workflow.tar.gz" in used["staged"]
+        assert used["package"].startswith(str(submitted.jobs))
+        assert not used["keras"]
+
+    def test_leaves_only_the_data_set_at_the_output(self, submitted: Submitted) -> None:
+        names = [entry.name for entry in storage.list_folder(f"{submitted.bucket}/sets/pets")]
+        assert ".staging" not in names
+        assert "manifest.json" in names
+
+    def test_has_a_batch_pool_of_one_process_per_core(self, submitted: Submitted) -> None:
+        assert submitted.job["type"] in (1, "JOB_TYPE_BATCH")
+        (pool,) = submitted.job["environment"]["workerPools"]
+        (image,) = pool["sdkHarnessContainerImages"]
+        assert image["useSingleCorePerContainer"]
+        assert f"python{sys.version_info[0]}.{sys.version_info[1]}" in image["containerImage"]
+
+    def test_has_a_folder_of_its_own_below_the_staging_folder(self, submitted: Submitted) -> None:
+        name = submitted.job["name"]
+        prefix = f"{submitted.bucket}/temp/{name}."
+        assert submitted.options["pipelineUrl"].startswith(prefix)
+        staged = {
+            storage.name_of(file.path) for file in storage.files_below(prefix.rpartition("/")[0])
+        }
+        assert {"pipeline.pb", "workflow.tar.gz"} <= staged
+        assert "pickled_main_session" not in staged
+        assert not submitted.options.get("save_main_session")
+
+    def test_begins_with_a_look_around_that_the_commit_waits_for(
+        self, submitted: Submitted
+    ) -> None:
+        graph = Graph(submitted.graph)
+        names = {graph.name(key): key for key in graph.leaves}
+        look = names["CheckWorker/Look"]
+        (commit,) = [key for name, key in names.items() if name.endswith("FinishCommit")]
+        assert look in graph.behind(commit)
+
+    def test_is_named_after_its_output(self, submitted: Submitted) -> None:
+        assert submitted.job["name"] == dataflow.job_name(f"{submitted.bucket}/sets/pets")
+
+    def test_carries_no_path_of_this_checkout_in_its_graph(self, submitted: Submitted) -> None:
+        assert str(REPOSITORY).encode() not in submitted.graph.SerializeToString()
+
+    def test_says_which_flags_were_filled_in_and_why(self, submitted: Submitted) -> None:
+        assert f"--staging_location={submitted.bucket}/temp: " in submitted.run.said
+        assert f"--setup_file={REPOSITORY / 'setup.py'}: workers install" in submitted.run.said
+        assert "--sdk_container_image" in submitted.run.said
+
+
+@pytest.mark.slow
+def test_a_staged_job_with_extra_columns_gives_the_shards_and_the_transform_of_a_local_run(
+    bucket: str, service: StandIn, tmp_path: pathlib.Path
+) -> None:
+    """tensorflow-transform analyses them in the job, from a manifest in the bucket.
+
+    Its files are in a folder that client and worker see: TensorFlow knows of no emulator.
+    """
+    table = ["image,label,weight"]
+    for at, found in enumerate(storage.files_below(f"{bucket}/photos")):
+        label = storage.name_of(storage.parent_of(found.path))
+        table.append(f"{found.path},{label},{at * 0.37:.2f}")
+    storage.write(f"{bucket}/photos.csv", "\n".join([*table, ""]))
+    asked = ["--input", f"{bucket}/photos.csv", "--columns", "weight:float:zscore", *BUILD]
+    there, here = f"{bucket}/sets/weighed", tmp_path / "here"
+    done = run(
+        *asked, "--output", there, *service.flags, "--temp_location", f"{bucket}/temp",
+        "--transform_temp_dir", str(tmp_path / "tft"),
+    )  # fmt: skip
+    assert done.code == 0, done.said
+    assert len(service.jobs) == 1
+    assert builds.build(*asked, "--output", here) == 0
+    expected = builds.shard_bytes(here)
+    assert len(expected) == 4
+    assert {name: storage.read(f"{there}/{name}") for name in expected} == expected
+    assert storage.read(f"{there}/manifest.json") == (here / "manifest.json").read_bytes()
+    schema = "transform/transformed_metadata/schema.pbtxt"
+    assert "weight" in storage.read(f"{there}/{schema}").decode()
+    assert storage.read(f"{there}/{schema}") == (here / schema).read_bytes()
+    assert not list((tmp_path / "tft").glob("*"))
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A package for workers that needs no building."""
+    folder = tmp_path_factory.mktemp("package")
+    path = folder / "imageshards-0.tar.gz"
+    path.write_bytes(b"never unpacked")
+    return ["--extra_package", str(path)]
+
+
+def said_of_small_job(service: StandIn, bucket: str, *more: str) -> str:
+    """What is said of a job of one step that Beam's client cannot submit, or that fails."""
+    asked = PipelineOptions([*service.flags, f"--temp_location={bucket}/temp", *more])
+    job = beam.Pipeline(options=asked)
+    job | beam.Create([1])
+    with pytest.raises(Exception) as raised:
+        job.run().wait_until_finish()
+    known = dataflow_job.explained(raised.value)
+    assert known is not None
+    assert "\n" not in str(known)
+    return str(known)
+
+
+class TestASubmission:
+    def test_that_only_tries_leaves_nothing_anywhere(
+        self, bucket: str, package: list[str], tmp_path: pathlib.Path
+    ) -> None:
+        """On Google's own endpoint, which is not asked for anything."""
+        done = run(
+            *flags(bucket, "dry"), *REAL, *package,
+            "--temp_location", f"{bucket}/dry_temp", "--dry_run=True",
+        )  # fmt: skip
+        assert done.code == 0, done.said
+        assert "dry run: flags, package and graph are good for Dataflow" in done.said
+        assert list(storage.files_below(f"{bucket}/dry")) == []
+        assert list(storage.files_below(f"{bucket}/dry_temp")) == []
+
+    @pytest.mark.slow
+    def test_whose_workers_have_other_versions_ends_with_the_worker_s_sentence(
+        self, bucket: str, service: StandIn, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The job's first step fails; the sentence comes back by the service's messages."""
+        other = worker_check.versions() | {"pillow": "0.1"}
+        monkeypatch.setattr(worker_check, "versions", lambda: other)
+        done = run(*flags(bucket, "old"), *service.flags, "--temp_location", f"{bucket}/temp")
+        assert done.code == 2, done.said
+        (line,) = [line for line in done.said.splitlines() if line.startswith("error: ")]
+        assert "pillow 0.1 here and" in line
+        assert "Traceback" not in done.said
+        assert not storage.exists(f"{bucket}/old/manifest.json")
+
+    def test_that_fails_otherwise_says_where_its_story_is(
+        self, bucket: str, service: StandIn
+    ) -> None:
+        service.end_jobs("FAILED", "Startup of the worker pool failed: no quota for CPUS")
+        said = said_of_small_job(service, bucket)
+        assert "ended as FAILED (Startup of the worker pool failed: no quota for CPUS)" in said
+        assert f"https://console.cloud.google.com/dataflow/jobs/{REGION}/" in said
+
+    def test_that_is_refused_is_one_sentence(self, bucket: str, service: StandIn) -> None:
+        service.refuse("POST", 400, "The machine type 'n9-huge' does not exist.")
+        said = said_of_small_job(service, bucket, "--machine_type=n9-huge")
+        assert "(400: " in said
+        assert "The machine type 'n9-huge' does not exist); mend the flag" in said
+
+    def test_beside_one_of_the_same_name_is_one_sentence(
+        self, bucket: str, service: StandIn
+    ) -> None:
+        """Its name was free when the preflight asked."""
+        service.jobs["7"] = {"id": "7", "name": "pets", "currentState": "JOB_STATE_RUNNING"}
+        service.jobs["7"]["clientRequestId"] = "another's"
+        said = said_of_small_job(service, bucket, "--job_name=pets")
+        assert "already active job named pets with id: 7" in said
+
+    def test_into_a_bucket_that_is_not_there_is_refused(
+        self, bucket: str, service: StandIn, package: list[str]
+    ) -> None:
+        done = run(
+            *flags(bucket, "x"), *service.flags, *package, "--temp_location", "gs://nowhere-9/temp"
+        )
+        assert done.code == 2
+        assert (
+            "--temp_location 'gs://nowhere-9/temp' names a bucket that does not exist" in done.said
+        )
+        assert service.jobs == {}
+
+    @pytest.mark.slow
+    def test_is_cancelled_by_ctrl_c(
+        self, bucket: str, service: StandIn, package: list[str], store: StoreServer
+    ) -> None:
+        service.end_jobs("RUNNING")
+        build = subprocess.Popen(
+            [
+                sys.executable, "-m", "beam_pipeline", *flags(bucket, "stopped"), *service.flags,
+                *package, "--temp_location", f"{bucket}/temp",
+            ],
+            cwd=REPOSITORY, env=os.environ | store.environ, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        try:
+            deadline = time.monotonic() + 120
+            # At once: the client may not know the job's id yet.
+            while not service.jobs and build.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            build.send_signal(signal.SIGINT)
+            said, _ = build.communicate(timeout=90)
+        finally:
+            build.kill()
+        assert build.returncode == 130, said
+        assert [job["currentState"] for job in service.jobs.values()] == ["JOB_STATE_CANCELLED"]
+        assert "Traceback" not in said
+
+
+def options(*arguments: str, **given: str | None) -> PipelineOptions:
+    """Flags of a sound job for Google's endpoint, some of them replaced or left out."""
+    sound = {
+        "project": PROJECT,
+        "region": REGION,
+        "temp_location": "gs://my-bucket/temp",
+        "sdk_container_image": "registry/image",
+    }
+    named = [f"--{name}={value}" for name, value in (sound | given).items() if value is not None]
+    return PipelineOptions(["--runner=DataflowRunner", *named, *arguments])
+
+
+GOOD = ("gs://photos/raw", "gs://sets/pets")
+
+
+class TestPreflight:
+    @pytest.mark.parametrize(
+        ("given", "sentence"),
+        [
+            ({"project": None}, "--project is missing; expected the id of a project"),
+            ({"project": "12345"}, "--project received '12345'; expected the id"),
+            ({"project": "My Project"}, "--project received 'My Project'"),
+            ({"region": None}, "--region is missing"),
+            (
+                {"region": "europe-west4-a"},
+                r"received 'europe-west4-a'; expected a region \(no zone",
+            ),
+            ({"temp_location": None}, "--temp_location is missing; expected gs://BUCKET/FOLDER"),
+            ({"temp_location": "gs://bucket"}, "--temp_location received 'gs://bucket'"),
+            ({"temp_location": "/x"}, "--temp_location received '/x'"),
+            ({"job_name": "Pets_1"}, "--job_name received 'Pets_1'"),
+            ({"dataflow_endpoint": "http://127.0.0.1:9"}, "expected http://localhost:PORT"),
+            ({"s3_secret_access_key": "x"}, "--s3_secret_access_key was given, and Dataflow shows"),
+            ({"sdk_container_image": None}, "workers would have no imageshards"),
+            ({"setup_file": "/nowhere/setup.py"}, "--setup_file received '/nowhere/setup.py'"),
+        ],
+    )
+    def test_a_wrong_flag_is_one_sentence(self, given: dict[str, Any], sentence: str) -> None:
+        with pytest.raises(UserError, match=sentence):
+            dataflow.preflight(options("--dry_run=True", **given), *GOOD)
+
+    def test_a_stream_is_refused(self) -> None:
+        with pytest.raises(UserError, match="--streaming was given"):
+            dataflow.preflight(options("--streaming", "--dry_run=True"), *GOOD)
+
+    @pytest.mark.parametrize(
+        ("paths", "flag"), [(("/data", GOOD[1]), "--input"), ((GOOD[0], "out"), "--output")]
+    )
+    def test_a_path_of_this_machine_is_refused(self, paths: tuple[str, str], flag: str) -> None:
+        with pytest.raises(UserError, match=f"{flag} .* is on this machine"):
+            dataflow.preflight(options("--dry_run=True"), *paths)
+
+    def test_an_emulator_that_no_worker_sees_is_refused(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(storage, "check_bucket", lambda path, flag: None)
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://localhost:1")
+        with pytest.raises(UserError, match="STORAGE_EMULATOR_HOST is set"):
+            dataflow.preflight(options(), *GOOD)
+
+    def test_missing_credentials_are_found_out_at_once(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+    ) -> None:
+        monkeypatch.setattr(storage, "check_bucket", lambda path, flag: None)
+        for name in ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+        monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
+        begun = time.monotonic()
+        with pytest.raises(UserError, match="and none were found; run `gcloud auth"):
+            dataflow.preflight(options(), *GOOD)
+        assert time.monotonic() - begun < 5
+
+    @pytest.mark.parametrize(
+        ("status", "message", "reason", "sentence"),
+        [
+            (401, "Request had invalid credentials.", "", "those found are refused"),
+            (403, "Permission denied.", "", "roles/dataflow.developer"),
+            (403, "Dataflow API has not been used.", "SERVICE_DISABLED", "gcloud services enable"),
+            (404, "No such project.", "", "mend --project or --region"),
+            (400, "Bad location.", "", r"\(400: Bad location\); mend --project or --region"),
+            (503, "Later.", "", "try again later"),
+        ],
+    )
+    def test_what_the_service_refuses_is_one_sentence(
+        self, tmp_path: pathlib.Path, status: int, message: str, reason: str, sentence: str
+    ) -> None:
+        with StandIn(tmp_path) as service:
+            service.refuse("GET", status, message, reason)
+            asked = options("--no_auth", dataflow_endpoint=service.endpoint, temp_location="/x")
+            with pytest.raises(UserError, match=sentence) as refused:
+                dataflow.preflight(asked, *GOOD)
+        assert "\n" not in str(refused.value)
+
+    def test_a_second_job_for_an_output_is_refused_while_the_first_runs(
+        self, tmp_path: pathlib.Path
+    ) -> None:
+        with StandIn(tmp_path) as service:
+            service.jobs["7"] = {
+                "id": "7", "name": dataflow.job_name(GOOD[1]), "currentState": "JOB_STATE_RUNNING"
+            }  # fmt: skip
+            asked = options("--no_auth", dataflow_endpoint=service.endpoint, temp_location="/x")
+            with pytest.raises(UserError, match="job 7 .* is running .* jobs cancel 7"):
+                dataflow.preflight(asked, *GOOD)
+            service.jobs["7"]["currentState"] = "JOB_STATE_DONE"
+            dataflow.preflight(asked, *GOOD)
+
+    def test_a_service_that_is_not_there_is_one_sentence(self) -> None:
+        asked = options("--no_auth", dataflow_endpoint="http://localhost:9", temp_location="/x")
+        with pytest.raises(UserError, match="localhost:9 does not answer"):
+            dataflow.preflight(asked, *GOOD)
+
+
+@pytest.mark.parametrize(
+    "output",
+    ["gs://b/pets", "gs://b/Pets_2026 (all)", "gs://b/" + "long" * 40, "gs://b/…"],
+)
+def test_a_job_is_named_alike_for_the_same_output_only(output: str) -> None:
+    name = dataflow.job_name(output)
+    assert dataflow.job_name(output + "/") == name != dataflow.job_name(output + "2")
+    dataflow.preflight(options("--dry_run=True", job_name=name), GOOD[0], output)

@@ -1,0 +1,84 @@
+"""Which runner Beam's flags ask for, and flags that nobody knows."""
+
+from __future__ import annotations
+
+import pytest
+from apache_beam.options.pipeline_options import DirectOptions
+from apache_beam.runners.portability.fn_api_runner import fn_runner, worker_handlers
+
+from beam_pipeline import cli
+from beam_pipeline import run as driver
+from beam_pipeline.runners import select as runners
+from imageshards.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--image_sise", "3"], ["'--image_sise'", "did you mean --image_size?"]),
+        (["--image_sise=3"], ["'--image_sise'", "did you mean --image_size?"]),
+        (["--direct_num_worker", "3"], ["did you mean --direct_num_workers?"]),
+        (["--xyzzy"], ["'--xyzzy'", "neither", "--help"]),
+        (["-q"], ["'-q'"]),
+        (["b.jpg", "c.jpg"], ["'b.jpg'", "quotes"]),
+        (["--runner"], ["--runner", "expected one argument"]),
+        (["--direct_num_workers", "many"], ["--direct_num_workers", "'many'"]),
+        (["--direct_running_mode", "fast"], ["--direct_running_mode", "'fast'", "in_memory"]),
+    ],
+)
+def test_a_flag_nobody_can_use_is_one_sentence(argv, words, capsys):
+    with pytest.raises(UserError) as error:
+        runners.check_flags(argv)
+    text = str(error.value)
+    assert all(word in text for word in words), text
+    assert "\n" not in text
+    assert capsys.readouterr().err == ""
+
+
+def test_flags_of_beam_are_known():
+    runners.check_flags(["--runner", "FlinkRunner", "--flink_master=x:1", "--parallelism", "4"])
+
+
+@pytest.mark.parametrize("name", ["DirectRunner", "directrunner", "direct", "FnApiRunner"])
+def test_the_local_runner_is_named_so_that_none_is_downloaded(name):
+    chosen = runners.choose(["--runner", name])
+    assert chosen.local
+    assert type(chosen.runner) is fn_runner.FnApiRunner
+    direct = chosen.options.view_as(DirectOptions)
+    assert (direct.direct_running_mode, direct.direct_num_workers) == ("in_memory", 1)
+
+
+def test_the_local_runner_is_the_default():
+    assert runners.choose([]).local
+
+
+def test_another_runner_is_left_to_beam():
+    chosen = runners.choose(["--runner", "FlinkRunner"])
+    assert (chosen.runner, chosen.local) == (None, False)
+
+
+def test_an_unknown_runner_is_refused_with_the_known_ones():
+    with pytest.raises(UserError, match="--runner received 'SparkleRunner'.*FlinkRunner"):
+        runners.choose(["--runner", "SparkleRunner"])
+
+
+def test_the_mode_that_loses_records_is_refused():
+    with pytest.raises(UserError, match="multi_threading.*loses records"):
+        runners.choose(["--direct_running_mode", "multi_threading"])
+
+
+def test_beams_own_processes_use_every_core_without_the_timer_that_loses_data(monkeypatch):
+    monkeypatch.setattr(worker_handlers, "DATA_BUFFER_TIME_LIMIT_MS", 1000)
+    chosen = runners.choose(["--direct_running_mode", "multi_processing"])
+    assert chosen.options.view_as(DirectOptions).direct_num_workers == 0
+    assert worker_handlers.DATA_BUFFER_TIME_LIMIT_MS == 0
+    chosen = runners.choose(["--direct_running_mode=multi_processing", "--direct_num_workers=3"])
+    assert chosen.options.view_as(DirectOptions).direct_num_workers == 3
+
+
+def test_a_plan_knows_flags_as_well_as_a_build_does(tmp_path):
+    (tmp_path / "cat").mkdir()
+    where = ["--input", str(tmp_path), "--output", str(tmp_path / "out"), "--plan_only"]
+    options, beam_args = cli.parse([*where, "--image_sise", "3"])
+    with pytest.raises(UserError, match="did you mean --image_size"):
+        driver.run(options, beam_args)

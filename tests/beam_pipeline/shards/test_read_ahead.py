@@ -1,0 +1,151 @@
+"""Originals are read in order, ahead of time, or there is a reason why not."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import pytest
+from apache_beam.io.filesystems import FileSystems
+
+from beam_pipeline.planning.refs import ImageRef
+from beam_pipeline.shards import read_ahead
+from beam_pipeline.shards.read_ahead import read_images
+from imageshards.errors import ImageError
+from tests.support.stores import store_uri
+
+
+def ref(path: object, size_bytes: int = -1) -> ImageRef:
+    return ImageRef(os.path.basename(str(path)), str(path), "a", size_bytes=size_bytes)
+
+
+def read(*refs: ImageRef, max_bytes: int = 1000) -> list[bytes | str]:
+    """Bytes or reason codes, in order."""
+    found = list(read_images(refs, max_bytes))
+    assert [r for r, _ in found] == list(refs)
+    return [data.code if isinstance(data, ImageError) else data for _, data in found]
+
+
+def files(folder: pathlib.Path, count: int) -> list[ImageRef]:
+    for i in range(count):
+        (folder / f"{i}.jpg").write_bytes(b"%d" % i)
+    return [ref(folder / f"{i}.jpg") for i in range(count)]
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("count", [0, 1, read_ahead.LOCAL_DEPTH, 3 * read_ahead.REMOTE_DEPTH])
+@pytest.mark.parametrize("remote", [False, True])
+def test_every_file_comes_in_order(tmp_path, count, remote):
+    refs = files(tmp_path, count)
+    if remote:
+        refs = [r._replace(uri=store_uri(r.uri)) for r in refs]
+    assert read(*refs) == [b"%d" % i for i in range(count)]
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_reasons(tmp_path, remote):
+    (tmp_path / "directory.jpg").mkdir()
+    (tmp_path / "broken.jpg").symlink_to("nowhere")
+    (tmp_path / "self.jpg").symlink_to("self.jpg")
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "empty.jpg").write_bytes(b"")
+    os.mkfifo(tmp_path / "fifo.jpg")
+    names = {
+        "none.jpg": "not_found", "broken.jpg": "not_found", "self.jpg": "not_found",
+        "file/x.jpg": "not_found", "directory.jpg": "not_a_file", "fifo.jpg": "not_a_file",
+        "a\0b": "read_error", "\ud800": "read_error", "x" * 300: "read_error", "empty.jpg": b"",
+    }  # fmt: skip
+    refs = [ref(tmp_path / name) for name in names]
+    if remote:  # one file of a store among them changes how all are read
+        (tmp_path / "good.jpg").write_bytes(b"good")
+        refs.append(ref(store_uri(tmp_path / "good.jpg")))
+        names["good.jpg"] = b"good"
+    assert read(*refs) == list(names.values())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.parametrize("uri", [str, store_uri])
+def test_a_file_without_rights_is_said_to_be_one(tmp_path, uri):
+    path = tmp_path / "closed.jpg"
+    path.write_bytes(b"x")
+    path.chmod(0)
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == 0 and len(folder.parts) > 2:
+            folder.chmod(folder.stat().st_mode | 0o111)
+    os.seteuid(65534)
+    try:
+        found = read(ref(uri(path)))
+    finally:
+        os.seteuid(0)
+    assert found == ["permission_denied"]
+
+
+@pytest.mark.parametrize("uri", [str, store_uri])
+def test_a_file_above_the_limit_is_not_read(tmp_path, uri):
+    (tmp_path / "a.jpg").write_bytes(b"x" * 101)
+    (tmp_path / "b.jpg").write_bytes(b"x" * 100)
+    refs = [ref(uri(tmp_path / "a.jpg")), ref(uri(tmp_path / "b.jpg"))]
+    assert read(*refs, max_bytes=100) == ["too_many_bytes", b"x" * 100]
+    (_, error), _ = read_images(refs, 100)
+    assert str(error) == "too_many_bytes: 101 bytes; the limit is 100"
+
+
+def test_a_large_file_of_a_store_is_not_even_opened(tmp_path, monkeypatch):
+    monkeypatch.setattr(FileSystems, "open", None)
+    assert read(ref(store_uri(tmp_path / "x"), size_bytes=101), max_bytes=100) == ["too_many_bytes"]
+
+
+def test_a_store_that_is_not_known_is_a_read_error_with_its_words():
+    ((_, error),) = read_images([ref("nostore://bucket/x.jpg")], 10)
+    assert isinstance(error, ImageError)
+    assert error.code == "read_error"
+    assert "nostore://bucket/x.jpg" in error.message
+
+
+def test_a_file_deleted_before_it_is_read_is_a_reject_and_not_the_end(tmp_path):
+    refs = files(tmp_path, 30)
+    found = read_images(refs, 100)
+    next(found)
+    for r in refs[20:]:
+        os.remove(r.uri)
+    codes = [data.code if isinstance(data, ImageError) else data for _, data in found]
+    assert codes[-10:] == ["not_found"] * 10
+    assert codes[:10] == [b"%d" % i for i in range(1, 11)]
+
+
+def test_a_file_that_shrinks_after_it_was_opened_gives_what_is_left(tmp_path):
+    refs = files(tmp_path, 3)
+    found = read_images(refs, 100)
+    next(found)
+    with open(refs[2].uri, "wb"):
+        pass
+    assert [data for _, data in found] == [b"1", b""]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 5])
+def test_no_file_stays_open_when_the_reader_is_abandoned(tmp_path, steps):
+    refs = files(tmp_path, 40)
+    before = open_files()
+    found = read_images(refs, 100)
+    for _ in range(steps):
+        next(found)
+    assert not steps or open_files() > before
+    found.close()
+    assert open_files() == before
+
+
+def test_no_file_stays_open_at_the_end(tmp_path):
+    before = open_files()
+    (tmp_path / "directory.jpg").mkdir()
+    read(*files(tmp_path, 40), ref(tmp_path / "directory.jpg"), ref(tmp_path / "none"), max_bytes=1)
+    assert open_files() == before
+
+
+def test_a_file_name_that_is_no_text_is_read(tmp_path):
+    path = os.fsencode(tmp_path) + b"/\xff.jpg"
+    with open(path, "wb") as file:
+        file.write(b"x")
+    assert read(ref(os.fsdecode(path))) == [b"x"]

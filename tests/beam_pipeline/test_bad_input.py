@@ -1,0 +1,263 @@
+"""What a user does wrong, and what is wrong with the world: one sentence, and nothing lost."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from beam_pipeline.__main__ import main
+from beam_pipeline.verify import command as verify
+from tests.support.builds import build, class_folders, manifest
+
+
+@pytest.fixture
+def photos(tmp_path):
+    return class_folders(tmp_path / "in", {"cat": 12, "dog": 12})
+
+
+def error_of(capfd, *arguments) -> str:
+    """The sentence a build ends with."""
+    code = main([str(a) for a in arguments])
+    said = capfd.readouterr().err
+    assert code == 2, said
+    assert "Traceback" not in said
+    return said.strip().splitlines()[-1]
+
+
+def test_an_empty_folder(tmp_path, capfd):
+    (tmp_path / "in").mkdir()
+    said = error_of(capfd, "--input", tmp_path / "in", "--output", tmp_path / "out")
+    assert "no class folder" in said and "--label_regex" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_class_folders_without_an_image(tmp_path, capfd):
+    for name in ("cat", "dog"):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        (tmp_path / "in" / name / "readme.txt").write_text("soon")
+    said = error_of(capfd, "--input", tmp_path / "in", "--output", tmp_path / "out")
+    assert "no image" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_input(tmp_path, capfd):
+    said = error_of(capfd, "--input", tmp_path / "absent", "--output", tmp_path / "out")
+    assert "does not exist" in said and "absent" in said
+
+
+def test_one_class_only(tmp_path, capfd):
+    root = class_folders(tmp_path / "in", {"cat": 3})
+    said = error_of(capfd, "--input", root, "--output", tmp_path / "out")
+    assert "one class only" in said and "--allow_one_class" in said
+    flags = ["--input", root, "--output", tmp_path / "out", "--splits", "train=1"]
+    assert build(*flags, "--allow_one_class", "--no_report") == 0
+
+
+def test_fewer_images_than_shards(photos, tmp_path, capfd):
+    said = error_of(
+        capfd, "--input", photos, "--output", tmp_path / "out", "--num_shards", "train=99"
+    )
+    assert "--num_shards received 99" in said and "'train'" in said
+
+
+def test_an_unknown_label(photos, tmp_path, capfd):
+    said = error_of(
+        capfd, "--input", photos, "--output", tmp_path / "out", "--class_names", "cat,cow"
+    )
+    assert "'dog'" in said and "--class_names" in said
+
+
+def test_a_flat_folder_without_a_regex(photos, tmp_path, capfd):
+    said = error_of(capfd, "--input", photos / "cat", "--output", tmp_path / "out")
+    assert "no class folder" in said and "--label_regex" in said
+
+
+def test_a_regex_that_does_not_match(photos, tmp_path, capfd):
+    said = error_of(
+        capfd, "--input", photos, "--output", tmp_path / "out", "--label_regex", r"^([0-9]+)\."
+    )
+    assert "does not match" in said and "--label_regex" in said
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ("path,age\na.jpg,1\n", "no label column"),
+        ("label,age\ncat,1\n", "no image column"),
+        ("path,label,age\na.jpg,cat,1\nb.jpg,dog,old\n" * 1, "line 3"),
+        ("path,label\na.jpg,cat\nb.jpg\n", "line 3"),
+        ("path,label\na.jpg,cat\nb.jpg,\n", "line 3"),
+        ("path,label\na.jpg,cat\na.jpg,dog\n", "twice"),
+        ("path,label\n", "no row"),
+    ],
+)
+def test_a_manifest_with_a_wrong_row(tmp_path, capfd, rows, expected):
+    (tmp_path / "list.csv").write_text(rows)
+    flags = ["--columns", "age:int"] if ",age" in rows else []
+    said = error_of(capfd, "--input", tmp_path / "list.csv", "--output", tmp_path / "out", *flags)
+    assert expected in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--image_sise", "3"], "did you mean --image_size"),
+        (["--direct_num_wokers", "3"], "did you mean --direct_num_workers"),
+        (["--quality", "101"], "--quality received 101"),
+        (["--image_size", "big"], "--image_size received 'big'"),
+        (["--splits", "train=0.5"], "sum to 0.5"),
+        (["--num_shards", "test=3"], "'test'"),
+        (["--direct_running_mode", "multi_threading"], "loses records"),
+        (["--direct_num_workers", "many"], "--direct_num_workers"),
+        (["--resize_mode", "squash"], "--resize_mode"),
+        (["--group_column", "person"], "--group_column"),
+        (["--max_reject_fraction", "2"], "--max_reject_fraction"),
+        (["--transform_module", "absent.py"], "absent.py"),
+    ],
+)
+def test_a_flag_that_cannot_be(photos, tmp_path, capfd, flags, expected):
+    said = error_of(capfd, "--input", photos, "--output", tmp_path / "out", *flags)
+    assert expected in said
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_an_output_below_a_file(photos, tmp_path, capfd):
+    (tmp_path / "file").write_text("in the way")
+    said = error_of(capfd, "--input", photos, "--output", tmp_path / "file" / "out")
+    assert "--output" in said and "cannot be written" in said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give up its rights for a while")
+def test_an_output_without_rights(photos, tmp_path, capfd):
+    (tmp_path / "out").mkdir(mode=0o555)
+    tmp_path.chmod(0o755)
+    os.seteuid(65534)
+    try:
+        code = main(["--input", str(photos), "--output", str(tmp_path / "out")])
+    finally:
+        os.seteuid(0)
+    said = capfd.readouterr().err
+    assert code == 2
+    assert "cannot be written" in said
+
+
+def test_shards_of_somebody_else_are_not_touched(photos, tmp_path, capfd):
+    (tmp_path / "out").mkdir()
+    foreign = tmp_path / "out" / "train-00000-of-00001.tfrecord"
+    foreign.write_bytes(b"precious")
+    said = error_of(capfd, "--input", photos, "--output", tmp_path / "out")
+    assert "no manifest" in said and "--overwrite" in said
+    assert foreign.read_bytes() == b"precious"
+
+
+@pytest.mark.slow
+def test_a_full_disk(photos, tmp_path, capfd):
+    """A small file system of its own; the same command goes on when there is room."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)],
+        capture_output=True, check=False,
+    )  # fmt: skip
+    if mounted.returncode:
+        pytest.skip("no right to mount a small file system: a full disk cannot be had")
+    try:
+        flags = ["--input", photos, "--output", disk / "out", "--image_size", "256",
+                 "--resize_mode", "stretch", "--quality", "100", "--num_shards", "3",
+                 "--splits", "train=1"]  # fmt: skip
+        said = error_of(capfd, *flags)
+        assert "No space left" in said and "--output" in said
+        assert not (disk / "out" / "manifest.json").exists()
+        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
+        assert build(*flags, "--no_report") == 0
+        assert verify.main([str(disk / "out")]) == 0
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_hostile_files_are_quarantined_with_their_reason(tmp_path, broken_jpegs, capfd):
+    root = class_folders(tmp_path / "in", {"good": 20})
+    shutil.copytree(broken_jpegs, root / "broken")
+    (root / "good" / "empty.jpg").write_bytes(b"")
+    (root / "good" / "text.jpg").write_text("these are words")
+    (root / "good" / "gone.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    (root / "good" / "x.jpg").mkdir()
+    os.mkfifo(root / "good" / "pipe.jpg")
+    output = tmp_path / "out"
+    assert build("--input", root, "--output", output, "--max_reject_fraction", "1",
+                 "--image_size", "64", "--num_shards", "train=4,validation=2") == 0  # fmt: skip
+    found = manifest(output)
+    accepted = sum(split["num_records"] for split in found["splits"].values())
+    listed = 20 + 111 + 3
+    assert found["listed"] == listed == accepted + sum(found["rejects"].values())
+    assert found["rejects"]["not_found"] == 1
+    assert found["rejects"]["empty"] >= 1
+    assert found["skipped"] == {"special_file": 1}
+    assert verify.main([str(output), "--full"]) == 0
+
+
+def test_a_file_deleted_between_listing_and_reading(photos, tmp_path, capfd, monkeypatch):
+    from beam_pipeline.inputs import folders
+
+    walk = folders._walk
+
+    def list_then_delete(*args):
+        for found in walk(*args):
+            yield found
+            if found[0].endswith("cat 3.jpg"):
+                pathlib.Path(found[0]).unlink(missing_ok=True)
+
+    monkeypatch.setattr(folders, "_walk", list_then_delete)
+    output = tmp_path / "out"
+    assert build("--input", photos, "--output", output, "--max_reject_fraction", "0.2") == 0
+    assert manifest(output)["rejects"] == {"not_found": 1}
+    assert manifest(output)["listed"] == 24
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runner", [[], ["--direct_running_mode", "multi_processing"]])
+def test_a_mistake_is_one_line_on_the_terminal(photos, tmp_path, runner):
+    done = subprocess.run(
+        [sys.executable, "-m", "beam_pipeline", "--input", photos, "--output", tmp_path / "out",
+         "--num_shards", "train=99", *runner],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    lines = done.stderr.strip().splitlines()
+    assert lines[-1].startswith("error: --num_shards received 99")
+    assert "while running" not in lines[-1]
+    if not runner:  # Beam's own processes log what they raise
+        assert len(lines) == 1, done.stderr
+
+
+def test_help_answers_without_beam():
+    code = (
+        "import sys; from beam_pipeline.__main__ import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit as e: assert e.code == 0\n"
+        "assert 'apache_beam' not in sys.modules and 'tensorflow' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    for flag in ("--input", "--image_size", "--shard_mb", "--max_reject_fraction", "--plan_only"):
+        assert flag in done.stdout
+
+
+def test_an_unexpected_error_is_a_traceback_and_exit_code_1(photos, tmp_path):
+    code = (
+        "import sys\nfrom beam_pipeline.planning import plan\n"
+        "def broken(*a, **k): raise ZeroDivisionError('a bug')\n"
+        "plan.make_layout = broken\n"
+        "from beam_pipeline.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--input", photos, "--output", tmp_path / "out"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "ZeroDivisionError: a bug" in done.stderr

@@ -1,0 +1,148 @@
+"""The command line: every flag changes what is built, and what is wrong is said in a sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from beam_pipeline import cli
+from beam_pipeline.options import BuildOptions, ColumnSpec
+from imageshards.errors import UserError
+
+BASE = ["--input", "/in", "--output", "/out"]
+
+# Flag and value → where the options change, and to what.
+CHANGES = {
+    ("--input", "/other"): ("source.input", "/other"),
+    ("--layout", "flat"): ("source.layout", "flat"),
+    ("--label_regex", "^(a)"): ("source.label_regex", "^(a)"),
+    ("--image_column", "c"): ("source.image_column", "c"),
+    ("--label_column", "c"): ("source.label_column", "c"),
+    ("--key_column", "c"): ("source.key_column", "c"),
+    ("--split_column", "c"): ("source.split_column", "c"),
+    ("--group_column", "c"): ("source.group_column", "c"),
+    ("--columns", "a:int[]"): ("source.columns", (ColumnSpec("a", "int", None),)),
+    ("--extensions", "jpg,PNG"): ("source.extensions", (".jpg", ".png")),
+    ("--resize_mode", "pad"): ("image.resize_mode", "pad"),
+    ("--only_shrink",): ("image.only_shrink", True),
+    ("--filter", "lanczos"): ("image.filter", "lanczos"),
+    ("--quality", "75"): ("image.quality", 75),
+    ("--subsampling", "4:4:4"): ("image.subsampling", "4:4:4"),
+    ("--colorspace", "grey"): ("image.colorspace", "grey"),
+    ("--background", "102030"): ("image.background", (16, 32, 48)),
+    ("--bbox_frame", "upright"): ("image.bbox_frame", "upright"),
+    ("--max_image_mpx", "0.5"): ("image.max_pixels", 500_000),
+    ("--max_image_mb", "2"): ("image.max_bytes", 2 * 2**20),
+    ("--splits", "a=0.5,b=0.5"): ("plan.splits", {"a": 0.5, "b": 0.5}),
+    ("--salt", "s"): ("plan.salt", "s"),
+    ("--num_shards", "train=4"): ("plan.num_shards", {"train": 4}),
+    ("--shard_mb", "64"): ("plan.shard_mb", 64.0),
+    ("--shard_by", "class"): ("plan.shard_by", "class"),
+    ("--class_names", "b,a"): ("plan.class_names", ("b", "a")),
+    ("--allow_one_class",): ("plan.allow_one_class", True),
+    ("--transform_module", "m.py"): ("transform_module", "m.py"),
+    ("--transform_temp_dir", "gs://b/t/"): ("transform_temp_dir", "gs://b/t"),
+    ("--output", "/elsewhere"): ("output", "/elsewhere"),
+    ("--compression", "gzip"): ("compression", "gzip"),
+    ("--max_reject_fraction", "0.5"): ("max_reject_fraction", 0.5),
+    ("--no_quarantine_bytes",): ("quarantine_bytes", False),
+    ("--no_report",): ("report", False),
+    ("--overwrite",): ("overwrite", True),
+    ("--plan_only",): ("plan_only", True),
+}
+
+
+def flat(options: BuildOptions) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        if dataclasses.is_dataclass(value):
+            found |= {
+                f"{field.name}.{inner.name}": getattr(value, inner.name)
+                for inner in dataclasses.fields(value)
+            }
+        else:
+            found[field.name] = value
+    return found
+
+
+@pytest.mark.parametrize(("flags", "change"), CHANGES.items())
+def test_a_flag_changes_its_option_and_no_other(flags, change):
+    before = flat(cli.parse(BASE)[0])
+    after = flat(cli.parse([*BASE, *flags])[0])
+    assert {name: v for name, v in after.items() if v != before[name]} == dict([change])
+
+
+def test_image_size_sets_height_and_width():
+    image = cli.parse([*BASE, "--image_size", "32x48"])[0].image
+    assert (image.height_px, image.width_px) == (32, 48)
+
+
+def test_every_flag_is_tested_above_and_explained():
+    actions = cli.make_parser()._actions
+    flags = {string for action in actions for string in action.option_strings}
+    assert flags - {"-h", "--help", "--version"} == {c[0] for c in CHANGES} | {"--image_size"}
+    assert all(action.help for action in actions)
+
+
+def test_every_option_has_a_flag():
+    by_the_build = {"plan.pinned_classes", "image.height_px", "image.width_px"}
+    assert set(flat(cli.parse(BASE)[0])) - by_the_build == {path for path, _ in CHANGES.values()}
+
+
+def test_defaults_of_flags_are_those_of_the_options():
+    options, rest = cli.parse(BASE)
+    assert options == BuildOptions(dataclasses.replace(options.source, input="/in"), output="/out")
+    assert rest == []
+
+
+def test_flags_of_beam_are_left_for_beam():
+    options, rest = cli.parse(["--runner", "FlinkRunner", *BASE, "--parallelism=4", "--quality=9"])
+    assert options.image.quality == 9
+    assert rest == ["--runner", "FlinkRunner", "--parallelism=4"]
+
+
+def test_a_beginning_of_a_flag_is_not_that_flag():
+    assert cli.parse([*BASE, "--qual", "9"]) == (cli.parse(BASE)[0], ["--qual", "9"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--output", "o"], ["--input", "required"]),
+        (["--input", "i"], ["--output", "required"]),
+        ([*BASE, "--quality", "good"], ["--quality", "'good'"]),
+        ([*BASE, "--quality", "0"], ["--quality", "1 to 100"]),
+        ([*BASE, "--filter", "sharp"], ["--filter", "'sharp'", "bicubic"]),
+        ([*BASE, "--image_size", "big"], ["--image_size", "'big'"]),
+        ([*BASE, "--image_size"], ["--image_size", "expected one argument"]),
+        ([*BASE, "--shard_mb", "much"], ["--shard_mb", "'much'"]),
+        ([*BASE, "--shard_mb", "-1"], ["--shard_mb", "-1"]),
+        ([*BASE, "--max_image_mpx", "nan"], ["--max_image_mpx", "nan"]),
+        ([*BASE, "--max_image_mb", "inf"], ["--max_image_mb", "inf"]),
+        ([*BASE, "--max_image_mpx", "-3"], ["--max_image_mpx", "-3"]),
+        ([*BASE, "--splits", "train=2"], ["--splits", "train=2"]),
+        ([*BASE, "--num_shards", "none"], ["--num_shards", "'none'"]),
+        ([*BASE, "--num_shards", "0"], ["--num_shards", "0", "99999"]),
+        ([*BASE, "--input", ""], ["--input", "''"]),
+        ([*BASE, "--output", ""], ["--output", "''"]),
+        ([*BASE, "--extensions", ""], ["--extensions"]),
+        ([*BASE, "--plan_only=yes"], ["--plan_only"]),
+    ],
+)
+def test_a_wrong_value_is_one_sentence_with_the_flag(argv, words):
+    with pytest.raises(UserError) as error:
+        cli.parse(argv)
+    text = str(error.value)
+    assert all(word in text for word in words), text
+    assert "\n" not in text
+
+
+def test_help_has_units_defaults_and_an_example(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.parse(["--help"])
+    assert stop.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for words in ("default: 256", "10^6 bytes", "in MiB (default: 64)", "example:", "--runner"):
+        assert words in text

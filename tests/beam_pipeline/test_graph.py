@@ -1,0 +1,260 @@
+"""What can be proven of the graph before a cluster sees it.
+
+A job server for Flink is a Java program that takes a portable proto; what its translator
+refuses, and what it must hold in memory, is known from its source. So the proto is looked at:
+of labels alone, of a manifest, and of extra columns through tensorflow-transform.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import re
+
+import apache_beam as beam
+import pytest
+from apache_beam.portability.api import beam_runner_api_pb2
+
+from beam_pipeline.inputs import duplicate_keys, listing
+from beam_pipeline.planning import plan
+from beam_pipeline.planning import transforms as planning
+from tests.support import builds
+from tests.support import portable_graph as graphs
+from tests.support.graph_sizes import Sizes, sizes_of
+from tests.support.portable_graph import Graph
+
+KINDS = ("labels", "manifest", "columns")
+
+# What Flink's translators take, and what Java's fuser puts into stages for the workers.
+NATIVE = {graphs.IMPULSE, graphs.FLATTEN, graphs.GROUP_BY_KEY, graphs.RESHUFFLE}
+FUSIBLE = {graphs.PAR_DO, graphs.WINDOW_INTO, *graphs.COMBINE_PARTS}
+
+# tensorflow-transform counts what it does and clears caches: nothing that anybody waits for.
+SIDE_EFFECTS = re.compile(
+    r"Analyse/(Analyse|Transform)/"
+    r"(Instrument|WaitAndClear|PrepareToClear|Create\w+TensorRepresentations|MapToTensor"
+    r"|MakeCheapBarrier|CreateSavedModel.*/Count/)"
+)
+
+
+SMALL, LARGE = 40, 160
+# References of one shard, of a batch of them, and of a sample: small, so that their laws show.
+SHARD, BATCH, SAMPLE = 10, 10, 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A build of a kind: its pipeline, and what a client submits for it."""
+
+    kind: str
+    built: beam.Pipeline
+    graph: Graph
+    fused: Graph
+
+
+def _build(kind: str, count: int, folder: pathlib.Path) -> beam.Pipeline:
+    images = builds.class_folders(folder / "in", {"cat": count // 2, "dog": count // 2})
+    options = graphs.options_of(
+        kind,
+        images,
+        folder,
+        splits={"train": 0.5, "validation": 0.5},
+        num_shards={"*": count // (2 * SHARD)},
+    )
+    return graphs.pipeline_of(options)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def case(request, tmp_path_factory) -> Case:
+    built = _build(request.param, SMALL, tmp_path_factory.mktemp(request.param))
+    fused = Graph(graphs.submitted(built, "--experiments=pre_optimize=all"))
+    return Case(request.param, built, Graph(graphs.submitted(built)), fused)
+
+
+def test_every_transform_is_one_that_flink_or_its_workers_know(case):
+    urns = {leaf.spec.urn for leaf in case.graph.leaves.values()}
+    assert urns <= NATIVE | FUSIBLE
+
+
+def test_fused_there_is_nothing_but_native_transforms_and_stages_for_workers(case):
+    urns = {leaf.spec.urn for leaf in case.fused.leaves.values()}
+    assert urns <= NATIVE | {graphs.EXECUTABLE_STAGE}
+
+
+def test_no_step_asks_for_state_timers_stable_input_or_a_splittable_source(case):
+    assert list(case.graph.proto.requirements) == []
+    for key in case.graph.leaves:
+        payload = case.graph.par_do(key)
+        if payload is not None:
+            name = case.graph.name(key)
+            assert not payload.state_specs, name
+            assert not payload.timer_family_specs, name
+            assert not payload.requires_stable_input, name
+            assert not payload.requires_time_sorted_input, name
+            assert not payload.requests_finalization, name
+            assert not payload.restriction_coder_id, name
+
+
+def test_everything_is_bounded_and_in_the_global_window(case):
+    components = case.graph.proto.components
+    bounded = beam_runner_api_pb2.IsBounded.BOUNDED
+    assert [
+        c.unique_name for c in components.pcollections.values() if c.is_bounded != bounded
+    ] == []
+    windows = {each.window_fn.urn for each in components.windowing_strategies.values()}
+    assert windows == {"beam:window_fn:global_windows:v1"}
+
+
+def test_all_steps_run_in_one_environment(case):
+    used = {leaf.environment_id for leaf in case.graph.leaves.values()} - {""}
+    assert len(used) == 1
+    assert case.graph.proto.components.environments[used.pop()].urn == "beam:env:external:v1"
+
+
+def test_what_flink_passes_on_untouched_keeps_its_coder(case):
+    for key, leaf in case.graph.leaves.items():
+        if leaf.spec.urn in (graphs.RESHUFFLE, graphs.FLATTEN):
+            (output,) = leaf.outputs.values()
+            for collection in leaf.inputs.values():
+                assert case.graph.coder(collection) == case.graph.coder(output), leaf.unique_name
+        if leaf.spec.urn == graphs.GROUP_BY_KEY:
+            (collection,), (output,) = leaf.inputs.values(), leaf.outputs.values()
+            assert _grouped(case.graph.coder(collection)) == case.graph.coder(output), key
+
+
+def _grouped(coder):
+    urn, payload, (key, value) = coder
+    assert urn == "beam:coder:kv:v1"
+    return (urn, payload, (key, ("beam:coder:iterable:v1", b"", (value,))))
+
+
+def test_side_inputs_are_read_as_iterables_and_each_is_made_by_another_step(case):
+    for key in case.graph.leaves:
+        payload = case.graph.par_do(key)
+        for tag, collection in case.graph.side_inputs(key).items():
+            assert payload.side_inputs[tag].access_pattern.urn == "beam:side_input:iterable:v1"
+            assert case.graph.producer(collection) != key
+    # A side input that depends on its own main input's consumer would never be ready.
+    assert all(_acyclic(case.graph, key) for key in case.graph.leaves)
+
+
+def _acyclic(graph: Graph, key: str) -> bool:
+    sides = {graph.producer(each) for each in graph.side_inputs(key).values()}
+    return all(key not in graph.behind(side) for side in sides)
+
+
+def test_the_last_step_depends_on_every_branch(case):
+    (last,) = (key for key in case.graph.leaves if case.graph.name(key) == "Commit/FinishCommit")
+    rest = set(case.graph.leaves) - case.graph.behind(last)
+    forgotten = [case.graph.name(key) for key in rest]
+    assert [name for name in forgotten if not SIDE_EFFECTS.match(name)] == []
+
+
+@dataclasses.dataclass(frozen=True)
+class Growth:
+    """Two runs: four times the images, in four times the shards."""
+
+    graph: Graph
+    larger: Graph
+    small: Sizes
+    large: Sizes
+
+    def grows(self, collection: str) -> bool:
+        """Whether it has more elements when there are more images."""
+        large = self.large.elements.get(collection, 0)
+        return large >= 2 * max(1, self.small.elements.get(collection, 0))
+
+
+@pytest.fixture(scope="module")
+def growth(case, tmp_path_factory) -> Growth:
+    larger = _build(case.kind, LARGE, tmp_path_factory.mktemp(f"{case.kind}-more"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(listing, "BATCH_SIZE", BATCH)
+        patch.setattr(planning, "SAMPLE_SIZE", SAMPLE)
+        patch.setattr(plan, "MIN_BUCKET_SIZE", 1)
+        patch.setattr(duplicate_keys, "BUCKET_SIZE", 2 * SHARD)
+        sizes = sizes_of(case.built), sizes_of(larger)
+    return Growth(Graph(graphs.embedded(case.built)), Graph(graphs.embedded(larger)), *sizes)
+
+
+@pytest.mark.slow
+def test_the_graph_does_not_grow_with_the_images(growth):
+    assert len(growth.larger.leaves) == len(growth.graph.leaves)
+    before, after = growth.graph.proto.ByteSize(), growth.larger.proto.ByteSize()
+    # Paths of temporary folders are of different length, and pickled in a few places.
+    assert abs(after - before) < 0.02 * before
+
+
+@pytest.mark.slow
+def test_no_side_input_grows_with_the_images(growth):
+    """Those that tell of shards grow with their number, by a few bytes for every one."""
+    shards = (LARGE - SMALL) // SHARD
+    of_shards = {
+        "Commit/FinishCommit": 600,
+        "Commit/AllOutcomes/InjectDefault": 600,
+        "Commit/AllShards/InjectDefault": 400,
+        "Plan/Deal": 60,
+        "Plan/SumSizes/InjectDefault": 60,
+    }
+    assert growth.small.side_inputs.keys() == growth.large.side_inputs.keys()
+    for name, size in growth.large.side_inputs.items():
+        allowed = 60 + shards * of_shards.get(name.rpartition("/")[0], 0)
+        assert size - growth.small.side_inputs[name] <= allowed, name
+
+
+@pytest.mark.slow
+def test_no_grouped_value_is_larger_than_the_references_of_a_shard(growth):
+    """Sums hold one number, or one result, for every shard."""
+    shards = (LARGE - SMALL) // SHARD
+    of_shards = {
+        "Commit/AllOutcomes/CombinePerKey/Group": 600,
+        "Commit/AllShards/CombinePerKey/Group": 400,
+        "Plan/SumSizes/CombinePerKey/Group": 60,
+    }
+    of_references = {name for name in growth.large.grouped if re.search("GroupShards|Spread", name)}
+    assert of_references
+    shard = growth.large.grouped["Plan/GroupShards"]
+    for name, size in growth.large.grouped.items():
+        # Hashes are random: a bucket may hold more than its share.
+        allowed = 3 * shard + shards * of_shards.get(name, 0)
+        assert size <= allowed, name
+        if name not in of_shards:
+            assert size <= 1.6 * growth.small.grouped[name] + 200, name
+
+
+@pytest.mark.slow
+def test_what_is_grouped_or_read_aside_is_inside_its_window(growth):
+    """Flink's streaming translator, which is the one of Flink 2.x, fails on anything else."""
+    assert growth.small.timed > 40  # every image is grouped, in batches, several times
+    assert growth.small.late == growth.large.late == set()
+
+
+@pytest.mark.slow
+def test_a_reshuffle_stands_behind_every_step_that_makes_much_of_little(growth):
+    """Else all that follows would be fused to it and run on one worker."""
+    breaks = (graphs.RESHUFFLE, graphs.GROUP_BY_KEY)
+    fused = []
+    for key, leaf in growth.graph.leaves.items():
+        inputs = growth.graph.main_inputs(key)
+        if leaf.spec.urn in breaks or any(growth.grows(each) for each in inputs):
+            continue
+        for output in filter(growth.grows, leaf.outputs.values()):
+            for consumer in growth.graph.consumers(output):
+                if growth.graph.leaves[consumer].spec.urn not in breaks:
+                    fused.append(f"{growth.graph.name(key)} → {growth.graph.name(consumer)}")
+    assert fused == []
+
+
+@pytest.mark.slow
+def test_what_one_worker_does_alone_is_little(growth):
+    """Everything between a source of one element and its Reshuffle, of which there is one."""
+    reshuffled = {
+        growth.graph.name(key)
+        for key, leaf in growth.graph.leaves.items()
+        if leaf.spec.urn == graphs.RESHUFFLE
+    }
+    assert {"List/Spread", "Write/Spread", "Commit/Spread"} <= reshuffled
+    for key, leaf in growth.graph.leaves.items():
+        if leaf.spec.urn == graphs.IMPULSE:
+            (output,) = leaf.outputs.values()
+            assert growth.large.elements.get(output, 1) == 1, growth.graph.name(key)

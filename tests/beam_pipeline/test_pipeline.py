@@ -1,0 +1,255 @@
+"""Whole builds on Beam's local runner: what a person gets on disk."""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+import shutil
+from typing import Any
+
+import pytest
+
+from beam_pipeline.verify import command as verify
+from imageshards.example import decode_example
+from imageshards.tfrecord import read_records
+from tests.support.builds import build, class_folders, jpeg, manifest, shard_bytes
+
+COUNTS = {"ant": 31, "bee's nest": 17, "Čmelák": 9}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    root = class_folders(tmp_path_factory.mktemp("in") / "my photos", COUNTS)
+    (root / "ant" / "notes.txt").write_text("not an image")
+    (root / "ant" / ".hidden.jpg").write_bytes(jpeg(1))
+    (root / "stray.jpg").write_bytes(jpeg(2))
+    (root / "ant" / "sub").mkdir()
+    (root / "ant" / "sub" / "DEEP.JPG").write_bytes(jpeg(3))
+    (root / "ant" / "folder.jpg").mkdir()
+    return root
+
+
+@pytest.fixture(scope="module")
+def built(photos, tmp_path_factory):
+    output = tmp_path_factory.mktemp("out") / "set"
+    assert build("--input", photos, "--output", output, "--image_size", "32",
+                 "--num_shards", "train=5,validation=2") == 0  # fmt: skip
+    return output
+
+
+def records_of(output: pathlib.Path, split: str) -> list[list[dict[str, Any]]]:
+    """Decoded records of a split, shard by shard."""
+    compression = manifest(output)["compression"]
+    return [
+        [decode_example(data) for _, _, data in read_records(str(output / s["file"]), compression)]
+        for s in manifest(output)["splits"][split]["shards"]
+    ]
+
+
+def test_every_image_is_in_one_record_with_its_label(photos, built):
+    found = {}
+    for split in ("train", "validation"):
+        for shard in records_of(built, split):
+            for record in shard:
+                found[record["image/filename"][0].decode()] = record["image/class/text"][0].decode()
+    expected = {
+        str(path.relative_to(photos)): path.relative_to(photos).parts[0]
+        for path in photos.rglob("*")
+        if path.suffix.lower() == ".jpg" and path.is_file() and path.parent != photos
+        and not path.name.startswith(".")
+    }  # fmt: skip
+    assert found == expected
+    assert manifest(built)["listed"] == len(expected) == 58
+
+
+def test_shards_are_even_in_records_and_in_every_class(built):
+    for split in manifest(built)["splits"].values():
+        counts = [shard["num_records"] for shard in split["shards"]]
+        assert max(counts) - min(counts) <= 1
+        for name in COUNTS:
+            of_class = [shard["classes"].get(name, 0) for shard in split["shards"]]
+            assert max(of_class) - min(of_class) <= 1
+
+
+def test_labels_are_indices_into_sorted_classes(built):
+    classes = manifest(built)["classes"]
+    assert classes == sorted(COUNTS)
+    for shard in records_of(built, "train"):
+        for record in shard:
+            assert classes[record["image/class/label"][0]] == record["image/class/text"][0].decode()
+
+
+def test_records_of_a_shard_are_shuffled(built):
+    labels = [r["image/class/text"][0] for shard in records_of(built, "train") for r in shard]
+    runs = 1 + sum(a != b for a, b in zip(labels, labels[1:], strict=False))
+    assert runs > 3 * len(COUNTS)
+
+
+def test_what_was_passed_over_is_counted(built):
+    assert manifest(built)["skipped"] == {
+        "hidden": 1, "not_an_image_name": 1, "outside_class_folders": 1,
+    }  # fmt: skip
+
+
+def test_a_built_data_set_passes_verify(built, capsys):
+    assert verify.main([str(built), "--full"]) == 0
+
+
+def test_nothing_but_the_data_set_is_left(built):
+    assert sorted(path.name for path in built.iterdir() if path.suffix != ".tfrecord") == [
+        "dataset_info.json", "features.json", "image.class.label.labels.txt", "manifest.json",
+        "report", "transform",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_bytes_do_not_depend_on_the_number_of_processes(photos, built, tmp_path, workers):
+    assert build("--input", photos, "--output", tmp_path / "o", "--image_size", "32",
+                 "--num_shards", "train=5,validation=2",
+                 "--direct_num_workers", workers) == 0  # fmt: skip
+    assert shard_bytes(tmp_path / "o") == shard_bytes(built)
+    assert (tmp_path / "o" / "manifest.json").read_bytes() == (built / "manifest.json").read_bytes()
+
+
+@pytest.mark.slow
+def test_bytes_are_those_of_beams_own_processes(photos, built, tmp_path):
+    assert build("--input", photos, "--output", tmp_path / "o", "--image_size", "32",
+                 "--num_shards", "train=5,validation=2",
+                 "--direct_running_mode", "multi_processing") == 0  # fmt: skip
+    assert shard_bytes(tmp_path / "o") == shard_bytes(built)
+
+
+def test_few_shards_are_written_in_parts_with_the_same_bytes(tmp_path):
+    photos = class_folders(tmp_path / "in", {"a": 150, "b": 150})
+    for workers in ("1", "2"):
+        assert build("--input", photos, "--output", tmp_path / workers, "--image_size", "16",
+                     "--splits", "train=1", "--num_shards", "train=1", "--no_report",
+                     "--direct_num_workers", workers) == 0  # fmt: skip
+    assert shard_bytes(tmp_path / "1") == shard_bytes(tmp_path / "2")
+    assert manifest(tmp_path / "1") == manifest(tmp_path / "2")
+
+
+def test_rejects_leave_no_holes_and_go_to_quarantine(photos, tmp_path, capsys):
+    root = shutil.copytree(photos, tmp_path / "in")
+    for i in range(0, 31, 3):
+        (root / "ant" / f"ant {i}.jpg").write_bytes(b"" if i % 2 else jpeg(i)[:300])
+    output = tmp_path / "out"
+    flags = ["--input", root, "--output", output, "--image_size", "32",
+             "--num_shards", "train=7,validation=2"]  # fmt: skip
+    assert build(*flags) == 2
+    said = capsys.readouterr().err
+    assert "--max_reject_fraction 0.01" in said and "empty" in said
+    assert not (output / "manifest.json").exists()
+    assert build(*flags, "--max_reject_fraction", "0.5") == 0
+    found = manifest(output)
+    assert sum(found["rejects"].values()) == 11
+    accepted = sum(split["num_records"] for split in found["splits"].values())
+    assert accepted + 11 == found["listed"] == 58
+    for split in found["splits"].values():
+        counts = [shard["num_records"] for shard in split["shards"]]
+        assert max(counts) - min(counts) <= 1
+    assert verify.main([str(output), "--full"]) == 0
+    rejects: list[dict[str, Any]] = [
+        dict(decode_example(data))
+        for path in sorted((output / "quarantine").glob("*.tfrecord"))
+        for _, _, data in read_records(str(path), "none")
+    ]
+    originals = {r["image/filename"][0].decode(): r.get("image/encoded") for r in rejects}
+    assert len(originals) == 11
+    assert originals["ant/ant 0.jpg"] == [(root / "ant" / "ant 0.jpg").read_bytes()]
+
+
+def test_bytes_of_rejects_can_be_left_out_of_the_quarantine(tmp_path):
+    root = class_folders(tmp_path / "in", {"a": 10, "b": 10})
+    (root / "a" / "broken.jpg").write_bytes(b"no picture at all")
+    output = tmp_path / "out"
+    flags = ["--input", root, "--output", output, "--max_reject_fraction", "0.5", "--no_report"]
+    kept = []
+    for more in ([], ["--no_quarantine_bytes", "--overwrite"]):
+        assert build(*flags, *more) == 0
+        (path,) = (output / "quarantine").glob("*.tfrecord")
+        ((_, _, data),) = read_records(str(path), "none")
+        kept.append(decode_example(data).get("image/encoded"))
+    assert kept == [[b"no picture at all"], None]
+
+
+def test_adding_images_moves_no_old_one_between_splits(photos, built, tmp_path):
+    root = shutil.copytree(photos, tmp_path / "in")
+    class_folders(root, {"wasp": 40})
+    output = tmp_path / "out"
+    assert build("--input", root, "--output", output, "--image_size", "32", "--no_report") == 0
+
+    def split_of(data_set):
+        return {
+            record["image/filename"][0]: split
+            for split in ("train", "validation")
+            for shard in records_of(data_set, split)
+            for record in shard
+        }
+
+    before, after = split_of(built), split_of(output)
+    assert len(after) == len(before) + 40
+    assert {key: after[key] for key in before} == before
+
+
+def test_one_file_per_class(photos, tmp_path):
+    output = tmp_path / "out"
+    assert build("--input", photos, "--output", output, "--image_size", "32", "--shard_by", "class",
+                 "--num_shards", "train=2,validation=1", "--no_report") == 0  # fmt: skip
+    for shards in (split["shards"] for split in manifest(output)["splits"].values()):
+        assert all(len(shard["classes"]) == 1 for shard in shards)
+    of_class = collections.Counter(
+        next(iter(s["classes"])) for s in manifest(output)["splits"]["train"]["shards"]
+    )
+    assert of_class == dict.fromkeys(COUNTS, 2)
+    assert verify.main([str(output)]) == 0
+
+
+def test_smaller_shard_mb_gives_more_shards(photos, tmp_path):
+    shards = {}
+    for mb in ("0.01", "0.03"):
+        output = tmp_path / mb
+        assert build("--input", photos, "--output", output, "--image_size", "32",
+                     "--shard_mb", mb, "--no_report") == 0  # fmt: skip
+        shards[mb] = manifest(output)["splits"]["train"]["shards"]
+        mean = sum(s["num_bytes"] for s in shards[mb]) / len(shards[mb])
+        assert mean == pytest.approx(float(mb) * 1e6, rel=0.4)
+    assert len(shards["0.01"]) > 2 * len(shards["0.03"])
+
+
+def test_gzip_shards_hold_the_same_records(photos, built, tmp_path):
+    output = tmp_path / "out"
+    assert build("--input", photos, "--output", output, "--image_size", "32", "--no_report",
+                 "--num_shards", "train=5,validation=2", "--compression", "gzip") == 0  # fmt: skip
+    assert manifest(output)["splits"]["train"]["shards"][0]["file"].endswith(".tfrecord.gz")
+    assert records_of(output, "train") == records_of(built, "train")
+    assert verify.main([str(output)]) == 0
+
+
+def test_overwrite_keeps_class_ids_and_appends_new_ones(photos, tmp_path, capsys):
+    output = tmp_path / "out"
+    flags = ["--output", output, "--image_size", "32", "--no_report"]
+    first = class_folders(tmp_path / "first", {"m": 8, "z": 8})
+    assert build("--input", first, *flags) == 0
+    assert build("--input", first, *flags) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    second = class_folders(tmp_path / "second", {"a": 8, "m": 8, "z": 8})
+    assert build("--input", second, *flags, "--overwrite") == 0
+    assert manifest(output)["classes"] == ["m", "z", "a"]
+    assert verify.main([str(output)]) == 0
+
+
+def test_plan_only_writes_nothing(photos, tmp_path, capsys):
+    flags = ["--input", photos, "--output", tmp_path / "out", "--num_shards", "4"]
+    assert build(*flags, "--plan_only") == 0
+    printed = capsys.readouterr().out
+    assert "train" in printed and "nothing was written" in printed and "3 classes" in printed
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_progress_table_says_what_was_built(photos, tmp_path, capsys):
+    flags = ["--input", photos, "--output", tmp_path / "o", "--num_shards", "2"]
+    assert build(*flags, "--no_report") == 0
+    printed = capsys.readouterr().out
+    assert "58 images listed, 0 rejected" in printed
+    assert "hidden 1" in printed

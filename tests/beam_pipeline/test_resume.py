@@ -1,0 +1,311 @@
+"""Real processes, killed by real signals: nothing is lost, and nothing is done twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from beam_pipeline.verify import command as verify
+from tests.support.builds import build, class_folders, jpeg, manifest, shard_bytes
+
+pytestmark = pytest.mark.slow
+
+TIMEOUT_S = 180
+SHARDS = 24
+
+# Runs a build whose n-th call of a function is its last.
+KILLER = """
+import os, signal, sys
+import importlib
+module, name, calls = sys.argv[1], sys.argv[2], int(sys.argv[3])
+module = importlib.import_module(module)
+original, count = getattr(module, name), 0
+def last(*args, **kwargs):
+    global count
+    count += 1
+    if count == calls:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(*args, **kwargs)
+setattr(module, name, last)
+from beam_pipeline.__main__ import main
+sys.exit(main(sys.argv[4:]))
+"""
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    root = tmp_path_factory.mktemp("in")
+    for name in ("cat", "dog"):
+        (root / name).mkdir()
+        for i in range(240):
+            (root / name / f"{i}.jpg").write_bytes(jpeg(i, 900, 700))
+    for i in range(4):  # so that records move between shards
+        (root / "cat" / f"broken {i}.jpg").write_bytes(b"\xff\xd8 no picture")
+    return root
+
+
+def flags(photos, output) -> list[str]:
+    return [
+        "--input", str(photos), "--output", str(output), "--image_size", "64", "--no_report",
+        "--splits", "train=1", "--num_shards", str(SHARDS), "--max_reject_fraction", "0.02",
+        "--direct_num_workers", "2",
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def undisturbed(photos, tmp_path_factory):
+    output = tmp_path_factory.mktemp("undisturbed") / "set"
+    assert build(*flags(photos, output)) == 0
+    return output
+
+
+def start(photos, output, *more: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "beam_pipeline", *flags(photos, output), *more],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def finished_shards(output: pathlib.Path) -> set[str]:
+    return {p.stem for p in (output / ".staging").glob("train-*.json")}
+
+
+def wait_for(condition, process: subprocess.Popen, what: str) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert process.poll() is None, f"ended before {what}: {process.communicate()[0]}"
+        assert time.monotonic() < deadline, f"{what} never happened"
+        time.sleep(0.005)
+
+
+def workers_of(process: subprocess.Popen) -> list[psutil.Process]:
+    """Processes that write shards: forks of the main process."""
+    main = psutil.Process(process.pid)
+    return [child for child in main.children() if _command(child) == main.cmdline()]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    """How a process was started; nothing of one that ended just now, as the exporter may."""
+    try:
+        return process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
+
+
+def assert_resumes(photos, output, undisturbed, before: int) -> None:
+    """The same command finishes the data set, doing only what was not finished."""
+    process = start(photos, output)
+    said, _ = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, said
+    reused = re.search(r"([\d,]+) images were finished by an earlier run", said)
+    images = int(reused[1].replace(",", "")) if reused else 0
+    assert images >= before * (484 // SHARDS)
+    assert shard_bytes(output) == shard_bytes(undisturbed)
+    assert manifest(output) == manifest(undisturbed)
+    assert not (output / ".staging").exists()
+
+
+@pytest.mark.parametrize("shards", [1, 12])
+def test_killed_while_shards_are_written(photos, undisturbed, tmp_path, shards):
+    output = tmp_path / "set"
+    process = start(photos, output)
+    wait_for(lambda: len(finished_shards(output)) >= shards, process, f"{shards} shards")
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert len(workers_of(process)) == 2
+    process.kill()
+    process.wait()
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert not alive
+    before = len(finished_shards(output))
+    assert before < SHARDS
+    assert not (output / "manifest.json").exists()
+    assert_resumes(photos, output, undisturbed, before)
+
+
+def test_classes_keep_their_ids_when_a_replacement_is_killed(tmp_path):
+    output = tmp_path / "set"
+    more = ["--output", str(output), "--image_size", "16", "--no_report", "--num_shards", "2"]
+    first = class_folders(tmp_path / "first", {"m": 12, "z": 12})
+    assert build("--input", first, *more) == 0
+    second = class_folders(tmp_path / "second", {"a": 12, "m": 12, "z": 12})
+    again = ["--input", str(second), *more, "--overwrite"]
+    killed = subprocess.run(
+        [
+            sys.executable, "-c", KILLER, "beam_pipeline.commit.transforms",
+            "finish_shard", "2", *again,
+        ],
+        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not (output / "manifest.json").exists()
+    assert build(*again) == 0
+    assert manifest(output)["classes"] == ["m", "z", "a"]
+    assert verify.main([str(output)]) == 0
+
+
+@pytest.fixture
+def small(tmp_path) -> tuple[pathlib.Path, list[str], dict[str, bytes]]:
+    """A finished data set: its folder, the flags that made it, and its shards."""
+    output = tmp_path / "set"
+    photos = class_folders(tmp_path / "in", {"m": 12, "z": 12})
+    again = [
+        "--input", str(photos), "--output", str(output), "--image_size", "16", "--no_report",
+        "--num_shards", "2",
+    ]  # fmt: skip
+    assert build(*again) == 0
+    return output, again, shard_bytes(output)
+
+
+def test_a_damaged_data_set_is_refused_and_then_replaced(small, capfd):
+    output, again, before = small
+    (output / "manifest.json").write_text('{"format_version": 1, "spl')
+    assert build(*again) == 2
+    said = capfd.readouterr().err
+    assert "could not be read" in said and "--overwrite" in said
+    assert build(*again, "--overwrite") == 0
+    assert "may get other ids" in capfd.readouterr().err
+    assert manifest(output)["classes"] == ["m", "z"]
+    assert shard_bytes(output) == before
+
+
+def test_a_data_set_of_a_newer_version_is_not_replaced(small, capfd):
+    output, again, before = small
+    newer = json.dumps(manifest(output) | {"format_version": 99})
+    (output / "manifest.json").write_text(newer)
+    for flag in ("--overwrite", "--plan_only"):
+        assert build(*again, flag) == 2
+        assert "upgrade imageshards" in capfd.readouterr().err
+    assert shard_bytes(output) == before
+    assert (output / "manifest.json").read_text() == newer
+
+
+def test_an_unfinished_replacement_does_not_pass_for_a_finished_data_set(small, capfd):
+    output, again, before = small
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLER, "beam_pipeline.commit.transforms", "begin_commit", "1",
+         *again, "--overwrite", "--quality", "50"],
+        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert build(*again, "--quality", "50") == 2
+    assert "--overwrite" in capfd.readouterr().err
+    assert shard_bytes(output) == before
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "calls"),
+    [
+        ("beam_pipeline.commit.transforms", "begin_commit", 1),
+        ("beam_pipeline.commit.transforms", "finish_shard", 1),
+        ("beam_pipeline.commit.transforms", "finish_shard", 13),
+        ("beam_pipeline.commit.transforms", "publish", 1),
+        ("beam_pipeline.commit.transforms", "write_whole", 1),
+        ("beam_pipeline.run", "load_manifest", 1),
+    ],
+)
+def test_killed_while_it_commits(photos, undisturbed, tmp_path, module, function, calls):
+    output = tmp_path / "set"
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLER, module, function, str(calls), *flags(photos, output)],
+        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert (output / "manifest.json").exists() == (function == "load_manifest")
+    assert_resumes(photos, output, undisturbed, SHARDS)
+
+
+def test_changed_images_and_options_are_noticed_when_it_goes_on(photos, tmp_path):
+    """Only what changed is done again, and nothing stale is mixed in."""
+    inputs = tmp_path / "in"
+    for path in photos.rglob("*.jpg"):
+        copy = inputs / path.relative_to(photos)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        os.link(path, copy)
+    output, fresh = tmp_path / "set", tmp_path / "fresh"
+    process = start(inputs, output)
+    wait_for(lambda: len(finished_shards(output)) >= 16, process, "16 shards")
+    process.kill()
+    process.wait()
+    changed = inputs / "dog" / "7.jpg"
+    changed.unlink()
+    changed.write_bytes(jpeg(4711, 900, 700))
+    assert build(*flags(inputs, output)) == 0
+    assert build(*flags(inputs, fresh)) == 0
+    assert shard_bytes(output) == shard_bytes(fresh)
+
+    other = tmp_path / "other"
+    process = start(inputs, other)
+    wait_for(lambda: len(finished_shards(other)) >= 16, process, "16 shards")
+    process.kill()
+    process.wait()
+    assert build(*flags(inputs, other), "--quality", "60") == 0
+    assert build(*flags(inputs, fresh), "--quality", "60", "--overwrite") == 0
+    assert shard_bytes(other) == shard_bytes(fresh)
+
+
+def test_a_killed_worker_process_is_replaced(photos, undisturbed, tmp_path):
+    output = tmp_path / "set"
+    process = start(photos, output)
+    wait_for(lambda: finished_shards(output) and workers_of(process), process, "a worker")
+    workers_of(process)[0].kill()
+    said, _ = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, said
+    assert "a worker process was killed" in said
+    assert shard_bytes(output) == shard_bytes(undisturbed)
+
+
+def test_a_killed_worker_of_beams_own_processes_is_survived(photos, undisturbed, tmp_path):
+    output = tmp_path / "set"
+    process = start(photos, output, "--direct_running_mode", "multi_processing")
+    wait_for(lambda: finished_shards(output), process, "a shard")
+    workers = [
+        child for child in psutil.Process(process.pid).children(recursive=True)
+        if child.name().startswith("python") and "sdk_worker_main" in " ".join(child.cmdline())
+    ]  # fmt: skip
+    workers[0].kill()
+    said, _ = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, said
+    assert "a worker process was killed" in said
+    assert shard_bytes(output) == shard_bytes(undisturbed)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_cleanly_and_the_job_can_go_on(photos, undisturbed, tmp_path, number):
+    output = tmp_path / "set"
+    process = start(photos, output)
+    wait_for(lambda: len(finished_shards(output)) >= 3, process, "3 shards")
+    family = psutil.Process(process.pid).children(recursive=True)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # a terminal signals the whole group
+    else:
+        process.send_signal(number)
+    said, _ = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 130, said
+    assert "the same command goes on" in said.lower()
+    assert "Traceback" not in said
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert not alive
+    assert not (output / "manifest.json").exists()
+    assert_resumes(photos, output, undisturbed, 3)
+
+
+def test_a_second_job_on_the_same_output_is_refused(photos, tmp_path):
+    output = tmp_path / "set"
+    process = start(photos, output)
+    wait_for(lambda: finished_shards(output), process, "a shard")
+    second = start(photos, output)
+    said, _ = second.communicate(timeout=TIMEOUT_S)
+    assert second.returncode == 2, said
+    assert "in use by another job" in said and str(process.pid) in said
+    first, _ = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, first
+    assert verify.main([str(output)]) == 0

@@ -1,0 +1,509 @@
+"""verify names every damage with file, record and offset, and is silent about good data."""
+
+import gzip
+import io
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from beam_pipeline.verify.command import CHECKS, main, text_of, verify
+from beam_pipeline.verify.picture import picture_problem, size_problem
+from beam_pipeline.verify.pool import sampled_records
+from tests.support.dataset_factory import Dataset, features_of, framed, jpeg
+
+FIRST = "train-00000-of-00003.tfrecord"
+SECOND = "train-00001-of-00003.tfrecord"
+OTHER = "validation-00000-of-00002.tfrecord"
+
+
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory):
+    return Dataset(tmp_path_factory.mktemp("made") / "data", rejects={"truncated": 2}).directory
+
+
+@pytest.fixture
+def dataset(made_once, tmp_path):
+    """A fresh data set of 3 + 2 shards of 6 records."""
+    return Dataset(tmp_path / "data", rejects={"truncated": 2})
+
+
+def problems_of(dataset, **options):
+    verdict = verify(str(dataset.directory), workers=1, **options)
+    return {check: [p for p in verdict.problems if p.check == check] for check in verdict.found}
+
+
+def only(problems, check):
+    """The one problem, where nothing else may be wrong."""
+    assert {c for c, found in problems.items() if found} == {check}
+    (problem,) = problems[check]
+    return problem
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize("sample", [0, 4, None])
+def test_a_good_data_set_has_no_problem(tmp_path, compression, sample):
+    dataset = Dataset(tmp_path, compression=compression, rejects={"truncated": 1, "empty": 2})
+    verdict = verify(str(dataset.directory), sample=sample, workers=1)
+    assert (verdict.ok, verdict.problems, verdict.notes) == (True, [], [])
+    assert (verdict.num_shards, verdict.num_records) == (5, 30)
+    assert verdict.num_decoded == (30 if sample is None else 2 * sample)
+
+
+def test_processes_find_the_same_in_the_same_order(dataset):
+    for name in (OTHER, FIRST):
+        path = dataset.directory / name
+        data = bytearray(path.read_bytes())
+        data[200] ^= 1
+        path.write_bytes(data)
+    one, two = (verify(str(dataset.directory), workers=n).problems for n in (1, 2))
+    assert one == two
+    assert [p.file for p in one if p.check == "framing"] == [FIRST, OTHER]
+
+
+# ---- damaged files -------------------------------------------------------------------
+
+
+def test_one_flipped_bit_is_named_with_file_record_and_offset(dataset):
+    path = dataset.directory / SECOND
+    data = bytearray(path.read_bytes())
+    start = sum(16 + len(p) for p in dataset.payloads[SECOND][:4])
+    data[start + 100] ^= 0x10
+    path.write_bytes(data)
+    problems = problems_of(dataset)
+    assert problems.keys() == {"framing", "checksums"}
+    (framing,) = problems["framing"]
+    assert (framing.file, framing.record, framing.offset_bytes) == (SECOND, 4, start)
+    expected = f"{SECOND}, record 4 at byte {start}: the payload's CRC is wrong."
+    assert framing.message == expected
+    assert problems["checksums"][0].file == SECOND
+
+
+@given(st.data())
+def test_any_flipped_bit_anywhere_fails(made_once, data):
+    path = made_once / FIRST
+    whole = path.read_bytes()
+    damaged = bytearray(whole)
+    damaged[data.draw(st.integers(0, len(whole) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(damaged)
+    try:
+        verdict = verify(str(made_once), sample=0, workers=1)
+    finally:
+        path.write_bytes(whole)
+    assert {"framing", "checksums"} <= verdict.found.keys()
+    assert {p.file for p in verdict.problems} == {FIRST}
+
+
+def test_a_flipped_bit_in_a_gzip_header_fails(tmp_path):
+    dataset = Dataset(tmp_path, compression="gzip")
+    path = dataset.directory / f"{FIRST}.gz"
+    data = bytearray(path.read_bytes())
+    data[4] ^= 1  # The time, which no reader looks at.
+    path.write_bytes(data)
+    assert only(problems_of(dataset), "checksums").file == f"{FIRST}.gz"
+
+
+def test_a_truncated_shard_is_named_with_its_last_record(dataset):
+    path = dataset.directory / OTHER
+    path.write_bytes(path.read_bytes()[:-10])
+    problems = problems_of(dataset)
+    assert problems.keys() == {"framing", "checksums", "files"}
+    assert (problems["framing"][0].file, problems["framing"][0].record) == (OTHER, 5)
+    assert "has " in problems["files"][0].message
+
+
+def test_a_shard_cut_between_records_is_named(dataset):
+    path = dataset.directory / OTHER
+    path.write_bytes(framed(dataset.payloads[OTHER][:-1]))
+    problems = problems_of(dataset)
+    assert problems.keys() == {"files", "checksums", "records", "classes"}
+    assert problems["records"][0].message == f"{OTHER}: it holds 5 records; the manifest says 6."
+    expected = f"{OTHER}: it holds 2 records of class 'dog'; the manifest says 3."
+    assert problems["classes"][0].message == expected
+
+
+def test_a_missing_shard_is_named(dataset):
+    (dataset.directory / SECOND).unlink()
+    problem = only(problems_of(dataset), "files")
+    assert problem.message == f"{SECOND}: the manifest lists it, but it is missing."
+
+
+def test_a_shard_that_is_a_folder_is_named(dataset):
+    (dataset.directory / SECOND).unlink()
+    (dataset.directory / SECOND).mkdir()
+    assert only(problems_of(dataset), "files").file == SECOND
+
+
+@pytest.mark.parametrize(
+    "name", ["train-00003-of-00004.tfrecord", "test-00000-of-00001.tfrecord.gz"]
+)
+def test_an_extra_shard_is_named(dataset, name):
+    shutil.copy(dataset.directory / FIRST, dataset.directory / name)
+    assert only(problems_of(dataset), "files").file == name
+
+
+def test_swapped_shards_are_recognised(dataset):
+    first, second = dataset.directory / FIRST, dataset.directory / OTHER
+    a, b = first.read_bytes(), second.read_bytes()
+    first.write_bytes(b)
+    second.write_bytes(a)
+    messages = {p.message for p in problems_of(dataset)["checksums"]}
+    assert messages == {
+        f"{FIRST}: it holds the bytes of {OTHER}.",
+        f"{OTHER}: it holds the bytes of {FIRST}.",
+    }
+
+
+def test_problems_of_one_kind_are_capped_per_shard_but_counted(tmp_path):
+    dataset = Dataset(tmp_path, shards={"train": 1}, per_shard=20)
+    name = "train-00000-of-00001.tfrecord"
+    dataset.payloads[name] = [b"\xff\xff"] * 20
+    dataset.write_shard(name)
+    verdict = verify(str(tmp_path), workers=1)
+    assert verdict.found["schema"] == 20
+    assert sum(p.check == "schema" for p in verdict.problems) == 5
+    assert "and 15 more" in text_of(verdict)
+
+
+def noise_jpeg():
+    """A JPEG whose last bytes hold pixels, so that only decoding shows their loss."""
+    buffer = io.BytesIO()
+    Image.effect_noise((16, 16), 90).convert("RGB").save(buffer, "JPEG", quality=100)
+    return buffer.getvalue()
+
+
+# ---- damaged records, described faithfully by the manifest ---------------------------------
+
+
+@pytest.mark.parametrize(
+    ("check", "changes", "said"),
+    [
+        ("schema", {"image__height": [16.0]}, "is float32; the manifest says int64"),
+        ("schema", {"image__width": [16, 16]}, "holds 2 values"),
+        ("schema", {"image__colorspace": []}, "holds 0 values"),
+        ("schema", {"extra": [1]}, "'extra' is not in the manifest"),
+        ("schema", {"image__key__sha256": [b"12ab"]}, "not 64 hexadecimal"),
+        ("schema", {"image__key__sha256": [b"x" * 64]}, "not 64 hexadecimal"),
+        ("schema", {"image__format": [b"PNG"]}, "'image/format' is b'PNG'"),
+        ("schema", {"image__colorspace": [b"Grayscale"]}, "'image/colorspace' is b'Grayscale'"),
+        ("labels", {"image__class__label": [1]}, "label 1 is 'dog' in the manifest but 'cat'"),
+        ("labels", {"image__class__label": [-1]}, "label -1 is outside"),
+        ("labels", {"image__class__label": [2]}, "label 2 is outside"),
+        ("pictures", {"image__height": [15]}, "does not give"),
+        (
+            "pictures",
+            {"image__channels": [1], "image__colorspace": [b"Grayscale"]},
+            "it has 1 channels",
+        ),
+        ("pictures", {"image__encoded": [noise_jpeg()[:-200]]}, "does not decode"),
+        ("pictures", {"image__encoded": [b"no picture"]}, "does not decode"),
+        ("pictures", {"image__encoded": [jpeg(0, (16, 8))]}, "is JPEG 16x8 px RGB"),
+        ("pictures", {"image__encoded": [jpeg(0, mode="L")]}, "is JPEG 16x16 px L"),
+    ],
+)
+def test_a_wrong_record_is_named(dataset, check, changes, said):
+    dataset.replace(SECOND, 2, features_of(8, 0, **changes))
+    problem = only(problems_of(dataset, sample=None), check)
+    assert said in problem.message
+    assert (problem.file, problem.record) == (SECOND, 2)
+
+
+def test_a_missing_feature_is_named(dataset):
+    features = features_of(8, 0)
+    del features["image/height"]
+    dataset.replace(SECOND, 2, features)
+    assert "'image/height' is missing" in only(problems_of(dataset), "schema").message
+
+
+@pytest.mark.parametrize(
+    ("shape", "values", "good"),
+    [([2], [1.0, 2.0], True), ([2], [1.0], False), (None, [], True), (None, [1.0] * 3, True)],
+)
+def test_extra_features_have_the_manifest_s_shape(tmp_path, shape, values, good):
+    dataset = Dataset(tmp_path, shards={"train": 1}, per_shard=1)
+    dataset.manifest["features"]["box"] = {"dtype": "float32", "shape": shape}
+    dataset.replace("train-00000-of-00001.tfrecord", 0, features_of(0, 0, box=values))
+    assert verify(str(tmp_path), workers=1).ok is good
+
+
+def test_a_key_in_two_splits_is_named_with_both_places(dataset):
+    dataset.replace(OTHER, 3, features_of(1, 1, image__key__sha256=[b"0" * 64]))
+    problem = only(problems_of(dataset), "keys")
+    assert "'dog/1.jpg' is held by 2 records" in problem.message
+    assert f"{FIRST}, record 1; {OTHER}, record 3" in problem.message
+
+
+def test_the_same_picture_in_two_splits_is_noted(dataset):
+    same = features_of(1, 1)["image/key/sha256"]
+    dataset.replace(OTHER, 3, features_of(21, 1, image__key__sha256=same))
+    verdict = verify(str(dataset.directory), workers=1)
+    assert verdict.ok
+    assert "1 original pictures stand in more than one split" in verdict.notes[0]
+
+
+def test_only_the_sample_is_decoded(dataset):
+    dataset.replace(SECOND, 2, features_of(8, 0, image__encoded=[b"no picture"]))
+    assert not problems_of(dataset, sample=0)
+    assert problems_of(dataset, sample=None)
+
+
+# ---- a manifest that is wrong ----------------------------------------------------------
+
+
+def _change(manifest, path, value):
+    *parents, last = path
+    for key in parents:
+        manifest = manifest[key]
+    manifest[last] = value
+
+
+TRAIN = ("splits", "train")
+
+
+@pytest.mark.parametrize(
+    ("check", "path", "value", "said"),
+    [
+        ("files", (*TRAIN, "shards", 1, "num_bytes"), 7, "the manifest says 7"),
+        ("checksums", (*TRAIN, "shards", 1, "sha256"), "00", "the manifest says 00"),
+        ("manifest", (*TRAIN, "num_records"), 19, "its shards add up to 18"),
+        ("manifest", (*TRAIN, "shards", 1, "file"), OTHER, f"is '{OTHER}', not '{SECOND}'"),
+        ("manifest", ("classes",), ["cat", "dog", "cat"], "'cat' is listed 2 times"),
+        ("manifest", ("classes",), ["cat"], "'dog' of a shard is not among the classes"),
+        ("labels", ("classes",), ["dog", "cat"], "label 0 is 'dog'"),
+        ("classes", (*TRAIN, "shards", 1, "classes"), {"cat": 2, "dog": 4}, "manifest says 2"),
+        ("accounting", ("listed",), 33, "33 images were listed, but 30 records + 2 rejects = 32"),
+        ("accounting", ("rejects",), {"empty": 2}, "holds 0 rejects for 'empty'"),
+        ("pictures", ("image", "size"), [16, 17], "to 17x16 px does not give"),
+        ("schema", ("features", "extra"), {"dtype": "int64", "shape": []}, "'extra' is missing"),
+    ],
+)
+def test_a_wrong_statement_of_the_manifest_is_found(dataset, check, path, value, said):
+    _change(dataset.manifest, path, value)
+    dataset.save()
+    problems = problems_of(dataset)
+    assert said in "\n".join(p.message for p in problems[check])
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ((*TRAIN, "shards", 1, "sha256"), None, "shard 1 of split 'train' has no valid 'sha256'"),
+        ((*TRAIN, "shards"), {}, "split 'train' has no list of shards"),
+        (("features", "image/height"), {"dtype": "string", "shape": []}, "'image/height'"),
+        (("features", "extra"), {"dtype": "string"}, "'extra' has no dtype and shape"),
+        (("image",), {"size": 3}, "'image' has no 'mode'"),
+    ],
+)
+def test_a_manifest_of_the_wrong_form_is_said_and_nothing_else_checked(dataset, path, value, said):
+    _change(dataset.manifest, path, value)
+    (dataset.directory / "manifest.json").write_text(json.dumps(dataset.manifest))
+    verdict = verify(str(dataset.directory))
+    assert verdict.skipped
+    assert said in verdict.problems[0].message
+    assert "skipped" in text_of(verdict)
+
+
+def test_a_shard_with_two_records_more_than_another_is_imbalance(dataset):
+    dataset.payloads[SECOND] = dataset.payloads[SECOND][:-2]
+    dataset.write_shard(SECOND)
+    dataset.describe()
+    dataset.save()
+    message = only(problems_of(dataset), "balance").message
+    assert f"{FIRST} holds 6 records but {SECOND} only 4" in message
+
+
+def by_class(tmp_path, counts):
+    """A data set sharded by class; `counts` are (class, records) per shard."""
+    dataset = Dataset(tmp_path, shards={"train": len(counts)}, per_shard=0)
+    dataset.manifest["shard_by"] = "class"
+    number = 0
+    for name, labels in zip(dataset.splits["train"], counts, strict=True):
+        for label in labels:
+            shard = dataset.payloads[name]
+            shard.append(b"")
+            dataset.replace(name, len(shard) - 1, features_of(number, label))
+            number += 1
+    return dataset
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ([[0] * 7, [1] * 2, [1] * 3], None),
+        ([[0] * 7, [1] * 2, []], None),
+        ([[0] * 7, [1] * 2, [1] * 4], "class 'dog'"),
+        ([[0, 1], [1] * 2], "holds 2 classes"),
+    ],
+)
+def test_shards_by_class_hold_one_class_and_balance_within_it(tmp_path, counts, said):
+    problems = problems_of(by_class(tmp_path, counts))
+    assert said in only(problems, "balance").message if said else not problems
+
+
+# ---- companions -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["features.json", "dataset_info.json"])
+@pytest.mark.parametrize("content", [None, "{", "{}"])
+def test_missing_or_damaged_tfds_files_are_named(dataset, name, content):
+    if content is None:
+        (dataset.directory / name).unlink()
+    else:
+        (dataset.directory / name).write_text(content)
+    assert name in only(problems_of(dataset), "metadata").message
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"splits": [{"name": "train", "shardLengths": ["6", "6", "6"]}]},
+        {
+            "splits": [
+                {"name": "train", "shardLengths": ["6", "6", "6"]},
+                {"name": "validation", "shardLengths": ["6", "7"]},
+            ]
+        },
+    ],
+)
+def test_tfds_counts_that_differ_are_named(dataset, content):
+    (dataset.directory / "dataset_info.json").write_text(json.dumps(content))
+    assert "split 'validation'" in only(problems_of(dataset), "metadata").message
+
+
+def test_tfds_features_that_differ_are_named(dataset):
+    names = [name for name in dataset.manifest["features"] if name != "image/width"]
+    text = json.dumps({"featuresDict": {"features": dict.fromkeys(names)}})
+    (dataset.directory / "features.json").write_text(text)
+    message = only(problems_of(dataset), "metadata").message
+    assert message == "feature 'image/width' is in manifest.json alone."
+
+
+def test_a_missing_transform_is_named(dataset):
+    shutil.rmtree(dataset.directory / "transform" / "transform_fn")
+    assert "transform/transform_fn" in only(problems_of(dataset), "metadata").message
+
+
+def test_a_missing_list_of_rejects_is_named(dataset):
+    (dataset.directory / "quarantine" / "rejects.jsonl").unlink()
+    assert "rejects.jsonl is missing" in only(problems_of(dataset), "accounting").message
+
+
+def test_a_damaged_quarantine_is_named_with_its_record(dataset):
+    path = dataset.directory / "quarantine" / "rejects-00000-of-00001.tfrecord"
+    path.write_bytes(path.read_bytes()[:-1])
+    message = only(problems_of(dataset), "accounting").message
+    assert "rejects-00000-of-00001.tfrecord, record 1 at byte" in message
+
+
+def test_a_lost_reject_is_noticed(dataset):
+    path = dataset.directory / "quarantine" / "rejects-00000-of-00001.tfrecord"
+    path.write_bytes(framed([b""]))
+    assert "holds 1 records" in only(problems_of(dataset), "accounting").message
+
+
+def test_left_over_staging_is_a_note(dataset):
+    (dataset.directory / ".staging").mkdir()
+    verdict = verify(str(dataset.directory), workers=1)
+    assert verdict.ok
+    assert ".staging/ is left over" in verdict.notes[0]
+
+
+# ---- the command ------------------------------------------------------------------------
+
+
+def test_the_command_s_exit_code_tells(dataset, capsys):
+    assert main([str(dataset.directory)]) == 0
+    assert "All is well: 30 records" in capsys.readouterr().out
+    (dataset.directory / SECOND).unlink()
+    assert main([str(dataset.directory)]) == 1
+    assert f"{SECOND}: the manifest lists it" in capsys.readouterr().out
+
+
+def test_a_folder_without_manifest_is_one_sentence(tmp_path, capsys):
+    assert main([str(tmp_path)]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("error: ")
+    assert output.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("flags", [["--sample", "-1"], ["--workers", "0"], []])
+def test_wrong_flags_are_refused(flags, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(flags + ["x"] if flags else [])
+    assert caught.value.code == 2
+
+
+def test_json_tells_all(dataset, capsys):
+    (dataset.directory / SECOND).unlink()
+    assert main([str(dataset.directory), "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["ok"], told["num_records"]) == (False, 24)
+    assert told["problems"][0]["file"] == SECOND
+    assert set(told["found"]) <= set(CHECKS)
+
+
+@pytest.mark.parametrize("module", ["beam_pipeline.verify.command", "beam_pipeline.inspect"])
+def test_help_loads_neither_beam_nor_tensorflow(module):
+    code = (
+        f"import sys, {module} as m\n"
+        "try: m.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'apache_beam', 'tensorflow', 'PIL', 'numpy'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+# ---- pure parts ------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 9), max_size=9), st.integers(0, 40))
+def test_the_sample_has_the_asked_size_and_is_spread(counts, sample):
+    chosen = [sorted(records or ()) for records in sampled_records(counts, sample)]
+    for records, count in zip(chosen, counts, strict=True):
+        assert set(records) <= set(range(count))
+    sizes = [len(records) for records in chosen]
+    assert sum(sizes) == min(sample, sum(counts))
+    if sizes and len(set(counts)) == 1:
+        assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "size", "sides", "only_shrink", "good"),
+    [
+        ("crop", 8, (8, 8), False, True),
+        ("crop", 8, (7, 8), False, False),
+        ("crop", 8, (7, 7), True, True),
+        ("crop", 8, (9, 8), True, False),
+        ("pad", [8, 6], (8, 6), False, True),
+        ("pad", [8, 6], (6, 8), False, False),
+        ("shortest", 8, (8, 11), False, True),
+        ("shortest", 8, (11, 8), False, True),
+        ("shortest", 8, (9, 11), False, False),
+        ("shortest", 8, (5, 11), False, False),
+        ("shortest", 8, (5, 11), True, True),
+        ("none", 8, (1, 999), False, True),
+        ("none", 8, (0, 1), False, False),
+    ],
+)
+def test_sizes_obey_the_resize_mode(mode, size, sides, only_shrink, good):
+    image = {"size": size, "mode": mode, "only_shrink": only_shrink}
+    height, width = sides
+    assert (size_problem(height, width, 3, image) == "") is good
+
+
+def test_a_grey_picture_is_one_channel():
+    assert picture_problem(jpeg(1, mode="L"), 16, 16, 1) == ""
+
+
+def test_gzip_damage_is_named(tmp_path):
+    dataset = Dataset(tmp_path, compression="gzip")
+    path = dataset.directory / f"{FIRST}.gz"
+    path.write_bytes(gzip.compress(b"")[:-1] + path.read_bytes())
+    assert "gzip stream is damaged" in problems_of(dataset)["framing"][0].message

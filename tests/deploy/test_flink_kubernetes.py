@@ -1,0 +1,110 @@
+"""The Kubernetes manifests agree with each other and with the program they run."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from beam_pipeline import cli, worker_pool
+from beam_pipeline.runners import defaults
+from beam_pipeline.runners import select as runners
+from imageshards.errors import UserError
+
+FOLDER = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "flink" / "kubernetes"
+
+# Of the operator's FlinkDeployment: what a spec, and a component in it, may hold.
+SPEC = set(
+    "flinkConfiguration flinkVersion image imagePullPolicy ingress job jobManager logConfiguration "
+    "mode podTemplate restartNonce serviceAccount taskManager".split()
+)
+COMPONENT = {"podTemplate", "replicas", "resource"}
+
+
+@pytest.fixture(scope="module")
+def manifests() -> dict[str, dict]:
+    return {path.stem: yaml.safe_load(path.read_text()) for path in FOLDER.glob("*.yaml")}
+
+
+@pytest.fixture(scope="module")
+def containers(manifests) -> dict[str, dict]:
+    pod = manifests["cluster"]["spec"]["taskManager"]["podTemplate"]["spec"]
+    found = {each["name"]: each for each in pod["containers"]}
+    return found | {"build": manifests["submit"]["spec"]["template"]["spec"]["containers"][0]}
+
+
+def test_the_cluster_is_written_in_the_operators_words(manifests):
+    cluster = manifests["cluster"]
+    assert (cluster["apiVersion"], cluster["kind"]) == (
+        "flink.apache.org/v1beta1",
+        "FlinkDeployment",
+    )
+    assert cluster["spec"].keys() <= SPEC
+    for component in ("jobManager", "taskManager"):
+        assert cluster["spec"][component].keys() <= COMPONENT
+    # Configuration is text to the operator: a bare number is refused by the API server.
+    assert all(isinstance(value, str) for value in cluster["spec"]["flinkConfiguration"].values())
+
+
+def test_the_image_is_of_the_version_that_is_named_and_that_beam_has_a_job_server_for(manifests):
+    spec = manifests["cluster"]["spec"]
+    version = re.match(r"flink:(\d+)\.(\d+)\.\d+", spec["image"])
+    assert version is not None
+    assert spec["flinkVersion"] == f"v{version[1]}_{version[2]}"
+    dockerfile = (FOLDER / "Dockerfile").read_text()
+    assert f"ARG FLINK_VERSION={version[1]}.{version[2]}\n" in dockerfile
+    runners.check_flags([f"--flink_version={version[1]}.{version[2]}"])
+
+
+def test_the_operator_knows_the_main_container_by_its_name(containers):
+    assert containers.keys() == {"flink-main-container", "worker-pool", "build"}
+
+
+def test_the_side_car_is_the_pool_that_builds_ask_for(containers):
+    command = containers["worker-pool"]["command"]
+    assert command[:3] == ["python", "-m", "beam_pipeline.worker_pool"]
+    port = command[command.index("--service_port") + 1]
+    assert defaults.POOL_ADDRESS == f"localhost:{port}"
+    assert worker_pool.DEFAULT_PORT == int(port)
+    assert (
+        f'("localhost", {port})'
+        in containers["worker-pool"]["readinessProbe"]["exec"]["command"][2]
+    )
+
+
+def test_there_is_a_core_for_every_task_slot(manifests, containers):
+    slots = manifests["cluster"]["spec"]["flinkConfiguration"]["taskmanager.numberOfTaskSlots"]
+    assert containers["worker-pool"]["resources"]["requests"]["cpu"] == int(slots)
+
+
+def test_client_and_workers_are_one_image(containers):
+    assert containers["build"]["image"] == containers["worker-pool"]["image"]
+
+
+def test_all_share_the_folder_that_is_claimed(manifests, containers):
+    claim = manifests["storage"]["metadata"]["name"]
+    assert manifests["storage"]["spec"]["accessModes"] == ["ReadWriteMany"]
+    pods = [
+        manifests["cluster"]["spec"]["taskManager"]["podTemplate"]["spec"],
+        manifests["submit"]["spec"]["template"]["spec"],
+    ]
+    for pod in pods:
+        (volume,) = pod["volumes"]
+        assert volume["persistentVolumeClaim"]["claimName"] == claim
+    assert {tuple(each["volumeMounts"][0].values()) for each in containers.values()} == {
+        ("shared", "/shared")
+    }
+
+
+def test_the_build_is_a_command_that_the_program_takes(manifests, containers):
+    command = containers["build"]["command"]
+    assert command[:3] == ["python", "-m", "beam_pipeline"]
+    known, beam = cli.make_parser().parse_known_args(command[3:])
+    assert known.num_shards
+    runners.check_flags(beam)
+    with pytest.raises(UserError):
+        runners.check_flags([*beam, "--no_such_flag"])
+    service = f"{manifests['cluster']['metadata']['name']}-rest:8081"
+    assert f"--flink_master={service}" in command

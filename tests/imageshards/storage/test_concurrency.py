@@ -1,0 +1,52 @@
+"""Several requests at once: in order, few ahead, errors told when all that was begun ended."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from imageshards.storage.concurrency import map_ahead, together
+
+TIMEOUT_S = 30
+
+
+def test_results_come_in_order_and_the_calls_meet():
+    meeting = threading.Barrier(3, timeout=TIMEOUT_S)
+
+    def call(number: int) -> int:
+        meeting.wait()  # one after the other they would wait in vain
+        return number
+
+    assert together(lambda: call(1), lambda: call(2), lambda: call(3)) == [1, 2, 3]
+
+
+def test_an_error_waits_for_what_was_begun():
+    begun, ended = threading.Event(), threading.Event()
+
+    def fails() -> None:
+        assert begun.wait(TIMEOUT_S)
+        raise OSError("no such luck")
+
+    def slow() -> None:
+        begun.set()
+        threading.Event().wait(0.2)
+        ended.set()
+
+    with pytest.raises(OSError, match="no such luck"):
+        together(fails, slow)
+    assert ended.is_set()
+    assert together() == []
+
+
+def test_no_more_is_begun_than_is_asked_for():
+    begun: list[int] = []
+
+    def call(item: int) -> int:
+        begun.append(item)
+        return item
+
+    results = map_ahead(call, range(100), at_once=4)
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    results.close()
+    assert len(begun) <= 7

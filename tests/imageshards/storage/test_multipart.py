@@ -1,0 +1,245 @@
+"""A file that is sent while it is written, to stores that really take parts."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from beam_pipeline.commit import staging
+from beam_pipeline.options import ImageOptions
+from beam_pipeline.planning.refs import ImageRef
+from beam_pipeline.planning.shard_unit import ShardUnit
+from beam_pipeline.shards.writer import write_shard
+from imageshards import storage
+from imageshards.storage.atomic_file import NewFile
+from imageshards.storage.objects import ObjectStore
+from tests.beam_pipeline.commit.test_store_output import spec_of
+from tests.support.commands import ROOT
+from tests.support.store_servers import StoreServer, store_server
+from tests.support.stores import store_uri
+
+PART = ObjectStore.part_bytes
+WAIT_SEC = 60
+# Sends the first part of a file, and is still writing it.
+SENDER = """
+import sys, time
+from beam_pipeline.new_file import NewFile
+from tests.test_upload_ahead import PART, data_of, fill
+with NewFile(sys.argv[1]) as file:
+    fill(file, data_of(PART + 5))
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module", params=["gs", "s3"])
+def server(request) -> Iterator[StoreServer]:
+    with store_server(request.param) as running, running.environment():
+        yield running
+
+
+def data_of(size_bytes: int) -> bytes:
+    return np.random.default_rng(size_bytes).bytes(size_bytes)
+
+
+def fill(file: NewFile, data: bytes, piece: int = 1 << 20) -> None:
+    """Writes a file as a shard is written: in pieces, told about each."""
+    with open(file.local_path, "wb", buffering=0) as out:
+        for start in range(0, len(data), piece):
+            out.write(data[start : start + piece])
+            file.grown(start + len(data[start : start + piece]))
+
+
+def sent_parts(server: StoreServer) -> int:
+    """How many parts of unfinished objects have arrived."""
+    return sum(
+        asked.status in (200, 308)
+        and ("upload_id=" in asked.target or "partNumber=" in asked.target)
+        for asked in server.requests()
+        if asked.method == "PUT"
+    )
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_SEC
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    "size_bytes", [0, 5, PART - 1, PART, PART + 1, 2 * PART, 3 * PART + 12345], ids=str
+)
+def test_what_was_written_is_there_when_it_is_put_and_not_before(server, size_bytes):
+    path, data = f"{server.bucket()}/deep/shard", data_of(size_bytes)
+    with NewFile(path) as file:
+        fill(file, data)
+        assert storage.stat(path) is None
+        version = file.put()
+        found = storage.stat(path)
+        assert found is not None
+        assert (found.version, found.size_bytes) == (version, size_bytes)
+    assert storage.read(path) == data
+    assert not os.path.exists(file.local_path)
+
+
+def test_whole_parts_go_before_the_file_is_finished(server):
+    path, data = f"{server.bucket()}/shard", data_of(2 * PART + 100)
+    server.clear()
+    with NewFile(path) as file:
+        fill(file, data)
+        wait_for(lambda: sent_parts(server) == 2)
+        file.put()
+    # The beginning, three parts and, for s3://, the end.
+    of_it = [asked for asked in server.requests() if "shard" in asked.target]
+    assert len(of_it) == (5 if server.scheme == "s3" else 4)
+
+
+def test_a_file_on_a_network_disk_of_beams_is_sent_whole(tmp_path):
+    with NewFile(store_uri(tmp_path / "set" / "shard")) as file:
+        fill(file, data_of(2 * PART))
+        file.put()
+    assert (tmp_path / "set" / "shard").read_bytes() == data_of(2 * PART)
+
+
+@pytest.mark.parametrize("place", ["in a store", "here"])
+def test_what_is_not_put_leaves_nothing(server, place, tmp_path):
+    path = f"{server.bucket()}/shard" if place == "in a store" else str(tmp_path / "shard")
+    with pytest.raises(KeyError), NewFile(path) as file:
+        fill(file, data_of(2 * PART))
+        raise KeyError
+    assert not storage.exists(path)
+    assert not os.path.exists(file.local_path)
+    assert not list(tmp_path.iterdir())
+    if server.scheme == "s3" and place == "in a store":
+        backend: Any = storage.backend(path)
+        bucket = path.split("/")[2]  # a store asks money for parts of nothing
+        assert not backend._client.list_multipart_uploads(Bucket=bucket).get("Uploads")
+
+
+def test_what_a_killed_process_has_sent_is_dropped_by_the_next_job(server):
+    """And nothing else: neither objects, nor what another job sends elsewhere."""
+    output = f"{server.bucket()}/set"
+    other = f"{output}/below"
+    storage.write(f"{output}/train-00000-of-00002.tfrecord", b"finished")
+    server.clear()
+    with subprocess.Popen(
+        [sys.executable, "-c", SENDER, f"{output}/train-00001-of-00002.tfrecord"],
+        env=os.environ | server.environ, cwd=ROOT,
+    ) as sender:  # fmt: skip
+        try:
+            wait_for(lambda: sent_parts(server) == 1)
+        finally:
+            sender.kill()
+    with NewFile(f"{other}/shard") as file:
+        fill(file, data_of(PART + 5))
+        wait_for(lambda: sent_parts(server) == 2)
+        staging.prepare(staging.look(output, f"{output}/.staging"))
+        file.put()
+    assert storage.read(f"{other}/shard") == data_of(PART + 5)
+    assert storage.read(f"{output}/train-00000-of-00002.tfrecord") == b"finished"
+    if server.scheme == "s3":
+        backend: Any = storage.backend(output)
+        bucket = output.split("/")[2]
+        assert not backend._client.list_multipart_uploads(Bucket=bucket).get("Uploads")
+        ended = [a for a in server.requests() if a.method == "POST" and "uploadId=" in a.target]
+        assert [("below/" in a.target, a.status) for a in ended] == [(True, 200)]
+
+
+@pytest.mark.parametrize("server", ["s3"], indirect=True)
+def test_without_the_right_to_list_them_a_job_goes_on(server):
+    output = f"{server.bucket()}/set"
+    server.fail(403, times=1, matching="uploads", method="GET")
+    staging.prepare(staging.look(output, f"{output}/.staging"))
+    assert storage.exists(f"{output}/.staging/job.json")
+
+
+@pytest.mark.parametrize("kind", [503, "reset", "drop_answer"])
+def test_a_part_that_fails_is_sent_again(server, kind):
+    """Also where the store has it: the emulator refuses it then, and is sent the whole file."""
+    path, data = f"{server.bucket()}/shard", data_of(2 * PART + 5)
+    before = storage.counts().retries
+    with NewFile(path) as file:
+        server.fail(kind, times=1, matching=part_of(server), method="PUT")
+        fill(file, data)
+        file.put()
+    assert storage.read(path) == data
+    assert storage.counts().retries > before
+
+
+def test_where_parts_are_refused_the_whole_file_is_sent(server):
+    path, data = f"{server.bucket()}/shard", data_of(2 * PART + 5)
+    server.clear()
+    server.fail(403, times=1, matching=part_of(server), method="PUT")
+    with NewFile(path) as file:
+        fill(file, data)
+        wait_for(lambda: any(asked.status == 403 for asked in server.requests()))
+        version = file.put()
+        found = storage.stat(path)
+    assert found is not None and found.version == version
+    assert storage.read(path) == data
+
+
+def test_a_refusal_of_everything_is_raised(server):
+    path = f"{server.bucket()}/shard"
+    server.fail(403, times=1000, matching="shard")
+    try:
+        with pytest.raises(PermissionError, match="refused"), NewFile(path) as file:
+            fill(file, data_of(PART + 5))
+            file.put()
+    finally:
+        server.heal()
+    assert not storage.exists(path)
+
+
+def part_of(server: StoreServer) -> str:
+    """What the targets of requests for parts have."""
+    return "upload_id=" if server.scheme == "gs" else "partNumber="
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> ShardUnit:
+    """A shard of 24 MB."""
+    folder: pathlib.Path = tmp_path_factory.mktemp("pictures")
+    for i in range(2):
+        pixels = np.random.default_rng(i).integers(0, 256, (1200, 1600, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{i}.jpg", quality=90)
+    refs = [
+        ImageRef(f"{i}.jpg", str(folder / f"{i % 2}.jpg"), "cat", "train") for i in range(SHARD)
+    ]
+    return ShardUnit("train", 0, 1, "", {"cat": 0}, refs)
+
+
+SHARD = 16
+
+
+@pytest.mark.slow
+def test_a_large_shard_is_the_same_in_a_store_and_most_of_it_there_before_its_end(
+    server, pictures, tmp_path
+):
+    here, there = spec_of(str(tmp_path / "set"), True), spec_of(f"{server.bucket()}/set", True)
+    image = ImageOptions(height_px=1200, width_px=1600, quality=95)
+    here, there = (dataclasses.replace(spec, image=image) for spec in (here, there))
+    os.makedirs(here.staging)
+    server.clear()
+    done: list[int] = []
+
+    def progress(images: int, size: int, rejects: int) -> None:
+        done.append(sent_parts(server) if len(done) == SHARD - 1 else 0)
+
+    local, stored = write_shard(pictures, here), write_shard(pictures, there, progress)
+    assert stored.sha256 == local.sha256 and stored.num_records == SHARD
+    data = storage.read(there.written_path("train-00000-of-00001"))
+    assert data == pathlib.Path(here.written_path("train-00000-of-00001")).read_bytes()
+    assert len(data) > 3 * PART
+    assert done[-1] >= 2
+    assert write_shard(pictures, there).reused

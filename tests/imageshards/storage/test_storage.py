@@ -1,0 +1,477 @@
+"""One interface over this machine, gs:// and s3://: the same calls, the same results."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing
+import os
+import pathlib
+import socket
+import threading
+import time
+
+import pytest
+
+from imageshards import storage
+from imageshards.errors import StorageError
+from imageshards.storage import http, objects
+from imageshards.storage.http import is_direct
+from imageshards.storage.objects import ObjectStore
+from imageshards.storage.settings import settings_from
+from tests.support.store_servers import StoreServer, store_server
+from tests.support.stores import store_uri
+
+STORES = ("gs", "s3")
+
+
+@pytest.fixture(scope="module", params=STORES)
+def server(request):
+    with store_server(request.param) as running, running.environment():
+        yield running
+
+
+@pytest.fixture(params=("local", "teststore", *STORES), scope="module")
+def folder(request, tmp_path_factory):
+    """A folder of each kind of storage, on stores beside other things."""
+    if request.param == "local":
+        yield str(tmp_path_factory.mktemp("storage"))
+        return
+    if request.param == "teststore":
+        yield store_uri(tmp_path_factory.mktemp("storage"))
+        return
+    with store_server(request.param) as running, running.environment():
+        bucket = running.bucket()
+        storage.write(f"{bucket}/photos-other/x", b"not below")
+        yield f"{bucket}/photos"
+
+
+@pytest.fixture
+def place(folder, request):
+    """A folder of a test's own."""
+    return storage.join(folder, request.node.originalname)
+
+
+def _names(found) -> list[str]:
+    return [storage.name_of(f.path) for f in found]
+
+
+def _there(path: str) -> storage.Stat:
+    found = storage.stat(path)
+    assert found is not None
+    return found
+
+
+def test_what_is_written_is_read(place):
+    contents: dict[str, bytes | str]
+    contents = {"a b+ü%.jpg": b"\x00\xff" * 5000, "empty": b"", "text": "ä"}
+    for name, data in contents.items():
+        path = storage.join(place, "deep", name)
+        written = storage.write(path, data)
+        raw = data.encode() if isinstance(data, str) else data
+        assert storage.read(path) == raw
+        assert storage.read(path) == raw  # the second read of a bucket goes another way
+        assert storage.read(path, max_bytes=3) == raw[:3]
+        assert _there(path).version == written.version
+        assert written[:2] == (path, len(raw))
+        assert abs(_there(path).mtime_ns - time.time_ns()) < 60e9
+        assert (storage.age_sec(path) or 0) < 60
+        storage.write(path, b"again")
+        assert storage.read(path) == b"again"
+
+
+def test_what_is_missing_is_told_apart(place):
+    path = storage.join(place, "missing")
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError):
+            storage.read(path)
+    with pytest.raises(FileNotFoundError):
+        storage.open_read(path)
+    assert storage.stat(path) is None
+    assert storage.age_sec(path) is None
+    assert not storage.exists(path)
+    assert not storage.exists(place)
+    assert storage.list_folder(place) == []
+    assert list(storage.files_below(place)) == []
+    storage.delete([path, path + "2"])
+    storage.delete_folder(place)
+
+
+def test_listing_is_ordered_and_of_one_level(place):
+    for name in ("a/x", "a-b", "a.c/y", "b", "a/z/w"):
+        storage.write(storage.join(place, name), name)
+    entries = storage.list_folder(place + "/")
+    assert [(e.name, e.is_folder, e.size_bytes) for e in entries] == [
+        ("a", True, 0),
+        ("a-b", False, 3),
+        ("a.c", True, 0),
+        ("b", False, 1),
+    ]
+    assert [e.path for e in entries] == [storage.join(place, e.name) for e in entries]
+    below = [f.path.removeprefix(place + "/") for f in storage.files_below(place)]
+    assert below == ["a-b", "a.c/y", "a/x", "a/z/w", "b"]
+    assert not storage.exists(storage.join(place, "a"))
+
+
+def test_files_go_up_and_come_down_whole(place, tmp_path):
+    data = os.urandom(9 << 20)  # more than one range, and above what GCS takes in one request
+    (tmp_path / "up").write_bytes(data)
+    path = storage.join(place, "large")
+    stored = storage.upload(str(tmp_path / "up"), path)
+    assert stored[:2] == (path, len(data))
+    assert stored.version == _there(path).version
+    storage.download(path, str(tmp_path / "new" / "down"))
+    assert (tmp_path / "new" / "down").read_bytes() == data
+    assert os.listdir(tmp_path / "new") == ["down"]
+    with storage.open_read(path) as file:
+        assert file.read(10) == data[:10]
+        file.seek(-7, os.SEEK_END)
+        assert file.read() == data[-7:]
+        file.seek(5 << 20)
+        assert file.read(100) == data[5 << 20 : (5 << 20) + 100]
+        assert file.tell() == (5 << 20) + 100
+
+
+def test_copies_moves_and_deletes(place, tmp_path):
+    first, second = (storage.join(place, name) for name in ("one", "two words"))
+    storage.write(first, b"1")
+    storage.copy(first, second)
+    storage.move(first, storage.join(place, "below", "three"))
+    assert [f.path for f in storage.files_below(place)] == [
+        storage.join(place, "below", "three"),
+        second,
+    ]
+    storage.copy(second, str(tmp_path / "here"))
+    assert (tmp_path / "here").read_bytes() == b"1"
+    storage.upload_folder(str(tmp_path), storage.join(place, "up"))
+    storage.copy_folder(storage.join(place, "up"), storage.join(place, "down", "it"))
+    assert _names(storage.files_below(place)) == ["three", "here", "two words", "here"]
+    storage.delete([second, storage.join(place, "up", "here"), storage.join(place, "never")])
+    storage.delete_folder(storage.join(place, "down"))
+    assert _names(storage.files_below(place)) == ["three"]
+
+
+def test_an_object_is_created_once(place):
+    path = storage.join(place, "lock")
+    at_once = 1 if path.startswith("teststore") else 4
+    with concurrent.futures.ThreadPoolExecutor(at_once) as threads:
+        made = list(threads.map(lambda n: storage.create(path, str(n)), range(4)))
+    assert sum(version is not None for version in made) == 1
+    assert storage.read(path) == str(next(n for n in range(4) if made[n] is not None)).encode()
+
+
+def test_compare_and_swap(folder, place):
+    path = storage.join(place, "lease")
+    assert storage.replace_if(path, b"0", "123") is None  # not there
+    first = storage.create(path, b"1")
+    assert first is not None
+    second = storage.replace_if(path, b"2", first)
+    assert second is not None
+    assert _there(path).version == second
+    if folder.startswith(("gs://", "s3://")):  # files have no versions
+        assert storage.replace_if(path, b"3", first) is None
+        assert storage.read(path) == b"2"
+
+
+def test_a_folder_of_many_pages_is_one_folder(server, monkeypatch):
+    place = server.bucket() + "/many"
+    monkeypatch.setattr(type(storage.backend(place)), "page_objects", 7)
+    names = [f"{n:05d}" for n in range(20)]
+    for name in names:
+        storage.write(f"{place}/{name}", b"")
+    server.clear()
+    assert _names(storage.list_folder(place)) == names
+    assert _names(storage.files_below(place)) == names
+    assert len(server.requests()) == 6
+    storage.delete_folder(place)
+    assert list(storage.files_below(place)) == []
+
+
+def test_plain_reads_go_past_the_library_and_troubled_ones_by_it(server, monkeypatch):
+    path = server.bucket() + "/a b/x+y%.jpg"
+    storage.write(path, b"data")
+    storage.read(path)
+    client = storage.backend(path)
+    assert isinstance(client, ObjectStore)
+    slow = "_get" if server.scheme == "s3" else "_read"
+    asked: list[object] = []
+    by_library = getattr(client, slow)
+
+    def count(*args: object, **only: object) -> object:
+        asked.append(args)
+        return by_library(*args, **only)
+
+    monkeypatch.setattr(client, slow, count)
+    assert storage.read(path) == b"data"
+    assert not asked
+    server.fail(503, times=1)
+    assert storage.read(path) == b"data"
+    assert len(asked) == 1
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # which only libraries know to use
+    assert not is_direct(server.url.replace("127.0.0.1", "example.org"))
+
+
+def test_what_is_missing_is_asked_for_once(server):
+    bucket = server.bucket()
+    storage.write(f"{bucket}/x", b"1")
+    storage.read(f"{bucket}/x")
+    for n in range(3):
+        server.clear()
+        with pytest.raises(FileNotFoundError):
+            storage.read(f"{bucket}/missing {n}")
+    assert len(server.requests()) == 1
+
+
+@pytest.mark.parametrize("kind", [429, 503, "reset"])
+def test_trouble_that_passes_is_retried_and_counted(server, kind, tmp_path):
+    path = server.bucket() + "/x"
+    (tmp_path / "up").write_bytes(b"data")
+    storage.write(path, b"data")
+    storage.read(path)
+    for ask in (
+        lambda: storage.read(path),
+        lambda: storage.write(path, b"data"),
+        lambda: storage.upload(str(tmp_path / "up"), path),
+        lambda: storage.stat(path),
+        lambda: list(storage.files_below(storage.parent_of(path))),
+    ):
+        server.fail(kind, times=1)
+        before = storage.counts().retries
+        ask()
+        assert storage.counts().retries == before + 1
+    assert storage.read(path) == b"data"
+
+
+def test_a_store_that_does_not_answer_is_asked_again(server, monkeypatch):
+    path = server.bucket() + "/silent"
+    storage.write(path, b"data")
+    monkeypatch.setattr(http, "TIMEOUT_SEC", 0.3)
+    storage.forget_clients()
+    storage.read(path)
+    server.fail("hang", times=1, matching="silent")
+    before = storage.counts().retries
+    assert storage.read(path) == b"data"
+    assert storage.counts().retries == before + 1
+    storage.forget_clients()
+
+
+def test_a_create_whose_answer_was_lost_is_still_ours(server):
+    path = server.bucket() + "/lock"
+    server.fail("drop_answer", times=1, matching="lock" if server.scheme == "s3" else "")
+    version = storage.create(path, b"me")
+    assert version == _there(path).version
+    assert storage.create(path, b"me") is None
+
+
+def test_requests_are_counted(server):
+    path = server.bucket() + "/x"
+    storage.write(path, b"data")
+    storage.read(path)
+    server.clear()
+    before = storage.counts()
+    for _ in range(3):
+        storage.read(path)
+    storage.write(path, b"12345")
+    storage.stat(path)
+    after = storage.counts()
+    assert storage.unreported().requests >= 5
+    assert storage.unreported() == storage.Counts()
+    # Google's library asks in a thread of its own where a bucket is, for its traces.
+    asked = [request for request in server.requests() if "projection=noAcl" not in request.target]
+    assert after.requests - before.requests == len(asked) == 5
+    assert after.bytes_read - before.bytes_read == 12
+    assert after.bytes_written - before.bytes_written == 5
+
+
+def test_a_refused_object_is_no_refused_bucket(server):
+    bucket = server.bucket()
+    storage.write(f"{bucket}/x", b"1")
+    storage.read(f"{bucket}/x")
+    server.fail(403, times=20, matching="secret")
+    with pytest.raises(PermissionError):
+        storage.read(f"{bucket}/secret")
+    server.heal()
+    storage.forget_clients()
+    server.fail(403, times=50)
+    with pytest.raises(StorageError, match=r"refused \(403\)") as e:
+        storage.read(f"{bucket}/x")
+    assert bucket in str(e.value)
+    server.heal()
+
+
+def test_a_bucket_that_is_closed_later_is_noticed(server, monkeypatch):
+    path = server.bucket() + "/x"
+    storage.write(path, b"1")
+    storage.check_bucket(path, "--input")
+    server.fail(403, times=50)
+    with pytest.raises(PermissionError):
+        storage.read(path)
+    monkeypatch.setattr(objects, "_TRUST_SEC", 0.0)
+    with pytest.raises(StorageError, match="refused"):
+        storage.read(path)
+    server.heal()
+
+
+def test_a_missing_bucket_is_one_sentence(server):
+    where = f"{server.scheme}://no-such-bucket/photos"
+    with pytest.raises(StorageError, match="--input .* names a bucket that does not exist; mend"):
+        storage.check_bucket(where, "--input")
+    for ask in (storage.read, storage.list_folder, lambda p: storage.write(p, b"")):
+        with pytest.raises(StorageError, match="names a bucket that does not exist"):
+            ask(f"{where}/x")
+    with pytest.raises(StorageError, match="names no bucket"):
+        storage.check_bucket(f"{server.scheme}://", "--output")
+    storage.check_bucket(server.bucket() + "/not/there/yet", "--output")
+
+
+def test_a_refused_bucket_says_who_was_refused(server):
+    bucket = server.bucket()
+    server.fail(403, times=5)
+    with pytest.raises(StorageError, match=r"--output .* refused \(403\) to (access|nobody)"):
+        storage.check_bucket(bucket, "--output")
+    server.heal()
+
+
+@pytest.mark.parametrize("scheme", STORES)
+def test_an_endpoint_that_is_down_is_told_within_seconds(scheme, monkeypatch):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        for name, value in StoreServer(scheme, closed.getsockname()[1]).environ.items():
+            monkeypatch.setenv(name, value)
+        storage.forget_clients()
+        begun = time.monotonic()
+        with pytest.raises(StorageError, match="cannot be reached"):
+            storage.check_bucket(f"{scheme}://photos", "--input")
+        assert time.monotonic() - begun < 15
+    storage.forget_clients()
+
+
+def _without_credentials(monkeypatch, tmp_path) -> None:
+    for name in list(os.environ):
+        if name.startswith(("AWS_", "GOOGLE_", "STORAGE_", "GCE_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+def test_missing_credentials_are_told_without_waiting(monkeypatch, tmp_path, server):
+    _without_credentials(monkeypatch, tmp_path)
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
+    if server.scheme == "s3":
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    else:  # an emulator's variable would say that no credentials are needed
+        from google.cloud.storage import _http
+
+        monkeypatch.setattr(_http.Connection, "DEFAULT_API_ENDPOINT", server.url)
+    bucket = server.bucket()
+    storage.forget_clients()
+    server.fail(403, times=5, matching=bucket.partition("://")[2])
+    begun = time.monotonic()
+    with pytest.raises(StorageError, match=r"nobody \(no credentials were found\); run `"):
+        storage.check_bucket(bucket, "--input")
+    assert time.monotonic() - begun < 15
+    server.heal()
+    storage.forget_clients()
+
+
+@pytest.mark.parametrize("server", ["s3"], indirect=True)
+def test_flags_of_beam_reach_the_client(server, monkeypatch):
+    environ: dict[str, str] = {}
+    flags = [f"--s3_endpoint_url={server.url}", "--s3_access_key_id", "me", "--s3_region_name=eu-1"]
+    settings_from(["--runner=X", *flags], environ)
+    assert environ == {
+        "AWS_ENDPOINT_URL_S3": server.url,
+        "AWS_ACCESS_KEY_ID": "me",
+        "AWS_DEFAULT_REGION": "eu-1",
+    }
+
+
+@pytest.mark.parametrize("server", ["s3"], indirect=True)
+def test_a_worker_uses_its_pipeline_options(server, monkeypatch):
+    from apache_beam.io.filesystems import FileSystems
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    path = server.bucket() + "/x"
+    storage.write(path, b"1")
+    given = ["--s3_access_key_id=worker", "--s3_secret_access_key=y", "--s3_region_name=us-east-1"]
+    options = PipelineOptions([*given, f"--s3_endpoint_url={server.url}"])
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    monkeypatch.setattr(FileSystems, "_pipeline_options", options)
+    storage.forget_clients()
+    assert storage.read(path) == b"1"
+    client = storage.backend(path)
+    assert isinstance(client, ObjectStore)
+    assert client.who() == "access key worker"
+    storage.forget_clients()
+
+
+def _read_in_child(path: str, results) -> None:
+    results.put((storage.read(path), storage.counts().requests, id(storage.backend(path))))
+
+
+def test_a_fork_has_a_client_of_its_own(server):
+    path = server.bucket() + "/x"
+    storage.write(path, b"data")
+    storage.read(path)
+    mine = storage.backend(path)
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    children = [context.Process(target=_read_in_child, args=(path, results)) for _ in range(2)]
+    for child in children:
+        child.start()
+    for _ in children:
+        data, requests, client = results.get(timeout=30)
+        assert (data, requests) == (b"data", 1)
+    for child in children:
+        child.join(10)
+    assert storage.backend(path) is mine
+
+
+def test_threads_share_one_client(server):
+    path = server.bucket() + "/x"
+    storage.write(path, b"data")
+    storage.forget_clients()
+    barrier = threading.Barrier(8)
+
+    def ask(_: int) -> int:
+        barrier.wait(10)
+        return id(storage.backend(path)) if storage.read(path) == b"data" else 0
+
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        assert len(set(threads.map(ask, range(8)))) == 1
+
+
+def test_a_missing_extra_is_one_sentence(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "boto3", None)
+    monkeypatch.delitem(__import__("sys").modules, "imageshards.storage.s3", raising=False)
+    storage.forget_clients()
+    with pytest.raises(StorageError, match=r"pip install 'imageshards\[aws\]'"):
+        storage.check_bucket("s3://photos", "--input")
+
+
+@pytest.mark.parametrize(
+    ("folder_", "names", "expected"),
+    [
+        ("a/b", ("c",), "a/b/c"),
+        ("s3://b", ("c", "d"), "s3://b/c/d"),
+        ("gs://b/x/", ("c",), "gs://b/x/c"),
+    ],
+)
+def test_paths_are_joined(folder_, names, expected):
+    assert storage.join(folder_, *names) == expected
+    assert storage.name_of(expected) == names[-1]
+    assert storage.join(storage.parent_of(expected), names[-1]) == expected
+
+
+def test_whole_or_not_at_all_on_this_machine(tmp_path, monkeypatch):
+    path = tmp_path / "sub" / "x"
+    storage.write(str(path), b"old")
+
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        storage.write(str(path), b"new")
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in pathlib.Path(path.parent).iterdir()] == ["x"]

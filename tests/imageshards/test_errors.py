@@ -1,0 +1,74 @@
+"""A user's mistake is found however a runner wraps it."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from imageshards.errors import ImageError, OutputError, UserError, user_error_in
+
+SENTENCE = "--input 'a b' holds no image; expected files."
+
+
+def raised(make):
+    try:
+        make()
+    except BaseException as e:  # noqa: BLE001  # whatever it is
+        return e
+    raise AssertionError("nothing was raised")
+
+
+def chained():
+    try:
+        raise UserError(SENTENCE)
+    except UserError as e:
+        raise RuntimeError("bundle failed") from e
+
+
+def while_handling():
+    try:
+        raise OutputError(SENTENCE)
+    except OutputError:
+        raise RuntimeError("cleanup failed")  # noqa: B904
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UserError(SENTENCE),
+        OutputError(SENTENCE),
+        UserError(f"{SENTENCE} [while running 'List/ExpandRoot']"),
+        raised(chained),
+        raised(while_handling),
+        RuntimeError(f"imageshards.errors.UserError: {SENTENCE}"),
+        RuntimeError(
+            'Pipeline failed: Traceback (most recent call last):\n  File "x.py", line 1\n'
+            f"imageshards.errors.UserError: {SENTENCE} [while running 'List/ListFolder']\n\n"
+            "During handling of the above exception ...\n"
+            f"OutputError: {SENTENCE}\nNote: more"
+        ),
+    ],
+)
+def test_the_sentence_is_found(error):
+    assert str(user_error_in(error)) == SENTENCE
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("x"), RuntimeError("UserErrors are errors: of users"), KeyError("a")]
+)
+def test_other_errors_are_no_mistake_of_the_user(error):
+    assert user_error_in(error) is None
+
+
+def test_errors_that_go_round_in_a_circle_end():
+    one, two = ValueError(), KeyError()
+    one.__context__, two.__context__ = two, one
+    assert user_error_in(one) is None
+
+
+def test_an_image_error_survives_a_trip_between_processes():
+    error = pickle.loads(pickle.dumps(ImageError("truncated", "ends early")))
+    assert (error.code, error.message, str(error)) == (
+        "truncated", "ends early", "truncated: ends early",
+    )  # fmt: skip

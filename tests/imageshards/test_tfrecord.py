@@ -1,0 +1,179 @@
+"""TFRecord files: every checksum is looked at, and every damage is placed."""
+
+import gzip
+import io
+import struct
+
+import google_crc32c
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imageshards.tfrecord import (
+    MAX_RECORD_BYTES,
+    Record,
+    RecordError,
+    read_records,
+    scan_records,
+)
+from tests.support.dataset_factory import framed
+
+# tf.io.TFRecordWriter of TensorFlow 2.21, which wrote b"" and b"shard".
+GOLDEN = bytes.fromhex("000000000000000029039807d8ea82a20500000000000000eab2043e7368617264d21d1056")
+PAYLOADS = st.lists(st.binary(max_size=40), min_size=1, max_size=5)
+
+
+def scan(data, compression="none"):
+    return list(scan_records(io.BytesIO(data), "x.tfrecord", compression, len(data)))
+
+
+def only_error(data, compression="none"):
+    """The one problem of some bytes, which also ends `read_records`' reading."""
+    errors = [r for r in scan(data, compression) if isinstance(r, RecordError)]
+    return errors[0] if len(errors) == 1 else pytest.fail(f"{errors}")
+
+
+def test_what_tensorflow_wrote_is_read():
+    assert scan(GOLDEN) == [Record(0, 0, b""), Record(1, 16, b"shard")]
+    assert framed([b"", b"shard"]) == GOLDEN
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_records_come_with_number_and_offset(tmp_path, compression):
+    path = tmp_path / "x.tfrecord"
+    data = framed([b"a", b"bcd", b""])
+    path.write_bytes(gzip.compress(data) if compression == "gzip" else data)
+    assert list(read_records(str(path), compression)) == [
+        (0, 0, b"a"),
+        (1, 17, b"bcd"),
+        (2, 36, b""),
+    ]
+
+
+def test_an_empty_file_holds_no_records(tmp_path):
+    path = tmp_path / "x.tfrecord"
+    path.touch()
+    assert list(read_records(str(path))) == []
+
+
+def test_a_path_of_a_beam_filesystem_is_read(tmp_path):
+    from apache_beam.io.filesystems import FileSystems
+    from apache_beam.io.localfilesystem import LocalFileSystem
+
+    class Elsewhere(LocalFileSystem):
+        @classmethod
+        def scheme(cls):
+            return "elsewhere"
+
+        def open(self, path, *args, **kwargs):
+            return super().open(path.removeprefix("elsewhere:/"), *args, **kwargs)
+
+    path = tmp_path / "x.tfrecord"
+    path.write_bytes(GOLDEN)
+    assert FileSystems.get_filesystem("elsewhere://x").scheme() == "elsewhere"
+    assert [r.payload for r in read_records(f"elsewhere:/{path}")] == [b"", b"shard"]
+
+
+@given(PAYLOADS)
+def test_what_was_framed_is_read_back(payloads):
+    assert [r.payload for r in scan(framed(payloads))] == payloads
+    assert [r.payload for r in scan(gzip.compress(framed(payloads)), "gzip")] == payloads
+
+
+@given(PAYLOADS, st.data())
+def test_any_flipped_bit_is_noticed_in_its_own_record(payloads, data):
+    whole = bytearray(framed(payloads))
+    position = data.draw(st.integers(0, len(whole) - 1))
+    whole[position] ^= 1 << data.draw(st.integers(0, 7))
+    error = only_error(bytes(whole))
+    starts = [r.offset_bytes for r in scan(framed(payloads))]
+    assert error.number == sum(start <= position for start in starts) - 1
+    assert error.offset_bytes == starts[error.number]
+
+
+@given(PAYLOADS, st.data())
+def test_any_truncation_is_noticed_or_ends_between_records(payloads, data):
+    whole = framed(payloads)
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    found = scan(whole[:cut])
+    complete = [r for r in scan(whole) if r.offset_bytes + 16 + len(r.payload) <= cut]
+    assert found[: len(complete)] == complete
+    between = cut == sum(16 + len(r.payload) for r in complete)
+    assert len(found) == len(complete) + (not between)
+    if not between:
+        assert isinstance(found[-1], RecordError)
+        assert "file ends inside" in found[-1].what
+        assert found[-1].number == len(complete)
+
+
+@given(PAYLOADS, st.data())
+@settings(max_examples=50)
+def test_any_truncation_of_a_gzip_file_is_noticed(payloads, data):
+    whole = gzip.compress(framed(payloads))
+    cut = data.draw(st.integers(1, len(whole) - 1))
+    assert isinstance(scan(whole[:cut], "gzip")[-1], RecordError)
+
+
+def test_records_after_a_wrong_payload_are_still_read():
+    data = bytearray(framed([b"first", b"second", b"third"]))
+    data[21 + 12] ^= 1
+    first, second, third = scan(bytes(data))
+    assert (first.payload, third) == (b"first", Record(2, 43, b"third"))
+    assert second.what == "the payload's CRC is wrong"
+
+
+def test_the_first_damage_ends_reading_with_its_place(tmp_path):
+    path = tmp_path / "x.tfrecord"
+    path.write_bytes(GOLDEN[:-1])
+    records = read_records(str(path))
+    assert next(records).payload == b""
+    with pytest.raises(RecordError) as caught:
+        next(records)
+    expected = f"{path}, record 1 at byte 16: the file ends inside the record (8 of 9 bytes)."
+    assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("length", "what"),
+    [
+        (MAX_RECORD_BYTES + 1, "absurd"),
+        (2**63, "absurd"),
+        (MAX_RECORD_BYTES, "ends inside the record"),
+    ],
+)
+def test_a_length_that_cannot_be_is_not_read(length, what):
+    raw = struct.pack("<Q", length)
+    crc = google_crc32c.value(raw)
+    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    assert what in only_error(raw + struct.pack("<I", masked) + b"x").what
+
+
+def test_what_cannot_be_in_the_file_is_not_asked_for():
+    class Counting(io.BytesIO):
+        most = 0
+
+        def read(self, size=-1):
+            self.most = max(self.most, size)
+            return super().read(size)
+
+    stream = Counting(framed([b"x" * 5000])[:100])
+    assert isinstance(next(scan_records(stream, "x", size_bytes=100)), RecordError)
+    assert stream.most == 12
+
+
+def test_a_truncated_record_is_noticed_without_knowing_the_size():
+    (found,) = scan_records(io.BytesIO(framed([b"abcdef"])[:-3]), "x")
+    assert isinstance(found, RecordError)
+    assert found.what == "the file ends inside the record (7 of 10 bytes)"
+
+
+def test_a_stream_that_gives_less_than_asked_is_read_on():
+    class Dripping(io.BytesIO):
+        def read(self, size=-1):
+            return super().read(min(size, 3))
+
+    assert list(scan_records(Dripping(GOLDEN), "x")) == scan(GOLDEN)
+
+
+def test_bytes_that_are_no_gzip_are_named():
+    assert "gzip stream is damaged" in only_error(GOLDEN, "gzip").what

@@ -1,0 +1,54 @@
+"""Pictures and batches for the tests of augmentation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from trainer.dataset.spec import ImageSpec
+
+
+def image_spec(size: tuple[int, int] | None, *, varies: bool = False, channels: int = 3) -> Any:
+    """Pictures of `size`, or of any."""
+    return ImageSpec(size, varies, channels, (0.5,) * channels, (0.25,) * channels)
+
+
+def smooth_picture(size: tuple[int, int], seed: int, channels: int = 3) -> np.ndarray:
+    """A few slow waves per channel: resampling it in another way changes little. uint8."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[0 : size[0], 0 : size[1]] / max(size)
+    waves = [
+        127 + 60 * np.sin(rng.uniform(1, 4) * y + rng.uniform(1, 4) * x + rng.uniform(0, 6))
+        for _ in range(channels)
+    ]
+    return np.stack(waves, axis=-1).round().astype(np.uint8)
+
+
+def jpeg(pixels: np.ndarray, quality: int = 98) -> bytes:
+    """JPEG bytes."""
+    import tensorflow as tf
+
+    return bytes(tf.io.encode_jpeg(pixels, quality=quality, chroma_downsampling=False).numpy())
+
+
+def batch(pictures: Any, start: int = 0, num_classes: int = 3) -> dict[str, Any]:
+    """As the reader gives it: positions from `start`, classes in turn, all of weight 1."""
+    import tensorflow as tf
+
+    count = len(pictures)
+    position = tf.range(start, start + count, dtype=tf.int64)
+    return {
+        "inputs": {"image": tf.constant(pictures)},
+        "label": position % num_classes,
+        "weight": tf.ones([count]),
+        "position": position,
+        "record": position,
+    }
+
+
+def sliced(whole: dict[str, Any], first: int, last: int) -> dict[str, Any]:
+    """Some rows of a batch."""
+    import tensorflow as tf
+
+    return tf.nest.map_structure(lambda value: value[first:last], whole)

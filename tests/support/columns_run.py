@@ -1,0 +1,46 @@
+"""Runs `AnalyseColumns` on the real local runner, for the tests that need what it returns."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.runners.portability.fn_api_runner import fn_runner
+from apache_beam.testing.util import assert_that, equal_to
+
+from beam_pipeline.columns.transforms import AnalyseColumns
+from beam_pipeline.planning.refs import ImageRef, RefBatch
+
+ODD_LABELS = ("tabby cat", "crème, brûlée", "日本", 'a "b"', "-1")
+
+
+def batches_of(refs: list[ImageRef], size: int) -> list[RefBatch]:
+    return [RefBatch(refs[i : i + size]) for i in range(0, len(refs), size)]
+
+
+def analyse(tmp: Path, batches: list[RefBatch], **given: Any) -> tuple[list[list[ImageRef]], str]:
+    """Runs `AnalyseColumns`; returns the references of each batch and the export."""
+    arguments: dict[str, Any] = {
+        "columns": (),
+        "class_names": None,
+        "pinned_classes": (),
+        "transform_module": None,
+        "temp_dir": str(tmp / "tmp"),
+        "transform_dir": str(tmp / "transform"),
+        **given,
+    }
+    out = tmp / "out"
+    out.mkdir(parents=True)
+    with beam.Pipeline(runner=fn_runner.FnApiRunner()) as pipeline:
+        analysed = pipeline | beam.Create(batches, reshuffle=False) | AnalyseColumns(**arguments)
+        _ = analysed.batches | beam.Map(_save, str(out))
+        assert_that(analysed.written, equal_to([arguments["transform_dir"]]))
+    saved = [pickle.loads(path.read_bytes()) for path in out.iterdir()]
+    return saved, arguments["transform_dir"]
+
+
+def _save(batch: RefBatch, directory: str) -> None:
+    path = Path(directory, batch.refs[0].key if batch.refs else "empty")
+    path.write_bytes(pickle.dumps(batch.refs))

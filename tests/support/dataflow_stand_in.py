@@ -1,0 +1,197 @@
+"""A stand-in for the Dataflow service on this machine: takes jobs, and runs what was staged.
+
+with StandIn(folder, environ) as service:
+    build(*flags, *service.flags)
+
+It answers what Beam's client and our preflight ask of the service. A job that was submitted
+is run by `tests/support/dataflow_job.py` in a process of its own, from nothing but what the client
+left in the staging folder. It proves the submission and the graph, and nothing of Google's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_RUN_JOB = pathlib.Path(__file__).with_name("dataflow_job.py")
+PROJECT, REGION = "my-project", "europe-west4"
+
+
+class StandIn:
+    """The service, while it is entered.
+
+    Attributes:
+        jobs: What was submitted, by job id, as the service would show it.
+        asked: (method, path) of every request.
+    """
+
+    def __init__(self, folder: pathlib.Path, environ: Mapping[str, str] | None = None):
+        self.jobs: dict[str, dict[str, Any]] = {}
+        self.asked: list[tuple[str, str]] = []
+        self._folder = folder
+        self._ending: tuple[str, str] | None = None
+        self._environ = dict(environ or {})
+        self._refusals: list[tuple[str, int, dict[str, Any]]] = []
+        self._messages: dict[str, list[str]] = {}
+        self._processes: dict[str, subprocess.Popen] = {}
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.service = self
+
+    def __enter__(self) -> StandIn:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in self._processes.values():
+            process.kill()
+            process.wait(20)
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def endpoint(self) -> str:
+        """Its address, as Beam wants it: a number for the host means Google's service."""
+        return f"http://localhost:{self._server.server_address[1]}"
+
+    @property
+    def flags(self) -> list[str]:
+        """Flags of a build for it, without folders."""
+        return [
+            "--runner", "DataflowRunner", "--project", PROJECT, "--region", REGION,
+            "--dataflow_endpoint", self.endpoint, "--no_auth",
+        ]  # fmt: skip
+
+    def refuse(self, method: str, status: int, message: str, reason: str = "") -> None:
+        """The next request of a method is answered with an error of Google's kind."""
+        error: dict[str, Any] = {"code": status, "message": message, "status": reason}
+        self._refusals.append((method, status, {"error": error}))
+
+    def end_jobs(self, state: str, message: str = "") -> None:
+        """Jobs are not run: they get this state at once, `RUNNING` for ever, and a message."""
+        self._ending = (state, message)
+
+    def answer(self, method: str, url: str, body: Any) -> tuple[int, Any]:
+        """Status and body for a request."""
+        path, _, query = url.partition("?")
+        self.asked.append((method, path))
+        for refusal in self._refusals:
+            if refusal[0] == method:
+                self._refusals.remove(refusal)
+                return refusal[1], refusal[2]
+        if path.startswith("/computeMetadata/"):
+            return 200, _metadata(path)
+        head, _, rest = path.partition("/jobs")
+        if head != f"/v1b3/projects/{PROJECT}/locations/{REGION}":
+            return 404, {"error": {"code": 404, "message": f"no such path: {path}"}}
+        job_id, _, what = rest.strip("/").partition("/")
+        if method == "POST":
+            return 200, self._create(body)
+        if not job_id:
+            name = urllib.parse.parse_qs(query).get("name", [""])[0]
+            return 200, {"jobs": [job for job in self._active() if name in ("", job["name"])]}
+        if method == "PUT":
+            return 200, self._request_state(job_id, body["requestedState"])
+        if what == "messages":
+            return 200, {"jobMessages": self._told(job_id)}
+        return 200, {"metrics": []} if what == "metrics" else self.jobs[job_id]
+
+    def _active(self) -> Iterator[dict[str, Any]]:
+        return (job for job in self.jobs.values() if job["currentState"] == "JOB_STATE_RUNNING")
+
+    def _create(self, job: dict[str, Any]) -> dict[str, Any]:
+        for active in self._active():
+            if active["name"] == job["name"]:
+                return active  # as the service does; the client sees that it is another's
+        job_id = f"2026-11-21_{len(self.jobs)}"
+        self.jobs[job_id] = job | {"id": job_id, "currentState": "JOB_STATE_RUNNING"}
+        self._messages[job_id] = []
+        if self._ending is None:
+            threading.Thread(target=self._run, args=(job_id,), daemon=True).start()
+        else:
+            self.jobs[job_id]["currentState"] = f"JOB_STATE_{self._ending[0]}"
+            self._messages[job_id].append(self._ending[1])
+        return self.jobs[job_id]
+
+    def _run(self, job_id: str) -> None:
+        folder = self._folder / job_id
+        folder.mkdir(parents=True)
+        (folder / "job.json").write_text(json.dumps(self.jobs[job_id]))
+        # Neither this checkout nor this test's folder: a worker has what was staged.
+        environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | self._environ
+        # Its machine answers for its credentials, as every machine of Google's does.
+        here = self.endpoint.removeprefix("http://")
+        environ |= {"GCE_METADATA_HOST": here, "GCE_METADATA_IP": here}
+        with open(folder / "log", "wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-P", str(_RUN_JOB), str(folder)], stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, cwd=folder, env=environ,
+            )  # fmt: skip
+            self._processes[job_id] = process
+            failed = process.wait() != 0
+        if failed:
+            self._messages[job_id].append((folder / "log").read_text()[-8000:])
+        if self.jobs[job_id]["currentState"] == "JOB_STATE_RUNNING":
+            self.jobs[job_id]["currentState"] = f"JOB_STATE_{'FAILED' if failed else 'DONE'}"
+
+    def _request_state(self, job_id: str, state: str | int) -> dict[str, Any]:
+        # Beam's client sends numbers for names.
+        cancelled = state in (5, "JOB_STATE_CANCELLED")
+        self.jobs[job_id]["currentState"] = "JOB_STATE_CANCELLED" if cancelled else str(state)
+        if job_id in self._processes:
+            self._processes[job_id].kill()
+        return self.jobs[job_id]
+
+    def _told(self, job_id: str) -> list[dict[str, str]]:
+        return [
+            {
+                "id": str(number),
+                "time": "2026-11-21T12:00:00Z",
+                "messageText": text,
+                "messageImportance": "JOB_MESSAGE_ERROR",
+            }
+            for number, text in enumerate(self._messages[job_id])
+        ]
+
+
+def _metadata(path: str) -> Any:
+    """What a machine of Google's is told about the account it runs as."""
+    if path.endswith("/token"):
+        return {"access_token": "a token", "expires_in": 3600, "token_type": "Bearer"}
+    return {"email": "worker@example.com", "scopes": [], "aliases": ["default"]}
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    service: StandIn
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def _serve(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        body = json.loads(self.rfile.read(length)) if length else None
+        status, reply = self.server.service.answer(self.command, self.path, body)
+        data = json.dumps(reply).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json; charset=UTF-8")
+        self.send_header("Metadata-Flavor", "Google")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            self.wfile.write(data)
+
+    do_GET = do_POST = do_PUT = _serve
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing."""

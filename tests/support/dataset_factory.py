@@ -1,0 +1,223 @@
+"""Small, valid data sets as a build writes them, made without Beam or TensorFlow."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import struct
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+from PIL import Image
+
+from imageshards.example import Values, encode_example
+from imageshards.manifest import RECORD_FEATURES, to_json
+
+CLASSES = ("cat", "dog")
+
+
+def framed(payloads: Sequence[bytes]) -> bytes:
+    """The bytes of a TFRecord file."""
+    parts = []
+    for payload in payloads:
+        length = struct.pack("<Q", len(payload))
+        parts += [length, _masked(length), payload, _masked(payload)]
+    return b"".join(parts)
+
+
+def _masked(data: bytes) -> bytes:
+    crc = google_crc32c.value(data)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def jpeg(number: int, size: tuple[int, int] = (16, 16), mode: str = "RGB") -> bytes:
+    """A JPEG of one colour that depends on `number`."""
+    colour = (number * 37 % 256, number * 91 % 256, number * 53 % 256)
+    buffer = io.BytesIO()
+    Image.new("RGB", size, colour).convert(mode).save(buffer, "JPEG", quality=90)
+    return buffer.getvalue()
+
+
+def features_of(
+    number: int, label: int, classes: Sequence[str] = CLASSES, **changes: Values
+) -> dict[str, Values]:
+    """The features of record `number`; `changes` name them with `__` for `/`."""
+    encoded = jpeg(number)
+    features: dict[str, Values] = {
+        "image/encoded": [encoded],
+        "image/format": [b"JPEG"],
+        "image/height": [16],
+        "image/width": [16],
+        "image/channels": [3],
+        "image/colorspace": [b"RGB"],
+        "image/class/label": [label],
+        "image/class/text": [classes[label].encode()],
+        "image/filename": [f"{classes[label]}/{number}.jpg".encode()],
+        "image/key/sha256": [hashlib.sha256(b"%d" % number).hexdigest().encode()],
+    }
+    return features | {name.replace("__", "/"): values for name, values in changes.items()}
+
+
+class Dataset:
+    """A data set on disk that can be changed shard by shard.
+
+    Attributes:
+        directory: Where it is.
+        manifest: What `save` writes as manifest.json.
+        payloads: File name → the payloads of its records.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        shards: Mapping[str, int] | None = None,
+        per_shard: int = 6,
+        classes: Sequence[str] = CLASSES,
+        compression: str = "none",
+        rejects: Mapping[str, int] | None = None,
+    ):
+        self.directory = directory
+        self.compression = compression
+        self.payloads: dict[str, list[bytes]] = {}
+        self.splits: dict[str, list[str]] = {}
+        suffix = ".gz" if compression == "gzip" else ""
+        number = 0
+        for split, count in (shards or {"train": 3, "validation": 2}).items():
+            self.splits[split] = []
+            for shard in range(count):
+                name = f"{split}-{shard:05d}-of-{count:05d}.tfrecord{suffix}"
+                self.splits[split].append(name)
+                self.payloads[name] = []
+                for _ in range(per_shard):
+                    features = features_of(number, number % len(classes), classes)
+                    self.payloads[name].append(encode_example(features))
+                    number += 1
+        self.manifest: dict[str, Any] = _fixed_part(classes, compression, dict(rejects or {}))
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._write_companions()
+        for name in self.payloads:
+            self.write_shard(name)
+        self.describe()
+        self.save()
+
+    def write_shard(self, name: str) -> None:
+        """Writes one shard from its payloads."""
+        data = framed(self.payloads[name])
+        if self.compression == "gzip":
+            data = gzip.compress(data, mtime=0)
+        (self.directory / name).write_bytes(data)
+
+    def replace(self, name: str, index: int, features: Mapping[str, Values]) -> None:
+        """Replaces one record, in the file and in all the manifest says."""
+        self.payloads[name][index] = encode_example(features)
+        self.write_shard(name)
+        self.describe()
+        self.save()
+
+    def describe(self) -> None:
+        """Makes the manifest tell what the shards hold."""
+        splits: dict[str, Any] = {}
+        for split, names in self.splits.items():
+            shards = [self._entry(name) for name in names]
+            total = sum(shard["num_records"] for shard in shards)
+            splits[split] = {"num_records": total, "shards": shards}
+        records = sum(split["num_records"] for split in splits.values())
+        self.manifest["splits"] = splits
+        self.manifest["listed"] = records + sum(self.manifest["rejects"].values())
+
+    def save(self) -> None:
+        """Writes manifest.json, and dataset_info.json to go with it."""
+        (self.directory / "manifest.json").write_text(to_json(self.manifest), encoding="utf-8")
+        names: dict[str, Any] = dict.fromkeys(self.manifest["features"], {})
+        content = json.dumps({"featuresDict": {"features": names}})
+        (self.directory / "features.json").write_text(content)
+        splits = [
+            {"name": name, "shardLengths": [str(s["num_records"]) for s in split["shards"]]}
+            for name, split in self.manifest["splits"].items()
+        ]
+        (self.directory / "dataset_info.json").write_text(json.dumps({"splits": splits}))
+
+    def _entry(self, name: str) -> dict[str, Any]:
+        from imageshards.example import decode_example
+
+        data = (self.directory / name).read_bytes()
+        texts = Counter(
+            decode_example(payload)["image/class/text"][0].decode()  # type: ignore[union-attr]
+            for payload in self.payloads[name]
+        )
+        return {
+            "file": name,
+            "num_records": len(self.payloads[name]),
+            "num_bytes": len(data),
+            "sha256": hashlib.sha256(data).hexdigest(),
+            "classes": dict(sorted(texts.items())),
+        }
+
+    def _write_companions(self) -> None:
+        for name in ("transform_fn", "transformed_metadata"):
+            (self.directory / "transform" / name).mkdir(parents=True, exist_ok=True)
+        quarantine = self.directory / "quarantine"
+        quarantine.mkdir(exist_ok=True)
+        rejects = [
+            {
+                "key": f"cat/bad{number}.jpg",
+                "uri": f"/photos/cat/bad{number}.jpg",
+                "label": "cat",
+                "split": "train",
+                "reason": reason,
+                "stage": "decode",
+                "message": f'it is <{reason}> & "bad"',
+            }
+            for reason, count in self.manifest["rejects"].items()
+            for number in range(count)
+        ]
+        lines = "".join(json.dumps(reject) + "\n" for reject in rejects)
+        (quarantine / "rejects.jsonl").write_text(lines, encoding="utf-8")
+        payloads = [encode_example({"image/filename": [r["key"].encode()]}) for r in rejects]
+        (quarantine / "rejects-00000-of-00001.tfrecord").write_bytes(framed(payloads))
+
+
+def _fixed_part(
+    classes: Sequence[str], compression: str, rejects: dict[str, int]
+) -> dict[str, Any]:
+    return {
+        "format_version": 1,
+        "splits": {},
+        "classes": list(classes),
+        "shard_by": "balanced",
+        "compression": compression,
+        "features": dict(RECORD_FEATURES),
+        "image": {
+            "size": 16,
+            "mode": "crop",
+            "filter": "bicubic",
+            "quality": 90,
+            "subsampling": "4:2:0",
+            "colorspace": "rgb",
+            "channels": 3,
+            "background": [255, 255, 255],
+            "only_shrink": False,
+            "max_pixels": 100_000_000,
+            "max_bytes": 67_108_864,
+            "bbox_frame": "stored",
+            "mean": [0.48, 0.45, 0.41],
+            "std": [0.26, 0.25, 0.26],
+        },
+        "listed": 0,
+        "rejects": rejects,
+        "skipped": {"hidden": 1, "not_an_image_name": 2},
+        "source": {"formats": {"JPEG": 30}, "notes": {"exif_rotated": 4, "not_jpeg": 1}},
+        "histograms": {
+            "source_width_px": {"edges": [0, 64, 128, 256], "counts": [1, 8, 12, 9]},
+            "source_height_px": {"edges": [0, 64, 128, 256], "counts": [2, 9, 12, 7]},
+            "record_bytes": {"edges": [0, 512, 1024, 2048], "counts": [0, 20, 10, 0]},
+        },
+        "fingerprint": "f" * 64,
+        "options": {"input": "photos/", "seed": 0, "splits": {"train": 0.9, "validation": 0.1}},
+        "versions": {"imageshards": "0.1.0", "apache-beam": "2.77.0", "pillow": "12.3.0"},
+    }

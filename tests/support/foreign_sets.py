@@ -1,0 +1,91 @@
+"""TFRecords as others write them, for tests: examples, files, and what damages them."""
+
+from __future__ import annotations
+
+import io
+import pathlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tests.support.trainer_data import draw_shape
+from trainer.dataset import tfrecord
+from trainer.dataset.spec import DataSet, Selected
+
+
+def jpeg(kind: int = 0, seed: int = 0, size_px: tuple[int, int] = (32, 40)) -> bytes:
+    """An encoded picture of class `kind`, 0 to 2."""
+    out = io.BytesIO()
+    draw_shape(kind, np.random.default_rng(seed), size_px, False).save(out, "JPEG")
+    return out.getvalue()
+
+
+def example(features: Mapping[str, Any]) -> bytes:
+    """A serialized `tf.train.Example`; ints, floats, bytes and texts, or lists of them."""
+    import tensorflow as tf
+
+    found = {}
+    for name, value in features.items():
+        values = value if isinstance(value, list) else [value]
+        values = [v.encode() if isinstance(v, str) else v for v in values]
+        if not values:
+            found[name] = tf.train.Feature()
+        elif isinstance(values[0], bytes):
+            found[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+        elif isinstance(values[0], float):
+            found[name] = tf.train.Feature(float_list=tf.train.FloatList(value=values))
+        else:
+            found[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+    message = tf.train.Example(features=tf.train.Features(feature=found))
+    return bytes(message.SerializeToString(deterministic=True))
+
+
+def write_kaggle(folder: pathlib.Path, counts: Mapping[str, int], **features: str) -> None:
+    """`flowers00-3.tfrec` holds 3 pictures: `image`, `class` 0, 1, 2, 0, … and `id`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, count in counts.items():
+        records = [
+            {"image": jpeg(i % 3, i), "class": i % 3, "id": f"{name}-{i}"} for i in range(count)
+        ]
+        renamed = [{features.get(k, k): v for k, v in r.items()} for r in records]
+        tfrecord.write(str(folder / name), map(example, renamed))
+
+
+def write_slim(
+    folder: pathlib.Path, shards: Mapping[str, Iterable[int]], texts: Mapping[int, str]
+) -> None:
+    """Shards of tf-slim's ImageNet: labels from 1, names without an ending."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, labels in shards.items():
+        payloads = [
+            example(
+                {
+                    "image/encoded": jpeg(label % 3, label),
+                    "image/class/label": label,
+                    "image/class/text": texts[label],
+                    "image/filename": f"n{label:08d}_{i}.JPEG",
+                    "image/object/bbox/xmin": [0.5] * (i % 3),
+                }
+            )
+            for i, label in enumerate(labels)
+        ]
+        tfrecord.write(str(folder / name), payloads)
+
+
+def flip_byte(path: pathlib.Path, at: int) -> None:
+    """Changes one byte of a file."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0xFF
+    path.write_bytes(data)
+
+
+def frames(path: pathlib.Path | str, compression: str = "none") -> list[tfrecord.Frame]:
+    """The records of a file that is whole."""
+    return list(tfrecord.scan(str(path), compression))
+
+
+def selected(dataset: DataSet, split: str = "train") -> Selected:
+    """Every record of a split, as it is."""
+    found = dataset.splits[split]
+    return Selected(dataset, found, dataset.classes, None, (), found.num_records, None)

@@ -1,0 +1,143 @@
+"""Google's own addresses for gs://, as a proxy on loopback answers them from an emulator.
+
+TensorFlow's client knows no other address than Google's, but it takes a proxy (`https_proxy`)
+and a list of certificates (`CURL_CA_BUNDLE`) from its environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import http.server
+import pathlib
+import ssl
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+HOSTS = ("www.googleapis.com", "storage.googleapis.com")
+_NO_BUCKET = b"<Error><Code>NoSuchBucket</Code></Error>"
+
+
+class Front:
+    """The running proxy.
+
+    Attributes:
+        environ: What a process has to have in its environment to take it for Google.
+        asked: (host, path, Range header) of every request.
+        refusing: Whether every request is answered with 403.
+    """
+
+    def __init__(self, emulator: str, tls: ssl.SSLContext):
+        self.emulator = emulator
+        self.tls = tls
+        self.environ: dict[str, str] = {}
+        self.asked: list[tuple[str, str, str]] = []
+        self.refusing = False
+
+    def answer(self, host: str, path: str, span: str) -> tuple[int, bytes]:
+        """Status and body of what Google would answer."""
+        self.asked.append((host, path, span))
+        if self.refusing:
+            return 403, b'{"error": {"code": 403,\n "message": "Anonymous caller."}}'
+        if host == HOSTS[0]:
+            return self._ask(path, span)
+        bucket, _, name = path.partition("?")[0][1:].partition("/")
+        if name:
+            quoted = urllib.parse.quote(urllib.parse.unquote(name), safe="")
+            return self._ask(f"/download/storage/v1/b/{bucket}/o/{quoted}?alt=media", span)
+        status, _ = self._ask(f"/storage/v1/b/{bucket}/o", "")
+        return (404, _NO_BUCKET) if status == 404 else (200, b"<ListBucketResult/>")
+
+    def _ask(self, path: str, span: str) -> tuple[int, bytes]:
+        request = urllib.request.Request(self.emulator + path)
+        if span:
+            request.add_header("Range", span)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as reply:
+                return reply.status, reply.read()
+        except urllib.error.HTTPError as e:
+            return e.code, e.read()
+
+
+@contextlib.contextmanager
+def google_front(emulator: str, folder: pathlib.Path) -> Iterator[Front]:
+    """A proxy before the emulator at this address; its certificate is kept in `folder`."""
+    certificate = folder / "google.pem"
+    certificate.write_bytes(_certificate())
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate)
+    front = Front(emulator, tls)
+    handler = type("_Handler", (_Handler,), {"front": front})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    front.environ = {
+        "https_proxy": f"http://127.0.0.1:{server.server_address[1]}",
+        "CURL_CA_BUNDLE": str(certificate),
+        "SSL_CERT_FILE": str(certificate),
+    }
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield front
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    front: Front
+    protocol_version = "HTTP/1.1"
+    _host = ""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_CONNECT(self) -> None:
+        """From here on the client talks to a host of Google's, as it believes."""
+        self._host = self.path.partition(":")[0]
+        self.send_response(200)
+        self.end_headers()
+        self.connection = self.front.tls.wrap_socket(self.connection, server_side=True)
+        self.rfile = self.connection.makefile("rb")
+        self.wfile = self.connection.makefile("wb")
+        self.close_connection = False
+
+    def do_GET(self) -> None:
+        """One request of the client's."""
+        span = self.headers.get("Range", "")
+        status, body = self.front.answer(self._host, self.path, span)
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+        self.wfile.flush()
+
+
+def _certificate() -> bytes:
+    """A key and a certificate for Google's names that nobody else trusts."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    now = datetime.datetime.now(datetime.UTC)
+    names = x509.SubjectAlternativeName([x509.DNSName(host) for host in HOSTS])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(names, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    plain = serialization.NoEncryption()
+    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    return key.private_bytes(pem, form, plain) + certificate.public_bytes(pem)

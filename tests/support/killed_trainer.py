@@ -1,0 +1,37 @@
+"""`python -m trainer`, killed by a real signal right after a given step.
+
+python -m tests.support.killed_trainer SIGNAL STEP --data … (the trainer's own flags)
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from trainer.commands import console
+
+
+def main() -> int:
+    signum = signal.Signals[sys.argv[1]]
+    step = int(sys.argv[2])
+    with console.quiet_import():
+        from trainer.training import loop
+
+    one_step = loop.Loop._one_step
+
+    def killed(self: Any, *arguments: Any) -> Any:
+        loss = one_step(self, *arguments)
+        if self._state.step == step:
+            os.kill(os.getpid(), signum)
+        return loss
+
+    setattr(loop.Loop, "_one_step", killed)  # noqa: B010
+    from trainer.__main__ import main as trainer_main
+
+    return trainer_main(sys.argv[3:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

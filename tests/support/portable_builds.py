@@ -1,0 +1,76 @@
+"""Builds in processes of their own, on the servers of `portable_servers`."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from tests.support.builds import jpeg
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TIMEOUT_S = 240
+SHARDS = 24
+IMAGES = 144
+
+
+def photos_in(root: pathlib.Path) -> pathlib.Path:
+    """Two classes, large enough that a shard takes some 0.1 s; two are broken."""
+    for name in ("cat", "dog"):
+        (root / name).mkdir(parents=True)
+        for i in range(IMAGES // 2 - 1):
+            (root / name / f"{i}.jpg").write_bytes(jpeg(i, 900, 700))
+        (root / name / "broken.jpg").write_bytes(b"\xff\xd8 no picture")
+    return root
+
+
+def flags(photos: pathlib.Path | str, output: pathlib.Path | str) -> list[str]:
+    """What every build here is given."""
+    return [
+        "--input", str(photos), "--output", str(output), "--image_size", "64", "--no_report",
+        "--splits", "train=1", "--num_shards", str(SHARDS), "--max_reject_fraction", "0.02",
+    ]  # fmt: skip
+
+
+def start(*arguments: str, cwd: pathlib.Path | None = None) -> subprocess.Popen:
+    """A build in a process group of its own; it says everything to one pipe."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "beam_pipeline", *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        cwd=cwd, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+
+
+def run(*arguments: str, cwd: pathlib.Path | None = None) -> tuple[int, str]:
+    """A whole build: exit code and what it said."""
+    process = start(*arguments, cwd=cwd)
+    said, _ = process.communicate(timeout=TIMEOUT_S)
+    return process.returncode, said
+
+
+def finished_shards(output: pathlib.Path) -> int:
+    """Shards that are finished and not committed."""
+    return len(list((output / ".staging").glob("train-*.json")))
+
+
+def keep_few_shards(output: pathlib.Path, count: int = 4) -> int:
+    """Forgets the other finished shards of a job that was stopped; how many there are now.
+
+    On a busy machine it may have finished all of them before it noticed.
+    """
+    for path in sorted((output / ".staging").glob("train-*.json"))[count:]:
+        path.unlink()
+    return finished_shards(output)
+
+
+def wait_for(condition: Callable[[], object], what: str, process: subprocess.Popen | None = None):
+    """Waits until something is so, while a process lives."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        if process is not None and process.poll() is not None:
+            raise AssertionError(f"ended before {what}: {process.communicate()[0]}")
+        assert time.monotonic() < deadline, f"{what} never happened"
+        time.sleep(0.005)

@@ -1,0 +1,210 @@
+"""A real Prism and a real worker pool for tests, at free ports of this host.
+
+with portable_servers.running(tmp_path) as servers:
+    build(*flags, *servers.flags)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import pathlib
+import random
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from scripts import background, prism
+
+START_TIMEOUT_S = 60
+NAMED_PORTS = (10_000, 32_000)
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@functools.cache
+def _prism() -> pathlib.Path | str:
+    """Prism, or why there is none: it is looked for once."""
+    try:
+        return prism.binary()
+    except background.ServerError as e:
+        return str(e)
+
+
+def prism_binary() -> pathlib.Path:
+    """Prism, built once per machine; the test is skipped where it cannot be had."""
+    found = _prism()
+    if isinstance(found, str):
+        pytest.skip(found)
+    return found
+
+
+@dataclasses.dataclass
+class Server:
+    """A process that listens at a port.
+
+    Attributes:
+        port: Its port of this host.
+        process: The process.
+        log: What it says.
+    """
+
+    port: int
+    process: subprocess.Popen
+    log: pathlib.Path
+
+    @property
+    def address(self) -> str:
+        """host:port."""
+        return f"localhost:{self.port}"
+
+    def family(self) -> list[psutil.Process]:
+        """The processes it started, and theirs."""
+        try:
+            return psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def kill(self) -> None:
+        """SIGKILL, as a machine that is lost."""
+        self.process.kill()
+        self.process.wait(20)
+
+    def stop(self) -> None:
+        """Ends it and all it started."""
+        family = self.family()
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(20)
+        _, alive = psutil.wait_procs(family, timeout=10)
+        for process in alive:
+            process.kill()
+
+
+@dataclasses.dataclass
+class Servers:
+    """A job service and a worker pool."""
+
+    job_service: Server
+    pool: Server
+
+    @property
+    def flags(self) -> list[str]:
+        """What a build is given to run there."""
+        return portable_flags(self.job_service.address, self.pool.address)
+
+    def workers(self) -> list[psutil.Process]:
+        """The pool's processes that work for a job."""
+        return [process for process in self.pool.family() if self._works(process)]
+
+    def _works(self, process: psutil.Process) -> bool:
+        """Whether it is a fork of the pool's fork server, or was started without it."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            forked = process.ppid() != self.pool.process.pid
+            return forked or "spawn_main" in " ".join(process.cmdline())
+        return False
+
+
+def portable_flags(job_endpoint: str, pool_address: str) -> list[str]:
+    """Flags of a build for a job service and a worker pool."""
+    return [
+        "--runner", "PortableRunner", "--job_endpoint", job_endpoint,
+        "--environment_type", "EXTERNAL", "--environment_config", pool_address,
+    ]  # fmt: skip
+
+
+def free_port() -> int:
+    """A port that nobody listened at a moment ago.
+
+    Not one that the system gives out by itself (32768 and above on Linux, 49152 on macOS): it
+    would give it to a server of another test before its own listens there.
+    """
+    numbers = random.SystemRandom()  # a seed that a test sets is not for this
+    while True:
+        port = numbers.randrange(*NAMED_PORTS)
+        with contextlib.suppress(OSError), socket.socket() as found:
+            found.bind(("127.0.0.1", port))
+            return port
+
+
+@contextlib.contextmanager
+def job_service(
+    folder: pathlib.Path, port: int | None = None, log_level: str = "warn"
+) -> Iterator[Server]:
+    """A running Prism."""
+    binary = prism_binary()
+    for attempt in range(3):
+        chosen = port or free_port()
+        log = folder / f"prism-{chosen}.log"
+        flags = [
+            f"--job_port={chosen}",
+            "--serve_http=false",
+            f"--log_level={log_level}",
+            "--log_kind=text",
+        ]
+        server = Server(chosen, _start([str(binary), *flags], log), log)
+        if _answers(server) or port or attempt == 2:
+            break
+    assert _answers(server), log.read_text()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextlib.contextmanager
+def worker_pool(folder: pathlib.Path, port: int = 0) -> Iterator[Server]:
+    """A running worker pool of this checkout and this interpreter."""
+    log = folder / f"pool-{os.getpid()}-{time.monotonic_ns()}.log"
+    command = [sys.executable, "-m", "beam_pipeline.worker_pool", "--service_port", str(port)]
+    process = _start(command, log)
+    server = Server(_port_in(log, process), process, log)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextlib.contextmanager
+def running(folder: pathlib.Path) -> Iterator[Servers]:
+    """A Prism and a worker pool."""
+    prism_binary()
+    with worker_pool(folder) as pool, job_service(folder) as service:
+        yield Servers(service, pool)
+
+
+def _start(command: list[str], log: pathlib.Path) -> subprocess.Popen:
+    with open(log, "ab") as file:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=ROOT,
+            start_new_session=True,
+        )  # fmt: skip
+
+
+def _answers(server: Server) -> bool:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while server.process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection(("localhost", server.port), 1):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def _port_in(log: pathlib.Path, process: subprocess.Popen) -> int:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if found := re.search(r"listens at \S+:(\d+)", log.read_text()):
+            return int(found[1])
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.02)
+    raise AssertionError(f"the worker pool says no port: {log.read_text()}")

@@ -1,0 +1,153 @@
+"""Tiny data sets for the reader's tests: any records in any shards, pictures of one colour."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import io
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from trainer.dataset.spec import (
+    IMAGE_FEATURE,
+    LABEL_FEATURE,
+    DataSet,
+    FeatureSpec,
+    ImageSpec,
+    ModelInputs,
+    Reading,
+    Selected,
+    Shard,
+    Split,
+)
+from trainer.dataset.subset import select
+
+SIDE_PX = 8
+CLASSES = ("ant", "bee", "cat")
+IMAGE = ImageSpec((SIDE_PX, SIDE_PX), False, 3, (0.5,) * 3, (0.25,) * 3)
+MODEL = ModelInputs((SIDE_PX, SIDE_PX), IMAGE)
+READING = Reading(threads=2)
+FEATURES = {
+    IMAGE_FEATURE: FeatureSpec("string", ()),
+    LABEL_FEATURE: FeatureSpec("int64", ()),
+    "age": FeatureSpec("float32", ()),
+    "box": FeatureSpec("float32", (4,)),
+    "tokens": FeatureSpec("int64", None),
+    "text": FeatureSpec("string", ()),
+    "number": FeatureSpec("int64", ()),
+}
+
+
+def value_of(record: int) -> int:
+    """The brightness of a record's picture."""
+    return 20 + (record * 13) % 200
+
+
+def jpeg(value: int, size: tuple[int, int] = (SIDE_PX, SIDE_PX)) -> bytes:
+    """A picture of one brightness."""
+    out = io.BytesIO()
+    Image.fromarray(np.full((*size, 3), value, np.uint8)).save(out, "JPEG", quality=95)
+    return out.getvalue()
+
+
+def example(values: Mapping[str, Any]) -> bytes:
+    """A serialized `tf.train.Example`: bytes, numbers, or lists of them."""
+    import tensorflow as tf
+
+    def feature(value: Any) -> Any:
+        items = value if isinstance(value, list) else [value]
+        if any(isinstance(item, bytes) for item in items):
+            return tf.train.Feature(bytes_list=tf.train.BytesList(value=items))
+        if any(isinstance(item, float) for item in items):
+            return tf.train.Feature(float_list=tf.train.FloatList(value=items))
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=items))
+
+    named = {name: feature(value) for name, value in values.items()}
+    return bytes(tf.train.Example(features=tf.train.Features(feature=named)).SerializeToString())
+
+
+def record_of(record: int, label: int) -> bytes:
+    """The record of this number: every feature tells it."""
+    return example(
+        {
+            IMAGE_FEATURE: jpeg(value_of(record)),
+            LABEL_FEATURE: label,
+            "age": record / 2,
+            "box": [0.0, 0.25, float(record), 1.0],
+            "tokens": list(range(1, record % 5 + 1)),
+            "text": f"record {record}".encode(),
+            "number": record,
+        }
+    )
+
+
+def write_shard(path: pathlib.Path, payloads: Sequence[bytes], compression: str = "none") -> None:
+    """A TFRecord file."""
+    import tensorflow as tf
+
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for payload in payloads:
+            writer.write(payload)
+    if compression == "gzip":
+        path.write_bytes(gzip.compress(path.read_bytes()))
+
+
+def make_set(
+    folder: pathlib.Path,
+    shards: Sequence[Sequence[int]],
+    *,
+    make_record: Callable[[int, int], bytes] = record_of,
+    empty: Sequence[int] = (),
+    compression: str = "none",
+    **changes: Any,
+) -> DataSet:
+    """Writes one split `train` whose shards hold records of the given labels.
+
+    `empty` are the numbers of records that are written without anything in them. `changes` are
+    attributes of the `DataSet`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    written, number = [], 0
+    for k, labels in enumerate(shards):
+        path = folder / f"train-{k:05d}"
+        numbered = enumerate(labels, number)
+        payloads = [b"" if i in empty else make_record(i, label) for i, label in numbered]
+        write_shard(path, payloads, compression)
+        classes = {name: list(labels).count(c) for c, name in enumerate(CLASSES)}
+        written.append(Shard(str(path), len(labels), path.stat().st_size, classes))
+        number += len(labels)
+    dataset = DataSet(
+        data=str(folder),
+        splits={"train": Split("train", tuple(written))},
+        classes=CLASSES,
+        image=IMAGE,
+        compression=compression,
+        shard_by="balanced",
+        features=FEATURES,
+        filename_feature=None,
+        fingerprint="f" * 64,
+    )
+    return dataclasses.replace(dataset, **changes)
+
+
+def choose(
+    dataset: DataSet,
+    classes: Sequence[str] | None = None,
+    where: Sequence[str] = (),
+    balance: str = "none",
+    counts: tuple[int, ...] | None = None,
+) -> Selected:
+    """`select` on the split `train`; `counts` is what a counting pass would find."""
+
+    def count() -> tuple[int, ...]:
+        if counts is None:
+            raise RuntimeError("nothing was to be counted")
+        return counts
+
+    return select(
+        dataset, dataset.splits["train"], classes=classes, where=where, balance=balance, count=count
+    )

@@ -1,0 +1,271 @@
+"""A few steps of training as the loop does them, on one replica or on two.
+
+`python -m tests.support.replica_run REPLICAS CHECK…` prints one JSON object; TensorFlow allows one
+strategy per process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from trainer.config import OptimizerConfig
+from trainer.dataset.spec import ImageSpec, ModelInputs
+
+RGB = ImageSpec((16, 16), False, 3, (0.5, 0.4, 0.3), (0.25, 0.2, 0.1))
+INPUTS = ModelInputs((16, 16), RGB)
+BATCH_SIZE = 8
+TOTAL_STEPS = 6
+NUM_CLASSES = 3
+OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "lamb", "muon")
+
+
+def run_checks(replicas: int, *checks: str) -> Any:
+    """What another process prints of `checks`."""
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.replica_run", str(replicas), *checks],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    if done.returncode:
+        raise AssertionError(done.stderr[-3000:])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def batch(step: int, soft: bool = False) -> tuple[Any, ...]:
+    """Step `step`'s pictures, labels and weights."""
+    rng = np.random.default_rng(step)
+    labels: Any = rng.integers(0, NUM_CLASSES, BATCH_SIZE)
+    if soft:
+        labels = rng.dirichlet(np.ones(NUM_CLASSES), BATCH_SIZE).astype(np.float32)
+    pictures = rng.integers(0, 256, (BATCH_SIZE, 16, 16, 3), np.uint8)
+    return pictures, labels, rng.uniform(0.5, 1.5, BATCH_SIZE).astype(np.float32)
+
+
+def start(
+    strategy: Any, config: OptimizerConfig, name: str = "tests.support.tiny_models:dense"
+) -> Any:
+    """A fresh model, compiled."""
+    import keras
+
+    from trainer.models import model
+
+    keras.utils.set_random_seed(5)
+    with strategy.scope():
+        network = model.build_model(name, INPUTS, NUM_CLASSES, precision=config.precision)
+        model.compile_model(network, config, BATCH_SIZE, TOTAL_STEPS)
+    return network
+
+
+def make_step(strategy: Any, network: Any, jit_compile: bool = False) -> Any:
+    """One step, as the training loop takes it."""
+    from trainer.training.step import make_train_step
+
+    step = make_train_step(network, strategy, None, jit_compile)
+
+    def on_parts(one: Any) -> Any:
+        picture, label, weight = one
+        return step({"inputs": {"image": picture}, "label": label, "weight": weight})
+
+    return on_parts
+
+
+def feed(strategy: Any, step: Any, batches: Sequence[tuple[Any, ...]]) -> None:
+    """Takes a step with each of `batches`, which are all of one size."""
+    import tensorflow as tf
+
+    whole = tuple(np.concatenate(parts) for parts in zip(*batches, strict=True))
+    data = tf.data.Dataset.from_tensor_slices(whole).batch(len(batches[0][1]), True)
+    for one in strategy.experimental_distribute_dataset(data):
+        step(one)
+
+
+def train(strategy: Any, network: Any, batches: Sequence[tuple[Any, ...]]) -> None:
+    """One step per batch."""
+    feed(strategy, make_step(strategy, network), batches)
+
+
+def values(network: Any) -> list[Any]:
+    """Copies of everything that is to be kept."""
+    from trainer.models import model
+
+    return [variable.numpy() for variable in model.state_variables(network)]
+
+
+def put_back(network: Any, kept: Sequence[Any]) -> None:
+    """The opposite of `values`."""
+    from trainer.models import model
+
+    for variable, value in zip(model.state_variables(network), kept, strict=True):
+        assert variable.shape == value.shape
+        variable.assign(value)
+
+
+def digest(arrays: Sequence[Any]) -> str:
+    """Of all bits."""
+    return hashlib.sha256(b"".join(np.ascontiguousarray(a).tobytes() for a in arrays)).hexdigest()
+
+
+def weights(network: Any) -> list[float]:
+    """All trainable ones."""
+    flat = [variable.numpy().ravel() for variable in network.trainable_variables]
+    return [float(x) for x in np.concatenate(flat)]
+
+
+def continuation(strategy: Any, config: OptimizerConfig, soft: bool = False) -> list[str]:
+    """Six steps undisturbed; and three, a new model, and three more."""
+    batches = [batch(step, soft) for step in range(TOTAL_STEPS)]
+    straight = start(strategy, config)
+    step = make_step(strategy, straight)
+    feed(strategy, step, batches[:3])
+    kept = values(straight)
+    feed(strategy, step, batches[3:])
+    resumed = start(strategy, config)
+    put_back(resumed, kept)
+    train(strategy, resumed, batches[3:])
+    return [digest(values(straight)), digest(values(resumed))]
+
+
+def _configs() -> dict[str, OptimizerConfig]:
+    plain = OptimizerConfig(learning_rate=0.01, warmup_steps=2, schedule="cosine")
+    found = {
+        name: dataclasses.replace(plain, optimizer=name, weight_decay=0.1, ema=0.9)
+        for name in OPTIMIZERS
+    }
+    sgd = dataclasses.replace(plain, optimizer="sgd", label_smoothing=0.1)
+    return found | {
+        "bfloat16": dataclasses.replace(sgd, precision="bfloat16"),
+        "float16": dataclasses.replace(sgd, precision="float16", ema=0.9),
+        "plain": sgd,
+    }
+
+
+CONFIGS = _configs()
+
+
+def _check_same(strategy: Any, name: str) -> Any:
+    """The weights after training without dropout, which replicas draw differently."""
+    network = start(strategy, CONFIGS[name], "tests.support.replica_run:no_dropout")
+    train(strategy, network, [batch(step) for step in range(4)])
+    return weights(network)
+
+
+def no_dropout(inputs: Any, num_classes: int) -> Any:
+    """`dense` without dropout."""
+    from keras import layers
+
+    # No bias that the statistics take off again: its gradient is noise, which Adam blows up.
+    x = layers.Flatten()(layers.Conv2D(4, 3, strides=4, use_bias=False)(inputs["image"]))
+    x = layers.BatchNormalization()(layers.Dense(8, use_bias=False)(x))
+    x = layers.Dense(8, activation="tanh")(x)
+    return layers.Dense(num_classes)(x)
+
+
+def _check_resume(strategy: Any, name: str) -> Any:
+    return continuation(strategy, CONFIGS[name], soft=name == "plain")
+
+
+def _check_masks(strategy: Any, name: str) -> Any:
+    """The dropout masks of every replica in two steps; `stock` as Keras draws them."""
+    import keras
+    import tensorflow as tf
+
+    with strategy.scope():
+        layer = keras.layers.Dropout(0.5, seed=3)
+        picture = keras.Input((64,))
+        network = keras.Model(picture, layer(picture))
+        if name != "stock":
+            from trainer.models.replica_seeds import separate_replicas
+
+            separate_replicas(network)
+
+    @tf.function
+    def draw() -> Any:
+        return strategy.run(lambda: network(tf.ones([1, 64]), training=True))
+
+    masks = [strategy.experimental_local_results(draw()) for _ in range(2)]
+    return [[mask.numpy().ravel().tolist() for mask in step] for step in masks]
+
+
+def _check_overflow(strategy: Any, name: str) -> Any:
+    """Whether weights are finite after a step in which the last replica overflowed."""
+    import keras
+    import tensorflow as tf
+
+    from trainer.models.optimizer import LossScaleOptimizer
+
+    kind = keras.optimizers.LossScaleOptimizer if name == "stock" else LossScaleOptimizer
+    with strategy.scope():
+        network = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        network.compile(kind(keras.optimizers.SGD(0.1), initial_scale=4.0), loss="mse")
+        network.optimizer.build(network.trainable_variables)
+    pictures = np.ones((4, 2), np.float32)
+    pictures[3] = np.inf
+
+    @tf.function
+    def step(one: Any) -> None:
+        strategy.run(network.train_step, args=(one,))
+
+    feed(strategy, step, [(pictures, np.ones((4, 1), np.float32))])
+    finite = all(np.isfinite(v.numpy()).all() for v in network.trainable_variables)
+    return [bool(finite), float(network.optimizer.dynamic_scale.numpy())]
+
+
+def _check_trap(strategy: Any, name: str) -> Any:
+    """What TensorFlow says of a setting that `traps` refuses."""
+    from trainer.config import OptimizerConfig
+
+    settings: dict[str, dict[str, Any]] = {
+        "jit_compile": {"jit_compile": True},
+        "accumulate_steps": {"accumulate_steps": 2},
+        "clipnorm": {"clipnorm": 0.01, "optimizer": "sgd", "learning_rate": 0.1},
+        "uneven": {},
+    }
+    network = start(strategy, OptimizerConfig(**settings[name]), "tests.support.tiny_models:plain")
+    batches = [batch(step) for step in range(2)]
+    if name == "uneven":
+        batches = [tuple(part[:7] for part in one) for one in batches]
+    try:
+        feed(strategy, make_step(strategy, network, name == "jit_compile"), batches)
+    except (RuntimeError, ValueError, TypeError, _tf_error()) as e:
+        return f"{type(e).__name__}: {e}"
+    return weights(network)
+
+
+def _tf_error() -> type[Exception]:
+    import tensorflow as tf
+
+    return tf.errors.OpError
+
+
+_CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    "same": _check_same,
+    "resume": _check_resume,
+    "masks": _check_masks,
+    "overflow": _check_overflow,
+    "trap": _check_trap,
+}
+
+
+def check(strategy: Any, what: str) -> Any:
+    """The result of `KIND:NAME`."""
+    kind, _, name = what.partition(":")
+    return _CHECKS[kind](strategy, name)
+
+
+if __name__ == "__main__":
+    from trainer.models.strategy import make_strategy
+
+    chosen = make_strategy(int(sys.argv[1]), BATCH_SIZE)
+    print(json.dumps({what: check(chosen, what) for what in sys.argv[2:]}))

@@ -1,0 +1,66 @@
+"""Small untrained models with cards, to be saved, exported and served."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from trainer.dataset.spec import FeatureSpec, ImageSpec, ModelCard, ModelInputs, input_name
+
+# As the manifest of a data set of 48-pixel pictures has it.
+OPTIONS: dict[str, Any] = {
+    "size": 48, "mode": "crop", "filter": "bicubic", "quality": 90, "subsampling": "4:2:0",
+    "colorspace": "rgb", "background": [255, 255, 255], "only_shrink": False, "channels": 3,
+    "max_pixels": 100_000_000,
+}  # fmt: skip
+SIZE = (48, 48)
+
+
+def image_spec(options: Mapping[str, Any] | None = None) -> ImageSpec:
+    given = OPTIONS if options is None else options
+    return ImageSpec(SIZE, False, 3, (0.5, 0.4, 0.3), (0.25, 0.2, 0.1), given)
+
+
+def card(
+    features: Mapping[str, FeatureSpec] | None = None,
+    classes: tuple[str, ...] = ("cat", "dog"),
+    **changes: Any,
+) -> ModelCard:
+    inputs = ModelInputs(SIZE, changes.pop("image", image_spec()), features or {}, **changes)
+    return ModelCard(classes, inputs, fingerprint="f00d", training={"epochs": 3}, step=7)
+
+
+def network(of: ModelCard, seed: int = 1) -> Any:
+    """Random weights, but probabilities all over 0..1; sequences are summed up."""
+    import keras
+
+    keras.utils.set_random_seed(seed)
+    inputs = of.inputs
+    image = keras.Input((*inputs.size, inputs.image.channels), dtype="uint8", name="image")
+    x = keras.layers.Rescaling(1 / 127.5, offset=-1)(image)
+    for filters in (8, 16):
+        x = keras.layers.Conv2D(filters, 3, strides=2, activation="relu")(x)
+        x = keras.layers.BatchNormalization()(x)
+    parts = [keras.layers.GlobalAveragePooling2D()(x), keras.layers.GlobalMaxPooling2D()(x)]
+    taken = {"image": image}
+    for feature, spec in inputs.features.items():
+        name = input_name(feature)
+        shape = (inputs.sequence_length,) if spec.shape is None else spec.shape
+        taken[name] = keras.Input(shape, dtype=spec.dtype, name=name)
+        number = keras.ops.cast(taken[name], "float32")
+        parts.append(keras.ops.sum(keras.ops.reshape(number, (-1, 1)), -1, keepdims=True)
+                     if not shape else keras.ops.sum(number, -1, keepdims=True))  # fmt: skip
+    x = keras.layers.Concatenate()(parts)
+    logits = keras.layers.Dense(len(of.classes), kernel_initializer="glorot_normal")(x)
+    return keras.Model(taken if inputs.features else image, logits, name="small")
+
+
+def saved(folder: pathlib.Path, of: ModelCard) -> Any:
+    """Saves a model as `folder`/model.keras and returns it."""
+    from trainer.serving import model_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    model = network(of)
+    model_file.save_model(model, str(folder / "model.keras"), of)
+    return model

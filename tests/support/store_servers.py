@@ -1,0 +1,177 @@
+"""Stand-ins for object stores on loopback, for tests: moto for s3://, an emulator for gs://.
+
+    with s3_server() as server, server.environment():
+        folder = server.bucket() + "/photos"          # s3://bucket-0/photos
+        storage.write(folder + "/a.jpg", data)
+
+Each is a process of its own on a free port, and ends with the process that started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from imageshards import storage
+
+_FRONT = pathlib.Path(__file__).with_name("store_front.py")
+
+
+class Asked(NamedTuple):
+    """One request that reached the stand-in: its method, path with query, and answer (0: reset)."""
+
+    method: str
+    target: str
+    status: int
+
+
+class StoreServer:
+    """A running stand-in.
+
+    Attributes:
+        scheme: `s3` or `gs`.
+        url: Its address.
+        environ: What a process has to have in its environment to use it.
+    """
+
+    def __init__(self, scheme: str, port: int):
+        self.scheme = scheme
+        self.url = f"http://127.0.0.1:{port}"
+        self._buckets = 0
+        self.environ = (
+            {
+                "AWS_ENDPOINT_URL": self.url,
+                "AWS_ACCESS_KEY_ID": "testing",
+                "AWS_SECRET_ACCESS_KEY": "testing",
+                "AWS_DEFAULT_REGION": "us-east-1",
+            }
+            if scheme == "s3"
+            else {"STORAGE_EMULATOR_HOST": self.url}
+        )
+
+    @contextlib.contextmanager
+    def environment(self) -> Iterator[None]:
+        """This process, and those it starts, use the stand-in."""
+        before = {name: os.environ.get(name) for name in self.environ}
+        os.environ.update(self.environ)
+        storage.forget_clients()
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+            storage.forget_clients()
+
+    def bucket(self, name: str = "") -> str:
+        """A new bucket; its URI, without a slash at the end."""
+        name = name or f"bucket-{self._buckets}"
+        self._buckets += 1
+        if self.scheme == "s3":
+            self._ask(name, method="PUT")
+        else:
+            self._ask("storage/v1/b?project=tests", {"name": name})
+        return f"{self.scheme}://{name}"
+
+    def set_latency(self, latency_sec: float) -> None:
+        """Every request waits this long before it is looked at."""
+        self._ask("__stand_in__/set", {"latency_sec": latency_sec})
+
+    def set_replay(self, bucket: str) -> None:
+        """GETs in a bucket are answered as the first time: as quick as a store, not as a test.
+
+        Nothing may be written there from now on.
+        """
+        name = bucket.partition("://")[2].partition("/")[0]
+        self._ask("__stand_in__/set", {"replay": f"/{name}/"})
+
+    def fail(self, kind: int | str, times: int = 1, matching: str = "", method: str = "") -> None:
+        """Faults for the next requests.
+
+        Args:
+            kind: A status (429, 503, …), `reset` (the connection is cut), `drop_answer` (it
+                is cut after the request was done) or `hang`.
+            times: How many requests fail.
+            matching: Text in the path and query of a request (escaped as it is sent).
+            method: Of the requests; any if empty.
+        """
+        fault = {"kind": kind, "times": times, "matching": matching, "method": method}
+        self._ask("__stand_in__/fail", fault)
+
+    def heal(self) -> None:
+        """No more faults."""
+        self._ask("__stand_in__/heal", {})
+
+    def requests(self) -> list[Asked]:
+        """What was asked since the last `clear`, faults included."""
+        return [Asked(*asked) for asked in json.loads(self._ask("__stand_in__/log"))]
+
+    def clear(self) -> None:
+        """Forgets what was asked."""
+        self._ask("__stand_in__/clear", {})
+
+    def _ask(self, path: str, body: Any = None, method: str | None = None) -> bytes:
+        request = urllib.request.Request(
+            f"{self.url}/{path}",
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+            method=method,
+        )
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            return bytes(reply.read())
+
+
+@contextlib.contextmanager
+def store_server(
+    scheme: str, latency_sec: float = 0.0, cores: set[int] | None = None
+) -> Iterator[StoreServer]:
+    """A stand-in for `s3` or `gs`.
+
+    Args:
+        scheme: Of the store.
+        latency_sec: Added to every request.
+        cores: Those that its process may use, if not all.
+    """
+    environ = {k: v for k, v in os.environ.items() if k != "STORAGE_EMULATOR_HOST"}
+    process = subprocess.Popen(
+        [sys.executable, str(_FRONT), scheme],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environ,
+    )
+    try:
+        if cores is not None:
+            os.sched_setaffinity(process.pid, cores)
+        if process.stdout is None or process.stdin is None:
+            raise RuntimeError("the stand-in has no pipes")
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the stand-in for {scheme}:// did not start")
+        server = StoreServer(scheme, int(line))
+        if latency_sec:
+            server.set_latency(latency_sec)
+        yield server
+        process.stdin.close()
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def s3_server(latency_sec: float = 0.0) -> contextlib.AbstractContextManager[StoreServer]:
+    """A stand-in for s3://."""
+    return store_server("s3", latency_sec)
+
+
+def gcs_server(latency_sec: float = 0.0) -> contextlib.AbstractContextManager[StoreServer]:
+    """A stand-in for gs://."""
+    return store_server("gs", latency_sec)

@@ -1,0 +1,86 @@
+"""Models of a user's own, right and wrong: `--model tests.support.tiny_models:NAME`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import layers
+
+NOT_A_FUNCTION = 3
+
+
+def dense(inputs: Mapping[str, Any], num_classes: int) -> Any:
+    """Everything that has a state of its own: matrices, statistics, dropout, a 4-D kernel."""
+    x = layers.Conv2D(4, 3, strides=4)(inputs["image"])
+    x = layers.Flatten()(x)
+    x = layers.Dense(8)(x)
+    x = layers.BatchNormalization()(x)
+    x = layers.Dropout(0.3)(layers.ReLU()(x))
+    x = layers.Dense(8, activation="relu")(x)
+    return layers.Dense(num_classes)(x)
+
+
+def plain(inputs: Mapping[str, Any], num_classes: int) -> Any:
+    """A linear model."""
+    return layers.Dense(num_classes)(layers.Flatten()(inputs["image"]))
+
+
+def noisy(inputs: Mapping[str, Any], num_classes: int) -> Any:
+    """Drops half of a constant: its output shows the mask."""
+    x = layers.Flatten()(inputs["image"])
+    x = layers.Dense(num_classes, use_bias=False, kernel_initializer="ones", trainable=False)(x)
+    return layers.Dropout(0.5)(x)
+
+
+def sequential(inputs: Mapping[str, Any], num_classes: int) -> keras.Model:
+    """A model that is built when it is called."""
+    return keras.Sequential([layers.Flatten(), layers.Dense(num_classes)])
+
+
+def whole_model(inputs: Mapping[str, Any], num_classes: int) -> keras.Model:
+    """A functional model of the same inputs."""
+    branches = [layers.Flatten()(tensor) for tensor in inputs.values()]
+    return keras.Model(dict(inputs), layers.Dense(num_classes)(layers.Concatenate()(branches)))
+
+
+class RaggedMean(layers.Layer):
+    """[batch, (length), n] → [batch, n]."""
+
+    def call(self, x: Any) -> Any:
+        return tf.reduce_mean(x, axis=1)
+
+    def compute_output_shape(self, shape: Any) -> Any:
+        return shape[0], shape[2]
+
+
+def ragged_mean(inputs: Mapping[str, Any], num_classes: int) -> Any:
+    """Of sequences that are not padded."""
+    tokens = RaggedMean()(layers.Embedding(10, 4)(inputs["tokens"]))
+    x = layers.Concatenate()([layers.Flatten()(inputs["image"]), tokens])
+    return layers.Dense(num_classes)(x)
+
+
+def probabilities(inputs: Mapping[str, Any], num_classes: int) -> Any:
+    """Forgets that logits are asked for."""
+    return layers.Dense(num_classes, activation="softmax")(layers.Flatten()(inputs["image"]))
+
+
+def probabilities_in_a_model(inputs: Mapping[str, Any], num_classes: int) -> keras.Model:
+    """The same, one level down."""
+    return keras.Model(inputs["image"], probabilities(inputs, num_classes))
+
+
+def one_too_many(inputs: Mapping[str, Any], num_classes: int) -> Any:
+    """A wrong number of logits."""
+    return plain(inputs, num_classes + 1)
+
+
+def nothing(inputs: Mapping[str, Any], num_classes: int) -> None:
+    """Forgets to return."""
+
+
+def too_few_arguments(inputs: Mapping[str, Any]) -> Any:
+    """Takes no number of classes."""

@@ -1,0 +1,208 @@
+"""Where augmentation is done, and the same pictures from each place."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from imageshards.errors import UserError
+from tests.support.augment_pictures import image_spec, jpeg, smooth_picture
+from trainer.augment import choose as augment
+
+CLASSES = 3
+COUNT = 12
+
+
+def test_it_is_imported_without_tensorflow() -> None:
+    code = "import sys, trainer.augment.choose; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "gpus", "expected"),
+    [
+        ("auto", 0, "host"),
+        ("auto", 1, "device"),
+        ("auto", 8, "device"),
+        ("host", 8, "host"),
+        ("device", 0, "device"),
+    ],
+)
+def test_auto_is_the_device_if_there_are_gpus(place: str, gpus: int, expected: str) -> None:
+    assert augment.resolve_place(place, gpus) == expected
+
+
+def test_an_unknown_place_is_refused() -> None:
+    with pytest.raises(ValueError, match="'cloud'.*auto, device, host"):
+        augment.resolve_place("cloud", 0)
+
+
+@pytest.mark.parametrize(
+    ("level", "batch_size", "replicas", "nearest"),
+    [
+        ("strong", 32, 1, None),
+        ("strong", 32, 8, None),
+        ("strong", 33, 1, 32),
+        ("strong", 1, 1, 2),
+        ("strong", 6, 2, 8),
+        ("strong", 24, 8, 32),
+        ("light", 33, 1, None),
+        ("light", 6, 2, None),
+        ("none", 1, 1, None),
+    ],
+)
+def test_mixing_needs_whole_pairs_in_each_replica(
+    level: str, batch_size: int, replicas: int, nearest: int | None
+) -> None:
+    if nearest is None:
+        augment.check(level, batch_size, replicas)
+        return
+    with pytest.raises(UserError, match=f"--batch_size received {batch_size} .*example {nearest};"):
+        augment.check(level, batch_size, replicas)
+    augment.check(level, nearest, replicas)
+    augment.check(level, batch_size, replicas, mix=False)
+
+
+@pytest.mark.parametrize(
+    ("own", "varies", "size", "expected"),
+    [
+        ((256, 256), False, (224, 224), (256, 256)),
+        ((224, 224), False, (224, 224), (224, 224)),
+        ((96, 96), False, (224, 224), (96, 96)),
+        ((448, 448), False, (224, 224), (448, 448)),
+        ((512, 512), False, (224, 224), (256, 256)),
+        ((256, 600), False, (224, 224), (256, 256)),
+        ((256, 256), True, (224, 224), (256, 256)),
+        (None, True, (160, 224), (183, 256)),
+    ],
+)
+def test_the_device_gets_pictures_as_they_are_unless_they_are_far_too_large(
+    own: tuple[int, int] | None, varies: bool, size: tuple[int, int], expected: tuple[int, int]
+) -> None:
+    assert augment.shipped_size(image_spec(own, varies=varies), size) == expected
+
+
+def _stream(parts: augment.Augmentation, start: int = 0) -> list[dict[str, Any]]:
+    """Batches of 4 as the reader and one step on a device make them, from position `start`."""
+    import tensorflow as tf
+
+    encoded = tf.constant([jpeg(smooth_picture((64, 64), i)) for i in range(COUNT)])
+
+    def read(encoded: Any, position: Any) -> dict[str, Any]:
+        batch = {
+            "inputs": {"image": parts.pictures(encoded, position)},
+            "label": position % CLASSES,
+            "weight": tf.ones([4]),
+            "position": position,
+            "record": position,
+        }
+        return parts.finish(batch) if parts.finish else batch
+
+    records = tf.data.Dataset.from_tensor_slices((encoded, tf.range(COUNT, dtype=tf.int64)))
+    batches = records.skip(start).batch(4, drop_remainder=True).map(read)
+    step = tf.function(parts.device) if parts.device else (lambda batch: batch)
+    return [step(batch) for batch in batches]
+
+
+def _make(level: str, place: str, **changes: Any) -> augment.Augmentation:
+    pytest.importorskip("tensorflow")
+    args: dict[str, Any] = {
+        "image": image_spec((64, 64)),
+        "size": (48, 48),
+        "seed": 5,
+        "num_classes": CLASSES,
+    }
+    return augment.make(level, place, **(args | changes))
+
+
+def _images(batches: list[dict[str, Any]]) -> np.ndarray:
+    return np.concatenate([batch["inputs"]["image"] for batch in batches]).astype(int)
+
+
+@pytest.mark.parametrize("level", ["light", "strong"])
+def test_host_and_device_make_the_same_of_a_stream(level: str) -> None:
+    host, device = (_make(level, place) for place in ("host", "device"))
+    assert host.reader_size == (48, 48) and host.device is None
+    assert device.reader_size == (64, 64) and device.finish is None
+    on_host, on_device = _stream(host), _stream(device)
+    difference = np.abs(_images(on_host) - _images(on_device))
+    assert _images(on_host).shape == (COUNT, 48, 48, 3)
+    assert difference.max() <= 4 and difference.mean() < 0.2
+    for left, right in zip(on_host, on_device, strict=True):
+        for name in ("label", "weight", "position"):
+            np.testing.assert_allclose(left[name], right[name], atol=1e-6)
+
+
+@pytest.mark.parametrize("place", ["host", "device"])
+@pytest.mark.parametrize("level", ["light", "strong"])
+def test_a_run_started_anywhere_goes_on_with_the_same_pictures(level: str, place: str) -> None:
+    whole = _stream(_make(level, place))
+    rest = _stream(_make(level, place), start=4)
+    np.testing.assert_array_equal(_images(rest), _images(whole[1:]))
+    for left, right in zip(rest, whole[1:], strict=True):
+        np.testing.assert_array_equal(left["label"], right["label"])
+
+
+@pytest.mark.parametrize("place", ["host", "device"])
+def test_none_is_the_picture_itself(place: str) -> None:
+    parts = _make("none", place, size=(64, 64))
+    assert parts.device is None and parts.finish is None and parts.reader_size == (64, 64)
+    import tensorflow as tf
+
+    encoded = [jpeg(smooth_picture((64, 64), i)) for i in range(COUNT)]
+    decoded = np.stack([tf.io.decode_jpeg(one) for one in encoded])
+    np.testing.assert_array_equal(_images(_stream(parts)), decoded)
+
+
+@pytest.mark.parametrize("place", ["host", "device"])
+def test_strong_without_mixing_keeps_the_labels(place: str) -> None:
+    for batch in _stream(_make("strong", place, mix=False)):
+        np.testing.assert_array_equal(batch["label"], batch["position"] % CLASSES)
+
+
+@pytest.mark.parametrize("place", ["host", "device"])
+def test_the_seed_changes_the_pictures(place: str) -> None:
+    one, other = (_images(_stream(_make("light", place, seed=seed))) for seed in (1, 2))
+    assert np.abs(one - other).max() > 10
+
+
+REPLICAS = """
+import sys
+import numpy as np
+import tensorflow as tf
+from tests.augment_pictures import batch, smooth_picture
+from trainer import augment_device
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+whole = batch(np.stack([smooth_picture((40, 48), i) for i in range(8)]), start=16)
+augment = augment_device.augmenter("strong", 9, (32, 32), 3)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+data = tf.data.Dataset.from_tensors(whole).unbatch().batch(8, drop_remainder=True)
+step = tf.function(lambda some: strategy.run(augment, args=(some,)))
+shares = step(next(iter(strategy.experimental_distribute_dataset(data))))
+expected = tf.function(augment)(whole)
+for found, one in ((shares["inputs"]["image"], expected["inputs"]["image"]),
+                   (shares["label"], expected["label"]), (shares["weight"], expected["weight"])):
+    parts = strategy.experimental_local_results(found)
+    assert len(parts) == 2
+    np.testing.assert_array_equal(tf.concat(parts, 0), one)
+"""
+
+
+@pytest.mark.slow
+def test_two_replicas_see_what_one_would() -> None:
+    """In a process of its own: there can be only one strategy in each."""
+    pytest.importorskip("tensorflow")
+    done = subprocess.run(
+        [sys.executable, "-c", REPLICAS], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_the_place_must_be_resolved() -> None:
+    with pytest.raises(ValueError, match="'auto'"):
+        _make("light", "auto")

@@ -1,0 +1,200 @@
+"""Augmentation inside the step: whole batches, the same pictures for any slice of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from tests.support.augment_pictures import batch, sliced, smooth_picture  # noqa: E402
+from trainer.augment import device, pixels  # noqa: E402
+from trainer.augment.geometry import crop_windows  # noqa: E402
+from trainer.augment.params import LIGHT, draw  # noqa: E402
+
+CLASSES = 3
+FULL, SIZE = (40, 48), (32, 36)
+
+
+def _batch(count: int = 12, start: int = 0, channels: int = 3) -> dict[str, Any]:
+    pictures = [smooth_picture(FULL, i, channels) for i in range(count)]
+    return batch(np.stack(pictures), start)
+
+
+def _apply(given: dict[str, Any], level: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
+    args: dict[str, Any] = {"size": SIZE, "num_classes": CLASSES} | changes
+    return device.apply(given, level, seed, **args)
+
+
+def _image(result: dict[str, Any]) -> np.ndarray:
+    return result["inputs"]["image"].numpy().astype(int)
+
+
+def test_none_is_the_identity() -> None:
+    given = _batch()
+    result = _apply(given, "none")
+    assert result is given
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("level", ["light", "strong"])
+def test_pictures_come_in_the_size_of_the_model(level: str, channels: int) -> None:
+    given = _batch(channels=channels)
+    step = tf.function(lambda some: _apply(some, level))
+    result = step(given)
+    image = result["inputs"]["image"]
+    assert image.dtype == tf.uint8 and image.shape == (12, *SIZE, channels)
+    traced = step.get_concrete_function(given).structured_outputs["inputs"]["image"]
+    assert traced.shape == (12, *SIZE, channels)
+    assert set(result) == set(given)
+
+
+def test_labels_are_shares_only_where_pictures_are_mixed() -> None:
+    given = _batch()
+    assert _apply(given, "light")["label"] is given["label"]
+    assert _apply(given, "strong", num_classes=None)["label"] is given["label"]
+    label = _apply(given, "strong")["label"]
+    assert label.shape == (12, CLASSES) and label.dtype == tf.float32
+    np.testing.assert_allclose(tf.reduce_sum(label, axis=1), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("level", ["light", "strong"])
+@pytest.mark.parametrize("share", [2, 6])
+def test_any_number_of_replicas_sees_the_same_pictures(level: str, share: int) -> None:
+    given = _batch(start=7 * 12)
+    step = tf.function(lambda some: _apply(some, level, seed=9))
+    whole = step(given)
+    parts = [step(sliced(given, i, i + share)) for i in range(0, 12, share)]
+    np.testing.assert_array_equal(np.concatenate([_image(part) for part in parts]), _image(whole))
+    for name in ("label", "weight"):
+        np.testing.assert_array_equal(tf.concat([part[name] for part in parts], 0), whole[name])
+
+
+def test_position_and_seed_alone_change_a_picture() -> None:
+    given = _batch()
+    same = _image(_apply(given, "light", seed=1))
+    np.testing.assert_array_equal(_image(_apply(given, "light", seed=1)), same)
+    assert np.abs(_image(_apply(given, "light", seed=2)) - same).max() > 10
+    later = given | {"position": given["position"] + 12}
+    assert np.abs(_image(_apply(later, "light", seed=1)) - same).max() > 10
+
+
+def test_light_crops_resizes_and_flips() -> None:
+    given = _batch(16)
+    params = draw("light", 4, given["position"])
+    assert 0 < np.sum(params["flip"]) < 16
+    windows = crop_windows(LIGHT, params, float(FULL[0]), float(FULL[1]), SIZE)
+    found = _image(_apply(given, "light", seed=4))
+    for i, picture in enumerate(given["inputs"]["image"].numpy()):
+        top, left, rows, columns = (int(value[i]) for value in windows)
+        part = picture[top : top + rows, left : left + columns]
+        expected = tf.image.resize(part, SIZE).numpy()
+        if params["flip"][i]:
+            expected = expected[:, ::-1]
+        assert np.abs(found[i] - expected)[1:-1, 1:-1].max() <= 1
+
+
+def _colour(brightness: float = 1, contrast: float = 1, saturation: float = 1) -> dict[str, Any]:
+    named = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
+    return {name: tf.constant([value], tf.float32) for name, value in named.items()}
+
+
+PICTURE = tf.constant(smooth_picture((8, 9), 5)[None], tf.float32)
+LUMINANCE = PICTURE.numpy() @ np.array([0.299, 0.587, 0.114])
+
+
+def test_factors_of_one_leave_colours_alone() -> None:
+    np.testing.assert_allclose(pixels.coloured(PICTURE, _colour()), PICTURE, atol=1e-3)
+
+
+def test_brightness_is_a_factor() -> None:
+    found = pixels.coloured(PICTURE, _colour(brightness=1.25))
+    np.testing.assert_allclose(found, PICTURE * 1.25, atol=1e-3)
+
+
+def test_without_saturation_a_picture_is_its_luminance() -> None:
+    found = pixels.coloured(PICTURE, _colour(saturation=0)).numpy()
+    np.testing.assert_allclose(found, np.repeat(LUMINANCE[..., None], 3, -1), atol=1e-3)
+
+
+def test_contrast_pulls_to_the_mean_luminance() -> None:
+    found = pixels.coloured(PICTURE, _colour(contrast=0)).numpy()
+    np.testing.assert_allclose(found, round(LUMINANCE.mean()), atol=1e-3)
+    half = pixels.coloured(PICTURE, _colour(contrast=0.5)).numpy()
+    np.testing.assert_allclose(half, (PICTURE + round(LUMINANCE.mean())) / 2, atol=1e-3)
+
+
+def test_grey_pictures_have_no_saturation() -> None:
+    grey = PICTURE[..., :1]
+    found = pixels.coloured(grey, _colour(saturation=0.2, brightness=0.5))
+    np.testing.assert_allclose(found, grey * 0.5, atol=1e-3)
+
+
+def _pixel_params(count: int, **changes: Any) -> dict[str, Any]:
+    plain = {
+        "brightness": 1.0,
+        "contrast": 1.0,
+        "saturation": 1.0,
+        "noise_std": 0.0,
+        "erase_area": 0.1,
+        "erase_aspect": 1.0,
+        "erase_y": 0.0,
+        "erase_x": 0.0,
+    }
+    params = {name: tf.fill([count], changes.get(name, value)) for name, value in plain.items()}
+    return params | {
+        "erase": tf.fill([count], changes.get("erase", False)),
+        "noise_key": tf.constant(range(count), tf.uint32),
+    }
+
+
+def _adjusted(pictures: Any, fill: tuple[float, ...] = (1, 2, 3), **changes: Any) -> np.ndarray:
+    params = _pixel_params(len(pictures), **changes)
+    noise = pixels.noise_rows(pictures.shape[2], pictures.shape[3])
+    return pixels.adjusted(pictures, params, noise, list(fill)).numpy()
+
+
+def test_noise_is_gaussian_and_of_the_strength_drawn() -> None:
+    flat = tf.fill([4, 64, 64, 3], 100.0)
+    noise = _adjusted(flat, noise_std=8.0) - 100
+    assert abs(noise.mean()) < 0.3
+    assert noise.std() == pytest.approx(8, rel=0.03)
+    # Fourth moment of a Gaussian: three times the squared variance.
+    assert np.mean(noise**4) / noise.std() ** 4 == pytest.approx(3, rel=0.1)
+    between = np.corrcoef(noise.reshape(4, -1))
+    assert np.abs(between - np.eye(4)).max() < 0.05
+    rows = np.corrcoef(noise[0].reshape(64, -1))
+    assert (np.abs(rows - np.eye(64)) > 0.9).sum() < 20
+
+
+def test_an_erased_rectangle_has_the_area_the_shape_and_the_colour_asked_for() -> None:
+    found = _adjusted(PICTURE[:, :8, :8], erase=True, erase_area=0.125, erase_aspect=0.5)
+    erased = (np.abs(found[0] - [1, 2, 3]) < 1e-3).all(-1)
+    expected = np.zeros((8, 8), bool)
+    expected[:2, :4] = True
+    np.testing.assert_array_equal(erased, expected)
+    np.testing.assert_allclose(found[0][~expected], PICTURE[0, :, :8].numpy()[~expected], atol=0.01)
+
+
+def test_erasing_may_cover_everything_but_never_leaves_the_picture() -> None:
+    found = _adjusted(PICTURE, erase=True, erase_area=1.0, erase_aspect=3.0, erase_x=0.999)
+    assert np.isfinite(found).all() and (found[0, :, -1] == [1, 2, 3]).all()
+
+
+def test_a_lone_picture_is_adjusted_like_one_of_many() -> None:
+    given = tf.concat([PICTURE] * 6, axis=0)
+    params = draw("strong", 3, tf.range(6, dtype=tf.int64))
+    params = dict(params) | {"erase": tf.constant([True, False] * 3)}
+    noise = pixels.noise_rows(9, 3)
+    whole = pixels.adjusted(given, params, noise, [5.0] * 3)
+    for i in range(6):
+        one = {name: value[i : i + 1] for name, value in params.items()}
+        lone = pixels.adjusted(PICTURE, one, noise, [5.0] * 3, lone=True)
+        np.testing.assert_allclose(lone[0], whole[i], atol=1e-3)
+
+
+def test_pixels_are_rounded_and_clipped() -> None:
+    found = pixels.to_uint8(tf.constant([-3.0, 0.4, 0.6, 254.6, 300.0]))
+    np.testing.assert_array_equal(found, [0, 0, 1, 255, 255])

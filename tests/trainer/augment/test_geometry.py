@@ -1,0 +1,215 @@
+"""Crop windows and transforms: inside the picture, as large as drawn, at the right place."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+tf = pytest.importorskip("tensorflow")
+
+from trainer.augment import geometry  # noqa: E402
+from trainer.augment.params import LIGHT, STRONG, Strengths, draw  # noqa: E402
+
+sides = st.integers(1, 3000)
+units = st.integers(0, 2**24 - 1).map(lambda number: number / 2**24)
+
+
+def _params(area: float, aspect: float, y: float = 0.5, x: float = 0.5) -> dict[str, Any]:
+    named = {"crop_area": area, "crop_aspect": aspect, "crop_y": y, "crop_x": x}
+    return {name: tf.constant([value], tf.float32) for name, value in named.items()}
+
+
+def _window(*args: Any) -> tuple[float, ...]:
+    return tuple(float(value[0]) for value in geometry.crop_windows(*args))
+
+
+@settings(max_examples=150, deadline=None)
+@given(sides, sides, st.sampled_from([(224, 224), (96, 192), (7, 5)]), units, units, units, units)
+def test_a_window_lies_inside_and_has_whole_pixels(
+    height: int, width: int, size: tuple[int, int], area: float, aspect: float, y: float, x: float
+) -> None:
+    params = _params(0.08 + 0.92 * area, aspect, y, x)
+    top, left, rows, columns = _window(STRONG, params, float(height), float(width), size)
+    assert all(value == int(value) for value in (top, left, rows, columns))
+    assert 0 <= top and 1 <= rows and top + rows <= height
+    assert 0 <= left and 1 <= columns and left + columns <= width
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(200, 3000),
+    st.integers(200, 3000),
+    st.sampled_from([(224, 224), (96, 192)]),
+    st.floats(0.08, 1),
+    units,
+)
+def test_a_window_has_the_area_drawn_and_an_allowed_aspect(
+    height: int, width: int, size: tuple[int, int], area: float, unit: float
+) -> None:
+    args = (_params(area, unit), float(height), float(width), size)
+    _, _, rows, columns = _window(STRONG, *args)
+    target = size[1] / size[0]
+    own = width / height
+    nearest = min(max(own, target * 3 / 4), target * 4 / 3)
+    largest = min(nearest / own, own / nearest)
+    # Each side is rounded to a pixel, so both may be wrong by half a one.
+    slack = 1 + 0.6 / rows + 0.6 / columns
+    assert rows * columns / (height * width) == pytest.approx(area * largest, rel=slack - 1)
+    assert target * 3 / 4 / slack <= columns / rows <= target * 4 / 3 * slack
+
+
+def test_wide_and_tall_windows_are_equally_likely() -> None:
+    params = draw("strong", 0, tf.range(8000, dtype=tf.int64))
+    window = geometry.crop_windows(STRONG, params, 1000.0, 1000.0, (224, 224))
+    log_aspect = np.log(window.width / window.height)
+    assert np.mean(log_aspect) == pytest.approx(0, abs=0.01)
+    small = params["crop_area"].numpy() < 0.5
+    # Uniform between the logarithms of 3/4 and 4/3.
+    assert np.std(log_aspect[small]) == pytest.approx(math.log(16 / 9) / math.sqrt(12), rel=0.05)
+
+
+def test_the_whole_square_is_kept_at_full_area() -> None:
+    assert _window(LIGHT, _params(1.0, 0.3), 256.0, 256.0, (224, 224)) == (0, 0, 256, 256)
+
+
+def test_pictures_of_different_sizes_have_windows_of_their_own() -> None:
+    params = {name: tf.tile(value, [2]) for name, value in _params(1.0, 0.5).items()}
+    sizes = tf.constant([100.0, 48.0])
+    windows = geometry.crop_windows(LIGHT, params, sizes, sizes * 1.25, (32, 32))
+    np.testing.assert_array_equal(windows.height, [100, 48])
+    np.testing.assert_array_equal(windows.width, [125, 60])
+
+
+def test_windows_lie_everywhere_alike() -> None:
+    params = draw("light", 0, tf.range(4000, dtype=tf.int64))
+    window = geometry.crop_windows(LIGHT, params, 256.0, 256.0, (224, 224))
+    centre_y, centre_x = (window.y + window.height / 2), (window.x + window.width / 2)
+    assert abs(float(tf.reduce_mean(centre_y)) - 128) < 1.5
+    assert abs(float(tf.reduce_mean(centre_x)) - 128) < 1.5
+    area = window.height * window.width / 256**2
+    assert float(tf.reduce_mean(area)) == pytest.approx(0.75, abs=0.01)
+
+
+def test_the_last_place_of_a_rectangle_is_the_edge() -> None:
+    almost_one = tf.constant([1 - 2.0**-24])
+    box = geometry.place(almost_one, almost_one, tf.constant([3.0]), tf.constant([10.0]), 7, 10)
+    assert [float(value[0]) for value in box] == [4, 0, 3, 10]
+
+
+def _corners(window: geometry.Window, flip: bool, angle_rad: float) -> np.ndarray:
+    """Input (y, x) of the output's corners, where corners of pixels count as places."""
+    maps = geometry.transforms(
+        window, tf.constant([flip]), tf.constant([math.tan(angle_rad / 2)]), (4, 6)
+    )
+    a = maps.numpy()[0].astype(float)
+    found = []
+    for y, x in ((0, 0), (0, 6), (4, 0), (4, 6)):
+        y_out, x_out = y - 0.5, x - 0.5
+        found.append(
+            (a[3] * x_out + a[4] * y_out + a[5] + 0.5, a[0] * x_out + a[1] * y_out + a[2] + 0.5)
+        )
+    return np.array(found)
+
+
+WINDOW = geometry.Window(*(tf.constant([value]) for value in (10.0, 20.0, 8.0, 30.0)))
+
+
+def test_corners_go_to_the_corners_of_the_window() -> None:
+    expected = [(10, 20), (10, 50), (18, 20), (18, 50)]
+    np.testing.assert_allclose(_corners(WINDOW, False, 0.0), expected, atol=1e-4)
+
+
+def test_a_flip_exchanges_left_and_right() -> None:
+    expected = [(10, 50), (10, 20), (18, 50), (18, 20)]
+    np.testing.assert_allclose(_corners(WINDOW, True, 0.0), expected, atol=1e-4)
+
+
+def test_a_rotation_turns_the_window_about_its_centre() -> None:
+    turned = _corners(WINDOW, False, math.pi / 2)
+    # A quarter turn: the centre is (14, 35), half the sides 4 and 15.
+    expected = [(-1, 39), (29, 39), (-1, 31), (29, 31)]
+    np.testing.assert_allclose(turned, expected, atol=1e-4)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 60), st.integers(1, 60), units, units, units, units, st.floats(-0.5, 0.5))
+def test_bounds_hold_all_a_turned_window_touches(
+    height: int, width: int, area: float, aspect: float, y: float, x: float, angle_rad: float
+) -> None:
+    params = _params(0.08 + 0.92 * area, aspect, y, x)
+    window = geometry.crop_windows(STRONG, params, float(height), float(width), (4, 6))
+    part = geometry.bounds(
+        window, tf.constant([math.tan(angle_rad / 2)], tf.float32), height, width
+    )
+    top, left, rows, columns = (float(value[0]) for value in part)
+    assert 0 <= top and top + rows <= height and 0 <= left and left + columns <= width
+    corners = _corners(window, False, angle_rad)
+    ys, xs = np.clip(corners[:, 0], 0, height), np.clip(corners[:, 1], 0, width)
+    assert top <= ys.min() + 1e-3 and ys.max() - 1e-3 <= top + rows
+    assert left <= xs.min() + 1e-3 and xs.max() - 1e-3 <= left + columns
+
+
+def test_mirroring_at_the_part_is_mirroring_at_the_picture() -> None:
+    rng = np.random.default_rng(0)
+    picture = tf.constant(rng.uniform(0, 255, (1, 40, 50, 3)), tf.float32)
+    flip = tf.constant([False])
+    position = tf.range(40, dtype=tf.int64)
+    params = draw("strong", 1, position)
+    windows = geometry.crop_windows(STRONG, params, 40.0, 50.0, (16, 16))
+    for i in range(len(position)):
+        window = geometry.Window(*(value[i : i + 1] for value in windows))
+        half_tangent = params["half_tangent"][i : i + 1]
+        part = geometry.bounds(window, half_tangent, 40, 50)
+        top, left, rows, columns = (int(value[0]) for value in part)
+        inside = window._replace(y=window.y - part.y, x=window.x - part.x)
+        whole = geometry.transforms(window, flip, half_tangent, (16, 16))
+        cut = geometry.transforms(inside, flip, half_tangent, (16, 16))
+        np.testing.assert_allclose(
+            geometry.transformed(
+                picture[:, top : top + rows, left : left + columns], cut, (16, 16)
+            ),
+            geometry.transformed(picture, whole, (16, 16)),
+            atol=0.05,
+        )
+
+
+def test_a_transform_of_the_whole_at_its_own_size_changes_nothing() -> None:
+    picture = tf.constant(np.random.default_rng(0).uniform(0, 255, (1, 9, 7, 2)), tf.float32)
+    window = geometry.Window(*(tf.constant([value]) for value in (0.0, 0.0, 9.0, 7.0)))
+    maps = geometry.transforms(window, tf.constant([False]), tf.constant([0.0]), (9, 7))
+    np.testing.assert_allclose(geometry.transformed(picture, maps, (9, 7)), picture, atol=1e-3)
+
+
+def test_a_transform_of_a_window_is_its_bilinear_resize() -> None:
+    rng = np.random.default_rng(1)
+    picture = tf.constant(rng.uniform(0, 255, (1, 40, 50, 3)), tf.float32)
+    maps = geometry.transforms(WINDOW, tf.constant([False]), tf.constant([0.0]), (12, 40))
+    resized = tf.image.resize(picture[:, 10:18, 20:50], (12, 40))
+    found = geometry.transformed(picture, maps, (12, 40))
+    # At its edges, a transform sees the pixels beyond the window.
+    np.testing.assert_allclose(found[:, 1:-1, 1:-1], resized[:, 1:-1, 1:-1], atol=0.02)
+
+
+@pytest.mark.parametrize("ratio", [1, 2, 4, 8])
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 300), st.integers(1, 300), units, units)
+def test_a_shrunk_window_lies_inside_the_shrunk_picture(
+    ratio: int, height: int, width: int, area: float, y: float
+) -> None:
+    params = _params(0.08 + 0.92 * area, 0.5, y, y)
+    window = geometry.crop_windows(STRONG, params, float(height), float(width), (4, 4))
+    shrunk = geometry.shrunk(window, tf.constant([float(ratio)]))
+    top, left, rows, columns = (int(value[0]) for value in shrunk)
+    assert rows >= 1 and top + rows <= math.ceil(height / ratio)
+    assert columns >= 1 and left + columns <= math.ceil(width / ratio)
+
+
+def test_strengths_say_what_they_do() -> None:
+    assert not LIGHT.changes_pixels and not LIGHT.mixes
+    assert STRONG.changes_pixels and STRONG.mixes
+    assert Strengths(crop_area=(1, 1), erase=0.1).changes_pixels

@@ -1,0 +1,184 @@
+"""Augmentation in the reader: the device's pictures, decoded only where they are seen."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from tests.support.augment_pictures import batch, image_spec, jpeg, smooth_picture  # noqa: E402
+from trainer.augment import device, host  # noqa: E402
+from trainer.augment.geometry import crop_windows  # noqa: E402
+from trainer.augment.params import LIGHT, draw  # noqa: E402
+
+COUNT = 16
+FULL = (64, 80)
+
+
+def _encoded(size: tuple[int, int] = FULL, channels: int = 3, count: int = COUNT) -> Any:
+    return tf.constant([jpeg(smooth_picture(size, i, channels)) for i in range(count)])
+
+
+def _pictures(
+    encoded: Any,
+    size: tuple[int, int],
+    level: str,
+    *,
+    own: tuple[int, int] | None = FULL,
+    channels: int = 3,
+    seed: int = 3,
+    start: int = 0,
+) -> np.ndarray:
+    spec = image_spec(own, varies=own is None, channels=channels)
+    pictures = host.batch_pictures(spec, size, level, seed)
+    position = tf.range(start, start + len(encoded), dtype=tf.int64)
+    found = pictures(encoded, position)
+    assert found.dtype == tf.uint8 and found.shape == (len(encoded), *size, channels)
+    return found.numpy().astype(int)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("size", [(48, 48), (40, 72), (90, 90)])
+def test_light_pictures_are_those_of_the_device(size: tuple[int, int], channels: int) -> None:
+    encoded = _encoded(channels=channels)
+    found = _pictures(encoded, size, "light", channels=channels)
+    assert np.abs(found - _on_device(encoded, size, "light", channels)).max() <= 3
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("size", [(48, 48), (40, 72)])
+def test_strong_pictures_are_those_of_the_device(size: tuple[int, int], channels: int) -> None:
+    encoded = _encoded(channels=channels)
+    found = _pictures(encoded, size, "strong", channels=channels)
+    difference = np.abs(found - _on_device(encoded, size, "strong", channels))
+    # Where a rotation mirrors at the edge, slopes are as steep as the colours' stretch.
+    assert difference.max() <= 3 and difference.mean() < 0.1
+
+
+def _on_device(encoded: Any, size: tuple[int, int], level: str, channels: int) -> np.ndarray:
+    decoded = [tf.io.decode_jpeg(one, channels=channels).numpy() for one in encoded]
+    result = device.apply(batch(np.stack(decoded)), level, 3, size, None)
+    return result["inputs"]["image"].numpy().astype(int)
+
+
+@pytest.mark.parametrize("level", ["light", "strong"])
+def test_any_split_into_batches_and_any_restart_gives_the_same_pictures(level: str) -> None:
+    encoded = _encoded()
+    whole = _pictures(encoded, (24, 24), level)
+    for cut in (1, 5, COUNT - 1):
+        first = _pictures(encoded[:cut], (24, 24), level)
+        second = _pictures(encoded[cut:], (24, 24), level, start=cut)
+        np.testing.assert_array_equal(np.concatenate([first, second]), whole)
+
+
+@pytest.mark.parametrize("level", ["light", "strong"])
+@pytest.mark.parametrize("own", [FULL, None])
+def test_inside_of_tf_data_pictures_are_those_of_eager_calls(
+    level: str, own: tuple[int, int] | None
+) -> None:
+    encoded = _encoded()
+    spec = image_spec(own, varies=own is None)
+    pictures = host.batch_pictures(spec, (24, 20), level, 3)
+    stream = tf.data.Dataset.from_tensor_slices((encoded, tf.range(COUNT, dtype=tf.int64)))
+    stream = stream.batch(4, drop_remainder=True).map(pictures, num_parallel_calls=2)
+    assert stream.element_spec == tf.TensorSpec((4, 24, 20, 3), tf.uint8)
+    found = np.concatenate(list(stream.as_numpy_iterator())).astype(int)
+    difference = np.abs(found - _pictures(encoded, (24, 20), level, own=own))
+    # Grappler may reorder float32 arithmetic, so a value near one half may round otherwise.
+    assert difference.max() <= 1 and (difference > 0).mean() < 1e-3
+
+
+def test_light_is_the_crop_resized_and_for_half_of_them_flipped() -> None:
+    encoded = _encoded()
+    params = draw("light", 3, tf.range(COUNT, dtype=tf.int64))
+    assert 0 < np.sum(params["flip"]) < COUNT
+    windows = crop_windows(LIGHT, params, float(FULL[0]), float(FULL[1]), (48, 40))
+    found = _pictures(encoded, (48, 40), "light")
+    for i in range(COUNT):
+        top, left, rows, columns = (int(value[i]) for value in windows)
+        part = tf.io.decode_jpeg(encoded[i])[top : top + rows, left : left + columns]
+        expected = tf.round(tf.image.resize(part, (48, 40))).numpy()
+        if params["flip"][i]:
+            expected = expected[:, ::-1]
+        assert np.abs(found[i] - expected).max() <= 1
+
+
+@pytest.mark.parametrize("own", [FULL, None])
+def test_a_broken_record_is_black_and_changes_no_other(own: tuple[int, int] | None) -> None:
+    encoded = _encoded()
+    broken = tf.concat([encoded[:2], [b""], encoded[3:]], axis=0)
+    found = _pictures(broken, (24, 24), "light", own=own)
+    assert (found[2] == 0).all()
+    whole = _pictures(encoded, (24, 24), "light", own=own)
+    np.testing.assert_array_equal(np.delete(found, 2, 0), np.delete(whole, 2, 0))
+    _pictures(broken, (24, 24), "strong", own=own)
+
+
+@pytest.mark.parametrize("level", ["light", "strong"])
+def test_pictures_of_any_size_and_of_known_size_are_alike(level: str) -> None:
+    encoded = _encoded()
+    known = _pictures(encoded, (48, 48), level)
+    np.testing.assert_array_equal(_pictures(encoded, (48, 48), level, own=None), known)
+
+
+@pytest.mark.parametrize("level", ["light", "strong"])
+def test_sizes_may_differ_within_a_batch(level: str) -> None:
+    sizes = [(64, 64), (31, 200), (300, 40), (1, 1), (9, 500), (700, 900)]
+    encoded = tf.constant([jpeg(smooth_picture(size, 1)) for size in sizes])
+    _pictures(encoded, (24, 24), level, own=None)
+
+
+@pytest.mark.parametrize("level", ["light", "strong"])
+def test_png_records_give_the_pictures_of_jpeg_records(level: str) -> None:
+    pixels = [smooth_picture(FULL, i) for i in range(4)]
+    png = tf.constant([tf.io.encode_png(one).numpy() for one in pixels])
+    found = _pictures(png, (48, 48), level, own=None)
+    expected = _pictures(tf.constant([jpeg(one) for one in pixels]), (48, 48), level, own=None)
+    # The JPEGs differ from the PNGs by what was lost, and colours may be stretched.
+    assert np.abs(found - expected).max() <= 10 and np.abs(found - expected).mean() < 2
+
+
+def test_grey_jpegs_become_rgb_where_rgb_is_asked_for() -> None:
+    found = _pictures(_encoded(channels=1), (24, 24), "light", channels=3)
+    np.testing.assert_array_equal(found[..., 0], found[..., 2])
+
+
+@pytest.mark.parametrize("own", [(512, 640), None])
+@pytest.mark.parametrize("level", ["light", "strong"])
+def test_large_pictures_are_averaged_when_shrunk(level: str, own: tuple[int, int] | None) -> None:
+    """Stripes of one pixel become grey; picking single pixels would show some of them."""
+    stripes = np.zeros((512, 640, 3), np.uint8)
+    stripes[:, ::2] = 200
+    encoded = tf.constant([jpeg(stripes)] * 8)
+    found = _pictures(encoded, (32, 32), "light", own=own)
+    assert np.abs(found - 100).max() < 12
+    smooth = tf.constant([jpeg(smooth_picture((512, 640), i)) for i in range(8)])
+    shrunk = _pictures(smooth, (32, 32), level, own=own)
+    same = [tf.io.decode_jpeg(one).numpy() for one in smooth]
+    result = device.apply(batch(np.stack(same)), level, 3, (32, 32), None)
+    assert np.abs(shrunk - result["inputs"]["image"].numpy().astype(int)).mean() < 2
+
+
+def test_a_picture_smaller_than_said_stops_with_an_error() -> None:
+    encoded = tf.constant([jpeg(smooth_picture((20, 20), 0))])
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        _pictures(encoded, (16, 16), "light")
+
+
+def test_there_is_nothing_to_do_for_none() -> None:
+    with pytest.raises(ValueError, match="'none'"):
+        host.batch_pictures(image_spec(FULL), (8, 8), "none", 0)
+
+
+def test_photos_keep_their_brightness(dogs_vs_cats: pathlib.Path) -> None:
+    files = sorted(dogs_vs_cats.glob("*.jpg"))[:24]
+    encoded = tf.constant([file.read_bytes() for file in files])
+    brightness = np.mean([tf.io.decode_jpeg(one).numpy().mean() for one in encoded])
+    for level, most in (("light", 4), ("strong", 15)):
+        found = _pictures(encoded, (96, 96), level, own=None)
+        assert abs(found.mean() - brightness) < most
+        assert found.std() > 30

@@ -1,0 +1,207 @@
+"""Draws of augmentation: functions of (seed, position) alone, and evenly spread."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+tf = pytest.importorskip("tensorflow")
+
+from trainer.augment import params  # noqa: E402
+
+GOLDEN_BITS = [[2864887121, 2832448516], [1736697832, 1162468809], [596849323, 1913743567]]
+GOLDEN_LIGHT = {
+    "crop_area": 0.552059,
+    "crop_aspect": 0.861358,
+    "crop_y": 0.795209,
+    "crop_x": 0.049552,
+    "flip": 0.0,
+}
+MANY = 20_000
+# Of a statistic that is normal with variance 1, or nearly so; the draws are fixed, so a test
+# that passes once always does.
+SIGMAS = 4.5
+
+positions = st.integers(0, 2**40)
+seeds = st.integers(0, 2**31 - 1)
+
+
+def _positions(start: int = 0, count: int = MANY) -> Any:
+    return tf.range(start, start + count, dtype=tf.int64)
+
+
+def _draw(level: str, seed: int, position: Any) -> dict[str, Any]:
+    return {name: value.numpy() for name, value in params.draw(level, seed, position).items()}
+
+
+def _hash(state: int) -> int:
+    """The mixing function as its author wrote it."""
+    state ^= state >> 16
+    state = state * 0x7FEB352D % 2**32
+    state ^= state >> 15
+    state = state * 0x846CA68B % 2**32
+    return state ^ state >> 16
+
+
+def test_the_hash_is_the_published_one() -> None:
+    states = [0, 1, 2, 0x12345678, 0xFFFFFFFF]
+    mixed = params.mix_bits(tf.constant(states, tf.uint32)).numpy()
+    assert mixed.tolist() == [_hash(state) for state in states]
+
+
+def test_draws_never_change_between_versions() -> None:
+    """A run that is resumed with a newer version must go on with the same pictures."""
+    drawn = params.random_bits(7, tf.constant([0, 1, 2**33 + 5], tf.int64), 2, 1).numpy()
+    assert drawn.tolist() == GOLDEN_BITS
+    light = _draw("light", 7, tf.constant([1000], tf.int64))
+    assert {name: round(float(value[0]), 6) for name, value in light.items()} == GOLDEN_LIGHT
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(positions, min_size=2, max_size=9), seeds, st.data())
+def test_any_slice_of_a_batch_draws_the_same(chosen: list[int], seed: int, data: Any) -> None:
+    cut = data.draw(st.integers(1, len(chosen) - 1))
+    whole = _draw("strong", seed, tf.constant(chosen, tf.int64))
+    first = _draw("strong", seed, tf.constant(chosen[:cut], tf.int64))
+    second = _draw("strong", seed, tf.constant(chosen[cut:], tf.int64))
+    for name, values in whole.items():
+        np.testing.assert_array_equal(values, np.concatenate([first[name], second[name]]))
+
+
+def test_a_value_does_not_depend_on_its_place_in_the_batch() -> None:
+    """To the last bit, which a sine would not keep: its vectorised loop has a remainder."""
+    whole = _draw("strong", 6, _positions(0, 600))
+    parts = [_draw("strong", 6, _positions(first, 3)) for first in range(0, 600, 3)]
+    for name, values in whole.items():
+        np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), values)
+
+
+@pytest.mark.parametrize("level", ["light", "strong"])
+def test_eagerly_and_inside_of_tf_data_the_draws_are_the_same(level: str) -> None:
+    eager = _draw(level, 3, _positions(100, 12))
+    stream = tf.data.Dataset.range(100, 112).batch(4)
+    stream = stream.map(lambda position: dict(params.draw(level, 3, position)))
+    batches = list(stream.as_numpy_iterator())
+    for name, values in eager.items():
+        inside = np.concatenate([batch[name] for batch in batches])
+        # Grappler may reorder float32 arithmetic by a bit; what was drawn is exact.
+        np.testing.assert_allclose(inside, values, rtol=3e-7)
+    np.testing.assert_array_equal(
+        np.concatenate([batch["flip"] for batch in batches]), eager["flip"]
+    )
+
+
+def test_levels_agree_where_they_draw_the_same_thing() -> None:
+    light, strong = (_draw(level, 5, _positions(0, 50)) for level in ("light", "strong"))
+    for name in ("crop_aspect", "crop_y", "crop_x", "flip"):
+        np.testing.assert_array_equal(light[name], strong[name])
+
+
+def test_none_draws_nothing() -> None:
+    assert params.draw("none", 0, _positions(0, 3)) == {}
+
+
+def test_an_unknown_level_is_refused() -> None:
+    with pytest.raises(ValueError, match="'medium'.*none, light, strong"):
+        params.draw("medium", 0, _positions(0, 3))
+
+
+@pytest.mark.parametrize(("seed", "start"), [(0, 0), (1, 0), (2**31 - 1, 2**32 - MANY // 2)])
+def test_every_number_is_uniform(seed: int, start: int) -> None:
+    bits = params.random_bits(seed, _positions(start), 16, 1)
+    numbers = params.unit_floats(bits).numpy()
+    assert 0 <= numbers.min() and numbers.max() < 1
+    bins = 100
+    for column in numbers.T:
+        counts = np.bincount((column * bins).astype(int), minlength=bins)
+        chi_square = float(np.sum((counts - MANY / bins) ** 2) / (MANY / bins))
+        assert abs(chi_square - (bins - 1)) < SIGMAS * math.sqrt(2 * (bins - 1))
+
+
+def test_every_bit_is_as_often_one_as_zero() -> None:
+    bits = params.random_bits(0, _positions(), 4, 1).numpy()
+    ones = np.mean((bits[..., None] >> np.arange(32)) & 1, axis=0)
+    assert np.abs(ones - 0.5).max() < SIGMAS * 0.5 / math.sqrt(MANY)
+
+
+def test_numbers_are_uncorrelated() -> None:
+    """Of one picture, of neighbours, of pictures a power of two apart, of two seeds."""
+    position = _positions()
+    numbers = params.unit_floats(params.random_bits(0, position, 16, 1)).numpy()
+    others = [params.unit_floats(params.random_bits(1, position, 16, 1)).numpy()]
+    others += [params.unit_floats(params.random_bits(0, position, 16, 2)).numpy()]
+    for distance in (1, 2, 64, 256, 4096, 2**32):
+        shifted = params.random_bits(0, position + distance, 16, 1)
+        others.append(params.unit_floats(shifted).numpy())
+    limit = SIGMAS / math.sqrt(MANY)
+    inner = np.corrcoef(numbers.T) - np.eye(16)
+    assert np.abs(inner).max() < limit
+    for other in others:
+        assert np.abs(np.corrcoef(numbers.T, other.T)[:16, 16:]).max() < limit
+
+
+def test_positions_do_not_share_their_numbers() -> None:
+    first = params.random_bits(9, _positions(0, 200_000), 1, 1).numpy()[:, 0]
+    assert len(np.unique(first)) == 200_000
+
+
+def test_the_crop_area_is_uniform_and_half_of_the_pictures_are_flipped() -> None:
+    for level, least in (("light", 0.5), ("strong", 0.08)):
+        drawn = _draw(level, 11, _positions())
+        area = np.sort(drawn["crop_area"])
+        uniform = np.linspace(least, 1, MANY)
+        assert np.abs(area - uniform).max() < 2 * (1 - least) / math.sqrt(MANY)
+        assert abs(drawn["flip"].mean() - 0.5) < SIGMAS * 0.5 / math.sqrt(MANY)
+
+
+def test_strong_stays_within_its_strengths() -> None:
+    drawn, strong = _draw("strong", 2, _positions()), params.STRONG
+    limits = {
+        "half_tangent": (-math.tan(math.radians(7.5)), math.tan(math.radians(7.5))),
+        "brightness": (1 - strong.brightness, 1 + strong.brightness),
+        "contrast": (1 - strong.contrast, 1 + strong.contrast),
+        "saturation": (1 - strong.saturation, 1 + strong.saturation),
+        "noise_std": (0, strong.noise_std),
+        "erase_area": strong.erase_area,
+        "erase_aspect": (0.3, 1 / 0.3),
+    }
+    for name, (least, greatest) in limits.items():
+        reach = greatest - least
+        assert least - 1e-5 <= drawn[name].min() <= least + 0.01 * reach, name
+        assert greatest - 0.01 * reach <= drawn[name].max() <= greatest + 1e-5, name
+    assert abs(drawn["erase"].mean() - 0.25) < SIGMAS * 0.5 / math.sqrt(MANY)
+
+
+def test_a_pair_shares_how_it_is_mixed_and_nothing_else() -> None:
+    drawn = _draw("strong", 4, _positions())
+    for name in ("mix", "mix_share", "mix_y", "mix_x"):
+        np.testing.assert_array_equal(drawn[name][0::2], drawn[name][1::2])
+        assert len(np.unique(drawn[name][0::2])) > 2
+    assert not np.array_equal(drawn["crop_y"][0::2], drawn["crop_y"][1::2])
+
+
+def test_a_quarter_of_the_pairs_is_mixed_up_and_a_quarter_cut_mixed() -> None:
+    drawn = _draw("strong", 4, _positions())
+    for kind in (params.MIXUP, params.CUTMIX):
+        share = np.mean(drawn["mix"][0::2] == kind)
+        assert abs(share - 0.25) < SIGMAS * 0.5 / math.sqrt(MANY / 2)
+
+
+def test_shares_of_mixup_nearly_follow_the_arcsine_law() -> None:
+    drawn = _draw("strong", 4, _positions())
+    share = np.sort(drawn["mix_share"][0::2][drawn["mix"][0::2] == params.MIXUP])
+    # Beta(1/2, 1/2): sin²(πu/2) is the inverse of its distribution function.
+    expected = np.sin(np.pi / 2 * np.linspace(0, 1, len(share))) ** 2
+    assert np.abs(share - expected).max() < 0.01 + 2 / math.sqrt(len(share))
+    assert share.mean() == pytest.approx(0.5, abs=0.02)
+
+
+def test_flat_and_tall_rectangles_are_erased_alike() -> None:
+    aspect = _draw("strong", 4, _positions())["erase_aspect"]
+    assert np.mean(np.log(aspect)) == pytest.approx(0, abs=0.02)
+    assert np.mean(aspect > 1) == pytest.approx(0.5, abs=0.02)

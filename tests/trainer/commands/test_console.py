@@ -1,0 +1,58 @@
+"""What all commands of the trainer share."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from imageshards.errors import UserError
+from trainer.commands import console
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+
+
+def test_what_a_person_can_mend_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    def mistaken() -> int:
+        raise UserError("--x received 1; expected 2.")
+
+    def pressed() -> int:
+        raise KeyboardInterrupt
+
+    assert console.run("program", lambda: 7) == 7
+    assert console.run("program", mistaken) == 2
+    assert capsys.readouterr().err == "program: --x received 1; expected 2.\n"
+    assert console.run("program", pressed, "stopped halfway") == 130
+    assert capsys.readouterr().err == "program: stopped halfway.\n"
+
+
+def test_a_missing_package_is_told_with_the_way_to_get_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def bare() -> int:
+        raise ModuleNotFoundError("No module named 'keras'", name="keras")
+
+    def bug() -> int:
+        raise ModuleNotFoundError("No module named 'trainer.nothing'", name="trainer.nothing")
+
+    assert console.run("program", bare) == 2
+    err = capsys.readouterr().err
+    assert (
+        "the package keras is not installed" in err and "pip install 'imageshards[trainer]'" in err
+    )
+    with pytest.raises(ModuleNotFoundError):
+        console.run("program", bug)
+
+
+def test_importing_tensorflow_says_nothing_and_leaves_the_terminal_as_it_was() -> None:
+    code = (
+        "import sys; from trainer.commands import console as cli\n"
+        "with cli.quiet_import():\n    import tensorflow\n"
+        "print('afterwards', file=sys.stderr)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert ran.stderr == "afterwards\n"

@@ -1,0 +1,136 @@
+"""gs:// as TensorFlow reads it itself, and what is found out before it waits."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from imageshards import storage
+from imageshards.errors import UserError
+from tests.support.commands import run_module
+from tests.support.google_front import Front, google_front
+from tests.support.store_servers import StoreServer, store_server
+from tests.support.trainer_data import make_data_set
+from trainer.__main__ import main
+from trainer.dataset import gs_check
+
+# Nothing of the machine's own may help or hinder.
+OF_THE_MACHINE = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS", "no_proxy")
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[StoreServer]:
+    with store_server("gs") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("gs") / "set"
+    return make_data_set(folder, {"train": 24, "validation": 6}, size_px=((16, 16),))
+
+
+@pytest.fixture(scope="module")
+def data(emulator: StoreServer, local: pathlib.Path) -> str:
+    with emulator.environment():
+        folder = emulator.bucket("photos") + "/sets/one"
+        storage.upload_folder(str(local), folder)
+        storage.write(folder + "/transform/transform_fn/assets/vocabulary", "one\n")
+    return folder
+
+
+@pytest.fixture
+def front(
+    emulator: StoreServer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Front]:
+    with google_front(emulator.url, tmp_path) as running:
+        for name in OF_THE_MACHINE:
+            monkeypatch.delenv(name, raising=False)
+        settings = {"CLOUDSDK_CONFIG": str(tmp_path / "none"), "NO_GCE_CHECK": "true"}
+        for name, value in {**running.environ, **settings}.items():
+            monkeypatch.setenv(name, value)
+        yield running
+
+
+@pytest.mark.slow
+def test_a_model_trained_from_a_real_bucket_is_that_of_the_local_data_set(
+    front: Front, local: pathlib.Path, data: str, tmp_path: pathlib.Path
+) -> None:
+    common = ["--model", "tests.support.tiny_models:plain", "--epochs", "1", "--batch_size", "8"]
+    here, there = tmp_path / "here", tmp_path / "there"
+    assert main([*common, "--data", str(local), "--output", str(here)]) == 0
+    done = run_module("trainer", *common, "--data", data, "--output", there)
+    assert done.returncode == 0, done.stderr
+    assert (here / "weights.sha256").read_text() == (there / "weights.sha256").read_text()
+    assert (there / "transform_fn/assets/vocabulary").read_text() == "one\n"
+    # Read in place, a few MiB at a time: sixteen shards are open at once.
+    assert not (there / "cache").exists()
+    spans = {span for _, path, span in front.asked if "tfrecord" in path and span}
+    assert spans == {f"bytes=0-{8 * 2**20 - 1}"}
+
+
+def test_a_refused_bucket_is_one_sentence(front: Front, data: str) -> None:
+    front.refusing = True
+    begun = time.monotonic()
+    done = run_module("trainer", "--data", data)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "access is refused to nobody (no credentials were found): run gcloud" in done.stderr
+    assert time.monotonic() - begun < 60
+
+
+def test_a_bucket_that_does_not_exist_is_one_sentence(front: Front) -> None:
+    with pytest.raises(UserError, match=r"^--data received 'gs://none/x', whose bucket does not "):
+        gs_check.check("gs://none/x", "--data")
+    with pytest.raises(UserError, match="names no bucket; expected gs://BUCKET/FOLDER"):
+        gs_check.check("gs://", "--data")
+
+
+def test_a_bucket_that_is_there_is_left_to_tensorflow(front: Front, data: str) -> None:
+    gs_check.check(data, "--data")
+    assert [host for host, _, _ in front.asked] == ["storage.googleapis.com"]
+    front.refusing = True  # by nobody's credentials, which are perhaps not TensorFlow's
+    gs_check.check(data, "--data")
+
+
+def test_nobody_waits_long_where_nothing_answers(
+    front: Front, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gs_check, "ANSWER_SEC", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(UserError, match=r"cannot be reached \(.*time.*\); mend the network"):
+            gs_check.check(data, "--data")
+    with pytest.raises(UserError, match=r"cannot be reached \(.*refused\); mend the network"):
+        gs_check.check(data, "--data")
+
+
+def test_credentials_are_looked_for_where_tensorflow_looks(
+    front: Front, data: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not gs_check.has_credentials()
+    assert "no credentials were found" in gs_check.refusal()
+    settings = tmp_path / "settings"
+    settings.mkdir()
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(settings))
+    assert not gs_check.has_credentials()
+    (settings / "application_default_credentials.json").write_text("{}")
+    assert gs_check.has_credentials() and "Storage Object Viewer" in gs_check.refusal()
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "gone.json"))
+    with pytest.raises(UserError, match=r"GOOGLE_APPLICATION_CREDENTIALS is '.*gone.json', where"):
+        gs_check.check(data, "--data")
+
+
+def test_without_a_metadata_server_tensorflow_is_kept_from_asking_it(
+    front: Front, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_GCE_CHECK")
+    monkeypatch.setattr(gs_check, "METADATA_SEC", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(gs_check, "METADATA_ADDRESS", silent.getsockname())
+        gs_check.check(data, "--data")
+    assert os.environ["NO_GCE_CHECK"] == "true"

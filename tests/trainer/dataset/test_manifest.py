@@ -1,0 +1,253 @@
+"""What the trainer takes from a manifest, and what it says of one it cannot use."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+
+from imageshards.errors import UserError
+from tests.support.trainer_data import edit_manifest, write_manifest
+from trainer.config import DataConfig, TrainConfig
+from trainer.dataset.manifest import (
+    check_shards,
+    has_manifest,
+    load_manifest,
+    train_split,
+    validation_split,
+)
+from trainer.dataset.open import open_inputs
+from trainer.dataset.spec import DataSet, FeatureSpec
+
+IMAGE = {
+    "size": 32,
+    "mode": "crop",
+    "channels": 3,
+    "mean": [0.1, 0.2, 0.3],
+    "std": [0.2, 0.2, 0.2],
+}
+
+
+def _splits(folder: pathlib.Path, **num_records: int) -> dict[str, Any]:
+    """Splits of one shard of 10 bytes each."""
+    splits = {}
+    for name, count in num_records.items():
+        file = f"{name}-00000-of-00001.tfrecord"
+        (folder / file).write_bytes(b"\0" * 10)
+        shard = {"file": file, "num_records": count, "num_bytes": 10}
+        splits[name] = {"num_records": count, "shards": [shard]}
+    return splits
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    write_manifest(tmp_path, splits=_splits(tmp_path, train=20, validation=5), image=IMAGE)
+    return tmp_path
+
+
+def _load(folder: pathlib.Path) -> DataSet:
+    return load_manifest(str(folder))
+
+
+def test_a_manifest_gives_counts_classes_and_pictures(folder: pathlib.Path) -> None:
+    manifest = _load(folder)
+    train = train_split(manifest, None)
+    assert (train.num_records, train.num_bytes, len(train.shards)) == (20, 10, 1)
+    assert manifest.classes == ("circle", "square", "triangle")
+    assert manifest.image.size == (32, 32) and not manifest.image.varies
+    assert manifest.image.mean == (0.1, 0.2, 0.3)
+    assert manifest.compression_type == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "size", "varies"),
+    [
+        ({"size": [24, 32]}, (24, 32), False),
+        ({"mode": "shortest"}, (32, 32), True),
+        ({"mode": "none"}, (32, 32), True),
+        ({"mode": "none", "size": None}, None, True),
+        ({"mode": "pad"}, (32, 32), False),
+        ({"only_shrink": True}, (32, 32), True),
+    ],
+)
+def test_pictures_vary_where_the_mode_lets_them(
+    folder: pathlib.Path, changes: dict[str, Any], size: Any, varies: bool
+) -> None:
+    edit_manifest(folder, image=IMAGE | changes)
+    image = _load(folder).image
+    assert (image.size, image.varies) == (size, varies)
+
+
+def test_unmeasured_pixels_are_normalised_by_the_middle_of_the_range(folder: pathlib.Path) -> None:
+    edit_manifest(folder, image=IMAGE | {"mean": None, "std": None, "channels": 1})
+    assert (_load(folder).image.mean, _load(folder).image.std) == ((0.5,), (0.25,))
+
+
+@pytest.mark.parametrize(
+    ("names", "train", "validation"),
+    [
+        (("train", "validation", "test"), "train", "validation"),
+        (("training", "test"), "training", "test"),
+        (("train", "valid", "val"), "train", "val"),
+        (("train",), "train", None),
+    ],
+)
+def test_the_usual_split_names_are_found(
+    folder: pathlib.Path, names: tuple[str, ...], train: str, validation: str | None
+) -> None:
+    edit_manifest(folder, splits=_splits(folder, **dict.fromkeys(names, 7)))
+    manifest = _load(folder)
+    found = validation_split(manifest, None)
+    assert train_split(manifest, None).name == train
+    assert (found.name if found else None) == validation
+
+
+def test_splits_can_be_named_and_validation_left_out(folder: pathlib.Path) -> None:
+    edit_manifest(folder, splits=_splits(folder, train=20, holdout=3))
+    manifest = _load(folder)
+    holdout = validation_split(manifest, "holdout")
+    assert holdout is not None and holdout.num_records == 3
+    assert train_split(manifest, "holdout").name == "holdout"
+    assert validation_split(manifest, "none") is None
+    with pytest.raises(
+        UserError, match="--validation_split received 'x'; expected one of train, h"
+    ):
+        validation_split(manifest, "x")
+
+
+def test_an_empty_validation_split_counts_as_none(folder: pathlib.Path) -> None:
+    edit_manifest(folder, splits=_splits(folder, train=20, validation=0))
+    assert validation_split(_load(folder), None) is None
+
+
+def test_no_split_to_train_on_is_an_error_that_lists_the_splits(folder: pathlib.Path) -> None:
+    edit_manifest(folder, splits=_splits(folder, a=20, train=0))
+    with pytest.raises(UserError, match="whose splits with records are a; expected one called"):
+        train_split(_load(folder), None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format_version": 2}, "format_version 2; this trainer understands up to 1"),
+        ({"format_version": "1"}, "has no format_version"),
+        ({"splits": None}, "lacks 'splits'"),
+        ({"features": {}}, "lacks 'image/encoded'"),
+        ({"classes": []}, "names no class"),
+        ({"compression": "zip"}, "compression is 'zip'"),
+        ({"splits": {"train": {"num_records": 3, "shards": []}}}, "counts 3 records, its shards 0"),
+        ({"image": {"size": 8, "mean": [0.5], "std": [0.5]}}, "are not 3 numbers each"),
+        ({"image": {"size": 8, "channels": 4}}, "channels is 4"),
+        ({"image": {"size": [1, 2, 3]}}, "unexpected value"),
+    ],
+)
+def test_a_manifest_that_does_not_do_is_named_in_one_sentence(
+    folder: pathlib.Path, changes: dict[str, Any], message: str
+) -> None:
+    edit_manifest(folder, **changes)
+    with pytest.raises(UserError, match=message) as caught:
+        _load(folder)
+    assert str(caught.value).startswith(f"--data received {str(folder)!r}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "\ufffe"])
+def test_text_that_is_no_manifest_is_refused(folder: pathlib.Path, text: str) -> None:
+    (folder / "manifest.json").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match="manifest.json"):
+        _load(folder)
+
+
+@pytest.mark.parametrize("below", ["absent", "file/below"])
+def test_a_folder_without_a_manifest_is_not_a_data_set(tmp_path: pathlib.Path, below: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="a directory without a manifest is not a data set"):
+        load_manifest(str(tmp_path / below))
+
+
+def test_shards_must_be_there_with_their_size(folder: pathlib.Path) -> None:
+    manifest = _load(folder)
+    splits = list(manifest.splits.values())
+    check_shards(str(folder), splits)
+    shard = folder / "validation-00000-of-00001.tfrecord"
+    shard.write_bytes(b"\0" * 7)
+    with pytest.raises(UserError, match=f"shard {shard.name} has 7 bytes; expected 10 bytes"):
+        check_shards(str(folder), splits)
+    shard.unlink()
+    (folder / "train-00000-of-00001.tfrecord").unlink()
+    with pytest.raises(UserError, match=r"train-00000\S+ \(and 1 more\) is missing; expected 10"):
+        check_shards(str(folder), splits)
+
+
+def _config(folder: pathlib.Path, batch_size: int, **changes: Any) -> TrainConfig:
+    return TrainConfig(DataConfig(str(folder), **changes), "out", batch_size=batch_size)
+
+
+def test_inputs_leave_unused_splits_alone(folder: pathlib.Path) -> None:
+    (folder / "validation-00000-of-00001.tfrecord").unlink()
+    inputs = open_inputs(_config(folder, 8, validation_split="none"))
+    assert (inputs.training.num_records, inputs.model.size) == (20, (32, 32))
+    assert inputs.validation is None
+
+
+def test_inputs_refuse_fewer_records_than_a_batch_and_a_missing_size(folder: pathlib.Path) -> None:
+    with pytest.raises(UserError, match="--batch_size received 21, but the split train has 20 rec"):
+        open_inputs(_config(folder, 21))
+    edit_manifest(folder, image={"mode": "none", "channels": 3})
+    with pytest.raises(UserError, match="how large the pictures are; give .* by --image_size"):
+        open_inputs(_config(folder, 4))
+    assert open_inputs(_config(folder, 4, image_size=(8, 8))).model.size == (8, 8)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        {"feature_map": {"image": "x"}},
+        {"label_offset": 1},
+        {"class_names": ("a",)},
+        {"validation_data": "v"},
+    ],
+)
+def test_flags_for_foreign_records_are_refused_where_a_manifest_says_it_all(
+    folder: pathlib.Path, flag: dict[str, Any]
+) -> None:
+    with pytest.raises(UserError, match=f"--{next(iter(flag))} received .* leave .* out"):
+        open_inputs(_config(folder, 4, **flag))
+
+
+def test_features_shard_classes_and_a_fingerprint_are_read(folder: pathlib.Path) -> None:
+    before = _load(folder)
+    assert before.features["image/class/label"] == FeatureSpec("int64", ())
+    assert before.filename_feature is None and before.has_manifest and has_manifest(str(folder))
+    splits = _splits(folder, train=20)
+    splits["train"]["shards"][0]["classes"] = {"circle": 20}
+    features = {
+        "image/encoded": {"dtype": "string", "shape": []},
+        "image/class/label": {"dtype": "int64", "shape": []},
+        "image/filename": {"dtype": "string", "shape": []},
+        "tokens": {"dtype": "int64", "shape": None},
+        "meta": {"dtype": "float32", "shape": [3]},
+    }
+    edit_manifest(folder, splits=splits, features=features)
+    # `edit_manifest` drops keys that are None at the top only.
+    after = _load(folder)
+    assert after.features["tokens"] == FeatureSpec("int64", None)
+    assert after.features["meta"] == FeatureSpec("float32", (3,))
+    assert after.filename_feature == "image/filename"
+    assert after.splits["train"].shards[0].classes == {"circle": 20}
+    assert len(after.fingerprint) == 64 and after.fingerprint != before.fingerprint
+    # Built again, with another time stamp or path in its options, it is the same data.
+    edit_manifest(folder, options={"pinned_classes": ["circle"]}, listed=99)
+    assert _load(folder).fingerprint == after.fingerprint
+
+
+def test_a_feature_of_an_unknown_type_is_refused(folder: pathlib.Path) -> None:
+    features = {
+        "image/encoded": {"dtype": "string", "shape": []},
+        "image/class/label": {"dtype": "int64", "shape": []},
+        "x": {"dtype": "complex64", "shape": []},
+    }
+    edit_manifest(folder, features=features)
+    with pytest.raises(UserError, match="x is complex64, not int64, float32 or string"):
+        _load(folder)

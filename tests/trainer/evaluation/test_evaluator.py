@@ -1,0 +1,303 @@
+"""Evaluation: each example exactly once, for any batch size and any number of replicas."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from imageshards.errors import UserError
+from tests.support.trainer_data import CLASSES, make_data_set
+from trainer.dataset.compatibility import class_ids
+from trainer.dataset.manifest import load_manifest
+from trainer.dataset.spec import (
+    DataSet,
+    FeatureSpec,
+    ImageSpec,
+    ModelInputs,
+    Reading,
+    Selected,
+    Split,
+)
+
+tf = pytest.importorskip("tensorflow")
+
+import keras  # noqa: E402
+
+from trainer.evaluation import evaluator as evaluation  # noqa: E402
+from trainer.evaluation.evaluator import Evaluator  # noqa: E402
+from trainer.reader import pipeline  # noqa: E402
+
+READING = Reading(threads=2)
+IMAGE = ImageSpec((1, 1), False, 3, (0.5,) * 3, (0.25,) * 3)
+INPUTS = ModelInputs((1, 1), IMAGE)
+
+
+def selected_of(classes: tuple[str, ...], num_records: int = 0) -> Selected:
+    features = {"image/encoded": FeatureSpec("string", ()), "n": FeatureSpec("int64", ())}
+    dataset = DataSet("somewhere", {}, classes, IMAGE, "none", "balanced", features)
+    return Selected(dataset, Split("validation", ()), classes, None, (), num_records, None)
+
+
+def whole(folder: pathlib.Path, split: str) -> Selected:
+    dataset = load_manifest(str(folder))
+    part = dataset.splits[split]
+    return Selected(dataset, part, dataset.classes, None, (), part.num_records, None)
+
+
+def logits_model(num_classes: int) -> keras.Model:
+    """A model whose logits are its input."""
+    image = keras.Input((num_classes,), name="image")
+    return keras.Model(image, keras.layers.Identity()(image))
+
+
+def feed(monkeypatch: pytest.MonkeyPatch, logits: np.ndarray, label: Any, weight: Any = None):
+    """Makes the reader give these examples, filled up as the reader does."""
+
+    def batches(selected: Any, reading: Any, batch_size: int, inputs: Any) -> Any:
+        count = len(logits)
+        size = -(-count // batch_size) * batch_size
+        fill = [(0, size - count)]
+        weights = np.ones(count) if weight is None else np.asarray(weight)
+        arrays = {
+            "inputs": {"image": np.pad(logits, [*fill, (0, 0)]).astype(np.float32)},
+            "label": np.pad(np.asarray(label, np.int64), fill),
+            "weight": np.pad(weights, fill).astype(np.float32),
+            "record": np.pad(np.arange(count), fill, constant_values=-1),
+            "position": np.arange(size),
+        }
+        return tf.data.Dataset.from_tensor_slices(arrays).batch(batch_size, drop_remainder=True)
+
+    monkeypatch.setattr(pipeline, "evaluation_batches", batches)
+
+
+def reference(logits: np.ndarray, label: np.ndarray) -> tuple[float, float, float]:
+    """Cross-entropy, accuracy and top-5 accuracy by the book, in float64."""
+    exact = logits.astype(np.float64)
+    shifted = exact - exact.max(1, keepdims=True)
+    log_probability = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    ranks = np.argsort(-exact, 1, kind="stable")
+    return (
+        float(-log_probability[np.arange(len(label)), label].mean()),
+        float((ranks[:, 0] == label).mean()),
+        float((ranks[:, :5] == label[:, None]).any(1).mean()),
+    )
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 32])
+@pytest.mark.parametrize("num_classes", [2, 5, 9])
+def test_figures_equal_those_by_the_book_for_any_batch_size(
+    monkeypatch: pytest.MonkeyPatch, batch_size: int, num_classes: int
+) -> None:
+    rng = np.random.default_rng(num_classes)
+    # Rounded, so that some are equal: a tie is decided one way only.
+    logits = np.round(rng.normal(0, 2, (45, num_classes)), 1).astype(np.float32)
+    label = rng.integers(0, num_classes, 45)
+    feed(monkeypatch, logits, label)
+    names = tuple(f"c{i}" for i in range(num_classes))
+    evaluator = Evaluator(
+        logits_model(num_classes),
+        tf.distribute.get_strategy(),
+        selected_of(names),
+        READING,
+        batch_size,
+        INPUTS,
+    )
+    found = evaluator.run()
+    loss, accuracy, top5 = reference(logits, label)
+    assert found.num_examples == 45 and found.left_out == 0
+    assert found.loss == pytest.approx(loss, rel=1e-6)
+    assert found.accuracy == accuracy
+    assert found.top5_accuracy == (top5 if num_classes > 5 else None)
+    assert found.record.tolist() == list(range(45))
+    assert found.label.tolist() == label.tolist()
+    assert found.predicted.tolist() == logits.argmax(1).tolist()
+    assert found.confusion.dtype == np.int64 and found.confusion.sum() == 45
+    for true, predicted in zip(label, logits.argmax(1), strict=True):
+        assert found.confusion[true, predicted] > 0
+    assert np.trace(found.confusion) == round(accuracy * 45)
+    np.testing.assert_allclose(np.exp(-found.losses), found.probability_of_label, rtol=1e-5)
+    assert (found.probability_of_prediction >= found.probability_of_label).all()
+
+
+def test_a_broken_record_is_no_example_and_is_counted_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logits = np.eye(3, dtype=np.float32)[[0, 1, 2, 0]] * 4
+    feed(monkeypatch, logits, [0, 1, 1, 0], weight=[1, 0, 1, 1])
+    strategy = tf.distribute.get_strategy()
+    evaluator = Evaluator(logits_model(3), strategy, selected_of(CLASSES), READING, 3, INPUTS)
+    found = evaluator.run()
+    assert (found.num_examples, found.left_out) == (3, 1)
+    assert found.record.tolist() == [0, 2, 3]
+    assert found.accuracy == pytest.approx(2 / 3)
+
+
+def test_nothing_to_count_is_no_number_but_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed(monkeypatch, np.zeros((2, 3), np.float32), [0, 0], weight=[0, 0])
+    strategy = tf.distribute.get_strategy()
+    found = Evaluator(logits_model(3), strategy, selected_of(CLASSES), READING, 2, INPUTS).run()
+    assert (found.num_examples, found.left_out) == (0, 2)
+    assert np.isnan(found.loss) and found.confusion.sum() == 0
+
+
+def test_a_second_pass_traces_nothing_and_sees_new_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logits = np.eye(3, dtype=np.float32) * 2
+    feed(monkeypatch, logits, [0, 1, 2])
+    image = keras.Input((3,), name="image")
+    scale = keras.layers.Dense(3, use_bias=False, kernel_initializer="identity")
+    traced: list[int] = []
+
+    class Counting(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            traced.append(1)
+            return x
+
+    model = keras.Model(image, Counting()(scale(image)))
+    strategy = tf.distribute.get_strategy()
+    evaluator = Evaluator(model, strategy, selected_of(CLASSES), READING, 2, INPUTS)
+    assert evaluator.run().accuracy == 1.0
+    before = len(traced)
+    scale.kernel.assign(-scale.kernel)
+    assert evaluator.run().accuracy == 0.0
+    assert len(traced) == before
+
+
+def test_classes_are_matched_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = np.eye(4, dtype=np.float32)[[3, 0, 3]] * 5
+    feed(monkeypatch, logits, [0, 1, 1])
+    strategy = tf.distribute.get_strategy()
+    found = Evaluator(
+        logits_model(4),
+        strategy,
+        selected_of(("dog", "cat")),
+        READING,
+        2,
+        INPUTS,
+        classes=("cat", "cow", "hen", "dog"),
+    ).run()
+    assert found.classes == ("cat", "cow", "hen", "dog")
+    assert found.label.tolist() == [3, 0, 0]
+    assert found.accuracy == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("data_classes", "remedy"), [(("cat", "emu"), "--classes"), (("0", "1"), "--class_names")]
+)
+def test_a_class_the_model_does_not_know_is_refused(
+    data_classes: tuple[str, ...], remedy: str
+) -> None:
+    with pytest.raises(UserError, match=f"{data_classes[1]}.*does not know.*{remedy}"):
+        class_ids(selected_of(data_classes), ("cat", "dog"))
+
+
+def test_a_broken_batch_is_mended_once_and_the_pass_begins_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    good, broken = selected_of(CLASSES, 1), selected_of(CLASSES, 2)
+    calls: list[Any] = []
+
+    class FakeMender:
+        def open(self, selected: Selected) -> Selected:
+            return selected
+
+        def mend(self, selected: Selected, records: Any, error: Exception) -> Selected:
+            calls.append((selected is broken, records, type(error)))
+            return good
+
+    def batches(selected: Selected, *_: Any) -> Any:
+        def generate():
+            for i in range(4):
+                if selected is broken and i == 3:
+                    raise ValueError("a picture that is none")
+                yield i
+
+        numbers = tf.data.Dataset.from_generator(
+            generate, output_signature=tf.TensorSpec((), tf.int64)
+        )
+        return numbers.batch(1).map(
+            lambda i: {
+                "inputs": {"image": tf.zeros((1, 3))},
+                "label": tf.zeros(1, tf.int64),
+                "weight": tf.ones(1),
+                "record": tf.reshape(i, [1]),
+            }
+        )
+
+    monkeypatch.setattr(pipeline, "evaluation_batches", batches)
+    monkeypatch.setattr(Evaluator, "_records_of", lambda self, batch: [batch])
+    strategy = tf.distribute.get_strategy()
+    mender: Any = FakeMender()
+    evaluator = Evaluator(logits_model(3), strategy, broken, READING, 1, INPUTS, mender)
+    found = evaluator.run()
+    assert found.num_examples == 4 and evaluator.selected is good
+    assert calls == [(True, [3], tf.errors.InvalidArgumentError)]
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        Evaluator(logits_model(3), strategy, broken, READING, 1, INPUTS).run()
+
+
+PROGRAM = """
+import json, sys
+from trainer.strategy import make_strategy
+strategy = make_strategy(int(sys.argv[2]), int(sys.argv[3]))
+import keras
+from tests.test_trainer_evaluation import evaluate_folder
+print(json.dumps(evaluate_folder(sys.argv[1], strategy, int(sys.argv[3]))))
+"""
+
+
+def evaluate_folder(folder: str, strategy: Any, batch_size: int) -> dict[str, Any]:
+    keras.utils.set_random_seed(3)
+    with strategy.scope():
+        image = keras.Input((16, 16, 3), dtype="uint8", name="image")
+        x = keras.layers.Rescaling(1 / 64)(image)
+        x = keras.layers.Conv2D(4, 3, activation="relu")(x)
+        x = keras.layers.BatchNormalization()(x)
+        model = keras.Model(image, keras.layers.Dense(3)(keras.layers.Flatten()(x)))
+    selected = whole(pathlib.Path(folder), "validation")
+    inputs = ModelInputs((16, 16), selected.dataset.image)
+    found = Evaluator(model, strategy, selected, READING, batch_size, inputs).run()
+    return {
+        "loss": found.loss,
+        "accuracy": found.accuracy,
+        "examples": found.num_examples,
+        "record": found.record.tolist(),
+        "losses": found.losses.tolist(),
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    path = tmp_path_factory.mktemp("evaluation") / "shards"
+    return make_data_set(path, {"train": 6, "validation": 23}, size_px=((16, 16),))
+
+
+@pytest.mark.slow
+def test_two_replicas_find_what_one_finds(folder: pathlib.Path) -> None:
+    one = evaluate_folder(str(folder), tf.distribute.get_strategy(), 7)
+    assert one["examples"] == 23 and one["record"] == list(range(23))
+    for batch_size in (6, 32):
+        command = [sys.executable, "-c", PROGRAM, str(folder), "2", str(batch_size)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+        two = json.loads(done.stdout.splitlines()[-1])
+        assert two["record"] == one["record"]
+        assert two["accuracy"] == one["accuracy"]
+        assert two["loss"] == pytest.approx(one["loss"], rel=1e-6)
+        np.testing.assert_allclose(two["losses"], one["losses"], rtol=1e-4)
+
+
+def test_records_come_from_real_shards(folder: pathlib.Path) -> None:
+    results = [evaluate_folder(str(folder), tf.distribute.get_strategy(), b) for b in (1, 7, 32)]
+    for other in results[1:]:
+        assert other["record"] == results[0]["record"]
+        assert other["accuracy"] == results[0]["accuracy"]
+        assert other["loss"] == pytest.approx(results[0]["loss"], rel=1e-6)
+    assert evaluation.TOP == 5

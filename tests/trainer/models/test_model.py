@@ -1,0 +1,264 @@
+"""The models: names, inputs, normalisation, precision, weights, and steps that continue."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from imageshards.errors import UserError
+from tests.support import replica_run
+from trainer.config import OptimizerConfig
+from trainer.dataset.spec import FeatureSpec, ImageSpec, ModelInputs
+
+tf = pytest.importorskip("tensorflow")
+keras = pytest.importorskip("keras")
+
+from trainer.models import model  # noqa: E402
+from trainer.models.pretrained import load_weights  # noqa: E402
+from trainer.models.strategy import make_strategy  # noqa: E402
+from trainer.training.step import make_train_step  # noqa: E402
+
+RGB = ImageSpec((32, 32), False, 3, (0.5, 0.4, 0.3), (0.25, 0.2, 0.1))
+GREY = ImageSpec((32, 32), False, 1, (0.5,), (0.0,))
+FEATURES = {
+    "age": FeatureSpec("float32", ()),
+    "meta/box": FeatureSpec("float32", (2, 2)),
+    "kind": FeatureSpec("int64", ()),
+    "tokens": FeatureSpec("int64", None),
+}
+
+
+def _build(name: str, size: tuple[int, int], num_classes: int, image: ImageSpec) -> Any:
+    return model.build_model(name, ModelInputs(size, image), num_classes)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [("cnn", "cnn"), ("CNN", "cnn"), ("mobilenet_v2", "MobileNetV2"), ("ResNet50", "ResNet50")],
+)
+def test_names_are_found_whatever_their_case(given: str, name: str) -> None:
+    assert model.resolve_name(given) == name
+
+
+def test_a_wrong_name_lists_the_near_ones() -> None:
+    with pytest.raises(UserError, match=r"--model received 'ResNet5'.*\(near: ResNet50, "):
+        model.resolve_name("ResNet5")
+    with pytest.raises(UserError, match=r"received 'qqqq'; expected cnn or a name in keras\.app"):
+        model.resolve_name("qqqq")
+
+
+@pytest.mark.parametrize("size", [(1, 1), (8, 200), (33, 47), (128, 96)])
+@pytest.mark.parametrize("image", [RGB, GREY])
+def test_the_cnn_takes_any_size_and_grey(size: tuple[int, int], image: ImageSpec) -> None:
+    network = _build("cnn", size, 5, image)
+    logits = network(np.zeros((2, *size, image.channels), np.uint8))
+    assert logits.shape == (2, 5) and logits.dtype == "float32"
+    assert network.name == "cnn"
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_pixels_are_normalised_by_the_manifests_numbers(precision: str) -> None:
+    before = keras.config.dtype_policy()
+    network = model.build_model("cnn", ModelInputs((4, 4), RGB), 2, precision=precision)
+    assert keras.config.dtype_policy() == before
+    upto = keras.Model(network.input, network.get_layer("normalise").output)
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 4, 4, 3), np.uint8)
+    expected = (pixels / 255 - np.array(RGB.mean)) / np.array(RGB.std)
+    np.testing.assert_allclose(upto(pixels), expected, rtol=1e-4, atol=1e-5)
+    kernel = network.trainable_variables[0]
+    assert kernel.dtype == "float32"
+    dense = next(layer for layer in network.layers if isinstance(layer, keras.layers.Dense))
+    assert dense.compute_dtype == precision
+    assert network(pixels).dtype == "float32"
+
+
+def test_a_constant_channel_is_not_blown_up() -> None:
+    network = _build("cnn", (4, 4), 2, GREY)
+    upto = keras.Model(network.input, network.get_layer("normalise").output)
+    assert np.abs(upto(np.full((1, 4, 4, 1), 128, np.uint8))).max() < 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["MobileNetV2", "EfficientNetB0", "MobileNetV3Small"])
+def test_an_architecture_sees_pixels_of_unit_scale(name: str) -> None:
+    network = _build(name, (32, 32), 4, RGB)
+    assert network(np.zeros((1, 32, 32, 3), np.uint8)).shape == (1, 4)
+    application = network.get_layer(index=-2)
+    first = next(x for x in application.layers if isinstance(x, keras.layers.Conv2D))
+    entering = keras.Model(application.input, first.input)
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), np.uint8)
+    before = keras.Model(network.input, _input_of(network))
+    assert 0.3 < float(np.std(entering(before(pixels)))) < 4
+    norms = [x for x in application.layers if isinstance(x, keras.layers.BatchNormalization)]
+    assert norms and all(norm.synchronized for norm in norms)
+
+
+def _input_of(network: Any) -> Any:
+    """The tensor the architecture inside `network` is called with."""
+    names = [layer.name for layer in network.layers]
+    last = "undo_rescaling" if "undo_rescaling" in names else "normalise"
+    return network.get_layer(last).output
+
+
+def test_an_architecture_that_refuses_the_size_says_so() -> None:
+    with pytest.raises(UserError, match=r"received InceptionV3, which refuses .* 32x32 px \(.*75"):
+        _build("InceptionV3", (32, 32), 3, RGB)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "length", "expected"),
+    [("padded", None, (None, None)), ("padded", 7, (None, 7)), ("ragged", None, (None, None))],
+)
+def test_features_become_inputs_of_the_records_shape(
+    sequences: str, length: int | None, expected: tuple[int | None, ...]
+) -> None:
+    inputs = ModelInputs((32, 32), RGB, FEATURES, sequences, length)
+    tensors = model._inputs(inputs)
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    assert shapes == {
+        "image": (None, 32, 32, 3), "age": (None,), "meta_box": (None, 2, 2), "kind": (None,),
+        "tokens": expected,
+    }  # fmt: skip
+    assert tensors["tokens"].dtype == "int64" and tensors["image"].dtype == "uint8"
+    assert tensors["tokens"].ragged == (sequences == "ragged")
+
+
+def test_the_example_takes_picture_numbers_and_tokens() -> None:
+    inputs = ModelInputs((32, 32), RGB, FEATURES)
+    keras.utils.set_random_seed(1)
+    network = model.build_model("recipes.multi_input:build", inputs, 4)
+    given = {
+        "image": np.zeros((2, 32, 32, 3), np.uint8),
+        "age": np.array([0.1, 2.0], np.float32),
+        "meta_box": np.zeros((2, 2, 2), np.float32),
+        "kind": np.array([3, 4]),
+        "tokens": np.array([[5, 6, 0], [0, 0, 0]]),
+    }
+    logits = network(given).numpy()
+    assert logits.shape == (2, 4) and np.isfinite(logits).all()
+    longer = given | {"tokens": np.array([[5, 6, 0, 0, 0], [0, 0, 0, 0, 0]])}
+    np.testing.assert_allclose(network(longer), logits, atol=1e-6)
+    for name, value in {"age": 9.0, "meta_box": 1.0, "kind": 1, "tokens": 8}.items():
+        other = given | {name: np.full_like(given[name], value)}
+        assert not np.allclose(network(other), logits), name
+    model.compile_model(network, OptimizerConfig(), 2, 5)
+    step = make_train_step(network, tf.distribute.get_strategy(), None)
+    sums = step({"inputs": given, "label": np.array([0, 3]), "weight": np.ones(2, np.float32)})
+    assert float(sums[0]) > 0 and float(sums[2]) == 2
+
+
+def test_a_model_of_pictures_refuses_other_inputs() -> None:
+    inputs = ModelInputs((32, 32), RGB, {"age": FEATURES["age"]})
+    with pytest.raises(UserError, match=r"--inputs received age besides .* --model cnn .*module:"):
+        model.build_model("cnn", inputs, 2)
+
+
+@pytest.mark.parametrize("kind", [".keras", ".weights.h5"])
+def test_weights_of_another_head_leave_the_head_random(
+    tmp_path: pathlib.Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / f"before{kind}")
+    donor = _build("cnn", (32, 32), 5, RGB)
+    donor.save(path) if kind == ".keras" else donor.save_weights(path)
+    network = model.build_model("cnn", ModelInputs((32, 32), RGB), 5, weights=path)
+    for ours, theirs in zip(network.weights, donor.weights, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert "22 of 22 variables" in capsys.readouterr().out
+    network = model.build_model("cnn", ModelInputs((48, 48), RGB), 3, weights=path)
+    for ours, theirs in zip(network.weights[:-2], donor.weights[:-2], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert np.isfinite(network.weights[-2].numpy()).all()
+    assert re.search(r"20 of 22 variables; left random: dense\w*\n", capsys.readouterr().out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [".keras", ".h5"])
+def test_weights_of_a_bare_architecture_fit_inside(tmp_path: pathlib.Path, kind: str) -> None:
+    """`.h5`: as keras.applications publishes them, by the layers' names."""
+    path = str(tmp_path / f"published{kind}")
+    donor = keras.applications.MobileNetV2(weights=None, classes=7, input_shape=(32, 32, 3))
+    if kind == ".h5":
+        from keras.src.legacy.saving.legacy_h5_format import save_model_to_hdf5
+
+        save_model_to_hdf5(donor, path, include_optimizer=False)
+    else:
+        donor.save(path)
+    network = _build("MobileNetV2", (32, 32), 4, RGB)
+    found = load_weights(network, path)
+    assert found.total - found.loaded == 2 and len(found.left_random) == 1
+    np.testing.assert_array_equal(network.weights[0], donor.weights[0])
+
+
+def test_weights_that_cannot_be_used_are_refused(tmp_path: pathlib.Path) -> None:
+    network = _build("cnn", (8, 8), 2, RGB)
+    before = replica_run.digest([v.numpy() for v in network.weights])
+    other = keras.Sequential([keras.Input((3,)), keras.layers.Embedding(3, 4)])
+    other.save_weights(tmp_path / "other.weights.h5")
+    (tmp_path / "text.keras").write_text("no archive")
+    (tmp_path / "text.h5").write_text("no archive")
+    for name, reason in [
+        ("absent.keras", "which is not there"),
+        ("weights.ckpt", r"expected a local file that ends in \.keras"),
+        ("text.keras", "which is no Keras archive"),
+        ("text.h5", "which is no HDF5 file"),
+        ("other.weights.h5", "in which nothing fits --model cnn"),
+    ]:
+        with pytest.raises(UserError, match=f"--weights received .*{reason}"):
+            load_weights(network, str(tmp_path / name))
+    assert replica_run.digest([v.numpy() for v in network.weights]) == before
+
+
+def test_everything_with_a_state_exists_before_the_first_step() -> None:
+    strategy = tf.distribute.get_strategy()
+    network = replica_run.start(strategy, replica_run.CONFIGS["float16"])
+    before = [v.path for v in model.state_variables(network)]
+    assert sum("seed_generator" in path for path in before) == 1
+    for name in ("dynamic_scale", "average", "momentum", "iteration"):
+        assert any(name in path for path in before), name
+    replica_run.train(strategy, network, [replica_run.batch(0)])
+    assert [v.path for v in model.state_variables(network)] == before
+
+
+@pytest.mark.parametrize("name", sorted(replica_run.CONFIGS))
+def test_a_model_put_back_continues_bit_for_bit(name: str) -> None:
+    config = replica_run.CONFIGS[name]
+    if name == "plain":
+        config = dataclasses.replace(config, accumulate_steps=2)
+    straight, resumed = replica_run.continuation(
+        tf.distribute.get_strategy(), config, soft=name == "plain"
+    )
+    assert straight == resumed
+
+
+TWO_REPLICAS = ["same:" + name for name in (*replica_run.OPTIMIZERS[1:], "plain")]
+TWO_REPLICAS += ["resume:adam", "resume:float16"]
+
+
+@pytest.mark.slow
+def test_two_replicas_learn_the_same_and_continue_bit_for_bit() -> None:
+    """`plain` is sgd."""
+    found = replica_run.run_checks(2, *TWO_REPLICAS)
+    for what, result in found.items():
+        if what.startswith("resume:"):
+            straight, resumed = result
+            assert straight == resumed, what
+            continue
+        alone = replica_run.check(tf.distribute.get_strategy(), what)
+        np.testing.assert_allclose(result, alone, atol=2e-4, err_msg=what)
+
+
+def test_one_replica_needs_no_mirroring_and_the_batch_must_divide() -> None:
+    assert make_strategy(1, 7).num_replicas_in_sync == 1
+    with pytest.raises(UserError, match="--batch_size received 7, which 3 replicas"):
+        make_strategy(3, 7)
+
+
+def test_more_replicas_than_gpus_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["one", "two"])
+    with pytest.raises(UserError, match="--replicas received 3; expected at most 2, the GPUs"):
+        make_strategy(3, 9)

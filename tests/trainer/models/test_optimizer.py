@@ -1,0 +1,249 @@
+"""Schedules, losses and optimizers: the numbers themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imageshards.errors import UserError
+from tests.support import replica_run
+from trainer.config import SCHEDULES, OptimizerConfig
+
+tf = pytest.importorskip("tensorflow")
+keras = pytest.importorskip("keras")
+
+from trainer.models import losses, model, optimizer, schedule  # noqa: E402
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, {0: 1.0, 50: 1.0, 99: 1.0}),
+        ({"schedule": "linear"}, {0: 1.0, 50: 0.5, 99: 0.01}),
+        ({"schedule": "cosine"}, {0: 1.0, 50: 0.5, 25: 0.853553, 99: 0.000247}),
+        ({"schedule": "step"}, {0: 1.0, 33: 1.0, 34: 0.1, 67: 0.1, 68: 0.01, 99: 0.01}),
+        ({"schedule": "step", "decay_steps": 10, "decay_rate": 0.5}, {9: 1.0, 10: 0.5, 30: 0.125}),
+        ({"schedule": "exponential", "decay_steps": 10}, {0: 1.0, 5: 0.316228, 10: 0.1, 20: 0.01}),
+        ({"warmup_steps": 4}, {0: 0.2, 1: 0.4, 3: 0.8, 4: 1.0, 99: 1.0}),
+        ({"warmup_steps": 1}, {0: 0.5, 1: 1.0}),
+        ({"warmup_steps": 20, "schedule": "linear"}, {19: 20 / 21, 20: 1.0, 60: 0.5}),
+        ({"scale_learning_rate": True}, {0: 0.25}),
+        ({"scale_learning_rate": True, "accumulate_steps": 4}, {0: 1.0}),
+    ],
+)
+def test_the_learning_rate_of_a_step(options: dict[str, Any], expected: dict[int, float]) -> None:
+    config = OptimizerConfig(learning_rate=1.0, **options)
+    in_graph = schedule.make_schedule(config, 64, 100)
+    for step, rate in expected.items():
+        assert optimizer.learning_rate_at(config, 64, 100, step) == pytest.approx(rate, abs=1e-6)
+        assert float(in_graph(step)) == pytest.approx(rate, abs=1e-6)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    shape=st.sampled_from(SCHEDULES),
+    total=st.integers(2, 1_000_000),
+    share=st.floats(0, 0.99),
+    place=st.floats(0, 1),
+    decay_steps=st.none() | st.integers(1, 1000),
+)
+def test_graph_and_plain_python_agree(
+    shape: str, total: int, share: float, place: float, decay_steps: int | None
+) -> None:
+    config = OptimizerConfig(
+        schedule=shape, warmup_steps=int(share * total), decay_steps=decay_steps, decay_rate=0.97
+    )
+    in_graph = schedule.make_schedule(config, 32, total)
+    step = min(total - 1, int(place * total))
+    expected = optimizer.learning_rate_at(config, 32, total, step)
+    assert 0 <= expected <= config.learning_rate
+    assert float(in_graph(step)) == pytest.approx(expected, rel=2e-3, abs=1e-9)
+    again = schedule.Schedule.from_config(in_graph.get_config())
+    assert float(again(step)) == float(in_graph(step))
+
+
+def test_a_warm_up_as_long_as_the_run_is_refused() -> None:
+    with pytest.raises(UserError, match=r"--warmup_steps received 9, but the run has 9 step"):
+        optimizer.make_optimizer(OptimizerConfig(warmup_steps=9), 32, 9)
+
+
+def _log_softmax(logits: Any) -> Any:
+    shifted = logits - logits.max(1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("soft", [False, True])
+def test_the_loss_is_the_weighted_mean_for_both_kinds_of_labels(
+    smoothing: float, soft: bool
+) -> None:
+    rng = np.random.default_rng(1)
+    logits = rng.normal(0, 3, (6, 4)).astype(np.float32)
+    ids, weight = rng.integers(0, 4, 6), rng.uniform(0, 2, 6).astype(np.float32)
+    shares = rng.dirichlet(np.ones(4), 6).astype(np.float32) if soft else np.eye(4)[ids]
+    target = shares * (1 - smoothing) + smoothing / 4
+    expected = np.mean(weight * -(target * _log_softmax(logits)).sum(1))
+    found = losses.make_loss(smoothing, 4)(shares if soft else ids, logits, sample_weight=weight)
+    assert float(found) == pytest.approx(float(expected), rel=1e-5)
+    again = keras.losses.deserialize(keras.losses.serialize(losses.make_loss(smoothing, 4)))
+    assert float(again(ids, logits)) == float(losses.make_loss(smoothing, 4)(ids, logits))
+
+
+def test_large_class_ids_are_not_rounded() -> None:
+    ids = np.array([20_000, 20_001])
+    logits = np.zeros((2, 20_002), np.float32)
+    logits[[0, 1], ids] = 50
+    assert float(losses.make_loss(0.0, 20_002)(ids, logits)) < 1e-3
+
+
+def _one_matrix(config: OptimizerConfig, gradients: list[Any]) -> tuple[Any, Any]:
+    """A 2x2 matrix and a bias, both all ones, after the given gradients."""
+    picture = keras.Input((2,))
+    dense = keras.layers.Dense(2, kernel_initializer="ones", bias_initializer="ones")
+    network = keras.Model(picture, dense(picture))
+    network.optimizer = optimizer.make_optimizer(config, 32, 100)
+    optimizer.exclude(network.optimizer, network)
+    network.optimizer.build(network.trainable_variables)
+    for gradient in gradients:
+        rows = np.broadcast_to(np.asarray(gradient, np.float32), (2, 2))
+        both = [tf.constant(rows), tf.constant(rows[0])]
+        network.optimizer.apply(both)
+    return network, [v.numpy() for v in network.trainable_variables]
+
+
+@pytest.mark.parametrize("name", replica_run.OPTIMIZERS)
+def test_weight_decay_is_decoupled_and_spares_the_bias(name: str) -> None:
+    """A gradient of 0 leaves the decay alone to act: (1 - rate * decay) in every step."""
+    config = OptimizerConfig(optimizer=name, learning_rate=0.1, weight_decay=0.5, momentum=0.0)
+    _, (matrix, bias) = _one_matrix(config, [0.0, 0.0])
+    np.testing.assert_allclose(matrix, 0.95**2, rtol=1e-5)
+    np.testing.assert_allclose(bias, 1.0)
+    _, (kept, _) = _one_matrix(dataclasses.replace(config, weight_decay=0.0), [0.0, 0.0])
+    np.testing.assert_allclose(kept, 1.0)
+
+
+def test_sgd_looks_ahead() -> None:
+    config = OptimizerConfig(optimizer="sgd", learning_rate=0.1, momentum=0.9)
+    _, (matrix, _) = _one_matrix(config, [1.0, 1.0])
+    # Nesterov: v = 0.9 v - 0.1 g; w += 0.9 v - 0.1 g.
+    np.testing.assert_allclose(matrix, 1 - 0.19 - (0.9 * 0.19 + 0.1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", replica_run.OPTIMIZERS)
+def test_every_option_changes_something(name: str) -> None:
+    base = OptimizerConfig(optimizer=name, learning_rate=0.1)
+    # Adaptive optimizers see no scale: only gradients of several shapes show what clipping does.
+    gradients = [[1.0, 0.1], [3.0, -2.0]]
+    reference = _one_matrix(base, gradients)[1][0]
+    changed: list[dict[str, Any]] = [{"learning_rate": 0.2}, {"warmup_steps": 3}]
+    changed += [{"weight_decay": 0.3}, {"clipnorm": 0.5}, {"schedule": "linear"}]
+    if name in ("sgd", "rmsprop", "muon"):
+        changed.append({"momentum": 0.5})
+    for options in changed:
+        found = _one_matrix(dataclasses.replace(base, **options), gradients)[1][0]
+        assert not np.allclose(found, reference, atol=1e-6), options
+
+
+def test_clipping_is_by_the_norm_of_all_gradients_together() -> None:
+    config = OptimizerConfig(optimizer="sgd", learning_rate=1.0, momentum=0.0, clipnorm=0.6)
+    _, (matrix, bias) = _one_matrix(config, [1.0])  # six ones: norm sqrt(6)
+    np.testing.assert_allclose(matrix, 1 - 0.6 / np.sqrt(6), rtol=1e-5)
+    np.testing.assert_allclose(bias, 1 - 0.6 / np.sqrt(6), rtol=1e-5)
+
+
+def test_accumulated_gradients_are_averaged_and_the_average_keeps_its_pace() -> None:
+    plain = OptimizerConfig(optimizer="sgd", learning_rate=0.1, ema=0.5)
+    three = dataclasses.replace(plain, accumulate_steps=3)
+    np.testing.assert_allclose(_one_matrix(three, [1.0, 2.0])[1][0], 1.0)
+    once, expected = _one_matrix(plain, [2.0, 5.0])
+    thrice, found = _one_matrix(three, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 0.0, 0.0])
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
+    # Keras averages after each batch: three times in the life of the second step's weights.
+    averages = []
+    for network in (once, thrice):
+        with optimizer.averaged_weights(network):
+            averages.append(network.trainable_variables[0].numpy())
+    np.testing.assert_allclose(averages[1], averages[0], rtol=1e-5)
+
+
+def test_the_average_stands_in_for_a_while() -> None:
+    config = OptimizerConfig(optimizer="sgd", learning_rate=0.1, momentum=0.0, ema=0.9)
+    network, _ = _one_matrix(config, [])
+    with optimizer.averaged_weights(network):  # there is none yet
+        np.testing.assert_allclose(network.trainable_variables[0], 1.0)
+    network, last = _one_matrix(config, [1.0, 1.0, 1.0])
+    with pytest.raises(KeyError), optimizer.averaged_weights(network):
+        # 0.9 after the first step, with which the average begins; then 0.8 and 0.7.
+        expected = 0.9 * (0.9 * 0.9 + 0.1 * 0.8) + 0.1 * 0.7
+        np.testing.assert_allclose(network.trainable_variables[0], expected, rtol=1e-5)
+        raise KeyError
+    np.testing.assert_array_equal(network.trainable_variables[0], last[0])
+
+
+def test_an_overflow_of_half_precision_skips_the_step() -> None:
+    config = OptimizerConfig(optimizer="sgd", precision="float16")
+    network, values = _one_matrix(config, [float("inf")])
+    np.testing.assert_array_equal(values[0], 1.0)
+    assert float(network.optimizer.dynamic_scale.numpy()) == 2.0**14
+    assert int(network.optimizer.iterations.numpy()) == 0
+
+
+def test_norms_of_any_shape_are_exempt_from_decay() -> None:
+    picture = keras.Input((4, 6))
+    x = keras.layers.LayerNormalization(axis=(1, 2))(picture)  # two variables of two dimensions
+    x = keras.layers.BatchNormalization()(keras.layers.Conv1D(3, 2)(x))
+    network = keras.Model(picture, keras.layers.Dense(2)(x))
+    chosen = optimizer.make_optimizer(OptimizerConfig(weight_decay=0.1), 32, 10)
+    assert optimizer.exclude(chosen, network) == 6
+    chosen.build(network.trainable_variables)
+    decayed = [v.path for v in network.trainable_variables if chosen._use_weight_decay(v)]
+    assert [path.rpartition("/")[2] for path in decayed] == ["kernel", "kernel"]
+
+
+def test_a_compiled_model_has_all_that_was_asked_for() -> None:
+    config = OptimizerConfig(
+        optimizer="sgd", weight_decay=0.1, label_smoothing=0.2, learning_rate=0.5, ema=0.9
+    )
+    network = replica_run.start(tf.distribute.get_strategy(), config)
+    chosen = network.optimizer
+    decayed = [v.path for v in network.trainable_variables if chosen._use_weight_decay(v)]
+    assert len(decayed) == 4 and all(path.endswith("kernel") for path in decayed)
+    assert (network.loss.num_classes, network.loss.label_smoothing) == (3, 0.2)
+    assert float(chosen.learning_rate) == 0.5 and chosen.ema_momentum == 0.9
+    assert network.jit_compile is False
+
+
+def test_muon_leaves_the_last_layer_and_convolutions_to_adamw() -> None:
+    network = replica_run.start(tf.distribute.get_strategy(), OptimizerConfig(optimizer="muon"))
+    by_muon = [
+        variable.path
+        for variable in network.trainable_variables
+        if not network.optimizer._should_use_adamw(variable)
+    ]
+    assert len(by_muon) == 2 and all("dense" in path and "kernel" in path for path in by_muon)
+    assert network.trainable_variables[-2].path not in by_muon
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_accumulation_equals_a_larger_batch(precision: str) -> None:
+    strategy = tf.distribute.get_strategy()
+    config = OptimizerConfig(optimizer="sgd", learning_rate=0.1, precision=precision)
+    halves = [replica_run.batch(0), replica_run.batch(1)]
+    whole = tuple(np.concatenate(parts) for parts in zip(*halves, strict=True))
+    once = replica_run.start(strategy, config, "tests.support.tiny_models:plain")
+    replica_run.train(strategy, once, [whole])
+    twice = replica_run.start(
+        strategy, dataclasses.replace(config, accumulate_steps=2), "tests.support.tiny_models:plain"
+    )
+    replica_run.train(strategy, twice, halves)
+    np.testing.assert_allclose(
+        replica_run.weights(once),
+        replica_run.weights(twice),
+        atol=1e-6 if precision == "float32" else 2e-3,
+    )
+    assert len(model.state_variables(twice)) > len(model.state_variables(once))

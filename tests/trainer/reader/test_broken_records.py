@@ -1,0 +1,299 @@
+"""Broken records are found and placed, explained in a sentence, and taken out in place."""
+
+import collections
+import dataclasses
+import gzip
+
+import pytest
+
+from imageshards.errors import UserError
+from tests.support.foreign_sets import example, flip_byte, frames, jpeg, selected
+from tests.support.trainer_data import make_data_set
+from trainer.dataset import tfrecord
+from trainer.dataset.manifest import load_manifest
+from trainer.dataset.spec import FeatureSpec, Reading
+from trainer.dataset.subset import select
+from trainer.reader import broken_records
+from trainer.reader.broken_records import BrokenRecord
+
+NUM_RECORDS = 20
+LABEL, IMAGE = "image/class/label", "image/encoded"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Shards of 7, 7 and 6 records."""
+    return make_data_set(tmp_path / "d", {"train": NUM_RECORDS}, size_px=[(16, 16)])
+
+
+def shard(folder, index):
+    return folder / f"train-{index:05d}-of-00003.tfrecord"
+
+
+def load(folder):
+    return selected(load_manifest(str(folder)))
+
+
+def spoil(folder, index, number, payload):
+    """Puts another payload in a record's place; the manifest is none the wiser."""
+    path = shard(folder, index)
+    payloads = [f.payload for f in frames(path)]
+    payloads[number] = payload
+    tfrecord.write(str(path), payloads)
+    return frames(path)[number].offset_bytes
+
+
+def places(found):
+    return [(r.path[-23:-9], r.number, r.record, r.offset_bytes) for r in found]
+
+
+def test_nothing_is_found_in_a_whole_data_set(folder):
+    assert broken_records.find(load(folder), framing=True) == []
+    assert broken_records.wrong_files(load(folder)) == []
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b"no example \xff\xfe", "it is no tf.train.Example"),
+        (b"", "it is empty"),
+        (example({IMAGE: jpeg(size_px=(16, 16))}), f"it has no feature {LABEL} with one value"),
+        (example({LABEL: 1}), f"it has no picture in {IMAGE}"),
+        (example({LABEL: 1, IMAGE: b""}), f"it has no picture in {IMAGE}"),
+        (
+            example({LABEL: 3, IMAGE: jpeg(size_px=(16, 16))}),
+            f"its {LABEL} is 3, expected 0 to 2 (see --label_offset)",
+        ),
+        (
+            example({LABEL: 1, IMAGE: jpeg(size_px=(16, 16))[:300]}),
+            "its picture cannot be decoded (it begins with ff d8 ff e0)",
+        ),
+        (
+            example({LABEL: 1, IMAGE: b"BM a bitmap"}),
+            "its picture cannot be decoded (it begins with 42 4d 20 61)",
+        ),
+        (example({LABEL: 1, IMAGE: jpeg(size_px=(16, 20))}), "its picture is not of 16x16 px"),
+    ],
+)
+def test_a_record_that_cannot_be_understood_is_placed(folder, payload, reason):
+    offset = spoil(folder, 1, 2, payload)
+    (found,) = broken_records.find(load(folder))
+    assert dataclasses.astuple(found)[1:4] == (2, 9, offset)
+    assert found.path == str(shard(folder, 1))
+    assert found.reason.startswith(reason)
+    assert broken_records.find(load(folder), [3, 9, 15]) == [found]
+    assert broken_records.find(load(folder), [3, 8, 15]) == []
+    assert broken_records.find(load(folder), [], framing=True) == []
+
+
+def test_every_one_of_many_is_found(folder):
+    for index, number in ((0, 0), (0, 1), (0, 6), (2, 5)):
+        spoil(folder, index, number, b"no example")
+    found = broken_records.find(load(folder))
+    assert [(r.number, r.record) for r in found] == [(0, 0), (1, 1), (6, 6), (5, 19)]
+
+
+def test_a_feature_the_model_needs_is_looked_for(folder):
+    dataset = load_manifest(str(folder))
+    extra = {"age": FeatureSpec("float32", ())}
+    dataset = dataclasses.replace(dataset, features={**dataset.features, **extra})
+    (found,) = broken_records.find(selected(dataset), [4], inputs=extra)
+    assert (found.record, found.reason[:20]) == (4, "a feature is missing")
+
+
+def test_wrong_checksums_and_missing_records_are_found(folder):
+    flip_byte(shard(folder, 0), frames(shard(folder, 0))[3].offset_bytes + 30)
+    whole = frames(shard(folder, 1))
+    shard(folder, 1).write_bytes(shard(folder, 1).read_bytes()[: whole[5].offset_bytes])
+    shard(folder, 2).unlink()
+    found = broken_records.find(load(folder), [], framing=True)
+    assert [r.record for r in found] == [3, 12, 13, *range(14, 20)]
+    assert [r.number for r in found] == [3, 5, 6, *range(6)]
+    assert found[0].reason == "the payload's checksum is wrong"
+    assert found[1].reason == "the file ends after 5 of 7 records"
+    assert found[1].offset_bytes == whole[5].offset_bytes
+    assert {r.reason for r in found[3:]} == {"the file is missing"}
+    # Of no size that differs the first shard says nothing.
+    assert broken_records.wrong_files(load(folder)) == [
+        str(shard(folder, 1)),
+        str(shard(folder, 2)),
+    ]
+
+
+def test_all_behind_a_wrong_length_is_lost(folder):
+    place = frames(shard(folder, 0))[4].offset_bytes
+    flip_byte(shard(folder, 0), place)
+    found = broken_records.find(load(folder), [0])
+    assert [(r.record, r.offset_bytes) for r in found] == [(4, place), (5, place), (6, place)]
+    assert found[2].reason == "lost behind the damage to record 4"
+
+
+def test_records_beyond_the_count_are_told_once_per_shard(folder):
+    path = shard(folder, 1)
+    payloads = [f.payload for f in frames(path)]
+    tfrecord.write(str(path), [*payloads, b"more", b"and more"])
+    (found,) = broken_records.find(load(folder))
+    assert (found.number, found.record, found.offset_bytes) == (7, -2, frames(path)[7].offset_bytes)
+    assert "7 records it should have, for 2 more" in found.reason
+
+
+def test_the_sentence_has_everything(folder):
+    offset = spoil(folder, 1, 2, b"no example")
+    selection = load(folder)
+    found = broken_records.find(selection)
+    told = str(broken_records.explain(ValueError("x"), selection, found))
+    assert told.count("\n") == 0
+    assert f"{shard(folder, 1)}, record 2 at byte {offset}: it is no tf.train.Example" in told
+    assert f"python -m beam_pipeline.verify {folder}" in told
+    assert "--skip_broken 1" in told
+    two = str(broken_records.explain(ValueError("x"), selection, found * 2))
+    assert "(and 1 more)" in two
+    assert "--skip_broken 2" in two
+
+
+def test_what_was_not_found_again_is_told_as_it_was(folder):
+    told = str(broken_records.explain(ValueError("a first\nb second"), load(folder), []))
+    assert "(a first)" in told
+    foreign = dataclasses.replace(load(folder).dataset, has_manifest=False)
+    told = str(broken_records.explain(ValueError("a"), selected(foreign), []))
+    assert "beam_pipeline" not in told
+
+
+def numbers(selection):
+    """What the reader makes of it: (empty?, record) in order."""
+    from trainer.reader.order import ordered_records
+
+    stream = ordered_records(selection, Reading(threads=1))
+    return [(payload == b"", int(record)) for payload, record in stream.as_numpy_iterator()]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_repair_keeps_every_other_record_in_its_place(tmp_path, compression):
+    data = make_data_set(
+        tmp_path / "d", {"train": NUM_RECORDS}, size_px=[(16, 16)], compression=compression
+    )
+    selection = load(data)
+    paths = [data / s.path for s in (selection.split.shards)]
+    payloads = [[f.payload for f in frames(path, compression)] for path in map(str, paths)]
+    payloads[0][3] = b"no example"
+    tfrecord.write(str(paths[0]), payloads[0], compression)
+    tfrecord.write(str(paths[1]), payloads[1][:5], compression)
+    tfrecord.write(str(paths[2]), [*payloads[2], b"surplus"], compression)
+    found = broken_records.find(selection)
+    assert [r.record for r in found] == [3, 12, 13, -3]
+    repaired = broken_records.repair(selection, found, str(tmp_path / "repaired"))
+    assert repaired.num_records == NUM_RECORDS
+    assert broken_records.wrong_files(repaired) == []
+    empty = [record for is_empty, record in numbers(repaired) if is_empty]
+    assert sorted(empty) == [3, 12, 13]
+    kept = [f.payload for s in repaired.split.shards for f in frames(s.path, compression)]
+    whole = [p for part in payloads for p in part]
+    assert [p for i, p in enumerate(kept) if i not in (3, 12, 13)] == [
+        p for i, p in enumerate(whole) if i not in (3, 12, 13)
+    ]
+    assert [r.reason for r in broken_records.find(repaired)] == ["it is empty"] * 3
+
+
+def test_repair_copies_only_what_is_broken(folder, tmp_path):
+    spoil(folder, 1, 2, b"no example")
+    selection = load(folder)
+    repaired = broken_records.repair(selection, broken_records.find(selection), str(tmp_path / "r"))
+    assert [s.path for s in repaired.split.shards][::2] == [
+        s.path for s in load(folder).split.shards
+    ][::2]
+    assert [p.name for p in (tmp_path / "r").iterdir()] == [
+        "train-00001-train-00001-of-00003.tfrecord"
+    ]
+
+
+def test_a_missing_shard_becomes_empty_records(folder, tmp_path):
+    shard(folder, 2).unlink()
+    selection = load(folder)
+    repaired = broken_records.repair(selection, broken_records.find(selection), str(tmp_path / "r"))
+    assert [f.payload for f in frames(repaired.split.shards[2].path)] == [b""] * 6
+    assert len(numbers(repaired)) == NUM_RECORDS
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_selection_is_counted_anew(folder, tmp_path, counted):
+    dataset = load_manifest(str(folder))
+    if counted:
+        shards = []
+        for s in dataset.splits["train"].shards:
+            labels = collections.Counter(dataset.classes[_label(f.payload)] for f in frames(s.path))
+            shards.append(dataclasses.replace(s, classes=labels))
+        split = dataclasses.replace(dataset.splits["train"], shards=tuple(shards))
+        dataset = dataclasses.replace(dataset, splits={"train": split})
+    chosen = select(
+        dataset,
+        dataset.splits["train"],
+        classes=("square", "circle"),
+        where=(),
+        balance="sampling",
+        count=lambda: (7, 7, 6),
+    )
+    assert chosen.class_counts == (7, 7)
+    # Records 0, 3, 6 … are circles, in shards 0, 1, 2, 0, …: the second of shard 0 is number 3.
+    spoil(folder, 0, 1, b"no example")
+    found = broken_records.find(chosen, [1])
+    repaired = broken_records.repair(chosen, found, str(tmp_path / "r"))
+    assert repaired.class_counts == (7, 6)
+    assert (repaired.num_records, repaired.sampling) == (14, True)
+    assert repaired.class_ids == (1, 0)
+
+
+def _label(payload):
+    from trainer.dataset.example import read_example
+
+    return read_example(payload)[LABEL].values[0]
+
+
+def test_an_unwritable_folder_is_told(folder, tmp_path):
+    (tmp_path / "file").touch()
+    selection = load(folder)
+    spoil(folder, 0, 0, b"x")
+    with pytest.raises(UserError, match="--output received a place where .* cannot be written"):
+        broken_records.repair(selection, broken_records.find(selection), str(tmp_path / "file"))
+
+
+def test_offsets_in_gzip_are_of_what_was_packed(tmp_path):
+    data = make_data_set(tmp_path / "d", {"train": 4}, num_shards=1, compression="gzip")
+    path = data / "train-00000-of-00001.tfrecord.gz"
+    plain = bytearray(gzip.decompress(path.read_bytes()))
+    offset = frames(path, "gzip")[2].offset_bytes
+    plain[offset + 50] ^= 1
+    path.write_bytes(gzip.compress(plain))
+    (found,) = broken_records.find(load(data), [], framing=True)
+    assert found == BrokenRecord(str(path), 2, 2, offset, "the payload's checksum is wrong")
+
+
+def test_real_broken_pictures_are_found_exactly_where_the_reader_fails(broken_jpegs, tmp_path):
+    import tensorflow as tf
+
+    files = sorted(p for p in broken_jpegs.rglob("*") if p.is_file())
+    files = [p for p in files if p.stat().st_size < 200_000][:40]
+    data = make_data_set(tmp_path / "d", {"train": 3}, num_shards=1, mode="shortest")
+    path = data / "train-00000-of-00001.tfrecord"
+    payloads = [example({LABEL: 0, IMAGE: p.read_bytes()}) for p in files]
+    size = tfrecord.write(str(path), payloads)
+    selection = load(data)
+    one = dataclasses.replace(selection.split.shards[0], num_records=len(files), num_bytes=size)
+    split = dataclasses.replace(selection.split, shards=(one,))
+    found = broken_records.find(dataclasses.replace(selection, split=split))
+
+    def fails(data):
+        try:
+            tf.io.decode_jpeg(data, channels=3)
+        except tf.errors.InvalidArgumentError:
+            return True
+        return not data
+
+    expected = [i for i, p in enumerate(files) if fails(p.read_bytes())]
+    assert expected
+    assert len(expected) < len(files)
+    assert [r.record for r in found] == expected

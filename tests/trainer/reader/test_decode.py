@@ -1,0 +1,123 @@
+"""Pixels: resizing keeps what it should, eagerly and inside tf.data alike."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from trainer.dataset.spec import ImageSpec
+
+tf = pytest.importorskip("tensorflow")
+
+from trainer.reader.decode import MOST_UNROLLED, batch_pictures, fit_inside  # noqa: E402
+
+RNG = np.random.default_rng(0)
+
+
+def _spec(size: tuple[int, int] | None, *, varies: bool = False, channels: int = 3) -> ImageSpec:
+    return ImageSpec(size, varies, channels, (0.5,) * channels, (0.25,) * channels)
+
+
+def _jpegs(*pictures: np.ndarray) -> Any:
+    encoded = []
+    for pixels in pictures:
+        out = io.BytesIO()
+        Image.fromarray(pixels).save(out, "JPEG", quality=95)
+        encoded.append(out.getvalue())
+    return tf.constant(encoded)
+
+
+def _decode(jpegs: Any, spec: ImageSpec, size: tuple[int, int]) -> Any:
+    return batch_pictures(spec, size)(jpegs, tf.range(len(jpegs), dtype=tf.int64))
+
+
+def test_a_picture_of_the_right_size_passes_unchanged() -> None:
+    image = RNG.integers(0, 256, (9, 7, 3), np.uint8)
+    np.testing.assert_array_equal(fit_inside(tf.constant(image), (9, 7)), image)
+
+
+@pytest.mark.parametrize("size", [(8, 8), (5, 11), (1, 1), (64, 3)])
+@pytest.mark.parametrize("shape", [(8, 16, 3), (31, 4, 1), (1, 40, 3)])
+def test_any_picture_fits_any_size_eagerly_and_in_a_pipeline(
+    shape: tuple[int, int, int], size: tuple[int, int]
+) -> None:
+    image = RNG.integers(0, 256, shape, np.uint8)
+    eager = fit_inside(tf.constant(image), size).numpy()
+    mapped = tf.data.Dataset.from_tensors(image).map(lambda x: fit_inside(x, size))
+    assert eager.shape == (*size, shape[2]) and eager.dtype == np.uint8
+    np.testing.assert_array_equal(next(mapped.as_numpy_iterator()), eager)
+
+
+def test_the_centre_is_kept_and_the_aspect_too() -> None:
+    # Left and right quarters are black, the middle square is grey: only it may remain.
+    image = np.zeros((20, 40, 3), np.uint8)
+    image[:, 10:30] = 100
+    np.testing.assert_array_equal(
+        fit_inside(tf.constant(image), (10, 10)), np.full((10, 10, 3), 100)
+    )
+    tall = np.transpose(image, (1, 0, 2))
+    np.testing.assert_array_equal(
+        fit_inside(tf.constant(tall), (40, 40)), np.full((40, 40, 3), 100)
+    )
+
+
+def test_shrinking_is_antialiased_and_rounds_to_nearest() -> None:
+    stripes = np.zeros((64, 64, 1), np.uint8)
+    stripes[:, 3::8] = stripes[:, 4::8] = 255
+    shrunk = fit_inside(tf.constant(stripes), (8, 8)).numpy()
+    # A quarter of the pixels is white; without antialiasing only those would be seen.
+    assert 30 < shrunk.min() and shrunk.max() < 130
+    halves = tf.constant([[[1], [2]], [[2], [2]]], tf.uint8)
+    assert int(fit_inside(halves, (1, 1))[0, 0, 0]) == 2  # 1.75
+
+
+def test_the_side_of_the_part_kept_is_rounded_to_nearest() -> None:
+    # 3 px wide at 3:2 is 4.5 px high: rows 1 to 5 of these 7 are kept, not 1 to 4.
+    image = np.full((7, 3, 1), 100, np.uint8)
+    image[5] = 0
+    assert fit_inside(tf.constant(image), (3, 2)).numpy().min() < 90
+
+
+@pytest.mark.parametrize("count", [2, MOST_UNROLLED + 1])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_batch_is_decoded_alike_eagerly_and_in_a_pipeline(count: int, channels: int) -> None:
+    values = [(i * 7) % 250 for i in range(count)]
+    jpegs = _jpegs(*(np.full((8, 8, 3), value, np.uint8) for value in values))
+    spec = _spec((8, 8), channels=channels)
+    eager = _decode(jpegs, spec, (8, 8))
+    mapped = tf.data.Dataset.from_tensors(jpegs).map(lambda j: _decode(j, spec, (8, 8)))
+    assert eager.shape == (count, 8, 8, channels) and eager.dtype == tf.uint8
+    np.testing.assert_allclose(eager[:, 3, 3, 0], values, atol=2)
+    np.testing.assert_array_equal(next(mapped.as_numpy_iterator()), eager)
+    assert mapped.element_spec.shape == eager.shape
+
+
+def test_a_batch_of_unknown_length_is_decoded_too() -> None:
+    jpegs = _jpegs(*(np.full((8, 8, 3), 9 * i, np.uint8) for i in range(5)))
+    batches = tf.data.Dataset.from_tensor_slices(jpegs).batch(3)
+    decode = batch_pictures(_spec((8, 8)), (8, 8))
+    found = list(batches.map(lambda j: decode(j, None)).as_numpy_iterator())
+    assert [len(pictures) for pictures in found] == [3, 2]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_records_of_another_size_are_resized_when_asked(channels: int) -> None:
+    jpegs = _jpegs(RNG.integers(0, 256, (12, 18, 3), np.uint8))
+    images = _decode(jpegs, _spec((12, 18), channels=channels), (6, 6))
+    assert images.shape == (1, 6, 6, channels)
+
+
+def test_a_picture_that_is_not_of_the_manifests_size_is_an_error() -> None:
+    jpegs = _jpegs(np.zeros((12, 18, 3), np.uint8))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="EnsureShape|not compatible"):
+        _decode(jpegs, _spec((8, 8)), (8, 8))
+    assert _decode(jpegs, _spec((8, 8), varies=True), (8, 8)).shape == (1, 8, 8, 3)
+
+
+def test_what_is_no_picture_is_an_error() -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        _decode(tf.constant([b"no picture"]), _spec((8, 8)), (8, 8))

@@ -1,0 +1,254 @@
+"""The order of the records: what it is a function of, what a pass holds, where it resumes."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.reader_sets import READING, choose, make_set, record_of, write_shard
+from trainer.dataset.spec import DataSet, Reading, Selected, Shard
+
+tf = pytest.importorskip("tensorflow")
+
+from trainer.reader import order as records  # noqa: E402
+from trainer.reader import resample, sources  # noqa: E402
+
+# More shards than are open at once, of unequal length, one of them empty.
+SHARDS = [[(7 * k + i) % 3 for i in range((k * 5) % 4)] for k in range(19)]
+NUM_RECORDS = sum(map(len, SHARDS))
+LABELS = [label for shard in SHARDS for label in shard]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> DataSet:
+    return make_set(tmp_path_factory.mktemp("records") / "set", SHARDS)
+
+
+@pytest.fixture(autouse=True)
+def _no_global_seed() -> Iterator[None]:
+    yield
+    tf.random.set_seed(None)
+
+
+def _stream(
+    selected: Selected, count: int, seed: int = 0, start: int = 0, reading: Reading = READING
+) -> list[int]:
+    stream = records.training_records(selected, reading, seed, start)
+    return [int(record) for _, record in stream.take(count).as_numpy_iterator()]
+
+
+def _passes(stream: list[int], length: int) -> list[list[int]]:
+    return [stream[i : i + length] for i in range(0, len(stream), length)]
+
+
+def test_every_pass_holds_each_record_once_and_in_another_order(dataset: DataSet) -> None:
+    stream = _stream(choose(dataset), 3 * NUM_RECORDS)
+    passes = _passes(stream, NUM_RECORDS)
+    assert [sorted(p) for p in passes] == [list(range(NUM_RECORDS))] * 3
+    assert len({tuple(p) for p in passes}) == 3
+    assert _stream(choose(dataset), NUM_RECORDS, seed=1) != passes[0]
+
+
+def test_the_order_stays_from_version_to_version(dataset: DataSet) -> None:
+    """What a run was begun with is what it goes on with after an upgrade of this project."""
+    stream = _stream(choose(dataset), 2 * NUM_RECORDS, seed=7)
+    assert stream[:9] == [5, 11, 16, 17, 10, 2, 22, 8, 13]
+    assert stream[NUM_RECORDS:][:9] == [13, 4, 22, 23, 0, 15, 25, 6, 7]
+
+
+def test_a_record_comes_with_its_own_number(dataset: DataSet) -> None:
+    stream = records.training_records(choose(dataset), READING, 0).take(NUM_RECORDS)
+    for serialized, record in stream.as_numpy_iterator():
+        assert serialized == record_of(int(record), LABELS[int(record)])
+
+
+@pytest.mark.parametrize("global_seed", [0, 7])
+def test_the_order_is_a_function_of_seed_and_epoch_alone(
+    dataset: DataSet, global_seed: int
+) -> None:
+    expected = _stream(choose(dataset), 2 * NUM_RECORDS, seed=5)
+    tf.random.set_seed(global_seed)
+    tf.random.uniform([])
+    selected = choose(dataset)
+    assert _stream(selected, 2 * NUM_RECORDS, seed=5, reading=Reading(threads=7)) == expected
+    assert _stream(selected, NUM_RECORDS, 5, NUM_RECORDS) == expected[NUM_RECORDS:]
+
+
+def test_neighbours_in_a_shard_are_torn_apart(tmp_path: pathlib.Path) -> None:
+    selected = choose(make_set(tmp_path, [[0] * 12, [0] * 12]))
+    stream = _stream(selected, 24)
+    together = sum(abs(a - b) == 1 for a, b in zip(stream, stream[1:], strict=False))
+    assert together < 8
+
+
+@pytest.mark.parametrize("start", [1, NUM_RECORDS - 1, NUM_RECORDS, NUM_RECORDS + 7])
+def test_the_stream_continues_at_any_place(dataset: DataSet, start: int) -> None:
+    whole = _stream(choose(dataset), 2 * NUM_RECORDS, seed=3)
+    assert _stream(choose(dataset), 4, seed=3, start=start) == whole[start : start + 4]
+
+
+def test_resuming_opens_no_shard_that_was_read_already(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "SHUFFLE_BUFFER_BYTES", 8_000)
+    selected = choose(make_set(tmp_path, [[0] * 5] * 40))
+    start = 160
+    whole = _stream(selected, 400, seed=3)
+    read = set(whole[200:360])
+    behind = [k for k in range(40) if {5 * k + i for i in range(5)} <= read]
+    assert len(behind) > 10
+    stream = records.training_records(selected, READING, 3, 200 + start).take(40)
+    for k in behind:
+        pathlib.Path(selected.split.shards[k].path).rename(tmp_path / f"away-{k}")
+    assert [int(record) for _, record in stream.as_numpy_iterator()] == whole[360:]
+    assert all(payload for payload, _ in stream.as_numpy_iterator())
+    for k in behind:
+        (tmp_path / f"away-{k}").rename(selected.split.shards[k].path)
+    assert _stream(selected, 80, seed=3, start=360)[:40] == whole[360:]
+
+
+def test_a_stream_with_copies_continues_at_any_place(dataset: DataSet) -> None:
+    selected = choose(dataset, balance="sampling")
+    start = selected.num_records + 5
+    whole = _stream(selected, 2 * selected.num_records, seed=3)
+    assert _stream(selected, 4, seed=3, start=start) == whole[start : start + 4]
+
+
+def test_a_fast_order_still_holds_each_record_once(dataset: DataSet) -> None:
+    reading = dataclasses.replace(READING, fast_order=True)
+    stream = _stream(choose(dataset), 2 * NUM_RECORDS, reading=reading)
+    assert [sorted(p) for p in _passes(stream, NUM_RECORDS)] == [list(range(NUM_RECORDS))] * 2
+
+
+def test_one_pass_is_always_in_the_same_order(dataset: DataSet) -> None:
+    passes = []
+    for threads in (1, 5):
+        stream = records.ordered_records(choose(dataset), Reading(threads))
+        assert stream.cardinality() == NUM_RECORDS
+        passes.append([int(record) for _, record in stream.as_numpy_iterator()])
+    assert passes[0] == passes[1] and sorted(passes[0]) == list(range(NUM_RECORDS))
+
+
+def test_only_records_of_chosen_classes_and_conditions_are_read(dataset: DataSet) -> None:
+    expected = [i for i, label in enumerate(LABELS) if label in (0, 2) and i >= 5]
+    counts = tuple(sum(LABELS[i] == c and i >= 5 for i in range(NUM_RECORDS)) for c in range(3))
+    selected = choose(dataset, classes=("cat", "ant"), where=("number>=5",), counts=counts)
+    stream = _stream(selected, 2 * len(expected))
+    assert [sorted(p) for p in _passes(stream, len(expected))] == [expected] * 2
+    once = records.ordered_records(selected, READING)
+    assert once.cardinality() == len(expected)
+    assert sorted(int(record) for _, record in once.as_numpy_iterator()) == expected
+
+
+def test_sampling_reads_every_class_exactly_as_often_as_the_largest(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resample, "LOOK_RECORDS", 4)
+    labels = [0] * 11 + [1] * 4 + [2]
+    dataset = make_set(tmp_path, [labels[k::3] for k in range(3)])
+    order = [label for k in range(3) for label in labels[k::3]]
+    selected = choose(dataset, balance="sampling")
+    assert selected.num_records == 33
+    extra = []
+    for one_pass in _passes(_stream(selected, 99), 33):
+        times = Counter(one_pass)
+        assert Counter(order[record] for record in one_pass) == {0: 11, 1: 11, 2: 11}
+        assert {times[r] for r in times if order[r] == 0} == {1}
+        assert {times[r] for r in times if order[r] == 1} == {2, 3}
+        assert len(times) == len(labels)
+        extra.append({r for r in times if order[r] == 1 and times[r] == 3})
+    assert len(set(map(frozenset, extra))) > 1  # not always the same ones
+    once = records.ordered_records(selected, READING)
+    assert sorted(int(r) for _, r in once.as_numpy_iterator()) == list(range(len(labels)))
+
+
+def test_copies_of_a_record_are_spread_over_the_pass(tmp_path: pathlib.Path) -> None:
+    selected = choose(make_set(tmp_path, [[0] * 30, [1]]), ("ant", "bee"), balance="sampling")
+    places = [i for i, record in enumerate(_stream(selected, 60)) if record == 30]
+    assert len(places) == 30 and max(places) - min(places) > 40
+    assert sum(b - a == 1 for a, b in zip(places, places[1:], strict=False)) < 25
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {},
+        {"classes": ("bee", "cat")},
+        {"where": ("number<1000",)},
+        {"balance": "sampling"},
+        {"balance": "sampling", "classes": ("bee", "ant")},
+    ],
+)
+def test_empty_records_leave_the_length_of_a_pass_as_it_was(
+    tmp_path: pathlib.Path, choice: dict[str, Any]
+) -> None:
+    labels = [i % 3 for i in range(13)]
+    empty = (3, 4)
+    dataset = make_set(tmp_path, [labels[:6], labels[6:]], empty=empty)
+    whole = choose(dataset, **choice, counts=(5, 4, 4))
+    length = whole.num_records
+    stream = records.training_records(whole, READING, 0).take(2 * length)
+    found = [(bool(payload), int(record)) for payload, record in stream.as_numpy_iterator()]
+    for one_pass in (found[:length], found[length:]):
+        wanted = {i for i, c in enumerate(labels) if i not in empty and _is_read(c, choice)}
+        assert {record for there, record in one_pass if there} == wanted
+        assert 1 <= sum(not there for there, _ in one_pass) <= 10
+    once = records.ordered_records(whole, READING)
+    assert once.cardinality() == len(list(once))
+
+
+def _is_read(label: int, choice: dict[str, Any]) -> bool:
+    return ("ant", "bee", "cat")[label] in choice.get("classes", ("ant", "bee", "cat"))
+
+
+@pytest.mark.parametrize("where", [(), ("number>=0",)])
+@pytest.mark.parametrize("change", [-1, 1, 2])
+def test_another_number_of_records_than_counted_is_an_error(
+    tmp_path: pathlib.Path, change: int, where: tuple[str, ...]
+) -> None:
+    dataset = make_set(tmp_path, [[0] * 4, [0] * 4])
+    shard = dataset.splits["train"].shards[1]
+    write_shard(pathlib.Path(shard.path), [record_of(i, 0) for i in range(4 + change)])
+    selected = choose(dataset, where=where, counts=(8, 0, 0))
+    with pytest.raises(tf.errors.FailedPreconditionError):
+        _stream(selected, 16)
+    with pytest.raises(tf.errors.FailedPreconditionError):
+        list(records.ordered_records(selected, READING))
+
+
+def test_a_filter_that_finds_fewer_records_than_counted_is_an_error(dataset: DataSet) -> None:
+    selected = choose(dataset, where=("number>=5",), counts=(NUM_RECORDS, 0, 0))
+    with pytest.raises(tf.errors.FailedPreconditionError):
+        _stream(selected, NUM_RECORDS)
+
+
+def test_gzip_shards_and_shards_without_records_read_like_others(
+    tmp_path: pathlib.Path, dataset: DataSet
+) -> None:
+    zipped = make_set(tmp_path, SHARDS, compression="gzip")
+    assert _stream(choose(zipped), 9, seed=1) == _stream(choose(dataset), 9, seed=1)
+
+
+def test_shards_of_one_class_each_are_mixed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "SHUFFLE_BUFFER_BYTES", 8_000)
+    shards = [[k % 3] * 4 for k in range(3 * sources.OPEN_SHARDS)]
+    dataset = make_set(tmp_path, shards, shard_by="class")
+    order = [label for shard in shards for label in shard]
+    stream = [order[record] for record in _stream(choose(dataset), len(order))]
+    assert all(len(set(stream[i : i + 12])) == 3 for i in range(0, len(stream), 12))
+
+
+def test_the_shuffle_buffer_is_bounded_in_bytes(dataset: DataSet) -> None:
+    selected = choose(dataset)
+    assert records.shuffle_records(selected) == NUM_RECORDS
+    huge = Shard("x", 1000, 10 * records.SHUFFLE_BUFFER_BYTES)
+    split = dataclasses.replace(selected.split, shards=(huge,))
+    large = dataclasses.replace(selected, split=split, num_records=1000)
+    assert records.shuffle_records(large) == 100

@@ -1,0 +1,137 @@
+"""Inputs besides the picture: which are allowed, and what a batch of them looks like."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from imageshards.errors import UserError
+from tests.support.reader_sets import (
+    CLASSES,
+    FEATURES,
+    MODEL,
+    example,
+    jpeg,
+    make_set,
+    record_of,
+    value_of,
+)
+from trainer.dataset.spec import IMAGE_FEATURE, LABEL_FEATURE, DataSet, FeatureSpec
+from trainer.reader.parse import batch_parser, check_inputs
+
+tf = pytest.importorskip("tensorflow")
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> DataSet:
+    return make_set(tmp_path_factory.mktemp("features"), [[0]])
+
+
+def _inputs(dataset: DataSet, names: tuple[str, ...], **changes: Any) -> Any:
+    features = check_inputs(dataset, ("image", *names))
+    return dataclasses.replace(MODEL, features=features, **changes)
+
+
+def test_inputs_keep_their_order_and_leave_the_picture_out(dataset: DataSet) -> None:
+    assert list(check_inputs(dataset, ("tokens", "image", "age"))) == ["tokens", "age"]
+    assert check_inputs(dataset, ("image",)) == {}
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("age",), "expected image, the picture, among the names"),
+        (("image", "agee"), r"no feature 'agee' \(did you mean age\?\)"),
+        (("image", IMAGE_FEATURE), "under the name image"),
+        (("image", LABEL_FEATURE), "is the label, which the model has to find"),
+        (("image", "text"), "is a text, and TensorFlow cannot put texts on devices"),
+        (("image", "a/b", "a_b"), "would both be called a_b"),
+    ],
+)
+def test_other_inputs_are_refused_in_a_sentence(
+    dataset: DataSet, names: tuple[str, ...], message: str
+) -> None:
+    number = FeatureSpec("int64", ())
+    both = dataclasses.replace(dataset, features=FEATURES | {"a/b": number, "a_b": number})
+    with pytest.raises(UserError, match=message) as caught:
+        check_inputs(both, names)
+    assert str(caught.value).startswith("--inputs received")
+
+
+def test_a_batch_is_parsed_alike_eagerly_and_in_a_pipeline(dataset: DataSet) -> None:
+    records = tf.constant([record_of(3, 2), record_of(1, 0)])
+    parse = batch_parser(dataset, _inputs(dataset, ("age", "box", "tokens")))
+    mapped = tf.data.Dataset.from_tensors(records).map(
+        lambda r: vars(parse(r)), num_parallel_calls=1
+    )
+    for found in (vars(parse(records)), next(iter(mapped))):
+        assert found["label"].numpy().tolist() == [2, 0]
+        assert found["encoded"].numpy().tolist() == [jpeg(value_of(3)), jpeg(value_of(1))]
+        inputs = found["inputs"]
+        assert inputs["age"].numpy().tolist() == [1.5, 0.5]
+        assert inputs["box"].numpy()[:, 2].tolist() == [3, 1] and inputs["box"].shape == (2, 4)
+        assert inputs["tokens"].numpy().tolist() == [[1, 2, 3], [1, 0, 0]]
+
+
+@pytest.mark.parametrize(("length", "expected"), [(2, [[1, 2], [1, 0]]), (4, [[1, 2, 3, 0]])])
+def test_sequences_are_padded_and_cut_to_a_length(
+    dataset: DataSet, length: int, expected: list[list[int]]
+) -> None:
+    parse = batch_parser(dataset, _inputs(dataset, ("tokens",), sequence_length=length))
+    tokens = parse(tf.constant([record_of(3, 0), record_of(1, 0)])).inputs["tokens"]
+    assert tokens.shape == (2, length)
+    assert tokens.numpy().tolist()[: len(expected)] == expected
+
+
+def test_sequences_stay_ragged_when_asked(dataset: DataSet) -> None:
+    parse = batch_parser(dataset, _inputs(dataset, ("tokens",), sequences="ragged"))
+    tokens = parse(tf.constant([record_of(3, 0), record_of(0, 0)])).inputs["tokens"]
+    assert isinstance(tokens, tf.RaggedTensor) and tokens.to_list() == [[1, 2, 3], []]
+
+
+def test_an_empty_record_becomes_zeros_and_a_black_picture(dataset: DataSet) -> None:
+    shifted = dataclasses.replace(dataset, label_offset=5)
+    parse = batch_parser(shifted, _inputs(dataset, ("age", "box", "tokens")))
+    found = parse(tf.constant([b"", record_of(2, 6)]))
+    assert found.present.numpy().tolist() == [False, True]
+    assert found.label.numpy().tolist() == [0, 1]
+    assert found.inputs["age"].numpy().tolist() == [0, 1]
+    assert not found.inputs["box"].numpy()[0].any() and not found.inputs["tokens"].numpy()[0].any()
+    assert not np.any(tf.io.decode_jpeg(found.encoded[0]).numpy())
+
+
+@pytest.mark.parametrize(("offset", "label"), [(0, 3), (0, -1), (1, 0), (1, 4)])
+def test_a_label_outside_the_classes_is_an_error(dataset: DataSet, offset: int, label: int) -> None:
+    parse = batch_parser(dataclasses.replace(dataset, label_offset=offset), MODEL)
+    records = tf.data.Dataset.from_tensors(tf.constant([record_of(0, 1), record_of(1, label)]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Label outside the 3 classes"):
+        list(records.map(lambda r: parse(r).label))
+
+
+def test_labels_may_be_the_names_of_classes(dataset: DataSet) -> None:
+    features = {**FEATURES, LABEL_FEATURE: FeatureSpec("string", ())}
+    named = dataclasses.replace(dataset, features=features)
+
+    def record(name: str) -> bytes:
+        return example({IMAGE_FEATURE: jpeg(9), LABEL_FEATURE: name.encode()})
+
+    parse = batch_parser(named, MODEL)
+    labels = parse(tf.constant([record(CLASSES[2]), b"", record(CLASSES[1])])).label
+    assert labels.numpy().tolist() == [2, 0, 1]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Label outside"):
+        parse(tf.constant([record("dog")]))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{LABEL_FEATURE: 0}, {IMAGE_FEATURE: b"", LABEL_FEATURE: 0}, {IMAGE_FEATURE: jpeg(9)}],
+    ids=["no picture", "empty picture", "no label"],
+)
+def test_a_record_without_picture_or_label_never_passes_for_an_empty_one(
+    dataset: DataSet, values: dict[str, Any]
+) -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        batch_parser(dataset, MODEL)(tf.constant([record_of(0, 0), example(values)]))

@@ -1,0 +1,234 @@
+"""Batches: their shape, their weights, what of the data set is in them, and in which order."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.reader_sets import MODEL, READING, SIDE_PX, choose, make_set, value_of
+from tests.support.trainer_data import edit_manifest, make_data_set
+from trainer.dataset.manifest import load_manifest
+from trainer.dataset.spec import DataSet, ModelInputs, Reading, Selected
+from trainer.reader.parse import check_inputs
+
+tf = pytest.importorskip("tensorflow")
+
+from trainer.reader import order as records  # noqa: E402
+from trainer.reader import pipeline  # noqa: E402
+
+SHARDS = [[0, 1, 2, 0, 1, 2], [0, 1, 2, 0, 1], [2, 2, 2, 2, 1, 1], [0] * 6]
+LABELS = [label for shard in SHARDS for label in shard]
+NUM_RECORDS = len(LABELS)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> DataSet:
+    return make_set(tmp_path_factory.mktemp("reader") / "set", SHARDS)
+
+
+@pytest.fixture(autouse=True)
+def _no_global_seed() -> Iterator[None]:
+    yield
+    tf.random.set_seed(None)
+
+
+def _train(selected: Selected, batch_size: int, steps: int, **changes: Any) -> list[dict]:
+    """The first batches of a stream, as numpy."""
+    reading, seed = changes.pop("reading", READING), changes.pop("seed", 3)
+    inputs = changes.pop("inputs", MODEL)
+    stream = pipeline.training_batches(selected, reading, seed, batch_size, inputs, **changes)
+    return list(itertools.islice(stream.as_numpy_iterator(), steps))
+
+
+def _column(batches: list[dict], name: str) -> list[Any]:
+    return np.concatenate([batch[name] for batch in batches]).tolist()
+
+
+def _pictures_of(batch: dict) -> list[int]:
+    """The brightness of every picture."""
+    image = batch["inputs"]["image"]
+    assert image.std(axis=(1, 2, 3)).max() < 1.5
+    return np.rint(image.mean(axis=(1, 2, 3))).astype(int).tolist()
+
+
+def _assert_same(left: list[dict], right: list[dict]) -> None:
+    tf.nest.map_structure(np.testing.assert_array_equal, left, right)
+
+
+def test_training_batches_are_uint8_endless_and_of_static_shape(dataset: DataSet) -> None:
+    batches = pipeline.training_batches(choose(dataset), READING, 0, 4, MODEL)
+    assert batches.cardinality() == tf.data.INFINITE_CARDINALITY
+    assert batches.element_spec == {
+        "inputs": {"image": tf.TensorSpec((4, SIDE_PX, SIDE_PX, 3), tf.uint8)},
+        "label": tf.TensorSpec((4,), tf.int64),
+        "weight": tf.TensorSpec((4,), tf.float32),
+        "position": tf.TensorSpec((4,), tf.int64),
+        "record": tf.TensorSpec((4,), tf.int64),
+    }
+
+
+@pytest.mark.parametrize("batch_size", [4, 23])
+def test_left_over_records_open_the_next_epoch(dataset: DataSet, batch_size: int) -> None:
+    steps = 3 * NUM_RECORDS // batch_size
+    batches = _train(choose(dataset), batch_size, steps)
+    order = records.training_records(choose(dataset), READING, 3).take(steps * batch_size)
+    assert _column(batches, "record") == [int(record) for _, record in order]
+    assert _column(batches, "position") == list(range(steps * batch_size))
+    assert _column(batches, "label") == [LABELS[r] for r in _column(batches, "record")]
+    assert set(_column(batches, "weight")) == {1.0}
+    for batch in batches:
+        expected = [value_of(record) for record in batch["record"]]
+        np.testing.assert_allclose(_pictures_of(batch), expected, atol=2)
+
+
+@pytest.mark.parametrize("cache", ["none", "memory"])
+def test_a_run_that_starts_later_goes_on_with_the_very_next_batch(
+    dataset: DataSet, cache: str
+) -> None:
+    reading = Reading(threads=2, cache=cache)
+    whole = _train(choose(dataset), 5, 12)
+    for start in (1, 4, 9):
+        rest = _train(choose(dataset), 5, 12 - start, start_step=start, reading=reading)
+        _assert_same(rest, whole[start:])
+
+
+def test_the_number_of_threads_changes_nothing(dataset: DataSet) -> None:
+    one, many = (_train(choose(dataset), 5, 9, reading=Reading(n)) for n in (1, 7))
+    _assert_same(one, many)
+
+
+def test_pictures_are_made_from_the_place_in_the_stream_and_finished_whole(
+    dataset: DataSet,
+) -> None:
+    def pictures(encoded: Any, position: Any) -> Any:
+        shape = (4, SIDE_PX, SIDE_PX, 3)
+        return tf.broadcast_to(tf.cast(position, tf.uint8)[:, None, None, None], shape)
+
+    def finish(batch: dict) -> dict:
+        return batch | {"label": tf.one_hot(batch["label"], 3)}
+
+    batches = _train(choose(dataset), 4, 2, pictures=pictures, start_step=5, finish=finish)
+    assert [v for batch in batches for v in _pictures_of(batch)] == list(range(20, 28))
+    assert batches[0]["label"].shape == (4, 3)
+
+
+def test_classes_are_weighted_and_renumbered_in_training_only(dataset: DataSet) -> None:
+    selected = choose(dataset, classes=("cat", "bee"), balance="weights")
+    assert selected.class_weights is not None
+    batches = _train(selected, 6, 4)
+    labels = _column(batches, "label")
+    numbers = _column(batches, "record")
+    assert [
+        (1, 0)[label - 1] if label else None for label in (LABELS[r] for r in numbers)
+    ] == labels
+    expected = [selected.class_weights[label] for label in labels]
+    assert _column(batches, "weight") == pytest.approx(expected)
+    evaluated = pipeline.evaluation_batches(selected, READING, 6, MODEL)
+    weights = _column(list(evaluated.as_numpy_iterator()), "weight")
+    assert sum(weights) == selected.num_records and set(weights) <= {0.0, 1.0}
+
+
+@pytest.mark.parametrize("cache", ["none", "memory"])
+def test_broken_records_keep_their_place_with_a_weight_of_zero(
+    tmp_path: pathlib.Path, dataset: DataSet, cache: str
+) -> None:
+    broken = make_set(tmp_path, SHARDS, empty=(4, 20))
+    reading = Reading(threads=2, cache=cache)
+    sound, mended = (_train(choose(d), 5, 6, reading=reading) for d in (dataset, broken))
+    assert _column(sound, "record") == _column(mended, "record")
+    for batch, other in zip(sound, mended, strict=True):
+        gone = np.isin(batch["record"], (4, 20))
+        np.testing.assert_array_equal(other["weight"], np.where(gone, 0, 1))
+        np.testing.assert_array_equal(other["label"], np.where(gone, 0, batch["label"]))
+        assert not other["inputs"]["image"][gone].any()
+        kept = other["inputs"]["image"][~gone]
+        np.testing.assert_array_equal(kept, batch["inputs"]["image"][~gone])
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 23, 64])
+def test_evaluation_holds_each_record_once_for_any_batch_size(
+    dataset: DataSet, batch_size: int
+) -> None:
+    batches = pipeline.evaluation_batches(choose(dataset), READING, batch_size, MODEL)
+    found = list(batches.as_numpy_iterator())
+    assert batches.cardinality() == len(found) == -(-NUM_RECORDS // batch_size)
+    numbers, weights = _column(found, "record"), _column(found, "weight")
+    filling = len(found) * batch_size - NUM_RECORDS
+    assert sorted(numbers[:NUM_RECORDS]) == list(range(NUM_RECORDS))
+    assert numbers[NUM_RECORDS:] == [-1] * filling
+    assert weights == [1.0] * NUM_RECORDS + [0.0] * filling
+    labels = _column(found, "label")
+    assert labels == [LABELS[r] if r >= 0 else 0 for r in numbers]
+    assert not np.concatenate([b["inputs"]["image"] for b in found])[NUM_RECORDS:].any()
+
+
+def test_evaluation_leaves_copies_out(dataset: DataSet) -> None:
+    selected = choose(dataset, balance="sampling")
+    found = list(pipeline.evaluation_batches(selected, READING, 7, MODEL).as_numpy_iterator())
+    assert sorted(r for r in _column(found, "record") if r >= 0) == list(range(NUM_RECORDS))
+
+
+@pytest.mark.parametrize("sequences", ["padded", "ragged"])
+def test_features_of_all_kinds_come_with_the_picture(dataset: DataSet, sequences: str) -> None:
+    features = check_inputs(dataset, ("image", "age", "box", "tokens"))
+    inputs = dataclasses.replace(MODEL, features=features, sequences=sequences)
+    training = pipeline.training_batches(choose(dataset), READING, 3, 4, inputs).take(2)
+    evaluation = pipeline.evaluation_batches(choose(dataset), READING, 4, inputs)
+    for batch in itertools.chain(training, evaluation):
+        for i, record in enumerate(batch["record"].numpy()):
+            there = record >= 0
+            assert float(batch["inputs"]["age"][i]) == (record / 2 if there else 0)
+            assert float(batch["inputs"]["box"][i][2]) == (record if there else 0)
+            tokens = [t for t in batch["inputs"]["tokens"][i].numpy().tolist() if t]
+            assert tokens == (list(range(1, record % 5 + 1)) if there else [])
+    assert isinstance(batch["inputs"]["tokens"], tf.RaggedTensor) == (sequences == "ragged")
+
+
+def test_a_fast_order_loses_nothing(dataset: DataSet) -> None:
+    batches = _train(choose(dataset), NUM_RECORDS, 2, reading=Reading(2, fast_order=True))
+    for batch in batches:
+        assert sorted(batch["record"].tolist()) == list(range(NUM_RECORDS))
+    assert sorted(_column(batches, "position")) == list(range(2 * NUM_RECORDS))
+
+
+def test_a_label_that_is_no_class_stops_the_reader(tmp_path: pathlib.Path) -> None:
+    wrong = make_set(tmp_path, [[0, 1, 5]])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Label outside"):
+        _train(choose(wrong), 3, 1)
+
+
+def test_grey_and_varying_pictures_come_in_one_shape(tmp_path: pathlib.Path) -> None:
+    path = make_data_set(
+        tmp_path / "grey",
+        {"train": 9},
+        size_px=((20, 30), (64, 16), (24, 24)),
+        grey=True,
+        mode="shortest",
+    )
+    edit_manifest(path, image={"size": 24, "mode": "shortest", "channels": 1})
+    grey = load_manifest(str(path))
+    batch = _train(choose(grey), 3, 1, inputs=ModelInputs((24, 24), grey.image))[0]
+    image = batch["inputs"]["image"]
+    assert image.shape == (3, 24, 24, 1) and image.std() > 5
+
+
+def test_the_memory_it_takes_is_bounded_by_what_is_said(dataset: DataSet) -> None:
+    selected = choose(dataset)
+    small = pipeline.memory_bytes(selected, READING, 8, MODEL)
+    assert small["batches ahead"] == pipeline.PREFETCH_BATCHES * 8 * SIDE_PX * SIDE_PX * 3
+    assert small["cache"] == 0
+    assert small["shuffle buffer"] <= selected.split.num_bytes
+    cached = pipeline.memory_bytes(selected, Reading(2, cache="memory"), 8, MODEL)
+    assert cached["cache"] == selected.split.num_bytes and cached["open shards"] == 0
+    many = Reading(threads=256)
+    large = dataclasses.replace(MODEL, size=(512, 512))
+    held = pipeline.memory_bytes(selected, many, 256, large)
+    assert held["batches being decoded"] < 1.2 * pipeline.IN_FLIGHT_BYTES
+    shipped = pipeline.memory_bytes(selected, many, 256, MODEL, shipped_size=(512, 512))
+    assert shipped["batches ahead"] == held["batches ahead"]

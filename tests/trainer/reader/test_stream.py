@@ -1,0 +1,190 @@
+"""The training stream: from any step on the same batches, pictures included, and around damage."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from imageshards.errors import UserError
+from tests.support.trainer_data import edit_manifest, make_data_set
+from trainer.config import DataConfig, TrainConfig
+from trainer.dataset.open import open_inputs
+from trainer.reader.broken_handler import LIST_FILE, Mender
+
+tf = pytest.importorskip("tensorflow")
+
+from trainer.augment import choose as augment  # noqa: E402
+from trainer.reader.fetch import next_batch  # noqa: E402
+from trainer.reader.stream import TrainingStream  # noqa: E402
+
+FILE = "train-00000-of-00001.tfrecord"
+STEPS = 5
+
+
+def _stream(
+    folder: pathlib.Path, output: pathlib.Path, place: str = "host", **changes: Any
+) -> tuple[TrainingStream, Any, Mender]:
+    data = DataConfig(str(folder), skip_broken=changes.pop("skip_broken", 0))
+    config = TrainConfig(data, str(output), batch_size=4, seed=5, augment="strong")
+    config = dataclasses.replace(config, **changes)
+    inputs = open_inputs(config)
+    augmentation = augment.make(
+        config.augment,
+        place,
+        image=inputs.dataset.image,
+        size=inputs.model.size,
+        seed=config.seed,
+        num_classes=len(inputs.training.classes),
+    )
+    mender = Mender(data.skip_broken, str(output), data.data)
+    strategy = tf.distribute.get_strategy()
+    return TrainingStream(config, inputs, augmentation, strategy, mender), augmentation, mender
+
+
+def _seen(stream: TrainingStream, augmentation: Any, step: int, count: int) -> list[Any]:
+    """What the model gets of `count` steps from `step` on."""
+    found = []
+    for batch in stream.batches(step).take(count):
+        whole = augmentation.device(batch) if augmentation.device else batch
+        found.append((whole["inputs"]["image"].numpy(), whole["label"].numpy(), batch["record"]))
+    return found
+
+
+@pytest.mark.parametrize("place", ["host", "device"])
+def test_from_every_step_on_the_same_records_and_pictures_come(
+    tmp_path: pathlib.Path, place: str
+) -> None:
+    # 10 records in batches of 4: epochs end in the middle of batches.
+    folder = make_data_set(tmp_path / "d", {"train": 10}, num_shards=2, size_px=((16, 16),))
+    stream, augmentation, _ = _stream(folder, tmp_path, place)
+    whole = _seen(stream, augmentation, 0, STEPS)
+    for step in range(1, STEPS):
+        again, same, _ = _stream(folder, tmp_path, place)
+        for found, expected in zip(_seen(again, same, step, STEPS - step), whole[step:]):  # noqa: B905
+            for ours, theirs in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(ours, theirs)
+    records = np.concatenate([record for _, _, record in whole])
+    assert sorted(records[:10]) == sorted(records[10:20]) == list(range(10))
+    assert list(records[:10]) != list(records[10:20])
+
+
+def _not_a_jpeg(folder: pathlib.Path) -> None:
+    records = _records(folder)
+    example = tf.train.Example.FromString(records[2])
+    example.features.feature["image/encoded"].bytes_list.value[0] = b"no picture"
+    records[2] = example.SerializeToString()
+    _write(folder, records)
+
+
+def _not_an_example(folder: pathlib.Path) -> None:
+    records = _records(folder)
+    records[2] = b"\xff\xff\xff"
+    _write(folder, records)
+
+
+def _no_label(folder: pathlib.Path) -> None:
+    records = _records(folder)
+    example = tf.train.Example.FromString(records[2])
+    del example.features.feature["image/class/label"]
+    records[2] = example.SerializeToString()
+    _write(folder, records)
+
+
+def _another_size(folder: pathlib.Path) -> None:
+    from tests.support.trainer_data import draw_shape
+
+    records = _records(folder)
+    example = tf.train.Example.FromString(records[2])
+    picture = draw_shape(0, np.random.default_rng(0), (9, 9), False)
+    encoded = tf.io.encode_jpeg(np.asarray(picture)).numpy()
+    example.features.feature["image/encoded"].bytes_list.value[0] = encoded
+    records[2] = example.SerializeToString()
+    _write(folder, records)
+
+
+def _flipped_bit(folder: pathlib.Path) -> None:
+    content = bytearray((folder / FILE).read_bytes())
+    first = int.from_bytes(content[:8], "little") + 16
+    second = first + int.from_bytes(content[first : first + 8], "little") + 16
+    content[second + 40] ^= 1
+    (folder / FILE).write_bytes(bytes(content))
+
+
+def _records(folder: pathlib.Path) -> list[bytes]:
+    return list(tf.data.TFRecordDataset(str(folder / FILE)).as_numpy_iterator())
+
+
+def _write(folder: pathlib.Path, records: list[bytes]) -> None:
+    with tf.io.TFRecordWriter(str(folder / FILE)) as writer:
+        for record in records:
+            writer.write(record)
+    size = (folder / FILE).stat().st_size
+    shard = {"file": FILE, "num_records": 6, "num_bytes": size}
+    edit_manifest(folder, splits={"train": {"num_records": 6, "shards": [shard]}})
+
+
+def _read_all(stream: TrainingStream, steps: int) -> list[Any]:
+    """As the loop reads: mends and goes on."""
+    found: list[Any] = []
+    while len(found) < steps:
+        try:
+            iterator = stream.iterator(len(found))
+            while len(found) < steps:
+                batch = next_batch(iterator)
+                found.append((batch["record"].numpy(), batch["weight"].numpy()))
+        except tf.errors.OpError as e:
+            stream.mend(e, len(found))
+    return found
+
+
+SPOIL = [_not_a_jpeg, _not_an_example, _no_label, _another_size, _flipped_bit]
+
+
+@pytest.mark.parametrize("spoil", SPOIL)
+def test_a_broken_record_stops_with_its_place_or_is_left_out_in_its_place(
+    tmp_path: pathlib.Path, spoil: Callable[[pathlib.Path], None]
+) -> None:
+    folder = make_data_set(tmp_path / "d", {"train": 6}, num_shards=1, size_px=((8, 8),))
+    order = [r for r, _ in _read_all(_stream(folder, tmp_path, augment="none")[0], 3)]
+    spoil(folder)
+    stream, _, _ = _stream(folder, tmp_path, augment="none")
+    with pytest.raises(UserError, match=rf"{FILE}.* record 2 .*byte \d+.*--skip_broken") as caught:
+        _read_all(stream, 3)
+    assert "\n" not in str(caught.value)
+
+    stream, _, mender = _stream(folder, tmp_path / "o", augment="none", skip_broken=1)
+    (tmp_path / "o").mkdir()
+    found = _read_all(stream, 3)
+    for (records, weights), expected in zip(found, order, strict=True):
+        assert list(records) == list(expected)
+        assert list(weights) == [float(record != 2) for record in records]
+    (left_out,) = mender.found
+    assert (left_out.number, left_out.record) == (2, 2) and left_out.path.endswith(FILE)
+
+    # Another process knows it from the start, and leaves no more out than allowed.
+    again, _, knowing = _stream(folder, tmp_path / "o", augment="none", skip_broken=1)
+    assert (tmp_path / "o" / LIST_FILE).is_file() and knowing.found == [left_out]
+    batches = list(again.batches(0).take(3))
+    assert sum(float(batch["weight"].numpy().sum()) for batch in batches) == 10.0
+
+
+def test_more_than_allowed_is_too_much(tmp_path: pathlib.Path) -> None:
+    folder = make_data_set(tmp_path / "d", {"train": 6}, num_shards=1, size_px=((8, 8),))
+    records = _records(folder)
+    _write(folder, [b"\xff", *records[1:3], b"\xff", *records[4:]])
+    stream, _, _ = _stream(folder, tmp_path, augment="none", skip_broken=1)
+    with pytest.raises(UserError, match="--skip_broken received 1, but 2 records of --data"):
+        _read_all(stream, 3)
+
+
+def test_an_error_that_is_not_the_datas_is_no_broken_record(tmp_path: pathlib.Path) -> None:
+    folder = make_data_set(tmp_path / "d", {"train": 6}, num_shards=1, size_px=((8, 8),))
+    stream, _, _ = _stream(folder, tmp_path, augment="none", skip_broken=1)
+    error = tf.errors.InvalidArgumentError(None, None, "Incompatible shapes: [2] vs. [3]")
+    with pytest.raises(UserError, match="Incompatible shapes"):
+        stream.mend(error, 0)

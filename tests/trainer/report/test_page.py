@@ -1,0 +1,358 @@
+"""The report: one page that shows all there is, safely, whatever names and sizes."""
+
+from __future__ import annotations
+
+import base64
+import io
+import pathlib
+import re
+import shutil
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from imageshards.errors import UserError
+from imageshards.page.trainer_html import escape, percent
+from tests.support.trainer_data import CLASSES, edit_manifest, make_data_set
+from trainer.dataset.manifest import load_manifest
+from trainer.dataset.spec import Selected
+from trainer.evaluation.per_class import confusions_of, figures_of, mean_recall, worst
+from trainer.report import sections
+from trainer.report.charts import best_epoch, curves
+from trainer.report.page import page_of, write_report
+from trainer.report.pictures import look_up
+from trainer.report.sheets import CAPTION_PX, GAP_PX, THUMB_PX, contact_sheet
+
+pytest.importorskip("tensorflow")
+
+from trainer.evaluation.evaluator import Evaluation
+
+HOSTILE = ("<script>alert(1)</script>", "a \"quoted\" & 'odd' name", "日本語\x00\udce9")
+VOID = {"meta", "img", "br", "link", "path", "use", "rect", "g"}
+
+
+class Page(HTMLParser):
+    """Checks nesting and collects what tests ask for."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        assert len(dict(attrs)) == len(attrs), f"{tag} has an attribute twice"
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID - {"g"}:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    def all(self, tag):
+        return [attrs for name, attrs in self.tags if name == tag]
+
+    @property
+    def text(self):
+        return " ".join(self.words)
+
+
+def evaluation_of(
+    label: Any, predicted: Any, classes: tuple[str, ...] = CLASSES, record: Any = None
+) -> Evaluation:
+    label, predicted = np.asarray(label, np.int64), np.asarray(predicted, np.int64)
+    right = label == predicted
+    sure = np.linspace(0.6, 0.9, len(label), dtype=np.float32)
+    own = np.where(right, sure, 1 - sure).astype(np.float32)
+    return Evaluation(
+        classes,
+        len(label),
+        0,
+        float(-np.log(own).mean()) if len(own) else float("nan"),
+        float(right.mean()) if len(own) else float("nan"),
+        None,
+        np.arange(len(label)) if record is None else np.asarray(record),
+        label,
+        predicted,
+        own,
+        sure,
+        -np.log(own),
+    )
+
+
+def history_of(epochs: int, **changes: Any) -> list[dict[str, Any]]:
+    records = [
+        {
+            "epoch": i + 1,
+            "step": 39 * (i + 1),
+            "loss": 0.7 * 0.9**i,
+            "accuracy": 0.5 + i / 100,
+            "val_loss": 0.6 + 0.01 * (i - 3) ** 2,
+            "val_accuracy": 0.5 + i / 200,
+            "images_per_second": 900.1,
+            "wait_fraction": 0.25,
+            "learning_rate": 0.001,
+        }
+        for i in range(epochs)
+    ]
+    return [record | changes for record in records]
+
+
+def rendered(history: Any, evaluation: Evaluation | None, title: str = "cnn") -> Page:
+    chosen = sections.most_wrong(evaluation) if evaluation else []
+    return Page(page_of(title, {"data": title}, history, evaluation, chosen, {}))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    path = tmp_path_factory.mktemp("report") / "shards"
+    make_data_set(path, {"train": 6, "validation": 11}, size_px=((16, 24),))
+    own = {"image/encoded": "string", "image/class/label": "int64", "image/filename": "string"}
+    edit_manifest(path, features={n: {"dtype": d, "shape": []} for n, d in own.items()})
+    return path
+
+
+def selected_of(folder: pathlib.Path, split: str = "validation") -> Selected:
+    dataset = load_manifest(str(folder))
+    part = dataset.splits[split]
+    return Selected(dataset, part, dataset.classes, None, (), part.num_records, None)
+
+
+LABEL = [0, 0, 0, 1, 1, 2, 2, 2, 2, 0]
+PREDICTED = [0, 1, 1, 1, 0, 2, 2, 0, 1, 2]
+
+
+def test_class_figures_by_hand() -> None:
+    figures = figures_of(evaluation_of(LABEL, PREDICTED, (*CLASSES, "star")))
+    circle, square, triangle, star = figures
+    assert (circle.num_examples, circle.num_right, circle.num_predicted) == (4, 1, 3)
+    assert (circle.recall, circle.precision) == (1 / 4, 1 / 3)
+    assert (circle.taken_for, circle.num_taken) == ("square", 2)
+    assert (square.recall, square.precision) == (1 / 2, 1 / 4)
+    # Of equally frequent ones the first.
+    assert (triangle.taken_for, triangle.num_taken) == ("circle", 1)
+    assert (star.recall, star.precision, star.taken_for) == (None, None, None)
+    assert mean_recall(figures) == pytest.approx((1 / 4 + 1 / 2 + 2 / 4) / 3)
+    assert [figure.name for figure in worst(figures, 9)] == ["circle", "triangle", "square"]
+    assert mean_recall([star]) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=60))
+def test_confusions_are_the_matrix_without_its_diagonal(pairs: list[tuple[int, int]]) -> None:
+    label, predicted = zip(*pairs, strict=True)
+    found = evaluation_of(label, predicted, tuple("abcdefg"))
+    matrix = np.zeros((7, 7), int)
+    for pair in pairs:
+        matrix[pair] += 1
+    np.testing.assert_array_equal(found.confusion, matrix)
+    rebuilt = np.diag(np.diag(matrix))
+    confusions = confusions_of(found)
+    for confusion in confusions:
+        rebuilt[confusion.label, confusion.predicted] = confusion.times
+    np.testing.assert_array_equal(rebuilt, matrix)
+    assert [c.times for c in confusions] == sorted((c.times for c in confusions), reverse=True)
+
+
+def test_the_page_needs_nothing_but_itself(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    evaluation = evaluation_of([0, 1, 2, 0], [0, 2, 1, 1])
+    path = write_report(
+        str(tmp_path / "new" / "report"),
+        title="cnn, shards",
+        facts={"seed": "7"},
+        history=history_of(5),
+        evaluation=evaluation,
+        selected=selected_of(folder),
+    )
+    assert path == str(tmp_path / "new" / "report" / "index.html")
+    assert [p.name for p in pathlib.Path(path).parent.iterdir()] == ["index.html"]
+    text = pathlib.Path(path).read_text("utf-8")
+    page = Page(text)
+    assert not re.search(r'(src|href)="(?!data:|#)', text) and "url(http" not in text
+    identifiers = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert len(identifiers) == len(set(identifiers))
+    assert {attrs["href"] for attrs in page.all("a")} <= {f"#{name}" for name in identifiers}
+    for heading in ("Curves", "Confusion", "Classes", "Most wrong", "How it was made"):
+        assert heading in page.words
+    assert len(page.all("svg")) == 5
+
+
+def test_the_same_run_gives_the_same_page() -> None:
+    pages = [
+        page_of("x", {}, history_of(3), evaluation_of(LABEL, PREDICTED), [1, 2], {})
+        for _ in range(2)
+    ]
+    assert pages[0] == pages[1]
+
+
+def test_the_most_wrong_pictures_come_with_their_source_file(folder: pathlib.Path) -> None:
+    selected = selected_of(folder)
+    # The last example is the most wrong one, since it is the surest.
+    evaluation = evaluation_of([0, 1, 2, 0], [0, 2, 1, 1], record=[0, 3, 5, 10])
+    chosen = sections.most_wrong(evaluation)
+    assert chosen == [3, 2, 1]
+    sources = look_up(selected, [10, 5, 3])
+    # Record i of the fixture lies in shard i % 3; the split counts shard by shard.
+    names = [f"validation-{i}" for k in range(3) for i in range(k, 11, 3)]
+    assert {n: s.filename for n, s in sources.items()} == {n: names[n] for n in (10, 5, 3)}
+    assert sources[10].shard == "validation-00002-of-00003.tfrecord"
+    assert sources[10].number == 2
+    page = Page(page_of("x", {}, [], evaluation, chosen, sources))
+    assert [attrs["alt"] for attrs in page.all("img")] == ["circle", "triangle", "square"]
+    for image in page.all("img"):
+        content = base64.b64decode((image["src"] or "").partition(",")[2])
+        assert Image.open(io.BytesIO(content)).size == (24, 16)
+    assert names[10] in page.words
+    assert "validation-00002-of-00003.tfrecord, record 2" in page.words
+
+
+def test_texts_in_the_records_are_shown(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    import tensorflow as tf
+
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    shard = copy / "validation-00000-of-00003.tfrecord"
+    records = list(tf.data.TFRecordDataset(str(shard)).as_numpy_iterator())
+    with tf.io.TFRecordWriter(str(shard)) as writer:
+        for record in records:
+            example = tf.train.Example.FromString(record)
+            texts = example.features.feature["caption"].bytes_list.value
+            texts.extend([b"a <b>round</b>\n thing", "ñ".encode() * 300])
+            example.features.feature["mask"].bytes_list.value.append(b"\0\1\2")
+            writer.write(example.SerializeToString())
+    features = {"image/encoded": "string", "caption": "string", "mask": "string"}
+    features["image/class/label"] = "int64"
+    edit_manifest(copy, features={n: {"dtype": d, "shape": None} for n, d in features.items()})
+    source = look_up(selected_of(copy), [0])[0]
+    assert set(source.texts) == {"caption"}
+    assert source.texts["caption"].startswith("a <b>round</b> thing | ñññ")
+    assert len(source.texts["caption"]) <= 201
+
+
+def test_a_page_for_records_that_are_gone(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    selected = selected_of(copy)
+    (copy / "validation-00000-of-00003.tfrecord").unlink()
+    shard = copy / "validation-00001-of-00003.tfrecord"
+    shard.write_bytes(shard.read_bytes()[:-40])
+    evaluation = evaluation_of([0, 0, 0, 0], [1, 1, 1, 1], record=[0, 4, 7, 8])
+    path = write_report(
+        str(tmp_path / "out"),
+        title="x",
+        facts={},
+        history=[],
+        evaluation=evaluation,
+        selected=selected,
+    )
+    page = Page(pathlib.Path(path).read_text("utf-8"))
+    assert page.text.count("The picture cannot be shown.") == 2
+    assert len(page.all("img")) == 2
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_cannot_break_the_page(name: str) -> None:
+    evaluation = evaluation_of(LABEL, PREDICTED, (name, "other", "third"))
+    page = rendered(history_of(2), evaluation, name)
+    assert page.all("script") == []
+    shown = re.sub(r"[\x00-\x1f]", "\ufffd", name).encode("utf-8", "replace").decode()
+    assert shown in page.words
+
+
+@pytest.mark.parametrize("num_classes", [1, 2, 20, 21, 1000, 1200])
+def test_confusions_stay_readable_for_any_number_of_classes(num_classes: int) -> None:
+    rng = np.random.default_rng(1)
+    names = tuple(f"class {i}" for i in range(num_classes))
+    label = rng.integers(0, num_classes, 3000)
+    predicted = np.where(rng.random(3000) < 0.7, label, rng.integers(0, num_classes, 3000))
+    page = rendered([], evaluation_of(label, predicted, names))
+    matrices = [attrs for attrs in page.all("table") if attrs.get("class") == "matrix"]
+    heats = [attrs for attrs in page.all("img") if attrs.get("class") == "heat"]
+    assert len(matrices) == (num_classes <= sections.MAX_MATRIX)
+    assert len(heats) == (sections.MAX_MATRIX < num_classes <= sections.MAX_HEAT)
+    if not matrices:
+        assert any("most frequent of" in word for word in page.words)
+    for heat in heats:
+        content = base64.b64decode((heat["src"] or "").partition(",")[2])
+        assert Image.open(io.BytesIO(content)).size == (num_classes, num_classes)
+    # Every class is there, if only for those who ask.
+    assert {names[i] for i in set(label.tolist())} <= set(page.words)
+
+
+def test_what_there_is_not_is_not_shown() -> None:
+    without = rendered(history_of(4, val_loss=None, val_accuracy=None), None)
+    assert "Classes" not in without.words and "Best epoch" not in without.words
+    assert "validation" not in without.words and len(without.all("svg")) == 5
+    bare = rendered(history_of(1, images_per_second=None, wait_fraction=None, loss=None), None)
+    assert len(bare.all("svg")) == 3
+    assert rendered([], None).all("svg") == []
+    empty = rendered([], evaluation_of([], []))
+    assert "Confusion" not in empty.words
+    right = rendered([], evaluation_of([0, 1], [0, 1]))
+    assert "No example was classified wrongly." in right.words
+
+
+def test_the_best_epoch_is_the_one_with_the_lowest_validation_loss() -> None:
+    best = best_epoch(history_of(8))
+    assert best is not None and best["epoch"] == 4
+    assert best_epoch(history_of(2, val_loss=None)) is None
+    assert "best loss" in curves(history_of(8))
+    assert "best loss" not in curves(history_of(1))
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"index.html cannot be written .*--output or --report"):
+        write_report(
+            str(tmp_path / "file"),
+            title="x",
+            facts={},
+            history=[],
+            evaluation=None,
+            selected=None,
+        )
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0, "0 %"),
+        (1, "100 %"),
+        (0.0214, "2.1 %"),
+        (1e-9, "0.1 %"),
+        (0.99999, "99.9 %"),
+        (None, "–"),
+    ],
+)
+def test_shares_never_claim_all_or_nothing_falsely(share: float | None, text: str) -> None:
+    assert percent(share).replace("\u00a0", " ") == text
+
+
+@given(st.text())
+def test_escaped_text_is_text(text: str) -> None:
+    page = Page(f"<p>{escape(text)}</p>")
+    assert [name for name, _ in page.tags] == ["p"]
+
+
+@pytest.mark.parametrize(("count", "channels"), [(1, 3), (8, 1), (11, 3)])
+def test_a_contact_sheet_has_a_place_for_every_picture(count: int, channels: int) -> None:
+    pictures = np.full((count, 20, 40, channels), 200, np.uint8)
+    sheet = contact_sheet(pictures, [f"a rather long caption {i}" for i in range(count)])
+    columns, rows = min(count, 8), -(-count // 8)
+    step = THUMB_PX + GAP_PX
+    assert sheet.size == (columns * step + GAP_PX, rows * (step + CAPTION_PX) + GAP_PX)
+    for i in range(count):
+        x = GAP_PX + i % 8 * step + THUMB_PX // 2
+        y = GAP_PX + i // 8 * (step + CAPTION_PX) + THUMB_PX // 2
+        assert sheet.getpixel((x, y)) == (200, 200, 200)

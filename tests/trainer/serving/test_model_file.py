@@ -1,0 +1,139 @@
+"""The saved model: what is inside, that it is whole, and what is said of anything else."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+import zipfile
+from typing import Any
+
+import numpy as np
+import pytest
+
+from imageshards.errors import UserError
+from tests.support.served_models import SIZE, card, network, saved
+from trainer.dataset.spec import FeatureSpec
+from trainer.serving import model_file
+
+keras = pytest.importorskip("keras")
+
+CARD = card({"age": FeatureSpec("float32", ()), "tokens": FeatureSpec("int64", None)})
+
+
+def pictures(count: int = 4) -> Any:
+    return np.random.default_rng(0).integers(0, 256, (count, *SIZE, 3), np.uint8)
+
+
+def test_a_model_comes_back_with_its_weights_and_its_card(tmp_path: pathlib.Path) -> None:
+    model = saved(tmp_path, card())
+    again, its_card = model_file.load_model(str(tmp_path / "model.keras"))
+    assert its_card == card()
+    np.testing.assert_array_equal(model(pictures()), again(pictures()))
+    assert model_file.load_model(str(tmp_path))[1] == its_card  # the folder means the same
+
+
+def test_every_field_of_a_card_survives(tmp_path: pathlib.Path) -> None:
+    full = card(
+        {"age": FeatureSpec("float32", ()), "meta": FeatureSpec("float32", (3,)),
+         "tokens": FeatureSpec("int64", None)},
+        classes=("čáp", "a b", '"'), sequence_length=7,
+    )  # fmt: skip
+    saved(tmp_path, full)
+    assert model_file.read_card(str(tmp_path)) == full
+
+
+def test_a_model_is_saved_without_its_optimizer_and_trains_on(tmp_path: pathlib.Path) -> None:
+    model = network(card())
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(pictures(), np.zeros(4), verbose=0)
+    path = tmp_path / "model.keras"
+    model_file.save_model(model, str(path), card())
+    with zipfile.ZipFile(path) as z:
+        assert not json.loads(z.read("config.json")).get("compile_config")
+        assert b"adam" not in z.read("model.weights.h5").lower()
+    model.fit(pictures(), np.zeros(4), verbose=0)
+    assert int(model.optimizer.iterations) == 2
+    # Keras itself opens it, our card or not.
+    assert not keras.saving.load_model(path).compiled
+
+
+def test_the_same_model_gives_the_same_bytes(tmp_path: pathlib.Path) -> None:
+    model = network(card())
+    for name in ("a.keras", "b.keras"):
+        model_file.save_model(model, str(tmp_path / name), card())
+    assert (tmp_path / "a.keras").read_bytes() == (tmp_path / "b.keras").read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.keras", "b.keras"]
+
+
+def test_a_failed_save_leaves_the_old_file(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = saved(tmp_path, card())
+    before = (tmp_path / "model.keras").read_bytes()
+
+    def full_disk(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(model_file, "_add_card", full_disk)
+    with pytest.raises(UserError, match=r"model\.keras cannot be written \(No space left"):
+        model_file.save_model(model, str(tmp_path / "model.keras"), card())
+    assert [p.name for p in tmp_path.iterdir()] == ["model.keras"]
+    assert (tmp_path / "model.keras").read_bytes() == before
+
+
+def test_what_is_no_saved_model_is_told_in_a_sentence(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(UserError, match=r"--model_path received .*nothing.*there is no file"):
+        model_file.load_model(str(tmp_path / "nothing"))
+    with pytest.raises(UserError, match=r"a folder without model\.keras"):
+        model_file.load_model(str(tmp_path))
+    text = tmp_path / "text.keras"
+    text.write_text("hello")
+    with pytest.raises(UserError, match=r"no whole \.keras archive"):
+        model_file.load_model(str(text))
+    model = network(card())
+    model.save(tmp_path / "plain.keras")
+    with pytest.raises(UserError, match=r"no imageshards\.json: this trainer did not save it"):
+        model_file.load_model(str(tmp_path / "plain.keras"))
+    saved(tmp_path, card())
+    whole = (tmp_path / "model.keras").read_bytes()
+    (tmp_path / "model.keras").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=r"no whole \.keras archive"):
+        model_file.load_model(str(tmp_path))
+
+
+def test_a_card_of_a_newer_trainer_is_refused(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_file, "FORMAT_VERSION", 2)
+    saved(tmp_path, card())
+    monkeypatch.undo()
+    with pytest.raises(UserError, match=r"format_version is 2; .* use the version"):
+        model_file.read_card(str(tmp_path))
+
+
+def test_a_layer_that_cannot_be_found_is_told_in_a_sentence(tmp_path: pathlib.Path) -> None:
+    layers: Any = keras.layers
+
+    class Odd(layers.Layer):
+        def call(self, x: Any) -> Any:
+            return x * 2
+
+    inputs = keras.Input((*SIZE, 3), dtype="uint8", name="image")
+    x = keras.layers.GlobalAveragePooling2D()(Odd()(keras.layers.Rescaling(1.0)(inputs)))
+    model = keras.Model(inputs, keras.layers.Dense(2)(x))
+    model_file.save_model(model, str(tmp_path / "model.keras"), card())
+    with pytest.raises(UserError, match=r"which Keras cannot load \(.*Odd.*register_keras"):
+        model_file.load_model(str(tmp_path))
+
+
+def test_a_card_is_read_without_tensorflow(tmp_path: pathlib.Path) -> None:
+    saved(tmp_path, card())
+    code = (
+        "import sys; from trainer import predict, export; from trainer.serving import model_file\n"
+        f"model_file.read_card({str(tmp_path)!r})\n"
+        "print(sorted({'tensorflow', 'keras', 'numpy'} & set(sys.modules)))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"

@@ -1,0 +1,217 @@
+"""The served graph against the builder's Pillow: orientation, placing, pixels, formats."""
+
+from __future__ import annotations
+
+import io
+import pathlib
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from beam_pipeline.images import geometry
+from beam_pipeline.images.encode import encode_image
+from beam_pipeline.images.exif import exif_orientation
+from beam_pipeline.options import ImageOptions
+from tests.support.pictures import saved, scene
+from trainer.dataset.spec import ImageSpec
+
+tf = pytest.importorskip("tensorflow")
+
+from trainer.serving import exif, preprocess, resample, resize_geometry  # noqa: E402
+
+
+def manifest_options(options: ImageOptions) -> dict[str, Any]:
+    return {
+        "size": [options.height_px, options.width_px], "mode": options.resize_mode,
+        "filter": options.filter, "quality": options.quality, "channels": options.channels,
+        "subsampling": options.subsampling, "background": list(options.background),
+        "only_shrink": options.only_shrink, "max_pixels": options.max_pixels,
+    }  # fmt: skip
+
+
+def with_exif(block: bytes, before: bytes = b"") -> bytes:
+    """The head of a JPEG with an EXIF segment."""
+    body = b"Exif\0\0" + block
+    return (
+        b"\xff\xd8" + before + b"\xff\xe1" + struct.pack(">H", len(body) + 2) + body + b"\xff\xda"
+    )
+
+
+def tiff(order: str, entries: list[tuple[int, int, int]], offset: int = 8) -> bytes:
+    """A TIFF header and its directory: (tag, type, value) each."""
+    mark = b"II*\0" if order == "<" else b"MM\0*"
+    parts = [mark, struct.pack(order + "L", offset), bytes(offset - 8),
+             struct.pack(order + "H", len(entries))]  # fmt: skip
+    for tag, kind, value in entries:
+        field = {1: "B3x", 3: "Hxx", 4: "L"}.get(kind, "Hxx")
+        limit = {1: 255, 4: 2**32 - 1}.get(kind, 65535)
+        parts.append(struct.pack(order + "HHL" + field, tag, kind, 1, value & limit))
+    return b"".join(parts)
+
+
+ENTRY = st.tuples(
+    st.sampled_from([0x0112, 0x010F, 0x011A]),
+    st.sampled_from([1, 3, 4, 9]),
+    st.integers(0, 10) | st.integers(0, 2**32 - 1),
+)
+orientation = tf.function(exif.orientation, [tf.TensorSpec((), tf.string)], autograph=False)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from("<>"), st.lists(ENTRY, max_size=4), st.integers(8, 20))
+def test_orientation_is_what_the_builder_finds(
+    order: str, entries: list[tuple[int, int, int]], offset: int
+) -> None:
+    block = tiff(order, entries, offset)
+    assert int(orientation(tf.constant(with_exif(block)))) == exif_orientation(block)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=40), st.integers(0, 60))
+def test_no_bytes_make_the_search_fail(noise: bytes, keep: int) -> None:
+    block = tiff(">", [(0x0112, 3, 6)])
+    for data in (noise, b"\xff\xd8" + noise, with_exif(block)[:keep], with_exif(noise)):
+        assert 1 <= int(orientation(tf.constant(data))) <= 8
+
+
+@pytest.mark.parametrize(
+    "before",
+    [b"", b"\xff\xe0\x00\x04ab", b"\xff\xff\xff\xe2\x00\x03a", b"\xff\x01junk",
+     b"\xff\xe1\x00\x08Other\0", b"\xff\xe0" + struct.pack(">H", 60_000) + bytes(59_998)],
+)  # fmt: skip
+def test_the_exif_segment_is_found_behind_others(before: bytes) -> None:
+    data = with_exif(tiff("<", [(0x010F, 4, 1), (0x0112, 3, 8)]), before)
+    assert int(orientation(tf.constant(data))) == 8
+
+
+def test_an_exif_block_behind_the_pixels_is_none() -> None:
+    data = b"\xff\xd8\xff\xda" + with_exif(tiff("<", [(0x0112, 3, 8)]))[2:]
+    assert int(orientation(tf.constant(data))) == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 600), st.integers(1, 600),
+    st.sampled_from(resize_geometry.MODES), st.booleans(),
+)  # fmt: skip
+def test_placing_is_the_builders_layout(
+    width: int, height: int, wide: int, tall: int, mode: str, only_shrink: bool
+) -> None:
+    tall = wide if mode == "shortest" else tall
+    options = ImageOptions(height_px=tall, width_px=wide, resize_mode=mode, only_shrink=only_shrink)
+    layout = geometry.plan_layout(width, height, options)
+    found = resize_geometry.plan(tf.constant(height), tf.constant(width), manifest_options(options))
+    assert tuple(float(x) for x in found.crop) == pytest.approx(layout.crop, abs=1e-9)
+    assert tuple(int(x) for x in found.content) == layout.content[::-1]
+    assert tuple(int(x) for x in found.canvas) == layout.canvas[::-1]
+    assert tuple(int(x) for x in found.offset) == layout.offset[::-1]
+    assert float(found.shrink) == pytest.approx(layout.shrink)
+
+
+@pytest.mark.parametrize("name", resample.FILTERS)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_resampling_is_pillows_to_the_pixel(name: str, channels: int) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (61, 83, channels), np.uint8)
+    image = Image.fromarray(noise.squeeze())
+    for size, box in (
+        ((40, 30), (0, 0, 83, 61)), ((130, 150), (0, 0, 83, 61)), ((61, 83), (0, 0, 83, 61)),
+        ((20, 25), (10.5, 0.25, 72.5, 60.75)), ((64, 64), (11, 0, 72, 61)), ((1, 1), (3, 4, 5, 6)),
+    ):  # fmt: skip
+        expected = np.asarray(image.resize(size[::-1], Image.Resampling[name.upper()], box=box))
+        edges = tuple(tf.constant(float(x), tf.float64) for x in box)
+        found = resample.resize(tf.constant(noise), size, edges, name).numpy()
+        np.testing.assert_array_equal(found.reshape(expected.shape), expected, str((size, box)))
+
+
+MODES = [
+    ImageOptions(height_px=64, width_px=64),
+    ImageOptions(height_px=20, width_px=30, filter="bilinear"),
+    ImageOptions(height_px=90, width_px=300, resize_mode="pad", background=(9, 200, 30)),
+    ImageOptions(height_px=50, width_px=50, resize_mode="shortest", filter="lanczos"),
+    ImageOptions(height_px=70, width_px=35, resize_mode="stretch", quality=60),
+    ImageOptions(resize_mode="none", subsampling="4:4:4"),
+    ImageOptions(height_px=256, width_px=200, only_shrink=True, filter="box"),
+    ImageOptions(height_px=40, width_px=64, resize_mode="pad", colorspace="grey"),
+    ImageOptions(height_px=33, width_px=33, filter="nearest"),
+]
+
+
+@pytest.mark.parametrize("options", MODES, ids=lambda o: f"{o.resize_mode}-{o.filter}")
+def test_records_made_in_the_graph_are_the_builders(options: ImageOptions) -> None:
+    make = tf.function(
+        lambda data: preprocess.record_jpeg(data, manifest_options(options)),
+        [tf.TensorSpec((), tf.string)], autograph=False,
+    )  # fmt: skip
+    # Small, and large enough to be decoded at 1/2, 1/4 and 1/8 of its size, sides odd.
+    for number, (width, height) in enumerate([(160, 120), (331, 221), (801, 1203), (23, 17)]):
+        tag = Image.Exif()
+        tag[0x0112] = 1 + (3 * number + 5) % 8
+        data = saved(scene(width, height), quality=95, exif=tag)
+        expected = tf.io.decode_jpeg(encode_image(data, options).data).numpy()
+        found = tf.io.decode_jpeg(make(tf.constant(data))).numpy()
+        np.testing.assert_array_equal(found, expected, f"{width}x{height}")
+
+
+def test_all_orientations_become_upright(exif_orientation: pathlib.Path) -> None:
+    options = ImageOptions(height_px=96, width_px=96)
+    for path in sorted(exif_orientation.glob("*_[1-8].jpg")):
+        data = path.read_bytes()
+        expected = tf.io.decode_jpeg(encode_image(data, options).data).numpy()
+        found = preprocess.record_jpeg(tf.constant(data), manifest_options(options))
+        np.testing.assert_array_equal(tf.io.decode_jpeg(found).numpy(), expected, path.name)
+
+
+def see_through() -> Image.Image:
+    picture = scene().convert("RGBA")
+    picture.putalpha(Image.linear_gradient("L").resize(picture.size))
+    return picture
+
+
+@pytest.mark.parametrize(
+    ("data", "most"),
+    [
+        (saved(scene(), "PNG"), 0), (saved(scene().convert("L"), "PNG"), 0),
+        (saved(scene().convert("P"), "PNG"), 0), (saved(see_through(), "PNG"), 6),
+        (saved(scene(), "WEBP"), 0), (saved(see_through(), "WEBP", lossless=True), 6),
+        (saved(scene(), "BMP"), 0), (saved(scene().convert("P"), "GIF"), 0),
+        (saved(scene().convert("L")), 0), (saved(scene().convert("CMYK"), quality=95), 3),
+        (saved(scene(), progressive=True), 0),
+    ],
+    ids="png grey palette alpha webp alpha-webp bmp gif grey-jpeg cmyk progressive".split(),
+)  # fmt: skip
+def test_other_formats_are_decoded_as_the_builder_does(data: bytes, most: int) -> None:
+    options = ImageOptions(height_px=64, width_px=64, background=(200, 10, 100), quality=100,
+                           subsampling="4:4:4")  # fmt: skip
+    expected = Image.open(io.BytesIO(encode_image(data, options).data))
+    found = preprocess.record_jpeg(tf.constant(data), manifest_options(options)).numpy()
+    difference = np.abs(
+        np.asarray(Image.open(io.BytesIO(found))).astype(int) - np.asarray(expected)
+    )
+    assert difference.max() <= most
+
+
+def test_a_picture_over_the_limit_is_refused_before_it_is_decoded() -> None:
+    options = manifest_options(ImageOptions(max_pixels=100))
+    for kind in ("JPEG", "PNG"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="more than 100 pixels"):
+            preprocess.record_jpeg(tf.constant(saved(scene(), kind)), options)
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"no picture at all", saved(scene())[:600]])
+def test_a_broken_file_is_an_error(data: bytes) -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        preprocess.record_jpeg(tf.constant(data), manifest_options(ImageOptions()))
+
+
+def test_without_a_manifest_files_are_read_as_the_records_were() -> None:
+    tag = Image.Exif()
+    tag[0x0112] = 6
+    data = saved(scene(60, 40), exif=tag)
+    image = ImageSpec(None, True, 3, (0.5,) * 3, (0.25,) * 3)
+    found = preprocess.picture_reader(image, (40, 60))(tf.constant([data]))
+    np.testing.assert_array_equal(found[0], tf.io.decode_jpeg(data))  # as stored, not upright

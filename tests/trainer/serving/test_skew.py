@@ -1,0 +1,184 @@
+"""Train/serve skew, measured: the same photos through the builder and through the signature.
+
+Photos of `dogs_vs_cats` and all EXIF orientations are built into records by
+`python -m beam_pipeline`, with extra columns; a model is exported, and its signature is given
+the original files and the raw columns. `pytest -s` prints what was measured.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from tests.support.served_models import network
+from trainer import export
+from trainer.config import DataConfig
+from trainer.dataset.manifest import load_manifest, train_split
+from trainer.dataset.open import select
+from trainer.dataset.spec import DataSet, ModelCard, ModelInputs, Reading
+from trainer.reader import pipeline
+from trainer.reader.decode import fit_inside
+from trainer.reader.parse import check_inputs
+from trainer.serving import model_file
+from trainer.serving.exif import orientation
+from trainer.training.output_folder import copy_transform
+
+tf = pytest.importorskip("tensorflow")
+
+pytestmark = pytest.mark.slow
+
+NUM_PHOTOS = 60
+COLUMNS = "age:float:zscore,meta:float[3],tokens:int[],caption:string"
+RECORD_PX = 128
+
+
+class Built(NamedTuple):
+    """Photos as they were given, and the data set made of them."""
+
+    rows: list[dict[str, Any]]
+    dataset: DataSet
+
+
+@pytest.fixture(scope="module")
+def built(
+    tmp_path_factory: pytest.TempPathFactory,
+    dogs_vs_cats: pathlib.Path,
+    exif_orientation: pathlib.Path,
+) -> Built:
+    folder = tmp_path_factory.mktemp("skew")
+    photos = sorted(dogs_vs_cats.glob("*.jpg"))
+    photos = photos[:: len(photos) // NUM_PHOTOS] + sorted(exif_orientation.glob("*.jpg"))
+    draw = np.random.default_rng(0)
+    rows = [
+        {
+            "image": str(path), "key": path.name, "label": "dog" if i % 2 else "cat",
+            "age": float(draw.normal(40, 12)), "meta": draw.normal(0, 1, 3).tolist(),
+            "tokens": draw.integers(1, 40, draw.integers(0, 6)).tolist(), "caption": path.name,
+        }
+        for i, path in enumerate(photos)
+    ]  # fmt: skip
+    (folder / "photos.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = [
+        sys.executable, "-m", "beam_pipeline", "--input", folder / "photos.jsonl",
+        "--output", folder / "set", "--key_column", "key", "--columns", COLUMNS, "--image_size",
+        str(RECORD_PX), "--splits", "train=1", "--num_shards", "2", "--direct_num_workers", "2",
+    ]  # fmt: skip
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return Built(rows, load_manifest(str(folder / "set")))
+
+
+def keyed_records(built: Built, inputs: ModelInputs) -> dict[str, dict[str, Any]]:
+    """What the trainer feeds its model with, by the key of the photo."""
+    dataset = built.dataset
+    split = train_split(dataset, None)
+    selected = select(DataConfig(dataset.data), dataset, split)
+    batches = pipeline.evaluation_batches(selected, Reading(threads=1), 16, inputs)
+    keys = [
+        tf.train.Example.FromString(raw).features.feature["image/filename"].bytes_list.value[0]
+        for shard in split.shards
+        for raw in tf.data.TFRecordDataset(shard.path).as_numpy_iterator()
+    ]
+    found = {}
+    for batch in batches.as_numpy_iterator():
+        for i, record in enumerate(batch["record"]):
+            if record >= 0:
+                values = {name: value[i] for name, value in batch["inputs"].items()}
+                found[keys[record].decode()] = values
+    return found
+
+
+def ask(serve: Any, rows: list[dict[str, Any]], columns: bool) -> np.ndarray:
+    """Probabilities [photos, classes] of a signature, given files and raw columns."""
+    given: dict[str, Any] = {
+        "image_bytes": tf.constant([pathlib.Path(row["image"]).read_bytes() for row in rows])
+    }
+    if columns:
+        tokens = tf.ragged.constant([row["tokens"] for row in rows], tf.int64)
+        given["age"] = tf.constant([row["age"] for row in rows])
+        given["meta"] = tf.constant([row["meta"] for row in rows])
+        given["tokens"] = tokens.to_tensor(0)
+    found: np.ndarray = serve(**given)["probabilities"].numpy()
+    return found
+
+
+def naive(row: dict[str, Any], size: tuple[int, int]) -> np.ndarray:
+    """What one would write by hand: decoded, cropped, `tf.image.resize`; no EXIF."""
+    pixels = tf.io.decode_jpeg(pathlib.Path(row["image"]).read_bytes(), channels=3)
+    fitted: np.ndarray = fit_inside(pixels, size).numpy()
+    return fitted
+
+
+def exported(folder: pathlib.Path, built: Built, names: list[str], size: tuple[int, int]) -> Any:
+    inputs = ModelInputs(size, built.dataset.image, check_inputs(built.dataset, names))
+    card = ModelCard(built.dataset.classes, inputs)
+    model = network(card)
+    model_file.save_model(model, str(folder / "model.keras"), card)
+    copy_transform(built.dataset, str(folder))
+    arguments = ["--model_path", str(folder), "--format", "saved_model", "--output"]
+    assert export.main([*arguments, str(folder / "served")]) == 0
+    serve = tf.saved_model.load(str(folder / "served")).signatures["serving_default"]
+    return model, inputs, serve
+
+
+@pytest.mark.parametrize("side_px", [RECORD_PX, 96])
+def test_pixels_and_probabilities_are_those_of_training(
+    built: Built, tmp_path: pathlib.Path, side_px: int
+) -> None:
+    from trainer.serving.preprocess import picture_reader
+
+    size = (side_px, side_px)
+    model, inputs, serve = exported(tmp_path, built, ["image"], size)
+    records = keyed_records(built, inputs)
+    trained = np.stack([records[row["key"]]["image"] for row in built.rows]).astype(int)
+    files = tf.constant([pathlib.Path(row["image"]).read_bytes() for row in built.rows])
+    served = tf.function(picture_reader(built.dataset.image, size), autograph=False)(files).numpy()
+    by_hand = np.stack([naive(row, size) for row in built.rows])
+    expected = tf.nn.softmax(model(trained.astype(np.uint8))).numpy()
+    answers = {
+        "served": (served, ask(serve, built.rows, columns=False)),
+        "by hand": (by_hand, tf.nn.softmax(model(by_hand)).numpy()),
+    }
+    turned = tf.function(lambda: tf.map_fn(orientation, files, fn_output_signature=tf.int32))()
+    turned = turned.numpy() > 1
+    measured = {}
+    for name, (pixels, probabilities) in answers.items():
+        off = np.abs(pixels.astype(int) - trained)
+        shift = np.abs(probabilities - expected).max(1)
+        measured[name] = (off.mean(), off.max(), shift.max())
+        for group, chosen in (("as stored", ~turned), ("EXIF-turned", turned)):
+            print(
+                f"\n{side_px} px, {name}, {chosen.sum()} {group}: pixels mean "
+                f"{off[chosen].mean():.5f} max {off[chosen].max()}; identical "
+                f"{(off[chosen].reshape(chosen.sum(), -1).max(1) == 0).sum()}; probability mean "
+                f"{shift[chosen].mean():.2e} max {shift[chosen].max():.2e}",
+                end="",
+            )
+    assert turned.sum() == 14
+    assert measured["served"][0] < 0.01 and measured["served"][1] <= 8
+    assert measured["served"][2] < 1e-3
+    # The measure measures: without the builder's way the pictures are others.
+    assert measured["by hand"][0] > 1 and measured["by hand"][2] > 10 * measured["served"][2]
+
+
+def test_raw_columns_become_what_the_records_hold(built: Built, tmp_path: pathlib.Path) -> None:
+    names = ["image", "age", "meta", "tokens", "image/height"]
+    size = (RECORD_PX, RECORD_PX)
+    model, inputs, serve = exported(tmp_path, built, names, size)
+    records = keyed_records(built, inputs)
+    # Neither the label nor the caption feeds the model: a request need not bring them.
+    taken = set(serve.structured_input_signature[1])
+    assert taken == {"image_bytes", "age", "meta", "tokens"}
+    found = ask(serve, built.rows, columns=True)
+    for row, probabilities in zip(built.rows, found, strict=True):
+        one = {name: value[None] for name, value in records[row["key"]].items()}
+        expected = tf.nn.softmax(model(one)).numpy()[0]
+        np.testing.assert_allclose(probabilities, expected, atol=1e-3, err_msg=row["key"])
+    ages = [float(records[row["key"]]["age"]) for row in built.rows]
+    assert abs(np.mean(ages)) < 1e-3 and np.std(ages) == pytest.approx(1, abs=1e-3)

@@ -1,0 +1,278 @@
+"""`python -m trainer.evaluate`: what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.trainer_data import CLASSES, edit_manifest, make_data_set
+from trainer import evaluate
+from trainer.dataset.spec import FeatureSpec, ImageSpec, ModelCard, ModelInputs
+
+tf = pytest.importorskip("tensorflow")
+
+import keras  # noqa: E402
+
+from trainer.serving import model_file  # noqa: E402
+
+NUM_RECORDS = 23
+SIZE = (16, 16)
+KEYS = {
+    "num_examples",
+    "loss",
+    "accuracy",
+    "top5_accuracy",
+    "mean_class_accuracy",
+    "left_out",
+    "model",
+    "step",
+    "data",
+    "split",
+    "classes",
+    "batch_size",
+    "replicas",
+    "seconds",
+}
+
+
+def save_model(
+    path: pathlib.Path, classes: tuple[str, ...] = CLASSES, **features: FeatureSpec
+) -> str:
+    keras.utils.set_random_seed(5)
+    image = keras.Input((*SIZE, 3), dtype="uint8", name="image")
+    x = keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(image))
+    model = keras.Model(image, keras.layers.Dense(len(classes))(x))
+    spec = ImageSpec(SIZE, False, 3, (0.5,) * 3, (0.25,) * 3)
+    card = ModelCard(classes, ModelInputs(SIZE, spec, features), step=7)
+    model_file.save_model(model, str(path), card)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    path = tmp_path_factory.mktemp("evaluate") / "shards"
+    counts = {"train": 6, "validation": NUM_RECORDS}
+    return make_data_set(path, counts, num_shards=2, size_px=(SIZE,))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save_model(tmp_path_factory.mktemp("model") / "model.keras")
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
+    code = evaluate.main([str(arg) for arg in argv])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def figures(capsys: pytest.CaptureFixture[str], *argv: object) -> dict[str, Any]:
+    code, out, err = run(capsys, *argv, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def reference(folder: pathlib.Path, model_path: str) -> tuple[float, float]:
+    """Loss and accuracy without a line of the reader or the evaluator."""
+    model = keras.saving.load_model(model_path)
+    losses, right = [], []
+    for path in sorted(folder.glob("validation-*")):
+        for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+            feature = tf.train.Example.FromString(record).features.feature
+            encoded = feature["image/encoded"].bytes_list.value[0]
+            label = feature["image/class/label"].int64_list.value[0]
+            pixels = tf.io.decode_jpeg(encoded)[tf.newaxis]
+            logits = np.asarray(model(pixels)).astype(np.float64)[0]
+            losses.append(
+                np.log(np.exp(logits - logits.max()).sum()) + logits.max() - logits[label]
+            )
+            right.append(logits.argmax() == label)
+    return float(np.mean(losses)), float(np.mean(right))
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 32])
+def test_one_json_object_with_exact_figures(
+    folder: pathlib.Path, model: str, batch_size: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = figures(capsys, "--model_path", model, "--data", folder, "--batch_size", batch_size)
+    assert set(found) == KEYS
+    loss, accuracy = reference(folder, model)
+    assert found["num_examples"] == NUM_RECORDS
+    assert found["loss"] == pytest.approx(loss, rel=1e-5)
+    assert found["accuracy"] == pytest.approx(accuracy)
+    assert found["top5_accuracy"] is None
+    assert (found["split"], found["batch_size"], found["replicas"]) == ("validation", batch_size, 1)
+    assert (found["step"], found["left_out"]) == (7, 0)
+
+
+def test_a_table_for_people_and_a_page(
+    folder: pathlib.Path, model: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The run's folder names the model as well as the file does.
+    report = tmp_path / "page"
+    code, out, _ = run(
+        capsys,
+        *("--model_path", pathlib.Path(model).parent, "--data", folder),
+        *("--split", "train", "--report", report),
+    )
+    assert code == 0
+    assert "num_examples         6" in out and "split train" in out
+    assert all(any(line.startswith(name) for line in out.splitlines()) for name in CLASSES)
+    assert str(report / "index.html") in out
+    assert "train-00000-of-00002.tfrecord" in (report / "index.html").read_text("utf-8")
+
+
+def test_some_classes_or_records_only(
+    folder: pathlib.Path, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Record i is of class i % 3.
+    found = figures(capsys, "--model_path", model, "--data", folder, "--classes", "triangle")
+    assert (found["num_examples"], found["classes"]) == (7, ["triangle"])
+
+
+def test_data_may_number_the_classes_differently(
+    folder: pathlib.Path,
+    model: str,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = figures(capsys, "--model_path", model, "--data", folder)
+    # The same model with two outputs exchanged, and one more that is never right.
+    trained = keras.saving.load_model(model)
+    kernel, bias = trained.layers[-1].get_weights()
+    other = save_model(tmp_path / "other.keras", ("square", "circle", "star", "triangle"))
+    grown, card = model_file.load_model(other)
+    order = [1, 0, 0, 2]
+    grown.layers[-1].set_weights([kernel[:, order], bias[order] - [0, 0, 1e3, 0]])
+    model_file.save_model(grown, other, card)
+    after = figures(capsys, "--model_path", other, "--data", folder)
+    assert after["accuracy"] == before["accuracy"]
+    assert after["loss"] == pytest.approx(before["loss"], rel=1e-6)
+
+
+def test_a_broken_record_stops_or_is_left_out_and_listed(
+    folder: pathlib.Path, model: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    shard = copy / "validation-00001-of-00002.tfrecord"
+    records = list(tf.data.TFRecordDataset(str(shard)).as_numpy_iterator())
+    start = records[4].index(b"\xff\xd8\xff")
+    records[4] = records[4][:start] + b"\0" * 3 + records[4][start + 3 :]
+    with tf.io.TFRecordWriter(str(shard)) as writer:
+        for record in records:
+            writer.write(record)
+    arguments = ("--model_path", model, "--data", copy, "--batch_size", 3)
+    code, out, err = run(capsys, *arguments, "--json")
+    assert (code, out) == (2, "")
+    assert f"{shard}, record 4 at byte" in err and "--skip_broken" in err
+    code, out, err = run(capsys, *arguments, "--json", "--skip_broken", 1)
+    assert code == 0, err
+    found = json.loads(out)
+    assert (found["num_examples"], found["left_out"]) == (NUM_RECORDS - 1, 1)
+    assert "left out" in err and "record 4" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("--split", "tset"), ("--split", "tset", "train, validation")),
+        (("--classes", "sqare"), ("--classes", "square")),
+        (("--batch_size", "0"), ("--batch_size", "0")),
+        (("--batch_size", "7", "--replicas", "2"), ("--batch_size", "multiple of 2")),
+        (("--repport", "x"), ("--repport", "--report")),
+        (("--label_offset", "1"), ("--label_offset", "manifest.json")),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    folder: pathlib.Path,
+    model: str,
+    argv: tuple[str, ...],
+    words: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, err = run(capsys, "--model_path", model, "--data", folder, *argv)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert all(word in err for word in words), err
+
+
+def test_a_model_that_does_not_fit_the_data_is_refused(
+    folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = save_model(tmp_path / "other.keras", ("circle", "square", "star"))
+    code, _, err = run(capsys, "--model_path", other, "--data", folder)
+    assert code == 2 and "triangle" in err and "--classes" in err
+    aged = save_model(tmp_path / "aged.keras", age=FeatureSpec("float32", ()))
+    code, _, err = run(capsys, "--model_path", aged, "--data", folder)
+    assert code == 2 and "age not at all" in err
+    code, _, err = run(capsys, "--model_path", tmp_path / "none.keras", "--data", folder)
+    assert code == 2 and "--model_path" in err
+
+
+def test_without_a_validation_split_one_has_to_be_named(
+    model: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_data_set(tmp_path / "shards", {"train": 6}, size_px=(SIZE,))
+    code, _, err = run(capsys, "--model_path", model, "--data", folder)
+    assert code == 2 and "--split: train" in err
+    edit_manifest(folder, classes=[*CLASSES])
+    assert (
+        figures(capsys, "--model_path", model, "--data", folder, "--split", "train")["num_examples"]
+        == 6
+    )
+
+
+def test_records_that_others_wrote(
+    folder: pathlib.Path, model: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = figures(capsys, "--model_path", model, "--data", folder)
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    for number, path in enumerate(sorted(folder.glob("validation-*"))):
+        with tf.io.TFRecordWriter(str(foreign / f"validation-{number}.tfrecord")) as writer:
+            for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+                example = tf.train.Example.FromString(record)
+                features = example.features.feature
+                features["raw"].CopyFrom(features.pop("image/encoded"))
+                label = features.pop("image/class/label").int64_list.value[0]
+                features["kind"].int64_list.value.append(label + 1)
+                writer.write(example.SerializeToString())
+    arguments = ("--model_path", model, "--data", foreign, "--split", "validation")
+    mapped = ("--feature_map", "image=raw,label=kind", "--label_offset", "1")
+    found = figures(capsys, *arguments, *mapped, "--class_names", ",".join(CLASSES))
+    assert found["num_examples"] == NUM_RECORDS
+    assert found["loss"] == pytest.approx(before["loss"], rel=1e-6)
+    code, _, err = run(capsys, *arguments, *mapped)
+    assert code == 2 and "--class_names" in err
+
+
+@pytest.mark.slow
+def test_two_replicas_as_a_command(
+    folder: pathlib.Path, model: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = figures(capsys, "--model_path", model, "--data", folder)
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    scalars = {"image/class/label": "int64", "image/encoded": "string", "image/width": "int64"}
+    edit_manifest(copy, features={n: {"dtype": d, "shape": []} for n, d in scalars.items()})
+    command = [sys.executable, "-m", "trainer.evaluate", "--model_path", model]
+    command += ["--data", str(copy), "--where", "image/width>=1"]
+    command += ["--batch_size", "6", "--replicas", "2", "--json"]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=pathlib.Path(__file__).parents[2],
+        env={"PATH": "/usr/bin:/bin", "XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stderr
+    two = json.loads(done.stdout)
+    assert two["replicas"] == 2 and two["accuracy"] == one["accuracy"]
+    assert two["loss"] == pytest.approx(one["loss"], rel=1e-6)

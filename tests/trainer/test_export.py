@@ -1,0 +1,164 @@
+"""Exports: what they take and give, whole or not at all."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.pictures import saved as encoded
+from tests.support.pictures import scene
+from tests.support.served_models import SIZE, card, image_spec, network, saved
+from trainer import export
+from trainer.dataset.spec import FeatureSpec
+
+tf = pytest.importorskip("tensorflow")
+
+from trainer.serving.preprocess import picture_reader  # noqa: E402
+from trainer.serving.servable import top  # noqa: E402
+
+JPEG = encoded(scene(), quality=95)
+
+
+def run(*arguments: object) -> int:
+    return export.main([str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("run")
+    saved(folder, card())
+    return folder
+
+
+def test_a_saved_model_takes_files_and_gives_names_and_probabilities(
+    model_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "deep" / "served"
+    assert run("--model_path", model_folder, "--format", "saved_model", "--output", output) == 0
+    shown = capsys.readouterr().out
+    assert "input    image_bytes: string [batch]" in shown and "classes  2" in shown
+    loaded = tf.saved_model.load(str(output))
+    files = [JPEG, encoded(scene(90, 200), "PNG"), JPEG]
+    found = loaded.signatures["serving_default"](image_bytes=tf.constant(files))
+    pictures = picture_reader(image_spec(), SIZE)(tf.constant(files))
+    expected = tf.nn.softmax(network(card())(pictures)).numpy()
+    np.testing.assert_allclose(found["probabilities"], expected, atol=1e-6)
+    np.testing.assert_array_equal(found["class_id"], expected.argmax(1))
+    np.testing.assert_allclose(found["probability"], expected.max(1), atol=1e-6)
+    assert [n.decode() for n in found["class"].numpy()] == [
+        card().classes[i] for i in expected.argmax(1)
+    ]
+    assert [name.decode() for name in loaded.classes.numpy()] == ["cat", "dog"]
+    assert (output / "assets" / "labels.txt").read_text() == "cat\ndog\n"
+    assert [path.name for path in output.parent.iterdir()] == ["served"]
+
+
+def test_nothing_random_is_in_what_is_served(
+    model_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    run("--model_path", model_folder, "--format", "saved_model", "--output", tmp_path / "s")
+    graph = tf.saved_model.load(str(tmp_path / "s")).signatures["serving_default"].graph
+    definition = graph.as_graph_def()
+    names = {n.op for n in definition.node}
+    names |= {n.op for f in definition.library.function for n in f.node_def}
+    assert {"Softmax", "EncodeJpeg"} <= names
+    assert not [name for name in names if "Random" in name]
+
+
+def test_features_without_a_transform_are_taken_as_recorded(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    features = {
+        "speed": FeatureSpec("float32", ()), "a/tokens": FeatureSpec("int64", None),
+        "image/width": FeatureSpec("int64", ()),
+    }  # fmt: skip
+    of = card(features, sequence_length=3)
+    model = saved(tmp_path, of)
+    run("--model_path", tmp_path, "--format", "saved_model", "--output", tmp_path / "s")
+    assert "note: no transform makes speed, a/tokens" in capsys.readouterr().out
+    serve = tf.saved_model.load(str(tmp_path / "s")).signatures["serving_default"]
+    found = serve(
+        image_bytes=tf.constant([JPEG, JPEG]), speed=tf.constant([0.5, -1.0]),
+        a_tokens=tf.constant([[1, 2, 3, 4], [5, 0, 0, 0]], tf.int64),
+    )  # fmt: skip
+    inputs = {
+        "image": picture_reader(of.inputs.image, SIZE)(tf.constant([JPEG, JPEG])),
+        "speed": tf.constant([0.5, -1.0]), "image_width": tf.constant([48, 48], tf.int64),
+        "a_tokens": tf.constant([[1, 2, 3], [5, 0, 0]], tf.int64),
+    }  # fmt: skip
+    np.testing.assert_allclose(found["probabilities"], tf.nn.softmax(model(inputs)), atol=1e-6)
+
+
+@pytest.mark.parametrize("extra", [False, True])
+def test_tflite_gives_the_models_probabilities(tmp_path: pathlib.Path, extra: bool) -> None:
+    of = card({"meta": FeatureSpec("float32", (3,))} if extra else {})
+    model = saved(tmp_path, of)
+    output = tmp_path / "small.tflite"
+    assert run("--model_path", tmp_path, "--format", "tflite", "--output", output) == 0
+    assert (tmp_path / "labels.txt").read_text() == "cat\ndog\n"
+    inputs: Any = np.random.default_rng(0).integers(0, 256, (1, *SIZE, 3), np.uint8)
+    if extra:
+        inputs = {"image": inputs, "meta": np.array([[0.1, 0.2, -0.4]], np.float32)}
+    interpreter = tf.lite.Interpreter(str(output))
+    lite = interpreter.get_signature_runner()
+    found = lite(**(inputs if extra else {"image": inputs}))["probabilities"]
+    np.testing.assert_allclose(found, tf.nn.softmax(model(inputs)), atol=1e-5)
+
+
+def test_tflite_refuses_sequences_of_any_length(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved(tmp_path, card({"tokens": FeatureSpec("int64", None)}))
+    assert (
+        run("--model_path", tmp_path, "--format", "tflite", "--output", tmp_path / "a.tflite") == 2
+    )
+    assert "takes tokens of any length" in capsys.readouterr().err
+    assert not (tmp_path / "a.tflite").exists()
+
+
+def test_a_keras_export_is_the_archive_itself(
+    model_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = (
+        "--model_path",
+        model_folder,
+        "--format",
+        "keras",
+        "--output",
+        tmp_path / "c.keras",
+    )
+    assert run(*arguments) == 0
+    original = model_folder / "model.keras"
+    assert (tmp_path / "c.keras").read_bytes() == original.read_bytes()
+    assert run(*arguments[:-1], original, "--overwrite") == 2
+    assert "which is the model itself" in capsys.readouterr().err
+
+
+def test_an_export_is_only_replaced_when_asked(
+    model_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def one(kind: str, name: str, *more: str) -> tuple[int, str]:
+        code = run(
+            "--model_path", model_folder, "--format", kind, "--output", tmp_path / name, *more
+        )
+        return code, capsys.readouterr().err
+
+    assert one("tflite", "m.bin")[1].count("expected a file name ending in .tflite") == 1
+    assert one("saved_model", "s")[0] == 0
+    assert "which is there already" in one("saved_model", "s")[1]
+    (tmp_path / "s" / "old").write_text("")
+    assert one("saved_model", "s", "--overwrite")[0] == 0
+    assert not (tmp_path / "s" / "old").exists()
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.jpg").write_bytes(JPEG)
+    assert "nothing else is replaced" in one("saved_model", "photos", "--overwrite")[1]
+    assert (tmp_path / "photos" / "a.jpg").exists()
+    assert "did you mean --overwrite" in one("saved_model", "t", "--overwrit")[1]
+
+
+def test_the_most_probable_classes_come_first_and_ties_by_id() -> None:
+    found = top([0.25, 0.4, 0.1, 0.25], ["a", "b", "c", "d"], 3)
+    assert [name for name, _, _ in found] == ["b", "a", "d"]

@@ -1,0 +1,341 @@
+"""Data sets on s3:// and in an emulator of gs://: the same batches as from local disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from imageshards import storage
+from imageshards.errors import UserError
+from tests.support.pictures import saved as encoded
+from tests.support.pictures import scene
+from tests.support.served_models import card, saved
+from tests.support.store_servers import StoreServer, store_server
+from tests.support.trainer_data import edit_manifest, make_data_set
+from tests.trainer.test_evaluate import save_model
+from trainer import bench_input, evaluate, predict
+from trainer.__main__ import main
+from trainer.commands.command_line import parse_config
+from trainer.dataset import stores
+from trainer.dataset.open import Inputs, open_inputs
+
+tf = pytest.importorskip("tensorflow")
+
+from trainer.reader import cache, pipeline  # noqa: E402
+from trainer.reader import order as records  # noqa: E402
+from trainer.reader.broken_handler import Mender  # noqa: E402
+
+SIDE_PX = 16
+COUNTS = {"train": 40, "validation": 9}
+BATCH_SIZE = 7
+
+
+# What does not depend on the store is tried with one.
+ONLY_S3 = pytest.mark.parametrize("running", ["s3"], indirect=True)
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("local") / "set"
+    make_data_set(folder, COUNTS, num_shards=5, size_px=((SIDE_PX, SIDE_PX),))
+    below = folder / "transform" / "transform_fn" / "assets"
+    below.mkdir(parents=True)
+    (below / "vocabulary").write_text("one\ntwo\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save_model(tmp_path_factory.mktemp("model") / "model.keras")
+
+
+@pytest.fixture(scope="module", params=["s3", "gs"])
+def running(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
+    with store_server(request.param) as server:
+        yield server
+
+
+@pytest.fixture
+def store(
+    running: StoreServer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[StoreServer]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    with running.environment():
+        stores.forget_clients()
+        yield running
+        running.heal()
+    stores.forget_clients()
+
+
+@pytest.fixture
+def remote(store: StoreServer, local: pathlib.Path) -> str:
+    """The data set in a bucket."""
+    folder = store.bucket() + "/sets/photos"
+    storage.upload_folder(str(local), folder)
+    return folder
+
+
+def _inputs(folder: object, *flags: object) -> Inputs:
+    argv = ["--data", folder, "--output", "", "--batch_size", BATCH_SIZE, *flags]
+    return open_inputs(parse_config([str(arg) for arg in argv]))
+
+
+def _batches(inputs: Inputs) -> list[Any]:
+    """Two epochs and a bit, from the middle of the first one on, and the validation split."""
+    training = pipeline.training_batches(
+        inputs.training, inputs.reading, 3, BATCH_SIZE, inputs.model, start_step=2
+    )
+    if inputs.validation is None:
+        return list(training.take(13).as_numpy_iterator())
+    evaluation = pipeline.evaluation_batches(
+        inputs.validation, inputs.reading, BATCH_SIZE, inputs.model
+    )
+    return [*training.take(13).as_numpy_iterator(), *evaluation.as_numpy_iterator()]
+
+
+def _copies(inputs: Inputs) -> dict[str, bytes]:
+    """Copies of all shards, by name; what the reader does first."""
+    splits = [inputs.training, *([inputs.validation] if inputs.validation else [])]
+    near = [shard for one in splits for shard in cache.on_disk(one, inputs.reading).split.shards]
+    return {os.path.basename(s.path): pathlib.Path(s.path).read_bytes() for s in near}
+
+
+def _assert_same(got: list[Any], expected: list[Any]) -> None:
+    assert len(got) == len(expected)
+    for one, other in zip(got, expected, strict=True):
+        tf.nest.map_structure(np.testing.assert_array_equal, one, other)
+
+
+def _shard_reads(store: StoreServer) -> int:
+    """How often bytes of a shard were asked for; Cloud Storage tells a size by GET, too."""
+    read = [r for r in store.requests() if r.method == "GET" and "of-00005" in r.target]
+    return len([r for r in read if store.scheme == "s3" or "alt=media" in r.target])
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [(), ("--cache", "memory", "--classes", "square,circle")],
+    ids=["plain", "memory"],
+)
+def test_batches_are_those_of_the_local_data_set(
+    local: pathlib.Path, remote: str, flags: tuple[str, ...], tmp_path: pathlib.Path
+) -> None:
+    expected = _inputs(local, *flags)
+    got = _inputs(remote, *flags, "--cache_folder", tmp_path / "near")
+    assert got.dataset.fingerprint == expected.dataset.fingerprint
+    assert got.training.split.shards[0].path.startswith(remote)
+    _assert_same(_batches(got), _batches(expected))
+
+
+def test_shards_are_copied_once_for_all_runs(
+    store: StoreServer,
+    local: pathlib.Path,
+    remote: str,
+    tmp_path: pathlib.Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    store.clear()
+    copies = _copies(_inputs(remote))
+    assert sorted(copies.values()) == sorted(p.read_bytes() for p in local.glob("*.tfrecord"))
+    assert _shard_reads(store) == 10
+    near = tmp_path / "home" / "imageshards" / "shards"
+    assert len([path for path in near.rglob("*") if path.is_file()]) == 10
+    said = capfd.readouterr().err
+    assert said.count("copying 5 shards (0.00 GB) to") == 2 and str(near) in said
+    store.clear()
+    assert _copies(_inputs(remote)) == copies
+    # Their sizes are compared with the manifest, nothing is read again.
+    assert not _shard_reads(store)
+    assert not capfd.readouterr().err
+
+
+def test_passing_trouble_stops_nothing(
+    store: StoreServer, local: pathlib.Path, remote: str
+) -> None:
+    for kind in (503, "reset", 429):
+        store.fail(kind, times=2, matching="of-00005", method="GET")
+    copies = _copies(_inputs(remote))
+    assert sorted(copies.values()) == sorted(p.read_bytes() for p in local.glob("*.tfrecord"))
+
+
+def test_a_shard_that_is_missing_or_of_another_size_is_told_before_anything_is_copied(
+    store: StoreServer, remote: str, tmp_path: pathlib.Path
+) -> None:
+    storage.write(f"{remote}/train-00001-of-00005.tfrecord", b"short")
+    with pytest.raises(UserError, match="train-00001-of-00005.tfrecord has 5 bytes; expected"):
+        _inputs(remote)
+    storage.delete([f"{remote}/train-00001-of-00005.tfrecord"])
+    with pytest.raises(UserError, match="train-00001-of-00005.tfrecord is missing; expected"):
+        _inputs(remote)
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_whole_shard_that_is_another_one_is_refused(
+    store: StoreServer, local: pathlib.Path, remote: str, tmp_path: pathlib.Path
+) -> None:
+    raw = json.loads((local / "manifest.json").read_text())
+    raw["splits"]["train"]["shards"][2]["sha256"] = "0" * 64
+    storage.write(f"{remote}/manifest.json", json.dumps(raw))
+    with pytest.raises(UserError, match=r"train-00002-of-00005.tfrecord has another SHA-256 than"):
+        _copies(_inputs(remote))
+    near = tmp_path / "home" / "imageshards" / "shards"
+    names = [path.name for path in near.rglob("*") if path.is_file()]
+    assert len(names) <= 4 and not any("00002" in name or "part" in name for name in names)
+
+
+@ONLY_S3
+def test_a_damaged_record_is_told_by_number_or_left_out(
+    store: StoreServer, local: pathlib.Path, remote: str, tmp_path: pathlib.Path
+) -> None:
+    name = "train-00002-of-00005.tfrecord"
+    damaged = bytearray((local / name).read_bytes())
+    damaged[40] ^= 1
+    storage.write(f"{remote}/{name}", bytes(damaged))
+    inputs = _inputs(remote)
+    with pytest.raises(tf.errors.DataLossError) as caught:
+        list(records.ordered_records(inputs.training, inputs.reading))
+    with pytest.raises(UserError, match=rf"broken at {remote}/{name}, record 0 at byte 0: the"):
+        Mender(0, None, remote).mend(inputs.training, None, caught.value)
+    mended = Mender(1, str(tmp_path / "out"), remote)
+    (tmp_path / "out").mkdir()
+    selected = mended.mend(inputs.training, None, caught.value)
+    payloads = [p for p, _ in records.ordered_records(selected, inputs.reading)]
+    assert [bool(payload) for payload in payloads].count(False) == 1 and len(payloads) == 40
+
+
+def test_records_of_others_are_read_alike(
+    store: StoreServer, local: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    there = store.bucket()
+    here = tmp_path / "others"
+    here.mkdir()
+    for path in local.glob("*.tfrecord"):
+        (here / path.name).write_bytes(path.read_bytes())
+        storage.upload(str(path), f"{there}/others/{path.name}")
+    flags = ["--feature_map", "image=image/encoded,label=image/class/label"]
+    flags += ["--image_size", str(SIDE_PX)]
+    for pattern in ("", "/train-*.tfrecord"):
+        expected, got = (_inputs(f"{f}{pattern}", *flags) for f in (here, f"{there}/others"))
+        assert got.dataset.classes == expected.dataset.classes
+        assert list(got.dataset.splits) == list(expected.dataset.splits)
+        assert got.dataset.fingerprint == expected.dataset.fingerprint
+        copies = sorted(_copies(got).values())
+        assert copies == sorted(p.read_bytes() for p in here.glob(pattern[1:] or "*"))
+
+
+@ONLY_S3
+@pytest.mark.slow
+def test_a_model_trained_from_a_bucket_is_the_same_to_the_last_bit(
+    local: pathlib.Path, remote: str, tmp_path: pathlib.Path
+) -> None:
+    common = ["--model", "tests.support.tiny_models:plain", "--epochs", 1, "--batch_size", 8]
+    digests = []
+    for name, folder in (("here", local), ("there", remote)):
+        output = tmp_path / name
+        argv = [*common, "--data", folder, "--output", output]
+        assert main([str(arg) for arg in argv]) == 0
+        digests.append((output / "weights.sha256").read_text())
+        kept = output / "transform_fn" / "assets" / "vocabulary"
+        assert kept.read_text() == "one\ntwo\n"
+        assert not list(output.glob("transform_fn.*"))
+    assert digests[0] == digests[1]
+
+
+@ONLY_S3
+@pytest.mark.slow
+def test_the_other_commands_read_buckets_as_well(
+    store: StoreServer,
+    local: pathlib.Path,
+    remote: str,
+    model: str,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    figures = []
+    for folder in (local, remote):
+        argv = ["--model_path", model, "--data", str(folder), "--json"]
+        report = ["--report", str(tmp_path / "report")] if folder == remote else []
+        assert evaluate.main([*argv, *report]) == 0
+        figures.append(json.loads(capsys.readouterr().out))
+    same = ("num_examples", "loss", "accuracy", "mean_class_accuracy")
+    assert [figures[0][name] for name in same] == [figures[1][name] for name in same]
+    assert "base64" in (tmp_path / "report" / "index.html").read_text()
+
+    argv = ["--data", remote, "--batch_size", "4", "--seconds", "0.01", "--json"]
+    assert bench_input.main([*argv, "--cache_folder", str(tmp_path / "bench")]) == 0
+    assert json.loads(capsys.readouterr().out)["records"] == COUNTS["train"]
+    assert any((tmp_path / "bench").rglob("*.tfrecord"))
+
+
+@ONLY_S3
+@pytest.mark.slow
+def test_pictures_in_buckets_are_predicted(
+    store: StoreServer, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved(tmp_path, card())
+    bucket = store.bucket()
+    pictures = tmp_path / "pictures"
+    (pictures / "below").mkdir(parents=True)
+    for i, name in enumerate(["b.jpg", "below/a.jpg", "notes.txt"]):
+        (pictures / name).write_bytes(encoded(scene(60 + i, 50)))
+    storage.upload_folder(str(pictures), bucket + "/pictures")
+
+    def rows(*files: str, code: int = 0) -> list[Any]:
+        assert predict.main(["--model_path", str(tmp_path), "--json", *files]) == code
+        return json.loads(capsys.readouterr().out)
+
+    here = rows(str(pictures))
+    *there, missing = rows(bucket + "/pictures", bucket + "/none.jpg", code=1)
+    assert [row["file"] for row in there] == [
+        f"{bucket}/pictures/{name}" for name in ("b.jpg", "below/a.jpg")
+    ]
+    assert [row["top"] for row in there] == [row["top"] for row in here]
+    assert missing["error"] == "there is no such object"
+
+
+@pytest.mark.parametrize("command", [main, evaluate.main, bench_input.main])
+def test_a_missing_bucket_or_data_set_is_one_sentence(
+    store: StoreServer, model: str, command: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--model_path", model] if command == evaluate.main else []
+    for folder, expected in (
+        (f"{store.scheme}://no-such-bucket/set", "whose bucket does not exist"),
+        (store.bucket() + "/empty", "there is no manifest.json"),
+    ):
+        assert command([*flags, "--data", folder]) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and expected in said, said
+
+
+def test_the_folder_for_copies_is_checked(
+    local: pathlib.Path, remote: str, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"copied first, but .* name another one by --cache_fol"):
+        _copies(_inputs(remote, "--cache_folder", tmp_path / "file"))
+    with pytest.raises(UserError, match="no shards of --data .* are copied; expected --cache disk"):
+        _inputs(local, "--cache_folder", tmp_path)
+    with pytest.raises(UserError, match="expected a local folder"):
+        _inputs(local, "--cache", "disk", "--cache_folder", "s3://bucket/cache")
+
+
+def test_a_manifest_that_is_broken_is_told_as_at_home(
+    store: StoreServer, local: pathlib.Path, remote: str, tmp_path: pathlib.Path
+) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    (copy / "manifest.json").write_bytes((local / "manifest.json").read_bytes())
+    edit_manifest(copy, format_version=99)
+    storage.write(f"{remote}/manifest.json", (copy / "manifest.json").read_bytes())
+    with pytest.raises(UserError, match="format_version 99"):
+        _inputs(remote)
+    storage.write(f"{remote}/manifest.json", b"\xff\xfe")
+    with pytest.raises(UserError, match="manifest.json cannot be read"):
+        _inputs(remote)
+    assert os.path.isdir(local)

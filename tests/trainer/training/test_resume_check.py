@@ -1,0 +1,106 @@
+"""What may change between the parts of one run, and what may not."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import pytest
+
+from imageshards.errors import UserError
+from tests.support.trainer_data import edit_manifest, make_data_set
+from trainer.config import DataConfig, OptimizerConfig, TrainConfig
+from trainer.dataset.open import open_inputs
+from trainer.training.resume_check import check_same, identity
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    pytest.importorskip("tensorflow")
+    path = tmp_path_factory.mktemp("identity") / "shards"
+    return make_data_set(path, {"train": 12, "validation": 3}, size_px=((8, 8),))
+
+
+def _config(folder: pathlib.Path, data: dict[str, Any], **changes: Any) -> TrainConfig:
+    return TrainConfig(DataConfig(str(folder), **data), "out", batch_size=4, **changes)
+
+
+def _identity(config: TrainConfig, place: str = "host", total: int = 9) -> dict[str, Any]:
+    return identity(config, open_inputs(config), place, total)
+
+
+@pytest.mark.parametrize(
+    ("data", "changes"),
+    [
+        ({"cache": "memory"}, {}),
+        ({"threads": 1, "fast_order": True, "skip_broken": 3}, {}),
+        ({"image_size": (8, 8)}, {}),  # the data set's own
+        ({}, {"replicas": 2}),
+        ({}, {"checkpoint_steps": 1, "keep_checkpoints": 9, "tensorboard": True}),
+        ({}, {"epochs": 50}),
+    ],
+)
+def test_what_does_not_change_a_step_may_change(
+    folder: pathlib.Path, data: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    begun = _identity(_config(folder, {}))
+    check_same("out", begun, _identity(_config(folder, data, **changes), total=70))
+
+
+@pytest.mark.parametrize(
+    ("data", "changes", "flag"),
+    [
+        ({"classes": ("square", "circle")}, {}, "--classes received square,circle"),
+        ({"image_size": (8, 16)}, {}, "--image_size received 8,16"),
+        ({"balance": "sampling"}, {}, "--balance"),
+        ({}, {"seed": 3}, "--seed received 3, but the run in --output 'out' was begun with 0"),
+        ({}, {"batch_size": 6}, "--batch_size received 6"),
+        ({}, {"model": "MobileNetV2"}, "--model"),
+        ({}, {"augment": "strong"}, "--augment received strong"),
+        ({}, {"optimizer": OptimizerConfig(learning_rate=0.5)}, "--learning_rate received 0.5"),
+        ({}, {"optimizer": OptimizerConfig(ema=0.9)}, "--ema received 0.9"),
+    ],
+)
+def test_what_changes_a_step_is_refused_by_its_flag(
+    folder: pathlib.Path, data: dict[str, Any], changes: dict[str, Any], flag: str
+) -> None:
+    config = dataclasses.replace(_config(folder, data), **changes)
+    with pytest.raises(UserError) as caught:
+        check_same("out", _identity(_config(folder, {})), _identity(config))
+    assert str(caught.value).startswith(flag) and "--overwrite" in str(caught.value)
+
+
+def test_the_place_of_augmentation_counts_only_where_there_is_any(folder: pathlib.Path) -> None:
+    plain = _config(folder, {}, augment="none")
+    assert _identity(plain, "host") == _identity(plain, "device")
+    with pytest.raises(UserError, match="--augment_on received device"):
+        check_same("out", _identity(_config(folder, {})), _identity(_config(folder, {}), "device"))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "longer"),
+    [
+        (OptimizerConfig(), True),
+        (OptimizerConfig(schedule="step", decay_steps=5), True),
+        (OptimizerConfig(schedule="step"), False),
+        (OptimizerConfig(schedule="cosine"), False),
+    ],
+)
+def test_a_run_may_be_made_longer_where_its_rates_do_not_depend_on_that(
+    folder: pathlib.Path, optimizer: OptimizerConfig, longer: bool
+) -> None:
+    config = _config(folder, {}, optimizer=optimizer)
+    begun, wanted = _identity(config, total=9), _identity(config, total=18)
+    if longer:
+        check_same("out", begun, wanted)
+        return
+    with pytest.raises(UserError, match="--steps received 18"):
+        check_same("out", begun, wanted)
+
+
+def test_other_data_is_told_as_such(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    other = make_data_set(tmp_path / "o", {"train": 12, "validation": 3}, size_px=((8, 8),))
+    edit_manifest(other, classes=["circle", "square", "oval"])
+    with pytest.raises(UserError, match="a run on other data: the manifest has changed"):
+        check_same("out", _identity(_config(folder, {})), _identity(_config(other, {})))

@@ -1,0 +1,40 @@
+"""Signals between steps: noted once, obeyed where nothing is half done."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from trainer.training.signals import Stopped, StopRequest
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_is_noted_and_ends_the_run_with_its_code(
+    signum: signal.Signals, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(signum)
+    with StopRequest() as stop:
+        before_it = stop.requested
+        os.kill(os.getpid(), signum)
+        assert (before_it, stop.requested) == (False, True)
+        assert stop.stopped().exit_code == code
+    assert signal.getsignal(signum) is before
+    assert f"{signum.name}: stopping after this step" in capsys.readouterr().err
+
+
+def test_where_nothing_is_half_done_a_signal_stops_at_once() -> None:
+    with StopRequest() as stop:
+        stop.at_once(True)
+        with pytest.raises(Stopped):
+            os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Stopped):
+            stop.at_once(True)  # it came before
+
+
+def test_a_second_ctrl_c_does_not_wait() -> None:
+    with StopRequest():
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)

@@ -1,0 +1,174 @@
+"""Where the pixels of an augmented picture come from: crop windows and transforms.
+
+All coordinates are float32, whole numbers where they are pixels: on a GPU, TensorFlow keeps
+int32 arithmetic in the memory of the host, and every step would wait for it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+import tensorflow as tf
+
+from trainer.augment.params import Params, Strengths
+
+Side: TypeAlias = "tf.Tensor | float"
+
+
+class Window(NamedTuple):
+    """Rectangles in pixels, each float32 [batch] and a whole number."""
+
+    y: tf.Tensor
+    x: tf.Tensor
+    height: tf.Tensor
+    width: tf.Tensor
+
+
+def crop_windows(
+    chosen: Strengths, params: Params, height_px: Side, width_px: Side, size: tuple[int, int]
+) -> Window:
+    """What a random-resized crop keeps of each picture.
+
+    The area is drawn first. The aspect is drawn from those allowed with which a window of
+    this area fits into the picture, so no draw is ever rejected. In pictures so long that
+    no allowed aspect is near theirs, the area is a share of the largest allowed window.
+
+    Args:
+        chosen: Ranges of area and aspect.
+        params: As `trainer.augment.params.draw` gives them.
+        height_px, width_px: Of the pictures; numbers, or float32 [batch].
+        size: (height, width) in pixels the windows will be resized to.
+    """
+    target = size[1] / size[0]
+    height, width = (tf.cast(side, tf.float32) for side in (height_px, width_px))
+    least, greatest = (target * factor for factor in chosen.crop_aspect)
+    own = width / height
+    nearest = tf.clip_by_value(own, least, greatest)
+    area = params["crop_area"] * tf.minimum(nearest / own, own / nearest)
+    low = tf.maximum(least, own * area)
+    high = tf.maximum(low, tf.minimum(greatest, own / area))
+    aspect = _log_between(params["crop_aspect"], low, high)
+    window_height = tf.clip_by_value(tf.round(height * tf.sqrt(area * own / aspect)), 1.0, height)
+    window_width = tf.clip_by_value(tf.round(width * tf.sqrt(area * aspect / own)), 1.0, width)
+    return place(params["crop_y"], params["crop_x"], window_height, window_width, height, width)
+
+
+def place(
+    y: tf.Tensor,
+    x: tf.Tensor,
+    height_px: tf.Tensor,
+    width_px: tf.Tensor,
+    within_height_px: Side,
+    within_width_px: Side,
+) -> Window:
+    """A rectangle that lies inside, every place equally likely for uniform `y`, `x` in [0, 1)."""
+
+    def start(unit: tf.Tensor, side: tf.Tensor, within: Side) -> tf.Tensor:
+        # float32 may round the product up to the very end.
+        return tf.minimum(tf.floor(unit * (within - side + 1)), within - side)
+
+    return Window(
+        start(y, height_px, within_height_px),
+        start(x, width_px, within_width_px),
+        height_px,
+        width_px,
+    )
+
+
+def shrunk(window: Window, ratio: tf.Tensor) -> Window:
+    """`window` in a picture decoded at 1/`ratio` of its size, at least one pixel."""
+    return Window(
+        tf.floor(window.y / ratio),
+        tf.floor(window.x / ratio),
+        tf.maximum(1.0, tf.floor(window.height / ratio)),
+        tf.maximum(1.0, tf.floor(window.width / ratio)),
+    )
+
+
+def bounds(window: Window, half_tangent: tf.Tensor, height_px: Side, width_px: Side) -> Window:
+    """The part of the picture that `window`, rotated about its centre, touches.
+
+    A pixel of margin is for interpolation. Cut off only where the picture ends, so mirroring
+    at the edges of this part gives the same as mirroring at the picture's.
+
+    Args:
+        window: In the picture.
+        half_tangent: float32 [batch], of half the angle of rotation.
+        height_px, width_px: Of the pictures; numbers, or float32 [batch].
+    """
+    sine, cosine = (tf.abs(value) for value in sine_cosine(half_tangent))
+    reach_y = (window.width * sine + window.height * cosine) / 2
+    reach_x = (window.width * cosine + window.height * sine) / 2
+    centre_y, centre_x = window.y + window.height / 2, window.x + window.width / 2
+    top = tf.maximum(0.0, tf.floor(centre_y - reach_y) - 1)
+    left = tf.maximum(0.0, tf.floor(centre_x - reach_x) - 1)
+    bottom = tf.minimum(tf.cast(height_px, tf.float32), tf.math.ceil(centre_y + reach_y) + 1)
+    right = tf.minimum(tf.cast(width_px, tf.float32), tf.math.ceil(centre_x + reach_x) + 1)
+    return Window(top, left, bottom - top, right - left)
+
+
+def transforms(
+    window: Window, flip: tf.Tensor, half_tangent: tf.Tensor, size: tuple[int, int]
+) -> tf.Tensor:
+    """Crop, resize, flip and rotation as one affine map from output to input pixels.
+
+    Args:
+        window: In the input.
+        flip: bool [batch].
+        half_tangent: float32 [batch], of half the angle of rotation.
+        size: (height, width) in pixels of the output.
+
+    Returns:
+        float32 [batch, 8], as `tf.raw_ops.ImageProjectiveTransformV3` takes it. Centres of
+        pixels lie at halves, as in `tf.image.resize`.
+    """
+    height_px, width_px = size
+    scale_y = window.height / height_px
+    scale_x = window.width / width_px * tf.where(flip, -1.0, 1.0)
+    sine, cosine = sine_cosine(half_tangent)
+    x_x, x_y = cosine * scale_x, -sine * scale_y
+    y_x, y_y = sine * scale_x, cosine * scale_y
+    # Of the output's first pixel, counted from its centre.
+    first_y, first_x = 0.5 - height_px / 2, 0.5 - width_px / 2
+    x_0 = window.x + window.width / 2 - 0.5 + x_x * first_x + x_y * first_y
+    y_0 = window.y + window.height / 2 - 0.5 + y_x * first_x + y_y * first_y
+    zero = tf.zeros_like(x_0)
+    return tf.stack([x_x, x_y, x_0, y_x, y_y, y_0, zero, zero], axis=1)
+
+
+def sine_cosine(half_tangent: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Sine and cosine of an angle, from the tangent of its half."""
+    square = half_tangent * half_tangent
+    return 2 * half_tangent / (1 + square), (1 - square) / (1 + square)
+
+
+def transformed(pictures: tf.Tensor, maps: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
+    """Bilinear; what lies outside of a picture is its mirror image.
+
+    Args:
+        pictures: float32 [batch, height, width, channels].
+        maps: From `transforms`.
+        size: (height, width) in pixels of the result.
+
+    Returns:
+        float32 [batch, *size, channels].
+    """
+    return tf.raw_ops.ImageProjectiveTransformV3(
+        images=pictures,
+        transforms=maps,
+        output_shape=list(size),
+        fill_value=0.0,
+        interpolation="BILINEAR",
+        fill_mode="REFLECT",
+    )
+
+
+def _log_between(unit: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
+    """From `low` to `high`, nearly evenly in the logarithm: wide is as likely as tall.
+
+    The geometric mean of the values linear in `unit` and linear in its inverse; see
+    `trainer.augment.params` for why there is no exponential.
+    """
+    direct = low + unit * (high - low)
+    inverse = 1 / low + unit * (1 / high - 1 / low)
+    return tf.sqrt(direct / inverse)

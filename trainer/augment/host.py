@@ -1,0 +1,257 @@
+"""Augmentation in the reader, on the host: only the part of a JPEG that is seen is decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.augment.geometry import (
+    Window,
+    bounds,
+    crop_windows,
+    shrunk,
+    transformed,
+    transforms,
+)
+from trainer.augment.mix import mixed
+from trainer.augment.params import NO_MIX, Params, Strengths, draw, strengths
+from trainer.augment.pixels import MID_GREY, adjusted, noise_rows, rounded, to_uint8
+from trainer.dataset.spec import ImageSpec
+
+Batch = dict[str, Any]
+Work = dict[str, tf.Tensor]
+Pictures = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+# Fractions of their size at which libjpeg can decode pictures: faster, and it averages over
+# the pixels left out.
+_RATIOS = (1, 2, 4, 8)
+_JPEG_MAGIC = b"\xff\xd8\xff"
+
+
+def batch_pictures(
+    image: ImageSpec,
+    size: tuple[int, int],
+    level: str,
+    seed: int,
+    fill: Sequence[float] | None = None,
+) -> Pictures:
+    """A function that decodes and augments a batch, but does not mix it: see `finish`.
+
+    Args:
+        image: What the records hold.
+        size: (height, width) in pixels of the result.
+        level: `light` or `strong`.
+        seed: Of the run.
+        fill: Grey level per channel of erased rectangles; None for mid-grey.
+
+    Returns:
+        Encoded, string [batch], and position, int64 [batch] → uint8 [batch, *size,
+        channels]. An empty string gives a black picture.
+
+    Raises:
+        ValueError: For `none`, there is nothing to augment.
+    """
+    chosen = strengths(level)
+    if chosen is None:
+        raise ValueError("level received 'none'; expected one that augments.")
+    source = _Source(image, size)
+    finish_one = (
+        _strong_picture(source, list(fill or [MID_GREY] * image.channels))
+        if chosen.changes_pixels
+        else _light_picture(source)
+    )
+
+    def pictures(encoded: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
+        encoded = tf.where(tf.equal(encoded, ""), source.black_jpeg, encoded)
+        work = source.plan(encoded, chosen, draw(level, seed, position))
+        signature = tf.TensorSpec((*size, image.channels), tf.uint8)
+        return tf.map_fn(finish_one, work, fn_output_signature=signature)
+
+    return pictures
+
+
+def finisher(level: str, seed: int, num_classes: int) -> Callable[[Batch], Batch]:
+    """`finish` with everything but the batch given."""
+
+    def finish_batch(batch: Batch) -> Batch:
+        return finish(batch, level, seed, num_classes)
+
+    return finish_batch
+
+
+def finish(batch: Batch, level: str, seed: int, num_classes: int) -> Batch:
+    """MixUp and CutMix on the host, as `trainer.augment.mix.mixed` says.
+
+    Goes pair by pair: as floats a whole batch would take a gigabyte, and pairs that stay as
+    they are cost nothing.
+    """
+    params = draw(level, seed, batch["position"])
+    names = ("mix", "mix_share", "mix_y", "mix_x")
+    # Element: the two members of one pair.
+    pairs = {name: _in_pairs(params[name]) for name in names} | {
+        "image": _in_pairs(batch["inputs"]["image"]),
+        "label": _in_pairs(batch["label"]),
+        "weight": _in_pairs(batch["weight"]),
+    }
+
+    def mix_pair(pair: Work) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        two = {"inputs": {"image": pair["image"]}, "label": pair["label"], "weight": pair["weight"]}
+        result = mixed(two, pair, num_classes)
+        return result["inputs"]["image"], result["label"], result["weight"]
+
+    def keep_pair(pair: Work) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        return pair["image"], tf.one_hot(pair["label"], num_classes), pair["weight"]
+
+    image, label, weight = tf.map_fn(
+        lambda pair: tf.cond(
+            tf.equal(pair["mix"][0], NO_MIX), lambda: keep_pair(pair), lambda: mix_pair(pair)
+        ),
+        pairs,
+        fn_output_signature=(
+            tf.TensorSpec(pairs["image"].shape[1:], tf.uint8),
+            tf.TensorSpec((2, num_classes), tf.float32),
+            tf.TensorSpec((2,), tf.float32),
+        ),
+    )
+    return batch | {
+        "inputs": batch["inputs"] | {"image": _joined(image)},
+        "label": _joined(label),
+        "weight": _joined(weight),
+    }
+
+
+class _Source:
+    """How pictures are decoded: their size if all share one, else asked of each."""
+
+    def __init__(self, image: ImageSpec, size: tuple[int, int]) -> None:
+        self.size, self.channels = size, image.channels
+        self.shared_size = None if image.varies else image.size
+        self.ratios: tuple[int, ...] = _RATIOS
+        if self.shared_size is not None:
+            most = min(own / side for own, side in zip(self.shared_size, size, strict=True))
+            self.ratios = tuple(ratio for ratio in _RATIOS if ratio <= max(1, most))
+        with tf.init_scope():
+            grey = tf.zeros((*(self.shared_size or size), 1), tf.uint8)
+            self.black_jpeg = tf.io.encode_jpeg(grey, quality=10).numpy()
+
+    def plan(self, encoded: tf.Tensor, chosen: Strengths, params: Params) -> Work:
+        """For every picture what to decode and what to do with it, each [batch, …].
+
+        Computed for the whole batch at once: as steps of the loop over pictures, these many
+        tiny operations would cost as much as decoding.
+        """
+        if self.shared_size is None:
+            measured = tf.map_fn(
+                _measured, encoded, fn_output_signature=tf.TensorSpec((3,), tf.float32)
+            )
+            height, width, is_jpeg = tf.unstack(measured, axis=1)
+        else:
+            height, width = (tf.fill(tf.shape(encoded), float(s)) for s in self.shared_size)
+            is_jpeg = tf.ones_like(height)
+        window = crop_windows(chosen, params, height, width, self.size)
+        work: Work = {"encoded": encoded, "flip": params["flip"]}
+        if self.ratios != (1,):
+            ratio = tf.where(is_jpeg > 0, self._ratio(window), 1.0)
+            window = shrunk(window, ratio)
+            height, width = tf.math.ceil(height / ratio), tf.math.ceil(width / ratio)
+            # 1, 2, 4, 8 → 0, 1, 2, 3.
+            work["ratio_index"] = tf.cast(tf.round(tf.math.log(ratio) / tf.math.log(2.0)), tf.int32)
+        if not chosen.changes_pixels:
+            return work | {"part": _as_integers(window)}
+        part = bounds(window, params["half_tangent"], height, width)
+        inside = window._replace(y=window.y - part.y, x=window.x - part.x)
+        maps = transforms(inside, params["flip"], params["half_tangent"], self.size)
+        return work | dict(params) | {"part": _as_integers(part), "map": maps}
+
+    def decode(self, work: Work) -> tf.Tensor:
+        """One picture's `part`, uint8 [height, width, channels]."""
+
+        def jpeg(ratio: int) -> tf.Tensor:
+            return tf.io.decode_and_crop_jpeg(
+                work["encoded"], work["part"], channels=self.channels, ratio=ratio
+            )
+
+        if self.ratios == (1,):
+            return jpeg(1)
+        branches = [lambda ratio=ratio: jpeg(ratio) for ratio in self.ratios]
+        if self.shared_size is not None:
+            return tf.switch_case(work["ratio_index"], branches)
+
+        def other() -> tf.Tensor:
+            whole = tf.io.decode_image(
+                work["encoded"], channels=self.channels, expand_animations=False
+            )
+            start, shape = work["part"][:2], work["part"][2:]
+            part = tf.slice(whole, [start[0], start[1], 0], [shape[0], shape[1], self.channels])
+            return tf.ensure_shape(part, (None, None, self.channels))
+
+        return tf.cond(
+            _is_jpeg(work["encoded"]),
+            lambda: tf.switch_case(work["ratio_index"], branches),
+            other,
+        )
+
+    def _ratio(self, window: Window) -> tf.Tensor:
+        """The greatest ratio that leaves at least as many pixels as the result has."""
+        shrink = tf.minimum(window.height / self.size[0], window.width / self.size[1])
+        ratio = tf.ones_like(shrink)
+        for candidate in self.ratios:
+            ratio = tf.where(shrink >= candidate, float(candidate), ratio)
+        return ratio
+
+
+def _light_picture(source: _Source) -> Callable[[Work], tf.Tensor]:
+    def picture(work: Work) -> tf.Tensor:
+        part = tf.cast(source.decode(work), tf.float32)
+        # On floats the operation is faster by more than the cast costs.
+        resized = tf.raw_ops.ResizeBilinear(
+            images=part[tf.newaxis], size=list(source.size), half_pixel_centers=True
+        )[0]
+        pixels = rounded(resized)
+        # In three dimensions, `reverse` has a fast path for rows of RGB pixels.
+        return tf.cond(work["flip"], lambda: tf.reverse(pixels, [1]), lambda: pixels)
+
+    return picture
+
+
+def _strong_picture(source: _Source, fill: list[float]) -> Callable[[Work], tf.Tensor]:
+    noise = noise_rows(source.size[1], source.channels)
+
+    def picture(work: Work) -> tf.Tensor:
+        part = tf.cast(source.decode(work), tf.float32)
+        one = {name: value[tf.newaxis] for name, value in work.items()}
+        changed = transformed(part[tf.newaxis], one["map"], source.size)
+        return to_uint8(adjusted(changed, one, noise, fill, lone=True))[0]
+
+    return picture
+
+
+def _measured(encoded: tf.Tensor) -> tf.Tensor:
+    """Height, width and whether it is a JPEG, float32 [3]."""
+
+    def of_jpeg() -> tf.Tensor:
+        return tf.concat([tf.io.extract_jpeg_shape(encoded)[:2], [1]], axis=0)
+
+    def of_other() -> tf.Tensor:
+        whole = tf.io.decode_image(encoded, expand_animations=False)
+        return tf.concat([tf.shape(whole)[:2], [0]], axis=0)
+
+    return tf.cast(tf.cond(_is_jpeg(encoded), of_jpeg, of_other), tf.float32)
+
+
+def _is_jpeg(encoded: tf.Tensor) -> tf.Tensor:
+    return tf.equal(tf.strings.substr(encoded, 0, len(_JPEG_MAGIC)), _JPEG_MAGIC)
+
+
+def _as_integers(window: Window) -> tf.Tensor:
+    return tf.cast(tf.stack(window, axis=1), tf.int32)
+
+
+def _in_pairs(values: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(values, [-1, 2, *values.shape[1:]])
+
+
+def _joined(pairs: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(pairs, [-1, *pairs.shape[2:]])

@@ -1,0 +1,277 @@
+"""The random parameters of augmentation: a pure function of (seed, position), nothing else.
+
+A position is a picture's global index in the endless training stream. Nothing of a batch,
+a replica or a restart enters, so none of them changes a picture. The numbers come from a
+counter-based hash of whole uint32 tensors, which gives the same bits on every device; the
+generators of TensorFlow would need one call per picture.
+
+From bits to parameters only + - * / and square roots lead, which are rounded correctly
+everywhere. Sines and exponentials are not: the last bit of a value depends on its place in
+the batch, as vectorised loops treat the remainder differently.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from trainer.config import AUGMENT_LEVELS
+
+Params = Mapping[str, tf.Tensor]
+
+# Multipliers and shifts of a 32-bit mixing function of small bias, "lowbias32":
+# https://nullprogram.com/blog/2018/07/31/
+_MULTIPLIERS = (0x7FEB352D, 0x846CA68B)
+_SHIFTS = (16, 15, 16)
+# 2**32 / golden ratio, odd: multiples of it spread evenly over 32 bits.
+_STRIDE = 0x9E3779B9
+_MASK = 0xFFFFFFFF
+
+# Each picture's and each pair's numbers by name. New ones go to the end: the number
+# behind a name is found by its place.
+_PICTURE = (
+    "crop_area",
+    "crop_aspect",
+    "crop_y",
+    "crop_x",
+    "flip",
+    "half_tangent",
+    "brightness",
+    "contrast",
+    "saturation",
+    "noise_std",
+    "erase",
+    "erase_area",
+    "erase_aspect",
+    "erase_y",
+    "erase_x",
+    "noise_key",
+)
+_PAIR = ("mix", "mix_share", "mix_y", "mix_x")
+_PICTURE_PURPOSE, _PAIR_PURPOSE = 1, 2
+
+NO_MIX, MIXUP, CUTMIX = 0.0, 1.0, 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Strengths:
+    """How far a level of augmentation goes.
+
+    Attributes:
+        crop_area: Least and greatest area of the crop, as a share of the largest crop that
+            has an allowed aspect.
+        crop_aspect: Least and greatest aspect of the crop (width / height), as a multiple of
+            the aspect of the size it is resized to.
+        flip: Probability of a horizontal flip.
+        rotation_rad: Greatest angle of the rotation, to either side.
+        brightness, contrast, saturation: Their factors lie within 1 ± this.
+        noise_std: Greatest standard deviation of the noise, in grey levels of 0..255.
+        erase: Probability that a rectangle is erased.
+        erase_area: Its least and greatest share of the picture.
+        erase_aspect: Its least height / width; its greatest is the inverse.
+        mixup, cutmix: Probabilities that a pair of pictures is mixed so; together at most 1.
+    """
+
+    crop_area: tuple[float, float]
+    crop_aspect: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: float = 0.5
+    rotation_rad: float = 0.0
+    brightness: float = 0.0
+    contrast: float = 0.0
+    saturation: float = 0.0
+    noise_std: float = 0.0
+    erase: float = 0.0
+    erase_area: tuple[float, float] = (0.02, 1 / 3)
+    erase_aspect: float = 0.3
+    mixup: float = 0.0
+    cutmix: float = 0.0
+
+    @property
+    def changes_pixels(self) -> bool:
+        """Whether anything but the crop and the flip is done to a single picture."""
+        return any(
+            (
+                self.rotation_rad,
+                self.brightness,
+                self.contrast,
+                self.saturation,
+                self.noise_std,
+                self.erase,
+            )
+        )
+
+    @property
+    def mixes(self) -> bool:
+        """Whether pictures of a pair are mixed."""
+        return self.mixup + self.cutmix > 0
+
+
+LIGHT = Strengths(crop_area=(0.5, 1.0))
+STRONG = Strengths(
+    crop_area=(0.08, 1.0),
+    rotation_rad=math.radians(15),
+    brightness=0.3,
+    contrast=0.3,
+    saturation=0.3,
+    noise_std=10.0,
+    erase=0.25,
+    mixup=0.25,
+    cutmix=0.25,
+)
+
+
+def strengths(level: str) -> Strengths | None:
+    """The strengths of `none` (None), `light` or `strong`.
+
+    Raises:
+        ValueError: There is no such level.
+    """
+    if level not in AUGMENT_LEVELS:
+        raise ValueError(f"level received {level!r}; expected one of {', '.join(AUGMENT_LEVELS)}.")
+    return {"light": LIGHT, "strong": STRONG}.get(level)
+
+
+def draw(level: str, seed: int, position: tf.Tensor) -> Params:
+    """Every parameter of every picture.
+
+    Args:
+        level: `none`, `light` or `strong`.
+        seed: Of the run, at least 0.
+        position: int64 [batch], global indexes in the training stream.
+
+    Returns:
+        By name, each [batch]; empty for `none`. What depends on the size of a picture is
+        left to `trainer.augment.geometry`, which these feed:
+
+        - `crop_area`: float32, share of the largest allowed crop;
+          `crop_aspect`, `crop_y`, `crop_x`: float32 in [0, 1), where in the range of what
+          is allowed; `flip`: bool.
+
+        For `strong` also:
+
+        - `half_tangent` (of half the angle of rotation), `brightness`, `contrast`,
+          `saturation` (factors), `noise_std` (grey levels), `erase_area` (share),
+          `erase_aspect` (height / width), `erase_y`, `erase_x` (in [0, 1)): float32;
+          `erase`: bool; `noise_key`: uint32;
+        - of the pair (2k, 2k + 1) the picture belongs to, so equal for both: `mix`: float32,
+          `NO_MIX`, `MIXUP` or `CUTMIX`; `mix_share`: float32, what remains of the picture
+          itself; `mix_y`, `mix_x`: float32 in [0, 1), where CutMix's rectangle lies.
+    """
+    chosen = strengths(level)
+    if chosen is None:
+        return {}
+    bits = _columns(_PICTURE, random_bits(seed, position, len(_PICTURE), _PICTURE_PURPOSE))
+    unit = {name: unit_floats(column) for name, column in bits.items()}
+    params = {
+        "crop_area": _between(unit["crop_area"], *chosen.crop_area),
+        "crop_aspect": unit["crop_aspect"],
+        "crop_y": unit["crop_y"],
+        "crop_x": unit["crop_x"],
+        "flip": unit["flip"] < chosen.flip,
+    }
+    if chosen.changes_pixels:
+        params |= _pixel_params(chosen, unit) | {"noise_key": bits["noise_key"]}
+    if chosen.mixes:
+        pair = tf.bitwise.right_shift(position, tf.constant(1, position.dtype))
+        numbers = unit_floats(random_bits(seed, pair, len(_PAIR), _PAIR_PURPOSE))
+        params |= _pair_params(chosen, _columns(_PAIR, numbers))
+    return params
+
+
+def random_bits(seed: int, number: tf.Tensor, count: int, purpose: int = 0) -> tf.Tensor:
+    """`count` hashes for every number.
+
+    Args:
+        seed: At least 0.
+        number: int64 [batch], at least 0.
+        count: Hashes per number.
+        purpose: Another purpose gives other hashes.
+
+    Returns:
+        uint32 [batch, count], the same for any batch a number comes in.
+    """
+    first = _mixed_int(_mixed_int(seed & _MASK) + purpose * _STRIDE)
+    second = _mixed_int(first + (seed >> 32) + _STRIDE)
+    low = tf.cast(tf.bitwise.bitwise_and(number, tf.constant(_MASK, tf.int64)), tf.uint32)
+    high = tf.cast(tf.bitwise.right_shift(number, tf.constant(32, tf.int64)), tf.uint32)
+    # One-to-one in `low`: no two positions of the same 2**32 share their numbers.
+    state = mix_bits(tf.bitwise.bitwise_xor(low, _uint32(first)))
+    state = mix_bits(state + high * _uint32(_STRIDE) + _uint32(second))
+    counters = tf.constant([(i + 1) * _STRIDE & _MASK for i in range(count)], tf.uint32)
+    return mix_bits(state[:, tf.newaxis] + counters)
+
+
+def mix_bits(state: tf.Tensor) -> tf.Tensor:
+    """Each uint32 → another, one-to-one; every bit of it depends on all bits of the first."""
+    for shift, multiplier in zip(_SHIFTS, (*_MULTIPLIERS, None), strict=True):
+        shifted = tf.bitwise.right_shift(state, tf.constant(shift, tf.uint32))
+        state = tf.bitwise.bitwise_xor(state, shifted)
+        if multiplier is not None:
+            state = state * _uint32(multiplier)
+    return state
+
+
+def unit_floats(bits: tf.Tensor) -> tf.Tensor:
+    """uint32 → float32 in [0, 1), a multiple of 2**-24: exact, so equal on every device."""
+    return tf.cast(tf.bitwise.right_shift(bits, tf.constant(8, tf.uint32)), tf.float32) * 2.0**-24
+
+
+def _mixed_int(state: int) -> int:
+    """`mix_bits` of one Python integer."""
+    state &= _MASK
+    for shift, multiplier in zip(_SHIFTS, (*_MULTIPLIERS, 1), strict=True):
+        state = (state ^ state >> shift) * multiplier & _MASK
+    return state
+
+
+def _pixel_params(chosen: Strengths, unit: Params) -> dict[str, tf.Tensor]:
+    def around_one(name: str, reach: float) -> tf.Tensor:
+        return _between(unit[name], 1 - reach, 1 + reach)
+
+    # Flat rectangles are as likely as tall ones.
+    tall = unit["erase_aspect"] * 2 - 1
+    aspect = 1 - tf.abs(tall) * (1 - chosen.erase_aspect)
+    # Nearly uniform in the angle itself, as it is small.
+    steepest = math.tan(chosen.rotation_rad / 2)
+    return {
+        "half_tangent": _between(unit["half_tangent"], -steepest, steepest),
+        "brightness": around_one("brightness", chosen.brightness),
+        "contrast": around_one("contrast", chosen.contrast),
+        "saturation": around_one("saturation", chosen.saturation),
+        "noise_std": unit["noise_std"] * chosen.noise_std,
+        "erase": unit["erase"] < chosen.erase,
+        "erase_area": _between(unit["erase_area"], *chosen.erase_area),
+        "erase_aspect": tf.where(tall < 0, aspect, 1 / aspect),
+        "erase_y": unit["erase_y"],
+        "erase_x": unit["erase_x"],
+    }
+
+
+def _pair_params(chosen: Strengths, unit: Params) -> dict[str, tf.Tensor]:
+    is_mixup = unit["mix"] < chosen.mixup
+    is_mixed = unit["mix"] < chosen.mixup + chosen.cutmix
+    # Shares of MixUp: nearly Beta(1/2, 1/2), whose inverse distribution function sin²(πu/2)
+    # this polynomial meets within 0.01. Of CutMix: Beta(1, 1), uniform.
+    share = unit["mix_share"]
+    mixup_share = share * share * (3 - 2 * share)
+    return {
+        "mix": tf.where(is_mixup, MIXUP, tf.where(is_mixed, CUTMIX, NO_MIX)),
+        "mix_share": tf.where(is_mixup, mixup_share, share),
+        "mix_y": unit["mix_y"],
+        "mix_x": unit["mix_x"],
+    }
+
+
+def _columns(names: tuple[str, ...], numbers: tf.Tensor) -> dict[str, tf.Tensor]:
+    return dict(zip(names, tf.unstack(numbers, axis=1), strict=True))
+
+
+def _between(unit: tf.Tensor, least: float, greatest: float) -> tf.Tensor:
+    return least + unit * (greatest - least)
+
+
+def _uint32(value: int) -> tf.Tensor:
+    return tf.constant(value & _MASK, tf.uint32)

@@ -1,0 +1,144 @@
+"""Colour, noise and erasing: the same code for one picture on the host and a batch on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.augment.geometry import Window, place
+from trainer.augment.params import Params, mix_bits
+
+# Luminance of RGB, ITU-R BT.601.
+_LUMINANCE = (0.299, 0.587, 0.114)
+MID_GREY = 127.5
+# Store of noise: a power of two, so that a hash becomes the number of a row by its last bits.
+_NOISE_ROWS = 1024
+_NOISE_SEED = (0x5EED, 0x0F)
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def adjusted(
+    pictures: tf.Tensor, params: Params, noise: Array, fill: list[float], lone: bool = False
+) -> tf.Tensor:
+    """Colour, then noise, then the erased rectangle.
+
+    Args:
+        pictures: float32 [batch, height, width, channels], in grey levels of 0..255.
+        params: For `strong`, as `trainer.augment.params.draw` gives them.
+        noise: From `noise_rows`.
+        fill: Grey level per channel of an erased rectangle.
+        lone: Whether the batch is one picture, for which steps it does not need are left
+            out; the result is the same.
+
+    Returns:
+        float32, same shape; may leave 0..255.
+    """
+    _, height_px, width_px, channels = pictures.shape
+    pictures = coloured(pictures, params)
+    # One row of a picture in one dimension: TensorFlow broadcasts over long inner
+    # dimensions several times faster than over three channels.
+    rows = tf.reshape(pictures, [-1, height_px, width_px * channels])
+    rows = _noisy(rows, params, noise)
+    if lone:
+        noisy = rows
+        rows = tf.cond(params["erase"][0], lambda: _erased(noisy, params, fill), lambda: noisy)
+    else:
+        rows = _erased(rows, params, fill)
+    return tf.reshape(rows, [-1, height_px, width_px, channels])
+
+
+def coloured(pictures: tf.Tensor, params: Params) -> tf.Tensor:
+    """Saturation, then contrast about the picture's mean luminance, then brightness.
+
+    All are linear in the three channels, so they become one small matrix per picture.
+
+    Args:
+        pictures: float32 [batch, height, width, channels].
+        params: With `brightness`, `contrast` and `saturation`, factors.
+    """
+    _, height_px, width_px, channels = pictures.shape
+    gain = (params["brightness"] * params["contrast"])[:, tf.newaxis, tf.newaxis]
+    flat = tf.reshape(pictures, [-1, height_px * width_px, channels])
+    mean = tf.reduce_mean(flat, axis=1)
+    if channels == 3:
+        luminance = tf.constant(_LUMINANCE)
+        mean = tf.reduce_sum(mean * luminance, axis=1, keepdims=True)
+        own = params["saturation"][:, tf.newaxis, tf.newaxis]
+        grey = tf.tile(luminance[:, tf.newaxis], [1, 3])
+        changed = tf.matmul(flat, gain * (own * tf.eye(3) + (1 - own) * grey))
+    else:
+        changed = flat * gain
+    # In what order a mean is summed up depends on the batch; a whole number does not.
+    pivot = tf.round(mean)[:, :, tf.newaxis]
+    fixed = (params["brightness"] * (1 - params["contrast"]))[:, tf.newaxis, tf.newaxis]
+    return tf.reshape(changed + fixed * pivot, [-1, height_px, width_px, channels])
+
+
+def noise_rows(width_px: int, channels: int) -> Array:
+    """A store of Gaussian noise, always the same: float32 [rows, width · channels].
+
+    The noise of a picture is put together from its rows: drawing a normal number for every
+    channel of every pixel costs more than decoding the picture.
+    """
+    with tf.init_scope(), tf.device("CPU:0"):
+        shape = [_NOISE_ROWS, width_px * channels]
+        return tf.random.stateless_normal(shape, _NOISE_SEED, alg="philox").numpy()
+
+
+def box_mask(box: Window, height_px: int, width_px: int, channels: int) -> tuple[tf.Tensor, ...]:
+    """1 inside of a rectangle, else 0, as factors whose product is the mask.
+
+    Returns:
+        float32 [batch, height, 1] and float32 [batch, 1, width · channels].
+    """
+
+    def inside(start: tf.Tensor, side: tf.Tensor, pixels: tf.Tensor) -> tf.Tensor:
+        start, end = start[:, tf.newaxis], (start + side)[:, tf.newaxis]
+        return tf.cast(tf.logical_and(pixels >= start, pixels < end), tf.float32)
+
+    rows = tf.range(float(height_px))
+    columns = tf.repeat(tf.range(float(width_px)), channels)
+    return (
+        inside(box.y, box.height, rows)[:, :, tf.newaxis],
+        inside(box.x, box.width, columns)[:, tf.newaxis, :],
+    )
+
+
+def to_uint8(pictures: tf.Tensor) -> tf.Tensor:
+    """float32 → uint8, rounded to the nearest integer of 0..255."""
+    return rounded(tf.clip_by_value(pictures, 0.0, 255.0))
+
+
+def rounded(pictures: tf.Tensor) -> tf.Tensor:
+    """float32 within 0..255 → uint8; the cast alone would cut off, half a grey level darker."""
+    return tf.cast(pictures + 0.5, tf.uint8)
+
+
+def _noisy(rows: tf.Tensor, params: Params, noise: Array) -> tf.Tensor:
+    """Adds for each row of a picture one row of `noise`, chosen by hash."""
+    heights = tf.cast(tf.range(rows.shape[1], dtype=tf.int64), tf.uint32)
+    chosen = mix_bits(params["noise_key"][:, tf.newaxis] + heights)
+    chosen = tf.bitwise.bitwise_and(chosen, tf.constant(_NOISE_ROWS - 1, tf.uint32))
+    added = tf.gather(noise, tf.cast(chosen, tf.int64))
+    return rows + added * params["noise_std"][:, tf.newaxis, tf.newaxis]
+
+
+def _erased(rows: tf.Tensor, params: Params, fill: list[float]) -> tf.Tensor:
+    channels = len(fill)
+    height_px, width_px = rows.shape[1], rows.shape[2] // channels
+    area = params["erase_area"] * (height_px * width_px)
+    height = _side(tf.sqrt(area * params["erase_aspect"]), height_px)
+    width = _side(tf.sqrt(area / params["erase_aspect"]), width_px)
+    # Where nothing is erased the rectangle is empty.
+    height = tf.where(params["erase"], height, 0.0)
+    box = place(params["erase_y"], params["erase_x"], height, width, height_px, width_px)
+    in_rows, in_columns = box_mask(box, height_px, width_px, channels)
+    filled = tf.constant(fill * width_px, tf.float32)
+    return rows + (in_rows * in_columns) * (filled - rows)
+
+
+def _side(side: tf.Tensor, most_px: int) -> tf.Tensor:
+    return tf.clip_by_value(tf.round(side), 1.0, float(most_px))

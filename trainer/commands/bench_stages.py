@@ -1,0 +1,206 @@
+"""The reader built up to each of its stages, and the speed of every one of them."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.augment.choose import Augmentation
+from trainer.commands.bench_table import Speed
+from trainer.dataset.spec import ModelInputs, Reading, Selected
+from trainer.reader import order as records
+from trainer.reader import pipeline
+from trainer.reader.decode import Pictures, batch_pictures
+from trainer.reader.parse import batch_parser
+
+STAGES = ("read", "parse", "decode", "augment", "batch")
+LIMIT = "limit"
+
+# Every row is measured this often, in turn with the others: what slows the machine down for
+# a moment meets all of them.
+ROUNDS = 5
+WARM_UP_SEC = 1.0
+# Others still make batches in advance when their turn is over, with CPU time that would be
+# counted here: it is waited for until they hardly do, but not for ever.
+IDLE_SEC = 0.02
+IDLE_CORES = 0.1
+MOST_IDLE_WAITS = 250
+# Encoded pictures that are kept in memory to measure the limit of decoding.
+LIMIT_BYTES = 64 * 1024 * 1024
+LIMIT_RECORDS = 4096
+
+
+def stage_streams(
+    selected: Selected,
+    reading: Reading,
+    seed: int,
+    batch_size: int,
+    shipped: ModelInputs,
+    augmentation: Augmentation,
+) -> dict[str, tf.data.Dataset]:
+    """Endless datasets: the reader up to each stage, and the limit of decoding.
+
+    Args:
+        selected: What is read.
+        reading: How.
+        seed: Of the order.
+        batch_size: Global batch.
+        shipped: What the reader makes: the model's inputs, perhaps at another size.
+        augmentation: Decodes the pictures and, on the host, changes them.
+
+    Returns:
+        By the names of `STAGES`, in that order; without `augment` where the host leaves
+        pictures as they are. Last `LIMIT`: the pictures of the whole reader, decoded,
+        cropped and resized from bytes that are in memory already.
+    """
+    stream = records.training_records(selected, reading, seed)
+    numbered = stream.batch(batch_size, drop_remainder=True).enumerate()
+    parse = batch_parser(selected.dataset, shipped)
+
+    def parsed(number: Any, batch: Any) -> Any:
+        found = parse(batch[0])
+        position = number * batch_size + tf.range(batch_size, dtype=tf.int64)
+        return found.encoded, position, found.label, found.inputs
+
+    def with_pictures(pictures: Pictures) -> Callable[..., Any]:
+        def decoded(number: Any, batch: Any) -> Any:
+            encoded, position, label, inputs = parsed(number, batch)
+            return pictures(encoded, position), label, inputs
+
+        return decoded
+
+    streams = {
+        "read": _ahead(numbered, reading),
+        "parse": _ahead(_mapped(numbered, parsed, reading), reading),
+    }
+    if on_host(augmentation):
+        plain = batch_pictures(shipped.image, _own_size(shipped))
+        streams["decode"] = _ahead(_mapped(numbered, with_pictures(plain), reading), reading)
+    last = "augment" if on_host(augmentation) else "decode"
+    pictures = with_pictures(augmentation.pictures)
+    streams[last] = _ahead(_mapped(numbered, pictures, reading), reading)
+    streams["batch"] = pipeline.training_batches(
+        selected, reading, seed, batch_size, shipped, augmentation.pictures,
+        finish=augmentation.finish,
+    )  # fmt: skip
+    sample = _in_memory(streams["parse"], batch_size)
+    streams[LIMIT] = limit_stream(*sample, augmentation.pictures, reading, batch_size)
+    return streams
+
+
+def on_host(augmentation: Augmentation) -> bool:
+    """Whether the reader itself changes pictures."""
+    return augmentation.level != "none" and augmentation.place == "host"
+
+
+def limit_stream(
+    encoded: Any, position: Any, pictures: Pictures, reading: Reading, batch_size: int
+) -> tf.data.Dataset:
+    """`pictures` of JPEGs in memory, over and over: no shard, no shuffle, no parsing."""
+    count = max(1, len(encoded) // batch_size)
+    batches = [tf.reshape(t[: count * batch_size], [count, -1]) for t in (encoded, position)]
+    stream = tf.data.Dataset.from_tensor_slices(tuple(batches)).repeat()
+    return _ahead(_mapped(stream, pictures, reading), reading)
+
+
+def measure(
+    streams: Mapping[str, tf.data.Dataset], batch_size: int, settle_batches: int, seconds: float
+) -> dict[str, Speed]:
+    """The speed of each endless dataset of batches.
+
+    One endless iterator each: none is opened or closed while the clock runs.
+
+    Args:
+        streams: By name.
+        batch_size: Images of one element.
+        settle_batches: Elements that a dataset may have made in advance; they are taken
+            away, untimed, before each turn.
+        seconds: How long each is measured, in all.
+
+    Returns:
+        Medians over `ROUNDS` turns.
+    """
+    iterators = {name: iter(stream) for name, stream in streams.items()}
+    for iterator in iterators.values():
+        _draw(iterator, WARM_UP_SEC, 1)
+    found: dict[str, list[Speed]] = {name: [] for name in streams}
+    for _ in range(ROUNDS):
+        for name, iterator in iterators.items():
+            _wait_for_idle_cores()
+            _draw(iterator, 0.0, settle_batches)
+            found[name].append(_speed(iterator, batch_size, seconds / ROUNDS))
+    return {name: median_speed(speeds) for name, speeds in found.items()}
+
+
+def median_speed(speeds: Sequence[Speed]) -> Speed:
+    """Medians of rates and of CPU times."""
+    return Speed(
+        statistics.median(speed.images_per_sec for speed in speeds),
+        statistics.median(speed.cpu_usec for speed in speeds),
+    )
+
+
+def _wait_for_idle_cores() -> None:
+    for _ in range(MOST_IDLE_WAITS):
+        cpu_sec = time.process_time()
+        time.sleep(IDLE_SEC)
+        if time.process_time() - cpu_sec < IDLE_CORES * IDLE_SEC:
+            return
+
+
+def _speed(iterator: Iterator[Any], batch_size: int, seconds: float) -> Speed:
+    cpu_sec = time.process_time()
+    batches, passed_sec = _draw(iterator, seconds, 1)
+    cpu_sec = time.process_time() - cpu_sec
+    images = batches * batch_size
+    return Speed(images / passed_sec, 1e6 * cpu_sec / images)
+
+
+def _draw(iterator: Iterator[Any], seconds: float, least: int) -> tuple[int, float]:
+    """Takes batches for so many seconds: how many, and how long it took."""
+    batches, begun = 0, time.perf_counter()
+    while True:
+        next(iterator)
+        batches += 1
+        passed_sec = time.perf_counter() - begun
+        if passed_sec >= seconds and batches >= least:
+            return batches, passed_sec
+
+
+def _in_memory(parsed: tf.data.Dataset, batch_size: int) -> tuple[Any, Any]:
+    """JPEGs, string [n], and their positions, int64 [n], as many as may be kept."""
+    encoded, position, total_bytes = [], [], 0
+    for batch in parsed:
+        encoded.append(batch[0])
+        position.append(batch[1])
+        total_bytes += sum(map(len, batch[0].numpy()))
+        if total_bytes >= LIMIT_BYTES or len(encoded) * batch_size >= LIMIT_RECORDS:
+            break
+    return tf.concat(encoded, 0), tf.concat(position, 0)
+
+
+def _own_size(shipped: ModelInputs) -> tuple[int, int]:
+    """The size at which nothing is resized, where all pictures share one."""
+    own = shipped.image.size
+    return shipped.size if own is None or shipped.image.varies else own
+
+
+def _mapped(
+    batches: tf.data.Dataset, function: Callable[..., Any], reading: Reading
+) -> tf.data.Dataset:
+    return batches.map(
+        function, num_parallel_calls=reading.threads, deterministic=not reading.fast_order
+    )
+
+
+def _ahead(batches: tf.data.Dataset, reading: Reading) -> tf.data.Dataset:
+    """The settings of the whole reader, see `trainer.reader.pipeline`."""
+    options = tf.data.Options()
+    options.deterministic = not reading.fast_order
+    options.autotune.enabled = False
+    options.threading.private_threadpool_size = reading.threads
+    return batches.prefetch(pipeline.PREFETCH_BATCHES).with_options(options)

@@ -1,0 +1,124 @@
+"""What all commands of the trainer share: parsing, errors as sentences, a quiet start."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NoReturn
+
+from imageshards.errors import UserError
+
+EXIT_USER_ERROR = 2
+EXIT_INTERRUPTED = 130
+# What a machine that only builds data sets has no need of.
+_OF_THE_EXTRA = ("tensorflow", "keras", "matplotlib", "tqdm")
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message[:1].upper()}{message[1:].rstrip('.')}; see --help.")
+
+    def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
+        """Like `parse_args`, with a hint at the nearest flag.
+
+        Raises:
+            UserError: A flag is unknown, or has a value it does not take.
+        """
+        known, unknown = self.parse_known_args(argv)
+        if unknown:
+            flags = [flag for action in self._actions for flag in action.option_strings]
+            near = difflib.get_close_matches(unknown[0].split("=")[0], flags, n=1)
+            hint = f"did you mean {near[0]}? All are in --help" if near else "see --help"
+            raise UserError(f"Received {unknown[0]!r}, which is no flag of {self.prog}; {hint}.")
+        return known
+
+
+def run(program: str, body: Callable[[], int], interrupted: str = "stopped") -> int:
+    """Runs `body`, and turns what a person can mend into one sentence on stderr.
+
+    Args:
+        program: For example `python -m trainer`.
+        body: Returns an exit code.
+        interrupted: What is said after Ctrl-C.
+
+    Returns:
+        The exit code of `body`, or 2 for a user's mistake, or 130 after Ctrl-C.
+    """
+    try:
+        with _ctrl_c_is_ctrl_c():
+            return body()
+    except UserError as e:
+        print(f"{program}: {e}", file=sys.stderr)
+        return EXIT_USER_ERROR
+    except ModuleNotFoundError as e:
+        if e.name not in _OF_THE_EXTRA:
+            raise
+        print(
+            f"{program}: the package {e.name} is not installed, which training needs; install it "
+            "with pip install 'imageshards[trainer]', or run make setup and use its .venv.",
+            file=sys.stderr,
+        )
+        return EXIT_USER_ERROR
+    except KeyboardInterrupt:
+        print(f"{program}: {interrupted}.", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+@contextmanager
+def quiet_import() -> Iterator[None]:
+    """Keeps TensorFlow's start-up log off the terminal, unless it was asked for.
+
+    Its first lines are written before any log level is read, so the file descriptor itself
+    is turned aside; if the import fails, they are shown after all.
+    """
+    # Set by whoever ran tensorflow-transform in this shell; the trainer is Keras 3.
+    os.environ.pop("TF_USE_LEGACY_KERAS", None)
+    level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if level != "3" or "tensorflow" in sys.modules:
+        yield
+        return
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    with tempfile.TemporaryFile() as aside:
+        os.dup2(aside.fileno(), 2)
+        try:
+            yield
+        except Exception:
+            aside.seek(0)
+            os.write(terminal, aside.read())
+            raise
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
+
+
+@contextmanager
+def _ctrl_c_is_ctrl_c() -> Iterator[None]:
+    """Makes every Ctrl-C a KeyboardInterrupt: TensorFlow's C++ turns some into other errors."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed: list[int] = []
+
+    def note(signum: int, frame: object) -> None:
+        pressed.append(signum)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    except Exception as e:
+        if pressed:
+            raise KeyboardInterrupt from e
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,273 @@
+"""The flags of the commands: their types and what --help says of them."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from trainer.commands.console import Parser
+from trainer.config import (
+    AUGMENT_LEVELS,
+    AUGMENT_PLACES,
+    BALANCES,
+    CACHES,
+    OPTIMIZERS,
+    PRECISIONS,
+    SCHEDULES,
+    SEQUENCES,
+    DataConfig,
+    OptimizerConfig,
+    TrainConfig,
+)
+
+# Attribute of a configuration → (what argparse is told, help). The defaults are those of
+# the dataclasses, stated once.
+_Flag = tuple[dict[str, Any], str]
+
+DATA: dict[str, _Flag] = {
+    "data": (
+        {"metavar": "DIR"},
+        "data set: a folder with manifest.json as python -m beam_pipeline writes it, or a folder "
+        "or glob of TFRecords that others wrote; local, gs:// or s3://",
+    ),
+    "train_split": ({"metavar": "NAME"}, "split to train on (default: train or training)"),
+    "validation_split": (
+        {"metavar": "NAME"},
+        "split to validate on after every epoch, or none (default: validation, val, valid or "
+        "test, where there is one)",
+    ),
+    "classes": (
+        {"metavar": "A,B"},
+        "only records of these classes, numbered in this order (default: all)",
+    ),
+    "where": (
+        {"metavar": "CONDITION", "action": "append"},
+        "only records that meet it, for example 'image/width>=128' or 'age!=0'; may be given "
+        "several times",
+    ),
+    "balance": (
+        {"choices": BALANCES},
+        "weights: rare classes weigh more in the loss; sampling: their records are read several "
+        "times in an epoch",
+    ),
+    "inputs": (
+        {"metavar": "A,B"},
+        "features the model gets: image, and columns of the manifest: fixed or variable-length "
+        "numbers",
+    ),
+    "sequences": (
+        {"choices": SEQUENCES},
+        "how features of variable length are batched",
+    ),
+    "sequence_length": (
+        {"type": int, "metavar": "N"},
+        "padded length, longer ones are cut (default: the longest of each batch)",
+    ),
+    "image_size": (
+        {"metavar": "PX"},
+        "side of the pictures the model sees, in pixels, or HEIGHTxWIDTH; outside of augmentation "
+        "pictures of another size are cropped to its aspect around their centre and resized "
+        "(default: the data set's own size)",
+    ),
+    "cache": (
+        {"choices": CACHES},
+        "keeps the serialized records in memory, or copies of the shards in --cache_folder",
+    ),
+    "cache_folder": (
+        {"metavar": "DIR"},
+        "for copies of whole shards: --cache disk, and all that TensorFlow cannot read itself, "
+        "such as s3:// (default: OUTPUT/cache for --cache disk, else "
+        "~/.cache/imageshards/shards)",
+    ),
+    "fast_order": (
+        {"action": "store_true"},
+        "reads in whatever order is fastest: neither the order nor a resumed run is "
+        "reproducible then",
+    ),
+    "skip_broken": (
+        {"type": int, "metavar": "N"},
+        "how many broken records may be left out; they are listed in the end. Without it the "
+        "first one stops the run",
+    ),
+    "threads": (
+        {"type": int, "metavar": "N"},
+        "of the reader's own pool (default: one per core)",
+    ),
+}
+
+FOREIGN: dict[str, _Flag] = {
+    "feature_map": (
+        {"metavar": "image=A,label=B"},
+        "which features of the records hold the picture, the label and the filename",
+    ),
+    "label_offset": (
+        {"type": int, "metavar": "N"},
+        "subtracted from every label: 1 for 1-based ImageNet labels",
+    ),
+    "class_names": (
+        {"metavar": "A,B|FILE"},
+        "class names in the order of the ids, or a file with one per line (default: TFDS's own, "
+        "else the numbers)",
+    ),
+    "validation_data": (
+        {"metavar": "DIR"},
+        "folder or glob of the TFRecords to validate on (default: a split of --data)",
+    ),
+}
+
+TRAINING: dict[str, _Flag] = {
+    "model": (
+        {"metavar": "NAME"},
+        "cnn (four convolutions), any architecture of keras.applications, for example MobileNetV2, "
+        "or your own as module:function",
+    ),
+    "weights": (
+        {"metavar": "FILE"},
+        "local .keras or .weights.h5 to start from (default: random weights)",
+    ),
+    "epochs": ({"type": int, "metavar": "N"}, "passes over the training split"),
+    "steps": ({"type": int, "metavar": "N"}, "steps in all, instead of --epochs"),
+    "batch_size": (
+        {"type": int, "metavar": "N"},
+        "global batch: images per step, over all replicas together",
+    ),
+    "replicas": (
+        {"type": int, "metavar": "N"},
+        "devices that share each batch: GPUs, or logical CPU devices where there are none "
+        "(default: all GPUs, else 1)",
+    ),
+    "seed": (
+        {"type": int, "metavar": "N"},
+        "of the initial weights, the order of the records and the augmentation, 0 to 2^31-1",
+    ),
+    "augment": (
+        {"choices": AUGMENT_LEVELS},
+        "light: random-resized crop and flip; strong: also rotation, colour, noise, erasing, "
+        "MixUp and CutMix",
+    ),
+    "augment_on": (
+        {"choices": AUGMENT_PLACES},
+        "where pictures are cropped and changed: device (the reader only decodes), host, or auto: "
+        "the device if it is a GPU",
+    ),
+}
+
+OPTIMIZER: dict[str, _Flag] = {
+    "optimizer": ({"choices": OPTIMIZERS}, "sgd is with Nesterov momentum"),
+    "learning_rate": ({"type": float, "metavar": "X"}, "the highest"),
+    "scale_learning_rate": (
+        {"action": "store_true"},
+        "multiplies --learning_rate by global batch / 256",
+    ),
+    "schedule": ({"choices": SCHEDULES}, "of the learning rate, after the warm-up"),
+    "warmup_steps": ({"type": int, "metavar": "N"}, "in which the rate rises linearly from 0"),
+    "decay_steps": (
+        {"type": int, "metavar": "N"},
+        "of the schedules step and exponential (default: a third of all steps)",
+    ),
+    "decay_rate": (
+        {"type": float, "metavar": "X"},
+        "the schedules step and exponential multiply the rate by it every --decay_steps",
+    ),
+    "momentum": ({"type": float, "metavar": "X"}, "of sgd, rmsprop and muon"),
+    "weight_decay": (
+        {"type": float, "metavar": "X"},
+        "decoupled; normalisations and biases are exempt",
+    ),
+    "label_smoothing": ({"type": float, "metavar": "X"}, "from 0 to less than 1"),
+    "ema": (
+        {"type": float, "metavar": "X"},
+        "momentum of a running average of the weights, for example 0.9999, which is validated "
+        "and saved (default: none)",
+    ),
+    "accumulate_steps": (
+        {"type": int, "metavar": "N"},
+        "batches whose gradients are averaged before the weights change; one replica only",
+    ),
+    "clipnorm": (
+        {"type": float, "metavar": "X"},
+        "largest norm of all gradients together; one replica only (default: none)",
+    ),
+    "precision": ({"choices": PRECISIONS}, "of the model's arithmetic; weights stay float32"),
+    "jit_compile": ({"action": "store_true"}, "compiles the model with XLA; one replica only"),
+}
+
+RUN: dict[str, _Flag] = {
+    "output": (
+        {"metavar": "DIR"},
+        "local folder for checkpoints/, model.keras, weights.sha256, metrics.jsonl and report/; "
+        "an unfinished run of the same command there goes on (default: DATA-model; trained for "
+        "remote data)",
+    ),
+    "overwrite": ({"action": "store_true"}, "begins anew where --output holds another run"),
+    "checkpoint_steps": (
+        {"type": int, "metavar": "N"},
+        "steps between two checkpoints; there is one at the end of every epoch, too",
+    ),
+    "keep_checkpoints": (
+        {"type": int, "metavar": "N"},
+        "how many of the last ones stay, besides the best",
+    ),
+    "dry_run": (
+        {"action": "store_true"},
+        "builds everything, takes one batch and shows it; trains nothing",
+    ),
+    "tensorboard": (
+        {"action": "store_true"},
+        "also writes TensorBoard's event files into OUTPUT/tensorboard",
+    ),
+}
+
+_GROUPS = {
+    "data": DATA,
+    "TFRecords that others wrote": FOREIGN,
+    "training": TRAINING,
+    "optimizer": OPTIMIZER,
+    "output": RUN,
+}
+
+_DEFAULTS: dict[str, Any] = {
+    field.name: field.default
+    for kind in (DataConfig, TrainConfig, OptimizerConfig)
+    for field in dataclasses.fields(kind)
+}
+
+EPILOG = (
+    "metrics.jsonl gets one object per epoch: epoch (from 1), step, loss, accuracy, val_loss, "
+    "val_accuracy, images_per_second, wait_fraction (share of the time the model waited for "
+    "data), learning_rate. E epochs are floor(E * records / batch_size) steps: the records left "
+    "over open the next epoch. Validation counts every picture exactly once."
+)
+
+
+def make_parser() -> Parser:
+    """The parser of `python -m trainer`."""
+    parser = Parser(
+        prog="python -m trainer",
+        description="Trains an image classifier from balanced TFRecord shards.",
+        allow_abbrev=False,
+        epilog=EPILOG,
+    )
+    for title, flags in _GROUPS.items():
+        add_flags(parser.add_argument_group(title), flags)
+    return parser
+
+
+def add_flags(
+    group: argparse._ActionsContainer,
+    flags: Mapping[str, _Flag],
+    names: Iterable[str] | None = None,
+) -> None:
+    """Adds `names` of `flags`, or all, to a parser. Flags not given leave no attribute."""
+    for name in names or flags:
+        options, text = flags[name]
+        default = _DEFAULTS.get(name)
+        if isinstance(default, str | int | float) and not isinstance(default, bool):
+            text += f" (default: {default})"
+        if name == "inputs":
+            text += " (default: image)"
+        group.add_argument(
+            f"--{name}", help=text, default=argparse.SUPPRESS, required=name == "data", **options
+        )

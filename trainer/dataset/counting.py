@@ -1,0 +1,187 @@
+"""How many records of each class a split holds, where nobody has said it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from imageshards.errors import UserError
+from trainer.dataset import counts_cache, tfrecord
+from trainer.dataset.example import read_example
+from trainer.dataset.spec import DataSet, Split
+
+_BATCH_RECORDS = 512
+_CACHE_VERSION = 1
+
+# Payloads → the class id of each, None for one that does not count.
+_Classify = Callable[[Sequence[bytes]], list[int | None]]
+
+
+class RecordProblem(ValueError):
+    """Why a record cannot be counted, without a full stop."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Bad:
+    path: str
+    number: int
+    offset_bytes: int
+    reason: str
+
+
+def class_counts(
+    dataset: DataSet, split: Split, where: Sequence[str], skip_broken: int = 0
+) -> tuple[int, ...]:
+    """The records of `split` that meet `where`, per class id of the data set.
+
+    What was counted once is kept, see `trainer.dataset.counts_cache`. Empty records, the places of
+    broken ones, do not count.
+
+    Args:
+        dataset: Where the split belongs.
+        split: The split.
+        where: Conditions, see `trainer.dataset.filters`.
+        skip_broken: How many records may be broken; they do not count, either.
+
+    Raises:
+        UserError: More records are broken, or have a label that is no class; it names file,
+            record and byte offset. Or a condition is wrong.
+    """
+    shards = [[os.path.basename(s.path), s.num_records, s.num_bytes] for s in split.shards]
+    key = {
+        "version": _CACHE_VERSION,
+        "fingerprint": dataset.fingerprint,
+        "label": [dataset.label_feature, dataset.label_offset, list(dataset.classes)],
+        "shards": shards,
+        "where": sorted(where),
+    }
+
+    def count() -> Any:
+        counts, bad = _count(dataset, split, where)
+        # Before it is kept: what is broken may be mended with no change in size.
+        _check_bad(dataset, bad, skip_broken)
+        return {"counts": counts, "bad": [dataclasses.astuple(one) for one in bad]}
+
+    what = f"classes of {split.name} in {dataset.data}" + "".join(f", {text}" for text in where)
+    counted = counts_cache.cached(what, key, count)
+    _check_bad(dataset, [_Bad(*one) for one in counted["bad"]], skip_broken)
+    return tuple(counted["counts"])
+
+
+def class_id(dataset: DataSet, payload: bytes) -> int:
+    """The class id of a serialized record, found without TensorFlow.
+
+    Raises:
+        RecordProblem: It is no `tf.train.Example`, has no label, or one that is no class.
+    """
+    try:
+        features = read_example(payload, {dataset.label_feature})
+    except ValueError as e:
+        raise RecordProblem(f"it is no tf.train.Example ({e})") from e
+    values = features[dataset.label_feature].values if features else []
+    if len(values) != 1:
+        raise RecordProblem(f"it has no feature {dataset.label_feature} with one value")
+    label = values[0]
+    if isinstance(label, bytes):
+        name = label.decode(errors="replace")
+        if name in dataset.classes:
+            return dataset.classes.index(name)
+        raise RecordProblem(f"its {dataset.label_feature} is {name!r}, which is no class")
+    least = dataset.label_offset
+    greatest = least + len(dataset.classes) - 1
+    if not isinstance(label, int) or not least <= label <= greatest:
+        raise RecordProblem(
+            f"its {dataset.label_feature} is {label}, expected {least} to {greatest} "
+            "(see --label_offset)"
+        )
+    return label - least
+
+
+def _count(dataset: DataSet, split: Split, where: Sequence[str]) -> tuple[list[int], list[_Bad]]:
+    classify = _matching(dataset, where) if where else _labelled(dataset)
+    totals: Counter[int | None] = Counter()
+    bad: list[_Bad] = []
+    for shard in split.shards:
+        for frames in _batches(shard.path, dataset.compression, bad):
+            totals.update(_classify_all(classify, frames, shard.path, bad))
+    return [totals[i] for i in range(len(dataset.classes))], bad
+
+
+def _batches(path: str, compression: str, bad: list[_Bad]) -> Iterator[list[tfrecord.Frame]]:
+    frames: list[tfrecord.Frame] = []
+    try:
+        for frame in tfrecord.scan_all(path, compression):
+            if isinstance(frame, tfrecord.BrokenFrame):
+                bad.append(_Bad(path, frame.number, frame.offset_bytes, frame.reason))
+            elif frame.payload:
+                frames.append(frame)
+            if len(frames) == _BATCH_RECORDS:
+                yield frames
+                frames = []
+    except OSError as e:
+        raise UserError(
+            f"--data received a data set whose file {path} cannot be read ({e.strerror or e}); "
+            "expected every file of it: copy it again."
+        ) from e
+    if frames:
+        yield frames
+
+
+def _classify_all(
+    classify: _Classify, frames: Sequence[tfrecord.Frame], path: str, bad: list[_Bad]
+) -> list[int | None]:
+    """Classifies a batch; where that fails, its halves, down to the records at fault."""
+    try:
+        return classify([frame.payload for frame in frames])
+    except RecordProblem as e:
+        if len(frames) == 1:
+            bad.append(_Bad(path, frames[0].number, frames[0].offset_bytes, str(e)))
+            return []
+    half = len(frames) // 2
+    return [
+        *_classify_all(classify, frames[:half], path, bad),
+        *_classify_all(classify, frames[half:], path, bad),
+    ]
+
+
+def _labelled(dataset: DataSet) -> _Classify:
+    return lambda payloads: [class_id(dataset, payload) for payload in payloads]
+
+
+def _matching(dataset: DataSet, where: Sequence[str]) -> _Classify:
+    """Conditions are left to the reader's own code: a float must compare as it will there."""
+    import tensorflow as tf
+
+    from trainer.dataset.subset import matches
+
+    match = matches(dataset, where)
+
+    def classify(payloads: Sequence[bytes]) -> list[int | None]:
+        try:
+            with tf.device("CPU"):
+                labels, keep = match(tf.constant(list(payloads), tf.string))
+        # TensorFlow quotes a record that is no tf.train.Example, and stumbles over its bytes.
+        except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as e:
+            if len(payloads) == 1:
+                class_id(dataset, payloads[0])
+            raise RecordProblem(f"it has not the features that {' and '.join(where)} needs") from e
+        pairs = zip(labels.numpy().tolist(), keep.numpy().tolist(), strict=True)
+        return [label if kept else None for label, kept in pairs]
+
+    return classify
+
+
+def _check_bad(dataset: DataSet, bad: Sequence[_Bad], skip_broken: int) -> None:
+    if len(bad) <= skip_broken:
+        return
+    first = bad[0]
+    others = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+    raise UserError(
+        f"--data received {dataset.data!r}, whose file {first.path} is broken at record "
+        f"{first.number}, byte {first.offset_bytes}: {first.reason}{others}; expected at most "
+        f"{skip_broken} broken records: copy the file again, or allow them by --skip_broken "
+        f"{len(bad)}."
+    )

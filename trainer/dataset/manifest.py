@@ -1,0 +1,261 @@
+"""`manifest.json` as the trainer understands it: splits, classes and pictures, checked on entry."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import json
+import os
+from typing import Any
+
+from imageshards.errors import UserError
+from trainer.config import is_remote
+from trainer.dataset import remote
+from trainer.dataset.spec import (
+    FILENAME_FEATURE,
+    IMAGE_FEATURE,
+    LABEL_FEATURE,
+    DataSet,
+    FeatureSpec,
+    ImageSpec,
+    Shard,
+    Split,
+)
+
+FORMAT_VERSION = 1
+MANIFEST_FILE = "manifest.json"
+
+_TRAIN_NAMES = ("train", "training")
+_VALIDATION_NAMES = ("validation", "val", "valid", "test")
+_EXACT_SIZE_MODES = ("crop", "stretch", "pad")
+
+
+def train_split(dataset: DataSet, name: str | None) -> Split:
+    """The split to train on: `name`, else the first usual name that is there.
+
+    Raises:
+        UserError: There is no such split, or it is empty.
+    """
+    split = _find(dataset, "--train_split", name, _TRAIN_NAMES)
+    if split is None or not split.num_records:
+        raise UserError(
+            f"--data received {dataset.data!r}, whose splits with records are "
+            f"{_names(dataset)}; expected one called train, or its name by --train_split."
+        )
+    return split
+
+
+def validation_split(dataset: DataSet, name: str | None) -> Split | None:
+    """The split to validate on, None where `name` is `none` or there is no usual one.
+
+    Raises:
+        UserError: `name` was given and is no split.
+    """
+    if name == "none":
+        return None
+    split = _find(dataset, "--validation_split", name, _VALIDATION_NAMES)
+    return split if split is not None and split.num_records else None
+
+
+def find_split(dataset: DataSet, flag: str, name: str) -> Split:
+    """The split called `name`.
+
+    Raises:
+        UserError: There is none.
+    """
+    if name not in dataset.splits:
+        raise UserError(f"{flag} received {name!r}; expected one of {_names(dataset)}.")
+    return dataset.splits[name]
+
+
+def _find(dataset: DataSet, flag: str, name: str | None, usual: tuple[str, ...]) -> Split | None:
+    if name is None:
+        return next((dataset.splits[n] for n in usual if n in dataset.splits), None)
+    return find_split(dataset, flag, name)
+
+
+def _names(dataset: DataSet) -> str:
+    return ", ".join(n for n, s in dataset.splits.items() if s.num_records) or "none"
+
+
+def has_manifest(data: str) -> bool:
+    """Whether `data` is a folder with a `manifest.json`."""
+    try:
+        remote.stat(os.path.join(data, MANIFEST_FILE))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return is_remote(data)  # reading it tells what is wrong
+    return True
+
+
+def load_manifest(data: str) -> DataSet:
+    """Reads and checks `data`/manifest.json.
+
+    Raises:
+        UserError: There is none, or it does not say what a trainer needs.
+    """
+    text = _read_text(data)
+    try:
+        raw = json.loads(text)
+    except ValueError as e:
+        raise UserError(
+            f"--data received {data!r}, whose manifest.json is not JSON ({e}); "
+            "build the data set again."
+        ) from e
+    _check_version(data, raw)
+    try:
+        dataset = _parse(data, raw)
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
+        what = f"lacks {e}" if isinstance(e, KeyError) else f"has an unexpected value ({e})"
+        raise UserError(
+            f"--data received {data!r}, whose manifest.json {what}; "
+            "build the data set again with python -m beam_pipeline."
+        ) from e
+    if not dataset.classes:
+        raise UserError(
+            f"--data received {data!r}, whose manifest.json names no class; "
+            "expected labelled pictures."
+        )
+    return dataset
+
+
+def check_shards(data: str, splits: list[Split]) -> None:
+    """Compares every shard's size on disk with the manifest, before any time is spent.
+
+    Raises:
+        UserError: A shard is missing, or has another size.
+    """
+    shards = [shard for split in splits for shard in split.shards]
+    # A remote filesystem answers in milliseconds each: a thousand shards want company.
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        sizes = list(pool.map(lambda shard: _size_bytes(shard.path), shards))
+    wrong = [(s, size) for s, size in zip(shards, sizes, strict=True) if size != s.num_bytes]
+    if not wrong:
+        return
+    shard, size = wrong[0]
+    others = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    found = "is missing" if size is None else f"has {size} bytes"
+    raise UserError(
+        f"--data received {data!r}, whose shard {os.path.basename(shard.path)}{others} {found}; "
+        f"expected {shard.num_bytes} bytes as in its manifest: copy the data set again, or "
+        "build it again with python -m beam_pipeline."
+    )
+
+
+def _read_text(data: str) -> str:
+    path = os.path.join(data, MANIFEST_FILE)
+    missing = UserError(
+        f"--data received {data!r}, where there is no manifest.json; a directory without a "
+        "manifest is not a data set: build one with "
+        f"python -m beam_pipeline --input PHOTOS --output {data}."
+    )
+    try:
+        return remote.read(path).decode()
+    except (FileNotFoundError, NotADirectoryError) as e:
+        raise missing from e
+    except (OSError, UnicodeDecodeError) as e:
+        raise UserError(
+            f"--data received {data!r}, whose manifest.json cannot be read ({_reason(e)}); "
+            f"expected {'a bucket or filesystem' if is_remote(data) else 'a text file'} that may "
+            "be read."
+        ) from e
+
+
+def _reason(error: Exception) -> str:
+    """Why a file cannot be read, in one line: TensorFlow quotes a store's whole answer."""
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return text.strip().splitlines()[0].rstrip(". ")
+
+
+def _size_bytes(path: str) -> int | None:
+    try:
+        return remote.stat(path).num_bytes
+    except OSError:
+        return None
+
+
+def _check_version(data: str, raw: Any) -> None:
+    version = raw.get("format_version") if isinstance(raw, dict) else None
+    if not isinstance(version, int) or version < 1:
+        raise UserError(
+            f"--data received {data!r}, whose manifest.json has no format_version; "
+            "build the data set again with python -m beam_pipeline."
+        )
+    if version > FORMAT_VERSION:
+        raise UserError(
+            f"--data received {data!r}, whose manifest.json has format_version {version}; this "
+            f"trainer understands up to {FORMAT_VERSION}: install a newer one."
+        )
+
+
+def _parse(data: str, raw: dict[str, Any]) -> DataSet:
+    for feature, dtype in ((IMAGE_FEATURE, "string"), (LABEL_FEATURE, "int64")):
+        if raw["features"][feature]["dtype"] != dtype:
+            raise ValueError(f"{feature} is not {dtype}")
+    features = {name: _parse_feature(name, spec) for name, spec in raw["features"].items()}
+    compression = raw.get("compression", "none")
+    if compression not in ("none", "gzip"):
+        raise ValueError(f"compression is {compression!r}, not none or gzip")
+    return DataSet(
+        data=data,
+        splits={name: _parse_split(data, name, split) for name, split in raw["splits"].items()},
+        classes=tuple(str(name) for name in raw["classes"]),
+        image=_parse_image(raw["image"]),
+        compression=compression,
+        shard_by=str(raw.get("shard_by", "balanced")),
+        features=features,
+        filename_feature=FILENAME_FEATURE if FILENAME_FEATURE in features else None,
+        fingerprint=_fingerprint(raw),
+    )
+
+
+def _parse_split(data: str, name: str, raw: dict[str, Any]) -> Split:
+    shards = tuple(
+        Shard(
+            os.path.join(data, s["file"]),
+            int(s["num_records"]),
+            int(s["num_bytes"]),
+            s.get("classes"),
+            s.get("sha256"),
+        )
+        for s in raw["shards"]
+    )
+    split = Split(name, shards)
+    if split.num_records != raw["num_records"]:
+        raise ValueError(
+            f"split {name} counts {raw['num_records']} records, its shards {split.num_records}"
+        )
+    return split
+
+
+def _fingerprint(raw: dict[str, Any]) -> str:
+    """Of the records and what is known of them: the same after building the same data again."""
+    told = {key: raw.get(key) for key in ("splits", "classes", "features", "image", "compression")}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def _parse_feature(name: str, raw: dict[str, Any]) -> FeatureSpec:
+    if raw["dtype"] not in ("int64", "float32", "string"):
+        raise ValueError(f"{name} is {raw['dtype']}, not int64, float32 or string")
+    shape = raw["shape"]
+    return FeatureSpec(raw["dtype"], None if shape is None else tuple(int(n) for n in shape))
+
+
+def _parse_image(raw: dict[str, Any]) -> ImageSpec:
+    size = raw.get("size")
+    if size is not None:
+        height_px, width_px = (size, size) if isinstance(size, int) else size
+        size = (int(height_px), int(width_px))
+    channels = int(raw.get("channels", 3))
+    if channels not in (1, 3):
+        raise ValueError(f"image.channels is {channels}, not 1 or 3")
+    # Null where the data set had no pixels to measure: the middle of the range then.
+    mean = tuple(float(x) for x in raw.get("mean") or [0.5] * channels)
+    std = tuple(float(x) for x in raw.get("std") or [0.25] * channels)
+    if len(mean) != channels or len(std) != channels:
+        raise ValueError(f"image.mean and image.std are not {channels} numbers each")
+    mode = raw.get("mode", "none")
+    # Shrinking only leaves small pictures at their own size.
+    varies = mode not in _EXACT_SIZE_MODES or bool(raw.get("only_shrink", False))
+    return ImageSpec(size, varies, channels, mean, std, raw)

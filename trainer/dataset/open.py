@@ -1,0 +1,154 @@
+"""Everything about the data that can be wrong, found before TensorFlow is even imported."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+from imageshards.errors import UserError
+from trainer.config import DataConfig, TrainConfig
+from trainer.dataset import remote, stores
+from trainer.dataset.counts_cache import cache_home
+from trainer.dataset.manifest import (
+    check_shards,
+    has_manifest,
+    load_manifest,
+    train_split,
+    validation_split,
+)
+from trainer.dataset.spec import DataSet, ModelInputs, Reading, Selected, Split
+from trainer.dataset.subset import select as select_records
+from trainer.reader.parse import check_inputs
+
+CACHE_FOLDER = "cache"
+SHARDS_FOLDER = "shards"
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """The data of one run.
+
+    Attributes:
+        dataset: The data set.
+        training: What is trained on.
+        validation: What is validated on, or None.
+        reading: How shards are read.
+        model: What the model is fed with.
+    """
+
+    dataset: DataSet
+    training: Selected
+    validation: Selected | None
+    reading: Reading
+    model: ModelInputs
+
+
+def cpu_count() -> int:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def open_dataset(config: DataConfig) -> DataSet:
+    """Reads what is known of a data set: its manifest or, without one, its files.
+
+    Raises:
+        UserError: It is none, or flags and data exclude each other.
+    """
+    remote.check(config.data, "--data")
+    if has_manifest(config.data):
+        _refuse_foreign_flags(config)
+        return load_manifest(config.data)
+    from trainer.dataset.external import has_records, open_foreign
+
+    if not has_records(config.data):
+        return load_manifest(config.data)  # says what is missing
+    return open_foreign(config)
+
+
+def select(config: DataConfig, dataset: DataSet, split: Split, balance: str = "none") -> Selected:
+    """The records of `split` that `config` asks for, counted.
+
+    Raises:
+        UserError: A class or a condition is unknown, or nothing is left.
+    """
+
+    def count() -> tuple[int, ...]:
+        from trainer.dataset.counting import class_counts
+
+        return class_counts(dataset, split, config.where, config.skip_broken)
+
+    return select_records(
+        dataset, split, classes=config.classes, where=config.where, balance=balance, count=count
+    )
+
+
+def reading(config: DataConfig, output: str | None = None) -> Reading:
+    """How `config` wants shards to be read.
+
+    Raises:
+        UserError: A folder for copies is named where none are made.
+    """
+    folder = config.cache_folder
+    if stores.is_store(config.data):
+        # One for all runs and commands: it takes long to fill.
+        folder = folder or os.path.join(cache_home(), SHARDS_FOLDER)
+    elif folder and config.cache != "disk":
+        raise UserError(
+            f"--cache_folder received {folder!r}, but no shards of --data {config.data!r} are "
+            "copied; expected --cache disk with it, where there is that flag: leave it out."
+        )
+    elif output:
+        folder = folder or os.path.join(output, CACHE_FOLDER)
+    threads = config.threads or cpu_count()
+    return Reading(threads, config.fast_order, config.cache, folder)
+
+
+def open_inputs(config: TrainConfig) -> Inputs:
+    """Compares the data set with the request and with the files.
+
+    Raises:
+        UserError: The data set is not whole, or does not hold what is asked for.
+    """
+    wanted = config.data
+    dataset = open_dataset(wanted)
+    training = train_split(dataset, wanted.train_split)
+    validation = validation_split(dataset, wanted.validation_split)
+    features = check_inputs(dataset, wanted.inputs)
+    size = wanted.image_size or dataset.image.size
+    if size is None:
+        raise UserError(
+            f"--data received {wanted.data!r}, where nothing says how large the pictures are; "
+            "give the model's picture size by --image_size, for example --image_size 224."
+        )
+    if not wanted.skip_broken:
+        check_shards(wanted.data, [training] + ([validation] if validation else []))
+    selected = select(wanted, dataset, training, wanted.balance)
+    if selected.num_records < config.batch_size:
+        raise UserError(
+            f"--batch_size received {config.batch_size}, but the split {training.name} has "
+            f"{selected.num_records} records; expected at most that many."
+        )
+    return Inputs(
+        dataset,
+        selected,
+        select(wanted, dataset, validation) if validation else None,
+        reading(wanted, config.output),
+        ModelInputs(size, dataset.image, features, wanted.sequences, wanted.sequence_length),
+    )
+
+
+def _refuse_foreign_flags(config: DataConfig) -> None:
+    given = {
+        "--feature_map": config.feature_map,
+        "--label_offset": config.label_offset,
+        "--class_names": config.class_names,
+        "--validation_data": config.validation_data,
+    }
+    for flag, value in given.items():
+        if value:
+            raise UserError(
+                f"{flag} received {value!r}, but --data {config.data!r} has a manifest.json, "
+                f"which says all that; leave {flag} out."
+            )

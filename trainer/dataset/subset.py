@@ -1,0 +1,191 @@
+"""Which records of a split are read, and how often: classes, conditions, balance."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from imageshards.errors import UserError
+from trainer.dataset import filters as conditions
+from trainer.dataset.spec import DataSet, Selected, Split
+
+# Serialized, string [b] → (labels int64 [b], keep bool [b]).
+Matches = Callable[[Any], tuple[Any, Any]]
+
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+
+
+def select(
+    dataset: DataSet,
+    split: Split,
+    *,
+    classes: Sequence[str] | None,
+    where: Sequence[str],
+    balance: str,
+    count: Callable[[], tuple[int, ...]],
+) -> Selected:
+    """Says which records of `split` are read, and counts them.
+
+    Args:
+        dataset: Where the split belongs.
+        split: The split.
+        classes: Only these, renumbered in this order; None for all.
+        where: Conditions a record has to meet, see `trainer.dataset.filters`.
+        balance: `none`; `weights`: the loss of class c is weighted by N / (K * n_c), with N
+            records in K classes, n_c of them in c, so that every class weighs the same and the
+            mean over all records is 1; `sampling`: each class is read max(n_c) times a pass.
+        count: Called only where the shards' own counts do not answer: the number of records
+            that meet `where`, per class id of the data set.
+
+    Raises:
+        UserError: A class or a condition is unknown, nothing is left, or a class that should
+            be balanced has no records.
+    """
+    conditions.parse(where, dataset.features)
+    names = tuple(classes) if classes else dataset.classes
+    ids = tuple(_class_id(dataset, name) for name in names)
+    needed = bool(classes or where) or balance != "none"
+    found = _known_counts(dataset, split) if not where else None
+    if found is None and needed:
+        found = count()
+    counts = None if found is None else tuple(found[i] for i in ids)
+    num_records = sum(counts) if needed and counts else split.num_records
+    selected = Selected(
+        dataset,
+        split,
+        names,
+        ids if classes else None,
+        tuple(where),
+        num_records,
+        counts,
+    )
+    if needed and not num_records:
+        raise _nothing_left(selected, classes)
+    return selected if balance == "none" or not counts else _balanced(selected, counts, balance)
+
+
+def matches(dataset: DataSet, where: Sequence[str]) -> Matches:
+    """A function of a batch of serialized records: their labels, and which meet `where`.
+
+    The labels are class ids of the data set, `label_offset` subtracted. An empty record, the
+    place of a broken one, gets the label -1 and is not kept.
+
+    Raises:
+        UserError: A condition is wrong.
+    """
+    import tensorflow as tf
+
+    from trainer.reader.parse import checked_labels, fill_empty, parsing_spec
+
+    parsed = conditions.parse(where, dataset.features)
+    names = dict.fromkeys([dataset.label_feature, *(c.feature for c in parsed)])
+    spec = parsing_spec({name: dataset.features[name] for name in names})
+
+    def match(serialized: Any) -> tuple[Any, Any]:
+        filled, present = fill_empty(serialized, {n: dataset.features[n] for n in names}, {})
+        values = tf.io.parse_example(filled, spec)
+        labels = checked_labels(dataset, values[dataset.label_feature], present)
+        keep = present
+        for c in parsed:
+            value = values[c.feature]
+            keep &= _COMPARE[c.operator](value, tf.constant(c.value, value.dtype))
+        return tf.where(present, labels, -1), keep
+
+    return match
+
+
+def mask(selected: Selected) -> Matches | None:
+    """A function of a batch of serialized records: their classes, and which are read.
+
+    The classes are ids of the model, -1 for one that is not selected; an empty record is not
+    kept. None where every record is read once, and nothing needs to be looked at.
+    """
+    if selected.class_ids is None and not selected.where and not selected.sampling:
+        return None
+    match = matches(selected.dataset, selected.where)
+
+    def match_selected(serialized: Any) -> tuple[Any, Any]:
+        labels, keep = match(serialized)
+        classes = model_classes(selected, labels)
+        return classes, keep & (classes >= 0)
+
+    return match_selected
+
+
+def model_classes(selected: Selected, labels: Any) -> Any:
+    """Class ids of the data set → of the model; -1 stays, and is what is not selected.
+
+    Args:
+        selected: Names the classes.
+        labels: int64 [b], at least -1.
+
+    Returns:
+        int64 [b].
+    """
+    if selected.class_ids is None:
+        return labels
+    import tensorflow as tf
+
+    renumbered = [-1] * (len(selected.dataset.classes) + 1)
+    for model_id, data_id in enumerate(selected.class_ids):
+        renumbered[data_id + 1] = model_id
+    return tf.gather(tf.constant(renumbered, tf.int64), labels + 1)
+
+
+def _class_id(dataset: DataSet, name: str) -> int:
+    if name in dataset.classes:
+        return dataset.classes.index(name)
+    near = difflib.get_close_matches(name, dataset.classes, n=1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    some = ", ".join(dataset.classes[:8]) + (", …" if len(dataset.classes) > 8 else "")
+    raise UserError(
+        f"--classes received {name!r}, which is no class of {dataset.data!r}{hint}; expected "
+        f"names among {some}."
+    )
+
+
+def _known_counts(dataset: DataSet, split: Split) -> tuple[int, ...] | None:
+    """Records per class id as the shards' own counts say; None where one does not say."""
+    totals = dict.fromkeys(dataset.classes, 0)
+    for shard in split.shards:
+        if shard.classes is None:
+            return None
+        for name, number in shard.classes.items():
+            totals[name] = totals.get(name, 0) + number
+    return tuple(totals[name] for name in dataset.classes)
+
+
+def _balanced(selected: Selected, counts: tuple[int, ...], balance: str) -> Selected:
+    # Weights leave a class without records alone: there is nothing to weigh.
+    if balance == "weights":
+        present = sum(1 for n in counts if n)
+        weights = tuple(selected.num_records / (present * n) if n else 1.0 for n in counts)
+        return dataclasses.replace(selected, class_weights=weights)
+    empty = [name for name, n in zip(selected.classes, counts, strict=True) if not n]
+    if empty:
+        raise UserError(
+            f"--balance received 'sampling', but the split {selected.split.name} has no record "
+            f"of {', '.join(empty[:8])} to repeat; expected some of every class: leave classes "
+            "out by --classes, or use --balance weights."
+        )
+    return dataclasses.replace(selected, num_records=max(counts) * len(counts), sampling=True)
+
+
+def _nothing_left(selected: Selected, classes: Sequence[str] | None) -> UserError:
+    asked = [f"--where {text!r}" for text in selected.where]
+    if classes:
+        asked.append(f"--classes {','.join(classes)}")
+    return UserError(
+        f"{' and '.join(asked) or '--balance'} left no record of the split "
+        f"{selected.split.name}, which has {selected.split.num_records}; expected at least one."
+    )

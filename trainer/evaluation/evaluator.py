@@ -1,0 +1,255 @@
+"""Evaluation: every example counts exactly once, whatever the batch and the replicas."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer.dataset.compatibility import class_ids
+from trainer.dataset.spec import ModelInputs, Reading, Selected
+from trainer.reader import order as records
+from trainer.reader import pipeline
+from trainer.reader.broken_handler import Mender
+from trainer.reader.fetch import next_batch
+from trainer.training.step import Batch, model_input
+
+TOP = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """What a model made of one split. Arrays have one entry per example, in record order.
+
+    Attributes:
+        classes: The model's, in the order of its outputs.
+        num_examples: Each counted once.
+        left_out: Broken records, which are no examples.
+        loss: Mean cross-entropy, without label smoothing; NaN where there is no example.
+        accuracy: Share of examples whose class got the highest probability.
+        top5_accuracy: Share of those whose class is among the five highest; None for five
+            classes or fewer.
+        record: int64, number within the split.
+        label, predicted: int64, class ids of the model.
+        probability_of_label, probability_of_prediction: float32.
+        losses: float32, cross-entropy.
+    """
+
+    classes: tuple[str, ...]
+    num_examples: int
+    left_out: int
+    loss: float
+    accuracy: float
+    top5_accuracy: float | None
+    record: np.ndarray
+    label: np.ndarray
+    predicted: np.ndarray
+    probability_of_label: np.ndarray
+    probability_of_prediction: np.ndarray
+    losses: np.ndarray
+
+    @functools.cached_property
+    def confusion(self) -> np.ndarray:
+        """int64 [classes, classes]: examples by their class and by the one predicted."""
+        size = len(self.classes)
+        pairs = np.bincount(self.label * size + self.predicted, minlength=size * size)
+        return pairs.reshape(size, size).astype(np.int64)
+
+
+class Evaluator:
+    """Evaluates a model on one split, as often as asked; its graph is traced once.
+
+    Args:
+        model: Gives logits; its variables live in `strategy`'s scope.
+        strategy: Whose replicas share each batch.
+        selected: What is read.
+        reading: How.
+        batch_size: Global batch.
+        model_inputs: What the model is fed with.
+        mender: What leaves broken records out; None to let TensorFlow's error pass.
+        classes: The model's, where the data may have fewer of them, or in another order;
+            None for those of `selected`.
+
+    Raises:
+        UserError: The data has a class that the model does not know.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        strategy: tf.distribute.Strategy,
+        selected: Selected,
+        reading: Reading,
+        batch_size: int,
+        model_inputs: ModelInputs,
+        mender: Mender | None = None,
+        classes: Sequence[str] | None = None,
+    ) -> None:
+        self.classes = tuple(classes) if classes is not None else selected.classes
+        self._strategy = strategy
+        self._whole = selected
+        self._selected = mender.open(selected) if mender else selected
+        # The order is of no use here, but it says which records a broken batch held.
+        self._reading = dataclasses.replace(reading, fast_order=False)
+        self._batch_size = batch_size
+        self._inputs = model_inputs
+        self._mender = mender
+        self._batches: Any = None
+        ids = class_ids(selected, self.classes)
+        self._step = _make_step(model, strategy, None if classes is None else ids)
+
+    @property
+    def selected(self) -> Selected:
+        """What is read, without what is broken."""
+        return self._selected
+
+    def run(self) -> Evaluation:
+        """One pass.
+
+        Raises:
+            UserError: A record is broken, and must not be left out.
+        """
+        while True:
+            try:
+                return _summary(self.classes, list(self._measured()))
+            except _Broken as broken:
+                self._mend(broken)
+
+    def _measured(self) -> Iterator[dict[str, np.ndarray]]:
+        iterator = iter(self._dataset())
+        pending: Any = None
+        number = 0
+        while True:
+            try:
+                batch = next_batch(iterator)
+            except tf.errors.OpError as e:
+                raise _Broken(e, number) from e
+            if batch is None:
+                break
+            measured = self._step(batch)
+            # One batch behind: the devices have work while the host collects.
+            if pending is not None:
+                yield self._collected(pending)
+            pending = measured
+            number += 1
+        if pending is not None:
+            yield self._collected(pending)
+
+    def _dataset(self) -> Any:
+        if self._batches is None:
+            batches = pipeline.evaluation_batches(
+                self._selected, self._reading, self._batch_size, self._inputs
+            )
+            self._batches = self._strategy.experimental_distribute_dataset(batches)
+        return self._batches
+
+    def _collected(self, measured: dict[str, Any]) -> dict[str, np.ndarray]:
+        """A batch's measurements, of all replicas, on the host."""
+        return {
+            name: np.concatenate(
+                [part.numpy() for part in self._strategy.experimental_local_results(values)]
+            )
+            for name, values in measured.items()
+        }
+
+    def _mend(self, broken: _Broken) -> None:
+        if self._mender is None:
+            raise broken.error
+        framing = tf.errors.DataLossError | tf.errors.FailedPreconditionError
+        suspicious = None if isinstance(broken.error, framing) else self._records_of(broken.batch)
+        self._selected = self._mender.mend(self._whole, suspicious, broken.error)
+        self._batches = None
+
+    def _records_of(self, batch: int) -> list[int] | None:
+        """The records of one batch, without decoding them; None where that fails, too."""
+        stream = records.ordered_records(self._selected, self._reading)
+        part = stream.skip(batch * self._batch_size).take(self._batch_size)
+        try:
+            return [int(record) for _, record in part.as_numpy_iterator()]
+        except tf.errors.OpError:
+            return None
+
+
+class _Broken(Exception):
+    """Reading the batch of this number failed."""
+
+    def __init__(self, error: tf.errors.OpError, batch: int) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.batch = batch
+
+
+def _make_step(
+    model: keras.Model, strategy: tf.distribute.Strategy, ids: tuple[int, ...] | None
+) -> Any:
+    """A function that measures every example of one distributed batch."""
+
+    def on_replica(batch: Batch) -> dict[str, tf.Tensor]:
+        logits = tf.cast(model(model_input(batch["inputs"]), training=False), tf.float32)
+        label = tf.cast(batch["label"], tf.int64)
+        if ids is not None:
+            label = tf.gather(tf.constant(ids, tf.int64), label)
+        log_probability = tf.nn.log_softmax(logits)
+        of_label = tf.gather(log_probability, label, batch_dims=1)
+        # Of equal logits the first counts as the highest, as it does for argmax; what is no
+        # number is behind nothing.
+        others = tf.range(tf.shape(logits, tf.int64)[1])[tf.newaxis, :]
+        mine = tf.gather(logits, label, batch_dims=1)[:, tf.newaxis]
+        behind = (logits < mine) | (tf.equal(logits, mine) & (others > label[:, tf.newaxis]))
+        num_behind = tf.reduce_sum(tf.cast(behind, tf.int64), 1)
+        return {
+            "record": batch["record"],
+            "weight": batch["weight"],
+            "label": label,
+            "predicted": tf.argmax(logits, -1),
+            "place": tf.shape(logits, tf.int64)[1] - 1 - num_behind,
+            "probability_of_label": tf.exp(of_label),
+            "probability_of_prediction": tf.exp(tf.reduce_max(log_probability, -1)),
+            "losses": -of_label,
+        }
+
+    # Padded sequences change their length from batch to batch.
+    @tf.function(reduce_retracing=True)
+    def step(batch: Batch) -> Any:
+        return strategy.run(on_replica, args=(batch,))
+
+    return step
+
+
+def _summary(classes: tuple[str, ...], parts: Sequence[dict[str, np.ndarray]]) -> Evaluation:
+    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    counted = whole["weight"] > 0
+    left_out = int(np.sum((whole["record"] >= 0) & ~counted))
+    whole = {name: values[counted] for name, values in whole.items()}
+    order = np.argsort(whole["record"], kind="stable")
+    whole = {name: values[order] for name, values in whole.items()}
+    right = whole["predicted"] == whole["label"]
+    # Summed in float64: the mean of a million float32 losses would lose digits.
+    return Evaluation(
+        classes=classes,
+        num_examples=len(right),
+        left_out=left_out,
+        loss=_mean(whole["losses"]),
+        accuracy=_mean(right),
+        top5_accuracy=_mean(whole["place"] < TOP) if len(classes) > TOP else None,
+        **{name: whole[name] for name in _ARRAYS},
+    )
+
+
+_ARRAYS = (
+    "record",
+    "label",
+    "predicted",
+    "probability_of_label",
+    "probability_of_prediction",
+    "losses",
+)
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(np.mean(values, dtype=np.float64)) if len(values) else float("nan")

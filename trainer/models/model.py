@@ -1,0 +1,251 @@
+"""The models: pixels 0..255 in, one logit per class out, normalisation inside."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+
+from imageshards.errors import UserError
+from trainer.config import OptimizerConfig
+from trainer.dataset.spec import ImageSpec, ModelInputs, input_name
+from trainer.models import user_model
+from trainer.models.losses import make_loss
+from trainer.models.optimizer import exclude, make_optimizer
+from trainer.models.pretrained import load_weights
+from trainer.models.replica_seeds import separate_replicas
+
+CNN = "cnn"
+IMAGE_INPUT = "image"
+# A channel that hardly varies would be blown up to noise.
+MIN_STD = 1 / 255
+LARGE_PX = 96
+_POLICIES = {
+    "float32": "float32",
+    "bfloat16": "mixed_bfloat16",
+    "float16": "mixed_float16",
+}
+
+
+def application_names() -> list[str]:
+    """The architectures of `keras.applications`, as their functions are called."""
+    return sorted(name for name in dir(keras.applications) if name[0].isupper())
+
+
+def resolve_name(name: str) -> str:
+    """`name` as this module spells it: `cnn`, an architecture, or `module:function`.
+
+    Case, `_` and `-` do not count for the first two: `mobilenet_v2` is `MobileNetV2`. A
+    module is imported.
+
+    Raises:
+        UserError: There is no such model; the sentence lists the nearest names.
+    """
+    if user_model.is_user_model(name):
+        user_model.load_function(name)
+        return name
+    names = {_bare(known): known for known in [CNN, *application_names()]}
+    if _bare(name) in names:
+        return names[_bare(name)]
+    near = difflib.get_close_matches(_bare(name), names, n=4, cutoff=0.5)
+    hint = f" (near: {', '.join(names[match] for match in near)})" if near else ""
+    raise UserError(
+        f"--model received {name!r}; expected cnn or a name in keras.applications{hint}, "
+        "for example MobileNetV2, or module:function."
+    )
+
+
+def build_model(
+    name: str,
+    inputs: ModelInputs,
+    num_classes: int,
+    weights: str | None = None,
+    precision: str = "float32",
+) -> keras.Model:
+    """An uncompiled model; build it inside the strategy's scope.
+
+    Batch statistics are taken over all replicas together, and random layers draw differently
+    on each, so that the number of replicas changes as little as possible.
+
+    Args:
+        name: As `resolve_name` returns it.
+        inputs: What it is fed with.
+        num_classes: Logits.
+        weights: Local file to start from, see `trainer.models.pretrained`; None for random ones.
+            One line is printed that says what fitted.
+        precision: Of the arithmetic: one of `trainer.config.PRECISIONS`. Weights, the
+            normalisation of pixels, and logits are float32 in any case.
+
+    Returns:
+        uint8 or float [batch, *size, channels] with values 0..255 → float32 [batch,
+        num_classes], not passed through softmax. With more inputs than the picture it takes
+        a dictionary, keyed by `input_name` of each feature and `image`; features have the
+        shape of the records: [batch, *shape], [batch, length] for a variable length.
+
+    Raises:
+        UserError: The architecture refuses this size or these inputs, the user's function
+            does not return logits, or the weights do not fit.
+    """
+    with _dtype_policy(precision):
+        tensors = _inputs(inputs)
+        normalised = tensors | {IMAGE_INPUT: _normalise(tensors[IMAGE_INPUT], inputs.image)}
+        logits = _logits(name, normalised, num_classes)
+        # Under mixed precision the loss still wants full precision.
+        logits = keras.layers.Activation("linear", dtype="float32", name="logits")(logits)
+        taken = tensors if inputs.features else tensors[IMAGE_INPUT]
+        model = keras.Model(taken, logits, name=name.rpartition(":")[2])
+    _synchronise(model)
+    separate_replicas(model)
+    if weights:
+        print(load_weights(model, weights), flush=True)
+    return model
+
+
+def compile_model(
+    model: keras.Model, config: OptimizerConfig, batch_size: int, total_steps: int
+) -> None:
+    """Gives `model` an optimizer, and a loss for both kinds of labels.
+
+    Everything that has variables is built, so that a checkpoint can be put back right
+    away. Call it inside the strategy's scope.
+
+    Args:
+        model: As `build_model` returns it.
+        config: How weights are changed.
+        batch_size: Global.
+        total_steps: Of the whole run, which the schedule is laid over.
+
+    Raises:
+        UserError: The warm-up is as long as the run.
+    """
+    optimizer = make_optimizer(config, batch_size, total_steps, _head(model))
+    exclude(optimizer, model)
+    num_classes = model.output_shape[-1]
+    model.compile(
+        optimizer=optimizer,
+        loss=make_loss(config.label_smoothing, num_classes),
+        jit_compile=config.jit_compile,
+    )
+    optimizer.build(model.trainable_variables)
+
+
+def state_variables(model: keras.Model) -> list[Any]:
+    """Everything that a compiled model remembers between two steps, always in the same order.
+
+    Weights, states of the random layers, the optimizer (averages, accumulated gradients, loss
+    scale and step counters included) and the metrics of the epoch so far. Assigning their
+    values to a model built and compiled alike continues bit for bit; metrics, which several
+    replicas sum, up to the last digit.
+    """
+    variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+    return list({id(variable): variable for variable in variables}.values())
+
+
+@contextmanager
+def _dtype_policy(precision: str) -> Iterator[None]:
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(_POLICIES[precision])
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def _inputs(inputs: ModelInputs) -> dict[str, Any]:
+    shape = (*inputs.size, inputs.image.channels)
+    tensors = {IMAGE_INPUT: keras.Input(shape, dtype="uint8", name=IMAGE_INPUT)}
+    for feature, spec in inputs.features.items():
+        name = input_name(feature)
+        ragged = spec.shape is None and inputs.sequences == "ragged"
+        feature_shape = (inputs.sequence_length,) if spec.shape is None else spec.shape
+        tensors[name] = keras.Input(feature_shape, dtype=spec.dtype, name=name, ragged=ragged)
+    return tensors
+
+
+def _normalise(pixels: Any, image: ImageSpec) -> Any:
+    # In float32 even under mixed precision: a scaled pixel has more digits than bfloat16.
+    x = keras.layers.Rescaling(1 / 255, name="to_unit", dtype="float32")(pixels)
+    variance = [max(std, MIN_STD) ** 2 for std in image.std]
+    layer = keras.layers.Normalization(
+        mean=list(image.mean), variance=variance, name="normalise", dtype="float32"
+    )
+    normalised = layer(x)
+    # So that a user's own keras.Model of it finds it under the name it was given.
+    normalised.name = IMAGE_INPUT
+    return normalised
+
+
+def _logits(name: str, inputs: dict[str, Any], num_classes: int) -> Any:
+    if user_model.is_user_model(name):
+        function = user_model.load_function(name)
+        return user_model.call_function(name, function, inputs, num_classes)
+    if len(inputs) > 1:
+        others = sorted(set(inputs) - {IMAGE_INPUT})
+        raise UserError(
+            f"--inputs received {', '.join(others)} besides the picture, of which --model {name} "
+            "makes no use; expected --model module:function that does, see recipes/multi_input.py."
+        )
+    x = inputs[IMAGE_INPUT]
+    return _cnn(x, num_classes) if name == CNN else _application(name, x, num_classes)
+
+
+def _cnn(x: Any, num_classes: int) -> Any:
+    """Four convolutions, each normalised and pooled, then two poolings and a dense layer."""
+    # Larger pictures are halved at once: full resolution is most of the work, least of use.
+    strides = 2 if min(x.shape[1:3]) >= LARGE_PX else 1
+    for filters in (16, 32, 64, 128):
+        x = keras.layers.Conv2D(filters, 3, strides, padding="same", use_bias=False)(x)
+        # A short run has few steps: at Keras's momentum of 0.99 the averages lag behind.
+        x = keras.layers.BatchNormalization(momentum=0.9)(x)
+        x = keras.layers.ReLU()(x)
+        x = keras.layers.MaxPooling2D(padding="same")(x)
+        strides = 1
+    # The mean tells how much of something there is; the maximum, that it is there at all.
+    mean = keras.layers.GlobalAveragePooling2D()(x)
+    peak = keras.layers.GlobalMaxPooling2D()(x)
+    return keras.layers.Dense(num_classes)(keras.layers.Concatenate()([mean, peak]))
+
+
+def _application(name: str, x: Any, num_classes: int) -> Any:
+    build: Callable[..., keras.Model] = getattr(keras.applications, name)
+    options: dict[str, Any] = {"weights": None, "classes": num_classes}
+    options |= {"classifier_activation": None, "input_shape": tuple(x.shape[1:])}
+    if "include_preprocessing" in inspect.signature(build).parameters:
+        options["include_preprocessing"] = False
+    try:
+        application = build(**options)
+    except ValueError as e:
+        reason = re.split(r"(?<=[.;]) ", " ".join(str(e).split()))[0].rstrip(".;")
+        raise UserError(
+            f"--model received {name}, which refuses pictures of {x.shape[1]}x{x.shape[2]} px "
+            f"({reason}); expected a fitting --image_size."
+        ) from e
+    for layer in application.layers:
+        # EfficientNet (V1) insists on dividing by 255 itself: let it find pixels to divide.
+        if isinstance(layer, keras.layers.Rescaling):
+            undo = keras.layers.Rescaling(1 / layer.scale, name="undo_rescaling", dtype="float32")
+            x = undo(x)
+            break
+    return application(x)
+
+
+def _synchronise(model: keras.Model) -> None:
+    """Lets every batch normalisation see the global batch, whoever wrote the model."""
+    for layer in model._flatten_layers(include_self=False):
+        if isinstance(layer, keras.layers.BatchNormalization):
+            layer.synchronized = True
+
+
+def _head(model: keras.Model) -> str | None:
+    """A pattern for the path of the last matrix, which makes the logits."""
+    matrices = [v.path for v in model.trainable_variables if len(v.shape) == 2]
+    return f"^{re.escape(matrices[-1])}$" if matrices else None
+
+
+def _bare(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")

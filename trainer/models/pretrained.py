@@ -1,0 +1,124 @@
+"""Weights from a local file, as far as they fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import warnings
+import zipfile
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import numpy as np
+
+from imageshards.errors import UserError
+
+_KINDS = (".keras", ".weights.h5", ".h5")
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """What a file of weights gave.
+
+    Attributes:
+        path: The file.
+        loaded, total: How many variables came from it, and how many the model has.
+        left_random: Paths of the layers with variables that did not.
+    """
+
+    path: str
+    loaded: int
+    total: int
+    left_random: tuple[str, ...]
+
+    def __str__(self) -> str:
+        text = f"weights  {self.path}: {self.loaded} of {self.total} variables"
+        if not self.left_random:
+            return text
+        shown = ", ".join(self.left_random[:4]) + (", …" if len(self.left_random) > 4 else "")
+        return f"{text}; left random: {shown}"
+
+
+def load_weights(model: keras.Model, path: str) -> Loaded:
+    """Loads what fits into `model`, or into the architecture inside it.
+
+    Layers are matched by their place (`.keras`, `.weights.h5`) or their name (the `.h5` files
+    `keras.applications` publishes); those whose shape differs, such as a head for other
+    classes, keep their values.
+
+    Args:
+        model: As `trainer.models.model.build_model` makes it.
+        path: Local file.
+
+    Raises:
+        UserError: There is no such file, it is none of these kinds, or nothing in it fits.
+    """
+    _check(path)
+    inside = [layer for layer in model.layers if isinstance(layer, keras.Model)]
+    variables = _weights(model)
+    initial = {id(variable): variable.numpy() for variable in variables}
+    best: dict[int, Any] = {}
+    for target in [model, *inside]:
+        found = _try(target, path, initial)
+        best = max(best, found, key=len)
+    for variable in variables:
+        variable.assign(best.get(id(variable), initial[id(variable)]))
+    if not best:
+        raise UserError(
+            f"--weights received {path!r}, in which nothing fits --model {model.name}; expected "
+            "weights of the same architecture."
+        )
+    missing = [v.path.rpartition("/")[0] for v in variables if id(v) not in best]
+    return Loaded(path, len(best), len(variables), tuple(dict.fromkeys(missing)))
+
+
+def _try(target: keras.Model, path: str, initial: dict[int, Any]) -> dict[int, Any]:
+    """The values of those variables that `path` changes, by the variable's id."""
+    variables = _weights(target)
+    for variable in variables:
+        # Keras does not say what it loaded: what is still NaN afterwards, it did not.
+        variable.assign(np.full(variable.shape, np.nan, variable.dtype))
+    options = {} if path.endswith((".keras", ".weights.h5")) else {"by_name": True}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            target.load_weights(path, skip_mismatch=True, **options)
+    except (ValueError, KeyError):
+        # Keras tolerates other shapes, but not every other structure.
+        pass
+    values = {id(variable): variable.numpy() for variable in variables}
+    for variable in variables:
+        variable.assign(initial[id(variable)])
+    return {key: value for key, value in values.items() if not np.isnan(value).any()}
+
+
+def _weights(model: keras.Model) -> list[Any]:
+    return list(_unique(v for v in model.weights if "float" in v.dtype))
+
+
+def _unique(variables: Iterable[Any]) -> Iterable[Any]:
+    return {id(variable): variable for variable in variables}.values()
+
+
+def _is_hdf5(path: str) -> bool:
+    with open(path, "rb") as file:
+        return file.read(len(_HDF5)) == _HDF5
+
+
+def _check(path: str) -> None:
+    if not path.endswith(_KINDS):
+        raise UserError(
+            f"--weights received {path!r}; expected a local file that ends in "
+            + ", ".join(_KINDS[:-1])
+            + f" or {_KINDS[-1]}."
+        )
+    if not os.path.isfile(path):
+        raise UserError(f"--weights received {path!r}, which is not there; expected a local file.")
+    sound = zipfile.is_zipfile(path) if path.endswith(".keras") else _is_hdf5(path)
+    if not sound:
+        kind = "Keras archive" if path.endswith(".keras") else "HDF5 file"
+        raise UserError(
+            f"--weights received {path!r}, which is no {kind}; expected one: was it copied whole?"
+        )

@@ -1,0 +1,68 @@
+"""Which devices share a batch."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from imageshards.errors import UserError
+from trainer.config import uneven_batch
+
+
+def make_strategy(replicas: int | None, batch_size: int) -> tf.distribute.Strategy:
+    """The strategy over `replicas` GPUs or, on a machine without any, logical CPU devices.
+
+    TensorFlow allows logical devices only before it touches the first one, and a second
+    `MirroredStrategy` in the same process may hang: call this once, first.
+
+    Args:
+        replicas: None for every GPU, or one CPU.
+        batch_size: Global batch.
+
+    Returns:
+        `MirroredStrategy`; for a single replica TensorFlow's default strategy, which does
+        the same without the cost of mirroring.
+
+    Raises:
+        UserError: There are fewer GPUs, or the replicas cannot share the batch equally.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    count = replicas if replicas is not None else max(1, len(gpus))
+    if gpus and count > len(gpus):
+        raise UserError(
+            f"--replicas received {count}; expected at most {len(gpus)}, the GPUs TensorFlow "
+            "sees (set CUDA_VISIBLE_DEVICES= to train on logical CPU devices instead)."
+        )
+    if batch_size % count:
+        raise uneven_batch(batch_size, count)
+    if count == 1:
+        return tf.distribute.get_strategy()
+    if not gpus:
+        _split_cpu(count)
+    kind = "GPU" if gpus else "CPU"
+    return tf.distribute.MirroredStrategy([f"{kind}:{i}" for i in range(count)])
+
+
+def gpu_count() -> int:
+    """GPUs TensorFlow sees."""
+    return len(tf.config.list_physical_devices("GPU"))
+
+
+def describe(strategy: tf.distribute.Strategy) -> str:
+    """For example `2 replicas on CPU`."""
+    count = strategy.num_replicas_in_sync
+    kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+    return f"{count} {'replica' if count == 1 else 'replicas'} on {kind}"
+
+
+def _split_cpu(count: int) -> None:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    try:
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration()] * count
+        )
+    except RuntimeError as e:
+        if len(tf.config.list_logical_devices("CPU")) < count:
+            raise UserError(
+                f"--replicas received {count}, but TensorFlow already runs in this process with "
+                f"{len(tf.config.list_logical_devices('CPU'))} CPU device(s); start a new process."
+            ) from e

@@ -1,0 +1,138 @@
+"""Models of the user's own: `--model module:function`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+
+from imageshards.errors import UserError
+
+Builder = Callable[[Mapping[str, Any], int], Any]
+
+
+def is_user_model(name: str) -> bool:
+    """Whether `name` means a function of the user's own."""
+    return ":" in name
+
+
+def load_function(name: str) -> Builder:
+    """Imports `module:function`; modules in the working directory are found, too.
+
+    Raises:
+        UserError: There is no such module or function, the module's own imports or syntax
+            are broken, or the function does not take (inputs, num_classes).
+    """
+    module_name, _, function_name = name.partition(":")
+    if not all(part.isidentifier() for part in [*module_name.split("."), function_name]):
+        raise UserError(
+            f"--model received {name!r}; expected module:function, for example "
+            "recipes.multi_input:build."
+        )
+    module = _import(name, module_name)
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        near = difflib.get_close_matches(function_name, known, n=1)
+        hint = f"did you mean {module_name}:{near[0]}?" if near else f"it defines {known}."
+        raise UserError(
+            f"--model received {name!r}, but {module_name} has no function {function_name!r}; "
+            + hint
+        )
+    try:
+        inspect.signature(function).bind({}, 2)
+    except TypeError as e:
+        raise UserError(
+            f"--model received {name!r}, whose function takes "
+            f"{inspect.signature(function)}; expected (inputs, num_classes)."
+        ) from e
+    return function
+
+
+def call_function(
+    name: str, function: Builder, inputs: Mapping[str, Any], num_classes: int
+) -> keras.KerasTensor:
+    """The logits of the user's function.
+
+    Args:
+        name: `module:function`, for messages.
+        function: Takes the inputs by name (`image` normalised, float [batch, height, width,
+            channels]) and the number of classes; returns logits, or a `keras.Model` that
+            makes them from the inputs (from the picture alone, if there is nothing else).
+        inputs: Symbolic.
+        num_classes: K.
+
+    Returns:
+        Symbolic float [batch, K].
+
+    Raises:
+        UserError: What the function returned is neither, or is not [batch, K], or has been
+            passed through softmax.
+    """
+    logits = function(dict(inputs), num_classes)
+    if isinstance(logits, keras.Model):
+        by_name = len(inputs) > 1 or isinstance(getattr(logits, "input", None), dict)
+        logits = logits(dict(inputs) if by_name else inputs["image"])
+    if not isinstance(logits, keras.KerasTensor):
+        raise UserError(
+            f"--model received {name!r}, whose function returned {type(logits).__name__}; "
+            "expected logits (a symbolic tensor made from the inputs) or a keras.Model."
+        )
+    if tuple(logits.shape) != (None, num_classes):
+        shown = ", ".join("batch" if side is None else str(side) for side in logits.shape)
+        raise UserError(
+            f"--model received {name!r}, whose function returned the shape [{shown}]; expected "
+            f"[batch, {num_classes}], a logit for every class."
+        )
+    if _is_softmax(logits._keras_history.operation):
+        raise UserError(
+            f"--model received {name!r}, whose function returned probabilities (its last "
+            "layer applies softmax); expected logits: leave the activation of the last layer out."
+        )
+    return logits
+
+
+def _is_softmax(operation: Any) -> bool:
+    if isinstance(operation, keras.Model):
+        outputs = getattr(operation, "outputs", None) or []
+        return any(_is_softmax(output._keras_history.operation) for output in outputs)
+    softmax = keras.activations.softmax
+    return (
+        isinstance(operation, keras.layers.Softmax)
+        or getattr(operation, "activation", None) is softmax
+    )
+
+
+def _import(name: str, module_name: str) -> Any:
+    here = os.getcwd()
+    # As `python -m` has it; also where a console script began the process.
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as e:
+        if e.name and (module_name == e.name or module_name.startswith(e.name + ".")):
+            raise UserError(
+                f"--model received {name!r}, but there is no module {e.name!r}; expected one in "
+                f"the working directory ({here}) or on PYTHONPATH."
+            ) from e
+        raise UserError(
+            f"--model received {name!r}, but {module_name} imports {e.name!r}, which is not "
+            "installed; install it."
+        ) from e
+    except ImportError as e:
+        raise UserError(
+            f"--model received {name!r}, but {module_name} cannot be imported ({e}); mend it."
+        ) from e
+    except SyntaxError as e:
+        raise UserError(
+            f"--model received {name!r}, but {e.filename}:{e.lineno} is no valid Python "
+            f"({e.msg}); mend it."
+        ) from e

@@ -1,0 +1,150 @@
+"""Broken records: told in one sentence, and taken out without moving any other record."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+
+from imageshards.errors import UserError
+from trainer.dataset import counting, subset, tfrecord
+from trainer.dataset.spec import DataSet, Selected, Shard, Split
+from trainer.reader.find_broken import BrokenRecord, find, wrong_files
+
+__all__ = ["BrokenRecord", "describe", "explain", "find", "repair", "wrong_files"]
+
+# What the reader takes for a record of weight 0.
+PLACEHOLDER = b""
+
+
+def describe(record: BrokenRecord) -> str:
+    """File, record number, byte offset and reason, as part of a sentence."""
+    return f"{record.path}, record {record.number} at byte {record.offset_bytes}: {record.reason}"
+
+
+def explain(error: BaseException, selected: Selected, found: Sequence[BrokenRecord]) -> UserError:
+    """What a person is told when reading has failed.
+
+    Args:
+        error: What TensorFlow said.
+        selected: The split that was read.
+        found: What `find` found; may be empty.
+    """
+    dataset = selected.dataset
+    look = f"look with python -m beam_pipeline.verify {dataset.data}, " * dataset.has_manifest
+    if not found:
+        return UserError(
+            f"--data received {dataset.data!r}, and reading its split {selected.split.name} failed "
+            f"({_first_line(error)}), though no record of it is broken now; {look}or start again."
+        )
+    others = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return UserError(
+        f"--data received {dataset.data!r}, which is broken at {describe(found[0])}{others}; "
+        f"{look}mend or copy the file, or leave such records out by --skip_broken {len(found)}."
+    )
+
+
+def repair(selected: Selected, found: Sequence[BrokenRecord], folder: str) -> Selected:
+    """The same split with broken records replaced by empty ones, in copies of their shards.
+
+    An empty record keeps the place of a broken or missing one and has weight 0; what a shard
+    holds beyond its count is left out. Where every record is read, nothing else moves. Where
+    records are selected, the empty ones are not, and `num_records` is counted anew.
+
+    Args:
+        selected: The split as it lies on disk.
+        found: Everything that is broken in it.
+        folder: Local; made where it is missing. Copies of an earlier call are replaced.
+
+    Returns:
+        `selected` with other paths and sizes.
+
+    Raises:
+        UserError: `folder` cannot be written.
+    """
+    numbers: dict[str, set[int]] = defaultdict(set)
+    for record in found:
+        numbers[record.path].add(record.number)
+    shards = tuple(
+        _copy(selected, index, shard, numbers[shard.path], folder)
+        if shard.path in numbers
+        else shard
+        for index, shard in enumerate(selected.split.shards)
+    )
+    split = Split(selected.split.name, shards)
+    if selected.class_ids is None and not selected.where and not selected.sampling:
+        return dataclasses.replace(selected, split=split)
+    return _selected_anew(selected, split)
+
+
+def _copy(selected: Selected, index: int, shard: Shard, broken: set[int], folder: str) -> Shard:
+    dataset = selected.dataset
+    name = f"{selected.split.name}-{index:05d}-{os.path.basename(shard.path)}"
+    path = os.path.join(folder, name)
+    classes: Counter[str] = Counter()
+
+    def payloads() -> Iterator[bytes]:
+        for payload in _kept(shard, dataset.compression, broken):
+            if payload and shard.classes is not None:
+                classes.update(_class_name(dataset, payload))
+            yield payload
+
+    try:
+        os.makedirs(folder, exist_ok=True)
+        num_bytes = tfrecord.write(path, payloads(), dataset.compression)
+    except OSError as e:
+        raise UserError(
+            f"--output received a place where {path}, a copy of a shard without its broken "
+            f"records, cannot be written ({e.strerror or e}); expected {shard.num_bytes} bytes of "
+            "room in a folder that may be written."
+        ) from e
+    known = dict(classes) if shard.classes is not None else None
+    return Shard(path, shard.num_records, num_bytes, known)
+
+
+def _kept(shard: Shard, compression: str, broken: set[int]) -> Iterator[bytes]:
+    """As many payloads as the shard should hold."""
+    number = 0
+    try:
+        for frame in tfrecord.scan_all(shard.path, compression):
+            if frame.number >= shard.num_records:
+                return
+            whole = isinstance(frame, tfrecord.Frame) and frame.number not in broken
+            yield frame.payload or PLACEHOLDER if whole else PLACEHOLDER
+            number += 1
+    except FileNotFoundError:
+        pass
+    for _ in range(number, shard.num_records):
+        yield PLACEHOLDER
+
+
+def _class_name(dataset: DataSet, payload: bytes) -> list[str]:
+    # A record that is broken in a way nobody has met yet: it counts when it is met.
+    try:
+        return [dataset.classes[counting.class_id(dataset, payload)]]
+    except counting.RecordProblem:
+        return []
+
+
+def _selected_anew(selected: Selected, split: Split) -> Selected:
+    def count() -> tuple[int, ...]:
+        anything = split.num_records
+        return counting.class_counts(selected.dataset, split, selected.where, anything)
+
+    balance = "weights" if selected.class_weights else "none"
+    return subset.select(
+        selected.dataset,
+        split,
+        classes=None if selected.class_ids is None else selected.classes,
+        where=selected.where,
+        balance="sampling" if selected.sampling else balance,
+        count=count,
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(getattr(error, "message", error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    told = (line for line in lines if not line.startswith("Detected at"))
+    return next(told, "no reason given")[:300]

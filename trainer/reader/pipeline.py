@@ -1,0 +1,218 @@
+"""The reader: shards → batches a model can be trained on, or evaluated with.
+
+A batch is a dictionary: `inputs` (`image` uint8 [B, height, width, channels], and further
+features by their `input_name`), `label` int64 [B], `weight` float32 [B], `position` int64 [B]
+(the place in the endless training stream) and `record` int64 [B] (the number in the split).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.dataset import subset
+from trainer.dataset.spec import ModelInputs, Reading, Selected
+from trainer.reader import order as records
+from trainer.reader.decode import Pictures, batch_pictures
+from trainer.reader.parse import IMAGE_INPUT, batch_parser
+from trainer.reader.sources import Source, open_shards, read_buffer_bytes
+
+Batch = dict[str, Any]
+Finish = Callable[[Batch], Batch]
+
+PREFETCH_BATCHES = 4
+# Batches that are decoded at the same time take no more than this.
+IN_FLIGHT_BYTES = 1024**3
+
+
+def training_batches(
+    selected: Selected,
+    reading: Reading,
+    seed: int,
+    batch_size: int,
+    model_inputs: ModelInputs,
+    pictures: Pictures | None = None,
+    start_step: int = 0,
+    *,
+    finish: Finish | None = None,
+) -> tf.data.Dataset:
+    """Endless batches, of static shape.
+
+    Batches are cut from the concatenated passes: records left over at the end of one pass
+    open the first batch of the next, so none is dropped.
+
+    Args:
+        selected: What is read.
+        reading: How.
+        seed: Of the order.
+        batch_size: Global batch.
+        model_inputs: What the model is fed with.
+        pictures: Decodes; None for pictures as the model sees them, not augmented.
+        start_step: How many batches of the stream were read before.
+        finish: Changes whole batches at the end, on the host.
+
+    Returns:
+        Batches as above. A broken record has the weight 0, a black picture and label 0; class
+        weights multiply `weight`.
+    """
+    source = records.open_source(selected, reading)
+    start = start_step * batch_size
+    # Shards permuted → read in turn → (chosen) → shuffled as bytes → skipped to `start`.
+    elements = records.training_elements(source, selected, reading, seed, start)
+    # Batched before parsing: one parse_example call per batch costs a third of one per
+    # record. On an endless stream drop_remainder drops nothing and fixes the shape.
+    batches = elements.batch(batch_size, drop_remainder=True)
+    # Numbered before anything random: augmentation is a function of the number alone.
+    batches = batches.enumerate(start_step)
+    pictures = pictures or batch_pictures(model_inputs.image, model_inputs.size)
+    assemble = _assembler(source, selected, batch_size, model_inputs, pictures)
+    if selected.class_weights is not None:
+        assemble = _then(assemble, _weighted(selected.class_weights))
+    return _decoded(batches, _then(assemble, finish), reading, batch_size, model_inputs)
+
+
+def evaluation_batches(
+    selected: Selected, reading: Reading, batch_size: int, model_inputs: ModelInputs
+) -> tf.data.Dataset:
+    """One pass in full batches, each record once, none augmented, none weighted.
+
+    The last batch is filled up with black pictures of weight 0, label 0 and record -1, so that
+    it divides over any number of replicas and weighted sums still count every example once.
+
+    Args:
+        selected: What is read; copies of rare classes are left out.
+        reading: How.
+        batch_size: Global batch.
+        model_inputs: What the model is fed with.
+
+    Returns:
+        Batches as above. The cardinality is known.
+    """
+    selected = records.without_copies(selected)
+    source = records.open_source(selected, reading)
+    elements = records.ordered_elements(source, selected, reading)
+    missing = -selected.num_records % batch_size
+    filling = tf.data.Dataset.from_tensors(source.filling).repeat(missing)
+    elements = elements.concatenate(filling)
+    batches = elements.batch(batch_size, drop_remainder=True).enumerate()
+    pictures = batch_pictures(model_inputs.image, model_inputs.size)
+    assemble = _assembler(source, selected, batch_size, model_inputs, pictures)
+    return _decoded(batches, assemble, reading, batch_size, model_inputs)
+
+
+def memory_bytes(
+    selected: Selected,
+    reading: Reading,
+    batch_size: int,
+    model_inputs: ModelInputs,
+    shipped_size: tuple[int, int] | None = None,
+) -> Mapping[str, int]:
+    """An estimate of what the reader keeps in memory, in bytes, by stage.
+
+    Args:
+        selected: What is read.
+        reading: How.
+        batch_size: Global batch.
+        model_inputs: What the model is fed with.
+        shipped_size: (height, width) of the pictures in a batch, where it is not the model's.
+    """
+    split = selected.split
+    mean_bytes = split.num_bytes // max(1, split.num_records)
+    in_memory = reading.cache == "memory"
+    decoded = batch_size * _record_bytes(model_inputs, shipped_size or model_inputs.size)
+    batch = batch_size * mean_bytes + decoded
+    calls = _parallel_calls(reading, batch_size, model_inputs)
+    return {
+        "open shards": 0 if in_memory else open_shards(selected) * read_buffer_bytes(selected),
+        "shuffle buffer": records.shuffle_records(selected) * (8 if in_memory else mean_bytes),
+        "batches being decoded": calls * batch,
+        "batches ahead": PREFETCH_BATCHES * decoded,
+        "cache": split.num_bytes if in_memory else 0,
+    }
+
+
+def _assembler(
+    source: Source,
+    selected: Selected,
+    batch_size: int,
+    model_inputs: ModelInputs,
+    pictures: Pictures,
+) -> Callable[[Any, Any], Batch]:
+    """(number of the batch, its elements) → the batch."""
+    parse = batch_parser(selected.dataset, model_inputs)
+
+    def assemble(number: Any, elements: Any) -> Batch:
+        parsed = parse(source.fetch(*elements) if source.fetch else elements[0])
+        position = number * batch_size + tf.range(batch_size, dtype=tf.int64)
+        image = pictures(parsed.encoded, position)
+        # What is no place of a broken record was selected, so its class is one of the model's.
+        label = tf.maximum(subset.model_classes(selected, parsed.label), 0)
+        return {
+            "inputs": {IMAGE_INPUT: image, **parsed.inputs},
+            "label": tf.ensure_shape(label, [batch_size]),
+            "weight": tf.ensure_shape(tf.cast(parsed.present, tf.float32), [batch_size]),
+            "position": position,
+            "record": elements[-1],
+        }
+
+    return assemble
+
+
+def _weighted(class_weights: tuple[float, ...]) -> Finish:
+    weights = tf.constant(class_weights, tf.float32)
+    return lambda batch: batch | {"weight": batch["weight"] * tf.gather(weights, batch["label"])}
+
+
+def _then(
+    assemble: Callable[[Any, Any], Batch], change: Finish | None
+) -> Callable[[Any, Any], Batch]:
+    if change is None:
+        return assemble
+    return lambda number, elements: change(assemble(number, elements))
+
+
+def _decoded(
+    batches: tf.data.Dataset,
+    assemble: Callable[[Any, Any], Batch],
+    reading: Reading,
+    batch_size: int,
+    model_inputs: ModelInputs,
+) -> tf.data.Dataset:
+    # Decoding is where the time goes, so it runs on all threads, whole batches at a time.
+    # Pictures stay uint8: a quarter of the bytes to copy; scaling is the model's first layer.
+    batches = batches.map(
+        assemble,
+        num_parallel_calls=_parallel_calls(reading, batch_size, model_inputs),
+        deterministic=not reading.fast_order,
+    )
+    options = tf.data.Options()
+    options.deterministic = not reading.fast_order
+    options.autotune.enabled = False
+    # A pool of its own keeps decoding from queueing behind the model's operations.
+    options.threading.private_threadpool_size = reading.threads
+    # One machine reads for all its replicas: there is nothing to shard.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    # A fixed number of batches ahead: bounded memory, whatever the autotuner would like.
+    return batches.prefetch(PREFETCH_BATCHES).with_options(options)
+
+
+def _record_bytes(model_inputs: ModelInputs, size: tuple[int, int]) -> int:
+    """Bytes of one decoded record; sequences of unknown length are left out."""
+    sequence = model_inputs.sequence_length or 0
+    values = sum(
+        (sequence if spec.shape is None else math.prod(spec.shape))
+        * (8 if spec.dtype == "int64" else 4)
+        for spec in model_inputs.features.values()
+    )
+    return size[0] * size[1] * model_inputs.image.channels + values
+
+
+def _parallel_calls(reading: Reading, batch_size: int, model_inputs: ModelInputs) -> int:
+    """How many batches are decoded at a time; records within one are decoded in parallel, too."""
+    # The reader may ship pictures as large as the records hold.
+    largest = max(model_inputs.size, model_inputs.image.size or (0, 0))
+    batch_bytes = batch_size * _record_bytes(model_inputs, largest)
+    return max(1, min(reading.threads, IN_FLIGHT_BYTES // max(1, batch_bytes)))

@@ -1,0 +1,144 @@
+"""Where records come from: the shards, a few of them open at a time and read in turn."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.config import is_remote
+from trainer.dataset.spec import Reading, Selected
+from trainer.dataset.subset import mask
+
+# Shards read at once: enough to mix neighbours, few enough to keep reads long.
+OPEN_SHARDS = 16
+# Where a shard holds one class, only as many open shards as there are classes mix them.
+OPEN_CLASS_SHARDS = 256
+# TensorFlow's own default for local files; a remote one answers in tens of milliseconds, so
+# it is asked for more at a time.
+READ_BUFFER_BYTES = 256 * 1024
+REMOTE_READ_BUFFER_BYTES = 4 * 1024 * 1024
+# Records are looked at (their labels, what --where asks for) this many at a time.
+LOOK_RECORDS = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Records by shard, in whatever shape suits the stages that only need their order.
+
+    An element is a tuple of scalars; the last one is the record's int64 number within the
+    split. They are passed to functions as `tf.data` passes them: one argument each.
+
+    Attributes:
+        shard: int64 scalar, the number of a shard → a dataset of its elements, in order.
+        look: A batch of elements → (classes int64 [b] of the model, keep bool [b], present
+            bool [b]); None where every record is read once.
+        fetch: A batch of elements → their serialized records, string [b]; None where that is
+            the first part of an element already.
+        filling: One element in the place of a record that is missing.
+        parallel: Whether reading `shard` is worth a thread.
+        unread: Numbers of shards → the same source, where they are not read: their elements
+            come without contents. None where reading costs nothing.
+    """
+
+    shard: Callable[[Any], tf.data.Dataset]
+    look: Callable[..., tuple[Any, Any, Any]] | None
+    fetch: Callable[..., Any] | None
+    filling: tuple[Any, ...]
+    parallel: bool
+    unread: Callable[[Sequence[int]], Source] | None = None
+
+
+def file_source(selected: Selected, unread: Sequence[int] = ()) -> Source:
+    """The shards of a split as they lie on disk, except those whose contents nobody needs.
+
+    Its elements are (serialized string, record int64).
+    """
+    shards = selected.split.shards
+    paths = tf.constant([shard.path for shard in shards])
+    starts = tf.constant(selected.split.starts, tf.int64)
+    counts = tf.constant([shard.num_records for shard in shards], tf.int64)
+    buffer_bytes = read_buffer_bytes(selected)
+    match = mask(selected)
+    skipped = frozenset(unread)
+    is_read = tf.constant([k not in skipped for k in range(len(shards))])
+
+    def shard(k: Any) -> tf.data.Dataset:
+        records = tf.data.TFRecordDataset(
+            tf.boolean_mask([paths[k]], [is_read[k]]),
+            compression_type=selected.dataset.compression_type,
+            buffer_size=buffer_bytes,
+        )
+        if unread:
+            missing = counts[k] * tf.cast(~is_read[k], tf.int64)
+            nothing = tf.data.Dataset.from_tensor_slices(tf.fill([missing], b""))
+            records = records.concatenate(nothing)
+        # One number more than counted: a surplus record is not cut off but found.
+        numbers = tf.data.Dataset.range(starts[k], starts[k] + counts[k] + 1)
+        numbered = tf.data.Dataset.zip(records, numbers)
+        return numbered.apply(tf.data.experimental.assert_cardinality(counts[k]))
+
+    def look(serialized: Any, record: Any) -> tuple[Any, Any, Any]:
+        classes, keep = match(serialized)  # type: ignore[misc]
+        return classes, keep, tf.strings.length(serialized) > 0
+
+    return Source(
+        shard,
+        None if match is None else look,
+        None,
+        (tf.constant(b""), tf.constant(-1, tf.int64)),
+        parallel=True,
+        unread=lambda shards: file_source(selected, shards),
+    )
+
+
+def number_source(selected: Selected) -> Source:
+    """The numbers of the records alone, for finding out about their order."""
+    starts = tf.constant(selected.split.starts, tf.int64)
+    counts = tf.constant([shard.num_records for shard in selected.split.shards], tf.int64)
+
+    def shard(k: Any) -> tf.data.Dataset:
+        numbers = tf.data.Dataset.range(starts[k], starts[k] + counts[k])
+        return tf.data.Dataset.zip((numbers,))
+
+    return Source(shard, None, None, (tf.constant(-1, tf.int64),), parallel=False)
+
+
+def read_in_turn(
+    source: Source, shards: tf.data.Dataset, selected: Selected, reading: Reading, *, ordered: bool
+) -> tf.data.Dataset:
+    """Numbers of shards → their elements, one of each open shard in turn.
+
+    Args:
+        source: Whose shards.
+        shards: int64 scalars.
+        selected: Says how many shards mix the classes.
+        reading: Says how many threads read.
+        ordered: False lets whichever shard is ready go first.
+    """
+    cycle = open_shards(selected)
+    if not source.parallel:
+        return shards.interleave(source.shard, cycle_length=cycle, block_length=1)
+    return shards.interleave(
+        source.shard,
+        cycle_length=cycle,
+        block_length=1,
+        # Fixed: autotuning wobbles on few cores. In order: threads only read ahead.
+        num_parallel_calls=min(OPEN_SHARDS, cycle),
+        deterministic=ordered,
+    )
+
+
+def open_shards(selected: Selected) -> int:
+    """How many shards of a split are read at once."""
+    by_class = selected.dataset.shard_by == "class"
+    most = OPEN_CLASS_SHARDS if by_class else OPEN_SHARDS
+    return max(1, min(most, len(selected.split.shards)))
+
+
+def read_buffer_bytes(selected: Selected) -> int:
+    """What is read of a shard at a time."""
+    remote = any(is_remote(shard.path) for shard in selected.split.shards)
+    return REMOTE_READ_BUFFER_BYTES if remote else READ_BUFFER_BYTES

@@ -1,0 +1,133 @@
+"""Single records looked up again: their picture, their source file, their place."""
+
+from __future__ import annotations
+
+import io
+import os
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from trainer.dataset import tfrecord
+from trainer.dataset.example import Values, read_example
+from trainer.dataset.spec import DataSet, Selected
+
+THUMB_PX = 224
+_MAX_TEXT = 200
+_JPEG_QUALITY = 82
+# What our own builder says of every picture: of no help in judging it.
+_OWN_TEXTS = {
+    "image/class/text",
+    "image/colorspace",
+    "image/filename",
+    "image/format",
+    "image/key/sha256",
+}
+
+
+class Source(NamedTuple):
+    """One record.
+
+    Attributes:
+        shard: Name of its file.
+        number: Of the record within it, from 0.
+        filename: The file the picture was made from; None where nobody said.
+        texts: Other texts in the record, by feature.
+        thumb: A small JPEG; None where the picture cannot be shown.
+    """
+
+    shard: str
+    number: int
+    filename: str | None
+    texts: Mapping[str, str]
+    thumb: bytes | None
+
+
+def look_up(selected: Selected, records: Collection[int]) -> dict[int, Source]:
+    """Reads records again, by their numbers within the split.
+
+    Each shard is read only as far as its last wanted record. What cannot be read any more
+    is left out.
+
+    Args:
+        selected: Says which split.
+        records: Numbers as in `Evaluation.record`.
+    """
+    starts, shards = selected.split.starts, selected.split.shards
+    wanted: defaultdict[int, set[int]] = defaultdict(set)
+    for record in records:
+        index = bisect_right(starts, record) - 1
+        wanted[index].add(int(record) - starts[index])
+    found: dict[int, Source] = {}
+    for index, numbers in sorted(wanted.items()):
+        path = shards[index].path
+        try:
+            frames = _frames(path, selected.dataset.compression, numbers)
+        except OSError:
+            continue
+        for number, payload in frames.items():
+            source = _source(selected.dataset, os.path.basename(path), number, payload)
+            if source is not None:
+                found[starts[index] + number] = source
+    return found
+
+
+def _frames(path: str, compression: str, numbers: Collection[int]) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    for frame in tfrecord.scan_all(path, compression):
+        if isinstance(frame, tfrecord.Frame) and frame.number in numbers:
+            found[frame.number] = frame.payload
+        if frame.number >= max(numbers):
+            break
+    return found
+
+
+def _source(dataset: DataSet, shard: str, number: int, payload: bytes) -> Source | None:
+    texts = {
+        name
+        for name, spec in dataset.features.items()
+        if spec.dtype == "string" and name not in _OWN_TEXTS and name != dataset.image_feature
+    }
+    filename = dataset.filename_feature
+    wanted = {dataset.image_feature, *texts} | ({filename} if filename else set())
+    try:
+        features = read_example(payload, wanted)
+    except ValueError:
+        return None
+    return Source(
+        shard,
+        number,
+        _text(features.get(filename)) if filename else None,
+        {name: text for name in sorted(texts - {filename}) if (text := _text(features.get(name)))},
+        _thumb(features.get(dataset.image_feature)),
+    )
+
+
+def _text(values: Values | None) -> str | None:
+    """All texts of a feature on one line; None where there are none, or they are no texts."""
+    parts = [value for value in values.values if isinstance(value, bytes)] if values else []
+    # Serialized masks or arrays are kept in strings, too.
+    if not parts or any(b"\0" in part for part in parts):
+        return None
+    text = " | ".join(
+        " ".join(part[: 4 * _MAX_TEXT].decode("utf-8", "replace").split()) for part in parts
+    )
+    return text[:_MAX_TEXT] + "…" if len(text) > _MAX_TEXT else text
+
+
+def _thumb(values: Values | None) -> bytes | None:
+    from PIL import Image
+
+    encoded = values.values[0] if values and values.values else None
+    if not isinstance(encoded, bytes):
+        return None
+    try:
+        with Image.open(io.BytesIO(encoded)) as picture:
+            picture.draft("RGB", (THUMB_PX, THUMB_PX))
+            picture.thumbnail((THUMB_PX, THUMB_PX))
+            buffer = io.BytesIO()
+            picture.convert("RGB").save(buffer, "JPEG", quality=_JPEG_QUALITY)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return None
+    return buffer.getvalue()

@@ -1,0 +1,193 @@
+"""Raw columns → a model's other inputs, through the graph tensorflow-transform exported.
+
+The graph is loaded with plain TensorFlow: importing tensorflow_transform would switch this
+process to Keras 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from imageshards.errors import UserError
+from trainer.dataset.spec import FeatureSpec, ModelInputs, input_name
+
+# What the builder itself writes into a record about its picture.
+PICTURE_FACTS = ("image/height", "image/width", "image/channels")
+
+_DTYPES = {"int64": tf.int64, "float32": tf.float32, "string": tf.string}
+
+
+class Columns(tf.Module):
+    """The inputs of a model besides its picture.
+
+    Three kinds: what the transform makes from raw columns; facts of the picture, which are
+    read off it; and any others, which are taken as the records have them.
+
+    Attributes:
+        signature: What a request has to bring, by name: raw columns under their own names
+            (`/` becomes `_`), dense; of a variable length filled up with 0 or "" at the end.
+
+    Args:
+        inputs: Of the model.
+        transform: Folder of the exported graph; None where there is none.
+
+    Raises:
+        UserError: The graph cannot be loaded.
+    """
+
+    def __init__(self, inputs: ModelInputs, transform: str | None):
+        super().__init__()
+        self.signature: dict[str, Any] = {}
+        self._inputs = inputs
+        self._loaded = _load(transform) if transform and inputs.features else None
+        function = self._loaded.transform_fn if self._loaded is not None else None
+        made = set(function.structured_outputs) if function is not None else set()
+        self._transformed = [name for name in inputs.features if name in made]
+        self._given = [
+            name for name in inputs.features if name not in made and name not in PICTURE_FACTS
+        ]
+        self._raw: dict[str, Any] = {}
+        self._needed: set[str] = set()
+        if function is not None and self._transformed:
+            self._raw = dict(function.structured_input_signature[0][0])
+            self._needed = _needed(function, self._transformed)
+        for name in sorted(self._needed):
+            self.signature[input_name(name)] = _dense_spec(self._raw[name], input_name(name))
+        for name in self._given:
+            self.signature[input_name(name)] = _feature_spec(
+                inputs.features[name], input_name(name)
+            )
+
+    @property
+    def taken_as_recorded(self) -> tuple[str, ...]:
+        """Features a request brings as the records have them, not as raw columns."""
+        return tuple(self._given)
+
+    @property
+    def reads_picture(self) -> bool:
+        """Whether an input of the model is a fact of the picture."""
+        return any(name in PICTURE_FACTS for name in self._inputs.features)
+
+    def __call__(self, columns: Mapping[str, Any], records: Any) -> dict[str, Any]:
+        """The model's inputs besides `image`.
+
+        Args:
+            columns: By the names in `signature`.
+            records: The pictures as JPEGs of records, string [b].
+
+        Returns:
+            By `input_name`: [b, *shape], or [b, length], padded or ragged.
+        """
+        batch = tf.shape(records)[0]
+        features: dict[str, Any] = {name: columns[input_name(name)] for name in self._given}
+        if self._loaded is not None and self._transformed:
+            raw = {
+                name: _as_raw(columns[input_name(name)], spec)
+                if name in self._needed
+                else _nothing(spec, batch)
+                for name, spec in self._raw.items()
+            }
+            made = self._loaded.transform_fn(raw)
+            features |= {name: made[name] for name in self._transformed}
+        features |= _facts(records, [n for n in self._inputs.features if n in PICTURE_FACTS])
+        return {
+            input_name(name): _as_input(features[name], spec, self._inputs)
+            for name, spec in self._inputs.features.items()
+        }
+
+
+def _load(folder: str) -> Any:
+    try:
+        return tf.saved_model.load(folder)
+    except (OSError, ValueError, tf.errors.OpError) as e:
+        raise UserError(
+            f"--model_path has a tensorflow-transform graph beside it, {folder}, that cannot be "
+            f"loaded ({str(e).splitlines()[0]}); copy it again from transform/transform_fn of the "
+            "data set."
+        ) from e
+
+
+def _needed(function: Any, outputs: Iterable[str]) -> set[str]:
+    """The raw columns that the outputs depend on: the graph is walked backwards."""
+    specs = function.structured_outputs
+    flat = [name for name in sorted(specs) for _ in tf.nest.flatten(specs[name], True)]
+    pending = [t.op for name, t in zip(flat, function.outputs, strict=True) if name in outputs]
+    seen: set[str] = set()
+    while pending:
+        operation = pending.pop()
+        if operation.name not in seen:
+            seen.add(operation.name)
+            # Not its control inputs: those order the side effects, and carry no value.
+            pending += [tensor.op for tensor in operation.inputs]
+    raw = function.structured_input_signature[0][0]
+    columns = [name for name in sorted(raw) for _ in tf.nest.flatten(raw[name], True)]
+    return {
+        name
+        for name, placeholder in zip(columns, function.inputs, strict=False)
+        if placeholder.op.name in seen
+    }
+
+
+def _dense_spec(spec: Any, name: str) -> Any:
+    shape = (None, None) if isinstance(spec, tf.SparseTensorSpec) else (None, *spec.shape[1:])
+    return tf.TensorSpec(shape, spec.dtype, name)
+
+
+def _feature_spec(spec: FeatureSpec, name: str) -> Any:
+    return tf.TensorSpec((None, *((None,) if spec.shape is None else spec.shape)),
+                         _DTYPES[spec.dtype], name)  # fmt: skip
+
+
+def _as_raw(column: Any, spec: Any) -> Any:
+    """What the transform is fed: what fills up a variable length is left out."""
+    if not isinstance(spec, tf.SparseTensorSpec):
+        return column
+    return tf.RaggedTensor.from_tensor(column, padding=_zero(spec.dtype)).to_sparse()
+
+
+def _nothing(spec: Any, batch: Any) -> Any:
+    """A stand-in for a column that no input of the model depends on."""
+    if isinstance(spec, tf.SparseTensorSpec):
+        return tf.SparseTensor(
+            tf.zeros((0, 2), tf.int64),
+            tf.zeros((0,), spec.dtype),
+            tf.stack([tf.cast(batch, tf.int64), 0]),
+        )
+    return tf.fill(tf.stack([batch, *spec.shape[1:].as_list()]), _zero(spec.dtype))
+
+
+def _zero(dtype: Any) -> Any:
+    return tf.constant("" if dtype == tf.string else 0, dtype)
+
+
+def _facts(records: Any, names: list[str]) -> dict[str, Any]:
+    if not names:
+        return {}
+    shapes = tf.map_fn(tf.io.extract_jpeg_shape, records, fn_output_signature=tf.int32)
+    shapes = tf.ensure_shape(tf.cast(shapes, tf.int64), (None, 3))
+    return {name: shapes[:, PICTURE_FACTS.index(name)] for name in names}
+
+
+def _as_input(value: Any, spec: FeatureSpec, inputs: ModelInputs) -> Any:
+    """One feature as the model wants it, exactly as the trainer's reader batches it."""
+    dtype = _DTYPES[spec.dtype]
+    if spec.shape is not None:
+        return tf.ensure_shape(tf.cast(value, dtype), (None, *spec.shape))
+    if isinstance(value, tf.SparseTensor):
+        value = tf.RaggedTensor.from_sparse(value)
+    if inputs.sequences == "ragged":
+        if not isinstance(value, tf.RaggedTensor):
+            value = tf.RaggedTensor.from_tensor(value, padding=_zero(dtype))
+        return tf.cast(value, dtype)
+    if isinstance(value, tf.RaggedTensor):
+        value = value.to_tensor(_zero(value.dtype))
+    value = tf.cast(value, dtype)
+    length = inputs.sequence_length
+    if length is None:
+        return value
+    value = value[:, :length]
+    value = tf.pad(value, [[0, 0], [0, tf.maximum(length - tf.shape(value)[1], 0)]])
+    return tf.ensure_shape(value, (None, length))

@@ -1,0 +1,126 @@
+"""Image files → classes, by the very graph that a served model has."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from imageshards.errors import UserError
+from trainer.dataset import remote
+from trainer.dataset.spec import ModelCard
+from trainer.reader.decode import batch_pictures
+from trainer.serving.columns import Columns
+from trainer.serving.preprocess import record_jpegs
+from trainer.serving.servable import top
+
+# How lines begin that TensorFlow adds to the reason.
+_WHERE = ("Graph execution error", "Detected at", "File ", "[[", "(")
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """What a model makes of one file.
+
+    Attributes:
+        file: As it was named.
+        top: (class, class id, probability), most probable first; empty for a broken file.
+        error: Why it could not be read; empty where it could.
+    """
+
+    file: str
+    top: Sequence[tuple[str, int, float]] = ()
+    error: str = ""
+
+
+class Predictor:
+    """Predicts files in batches; a broken one harms no other.
+
+    Args:
+        model: The `keras.Model`, logits out.
+        card: How it was trained.
+
+    Raises:
+        UserError: The model needs more than pictures.
+    """
+
+    def __init__(self, model: Any, card: ModelCard):
+        self._classes = card.classes
+        self._columns = Columns(card.inputs, None)
+        if self._columns.signature:
+            raise UserError(
+                f"--model_path received a model that takes {', '.join(self._columns.signature)} "
+                "besides the picture, which files do not have; use python -m trainer.export "
+                "--format saved_model, whose signature takes them."
+            )
+        pictures = batch_pictures(card.inputs.image, card.inputs.size)
+        options = card.inputs.image.options
+
+        def read(file: Any) -> tuple[Any, Any]:
+            records = record_jpegs(file[None], options)
+            return pictures(records, tf.zeros((1,), tf.int64))[0], records[0]
+
+        def predict(images: Any, records: Any) -> Any:
+            inputs = images
+            if self._columns.reads_picture:
+                inputs = {"image": images, **self._columns({}, records)}
+            return tf.nn.softmax(tf.cast(model(inputs, training=False), tf.float32))
+
+        shape = (None, *card.inputs.size, card.inputs.image.channels)
+        self._read = tf.function(read, [tf.TensorSpec((), tf.string)], autograph=False)
+        self._predict = tf.function(
+            predict,
+            [tf.TensorSpec(shape, tf.uint8), tf.TensorSpec((None,), tf.string)],
+            autograph=False,
+        )
+
+    def predict(self, files: Sequence[str], batch_size: int, count: int) -> Iterator[Prediction]:
+        """Predicts `files`, in their order.
+
+        Args:
+            files: Paths, local or remote.
+            batch_size: Files in memory at a time.
+            count: Classes to tell of each.
+        """
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            for start in range(0, len(files), batch_size):
+                batch = files[start : start + batch_size]
+                read = list(pool.map(self._load, batch))
+                rows = iter(self._probabilities([x for x in read if not isinstance(x, str)]))
+                for file, found in zip(batch, read, strict=True):
+                    if isinstance(found, str):
+                        yield Prediction(file, error=found)
+                    else:
+                        yield Prediction(file, top(next(rows), self._classes, count))
+
+    def _load(self, file: str) -> tuple[Any, Any] | str:
+        """The picture and its record; or what is wrong with the file."""
+        try:
+            data = remote.read(file)
+        except OSError as e:
+            return e.strerror or str(e)
+        if not data:
+            return "the file is empty"
+        try:
+            return self._read(tf.constant(data))
+        except tf.errors.OpError as e:
+            return _reason(e)
+
+    def _probabilities(self, read: Sequence[tuple[Any, Any]]) -> Any:
+        if not read:
+            return np.zeros((0, len(self._classes)), np.float32)
+        images, records = zip(*read, strict=True)
+        return self._predict(tf.stack(images), tf.stack(records)).numpy()
+
+
+def _reason(error: tf.errors.OpError) -> str:
+    """TensorFlow's message without where in the graph it came from, in one line."""
+    lines = (line.strip() for line in error.message.splitlines())
+    reasons = [line for line in lines if line and not line.startswith(_WHERE)]
+    return re.sub(r"\{\{.*?\}\} *| *\[Op:.*", "", reasons[0])[:200] if reasons else "not decodable"

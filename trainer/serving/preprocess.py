@@ -1,0 +1,227 @@
+"""Original picture files → what the model was trained on, inside one TensorFlow graph.
+
+A file takes the way its data set's pictures took: the builder's (turned upright by its EXIF
+orientation, resized, compressed to JPEG), then that of the trainer's own reader. So the skew
+between training and serving is what libjpeg and rounding leave, not what two programs differ
+in. What differs all the same:
+
+* TIFF is not decoded; JPEG, PNG, WebP, GIF and BMP are, of several pictures the first.
+* EXIF is heeded in JPEGs only, transparency in PNG and WebP only.
+* 4:2:2 chroma subsampling becomes 4:2:0, the nearest TensorFlow writes.
+
+Where nobody said how the pictures were made (records without a manifest), a file is read as
+the trainer reads a record: it has to be a JPEG, and EXIF is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.dataset.spec import ImageSpec
+from trainer.reader.decode import batch_pictures
+from trainer.serving import exif, resample, resize_geometry
+
+# (fraction of the size, least source pixels at that size for each result): the builder
+# decodes large JPEGs by scaled inverse DCTs, so the graph does, too.
+_DRAFTS = ((8, 1.4), (4, 2.0), (2, 2.0))
+
+_WHITE = (255, 255, 255)
+# ITU-R 601-2 luma in 16 bits, as Pillow has it.
+_LUMA = (19595, 38470, 7471)
+
+
+def picture_reader(image: ImageSpec, size: tuple[int, int]) -> Callable[[Any], Any]:
+    """A function that makes original files the model's pictures.
+
+    Args:
+        image: Of the data set the model was trained on.
+        size: (height, width) in pixels the model sees.
+
+    Returns:
+        Files, string [b] → uint8 [b, *size, channels]. It raises
+        `tf.errors.InvalidArgumentError` for a batch with a broken file.
+    """
+    pictures = batch_pictures(image, size)
+
+    def read(encoded: Any) -> Any:
+        records = record_jpegs(encoded, image.options)
+        return pictures(records, tf.zeros_like(encoded, tf.int64))
+
+    return read
+
+
+def record_jpegs(encoded: Any, options: Mapping[str, Any]) -> Any:
+    """Original files as their data set's builder would have put them into records.
+
+    Args:
+        encoded: Files, string [b].
+        options: The manifest's `image` object; empty: files stay as they are.
+
+    Returns:
+        JPEGs, string [b].
+    """
+    if not options:
+        return encoded
+
+    def one(file: Any) -> Any:
+        return record_jpeg(file, options)
+
+    return tf.map_fn(one, encoded, fn_output_signature=tf.string)
+
+
+def record_jpeg(encoded: Any, options: Mapping[str, Any]) -> Any:
+    """One original file as `record_jpegs` makes it; string scalar → string scalar."""
+    # Strings are on the CPU anyway, and a GPU multiplies matrices in fewer digits.
+    with tf.device("CPU:0"):
+        pixels = record_pixels(encoded, options)
+        return tf.io.encode_jpeg(
+            pixels,
+            quality=int(options.get("quality", 90)),
+            chroma_downsampling=options.get("subsampling", "4:2:0") != "4:4:4",
+        )
+
+
+def record_pixels(encoded: Any, options: Mapping[str, Any]) -> Any:
+    """One original file as its builder made it, just before JPEG compression.
+
+    Args:
+        encoded: string scalar.
+        options: The manifest's `image` object.
+
+    Returns:
+        uint8 [height, width, channels].
+    """
+    is_jpeg = tf.equal(tf.strings.substr(encoded, 0, 2), b"\xff\xd8")
+    channels = _channels(options)
+    pixels = tf.cond(is_jpeg, lambda: _jpeg(encoded, options), lambda: _other(encoded, options))
+    return tf.ensure_shape(pixels, (None, None, channels))
+
+
+def _channels(options: Mapping[str, Any]) -> int:
+    return int(options.get("channels", 3))
+
+
+def _jpeg(encoded: Any, options: Mapping[str, Any]) -> Any:
+    height, width, _ = tf.unstack(tf.io.extract_jpeg_shape(encoded))
+    _check_pixels(height, width, options)
+    turn = exif.orientation(encoded)
+    swap = exif.swaps_axes(turn)
+    placed = resize_geometry.plan(
+        tf.where(swap, width, height), tf.where(swap, height, width), options
+    )
+    draft = _draft(placed.shrink, options)
+
+    def decode(ratio: int) -> Callable[[], Any]:
+        # Pillow's inverse DCT; TensorFlow's default is a coarser one.
+        return lambda: tf.io.decode_jpeg(
+            encoded, channels=_channels(options), ratio=ratio, dct_method="INTEGER_ACCURATE"
+        )
+
+    ratios = [1, *(shrink for shrink, _ in _DRAFTS)]
+    pixels = tf.switch_case(draft, [decode(ratio) for ratio in ratios])
+    pixels = tf.ensure_shape(pixels, (None, None, _channels(options)))
+    return _placed(pixels, placed, turn, tf.gather(tf.constant(ratios, tf.float64), draft), options)
+
+
+def _draft(shrink: Any, options: Mapping[str, Any]) -> Any:
+    """Index into the ratios: 0 for the full size, else that of `_DRAFTS` plus 1; int32."""
+    if options.get("filter") == "nearest":
+        return tf.constant(0)
+    index = tf.constant(0)
+    for number, (ratio, margin) in reversed(list(enumerate(_DRAFTS, 1))):
+        index = tf.where(shrink >= ratio * margin, number, index)
+    return index
+
+
+def _other(encoded: Any, options: Mapping[str, Any]) -> Any:
+    """A picture of any other format, transparent parts on the background."""
+    head = tf.strings.join([tf.strings.substr(encoded, 0, 12), bytes(12)])
+    is_png = tf.equal(tf.strings.substr(head, 0, 4), b"\x89PNG")
+    is_webp = tf.equal(tf.strings.substr(head, 8, 4), b"WEBP")
+
+    def webp() -> Any:
+        # Asked for 4 channels, it would refuse a file without transparency.
+        return _with_alpha(tf.io.decode_webp(encoded)[0])
+
+    def others() -> Any:
+        return _with_alpha(tf.io.decode_image(encoded, channels=3, expand_animations=False))
+
+    png = (is_png, lambda: tf.io.decode_png(encoded, channels=4))
+    layers = tf.case([png, (is_webp, webp)], default=others)
+    layers = tf.cast(tf.ensure_shape(layers, (None, None, 4)), tf.float32)
+    height, width = tf.unstack(tf.shape(layers)[:2])
+    _check_pixels(height, width, options)
+    below = tf.constant(options.get("background", _WHITE), tf.float32)
+    alpha = layers[..., 3:] / 255
+    pixels = tf.cast(tf.round(layers[..., :3] * alpha + below * (1 - alpha)), tf.uint8)
+    if _channels(options) == 1:
+        pixels = _grey(pixels)
+    one = tf.constant(1.0, tf.float64)
+    return _placed(
+        pixels, resize_geometry.plan(height, width, options), tf.constant(1), one, options
+    )
+
+
+def _with_alpha(pixels: Any) -> Any:
+    """uint8 [height, width, 3 or 4] → [height, width, 4]."""
+    opaque = tf.fill(tf.concat([tf.shape(pixels)[:2], [1]], 0), tf.constant(255, tf.uint8))
+    return tf.concat([pixels, opaque], -1)[..., :4]
+
+
+def _placed(
+    pixels: Any, placed: resize_geometry.Placing, turn: Any, ratio: Any, options: Mapping[str, Any]
+) -> Any:
+    """Stored pixels → the result: resized as stored, turned, put on the canvas.
+
+    Args:
+        pixels: Decoded at 1 / `ratio` of the size.
+        placed: For the upright picture.
+        turn: Its EXIF orientation.
+        ratio: float64 scalar.
+        options: The manifest's `image` object.
+    """
+    swap = exif.swaps_axes(turn)
+    # The kept part lies around the middle: mirroring does not move it.
+    left, top, right, bottom = (
+        tf.where(swap, placed.crop[other], placed.crop[own]) / ratio
+        for own, other in ((0, 1), (1, 0), (2, 3), (3, 2))
+    )
+    height, width = (tf.cast(side, tf.float64) for side in tf.unstack(tf.shape(pixels)[:2]))
+    # A size that `ratio` does not divide was rounded up.
+    box = (left, top, tf.minimum(right, width), tf.minimum(bottom, height))
+    size = (
+        tf.where(swap, placed.content[1], placed.content[0]),
+        tf.where(swap, placed.content[0], placed.content[1]),
+    )
+    resized = resample.resize(pixels, size, box, str(options.get("filter", "bicubic")))
+    return _on_canvas(exif.upright(resized, turn), placed, options)
+
+
+def _on_canvas(content: Any, placed: resize_geometry.Placing, options: Mapping[str, Any]) -> Any:
+    if options.get("mode") != "pad":
+        return content
+    ground = tf.constant([[options.get("background", _WHITE)]], tf.uint8)
+    if _channels(options) == 1:
+        ground = _grey(ground)
+    top, left = placed.offset
+    bottom = placed.canvas[0] - top - placed.content[0]
+    right = placed.canvas[1] - left - placed.content[1]
+    ground = tf.cast(ground, tf.int32)
+    around = tf.pad(tf.cast(content, tf.int32) - ground, [[top, bottom], [left, right], [0, 0]])
+    return tf.cast(around + ground, tf.uint8)
+
+
+def _grey(pixels: Any) -> Any:
+    luma = tf.reduce_sum(tf.cast(pixels, tf.int32) * tf.constant(_LUMA), -1, keepdims=True)
+    return tf.cast((luma + 0x8000) // 0x10000, tf.uint8)
+
+
+def _check_pixels(height: Any, width: Any, options: Mapping[str, Any]) -> None:
+    if limit := options.get("max_pixels"):
+        found = tf.cast(height, tf.int64) * tf.cast(width, tf.int64)
+        tf.debugging.assert_less_equal(
+            found, tf.constant(int(limit), tf.int64), f"The picture has more than {limit} pixels."
+        )

@@ -1,0 +1,188 @@
+"""`--dry_run`: one batch as the model will see it, and what a run will need."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from imageshards.errors import UserError
+from trainer.dataset.spec import ModelInputs, Selected
+from trainer.report.sheets import contact_sheet
+from trainer.training.step import Batch
+
+SHEET_NAME = "dry_run.png"
+MAX_PICTURES = 64
+MAX_CLASSES = 20
+_BAR_CHARACTERS = 24
+
+
+def describe(
+    batch: Batch,
+    selected: Selected,
+    model: keras.Model,
+    model_inputs: ModelInputs,
+    memory: Mapping[str, int],
+    folder: str,
+) -> str:
+    """Prints what `batch` holds, and writes a contact sheet of it.
+
+    Args:
+        batch: One global batch, after augmentation: see `trainer.reader.pipeline`.
+        selected: What is trained on.
+        model: Built, with an optimizer if it is compiled.
+        model_inputs: What it is fed with.
+        memory: Estimated bytes of the reader, by what they are for.
+        folder: Local, for `dry_run.png`; made where it is missing.
+
+    Returns:
+        The path of the contact sheet.
+
+    Raises:
+        UserError: It cannot be written.
+    """
+    labels = np.asarray(batch["label"])
+    print("one batch, as the model gets it")
+    print("\n".join(f"  {line}" for line in shape_lines(batch, model_inputs)))
+    print("\nclasses")
+    shares = class_shares(labels, len(selected.classes))
+    print("\n".join(f"  {line}" for line in class_lines(shares, selected)))
+    print("\nmemory")
+    print("\n".join(f"  {line}" for line in memory_lines(batch, model, memory)))
+    path = os.path.join(folder, SHEET_NAME)
+    pictures = np.asarray(batch["inputs"]["image"])[:MAX_PICTURES]
+    weights = np.asarray(batch["weight"])
+    captions = [
+        caption(label, weight, selected.classes)
+        for label, weight in zip(labels[: len(pictures)], weights, strict=False)
+    ]
+    try:
+        os.makedirs(folder, exist_ok=True)
+        contact_sheet(pictures, captions).save(path)
+    except OSError as e:
+        raise UserError(
+            f"{path} cannot be written ({e.strerror or e}); expected a local folder with room "
+            "where you may write, by --output."
+        ) from e
+    print(f"\npictures {path}")
+    return path
+
+
+def shape_lines(batch: Batch, model_inputs: ModelInputs) -> list[str]:
+    """Name, dtype, shape and range of everything in a batch."""
+    rows = [("", "dtype", "shape", "from", "to")]
+    height_px, width_px = model_inputs.size
+    for name, value in _flat(batch):
+        # A ragged tensor has no shape of its own: its values and their lengths do.
+        ragged = hasattr(value, "flat_values")
+        values = np.asarray(value.flat_values if ragged else value)
+        shape = [value.shape[0], "ragged"] if ragged else list(values.shape)
+        low, high = (_short(f(values)) for f in (np.min, np.max)) if values.size else ("-", "-")
+        rows.append((name, str(values.dtype), str(shape).replace("'", ""), low, high))
+    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    lines = [
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return [*lines, f"the model sees pictures of {height_px} x {width_px} px (height x width)"]
+
+
+def class_shares(labels: np.ndarray, num_classes: int) -> np.ndarray:
+    """float64 [num_classes]: examples per class; mixed ones count by their shares.
+
+    Args:
+        labels: int64 [b], or float32 [b, num_classes].
+        num_classes: Of the model.
+    """
+    if labels.ndim == 2:
+        return labels.sum(0, dtype=np.float64)
+    return np.bincount(labels, minlength=num_classes).astype(np.float64)
+
+
+def class_lines(shares: np.ndarray, selected: Selected) -> list[str]:
+    """A histogram of the batch beside the split's counts, the largest of the batch first."""
+    order = np.argsort(-shares, kind="stable")[:MAX_CLASSES]
+    counts = selected.class_counts
+    whole = counts is not None
+    if len(selected.classes) <= MAX_CLASSES:
+        order = np.sort(order)
+    width = max(5, *(len(selected.classes[i]) for i in order))
+    top = max(float(shares.max()), 1e-9)
+    lines = [f"{'class':<{width}}  {'batch':>7}  {'split' if whole else 'split unknown':>9}"]
+    for i in order:
+        bar = "█" * round(_BAR_CHARACTERS * float(shares[i]) / top)
+        count = f"{counts[i]:>9,}" if counts is not None else " " * 9
+        weight = f"  weight {selected.class_weights[i]:.3g}" if selected.class_weights else ""
+        lines.append(
+            f"{selected.classes[i]:<{width}}  {shares[i]:>7.4g}  {count}{weight}  {bar}".rstrip()
+        )
+    left = len(selected.classes) - len(order)
+    if left:
+        lines.append(f"and {left:,} more classes")
+    copies = " (copies of rare ones included)" if selected.sampling else ""
+    lines.append(f"{selected.num_records:,} records in an epoch{copies}")
+    return lines
+
+
+def memory_lines(batch: Batch, model: keras.Model, memory: Mapping[str, int]) -> list[str]:
+    """What is known of it: activations are not, they are the framework's matter."""
+    trainable = sum(_bytes(v) for v in model.trainable_variables)
+    optimizer = getattr(model, "optimizer", None)
+    slots = sum(_bytes(v) for v in optimizer.variables) if optimizer is not None else 0
+    batch_bytes = sum(
+        np.asarray(getattr(value, "flat_values", value)).nbytes for _, value in _flat(batch)
+    )
+    on_device = {
+        f"weights ({model.count_params():,} parameters)": sum(_bytes(v) for v in model.variables),
+        "gradients": trainable,
+        "optimizer": slots,
+        "one batch, over all replicas": batch_bytes,
+    }
+    groups = [("on every device, without activations", on_device), ("in the reader", memory)]
+    lines = []
+    for title, parts in groups:
+        shown = {name: size for name, size in parts.items() if size}
+        lines.append(f"{title}: {size_text(sum(shown.values()))}")
+        lines += [f"  {size_text(size):>8}  {name}" for name, size in shown.items()]
+    return lines
+
+
+def caption(label: Any, weight: float, classes: Sequence[str]) -> str:
+    """The class of a picture, or the two it is mixed of."""
+    if np.ndim(label) == 0:
+        text = classes[int(label)]
+    else:
+        order = np.argsort(-np.asarray(label), kind="stable")[:2]
+        shares = [f"{classes[i]} {label[i]:.0%}" for i in order if label[i] > 0]
+        text = " + ".join(shares) if len(shares) > 1 else classes[order[0]]
+    return text if weight else "left out: broken"
+
+
+def size_text(size_bytes: float) -> str:
+    """27_345_000 → "27.3 MB"."""
+    units = ["B", "kB", "MB", "GB", "TB"]
+    while size_bytes >= 999.5 and len(units) > 1:
+        size_bytes /= 1000
+        del units[0]
+    return f"{size_bytes:.0f} B" if units[0] == "B" else f"{size_bytes:.3g} {units[0]}"
+
+
+def _flat(batch: Batch) -> Iterator[tuple[str, Any]]:
+    for name, value in batch["inputs"].items():
+        yield f"inputs/{name}", value
+    for name, value in batch.items():
+        if name != "inputs":
+            yield name, value
+
+
+def _bytes(variable: Any) -> int:
+    bytes_each = tf.as_dtype(keras.backend.standardize_dtype(variable.dtype)).size
+    return int(np.prod(variable.shape, dtype=np.int64)) * bytes_each
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if np.issubdtype(type(value), np.floating) else str(value)

@@ -1,0 +1,149 @@
+"""The output folder of a run: what is there, what may be replaced, what is written at the end."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from typing import Any
+
+from imageshards.errors import UserError
+from trainer.dataset import remote
+from trainer.dataset.spec import DataSet
+
+MODEL_FILE = "model.keras"
+BEST_MODEL_FILE = "best.keras"
+DIGEST_FILE = "weights.sha256"
+METRICS_FILE = "metrics.jsonl"
+TRANSFORM_FOLDER = "transform_fn"
+
+_PART_BYTES = 1 << 20
+
+# What a run leaves behind, and --overwrite takes away; nothing else in the folder is touched.
+_OF_A_RUN = (
+    "checkpoints",
+    MODEL_FILE,
+    BEST_MODEL_FILE,
+    DIGEST_FILE,
+    METRICS_FILE,
+    TRANSFORM_FOLDER,
+    "report",
+    "tensorboard",
+    "repaired",
+    "broken.json",
+)
+
+
+def prepare_output(output: str) -> None:
+    """Creates the folder and proves, before any training, that files can be written there.
+
+    Raises:
+        UserError: The folder cannot be made or written to.
+    """
+    probe = os.path.join(output, f".probe-{os.getpid()}")
+    try:
+        os.makedirs(output, exist_ok=True)
+        with open(probe, "wb") as f:
+            f.write(b"\0")
+        os.remove(probe)
+    except OSError as e:
+        raise UserError(
+            f"--output received {output!r}, which cannot be written ({e.strerror}); "
+            "expected a folder, or a name for a new one, where you may write."
+        ) from e
+
+
+def check_vacant(output: str) -> None:
+    """Refuses to replace a trained model whose checkpoints are gone.
+
+    Raises:
+        UserError: There is one.
+    """
+    if os.path.exists(os.path.join(output, MODEL_FILE)):
+        raise UserError(
+            f"--output received {output!r}, which holds a {MODEL_FILE} but no checkpoint to go on "
+            "from; use another --output, or --overwrite to replace it."
+        )
+
+
+def forget_run(output: str) -> None:
+    """Removes everything an earlier run left in `output`, and nothing else.
+
+    Raises:
+        UserError: Something cannot be removed.
+    """
+    for name in _OF_A_RUN:
+        path = os.path.join(output, name)
+        try:
+            if os.path.isdir(path):
+                shutil.rmtree(path)
+            elif os.path.lexists(path):
+                os.remove(path)
+        except OSError as e:
+            raise UserError(
+                f"--overwrite cannot remove {path} ({e.strerror}); remove it, or use another "
+                "--output."
+            ) from e
+
+
+def weights_digest(model: Any) -> str:
+    """SHA-256 over all weights of a Keras model, in their order.
+
+    It is that of `b"".join(w.tobytes() for w in model.get_weights())`: every weight as
+    little-endian numbers in C order, one after the other.
+
+    Returns:
+        64 hexadecimal digits.
+    """
+    digest = hashlib.sha256()
+    for weight in model.get_weights():
+        digest.update(weight.astype(weight.dtype.newbyteorder("<"), copy=False).tobytes())
+    return digest.hexdigest()
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a file, whole or not at all.
+
+    Raises:
+        UserError: It cannot be written, for example to a full disk.
+    """
+    temporary = f"{path}.{os.getpid()}"
+    try:
+        with open(temporary, "w", encoding="utf-8") as f:
+            f.write(text)
+        os.replace(temporary, path)
+    except OSError as e:
+        raise UserError(
+            f"--output received {os.path.dirname(path)!r}, where {os.path.basename(path)} cannot "
+            f"be written ({e.strerror}); make room, then run the same command again."
+        ) from e
+
+
+def copy_transform(dataset: DataSet, output: str) -> None:
+    """Keeps the data set's tensorflow-transform graph beside the model, to serve with.
+
+    Data sets without one are left alone.
+
+    Raises:
+        UserError: There is one that cannot be copied.
+    """
+    source = os.path.join(dataset.data, "transform", TRANSFORM_FOLDER)
+    target = os.path.join(output, TRANSFORM_FOLDER)
+    if not dataset.has_manifest or os.path.isdir(target):
+        return
+    partial = f"{target}.{os.getpid()}"
+    try:
+        if not remote.is_folder(source):
+            return
+        for path in remote.files_below(source):
+            place = os.path.join(partial, path.removeprefix(source + "/"))
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            with remote.open_binary(path) as stored, open(place, "wb") as copied:
+                shutil.copyfileobj(stored, copied, _PART_BYTES)
+        os.replace(partial, target)
+    except OSError as e:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise UserError(
+            f"--data received {dataset.data!r}, whose {TRANSFORM_FOLDER} cannot be copied to "
+            f"{target} ({e.strerror or e}); run the same command again."
+        ) from e

@@ -1,0 +1,97 @@
+"""What a run says of itself before and after."""
+
+from __future__ import annotations
+
+import time
+
+import keras
+import tensorflow as tf
+
+from trainer.config import TrainConfig
+from trainer.dataset.open import Inputs
+from trainer.models import strategy
+from trainer.reader.broken_records import BrokenRecord, describe
+from trainer.reader.stream import TrainingStream
+from trainer.training.checkpoint import RunState
+from trainer.training.loop import Schedule
+from trainer.training.progress import Verdict, judge
+
+# Images read to learn what one core needs for one of them.
+_SAMPLE_IMAGES = 256
+
+
+def plan_lines(
+    config: TrainConfig,
+    inputs: Inputs,
+    model: keras.Model,
+    devices: tf.distribute.Strategy,
+    schedule: Schedule,
+    place: str,
+) -> list[str]:
+    """What is about to be trained, on what, and how."""
+    training, validation, size = inputs.training, inputs.validation, inputs.model.size
+    shards = len(training.split.shards)
+    replicas = devices.num_replicas_in_sync
+    where = f" on the {place}" if config.augment != "none" else ""
+    lines = [
+        f"{config.data.data}: {training.num_records} records to train on in {shards} shards, "
+        f"{validation.num_records if validation else 0} to validate, "
+        f"{len(training.classes)} classes",
+        f"{model.name}: {model.count_params():,} parameters, pictures of "
+        f"{size[0]}x{size[1]}x{inputs.dataset.image.channels} px, {strategy.describe(devices)}, "
+        f"global batch {config.batch_size} ({config.batch_size // replicas} each), "
+        f"augmentation {config.augment}{where}",
+        f"{schedule.total} steps, {schedule.epochs} {_plural('epoch', schedule.epochs)}; a pass "
+        f"is {training.num_records / config.batch_size:.1f} batches, its last records open the "
+        "next one",
+    ]
+    if inputs.reading.fast_order:
+        lines.append("--fast_order: neither the order nor a resumed run is reproducible")
+    if validation is None:
+        lines.append("no validation split: val_loss and val_accuracy will be null")
+    return lines
+
+
+def result_lines(state: RunState, found: list[BrokenRecord]) -> list[str]:
+    """What came out of a run."""
+    lines = []
+    best = next((r for r in state.history if r["step"] == state.best_step), None)
+    accuracy = state.history[-1]["val_accuracy"]
+    if accuracy is not None:
+        lines.append(f"validation accuracy {accuracy:.3f}")
+    if best is not None and best is not state.history[-1]:
+        lines.append(
+            f"lowest val_loss {best['val_loss']:.4f} after epoch {best['epoch']}, with accuracy "
+            f"{best['val_accuracy']:.3f}: best.keras"
+        )
+    if found:
+        lines.append(f"{len(found)} broken {_plural('record', len(found))} left out:")
+        lines.extend(f"  {describe(record)}" for record in found)
+    return lines
+
+
+def verdict(stream: TrainingStream, state: RunState, batch_size: int) -> Verdict | None:
+    """Who waited for whom; None where too little was measured.
+
+    What one core needs per image is measured now, by reading some batches with one thread.
+    """
+    rates = [r for r in state.history if r["images_per_second"]]
+    if not rates:
+        return None
+    # The first epoch warms up; it counts only if it is alone.
+    rates = rates[1:] or rates
+    rate = sum(r["images_per_second"] for r in rates) / len(rates)
+    waited = sum(r["wait_fraction"] for r in rates) / len(rates)
+    batches = max(1, _SAMPLE_IMAGES // batch_size)
+    iterator = iter(stream.batches(0, threads=1))
+    next(iterator)
+    started_sec = time.perf_counter()
+    for _ in range(batches):
+        next(iterator)
+    per_image_sec = (time.perf_counter() - started_sec) / (batches * batch_size)
+    images = 1_000_000
+    return judge(images, images / rate, waited * images / rate, per_image_sec)
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"
