@@ -38,7 +38,9 @@ def test_without_an_exporter_it_is_done_at_once(tmp_path):
 
 
 def test_the_exporter_ends_when_nobody_asks():
-    code = "import sys; from beam_pipeline.columns import label_export; sys.exit(label_export.main())"
+    code = (
+        "import sys; from beam_pipeline.columns import label_export; sys.exit(label_export.main())"
+    )
     done = subprocess.run([sys.executable, "-c", code], input="", text=True, check=False)
     assert done.returncode == 0
 
