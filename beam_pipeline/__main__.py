@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a build.
 
     Returns:
-        0 done, 1 failed, 2 something the user can mend, 130 stopped.
+        0 done, 1 failed, 2 something the user can fix, 130 stopped.
     """
     try:
         options, beam_args = cli.parse(sys.argv[1:] if argv is None else argv)
@@ -28,8 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(run(options, beam_args))
     except KeyboardInterrupt:
         print(
-            "stopped; no data set was committed. The same command goes on from the finished "
-            "shards.",
+            "stopped; no data set was committed. Run the same command again to resume from the "
+            "finished shards.",
             file=sys.stderr,
         )
         return STOPPED

@@ -103,7 +103,7 @@ def no_flink(master: str, e: Exception) -> UserError:
     return UserError(
         f"--flink_master received {master!r}, where no Flink answers "
         f"({_reason(e, REST_TIMEOUT_SEC)}); expected the address of the JobManager's REST "
-        "interface, for example localhost:8081: start the cluster (deploy/flink) or mend the "
+        "interface, for example localhost:8081: start the cluster (deploy/flink) or fix the "
         "address."
     )
 

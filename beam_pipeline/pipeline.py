@@ -55,7 +55,7 @@ def build(
         What `run` returned.
 
     Raises:
-        UserError: Something the caller can mend.
+        UserError: Something the caller can fix.
     """
     staging = state.staging
     options = with_pinned_classes(options, state.pinned_classes)

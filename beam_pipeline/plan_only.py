@@ -34,7 +34,7 @@ def plan_only(options: BuildOptions, runner: Runner) -> dict[str, Any]:
     """Lists and plans, encodes a sample, writes nothing; returns what `plan_table` shows.
 
     Raises:
-        UserError: Something the caller can mend.
+        UserError: Something the caller can fix.
     """
     if options.plan.class_names is None:
         state = look(options.output, storage.join(options.output, STAGING_NAME))

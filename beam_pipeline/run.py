@@ -38,7 +38,7 @@ def run(options: BuildOptions, beam_args: Sequence[str]) -> str:
     """Builds a data set, or plans it; returns what to print.
 
     Raises:
-        UserError: Something the caller can mend.
+        UserError: Something the caller can fix.
         KeyboardInterrupt: On Ctrl-C or SIGTERM, after all processes have ended.
     """
     stopped = threading.Event()

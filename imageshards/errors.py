@@ -6,7 +6,7 @@ import re
 
 
 class UserError(Exception):
-    """Something the caller can mend: shown as one sentence without a traceback.
+    """Something the caller can fix: shown as one sentence without a traceback.
 
     The message names the argument, what was received, what was expected and the remedy.
     """

@@ -57,7 +57,7 @@ def load_manifest(directory: str) -> dict[str, Any]:
         ) from None
     except OSError as e:
         raise UserError(
-            f"{path} could not be read ({e.strerror or e}); mend its rights, or try again."
+            f"{path} could not be read ({e.strerror or e}); fix its permissions, or try again."
         ) from e
     except ValueError as e:
         raise DamagedManifestError(

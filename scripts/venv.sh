@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes or mends a virtual environment and installs the locked packages and this checkout.
+# Makes or repairs a virtual environment and installs the locked packages and this checkout.
 #
 #     scripts/venv.sh FOLDER [PYTHON]
 #

@@ -21,9 +21,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         0, or 2 for a user's mistake, 130 after Ctrl-C, 143 after SIGTERM; after the latter
-        two the same command goes on.
+        two run the same command again to resume.
     """
-    return console.run(PROGRAM, lambda: _train(argv), "stopped; the same command goes on")
+    how = "stopped; run the same command again to resume"
+    return console.run(PROGRAM, lambda: _train(argv), how)
 
 
 def _train(argv: Sequence[str] | None) -> int:
@@ -44,7 +45,7 @@ def _train(argv: Sequence[str] | None) -> int:
     try:
         train(config, inputs, devices)
     except Stopped as e:
-        print(f"{PROGRAM}: {e}: saved; the same command goes on.", file=sys.stderr)
+        print(f"{PROGRAM}: {e}: saved; run the same command again to resume.", file=sys.stderr)
         return e.exit_code
     return 0
 

@@ -156,5 +156,5 @@ def _bad_value(ref: ImageRef, row: Any, spec: ColumnSpec) -> str:
         received = received[:77] + "..."
     return (
         f"column {spec.name!r} of {ref.key!r} received {received}; expected {one}; "
-        "mend the row or leave the column out of --columns."
+        "fix the row or leave the column out of --columns."
     )

@@ -177,7 +177,7 @@ class Preprocess:
         except Exception as e:
             raise UserError(
                 f"--transform_module {module.name!r}: preprocessing_fn raised {_cause(e)}; "
-                "mend the function."
+                "fix the function."
             ) from e
         if not isinstance(outputs, Mapping):
             raise UserError(

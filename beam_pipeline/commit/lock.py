@@ -47,7 +47,7 @@ class OutputLock:
             self.__exit__()
             raise OutputError(
                 f"--output {self._output!r} cannot be written ({e.strerror}); choose another "
-                "folder, make room or mend its rights."
+                "folder, make room or fix its permissions."
             ) from e
         return self
 

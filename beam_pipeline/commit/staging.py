@@ -138,7 +138,7 @@ def prepare(state: OutputState) -> None:
         storage.delete(e.path for e in entries if ".tmp-" in e.name or e.name == COMMITTED_NAME)
     except OSError as e:
         raise OutputError(
-            f"--output: {staging!r} cannot be written ({e.strerror or e}); make room or mend its "
+            f"--output: {staging!r} cannot be written ({e.strerror or e}); make room or fix its "
             "rights."
         ) from e
 

@@ -80,7 +80,7 @@ def _stored(path: str) -> list[storage.Entry]:
 
 def _not_listed(path: str, e: OSError) -> UserError:
     return UserError(
-        f"--input {path!r} cannot be listed ({e.strerror or e}); mend the path or its rights."
+        f"--input {path!r} cannot be listed ({e.strerror or e}); fix the path or its permissions."
     )
 
 
@@ -196,5 +196,5 @@ def _entries(path: str) -> list[os.DirEntry[str]]:
         ) from None
     except OSError as e:
         raise UserError(
-            f"--input {path!r} cannot be listed ({e.strerror}); mend its rights."
+            f"--input {path!r} cannot be listed ({e.strerror}); fix its permissions."
         ) from e

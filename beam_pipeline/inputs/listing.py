@@ -245,7 +245,7 @@ def _labels(
     label = found.group(group) if found and group is not None else None
     if found is None or not label:
         raise UserError(
-            f"--label_regex {regex.pattern!r} does not match the file name {name!r}; mend the "
+            f"--label_regex {regex.pattern!r} does not match the file name {name!r}; fix the "
             "expression or take the file out."
         )
     named = found.groupdict()

@@ -60,7 +60,7 @@ def check_boxes(where: object, sides: Mapping[str, Sequence[float]]) -> None:
         counts = ", ".join(f"{name} {count}" for name, count in lengths.items())
         raise UserError(
             f"{where} has boxes with sides of different number ({counts}); expected one value of "
-            "each per box: mend the row."
+            "each per box: fix the row."
         )
     for name, values in sides.items():
         bad = [v for v in values if not -_BOX_MARGIN <= v <= 1 + _BOX_MARGIN]

@@ -168,7 +168,7 @@ def wrong_cell(where: str, column: ColumnSpec, cell: Any) -> UserError:
     size = "" if column.shape == () else f" x {column.shape[0] if column.shape else 'any number'}"
     missing = f" ({column.name}:{column.kind}[] if values may be missing)"
     return UserError(
-        f"{where} has {shown(cell)} in column {column.name!r}; expected {column.kind}{size}: mend "
+        f"{where} has {shown(cell)} in column {column.name!r}; expected {column.kind}{size}: fix "
         "the row, or declare another type by --columns"
         f"{missing if cell is None or cell == '' else ''}."
     )

@@ -61,7 +61,7 @@ def manifest_files(path: str) -> Iterator[str]:
     first = next(names, None)
     if first is None:
         raise UserError(
-            f"--input {path!r} matches no file; expected manifests (.csv, .jsonl, .parquet): mend "
+            f"--input {path!r} matches no file; expected manifests (.csv, .jsonl, .parquet): fix "
             "the pattern."
         )
     yield first
@@ -232,7 +232,7 @@ def _text(where: object, row: Mapping[str, Any], column: str) -> str:
     if text is None:
         raise UserError(
             f"{where} has {shown(row.get(column))} in column {column!r}; expected text that is "
-            "not empty: mend the row."
+            "not empty: fix the row."
         )
     return text
 
@@ -249,7 +249,7 @@ def _optional_text(where: object, row: Mapping[str, Any], column: str | None) ->
         text.encode()  # a lone surrogate is no text either
     except ValueError as e:
         raise UserError(
-            f"{where} has {shown(value)} in column {column!r}; expected text: mend the row."
+            f"{where} has {shown(value)} in column {column!r}; expected text: fix the row."
         ) from e
     return text
 
@@ -259,7 +259,7 @@ def _split(where: object, row: Mapping[str, Any], column: str | None) -> str | N
     if split is not None and not is_split_name(split):
         raise UserError(
             f"{where} has {shown(split)} in column {column!r}; expected the name of a split, in "
-            "letters, digits and underscores: mend the row."
+            "letters, digits and underscores: fix the row."
         )
     return split
 
@@ -267,7 +267,7 @@ def _split(where: object, row: Mapping[str, Any], column: str | None) -> str | N
 def _value(where: object, row: Mapping[str, Any], column: ColumnSpec) -> Any:
     if column.name not in row and column.shape is not None:
         raise UserError(
-            f"{where} has no column {column.name!r}; expected it in every row: mend the row, or "
+            f"{where} has no column {column.name!r}; expected it in every row: fix the row, or "
             "leave the column out by --columns."
         )
     cell = row.get(column.name)

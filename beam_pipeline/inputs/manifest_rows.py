@@ -150,7 +150,9 @@ def parquet_schema(path: str) -> pa.Schema:
 
 def _unreadable(path: str, e: Exception) -> UserError:
     reason = getattr(e, "strerror", None) or next(iter(str(e).splitlines()), type(e).__name__)
-    return UserError(f"--input {path!r} cannot be read ({reason}); mend the path or its rights.")
+    return UserError(
+        f"--input {path!r} cannot be read ({reason}); fix the path or its permissions."
+    )
 
 
 def _lines(path: str, span: Span = WHOLE) -> Iterator[str]:
@@ -207,11 +209,11 @@ def _csv_rows(path: str, columns: Sequence[str] | None) -> Iterator[Row]:
             if len(cells) != len(header):
                 raise UserError(
                     f"{path} line {line} has {len(cells)} cells; expected {len(header)} as in its "
-                    "header: mend the row, or put quotes around text with commas."
+                    "header: fix the row, or put quotes around text with commas."
                 )
             yield f"line {line}", {n: c for n, c in zip(header, cells, strict=True) if n}
     except csv.Error as e:
-        raise UserError(f"{path} line {line} is not CSV ({e}); mend its quotes.") from e
+        raise UserError(f"{path} line {line} is not CSV ({e}); fix its quotes.") from e
 
 
 def _refuse_twice(where: str, names: Sequence[str]) -> None:

@@ -102,7 +102,7 @@ def check_flags(options: PipelineOptions) -> None:
     if cloud.job_name:
         _check_name(
             "job_name", cloud.job_name, _JOB_NAME, "at most 63 of a-z, 0-9 and -",
-            "mend it, or leave it out: it is then made from --output",
+            "fix it, or leave it out: it is then made from --output",
         )  # fmt: skip
     if options.view_as(StandardOptions).streaming:
         raise UserError(
@@ -134,7 +134,7 @@ def check_package(options: PipelineOptions) -> None:
         if os.path.basename(path) not in ("setup.py", "pyproject.toml") or not os.path.isfile(path):
             raise UserError(
                 f"--setup_file received {path!r}; expected the path of a file setup.py in a "
-                "checkout of this project: mend it, or run from the checkout without the flag."
+                "checkout of this project: fix it, or run from the checkout without the flag."
             )
         if importlib.util.find_spec("setuptools") is None:
             raise UserError(

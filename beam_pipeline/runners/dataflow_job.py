@@ -35,7 +35,7 @@ def explained(error: BaseException) -> UserError | None:
         return UserError(f"Dataflow refuses the job ({first_line(error)}); wait for the other.")
     if isinstance(error, GoogleAPICallError):
         return UserError(
-            f"Dataflow refuses the job ({error.code}: {first_line(error.message)}); mend the flag "
+            f"Dataflow refuses the job ({error.code}: {first_line(error.message)}); fix the flag "
             "it names, or the rights of these credentials; nothing was submitted."
         )
     if isinstance(error, OSError) and "Could not upload to GCS path" in str(error):

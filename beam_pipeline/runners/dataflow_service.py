@@ -69,7 +69,7 @@ def _ask(options: PipelineOptions, method: str, path: str, **given: Any) -> dict
     except (requests.RequestException, OSError) as e:
         raise UserError(
             f"the Dataflow service at {cloud.dataflow_endpoint} does not answer "
-            f"({type(e).__name__}); expected it within {API_TIMEOUT_SEC[1]:.0f} s: mend the "
+            f"({type(e).__name__}); expected it within {API_TIMEOUT_SEC[1]:.0f} s: fix the "
             "network, the proxy or --dataflow_endpoint."
         ) from e
     try:
@@ -121,7 +121,7 @@ def _refused(status: int, found: Any, cloud: Any) -> UserError:
         )
     remedy = {
         403: "give these credentials the role roles/dataflow.developer there, or use others",
-        404: "mend --project or --region",
-        400: "mend --project or --region",
+        404: "fix --project or --region",
+        400: "fix --project or --region",
     }.get(status, "try again later")
     return UserError(f"Dataflow refuses {where} ({status}: {text}); {remedy}.")

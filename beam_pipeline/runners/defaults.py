@@ -122,7 +122,7 @@ def _flink(given: dict[str, str | None], num_shards: int | None) -> Iterator[Fil
     yield Filled(
         "number_of_execution_retries",
         "0",
-        "a failed job ends at once and the same command goes on from its finished shards; Flink "
+        "a failed job ends at once and the same command resumes from its finished shards; Flink "
         "would begin again with the same mistake",
     )
 

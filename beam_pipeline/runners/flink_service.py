@@ -194,7 +194,7 @@ def _wait(process: subprocess.Popen[bytes], endpoint: str, log: str) -> None:
         if ended or time.monotonic() > deadline:
             why = f"ended with {process.returncode}" if ended else f"{START_TIMEOUT_SEC:g} s passed"
             raise UserError(
-                f"Beam's job server for Flink did not start ({why}: {_last_line(log)}); mend "
+                f"Beam's job server for Flink did not start ({why}: {_last_line(log)}); fix "
                 "that, or start one yourself and name it by --job_endpoint."
             )
         time.sleep(0.1)

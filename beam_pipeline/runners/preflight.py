@@ -78,7 +78,7 @@ def check_endpoint(options: PipelineOptions) -> None:
         return
     if endpoint == "embed":
         return
-    remedy = "start the service (on this host: make job-service), or mend the address"
+    remedy = "start the service (on this host: make job-service), or fix the address"
     _connect("--job_endpoint", endpoint, "no job service listens there", remedy)
     try:
         with jobs.job_service(endpoint) as service:
@@ -123,7 +123,7 @@ def _check_pool(options: PipelineOptions) -> None:
     address = addresses.pool_here(options)
     if not address:
         return
-    remedy = "start the pool (make worker-pool), or mend the address"
+    remedy = "start the pool (make worker-pool), or fix the address"
     _connect("--environment_config", address, "no worker pool listens there", remedy)
     try:
         with grpc.insecure_channel(address) as channel:

@@ -125,7 +125,7 @@ def check_flags(beam_args: Sequence[str]) -> None:
             _, unknown = parser.parse_known_args(list(beam_args))
     except SystemExit:
         reason = said.getvalue().strip().rpartition("error: ")[2]
-        raise UserError(f"Beam refuses its flags ({reason}); mend or leave out the flag.") from None
+        raise UserError(f"Beam refuses its flags ({reason}); fix or leave out the flag.") from None
     if not unknown:
         return
     flags = [text.partition("=")[0] for text in unknown if text.startswith("-")]

@@ -87,7 +87,7 @@ def look(probe: Probe) -> dict[str, Any]:
     except OSError as e:
         raise UserError(
             f"a worker on host {host} cannot write to --output {probe.output!r} ({e.strerror or e})"
-            "; expected the same rights there as here: mend them, or run the pool as this user."
+            "; expected the same rights there as here: fix them, or run the pool as this user."
         ) from e
     return found
 

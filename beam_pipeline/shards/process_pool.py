@@ -134,7 +134,7 @@ class LocalPool:
         with self._lock:
             if self._stopped:
                 raise UserError(
-                    "the job was stopped; the same command goes on from the finished shards."
+                    "the job was stopped; run the same command again to resume from its shards."
                 )
             if broken not in self._futures.values():
                 return  # another thread did it

@@ -195,7 +195,7 @@ def output_error(path: str, e: OSError) -> Exception:
     is_local = storage.is_local(path)
     if e.errno not in _FATAL and is_local:
         return e
-    remedy = "make room or mend its rights"
+    remedy = "make room or fix its permissions"
     if not is_local and e.errno in (errno.ENOSPC, errno.EDQUOT):
         remedy = f"make room in {tempfile.gettempdir()}, where a shard waits (TMPDIR is another)"
     return OutputError(

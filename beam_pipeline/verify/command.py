@@ -156,7 +156,7 @@ def text_of(verdict: Verdict) -> str:
         f"{verdict.seconds:.1f} s."
     )
     if not verdict.ok:
-        lines.append("To mend it, build again with --overwrite, or copy the files anew.")
+        lines.append("To fix it, build again with --overwrite, or copy the files anew.")
     return "\n".join(lines)
 
 

@@ -102,9 +102,9 @@ class GcsBackend(ObjectStore):
 
     def remedy(self, kind: str) -> str:
         if kind == "missing":
-            return "mend the name, or create the bucket"
+            return "fix the name, or create the bucket"
         if kind == "unreachable":
-            return "mend the network, or STORAGE_EMULATOR_HOST if an emulator is meant"
+            return "fix the network, or STORAGE_EMULATOR_HOST if an emulator is meant"
         if self._is_anonymous or kind == "credentials":
             return (
                 "run `gcloud auth application-default login`, or set "

@@ -62,7 +62,7 @@ class StorageLock:
         except OSError as e:
             raise OutputError(
                 f"--output {self._output!r} cannot be written ({e.strerror or e}); choose another "
-                "folder or mend its rights."
+                "folder or fix its permissions."
             ) from e
         return self
 
@@ -144,7 +144,7 @@ class StorageLock:
         if self._lost:
             raise LeaseLostError(
                 f"the lock {self._path} {self._lost}, so this job was stopped; nothing was "
-                "committed: when no other job writes there, the same command goes on."
+                "committed: when no other job writes there, run the same command again to resume."
             ) from error
         with contextlib.suppress(OSError, UserError):  # it ends by itself
             storage.delete([self._path])

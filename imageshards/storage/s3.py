@@ -105,9 +105,9 @@ class S3Backend(ObjectStore):
 
     def remedy(self, kind: str) -> str:
         if kind == "missing":
-            return "mend the name, or create the bucket"
+            return "fix the name, or create the bucket"
         if kind == "unreachable":
-            return "mend the endpoint (--s3_endpoint_url, AWS_ENDPOINT_URL) or the network"
+            return "fix the endpoint (--s3_endpoint_url, AWS_ENDPOINT_URL) or the network"
         if self._credentials is None:
             return "run `aws configure`, or set AWS_PROFILE or AWS_ACCESS_KEY_ID"
         return "give it rights to list, read and write there, or use another AWS_PROFILE"

@@ -158,7 +158,7 @@ def test_shards_of_somebody_else_are_not_touched(photos, tmp_path, capfd):
 
 @pytest.mark.slow
 def test_a_full_disk(photos, tmp_path, capfd):
-    """A small file system of its own; the same command goes on when there is room."""
+    """A small file system of its own; run the same command again to resume when there is room."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(

@@ -290,7 +290,7 @@ def test_ctrl_c_stops_cleanly_and_the_job_can_go_on(photos, undisturbed, tmp_pat
         process.send_signal(number)
     said, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130, said
-    assert "the same command goes on" in said.lower()
+    assert "run the same command again to resume" in said.lower()
     assert "Traceback" not in said
     _, alive = psutil.wait_procs(family, timeout=20)
     assert not alive

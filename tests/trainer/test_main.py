@@ -244,7 +244,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(
     assert any(line.startswith("epoch 2/") for line in ran.stdout)
     ran.send_signal(signal.SIGINT)
     err = ran.stderr.read()
-    assert "SIGINT: saved; the same command goes on." in err and "Traceback" not in err
+    assert "SIGINT: saved; run the same command again to resume." in err and "Traceback" not in err
     assert ran.wait(60) == 130
     assert len(_metrics(tmp_path)) >= 2
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoints", "metrics.jsonl"]

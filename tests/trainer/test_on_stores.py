@@ -202,9 +202,9 @@ def test_a_damaged_record_is_told_by_number_or_left_out(
         list(records.ordered_records(inputs.training, inputs.reading))
     with pytest.raises(UserError, match=rf"broken at {remote}/{name}, record 0 at byte 0: the"):
         Mender(0, None, remote).mend(inputs.training, None, caught.value)
-    mended = Mender(1, str(tmp_path / "out"), remote)
+    repaired = Mender(1, str(tmp_path / "out"), remote)
     (tmp_path / "out").mkdir()
-    selected = mended.mend(inputs.training, None, caught.value)
+    selected = repaired.mend(inputs.training, None, caught.value)
     payloads = [p for p, _ in records.ordered_records(selected, inputs.reading)]
     assert [bool(payload) for payload in payloads].count(False) == 1 and len(payloads) == 40
 

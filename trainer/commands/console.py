@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def run(program: str, body: Callable[[], int], interrupted: str = "stopped") -> int:
-    """Runs `body`, and turns what a person can mend into one sentence on stderr.
+    """Runs `body`, and turns what a person can fix into one sentence on stderr.
 
     Args:
         program: For example `python -m trainer`.

@@ -61,7 +61,7 @@ def class_counts(
 
     def count() -> Any:
         counts, bad = _count(dataset, split, where)
-        # Before it is kept: what is broken may be mended with no change in size.
+        # Before it is kept: what is broken may be repaired with no change in size.
         _check_bad(dataset, bad, skip_broken)
         return {"counts": counts, "bad": [dataclasses.astuple(one) for one in bad]}
 

@@ -217,7 +217,7 @@ def _shard(
     if count is None:
         return Shard(file.path, file.num_records or 0, file.num_bytes)
     expected = count.num_records if file.num_records is None else file.num_records
-    # A shard of another length is mended like a broken record, if that many may be broken.
+    # A shard of another length is repaired like a broken record, if that many may be broken.
     if abs(expected - count.num_records) > config.skip_broken:
         raise UserError(
             f"--data received a data set whose file {file.path} holds {count.num_records} "

@@ -83,7 +83,7 @@ def count_files(
             # On a terminal only: a log wants no bar.
             counts = tqdm(pool.map(one, paths), total=len(paths), unit=" files", disable=None)
             found = dict(zip(paths, counts, strict=True))
-        # Before it is kept: what is broken may be mended with no change in size or time.
+        # Before it is kept: what is broken may be repaired with no change in size or time.
         _check_broken(data, files, found, skip_broken)
         return {path: _as_json(value) for path, value in found.items()}
 

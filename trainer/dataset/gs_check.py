@@ -108,7 +108,7 @@ def _ask(bucket: str) -> str | None:
             return None
     except urllib.error.HTTPError as e:
         if e.code == 404 and b"NoSuchBucket" in e.read():
-            return "does not exist; expected an existing one: mend the name"
+            return "does not exist; expected an existing one: fix the name"
     except (urllib.error.URLError, OSError) as e:
         reason = getattr(e, "reason", e)
         # A name that is not found, a refused connection, a time-out: nobody was reached.
@@ -118,4 +118,4 @@ def _ask(bucket: str) -> str | None:
 
 
 def _unreachable(reason: str) -> str:
-    return f"cannot be reached ({reason}); mend the network, or its proxy (https_proxy)"
+    return f"cannot be reached ({reason}); fix the network, or its proxy (https_proxy)"

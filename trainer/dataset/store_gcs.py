@@ -108,7 +108,7 @@ class GcsStore(Store):
 
     def remedy(self, kind: str) -> str:
         if kind == "missing":
-            return "expected an existing one: mend the name"
+            return "expected an existing one: fix the name"
         return f"start the emulator that {EMULATOR_VARIABLE} names, or unset the variable"
 
 

@@ -132,9 +132,9 @@ class S3Store(Store):
 
     def remedy(self, kind: str) -> str:
         if kind == "missing":
-            return "expected an existing one: mend the name"
+            return "expected an existing one: fix the name"
         if kind == "unreachable":
-            return "mend the endpoint (AWS_ENDPOINT_URL) or the network"
+            return "fix the endpoint (AWS_ENDPOINT_URL) or the network"
         if self._credentials is None:
             return "run aws configure, or set AWS_PROFILE or AWS_ACCESS_KEY_ID"
         return "give it the right to list and read there, or set another AWS_PROFILE"
@@ -145,7 +145,7 @@ def _made(make: Any, errors: Any) -> Any:
         return make()
     except errors as e:
         raise UserError(
-            f"s3:// cannot be used with the settings of boto3 ({first_line(e)}); mend "
+            f"s3:// cannot be used with the settings of boto3 ({first_line(e)}); fix "
             "AWS_PROFILE, AWS_ENDPOINT_URL or the files in ~/.aws."
         ) from e
 

@@ -129,10 +129,10 @@ def _import(name: str, module_name: str) -> Any:
         ) from e
     except ImportError as e:
         raise UserError(
-            f"--model received {name!r}, but {module_name} cannot be imported ({e}); mend it."
+            f"--model received {name!r}, but {module_name} cannot be imported ({e}); fix it."
         ) from e
     except SyntaxError as e:
         raise UserError(
             f"--model received {name!r}, but {e.filename}:{e.lineno} is no valid Python "
-            f"({e.msg}); mend it."
+            f"({e.msg}); fix it."
         ) from e

@@ -41,7 +41,7 @@ def explain(error: BaseException, selected: Selected, found: Sequence[BrokenReco
     others = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return UserError(
         f"--data received {dataset.data!r}, which is broken at {describe(found[0])}{others}; "
-        f"{look}mend or copy the file, or leave such records out by --skip_broken {len(found)}."
+        f"{look}fix or copy the file, or leave such records out by --skip_broken {len(found)}."
     )
 
 

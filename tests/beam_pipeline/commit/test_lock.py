@@ -18,7 +18,7 @@ from imageshards.errors import OutputError, UserError
 
 HOLD = """
 import sys
-from beam_pipeline.lock import OutputLock
+from beam_pipeline.commit.lock import OutputLock
 with OutputLock(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()

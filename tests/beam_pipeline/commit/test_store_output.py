@@ -290,8 +290,8 @@ def test_a_killed_replacement_goes_on_without_the_flag(server, photos, local):
 # A build that renews its lease ten times a second.
 HASTY = """
 import sys
-from beam_pipeline import storage_lock
-storage_lock.StorageLock.__init__.__defaults__ = (0.1,)
+from imageshards.storage import lease
+lease.StorageLock.__init__.__defaults__ = (0.1,)
 from beam_pipeline.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -377,7 +377,7 @@ def test_a_job_that_stops_with_a_shard_in_its_place_is_not_forgotten(server):
     storage.write(f"{output}/train-00000-of-00002.tfrecord", b"one")
     staging_folder.remove_empty(output, staging, fresh=False)
     state = staging_folder.look(output, staging)
-    assert not staging_folder.check_output(state, overwrite=False)  # the same command goes on
+    assert not staging_folder.check_output(state, overwrite=False)  # the same command resumes
     assert state.finished_folder == output
     storage.delete([f"{output}/train-00000-of-00002.tfrecord"])
     staging_folder.remove_empty(output, staging, fresh=False)

@@ -98,7 +98,7 @@ def test_a_folder_without_rights_is_one_sentence(tmp_path):
     (tmp_path / "closed").mkdir(mode=0)
     os.seteuid(65534)
     try:
-        with pytest.raises(UserError, match="closed.*Permission denied.*rights"):
+        with pytest.raises(UserError, match="closed.*Permission denied.*permissions"):
             list(folders.files_below(str(tmp_path / "closed")))
     finally:
         os.seteuid(0)

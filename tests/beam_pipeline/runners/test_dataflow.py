@@ -290,7 +290,7 @@ class TestASubmission:
         service.refuse("POST", 400, "The machine type 'n9-huge' does not exist.")
         said = said_of_small_job(service, bucket, "--machine_type=n9-huge")
         assert "(400: " in said
-        assert "The machine type 'n9-huge' does not exist); mend the flag" in said
+        assert "The machine type 'n9-huge' does not exist); fix the flag" in said
 
     def test_beside_one_of_the_same_name_is_one_sentence(
         self, bucket: str, service: StandIn
@@ -419,8 +419,8 @@ class TestPreflight:
             (401, "Request had invalid credentials.", "", "those found are refused"),
             (403, "Permission denied.", "", "roles/dataflow.developer"),
             (403, "Dataflow API has not been used.", "SERVICE_DISABLED", "gcloud services enable"),
-            (404, "No such project.", "", "mend --project or --region"),
-            (400, "Bad location.", "", r"\(400: Bad location\); mend --project or --region"),
+            (404, "No such project.", "", "fix --project or --region"),
+            (400, "Bad location.", "", r"\(400: Bad location\); fix --project or --region"),
             (503, "Later.", "", "try again later"),
         ],
     )

@@ -101,7 +101,7 @@ def test_ctrl_c_then_a_killed_client_and_the_same_command_goes_on(photos, local,
     os.killpg(process.pid, signal.SIGINT)  # a terminal signals the whole group
     said, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130, said
-    assert "cancelling the job" in said and "same command goes on" in said
+    assert "cancelling the job" in said and "same command again to resume" in said
     assert "Traceback" not in said
     assert jobs.state_of(job) == "CANCELLED"
     wait_for(lambda: not servers.workers(), "the end of its workers")

@@ -33,8 +33,8 @@ WAIT_SEC = 60
 # Sends the first part of a file, and is still writing it.
 SENDER = """
 import sys, time
-from beam_pipeline.new_file import NewFile
-from tests.test_upload_ahead import PART, data_of, fill
+from imageshards.storage.atomic_file import NewFile
+from tests.imageshards.storage.test_multipart import PART, data_of, fill
 with NewFile(sys.argv[1]) as file:
     fill(file, data_of(PART + 5))
     time.sleep(600)

@@ -313,7 +313,7 @@ def test_a_bucket_that_is_closed_later_is_noticed(server, monkeypatch):
 
 def test_a_missing_bucket_is_one_sentence(server):
     where = f"{server.scheme}://no-such-bucket/photos"
-    with pytest.raises(StorageError, match="--input .* names a bucket that does not exist; mend"):
+    with pytest.raises(StorageError, match="--input .* names a bucket that does not exist; fix"):
         storage.check_bucket(where, "--input")
     for ask in (storage.read, storage.list_folder, lambda p: storage.write(p, b"")):
         with pytest.raises(StorageError, match="names a bucket that does not exist"):

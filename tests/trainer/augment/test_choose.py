@@ -174,8 +174,8 @@ REPLICAS = """
 import sys
 import numpy as np
 import tensorflow as tf
-from tests.augment_pictures import batch, smooth_picture
-from trainer import augment_device
+from tests.support.augment_pictures import batch, smooth_picture
+from trainer.augment import device as augment_device
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 whole = batch(np.stack([smooth_picture((40, 48), i) for i in range(8)]), start=16)

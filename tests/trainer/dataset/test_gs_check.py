@@ -103,9 +103,9 @@ def test_nobody_waits_long_where_nothing_answers(
     monkeypatch.setattr(gs_check, "ANSWER_SEC", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        with pytest.raises(UserError, match=r"cannot be reached \(.*time.*\); mend the network"):
+        with pytest.raises(UserError, match=r"cannot be reached \(.*time.*\); fix the network"):
             gs_check.check(data, "--data")
-    with pytest.raises(UserError, match=r"cannot be reached \(.*refused\); mend the network"):
+    with pytest.raises(UserError, match=r"cannot be reached \(.*refused\); fix the network"):
         gs_check.check(data, "--data")
 
 

@@ -261,7 +261,7 @@ def test_without_credentials_a_refusal_says_so(
             remote.read(bucket + "/public")
         monkeypatch.setenv("AWS_PROFILE", "nobody")
         stores.forget_clients()
-        with pytest.raises(UserError, match=r"settings of boto3 \(.*nobody.*\); mend AWS_PROFILE"):
+        with pytest.raises(UserError, match=r"settings of boto3 \(.*nobody.*\); fix AWS_PROFILE"):
             remote.read(bucket + "/public")
     stores.forget_clients()
 

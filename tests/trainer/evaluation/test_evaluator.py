@@ -245,10 +245,10 @@ def test_a_broken_batch_is_mended_once_and_the_pass_begins_anew(
 
 PROGRAM = """
 import json, sys
-from trainer.strategy import make_strategy
+from trainer.models.strategy import make_strategy
 strategy = make_strategy(int(sys.argv[2]), int(sys.argv[3]))
 import keras
-from tests.test_trainer_evaluation import evaluate_folder
+from tests.trainer.evaluation.test_evaluator import evaluate_folder
 print(json.dumps(evaluate_folder(sys.argv[1], strategy, int(sys.argv[3]))))
 """
 

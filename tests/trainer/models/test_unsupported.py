@@ -106,7 +106,7 @@ def found() -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_what_is_refused_does_fail(found: dict[str, Any]) -> None:
-    """Where one of these no longer fails, TensorFlow or Keras has mended it: lift the refusal."""
+    """Where one of these no longer fails, TensorFlow or Keras has repaired it: lift the refusal."""
     assert "merge_call" in found["trap:accumulate_steps"]
     assert "merge_call" in found["trap:jit_compile"]
     import tensorflow as tf

@@ -140,9 +140,9 @@ def test_broken_records_keep_their_place_with_a_weight_of_zero(
 ) -> None:
     broken = make_set(tmp_path, SHARDS, empty=(4, 20))
     reading = Reading(threads=2, cache=cache)
-    sound, mended = (_train(choose(d), 5, 6, reading=reading) for d in (dataset, broken))
-    assert _column(sound, "record") == _column(mended, "record")
-    for batch, other in zip(sound, mended, strict=True):
+    sound, repaired = (_train(choose(d), 5, 6, reading=reading) for d in (dataset, broken))
+    assert _column(sound, "record") == _column(repaired, "record")
+    for batch, other in zip(sound, repaired, strict=True):
         gone = np.isin(batch["record"], (4, 20))
         np.testing.assert_array_equal(other["weight"], np.where(gone, 0, 1))
         np.testing.assert_array_equal(other["label"], np.where(gone, 0, batch["label"]))

@@ -76,7 +76,7 @@ def test_sigterm_saves_and_the_run_goes_on_with_another_number_of_replicas(
     flags = [*_flags(shapes, tmp_path), "--checkpoint_steps", "1000"]
     ran = run_module("tests.support.killed_trainer", "SIGTERM", "4", *flags, "--replicas", "2")
     assert ran.returncode == 143
-    assert "SIGTERM: saved; the same command goes on" in ran.stderr
+    assert "SIGTERM: saved; run the same command again to resume" in ran.stderr
     assert Checkpoints(str(tmp_path), 1).steps()[-1] == 4
     ran = _train(*flags, "--replicas", "1")
     assert ran.returncode == 0, ran.stderr
