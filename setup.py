@@ -18,6 +18,7 @@ PIPELINE = [
     "apache-beam>=2.77,<3",
     "google-crc32c>=1.5,<2",
     "jinja2>=3.1,<4",
+    "lazy-loader>=0.4",
     "numpy>=1.26,<3",
     "pillow>=12,<13",
     "protobuf>=6.31,<7",
@@ -108,6 +109,8 @@ setuptools.setup(
             "trainer.*",
         ]
     ),
+    # Lists of what lazy packages export, the pages' templates and style sheet.
+    package_data={"": ["*.pyi", "*.css", "*.html", "*.jinja"]},
     python_requires=">=3.11,<3.14",
     install_requires=PIPELINE,
     extras_require={
