@@ -21,9 +21,9 @@ from beam_pipeline.options import BuildOptions
 from beam_pipeline.planning.transforms import PlanShards, assign_splits
 from beam_pipeline.runners import select as runners
 from beam_pipeline.runners.select import Runner
-from beam_pipeline.runners.worker_check import versions
 from beam_pipeline.shards.transforms import WriteBalancedTFRecord
 from beam_pipeline.shards.writer import WriteSpec
+from beam_pipeline.versions import byte_versions
 from imageshards import storage
 from imageshards.errors import UserError
 
@@ -174,12 +174,6 @@ def with_pinned_classes(options: BuildOptions, pinned: tuple[str, ...]) -> Build
     return dataclasses.replace(
         options, plan=dataclasses.replace(options.plan, pinned_classes=pinned)
     )
-
-
-def byte_versions() -> dict[str, str]:
-    """Versions of what decides the bytes of a shard."""
-    found = versions()
-    return {n: found[n] for n in ("imageshards", "pillow", "libjpeg", "tensorflow-transform")}
 
 
 def commit_spec(options: BuildOptions, write: WriteSpec) -> CommitSpec:

@@ -21,6 +21,7 @@ from beam_pipeline.runners import addresses, jobs, submit, worker_check
 from beam_pipeline.runners import select as runners
 from beam_pipeline.runners.select import Runner
 from beam_pipeline.runners.worker_check import Probe
+from beam_pipeline.versions import versions
 from imageshards import storage
 from imageshards.errors import UserError
 
@@ -161,7 +162,7 @@ def make_probe(source_input: str, output: str, staging: str) -> Probe:
         nonce,
         storage.join(staging, f"preflight-{nonce}.answer"),
         folders.glob_root(source_input) if folders.is_glob(source_input) else source_input,
-        worker_check.versions(),
+        versions(),
     )
 
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
-import platform
 import socket
 from typing import Any
 
 import apache_beam as beam
-import PIL
-from PIL import features as pillow_features
 
-from imageshards import __version__, storage
+from beam_pipeline.versions import differences, versions
+from imageshards import storage
 from imageshards.errors import UserError
 
 
@@ -36,36 +33,6 @@ class Probe:
     answer: str
     input: str
     versions: dict[str, str]
-
-
-def versions() -> dict[str, str]:
-    """Versions that must be the same wherever a part of the job runs."""
-    turbo = pillow_features.version_feature("libjpeg_turbo")
-    return {
-        "python": ".".join(platform.python_version_tuple()[:2]),
-        "imageshards": __version__,
-        "apache-beam": beam.__version__,
-        # Of what is loaded: a pool that runs on while packages are replaced keeps the old one.
-        "pillow": PIL.__version__,
-        "libjpeg": f"turbo {turbo}" if turbo else str(pillow_features.version_codec("jpg")),
-        "tensorflow-transform": _version_of("tensorflow-transform"),
-    }
-
-
-def _version_of(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
-
-
-def differences(client: dict[str, str], worker: dict[str, str]) -> str:
-    """`pillow 12.3.0 here and 12.2.0 there, …`; empty if all are the same."""
-    return ", ".join(
-        f"{name} {version} here and {worker.get(name, 'none')} there"
-        for name, version in client.items()
-        if worker.get(name) != version
-    )
 
 
 def look(probe: Probe) -> dict[str, Any]:

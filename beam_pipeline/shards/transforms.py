@@ -13,7 +13,6 @@ from apache_beam.io.filesystem import CompressionTypes
 
 from beam_pipeline.options import ImageOptions
 from beam_pipeline.planning.shard_unit import ShardUnit
-from beam_pipeline.runners.worker_check import differences, versions
 from beam_pipeline.shards import process_pool
 from beam_pipeline.shards.result import ShardResult
 from beam_pipeline.shards.sink import BalancedSink
@@ -24,6 +23,7 @@ from beam_pipeline.shards.writer import (
     unit_digest,
     write_shard,
 )
+from beam_pipeline.versions import differences, versions
 from imageshards import storage
 from imageshards.errors import UserError
 

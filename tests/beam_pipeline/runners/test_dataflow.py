@@ -27,7 +27,8 @@ from apache_beam.runners.dataflow import dataflow_runner
 from apache_beam.utils.plugin import BeamPlugin
 
 from beam_pipeline.__main__ import main
-from beam_pipeline.runners import dataflow, dataflow_job, worker_check
+from beam_pipeline.runners import dataflow, dataflow_job, preflight
+from beam_pipeline.versions import versions
 from imageshards import storage
 from imageshards.errors import UserError
 from tests.conftest import REPOSITORY
@@ -269,8 +270,8 @@ class TestASubmission:
         self, bucket: str, service: StandIn, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The job's first step fails; the sentence comes back by the service's messages."""
-        other = worker_check.versions() | {"pillow": "0.1"}
-        monkeypatch.setattr(worker_check, "versions", lambda: other)
+        other = versions() | {"pillow": "0.1"}
+        monkeypatch.setattr(preflight, "versions", lambda: other)
         done = run(*flags(bucket, "old"), *service.flags, "--temp_location", f"{bucket}/temp")
         assert done.code == 2, done.said
         (line,) = [line for line in done.said.splitlines() if line.startswith("error: ")]

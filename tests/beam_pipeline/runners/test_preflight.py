@@ -16,6 +16,7 @@ import pytest
 from beam_pipeline.runners import addresses, preflight, worker_check
 from beam_pipeline.runners import select as runners
 from beam_pipeline.shards import transforms as write
+from beam_pipeline.versions import versions
 from imageshards.errors import UserError
 from tests.support import portable_servers
 from tests.support.builds import class_folders
@@ -111,21 +112,8 @@ def test_docker_is_asked_for_where_there_is_none(monkeypatch):
     assert "DOCKER" in said and "no docker on this host" in said and "make worker-pool" in said
 
 
-@pytest.mark.parametrize(
-    ("worker", "expected"),
-    [
-        ({"python": "3.11", "pillow": "12.3.0"}, ""),
-        ({"python": "3.11", "pillow": "12.3.0", "more": "1"}, ""),
-        ({"python": "3.11", "pillow": "12.2.0"}, "pillow 12.3.0 here and 12.2.0 there"),
-        ({"python": "3.12"}, "python 3.11 here and 3.12 there, pillow 12.3.0 here and none there"),
-    ],
-)
-def test_versions_that_differ_are_listed(worker, expected):
-    assert worker_check.differences({"python": "3.11", "pillow": "12.3.0"}, worker) == expected
-
-
 def test_every_worker_refuses_to_write_with_other_versions():
-    spec: Any = types.SimpleNamespace(versions=tuple(worker_check.versions().items()))
+    spec: Any = types.SimpleNamespace(versions=tuple(versions().items()))
     write._WriteShardFn(spec).setup()
     spec.versions = (("pillow", "1.1.7"),)
     with pytest.raises(UserError, match=r"pillow 1.1.7 here and .* there.*constraints.txt"):
