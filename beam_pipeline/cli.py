@@ -207,7 +207,8 @@ def _add_shards(group: argparse._ArgumentGroup) -> None:
     add(
         "--num_shards",
         metavar="NAME=N,...|N",
-        help="shards of each split; with --shard_by class, of each class (default: by --shard_mb)",
+        help="shards of each split; with --shard_by class, of each class (default: by "
+        "--shard_mb, and at least 16 for a split where each still holds 32 records or more)",
     )
     add(
         "--shard_mb",

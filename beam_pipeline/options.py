@@ -193,7 +193,8 @@ class PlanOptions:
             the input gives.
         num_shards: Split name → shards; the key `*` stands for every split; empty for
             a number derived from `shard_mb`.
-        shard_mb: Target size of a shard, in MB (10^6 bytes).
+        shard_mb: Target size of a shard, in MB (10^6 bytes). Shards become smaller where a split
+            would have fewer than 16 of them, down to 32 records each.
         shard_by: `balanced`, or `class` for files of one class each.
         salt: Changes every hash: another split and another order.
         class_names: Given class order; a label outside is an error.

@@ -183,8 +183,6 @@ def _run_pipeline(
         lambda: load_manifest(options.output), lambda: staging_folder.committed(staging)
     )
     reused = committed.get("reused_images", 0)
-    if pool:
-        reused = pool.progress()[3]  # of a shard in parts, some may have been finished
     staging_folder.remove(staging)
     made = [f"data set in {options.output}"]
     if options.report:

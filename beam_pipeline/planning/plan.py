@@ -23,6 +23,11 @@ MIN_BUCKET_SIZE = 10_000
 # tf.train.Example and TFRecord framing around the encoded picture, roughly.
 RECORD_OVERHEAD_BYTES = 400
 
+# Shards of a split unless --num_shards says otherwise: enough that a reader can interleave 16
+# files and that processes write side by side, as long as each still holds this many records.
+MIN_SHARDS = 16
+MIN_RECORDS_PER_SHARD = 32
+
 # What a hash is for.
 SPLIT, DEAL, PLACE, UNIQUE = b"split", b"deal", b"place", b"unique"
 
@@ -222,7 +227,10 @@ def make_layout(
         first_shard = 0
         for group in groups:
             images = sum(of_split[c] for c in group)
-            shards = _shards_for(split, images, options, mean_record_bytes, classes, group)
+            least = min(-(-MIN_SHARDS // len(groups)), images // MIN_RECORDS_PER_SHARD)
+            by_size = round(images * mean_record_bytes / (options.shard_mb * 1e6))
+            default = min(images, max(1, by_size, least))
+            shards = _shards_for(split, images, default, options, classes, group)
             rank = 0
             for c in group:
                 slots[split, c] = Slot(first_shard, shards, rank)
@@ -272,14 +280,14 @@ def _check_classes(
 def _shards_for(
     split: str,
     images: int,
+    default: int,
     options: PlanOptions,
-    mean_record_bytes: float,
     classes: Sequence[str],
     group: Sequence[int],
 ) -> int:
     wanted = options.num_shards.get(split, options.num_shards.get("*"))
     if wanted is None:
-        return min(images, max(1, round(images * mean_record_bytes / (options.shard_mb * 1e6))))
+        return default
     if wanted > images:
         what = f"class {classes[group[0]]!r} of split" if options.shard_by == "class" else "split"
         raise UserError(

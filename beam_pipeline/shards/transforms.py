@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -16,13 +15,7 @@ from beam_pipeline.planning.shard_unit import ShardUnit
 from beam_pipeline.shards import process_pool
 from beam_pipeline.shards.result import ShardResult
 from beam_pipeline.shards.sink import BalancedSink
-from beam_pipeline.shards.writer import (
-    WriteSpec,
-    finished_result,
-    join_parts,
-    unit_digest,
-    write_shard,
-)
+from beam_pipeline.shards.writer import WriteSpec, write_shard
 from beam_pipeline.versions import differences, versions
 from imageshards import storage
 from imageshards.errors import UserError
@@ -76,48 +69,22 @@ class _CountFn(beam.DoFn):
         yield unit
 
 
-@dataclasses.dataclass(frozen=True)
-class _Ticket:
-    """A shard that the local pool is writing, as one task or as several parts."""
-
-    name: str
-    digest: str
-    parts: tuple[str, ...]
-
-
 class _StartShardFn(beam.DoFn):
-    """ShardUnit → _Ticket; processes of the local pool begin to write it."""
+    """ShardUnit → its name; a process of the local pool begins to write it."""
 
     def __init__(self, spec: WriteSpec):
         self._spec = spec
 
-    def process(self, unit: ShardUnit) -> Iterator[_Ticket]:
-        pool = process_pool.active()
-        digest = unit_digest(unit, self._spec)
-        parts = [unit]
-        # With fewer shards than processes, parts of a shard are written side by side.
-        # Joined gzip files are a gzip file, but not the same bytes.
-        if self._spec.sink.compression_type == CompressionTypes.UNCOMPRESSED:
-            wanted = -(-2 * pool.workers // unit.num_shards)
-            if wanted > 1 and not finished_result(unit, self._spec, digest):
-                parts = unit.parts(wanted)
-        for part in parts:
-            pool.submit(part.name, write_shard, part, self._spec, size=len(part.refs))
-        yield _Ticket(unit.name, digest, tuple(part.name for part in parts))
+    def process(self, unit: ShardUnit) -> Iterator[str]:
+        process_pool.active().submit(unit.name, write_shard, unit, self._spec, size=len(unit.refs))
+        yield unit.name
 
 
 class _FinishShardFn(beam.DoFn):
-    """_Ticket → ShardResult, once the local pool has written it."""
+    """Name of a shard → ShardResult, once the local pool has written it."""
 
-    def __init__(self, spec: WriteSpec):
-        self._spec = spec
-
-    def process(self, ticket: _Ticket, *after: Any) -> Iterator[ShardResult]:
-        results = [process_pool.active().result(part) for part in ticket.parts]
-        if len(results) == 1:
-            yield results[0]
-        else:
-            yield join_parts(ticket.digest, ticket.name, results, self._spec)
+    def process(self, name: str, *after: Any) -> Iterator[ShardResult]:
+        yield process_pool.active().result(name)
 
 
 class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
@@ -175,7 +142,7 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
                 units
                 | "StartShard" >> beam.ParDo(_StartShardFn(self.spec))
                 | "Started" >> beam.Reshuffle()
-                | "FinishShard" >> beam.ParDo(_FinishShardFn(self.spec), *self._after)
+                | "FinishShard" >> beam.ParDo(_FinishShardFn(), *self._after)
             )
         counted = units | "CountImages" >> beam.ParDo(_CountFn())
         spread = counted | "Spread" >> beam.Reshuffle()

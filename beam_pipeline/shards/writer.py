@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
 import hashlib
@@ -13,7 +12,7 @@ from beam_pipeline.options import ImageOptions
 from beam_pipeline.planning.refs import ImageRef
 from beam_pipeline.planning.shard_unit import ShardUnit
 from beam_pipeline.shards.read_ahead import read_images
-from beam_pipeline.shards.record import ShardStats, make_features, merge_stats
+from beam_pipeline.shards.record import ShardStats, make_features
 from beam_pipeline.shards.result import Reject, ShardResult
 from beam_pipeline.shards.sink import BalancedSink
 from imageshards import storage
@@ -54,7 +53,7 @@ class WriteSpec:
         return name + str(self.sink.file_name_suffix.get())
 
     def staged_path(self, name: str) -> str:
-        """Where a shard waits for the commit; parts of one, and originals of what it rewrites."""
+        """Where a shard waits for the commit, and where what it rewrites is kept."""
         return storage.join(self.staging, self.file_of(name))
 
     def written_path(self, name: str) -> str:
@@ -74,9 +73,7 @@ def unit_digest(unit: ShardUnit, spec: WriteSpec) -> str:
     """Hash of all that a shard's bytes are a function of, with sizes and times of its files."""
     digest = hashlib.sha256(repr((dataclasses.astuple(spec.image), spec.versions)).encode())
     digest.update(str(spec.sink.compression_type).encode())
-    digest.update(
-        repr((unit.name, unit.group, unit.first, sorted(unit.class_ids.items()))).encode()
-    )
+    digest.update(repr((unit.name, unit.group, sorted(unit.class_ids.items()))).encode())
     for ref in unit.refs:
         columns = sorted(ref.columns.items()) if ref.columns else None
         digest.update(repr((*ref[:7], columns)).encode("utf-8", "backslashreplace"))
@@ -98,8 +95,7 @@ def finished_result(unit: ShardUnit, spec: WriteSpec, digest: str) -> ShardResul
     if result.digest != digest or any(r.stage == "read" for r in result.rejects):
         return None
     # A commit that was killed may have put another in its place, and this one aside.
-    folders = (spec.staging,) if unit.part else (spec.finished, spec.output, spec.staging)
-    for folder in dict.fromkeys(folders):
+    for folder in dict.fromkeys((spec.finished, spec.output, spec.staging)):
         if _holds(storage.join(folder, spec.file_of(unit.name)), result):
             return dataclasses.replace(result, staged=folder == spec.staging)
     return None
@@ -143,9 +139,8 @@ def write_shard(
     digest = unit_digest(unit, spec)
     if finished := finished_result(unit, spec, digest):
         return finished
-    path = spec.staged_path(unit.name) if unit.part else spec.written_path(unit.name)
     try:
-        with NewFile(path) as file:
+        with NewFile(spec.written_path(unit.name)) as file:
             result = _write_records(unit, spec, file, digest, progress)
             return _finish(result, spec, file)
     except OSError as e:
@@ -160,33 +155,6 @@ def _finish(result: ShardResult, spec: WriteSpec, shard: NewFile) -> ShardResult
         with open(beside.local_path, "w", encoding="utf-8") as file:
             file.write(result.to_json())
         beside.put()
-    return result
-
-
-def join_parts(digest: str, name: str, parts: list[ShardResult], spec: WriteSpec) -> ShardResult:
-    """Joins the files of a shard's parts into its file; the same bytes as written in one go."""
-    path = spec.written_path(name)
-    try:
-        with NewFile(path) as file:
-            with spec.sink.open(file.local_path) as target:
-                for part in parts:
-                    with storage.open_read(spec.staged_path(part.name)) as source:
-                        while block := source.read(1 << 20):
-                            target.write(block)
-                            file.grown(spec.sink.hashing.num_bytes)
-            result = ShardResult(
-                digest, name, parts[0].split, parts[0].group, sum(p.num_records for p in parts),
-                spec.sink.hashing.num_bytes, spec.sink.hashing.hexdigest(),
-                [label for p in parts for label in p.record_classes],
-                [size for p in parts for size in p.record_bytes],
-                [reject for p in parts for reject in p.rejects],
-                merge_stats(p.stats for p in parts), reused=all(p.reused for p in parts),
-            )  # fmt: skip
-            result = _finish(result, spec, file)
-    except OSError as e:
-        raise output_error(spec.staging, e) from e
-    with contextlib.suppress(OSError):  # the commit removes their folder
-        storage.delete(at(p.name) for p in parts for at in (spec.staged_path, spec.result_path))
     return result
 
 
@@ -214,7 +182,7 @@ def _write_records(
     handle = spec.sink.open(file.local_path)
     try:
         images = read_images(unit.refs, spec.image.max_bytes)
-        for place, (ref, data) in enumerate(images, start=unit.first):
+        for place, (ref, data) in enumerate(images):
             if isinstance(data, ImageError):
                 rejects.append(_reject(ref, data, "read"))
                 progress(1, 0, 1)

@@ -74,8 +74,31 @@ def test_shards_by_size_are_as_many_as_the_size_asks_for(counts, shard_mb):
     for split, num_shards in layout.num_shards.items():
         images = sum(n for (s, _), n in counts.items() if s == split)
         assert 1 <= num_shards <= images
-        if 1 < num_shards < images:
+        least = min(plan.MIN_SHARDS, images // plan.MIN_RECORDS_PER_SHARD)
+        assert num_shards >= least
+        if max(1, least) < num_shards < images:
             assert images * 1000 / num_shards == pytest.approx(shard_mb * 1e6, rel=0.51)
+
+
+@pytest.mark.parametrize(
+    ("images", "options", "expected"),
+    [
+        ({"a": 31}, {}, 1),
+        ({"a": 63}, {}, 1),
+        ({"a": 64}, {}, 2),
+        ({"a": 511}, {}, 15),
+        ({"a": 512}, {}, 16),
+        ({"a": 100_000}, {}, 16),  # 100 MB
+        ({"a": 100_000}, {"shard_mb": 1}, 100),
+        ({"a": 100_000}, {"num_shards": {"train": 2}}, 2),
+        ({"a": 500, "b": 524}, {"shard_by": "class"}, 16),  # 8 of each class
+        ({"a": 100, "b": 524}, {"shard_by": "class"}, 11),
+        (dict.fromkeys("abcdefghijklmnopqrst", 320), {"shard_by": "class"}, 20),
+    ],
+)
+def test_a_split_has_16_shards_where_each_holds_32_records(images, options, expected):
+    counts = {("train", label): n for label, n in images.items()}
+    assert make_layout(counts, **options).num_shards == {"train": expected}
 
 
 @given(st.dictionaries(st.integers(0, 5), st.integers(1, 9), min_size=1))

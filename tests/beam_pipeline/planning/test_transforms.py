@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.options import ImageOptions, PlanOptions
-from beam_pipeline.planning import plan, shard_unit
+from beam_pipeline.planning import plan
 from beam_pipeline.planning import transforms as planning
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from beam_pipeline.planning.shard_unit import ShardUnit
@@ -145,20 +145,6 @@ def test_another_salt_gives_other_splits_and_another_order():
     assert [r.key for r in one[0].refs if r.key in both] != [
         r.key for r in other[0].refs if r.key in both
     ]
-
-
-@given(st.integers(0, 700), st.integers(1, 9))
-def test_parts_are_the_shard_cut_into_consecutive_pieces(images, wanted):
-    unit = ShardUnit("train", 3, 8, "", {"a": 0}, refs_of({"a": images}))
-    parts = unit.parts(wanted)
-    assert [ref for part in parts for ref in part.refs] == unit.refs
-    assert 1 <= len(parts) <= wanted
-    if len(parts) > 1:
-        assert min(len(part.refs) for part in parts) >= shard_unit.MIN_PART_SIZE
-        assert len({part.name for part in parts}) == len(parts)
-        assert all(unit.refs[part.first] == part.refs[0] for part in parts)
-    else:
-        assert parts == [unit]
 
 
 @given(st.integers(0, 200), st.integers(1, 50))
