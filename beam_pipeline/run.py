@@ -16,7 +16,6 @@ from typing import Any
 
 from beam_pipeline.columns.label_export import LabelExporter
 from beam_pipeline.commit import staging as staging_folder
-from beam_pipeline.commit.lock import Lock, output_lock
 from beam_pipeline.commit.staging import LOCK_NAME, OutputState
 from beam_pipeline.flag_values import runner_name
 from beam_pipeline.imports import quick_imports
@@ -27,7 +26,7 @@ from beam_pipeline.shards.process_pool import LocalPool
 from imageshards import storage
 from imageshards.errors import LeaseLostError, UserError
 from imageshards.manifest import STAGING_NAME, load_manifest
-from imageshards.storage.concurrency import together
+from imageshards.storage import OutputLock, output_lock, run_concurrently
 from imageshards.storage.settings import settings_from
 
 # As often as a worker of Beam's own local processes may be killed before we give up.
@@ -126,7 +125,11 @@ def _import_beam() -> tuple[ModuleType, ModuleType]:
 
 
 def _build(
-    options: BuildOptions, beam_args: Sequence[str], state: OutputState, begun: float, lock: Lock
+    options: BuildOptions,
+    beam_args: Sequence[str],
+    state: OutputState,
+    begun: float,
+    lock: OutputLock,
 ) -> str:
     if staging_folder.check_output(state, options.overwrite) and (done := state.manifest):
         staging_folder.remove(state.staging)
@@ -179,7 +182,7 @@ def _run_pipeline(
                 if not runners.lost_a_worker(e):
                     raise
                 _say_lost(attempt, staging, e)
-    manifest, committed = together(
+    manifest, committed = run_concurrently(
         lambda: load_manifest(options.output), lambda: staging_folder.committed(staging)
     )
     reused = committed.get("reused_images", 0)

@@ -35,7 +35,7 @@ def export_labels(classes: Sequence[str], transform_dir: str) -> str:
     if not storage.is_local(transform_dir):
         with tempfile.TemporaryDirectory(prefix="imageshards-") as folder:
             export_labels(classes, folder)
-            storage.upload_folder(folder, transform_dir)
+            storage.copy_folder(folder, transform_dir)
         return transform_dir
     import_tensorflow_transform()
     import tensorflow as tf

@@ -17,7 +17,7 @@ from beam_pipeline.shards.record import BYTES_EDGES, SIZE_EDGES_PX, merge_stats
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.manifest import FORMAT_VERSION, RECORD_FEATURES, write_whole
-from imageshards.storage.concurrency import together
+from imageshards.storage import run_concurrently
 
 if TYPE_CHECKING:
     from beam_pipeline.commit.outcome import Outcome
@@ -43,7 +43,7 @@ def manifest_of(
     transform = storage.join(spec.write.staging, TRANSFORM)
     classes = list(layout.classes)
     await_export()
-    exported, features = together(
+    exported, features = run_concurrently(
         lambda: columns.exported_classes(transform), lambda: columns.exported_features(transform)
     )
     if exported != classes:
@@ -101,7 +101,7 @@ def publish(manifest: dict[str, Any], spec: CommitSpec) -> None:
     """
     staging, output = spec.write.staging, spec.output
     files = tfds_metadata.tfds_files(manifest, "image_shards")
-    together(
+    run_concurrently(
         lambda: _replace_folder(storage.join(staging, TRANSFORM), storage.join(output, TRANSFORM)),
         lambda: _publish_quarantine(staging, output, bool(manifest["rejects"])),
         lambda: _remove_folder(storage.join(output, REPORT)),

@@ -14,8 +14,7 @@ from beam_pipeline.commit.rebalance import plan_moves
 from beam_pipeline.shards.result import ShardResult
 from beam_pipeline.shards.writer import WriteSpec, output_error, read_result
 from imageshards import storage, tfrecord
-from imageshards.storage.atomic_file import NewFile
-from imageshards.storage.concurrency import map_ahead
+from imageshards.storage import AtomicFile, map_concurrently
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +61,9 @@ def set_aside(changed: list[Finished], spec: WriteSpec) -> None:
     killed had moved them. All copies are made before the first shard is rewritten.
     """
     names = [shard.name for shard in changed if not shard.staged]
-    for _ in map_ahead(lambda n: storage.copy(spec.final_path(n), spec.staged_path(n)), names):
+    for _ in map_concurrently(
+        lambda n: storage.copy(spec.final_path(n), spec.staged_path(n)), names
+    ):
         pass
 
 
@@ -103,7 +104,7 @@ def _rewrite(task: FinalShard, spec: WriteSpec, compression: str) -> dict[str, A
     for name, taken in itertools.groupby(task.take, key=lambda pair: pair[0]):
         sources.append((name, {record for _, record in taken}))
     final, staged = spec.final_path(task.finished.name), spec.staged_path(task.finished.name)
-    with NewFile(final, aside=staged) as file:
+    with AtomicFile(final, aside=staged) as file:
         handle = sink.open(file.local_path)
         try:
             for name, wanted in sources:
@@ -114,7 +115,7 @@ def _rewrite(task: FinalShard, spec: WriteSpec, compression: str) -> dict[str, A
                     classes[result.record_classes[index]] += 1
         finally:
             sink.close(handle)
-        file.put()
+        file.commit()
     return {
         "num_records": sum(classes.values()),
         "num_bytes": sink.hashing.num_bytes,

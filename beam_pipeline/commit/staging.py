@@ -12,7 +12,7 @@ from typing import Any
 from imageshards import storage
 from imageshards.errors import DamagedManifestError, OutputError, UserError
 from imageshards.manifest import MANIFEST_NAME, load_manifest, write_whole
-from imageshards.storage.concurrency import together
+from imageshards.storage import run_concurrently
 
 LOCK_NAME = "lock"
 # Written when a job begins: {"pinned_classes": [...], "in_place": true, ...}.
@@ -71,7 +71,7 @@ def look(output: str, staging: str) -> OutputState:
     Raises:
         UserError: Its manifest cannot be read, or is a newer version's.
     """
-    manifest, notes, shards = together(
+    manifest, notes, shards = run_concurrently(
         lambda: _manifest(output), lambda: job_notes(staging), lambda: _shards_in(output)
     )
     found, damage = manifest
@@ -126,7 +126,7 @@ def prepare(state: OutputState) -> None:
     staging = state.staging
     kept = {"pinned_classes": list(state.pinned_classes), "in_place": state.in_place}
     try:
-        entries, *_ = together(
+        entries, *_ = run_concurrently(
             lambda: storage.list_folder(staging),
             lambda: _write_notes(staging, state.notes | kept),
             lambda: _drop_unfinished(state.output),
@@ -186,7 +186,7 @@ def remove(staging: str) -> None:
         return
     lock = storage.join(staging, LOCK_NAME)
     try:
-        found, *_ = together(
+        found, *_ = run_concurrently(
             lambda: list(storage.files_below(staging)),
             lambda: _drop_unfinished(storage.parent_of(staging)),
             lambda: _drop_unfinished(staging),

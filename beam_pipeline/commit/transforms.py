@@ -27,7 +27,7 @@ from beam_pipeline.shards.result import Reject
 from beam_pipeline.shards.writer import WriteSpec, output_error, read_result
 from imageshards import storage
 from imageshards.manifest import MANIFEST_NAME, to_json, write_whole
-from imageshards.storage.concurrency import map_ahead, together
+from imageshards.storage import map_concurrently, run_concurrently
 
 _SHARD_FILE = re.compile(r"\w+-\d{5}-of-\d{5}\.tfrecord(\.gz)?")
 
@@ -89,13 +89,13 @@ def begin_commit(outcome: Outcome, layout: plan.Layout, spec: CommitSpec) -> lis
 def _rejects(finished: Iterable[Finished], spec: WriteSpec) -> Iterator[Reject]:
     """The rejected images of all shards, from the files beside those that have some."""
     names = [shard.name for shard in finished if shard.num_rejects]
-    for result in map_ahead(lambda name: read_result(name, spec), names):
+    for result in map_concurrently(lambda name: read_result(name, spec), names):
         yield from result.rejects
 
 
 def _take_away_old(spec: CommitSpec, names: set[str]) -> None:
     """Removes a data set that is replaced: its manifest first, so that it is none any more."""
-    _, found = together(
+    _, found = run_concurrently(
         lambda: storage.delete([storage.join(spec.output, MANIFEST_NAME)]),
         lambda: storage.list_folder(spec.output),
     )

@@ -28,8 +28,7 @@ from beam_pipeline.planning.refs import ImageRef, RefBatch
 from beam_pipeline.shards.read_ahead import is_local
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.storage import key_ranges
-from imageshards.storage.concurrency import map_ahead
+from imageshards.storage import key_ranges, map_concurrently
 
 BATCH_SIZE = 1000
 # Names that a store gives by one request.
@@ -106,7 +105,7 @@ def expand_root(source: InputOptions) -> Iterator[Folder]:
         storage.check_bucket(source.input, "--input")
     if layout == "manifest":
         files = manifest_input.manifest_files(source.input)
-        for path, found in map_ahead(lambda path: (path, spans(path)), files):
+        for path, found in map_concurrently(lambda path: (path, spans(path)), files):
             yield from (Folder(path, kind="manifest", span=span) for span in found)
     elif layout == "flat":
         if source.label_regex is None:
@@ -129,7 +128,7 @@ def _in_ranges(folders: list[Folder]) -> Iterator[Folder]:
         yield from folders
         return
     yield from (folder for folder in folders if folder not in long)
-    for found in map_ahead(functools.partial(_ranges, wanted=wanted), long):
+    for found in map_concurrently(functools.partial(_ranges, wanted=wanted), long):
         yield from found
 
 

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 
 from imageshards import storage
 from imageshards.example import Values, decode_example
-from imageshards.storage.concurrency import map_ahead
+from imageshards.storage import map_concurrently
 from imageshards.tfrecord import Record, RecordError, read_records, scan_records
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def thumbs_of(
         if count
     ]
     # A store is asked for several shards at once.
-    some = map if storage.is_local(directory) else map_ahead
+    some = map if storage.is_local(directory) else map_concurrently
     thumbs = [thumb for found in some(_thumbs_in, asked) for thumb in found]
     return thumbs, sum(wanted) - len(thumbs)
 

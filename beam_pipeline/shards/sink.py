@@ -14,7 +14,7 @@ from apache_beam.io.filesystem import CompressedFile, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
 from imageshards import storage
-from imageshards.storage.concurrency import map_ahead
+from imageshards.storage import map_concurrently
 
 # Records are small: one write to the file for some fifty of them.
 BUFFER_BYTES = 1 << 20
@@ -116,6 +116,8 @@ class StoreSink(tfrecordio._TFRecordSink):
             + self.file_name_suffix.get()
             for place in range(len(written))
         ]
-        for _ in map_ahead(lambda pair: storage.copy(*pair), zip(written, names, strict=True)):
+        for _ in map_concurrently(
+            lambda pair: storage.copy(*pair), zip(written, names, strict=True)
+        ):
             pass
         yield from names

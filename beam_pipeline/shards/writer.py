@@ -18,7 +18,7 @@ from beam_pipeline.shards.sink import BalancedSink
 from imageshards import storage
 from imageshards.errors import ImageError, OutputError
 from imageshards.example import encode_example
-from imageshards.storage.atomic_file import NewFile
+from imageshards.storage import AtomicFile
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 # Errors of the output that no other shard would escape.
@@ -140,21 +140,21 @@ def write_shard(
     if finished := finished_result(unit, spec, digest):
         return finished
     try:
-        with NewFile(spec.written_path(unit.name)) as file:
+        with AtomicFile(spec.written_path(unit.name)) as file:
             result = _write_records(unit, spec, file, digest, progress)
             return _finish(result, spec, file)
     except OSError as e:
         raise output_error(spec.staging, e) from e
 
 
-def _finish(result: ShardResult, spec: WriteSpec, shard: NewFile) -> ShardResult:
+def _finish(result: ShardResult, spec: WriteSpec, shard: AtomicFile) -> ShardResult:
     """Puts a written file in its place, then says that it is finished."""
     staged = shard.path == spec.staged_path(result.name)
-    result = dataclasses.replace(result, stored=shard.put(), staged=staged)
-    with NewFile(spec.result_path(result.name)) as beside:
+    result = dataclasses.replace(result, stored=shard.commit(), staged=staged)
+    with AtomicFile(spec.result_path(result.name)) as beside:
         with open(beside.local_path, "w", encoding="utf-8") as file:
             file.write(result.to_json())
-        beside.put()
+        beside.commit()
     return result
 
 
@@ -173,7 +173,7 @@ def output_error(path: str, e: OSError) -> Exception:
 
 
 def _write_records(
-    unit: ShardUnit, spec: WriteSpec, file: NewFile, digest: str, progress: Progress
+    unit: ShardUnit, spec: WriteSpec, file: AtomicFile, digest: str, progress: Progress
 ) -> ShardResult:
     rejects: list[Reject] = []
     record_classes: list[str] = []
@@ -199,7 +199,7 @@ def _write_records(
             record_classes.append(ref.label)
             record_bytes.append(HEADER_BYTES + len(payload) + FOOTER_BYTES)
             stats.add(encoded, len(payload))
-            file.grown(spec.sink.hashing.num_bytes)
+            file.note_size(spec.sink.hashing.num_bytes)
             progress(1, len(data), 0)
     finally:
         spec.sink.close(handle)

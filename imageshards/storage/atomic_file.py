@@ -7,12 +7,12 @@ import os
 import tempfile
 import uuid
 
-from imageshards import storage
+from imageshards.storage import files
 from imageshards.storage.multipart import UploadAhead
 
 
-class NewFile:
-    """What is written to `local_path` is at `path` after `put`; left without it, it is gone.
+class AtomicFile:
+    """What is written to `local_path` is at `path` after `commit`; left without it, it is gone.
 
     Args:
         path: Where the file is to be.
@@ -29,24 +29,24 @@ class NewFile:
         self._stack = contextlib.ExitStack()
         self._upload: UploadAhead | None = None
 
-    def __enter__(self) -> NewFile:
-        if storage.is_local(self.path):
+    def __enter__(self) -> AtomicFile:
+        if files.is_local(self.path):
             self._stack.callback(_remove, self.local_path)
         else:
             folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="imageshards-"))
-            self.local_path = os.path.join(folder, storage.name_of(self.path))
+            self.local_path = os.path.join(folder, files.name_of(self.path))
             self._upload = self._stack.enter_context(UploadAhead(self.local_path, self.path))
         return self
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def grown(self, size_bytes: int) -> None:
+    def note_size(self, size_bytes: int) -> None:
         """Told, now and then, how much was written: a store may be sent it already."""
         if self._upload is not None:
-            self._upload.grown(size_bytes)
+            self._upload.note_size(size_bytes)
 
-    def put(self) -> str:
+    def commit(self) -> str:
         """Gives the closed file its place; returns its version in a store."""
         if self._upload is not None:
             return self._upload.finish().version

@@ -13,7 +13,7 @@ _Out = TypeVar("_Out")
 AT_ONCE = 16
 
 
-def map_ahead(
+def map_concurrently(
     function: Callable[[_In], _Out], items: Iterable[_In], at_once: int = AT_ONCE
 ) -> Generator[_Out, None, None]:
     """`map(function, items)` in threads, at most `at_once` items ahead of the consumer."""
@@ -30,10 +30,10 @@ def map_ahead(
         threads.shutdown(wait=True, cancel_futures=True)
 
 
-def together(*calls: Callable[[], Any]) -> list[Any]:
+def run_concurrently(*calls: Callable[[], Any]) -> list[Any]:
     """The results of calls that do not depend on each other, made at once in threads.
 
     Raises:
         Exception: What the first of them raised; those that were begun have ended.
     """
-    return list(map_ahead(lambda call: call(), calls))
+    return list(map_concurrently(lambda call: call(), calls))

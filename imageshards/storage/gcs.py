@@ -264,7 +264,7 @@ class GcsBackend(ObjectStore):
         if len(paths) > 1:
             blobs = [self._blob(path) for path in paths]
 
-            def together() -> None:
+            def delete_all() -> None:
                 with self._client.batch(raise_exception=False) as batch:
                     for blob in blobs:
                         blob.delete(timeout=_TIMEOUT_SEC)
@@ -272,7 +272,7 @@ class GcsBackend(ObjectStore):
                     if not reply.ok and reply.status_code != 404:
                         raise api_exceptions.from_http_response(reply)
 
-            self.asked(paths[0], lambda: self._retry(together)())
+            self.asked(paths[0], lambda: self._retry(delete_all)())
             return
         for path in paths:
             with contextlib.suppress(FileNotFoundError):

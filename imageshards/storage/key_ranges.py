@@ -16,7 +16,7 @@ import functools
 import os
 from collections.abc import Callable
 
-from imageshards.storage.concurrency import map_ahead
+from imageshards.storage.concurrency import map_concurrently
 
 # Behind every name that begins with what is before it: the last letter there may be.
 _LAST = "\U0010fffd"
@@ -47,7 +47,7 @@ def cut_points(prefix: str, page: list[str], first: First, wanted: int) -> list[
     """
     level = [_common(prefix, page, first)]
     for _ in range(_MAX_LEVELS):
-        branches = map_ahead(functools.partial(_branches, first), level)
+        branches = map_concurrently(functools.partial(_branches, first), level)
         below = [branch for found in branches for branch in found]
         if below == level or _are_few(page, below):
             return []

@@ -13,8 +13,8 @@ import os
 import threading
 from typing import BinaryIO, cast
 
-from imageshards import storage
-from imageshards.storage import Stat
+from imageshards.storage import files
+from imageshards.storage.base import Stat
 
 # How long what was begun in vain is given to be taken back.
 _ABANDON_SEC = 5.0
@@ -35,7 +35,7 @@ class UploadAhead:
     def __init__(self, local_path: str, path: str):
         self._local_path = local_path
         self._path = path
-        self._part_bytes = storage.part_bytes(path)
+        self._part_bytes = files.part_bytes(path)
         self._thread = concurrent.futures.ThreadPoolExecutor(1)
         self._file: _GrowingFile | None = None
         self._sent: concurrent.futures.Future[Stat] | None = None
@@ -49,7 +49,7 @@ class UploadAhead:
             concurrent.futures.wait([self._sent], _ABANDON_SEC)
         self._thread.shutdown(wait=False)
 
-    def grown(self, size_bytes: int) -> None:
+    def note_size(self, size_bytes: int) -> None:
         """Told, now and then, how much was written; some of it may not be in the file yet."""
         known = 0 if self._file is None else self._file.size_bytes
         if not self._part_bytes or size_bytes - known < self._part_bytes:
@@ -72,11 +72,11 @@ class UploadAhead:
             self._file.end(os.stat(self._local_path).st_size)
             with contextlib.suppress(OSError):
                 return self._sent.result()
-        return storage.upload(self._local_path, self._path)
+        return files.upload(self._local_path, self._path)
 
     def _send(self, file: _GrowingFile) -> Stat:
         with file:
-            return storage.upload_stream(cast(BinaryIO, file), self._path)
+            return files.upload_stream(cast(BinaryIO, file), self._path)
 
 
 class _GrowingFile(io.RawIOBase):

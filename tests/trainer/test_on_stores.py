@@ -77,7 +77,7 @@ def store(
 def remote(store: StoreServer, local: pathlib.Path) -> str:
     """The data set in a bucket."""
     folder = store.bucket() + "/sets/photos"
-    storage.upload_folder(str(local), folder)
+    storage.copy_folder(str(local), folder)
     return folder
 
 
@@ -284,7 +284,7 @@ def test_pictures_in_buckets_are_predicted(
     (pictures / "below").mkdir(parents=True)
     for i, name in enumerate(["b.jpg", "below/a.jpg", "notes.txt"]):
         (pictures / name).write_bytes(encoded(scene(60 + i, 50)))
-    storage.upload_folder(str(pictures), bucket + "/pictures")
+    storage.copy_folder(str(pictures), bucket + "/pictures")
 
     def rows(*files: str, code: int = 0) -> list[Any]:
         assert predict.main(["--model_path", str(tmp_path), "--json", *files]) == code

@@ -290,8 +290,8 @@ def test_a_killed_replacement_goes_on_without_the_flag(server, photos, local):
 # A build that renews its lease ten times a second.
 HASTY = """
 import sys
-from imageshards.storage import lease
-lease.StorageLock.__init__.__defaults__ = (0.1,)
+from imageshards.storage import lock
+lock.Lease.__init__.__defaults__ = (lock.LeaseTimes(renew_sec=0.1),)
 from beam_pipeline.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """

@@ -43,7 +43,7 @@ def server(request):
 def there(server, photos):
     """The folder of the same photos in the store."""
     folder = server.bucket() + "/deep/photos"
-    storage.upload_folder(str(photos), folder)
+    storage.copy_folder(str(photos), folder)
     return folder
 
 

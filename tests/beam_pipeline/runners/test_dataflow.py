@@ -83,7 +83,7 @@ def bucket(store: StoreServer, tmp_path_factory: pytest.TempPathFactory) -> str:
     images = tmp_path_factory.mktemp("images") / "photos"
     builds.class_folders(images, {"cat": 30, "dog": 20})
     name = store.bucket()
-    storage.upload_folder(str(images), f"{name}/photos")
+    storage.copy_folder(str(images), f"{name}/photos")
     return name
 
 

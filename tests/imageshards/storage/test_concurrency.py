@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from imageshards.storage.concurrency import map_ahead, together
+from imageshards.storage import map_concurrently, run_concurrently
 
 TIMEOUT_S = 30
 
@@ -18,7 +18,7 @@ def test_results_come_in_order_and_the_calls_meet():
         meeting.wait()  # one after the other they would wait in vain
         return number
 
-    assert together(lambda: call(1), lambda: call(2), lambda: call(3)) == [1, 2, 3]
+    assert run_concurrently(lambda: call(1), lambda: call(2), lambda: call(3)) == [1, 2, 3]
 
 
 def test_an_error_waits_for_what_was_begun():
@@ -34,9 +34,9 @@ def test_an_error_waits_for_what_was_begun():
         ended.set()
 
     with pytest.raises(OSError, match="no such luck"):
-        together(fails, slow)
+        run_concurrently(fails, slow)
     assert ended.is_set()
-    assert together() == []
+    assert run_concurrently() == []
 
 
 def test_no_more_is_begun_than_is_asked_for():
@@ -46,7 +46,7 @@ def test_no_more_is_begun_than_is_asked_for():
         begun.append(item)
         return item
 
-    results = map_ahead(call, range(100), at_once=4)
+    results = map_concurrently(call, range(100), at_once=4)
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     results.close()
     assert len(begun) <= 7

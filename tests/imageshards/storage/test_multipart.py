@@ -21,7 +21,7 @@ from beam_pipeline.planning.refs import ImageRef
 from beam_pipeline.planning.shard_unit import ShardUnit
 from beam_pipeline.shards.writer import write_shard
 from imageshards import storage
-from imageshards.storage.atomic_file import NewFile
+from imageshards.storage import AtomicFile
 from imageshards.storage.objects import ObjectStore
 from tests.beam_pipeline.commit.test_store_output import spec_of
 from tests.support.commands import ROOT
@@ -33,9 +33,9 @@ WAIT_SEC = 60
 # Sends the first part of a file, and is still writing it.
 SENDER = """
 import sys, time
-from imageshards.storage.atomic_file import NewFile
+from imageshards.storage import AtomicFile
 from tests.imageshards.storage.test_multipart import PART, data_of, fill
-with NewFile(sys.argv[1]) as file:
+with AtomicFile(sys.argv[1]) as file:
     fill(file, data_of(PART + 5))
     time.sleep(600)
 """
@@ -51,12 +51,12 @@ def data_of(size_bytes: int) -> bytes:
     return np.random.default_rng(size_bytes).bytes(size_bytes)
 
 
-def fill(file: NewFile, data: bytes, piece: int = 1 << 20) -> None:
+def fill(file: AtomicFile, data: bytes, piece: int = 1 << 20) -> None:
     """Writes a file as a shard is written: in pieces, told about each."""
     with open(file.local_path, "wb", buffering=0) as out:
         for start in range(0, len(data), piece):
             out.write(data[start : start + piece])
-            file.grown(start + len(data[start : start + piece]))
+            file.note_size(start + len(data[start : start + piece]))
 
 
 def sent_parts(server: StoreServer) -> int:
@@ -79,12 +79,12 @@ def wait_for(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize(
     "size_bytes", [0, 5, PART - 1, PART, PART + 1, 2 * PART, 3 * PART + 12345], ids=str
 )
-def test_what_was_written_is_there_when_it_is_put_and_not_before(server, size_bytes):
+def test_what_was_written_is_there_when_it_is_committed_and_not_before(server, size_bytes):
     path, data = f"{server.bucket()}/deep/shard", data_of(size_bytes)
-    with NewFile(path) as file:
+    with AtomicFile(path) as file:
         fill(file, data)
         assert storage.stat(path) is None
-        version = file.put()
+        version = file.commit()
         found = storage.stat(path)
         assert found is not None
         assert (found.version, found.size_bytes) == (version, size_bytes)
@@ -95,26 +95,26 @@ def test_what_was_written_is_there_when_it_is_put_and_not_before(server, size_by
 def test_whole_parts_go_before_the_file_is_finished(server):
     path, data = f"{server.bucket()}/shard", data_of(2 * PART + 100)
     server.clear()
-    with NewFile(path) as file:
+    with AtomicFile(path) as file:
         fill(file, data)
         wait_for(lambda: sent_parts(server) == 2)
-        file.put()
+        file.commit()
     # The beginning, three parts and, for s3://, the end.
     of_it = [asked for asked in server.requests() if "shard" in asked.target]
     assert len(of_it) == (5 if server.scheme == "s3" else 4)
 
 
 def test_a_file_on_a_network_disk_of_beams_is_sent_whole(tmp_path):
-    with NewFile(store_uri(tmp_path / "set" / "shard")) as file:
+    with AtomicFile(store_uri(tmp_path / "set" / "shard")) as file:
         fill(file, data_of(2 * PART))
-        file.put()
+        file.commit()
     assert (tmp_path / "set" / "shard").read_bytes() == data_of(2 * PART)
 
 
 @pytest.mark.parametrize("place", ["in a store", "here"])
-def test_what_is_not_put_leaves_nothing(server, place, tmp_path):
+def test_what_is_not_committed_leaves_nothing(server, place, tmp_path):
     path = f"{server.bucket()}/shard" if place == "in a store" else str(tmp_path / "shard")
-    with pytest.raises(KeyError), NewFile(path) as file:
+    with pytest.raises(KeyError), AtomicFile(path) as file:
         fill(file, data_of(2 * PART))
         raise KeyError
     assert not storage.exists(path)
@@ -140,11 +140,11 @@ def test_what_a_killed_process_has_sent_is_dropped_by_the_next_job(server):
             wait_for(lambda: sent_parts(server) == 1)
         finally:
             sender.kill()
-    with NewFile(f"{other}/shard") as file:
+    with AtomicFile(f"{other}/shard") as file:
         fill(file, data_of(PART + 5))
         wait_for(lambda: sent_parts(server) == 2)
         staging.prepare(staging.look(output, f"{output}/.staging"))
-        file.put()
+        file.commit()
     assert storage.read(f"{other}/shard") == data_of(PART + 5)
     assert storage.read(f"{output}/train-00000-of-00002.tfrecord") == b"finished"
     if server.scheme == "s3":
@@ -168,10 +168,10 @@ def test_a_part_that_fails_is_sent_again(server, kind):
     """Also where the store has it: the emulator refuses it then, and is sent the whole file."""
     path, data = f"{server.bucket()}/shard", data_of(2 * PART + 5)
     before = storage.counts().retries
-    with NewFile(path) as file:
+    with AtomicFile(path) as file:
         server.fail(kind, times=1, matching=part_of(server), method="PUT")
         fill(file, data)
-        file.put()
+        file.commit()
     assert storage.read(path) == data
     assert storage.counts().retries > before
 
@@ -180,10 +180,10 @@ def test_where_parts_are_refused_the_whole_file_is_sent(server):
     path, data = f"{server.bucket()}/shard", data_of(2 * PART + 5)
     server.clear()
     server.fail(403, times=1, matching=part_of(server), method="PUT")
-    with NewFile(path) as file:
+    with AtomicFile(path) as file:
         fill(file, data)
         wait_for(lambda: any(asked.status == 403 for asked in server.requests()))
-        version = file.put()
+        version = file.commit()
         found = storage.stat(path)
     assert found is not None and found.version == version
     assert storage.read(path) == data
@@ -193,9 +193,9 @@ def test_a_refusal_of_everything_is_raised(server):
     path = f"{server.bucket()}/shard"
     server.fail(403, times=1000, matching="shard")
     try:
-        with pytest.raises(PermissionError, match="refused"), NewFile(path) as file:
+        with pytest.raises(PermissionError, match="refused"), AtomicFile(path) as file:
             fill(file, data_of(PART + 5))
-            file.put()
+            file.commit()
     finally:
         server.heal()
     assert not storage.exists(path)

@@ -142,7 +142,7 @@ def test_copies_moves_and_deletes(place, tmp_path):
     ]
     storage.copy(second, str(tmp_path / "here"))
     assert (tmp_path / "here").read_bytes() == b"1"
-    storage.upload_folder(str(tmp_path), storage.join(place, "up"))
+    storage.copy_folder(str(tmp_path), storage.join(place, "up"))
     storage.copy_folder(storage.join(place, "up"), storage.join(place, "down", "it"))
     assert _names(storage.files_below(place)) == ["three", "here", "two words", "here"]
     storage.delete([second, storage.join(place, "up", "here"), storage.join(place, "never")])

@@ -39,7 +39,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 def data(emulator: StoreServer, local: pathlib.Path) -> str:
     with emulator.environment():
         folder = emulator.bucket("photos") + "/sets/one"
-        storage.upload_folder(str(local), folder)
+        storage.copy_folder(str(local), folder)
         storage.write(folder + "/transform/transform_fn/assets/vocabulary", "one\n")
     return folder
 
