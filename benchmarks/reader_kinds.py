@@ -56,14 +56,14 @@ def batches(stream: Any) -> Read:
 
 def trainer(job: Job, place: str = "host", fast_order: bool = False) -> Read:
     """The trainer's reader; for the device pictures stay as large as they are."""
-    from trainer.dataset.spec import Reading
+    from trainer.dataset.spec import ReadOptions
     from trainer.reader import pipeline
 
-    selected, inputs, augmentation = opened(job, place)
+    subset, inputs, augmentation = opened(job, place)
     shipped = dataclasses.replace(inputs, size=augmentation.reader_size)
-    reading = Reading(cores(), fast_order)
+    read_options = ReadOptions(cores(), fast_order)
     stream = pipeline.training_batches(
-        selected, reading, 1, BATCH, shipped, augmentation.pictures, finish=augmentation.finish
+        subset, read_options, 1, BATCH, shipped, augmentation.pictures, finish=augmentation.finish
     )
     return batches(stream)
 
@@ -77,11 +77,11 @@ def opened(job: Job, place: str) -> tuple[Any, Any, Any]:
 
     config = DataConfig(job.data)
     dataset = open_dataset(config)
-    selected = select(config, dataset, dataset.splits["train"])
+    subset = select(config, dataset, dataset.splits["train"])
     augmentation = augment.make(
         "light", place, image=dataset.image, size=SIZE, seed=1, num_classes=len(dataset.classes)
     )
-    return selected, ModelInputs(SIZE, dataset.image), augmentation
+    return subset, ModelInputs(SIZE, dataset.image), augmentation
 
 
 def keras_raw(job: Job) -> Read:

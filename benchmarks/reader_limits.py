@@ -88,10 +88,10 @@ def _cropped(job: Job) -> Any:
     from trainer.augment.geometry import crop_windows
     from trainer.augment.params import LIGHT, draw
 
-    selected, _, _ = opened(job, "host")
+    subset, _, _ = opened(job, "host")
     jpegs = _jpegs(job)
     params = draw("light", 1, tf.range(len(jpegs), dtype=tf.int64))
-    height_px, width_px = selected.dataset.image.size
+    height_px, width_px = subset.dataset.image.size
     window = crop_windows(LIGHT, params, float(height_px), float(width_px), SIZE)
     work = jpegs, tf.cast(tf.stack(window, 1), tf.int32)
     return tf.data.Dataset.from_tensor_slices(work).repeat()

@@ -25,15 +25,15 @@ _CLEAR = pathlib.Path("/proc/self/clear_refs")
 
 def skip(job: Job, copies: int, records: int) -> dict[str, float]:
     """Seconds until the first record, from the beginning and after `records` of them."""
-    from trainer.dataset.spec import Reading
+    from trainer.dataset.spec import ReadOptions
     from trainer.reader.order import training_records
 
-    selected, _, _ = opened(job, "host")
-    longer = _longer(selected, copies)
+    subset, _, _ = opened(job, "host")
+    longer = _longer(subset, copies)
 
     def first(start: int) -> float:
         begun = time.perf_counter()
-        next(iter(training_records(longer, Reading(cores()), 1, start)))
+        next(iter(training_records(longer, ReadOptions(cores()), 1, start)))
         return time.perf_counter() - begun
 
     first(0)  # whatever TensorFlow does once
@@ -42,14 +42,16 @@ def skip(job: Job, copies: int, records: int) -> dict[str, float]:
 
 def memory(job: Job, copies: int, records: int) -> dict[str, float]:
     """Peak of the resident set while `records` are read, what it was before, the estimate."""
-    from trainer.dataset.spec import Reading
+    from trainer.dataset.spec import ReadOptions
     from trainer.reader import pipeline
 
-    selected, inputs, augmentation = opened(job, "host")
-    longer = _longer(selected, copies)
-    reading = Reading(cores())
-    estimate = pipeline.memory_bytes(longer, reading, BATCH, inputs)
-    stream = pipeline.training_batches(longer, reading, 1, BATCH, inputs, augmentation.pictures)
+    subset, inputs, augmentation = opened(job, "host")
+    longer = _longer(subset, copies)
+    read_options = ReadOptions(cores())
+    estimate = pipeline.memory_bytes(longer, read_options, BATCH, inputs)
+    stream = pipeline.training_batches(
+        longer, read_options, 1, BATCH, inputs, augmentation.pictures
+    )
     _CLEAR.write_text("5")
     before = _status_bytes("VmRSS")
     iterator = iter(stream)
@@ -76,9 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _longer(selected: Any, copies: int) -> Any:
-    split = dataclasses.replace(selected.split, shards=selected.split.shards * copies)
-    return dataclasses.replace(selected, split=split, num_records=copies * selected.num_records)
+def _longer(subset: Any, copies: int) -> Any:
+    split = dataclasses.replace(subset.split, shards=subset.split.shards * copies)
+    return dataclasses.replace(subset, split=split, num_records=copies * subset.num_records)
 
 
 def _status_bytes(name: str) -> int:

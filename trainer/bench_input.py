@@ -15,7 +15,7 @@ from trainer.augment import choose as augment
 from trainer.commands import console
 from trainer.commands.bench_table import figures_of, text
 from trainer.commands.command_line import train_config
-from trainer.commands.flags import DATA, FOREIGN, TRAINING, add_flags
+from trainer.commands.flags import DATA, EXTERNAL, TRAINING, add_flags
 from trainer.config import TrainConfig
 from trainer.dataset.manifest import find_split
 from trainer.dataset.open import Inputs, cpu_count, open_dataset, open_inputs
@@ -63,7 +63,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add_flags(parser, TRAINING, ["augment", "augment_on", "seed"])
     names = ["classes", "where", "balance", "inputs", "sequences", "sequence_length"]
     add_flags(parser, DATA, [*names, "cache_folder", "fast_order", "threads"])
-    add_flags(parser, FOREIGN, ["feature_map", "label_offset", "class_names"])
+    add_flags(parser, EXTERNAL, ["feature_map", "label_offset", "class_names"])
     parser.add_argument(
         "--seconds",
         type=float,
@@ -112,7 +112,7 @@ def measured(config: TrainConfig, inputs: Inputs, seconds: float) -> dict[str, A
         from trainer.models import strategy
         from trainer.reader import broken_records
         from trainer.reader.pipeline import PREFETCH_BATCHES, memory_bytes
-    selected, reading = inputs.training, inputs.reading
+    subset, read_options = inputs.training, inputs.read_options
     place = augment.resolve_place(config.augment_on, strategy.gpu_count())
     augmentation = augment.make(
         config.augment,
@@ -120,32 +120,32 @@ def measured(config: TrainConfig, inputs: Inputs, seconds: float) -> dict[str, A
         image=inputs.dataset.image,
         size=inputs.model.size,
         seed=config.seed,
-        num_classes=len(selected.classes),
+        num_classes=len(subset.classes),
         mix=_mixes(config),
     )
     shipped = dataclasses.replace(inputs.model, size=augmentation.reader_size)
-    settle_batches = PREFETCH_BATCHES + reading.threads + 1
+    settle_batches = PREFETCH_BATCHES + read_options.threads + 1
     try:
         streams = bench_stages.stage_streams(
-            selected, reading, config.seed, config.batch_size, shipped, augmentation
+            subset, read_options, config.seed, config.batch_size, shipped, augmentation
         )
         speeds = bench_stages.measure(streams, config.batch_size, settle_batches, seconds)
     except tf.errors.OpError as e:
         raise broken_records.explain(
-            e, selected, broken_records.find(selected, None, framing=True)
+            e, subset, broken_records.find(subset, None, framing=True)
         ) from e
     limit = speeds.pop(bench_stages.LIMIT)
     return figures_of(speeds, limit) | {
-        "memory_bytes": dict(memory_bytes(selected, reading, config.batch_size, shipped)),
+        "memory_bytes": dict(memory_bytes(subset, read_options, config.batch_size, shipped)),
         "data": config.data.data,
-        "split": selected.split.name,
-        "records": selected.num_records,
+        "split": subset.split.name,
+        "records": subset.num_records,
         "batch_size": config.batch_size,
         "pictures": [*shipped.size, inputs.dataset.image.channels],
         "augment": config.augment,
         "augment_on": place,
-        "fast_order": reading.fast_order,
-        "threads": reading.threads,
+        "fast_order": read_options.fast_order,
+        "threads": read_options.threads,
         "cores": cpu_count(),
     }
 

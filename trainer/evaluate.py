@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from imageshards.errors import UserError
 from trainer.commands import console
 from trainer.commands.command_line import data_config
-from trainer.commands.flags import DATA, FOREIGN, TRAINING, add_flags
+from trainer.commands.flags import DATA, EXTERNAL, TRAINING, add_flags
 from trainer.config import TrainConfig
 from trainer.dataset.compatibility import class_ids, model_inputs
 from trainer.dataset.manifest import check_shards, find_split, validation_split
-from trainer.dataset.open import open_dataset, reading, select
-from trainer.dataset.spec import DataSet, ModelInputs, Selected, Split
+from trainer.dataset.open import open_dataset, read_options, select
+from trainer.dataset.spec import DataSet, ModelInputs, Split, Subset
 from trainer.serving import model_file
 from trainer.training.metrics_log import finite
 
@@ -67,7 +67,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add_flags(parser, TRAINING, ["batch_size", "replicas"])
     add_flags(parser, DATA, ["classes", "where", "skip_broken", "cache_folder", "threads"])
-    add_flags(parser, FOREIGN, ["feature_map", "label_offset", "class_names"])
+    add_flags(parser, EXTERNAL, ["feature_map", "label_offset", "class_names"])
     parser.add_argument("--json", action="store_true", help="prints one JSON object instead")
     parser.add_argument("--report", metavar="DIR", help="also writes a page for people there")
     return parser.parse(argv)
@@ -89,15 +89,15 @@ def _evaluate(args: argparse.Namespace) -> int:
         check_shards(config.data, [split])
     # Counting what meets a condition starts TensorFlow, which takes its devices then.
     strategy = _devices(run) if config.where else None
-    selected = select(config, dataset, split)
+    subset = select(config, dataset, split)
     # Mistakes are told before the seconds it takes to import TensorFlow.
-    class_ids(selected, card.classes)
+    class_ids(subset, card.classes)
     inputs = model_inputs(dataset, card)
     with contextlib.ExitStack() as stack:
         folder = None
         if config.skip_broken:  # Repaired copies of shards live as long as this.
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="imageshards-"))
-        return _run(args, run, strategy or _devices(run), selected, inputs, folder)
+        return _run(args, run, strategy or _devices(run), subset, inputs, folder)
 
 
 def _devices(run: TrainConfig) -> Any:
@@ -110,31 +110,31 @@ def _run(
     args: argparse.Namespace,
     run: TrainConfig,
     strategy: Any,
-    selected: Selected,
+    subset: Subset,
     inputs: ModelInputs,
     folder: str | None,
 ) -> int:
     with console.quiet_import():
         from trainer.evaluation.evaluator import Evaluator
         from trainer.reader import broken_records
-        from trainer.reader.broken_handler import Mender
+        from trainer.reader.broken_handler import BrokenRecordHandler
     with strategy.scope():
         model, card = model_file.load_model(args.model_path)
     evaluator = Evaluator(
         model,
         strategy,
-        selected,
-        reading(run.data),
+        subset,
+        read_options(run.data),
         run.batch_size,
         inputs,
-        mender := Mender(run.data.skip_broken, folder, run.data.data),
+        broken_handler := BrokenRecordHandler(run.data.skip_broken, folder, run.data.data),
         card.classes,
     )
     started_sec = time.perf_counter()
     evaluation = evaluator.run()
     seconds = time.perf_counter() - started_sec
-    figures = _figures(evaluation, selected) | {
-        "left_out": sum(1 for found in mender.found if found.record >= 0),
+    figures = _figures(evaluation, subset) | {
+        "left_out": sum(1 for found in broken_handler.found if found.record >= 0),
         "model": args.model_path,
         "step": card.step,
         "batch_size": run.batch_size,
@@ -144,10 +144,10 @@ def _run(
     print(json.dumps(figures, allow_nan=False) if args.json else _text(figures, evaluation))
     # Only the object goes to stdout with --json.
     out = sys.stderr if args.json else sys.stdout
-    for found in mender.found:
+    for found in broken_handler.found:
         print(f"left out {broken_records.describe(found)}", file=out)
     if args.report:
-        page = _write_report(args.report, figures, evaluation, evaluator.selected)
+        page = _write_report(args.report, figures, evaluation, evaluator.subset)
         print(f"report   {page}", file=out)
     return 0
 
@@ -164,7 +164,7 @@ def _split(dataset: DataSet, name: str | None) -> Split:
     return split
 
 
-def _figures(evaluation: Evaluation, selected: Selected) -> dict[str, Any]:
+def _figures(evaluation: Evaluation, subset: Subset) -> dict[str, Any]:
     from trainer.evaluation.per_class import figures_of, mean_recall
 
     return {
@@ -173,14 +173,14 @@ def _figures(evaluation: Evaluation, selected: Selected) -> dict[str, Any]:
         "accuracy": finite(evaluation.accuracy),
         "top5_accuracy": finite(evaluation.top5_accuracy),
         "mean_class_accuracy": finite(mean_recall(figures_of(evaluation))),
-        "data": selected.dataset.data,
-        "split": selected.split.name,
-        "classes": list(selected.classes),
+        "data": subset.dataset.data,
+        "split": subset.split.name,
+        "classes": list(subset.classes),
     }
 
 
 def _write_report(
-    folder: str, figures: dict[str, Any], evaluation: Evaluation, selected: Selected
+    folder: str, figures: dict[str, Any], evaluation: Evaluation, subset: Subset
 ) -> str:
     from trainer.report import page as report
 
@@ -191,7 +191,7 @@ def _write_report(
         facts={name: str(figures[name]) for name in shown},
         history=[],
         evaluation=evaluation,
-        selected=selected,
+        subset=subset,
     )
 
 

@@ -19,10 +19,10 @@ from trainer.dataset.spec import (
     FeatureSpec,
     ImageSpec,
     ModelInputs,
-    Reading,
-    Selected,
+    ReadOptions,
     Shard,
     Split,
+    Subset,
 )
 from trainer.dataset.subset import select
 
@@ -30,7 +30,7 @@ SIDE_PX = 8
 CLASSES = ("ant", "bee", "cat")
 IMAGE = ImageSpec((SIDE_PX, SIDE_PX), False, 3, (0.5,) * 3, (0.25,) * 3)
 MODEL = ModelInputs((SIDE_PX, SIDE_PX), IMAGE)
-READING = Reading(threads=2)
+READ_OPTIONS = ReadOptions(threads=2)
 FEATURES = {
     IMAGE_FEATURE: FeatureSpec("string", ()),
     LABEL_FEATURE: FeatureSpec("int64", ()),
@@ -137,10 +137,10 @@ def make_set(
 def choose(
     dataset: DataSet,
     classes: Sequence[str] | None = None,
-    where: Sequence[str] = (),
+    filters: Sequence[str] = (),
     balance: str = "none",
     counts: tuple[int, ...] | None = None,
-) -> Selected:
+) -> Subset:
     """`select` on the split `train`; `counts` is what a counting pass would find."""
 
     def count() -> tuple[int, ...]:
@@ -149,5 +149,10 @@ def choose(
         return counts
 
     return select(
-        dataset, dataset.splits["train"], classes=classes, where=where, balance=balance, count=count
+        dataset,
+        dataset.splits["train"],
+        classes=classes,
+        filters=filters,
+        balance=balance,
+        count=count,
     )

@@ -150,7 +150,7 @@ def streams(shards):
     inputs = open_inputs(TrainConfig(DataConfig(str(shards)), "", batch_size=8))
     image = inputs.dataset.image
     augmentation = augment.make("light", "host", image=image, size=(64, 64), seed=3, num_classes=3)
-    return stage_streams(inputs.training, inputs.reading, 3, 8, inputs.model, augmentation)
+    return stage_streams(inputs.training, inputs.read_options, 3, 8, inputs.model, augmentation)
 
 
 def test_every_stage_reads_the_records_that_training_reads(streams):

@@ -232,10 +232,10 @@ def test_records_that_others_wrote(
     folder: pathlib.Path, model: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = figures(capsys, "--model_path", model, "--data", folder)
-    foreign = tmp_path / "foreign"
-    foreign.mkdir()
+    external = tmp_path / "external"
+    external.mkdir()
     for number, path in enumerate(sorted(folder.glob("validation-*"))):
-        with tf.io.TFRecordWriter(str(foreign / f"validation-{number}.tfrecord")) as writer:
+        with tf.io.TFRecordWriter(str(external / f"validation-{number}.tfrecord")) as writer:
             for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
                 example = tf.train.Example.FromString(record)
                 features = example.features.feature
@@ -243,7 +243,7 @@ def test_records_that_others_wrote(
                 label = features.pop("image/class/label").int64_list.value[0]
                 features["kind"].int64_list.value.append(label + 1)
                 writer.write(example.SerializeToString())
-    arguments = ("--model_path", model, "--data", foreign, "--split", "validation")
+    arguments = ("--model_path", model, "--data", external, "--split", "validation")
     mapped = ("--feature_map", "image=raw,label=kind", "--label_offset", "1")
     found = figures(capsys, *arguments, *mapped, "--class_names", ",".join(CLASSES))
     assert found["num_examples"] == NUM_RECORDS

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.commands import run_module
-from tests.support.foreign_sets import flip_byte, write_kaggle, write_slim
+from tests.support.external_sets import flip_byte, write_kaggle, write_slim
 from trainer.training.epochs import total_steps
 
 pytest.importorskip("tensorflow")
@@ -25,9 +25,9 @@ def test_kaggle_names_train_evaluate_and_predict(tmp_path: pathlib.Path) -> None
     write_kaggle(tmp_path / "flowers" / "train", {"flowers00-9.tfrec": 9, "flowers01-8.tfrec": 8})
     write_kaggle(tmp_path / "flowers" / "val", {"flowers00-5.tfrec": 5})
     data, output = tmp_path / "flowers", tmp_path / "model"
-    foreign = ["--feature_map", "image=image,label=class", "--class_names", "rose,tulip,daisy"]
+    external = ["--feature_map", "image=image,label=class", "--class_names", "rose,tulip,daisy"]
     ran = _run(
-        tmp_path, "trainer", "--data", data, "--output", output, *foreign, "--image_size", 24,
+        tmp_path, "trainer", "--data", data, "--output", output, *external, "--image_size", 24,
         "--batch_size", 4, "--epochs", 2, "--replicas", 2,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
@@ -36,7 +36,7 @@ def test_kaggle_names_train_evaluate_and_predict(tmp_path: pathlib.Path) -> None
     assert last["step"] == total_steps(2, None, 17, 4)
 
     ran = _run(
-        tmp_path, "trainer.evaluate", "--model_path", output, "--data", data, *foreign,
+        tmp_path, "trainer.evaluate", "--model_path", output, "--data", data, *external,
         "--split", "val", "--batch_size", 3, "--json",
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr

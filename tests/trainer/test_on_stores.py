@@ -27,9 +27,12 @@ from trainer.dataset.open import Inputs, open_inputs
 
 tf = pytest.importorskip("tensorflow")
 
-from trainer.reader import cache, pipeline  # noqa: E402
-from trainer.reader import order as records  # noqa: E402
-from trainer.reader.broken_handler import Mender  # noqa: E402
+from trainer.reader import (  # noqa: E402
+    cache,
+    order,
+    pipeline,
+)
+from trainer.reader.broken_handler import BrokenRecordHandler  # noqa: E402
 
 SIDE_PX = 16
 COUNTS = {"train": 40, "validation": 9}
@@ -89,12 +92,12 @@ def _inputs(folder: object, *flags: object) -> Inputs:
 def _batches(inputs: Inputs) -> list[Any]:
     """Two epochs and a bit, from the middle of the first one on, and the validation split."""
     training = pipeline.training_batches(
-        inputs.training, inputs.reading, 3, BATCH_SIZE, inputs.model, start_step=2
+        inputs.training, inputs.read_options, 3, BATCH_SIZE, inputs.model, start_step=2
     )
     if inputs.validation is None:
         return list(training.take(13).as_numpy_iterator())
     evaluation = pipeline.evaluation_batches(
-        inputs.validation, inputs.reading, BATCH_SIZE, inputs.model
+        inputs.validation, inputs.read_options, BATCH_SIZE, inputs.model
     )
     return [*training.take(13).as_numpy_iterator(), *evaluation.as_numpy_iterator()]
 
@@ -102,7 +105,9 @@ def _batches(inputs: Inputs) -> list[Any]:
 def _copies(inputs: Inputs) -> dict[str, bytes]:
     """Copies of all shards, by name; what the reader does first."""
     splits = [inputs.training, *([inputs.validation] if inputs.validation else [])]
-    near = [shard for one in splits for shard in cache.on_disk(one, inputs.reading).split.shards]
+    near = [
+        shard for one in splits for shard in cache.on_disk(one, inputs.read_options).split.shards
+    ]
     return {os.path.basename(s.path): pathlib.Path(s.path).read_bytes() for s in near}
 
 
@@ -199,13 +204,13 @@ def test_a_damaged_record_is_told_by_number_or_left_out(
     storage.write(f"{remote}/{name}", bytes(damaged))
     inputs = _inputs(remote)
     with pytest.raises(tf.errors.DataLossError) as caught:
-        list(records.ordered_records(inputs.training, inputs.reading))
+        list(order.ordered_records(inputs.training, inputs.read_options))
     with pytest.raises(UserError, match=rf"broken at {remote}/{name}, record 0 at byte 0: the"):
-        Mender(0, None, remote).mend(inputs.training, None, caught.value)
-    repaired = Mender(1, str(tmp_path / "out"), remote)
+        BrokenRecordHandler(0, None, remote).handle(inputs.training, None, caught.value)
+    repaired = BrokenRecordHandler(1, str(tmp_path / "out"), remote)
     (tmp_path / "out").mkdir()
-    selected = repaired.mend(inputs.training, None, caught.value)
-    payloads = [p for p, _ in records.ordered_records(selected, inputs.reading)]
+    subset = repaired.handle(inputs.training, None, caught.value)
+    payloads = [p for p, _ in order.ordered_records(subset, inputs.read_options)]
     assert [bool(payload) for payload in payloads].count(False) == 1 and len(payloads) == 40
 
 

@@ -11,9 +11,8 @@ import tensorflow as tf
 
 from trainer.augment.choose import Augmentation
 from trainer.commands.bench_table import Speed
-from trainer.dataset.spec import ModelInputs, Reading, Selected
-from trainer.reader import order as records
-from trainer.reader import pipeline
+from trainer.dataset.spec import ModelInputs, ReadOptions, Subset
+from trainer.reader import order, pipeline
 from trainer.reader.decode import Pictures, batch_pictures
 from trainer.reader.parse import batch_parser
 
@@ -35,8 +34,8 @@ LIMIT_RECORDS = 4096
 
 
 def stage_streams(
-    selected: Selected,
-    reading: Reading,
+    subset: Subset,
+    read_options: ReadOptions,
     seed: int,
     batch_size: int,
     shipped: ModelInputs,
@@ -45,8 +44,8 @@ def stage_streams(
     """Endless datasets: the reader up to each stage, and the limit of decoding.
 
     Args:
-        selected: What is read.
-        reading: How.
+        subset: What is read.
+        read_options: How.
         seed: Of the order.
         batch_size: Global batch.
         shipped: What the reader makes: the model's inputs, perhaps at another size.
@@ -57,9 +56,9 @@ def stage_streams(
         pictures as they are. Last `LIMIT`: the pictures of the whole reader, decoded,
         cropped and resized from bytes that are in memory already.
     """
-    stream = records.training_records(selected, reading, seed)
+    stream = order.training_records(subset, read_options, seed)
     numbered = stream.batch(batch_size, drop_remainder=True).enumerate()
-    parse = batch_parser(selected.dataset, shipped)
+    parse = batch_parser(subset.dataset, shipped)
 
     def parsed(number: Any, batch: Any) -> Any:
         found = parse(batch[0])
@@ -74,21 +73,23 @@ def stage_streams(
         return decoded
 
     streams = {
-        "read": _ahead(numbered, reading),
-        "parse": _ahead(_mapped(numbered, parsed, reading), reading),
+        "read": _ahead(numbered, read_options),
+        "parse": _ahead(_mapped(numbered, parsed, read_options), read_options),
     }
     if on_host(augmentation):
         plain = batch_pictures(shipped.image, _own_size(shipped))
-        streams["decode"] = _ahead(_mapped(numbered, with_pictures(plain), reading), reading)
+        streams["decode"] = _ahead(
+            _mapped(numbered, with_pictures(plain), read_options), read_options
+        )
     last = "augment" if on_host(augmentation) else "decode"
     pictures = with_pictures(augmentation.pictures)
-    streams[last] = _ahead(_mapped(numbered, pictures, reading), reading)
+    streams[last] = _ahead(_mapped(numbered, pictures, read_options), read_options)
     streams["batch"] = pipeline.training_batches(
-        selected, reading, seed, batch_size, shipped, augmentation.pictures,
+        subset, read_options, seed, batch_size, shipped, augmentation.pictures,
         finish=augmentation.finish,
     )  # fmt: skip
     sample = _in_memory(streams["parse"], batch_size)
-    streams[LIMIT] = limit_stream(*sample, augmentation.pictures, reading, batch_size)
+    streams[LIMIT] = limit_stream(*sample, augmentation.pictures, read_options, batch_size)
     return streams
 
 
@@ -98,13 +99,13 @@ def on_host(augmentation: Augmentation) -> bool:
 
 
 def limit_stream(
-    encoded: Any, position: Any, pictures: Pictures, reading: Reading, batch_size: int
+    encoded: Any, position: Any, pictures: Pictures, read_options: ReadOptions, batch_size: int
 ) -> tf.data.Dataset:
     """`pictures` of JPEGs in memory, over and over: no shard, no shuffle, no parsing."""
     count = max(1, len(encoded) // batch_size)
     batches = [tf.reshape(t[: count * batch_size], [count, -1]) for t in (encoded, position)]
     stream = tf.data.Dataset.from_tensor_slices(tuple(batches)).repeat()
-    return _ahead(_mapped(stream, pictures, reading), reading)
+    return _ahead(_mapped(stream, pictures, read_options), read_options)
 
 
 def measure(
@@ -190,17 +191,17 @@ def _own_size(shipped: ModelInputs) -> tuple[int, int]:
 
 
 def _mapped(
-    batches: tf.data.Dataset, function: Callable[..., Any], reading: Reading
+    batches: tf.data.Dataset, function: Callable[..., Any], read_options: ReadOptions
 ) -> tf.data.Dataset:
     return batches.map(
-        function, num_parallel_calls=reading.threads, deterministic=not reading.fast_order
+        function, num_parallel_calls=read_options.threads, deterministic=not read_options.fast_order
     )
 
 
-def _ahead(batches: tf.data.Dataset, reading: Reading) -> tf.data.Dataset:
+def _ahead(batches: tf.data.Dataset, read_options: ReadOptions) -> tf.data.Dataset:
     """The settings of the whole reader, see `trainer.reader.pipeline`."""
     options = tf.data.Options()
-    options.deterministic = not reading.fast_order
+    options.deterministic = not read_options.fast_order
     options.autotune.enabled = False
-    options.threading.private_threadpool_size = reading.threads
+    options.threading.private_threadpool_size = read_options.threads
     return batches.prefetch(pipeline.PREFETCH_BATCHES).with_options(options)

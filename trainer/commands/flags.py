@@ -97,7 +97,7 @@ DATA: dict[str, _Flag] = {
     ),
 }
 
-FOREIGN: dict[str, _Flag] = {
+EXTERNAL: dict[str, _Flag] = {
     "feature_map": (
         {"metavar": "image=A,label=B"},
         "which features of the records hold the picture, the label and the filename",
@@ -222,7 +222,7 @@ RUN: dict[str, _Flag] = {
 
 _GROUPS = {
     "data": DATA,
-    "TFRecords that others wrote": FOREIGN,
+    "TFRecords that others wrote": EXTERNAL,
     "training": TRAINING,
     "optimizer": OPTIMIZER,
     "output": RUN,

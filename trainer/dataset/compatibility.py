@@ -6,28 +6,28 @@ import dataclasses
 from collections.abc import Sequence
 
 from imageshards.errors import UserError
-from trainer.dataset.spec import DataSet, ModelCard, ModelInputs, Selected
+from trainer.dataset.spec import DataSet, ModelCard, ModelInputs, Subset
 from trainer.reader.parse import IMAGE_INPUT, check_inputs
 
 
-def class_ids(selected: Selected, classes: Sequence[str]) -> tuple[int, ...]:
+def class_ids(subset: Subset, classes: Sequence[str]) -> tuple[int, ...]:
     """For each class that is read, its number among the model's `classes`.
 
     Raises:
         UserError: The model does not know it.
     """
     known = {name: number for number, name in enumerate(classes)}
-    unknown = [name for name in selected.classes if name not in known]
+    unknown = [name for name in subset.classes if name not in known]
     if unknown:
         some = ", ".join(classes[:8]) + (", …" if len(classes) > 8 else "")
         numbers = all(name.isdecimal() for name in unknown)
         remedy = "name them by --class_names" if numbers else "leave them out by --classes"
         raise UserError(
-            f"--data received {selected.dataset.data!r}, whose classes "
+            f"--data received {subset.dataset.data!r}, whose classes "
             f"{', '.join(unknown[:8])}{', …' if len(unknown) > 8 else ''} the model does not "
             f"know; expected some of {some}: {remedy}."
         )
-    return tuple(known[name] for name in selected.classes)
+    return tuple(known[name] for name in subset.classes)
 
 
 def model_inputs(dataset: DataSet, card: ModelCard) -> ModelInputs:

@@ -33,9 +33,9 @@ class _Bad:
 
 
 def class_counts(
-    dataset: DataSet, split: Split, where: Sequence[str], skip_broken: int = 0
+    dataset: DataSet, split: Split, filters: Sequence[str], skip_broken: int = 0
 ) -> tuple[int, ...]:
-    """The records of `split` that meet `where`, per class id of the data set.
+    """The records of `split` that pass `filters`, per class id of the data set.
 
     What was counted once is kept, see `trainer.dataset.counts_cache`. Empty records, the places of
     broken ones, do not count.
@@ -43,7 +43,7 @@ def class_counts(
     Args:
         dataset: Where the split belongs.
         split: The split.
-        where: Conditions, see `trainer.dataset.filters`.
+        filters: As `--where` gives them, see `trainer.dataset.filters`.
         skip_broken: How many records may be broken; they do not count, either.
 
     Raises:
@@ -56,16 +56,16 @@ def class_counts(
         "fingerprint": dataset.fingerprint,
         "label": [dataset.label_feature, dataset.label_offset, list(dataset.classes)],
         "shards": shards,
-        "where": sorted(where),
+        "where": sorted(filters),
     }
 
     def count() -> Any:
-        counts, bad = _count(dataset, split, where)
+        counts, bad = _count(dataset, split, filters)
         # Before it is kept: what is broken may be repaired with no change in size.
         _check_bad(dataset, bad, skip_broken)
         return {"counts": counts, "bad": [dataclasses.astuple(one) for one in bad]}
 
-    what = f"classes of {split.name} in {dataset.data}" + "".join(f", {text}" for text in where)
+    what = f"classes of {split.name} in {dataset.data}" + "".join(f", {text}" for text in filters)
     counted = counts_cache.cached(what, key, count)
     _check_bad(dataset, [_Bad(*one) for one in counted["bad"]], skip_broken)
     return tuple(counted["counts"])
@@ -100,8 +100,8 @@ def class_id(dataset: DataSet, payload: bytes) -> int:
     return label - least
 
 
-def _count(dataset: DataSet, split: Split, where: Sequence[str]) -> tuple[list[int], list[_Bad]]:
-    classify = _matching(dataset, where) if where else _labelled(dataset)
+def _count(dataset: DataSet, split: Split, filters: Sequence[str]) -> tuple[list[int], list[_Bad]]:
+    classify = _matching(dataset, filters) if filters else _labelled(dataset)
     totals: Counter[int | None] = Counter()
     bad: list[_Bad] = []
     for shard in split.shards:
@@ -151,13 +151,13 @@ def _labelled(dataset: DataSet) -> _Classify:
     return lambda payloads: [class_id(dataset, payload) for payload in payloads]
 
 
-def _matching(dataset: DataSet, where: Sequence[str]) -> _Classify:
+def _matching(dataset: DataSet, filters: Sequence[str]) -> _Classify:
     """Conditions are left to the reader's own code: a float must compare as it will there."""
     import tensorflow as tf
 
     from trainer.dataset.subset import matches
 
-    match = matches(dataset, where)
+    match = matches(dataset, filters)
 
     def classify(payloads: Sequence[bytes]) -> list[int | None]:
         try:
@@ -167,7 +167,9 @@ def _matching(dataset: DataSet, where: Sequence[str]) -> _Classify:
         except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as e:
             if len(payloads) == 1:
                 class_id(dataset, payloads[0])
-            raise RecordProblem(f"it has not the features that {' and '.join(where)} needs") from e
+            raise RecordProblem(
+                f"it has not the features that {' and '.join(filters)} needs"
+            ) from e
         pairs = zip(labels.numpy().tolist(), keep.numpy().tolist(), strict=True)
         return [label if kept else None for label, kept in pairs]
 

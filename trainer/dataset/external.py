@@ -29,7 +29,7 @@ _MAX_CLASSES = 100_000
 _Record = Mapping[str, Values]
 
 
-def open_foreign(config: DataConfig) -> DataSet:
+def open_external(config: DataConfig) -> DataSet:
     """Opens TFRecords without a manifest.
 
     Counts come from `dataset_info.json` (TFDS), from the files' names

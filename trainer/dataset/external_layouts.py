@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from imageshards.errors import UserError
 from trainer.config import DataConfig
 from trainer.dataset import external_files, remote, tfrecord
-from trainer.dataset import tfds as foreign_tfds
-from trainer.dataset.tfds import TfdsFolder
+from trainer.dataset.tfds import TfdsFolder, find_folder, open_tfds
 
 _TAIL_BYTES = 16
 
@@ -79,14 +78,14 @@ def _splits(
     config: DataConfig,
 ) -> tuple[dict[str, list[tuple[str, int | None]]], TfdsFolder | None]:
     try:
-        folder = foreign_tfds.find_folder(config.data)
+        folder = find_folder(config.data)
     except OSError as e:
         raise UserError(
             f"--data received {config.data!r}, which cannot be listed ({e.strerror or e}); "
             "expected a folder that may be read."
         ) from e
     if folder is not None:
-        tfds = foreign_tfds.open_tfds(folder)
+        tfds = open_tfds(folder)
         return {name: list(shards) for name, shards in tfds.splits.items() if shards}, tfds
     paths = external_files.list_files("--data", config.data)
     splits = external_files.split_files(config.data, paths)

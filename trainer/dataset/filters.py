@@ -1,4 +1,4 @@
-"""Conditions on records, as `--where` gives them: `image/width>=128`."""
+"""Filters on records, as `--where` gives them: `image/width>=128`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from trainer.dataset.spec import FeatureSpec
 
 OPERATORS = (">=", "<=", "==", "!=", ">", "<")
 
-_CONDITION = re.compile(r"\s*(.+?)\s*(>=|<=|==|!=|>|<)\s*(.*?)\s*", re.DOTALL)
+_FILTER = re.compile(r"\s*(.+?)\s*(>=|<=|==|!=|>|<)\s*(.*?)\s*", re.DOTALL)
 _INT64 = range(-(2**63), 2**63)
 
 
 @dataclasses.dataclass(frozen=True)
-class Condition:
+class Filter:
     """One comparison of a scalar feature with a constant.
 
     Attributes:
@@ -32,22 +32,24 @@ class Condition:
     value: int | float | str
 
 
-def parse(conditions: Sequence[str], features: Mapping[str, FeatureSpec]) -> tuple[Condition, ...]:
-    """Reads conditions such as `age>=18` or `image/class/text!=cat`.
+def parse_filters(
+    filters: Sequence[str], features: Mapping[str, FeatureSpec]
+) -> tuple[Filter, ...]:
+    """Reads filters such as `age>=18` or `image/class/text!=cat`.
 
     Args:
-        conditions: One text each.
+        filters: One text each.
         features: What a record holds.
 
     Raises:
-        UserError: A text is no condition, its feature is unknown or no single value, or the
+        UserError: A text is no comparison, its feature is unknown or no single value, or the
             constant is not of the feature's type.
     """
-    return tuple(_parse_one(text, features) for text in conditions)
+    return tuple(_parse_one(text, features) for text in filters)
 
 
-def _parse_one(text: str, features: Mapping[str, FeatureSpec]) -> Condition:
-    match = _CONDITION.fullmatch(text)
+def _parse_one(text: str, features: Mapping[str, FeatureSpec]) -> Filter:
+    match = _FILTER.fullmatch(text)
     if not match:
         raise UserError(
             f"--where received {text!r}; expected FEATURE, one of {' '.join(OPERATORS)}, and a "
@@ -68,7 +70,7 @@ def _parse_one(text: str, features: Mapping[str, FeatureSpec]) -> Condition:
             f"--where received {text!r}, but {name} is a text; expected == or != in place of "
             f"{operator}."
         )
-    return Condition(name, operator, _value(text, spec.dtype, value))
+    return Filter(name, operator, _value(text, spec.dtype, value))
 
 
 def unknown_feature(name: str, features: Mapping[str, FeatureSpec]) -> str:

@@ -16,7 +16,7 @@ from trainer.dataset.manifest import (
     train_split,
     validation_split,
 )
-from trainer.dataset.spec import DataSet, ModelInputs, Reading, Selected, Split
+from trainer.dataset.spec import DataSet, ModelInputs, ReadOptions, Split, Subset
 from trainer.dataset.subset import select as select_records
 from trainer.reader.parse import check_inputs
 
@@ -32,14 +32,14 @@ class Inputs:
         dataset: The data set.
         training: What is trained on.
         validation: What is validated on, or None.
-        reading: How shards are read.
+        read_options: How shards are read.
         model: What the model is fed with.
     """
 
     dataset: DataSet
-    training: Selected
-    validation: Selected | None
-    reading: Reading
+    training: Subset
+    validation: Subset | None
+    read_options: ReadOptions
     model: ModelInputs
 
 
@@ -58,16 +58,16 @@ def open_dataset(config: DataConfig) -> DataSet:
     """
     remote.check(config.data, "--data")
     if has_manifest(config.data):
-        _refuse_foreign_flags(config)
+        _refuse_external_flags(config)
         return load_manifest(config.data)
-    from trainer.dataset.external import has_records, open_foreign
+    from trainer.dataset.external import has_records, open_external
 
     if not has_records(config.data):
         return load_manifest(config.data)  # says what is missing
-    return open_foreign(config)
+    return open_external(config)
 
 
-def select(config: DataConfig, dataset: DataSet, split: Split, balance: str = "none") -> Selected:
+def select(config: DataConfig, dataset: DataSet, split: Split, balance: str = "none") -> Subset:
     """The records of `split` that `config` asks for, counted.
 
     Raises:
@@ -80,11 +80,11 @@ def select(config: DataConfig, dataset: DataSet, split: Split, balance: str = "n
         return class_counts(dataset, split, config.where, config.skip_broken)
 
     return select_records(
-        dataset, split, classes=config.classes, where=config.where, balance=balance, count=count
+        dataset, split, classes=config.classes, filters=config.where, balance=balance, count=count
     )
 
 
-def reading(config: DataConfig, output: str | None = None) -> Reading:
+def read_options(config: DataConfig, output: str | None = None) -> ReadOptions:
     """How `config` wants shards to be read.
 
     Raises:
@@ -102,7 +102,7 @@ def reading(config: DataConfig, output: str | None = None) -> Reading:
     elif output:
         folder = folder or os.path.join(output, CACHE_FOLDER)
     threads = config.threads or cpu_count()
-    return Reading(threads, config.fast_order, config.cache, folder)
+    return ReadOptions(threads, config.fast_order, config.cache, folder)
 
 
 def open_inputs(config: TrainConfig) -> Inputs:
@@ -124,22 +124,22 @@ def open_inputs(config: TrainConfig) -> Inputs:
         )
     if not wanted.skip_broken:
         check_shards(wanted.data, [training] + ([validation] if validation else []))
-    selected = select(wanted, dataset, training, wanted.balance)
-    if selected.num_records < config.batch_size:
+    subset = select(wanted, dataset, training, wanted.balance)
+    if subset.num_records < config.batch_size:
         raise UserError(
             f"--batch_size received {config.batch_size}, but the split {training.name} has "
-            f"{selected.num_records} records; expected at most that many."
+            f"{subset.num_records} records; expected at most that many."
         )
     return Inputs(
         dataset,
-        selected,
+        subset,
         select(wanted, dataset, validation) if validation else None,
-        reading(wanted, config.output),
+        read_options(wanted, config.output),
         ModelInputs(size, dataset.image, features, wanted.sequences, wanted.sequence_length),
     )
 
 
-def _refuse_foreign_flags(config: DataConfig) -> None:
+def _refuse_external_flags(config: DataConfig) -> None:
     given = {
         "--feature_map": config.feature_map,
         "--label_offset": config.label_offset,

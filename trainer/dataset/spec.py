@@ -135,7 +135,7 @@ class DataSet:
 
 
 @dataclasses.dataclass(frozen=True)
-class Selected:
+class Subset:
     """One split as it is read: which records, how often, and how many that makes.
 
     Attributes:
@@ -144,7 +144,7 @@ class Selected:
         classes: The model's classes, in the order of its outputs.
         class_ids: Where only some classes are read: for each of `classes` its id in the
             data set; None where all are, under their own ids.
-        where: Conditions every record has to meet, as `--where` gives them.
+        filters: Conditions every record has to meet, as `--where` gives them.
         num_records: Records in one pass (an epoch), copies included.
         class_counts: Different records per class; None where nobody counted.
         sampling: Whether records of rare classes are repeated, so that every class comes
@@ -156,7 +156,7 @@ class Selected:
     split: Split
     classes: tuple[str, ...]
     class_ids: tuple[int, ...] | None
-    where: tuple[str, ...]
+    filters: tuple[str, ...]
     num_records: int
     class_counts: tuple[int, ...] | None
     sampling: bool = False
@@ -164,7 +164,7 @@ class Selected:
 
 
 @dataclasses.dataclass(frozen=True)
-class Reading:
+class ReadOptions:
     """How shards are read; none of it changes what is read.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Which records of a split are read, and how often: classes, conditions, balance."""
+"""Which records of a split are read, and how often: classes, filters, balance."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from imageshards.errors import UserError
-from trainer.dataset import filters as conditions
-from trainer.dataset.spec import DataSet, Selected, Split
+from trainer.dataset.filters import parse_filters
+from trainer.dataset.spec import DataSet, Split, Subset
 
 # Serialized, string [b] → (labels int64 [b], keep bool [b]).
 Matches = Callable[[Any], tuple[Any, Any]]
@@ -30,52 +30,52 @@ def select(
     split: Split,
     *,
     classes: Sequence[str] | None,
-    where: Sequence[str],
+    filters: Sequence[str],
     balance: str,
     count: Callable[[], tuple[int, ...]],
-) -> Selected:
+) -> Subset:
     """Says which records of `split` are read, and counts them.
 
     Args:
         dataset: Where the split belongs.
         split: The split.
         classes: Only these, renumbered in this order; None for all.
-        where: Conditions a record has to meet, see `trainer.dataset.filters`.
+        filters: Conditions a record has to meet, see `trainer.dataset.filters`.
         balance: `none`; `weights`: the loss of class c is weighted by N / (K * n_c), with N
             records in K classes, n_c of them in c, so that every class weighs the same and the
             mean over all records is 1; `sampling`: each class is read max(n_c) times a pass.
         count: Called only where the shards' own counts do not answer: the number of records
-            that meet `where`, per class id of the data set.
+            that pass `filters`, per class id of the data set.
 
     Raises:
         UserError: A class or a condition is unknown, nothing is left, or a class that should
             be balanced has no records.
     """
-    conditions.parse(where, dataset.features)
+    parse_filters(filters, dataset.features)
     names = tuple(classes) if classes else dataset.classes
     ids = tuple(_class_id(dataset, name) for name in names)
-    needed = bool(classes or where) or balance != "none"
-    found = _known_counts(dataset, split) if not where else None
+    needed = bool(classes or filters) or balance != "none"
+    found = _known_counts(dataset, split) if not filters else None
     if found is None and needed:
         found = count()
     counts = None if found is None else tuple(found[i] for i in ids)
     num_records = sum(counts) if needed and counts else split.num_records
-    selected = Selected(
+    subset = Subset(
         dataset,
         split,
         names,
         ids if classes else None,
-        tuple(where),
+        tuple(filters),
         num_records,
         counts,
     )
     if needed and not num_records:
-        raise _nothing_left(selected, classes)
-    return selected if balance == "none" or not counts else _balanced(selected, counts, balance)
+        raise _nothing_left(subset, classes)
+    return subset if balance == "none" or not counts else _balanced(subset, counts, balance)
 
 
-def matches(dataset: DataSet, where: Sequence[str]) -> Matches:
-    """A function of a batch of serialized records: their labels, and which meet `where`.
+def matches(dataset: DataSet, filters: Sequence[str]) -> Matches:
+    """A function of a batch of serialized records: their labels, and which pass `filters`.
 
     The labels are class ids of the data set, `label_offset` subtracted. An empty record, the
     place of a broken one, gets the label -1 and is not kept.
@@ -87,7 +87,7 @@ def matches(dataset: DataSet, where: Sequence[str]) -> Matches:
 
     from trainer.reader.parse import checked_labels, fill_empty, parsing_spec
 
-    parsed = conditions.parse(where, dataset.features)
+    parsed = parse_filters(filters, dataset.features)
     names = dict.fromkeys([dataset.label_feature, *(c.feature for c in parsed)])
     spec = parsing_spec({name: dataset.features[name] for name in names})
 
@@ -104,40 +104,40 @@ def matches(dataset: DataSet, where: Sequence[str]) -> Matches:
     return match
 
 
-def mask(selected: Selected) -> Matches | None:
+def mask(subset: Subset) -> Matches | None:
     """A function of a batch of serialized records: their classes, and which are read.
 
     The classes are ids of the model, -1 for one that is not selected; an empty record is not
     kept. None where every record is read once, and nothing needs to be looked at.
     """
-    if selected.class_ids is None and not selected.where and not selected.sampling:
+    if subset.class_ids is None and not subset.filters and not subset.sampling:
         return None
-    match = matches(selected.dataset, selected.where)
+    match = matches(subset.dataset, subset.filters)
 
-    def match_selected(serialized: Any) -> tuple[Any, Any]:
+    def match_subset(serialized: Any) -> tuple[Any, Any]:
         labels, keep = match(serialized)
-        classes = model_classes(selected, labels)
+        classes = model_classes(subset, labels)
         return classes, keep & (classes >= 0)
 
-    return match_selected
+    return match_subset
 
 
-def model_classes(selected: Selected, labels: Any) -> Any:
+def model_classes(subset: Subset, labels: Any) -> Any:
     """Class ids of the data set → of the model; -1 stays, and is what is not selected.
 
     Args:
-        selected: Names the classes.
+        subset: Names the classes.
         labels: int64 [b], at least -1.
 
     Returns:
         int64 [b].
     """
-    if selected.class_ids is None:
+    if subset.class_ids is None:
         return labels
     import tensorflow as tf
 
-    renumbered = [-1] * (len(selected.dataset.classes) + 1)
-    for model_id, data_id in enumerate(selected.class_ids):
+    renumbered = [-1] * (len(subset.dataset.classes) + 1)
+    for model_id, data_id in enumerate(subset.class_ids):
         renumbered[data_id + 1] = model_id
     return tf.gather(tf.constant(renumbered, tf.int64), labels + 1)
 
@@ -165,27 +165,27 @@ def _known_counts(dataset: DataSet, split: Split) -> tuple[int, ...] | None:
     return tuple(totals[name] for name in dataset.classes)
 
 
-def _balanced(selected: Selected, counts: tuple[int, ...], balance: str) -> Selected:
+def _balanced(subset: Subset, counts: tuple[int, ...], balance: str) -> Subset:
     # Weights leave a class without records alone: there is nothing to weigh.
     if balance == "weights":
         present = sum(1 for n in counts if n)
-        weights = tuple(selected.num_records / (present * n) if n else 1.0 for n in counts)
-        return dataclasses.replace(selected, class_weights=weights)
-    empty = [name for name, n in zip(selected.classes, counts, strict=True) if not n]
+        weights = tuple(subset.num_records / (present * n) if n else 1.0 for n in counts)
+        return dataclasses.replace(subset, class_weights=weights)
+    empty = [name for name, n in zip(subset.classes, counts, strict=True) if not n]
     if empty:
         raise UserError(
-            f"--balance received 'sampling', but the split {selected.split.name} has no record "
+            f"--balance received 'sampling', but the split {subset.split.name} has no record "
             f"of {', '.join(empty[:8])} to repeat; expected some of every class: leave classes "
             "out by --classes, or use --balance weights."
         )
-    return dataclasses.replace(selected, num_records=max(counts) * len(counts), sampling=True)
+    return dataclasses.replace(subset, num_records=max(counts) * len(counts), sampling=True)
 
 
-def _nothing_left(selected: Selected, classes: Sequence[str] | None) -> UserError:
-    asked = [f"--where {text!r}" for text in selected.where]
+def _nothing_left(subset: Subset, classes: Sequence[str] | None) -> UserError:
+    asked = [f"--where {text!r}" for text in subset.filters]
     if classes:
         asked.append(f"--classes {','.join(classes)}")
     return UserError(
         f"{' and '.join(asked) or '--balance'} left no record of the split "
-        f"{selected.split.name}, which has {selected.split.num_records}; expected at least one."
+        f"{subset.split.name}, which has {subset.split.num_records}; expected at least one."
     )

@@ -12,10 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.dataset.compatibility import class_ids
-from trainer.dataset.spec import ModelInputs, Reading, Selected
-from trainer.reader import order as records
-from trainer.reader import pipeline
-from trainer.reader.broken_handler import Mender
+from trainer.dataset.spec import ModelInputs, ReadOptions, Subset
+from trainer.reader import order, pipeline
+from trainer.reader.broken_handler import BrokenRecordHandler
 from trainer.reader.fetch import next_batch
 from trainer.training.step import Batch, model_input
 
@@ -67,13 +66,13 @@ class Evaluator:
     Args:
         model: Gives logits; its variables live in `strategy`'s scope.
         strategy: Whose replicas share each batch.
-        selected: What is read.
-        reading: How.
+        subset: What is read.
+        read_options: How.
         batch_size: Global batch.
         model_inputs: What the model is fed with.
-        mender: What leaves broken records out; None to let TensorFlow's error pass.
+        broken_handler: What leaves broken records out; None to let TensorFlow's error pass.
         classes: The model's, where the data may have fewer of them, or in another order;
-            None for those of `selected`.
+            None for those of `subset`.
 
     Raises:
         UserError: The data has a class that the model does not know.
@@ -83,30 +82,30 @@ class Evaluator:
         self,
         model: keras.Model,
         strategy: tf.distribute.Strategy,
-        selected: Selected,
-        reading: Reading,
+        subset: Subset,
+        read_options: ReadOptions,
         batch_size: int,
         model_inputs: ModelInputs,
-        mender: Mender | None = None,
+        broken_handler: BrokenRecordHandler | None = None,
         classes: Sequence[str] | None = None,
     ) -> None:
-        self.classes = tuple(classes) if classes is not None else selected.classes
+        self.classes = tuple(classes) if classes is not None else subset.classes
         self._strategy = strategy
-        self._whole = selected
-        self._selected = mender.open(selected) if mender else selected
+        self._whole = subset
+        self._subset = broken_handler.open(subset) if broken_handler else subset
         # The order is of no use here, but it says which records a broken batch held.
-        self._reading = dataclasses.replace(reading, fast_order=False)
+        self._read_options = dataclasses.replace(read_options, fast_order=False)
         self._batch_size = batch_size
         self._inputs = model_inputs
-        self._mender = mender
+        self._broken_handler = broken_handler
         self._batches: Any = None
-        ids = class_ids(selected, self.classes)
+        ids = class_ids(subset, self.classes)
         self._step = _make_step(model, strategy, None if classes is None else ids)
 
     @property
-    def selected(self) -> Selected:
+    def subset(self) -> Subset:
         """What is read, without what is broken."""
-        return self._selected
+        return self._subset
 
     def run(self) -> Evaluation:
         """One pass.
@@ -143,7 +142,7 @@ class Evaluator:
     def _dataset(self) -> Any:
         if self._batches is None:
             batches = pipeline.evaluation_batches(
-                self._selected, self._reading, self._batch_size, self._inputs
+                self._subset, self._read_options, self._batch_size, self._inputs
             )
             self._batches = self._strategy.experimental_distribute_dataset(batches)
         return self._batches
@@ -158,16 +157,16 @@ class Evaluator:
         }
 
     def _mend(self, broken: _Broken) -> None:
-        if self._mender is None:
+        if self._broken_handler is None:
             raise broken.error
         framing = tf.errors.DataLossError | tf.errors.FailedPreconditionError
         suspicious = None if isinstance(broken.error, framing) else self._records_of(broken.batch)
-        self._selected = self._mender.mend(self._whole, suspicious, broken.error)
+        self._subset = self._broken_handler.handle(self._whole, suspicious, broken.error)
         self._batches = None
 
     def _records_of(self, batch: int) -> list[int] | None:
         """The records of one batch, without decoding them; None where that fails, too."""
-        stream = records.ordered_records(self._selected, self._reading)
+        stream = order.ordered_records(self._subset, self._read_options)
         part = stream.skip(batch * self._batch_size).take(self._batch_size)
         try:
             return [int(record) for _, record in part.as_numpy_iterator()]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imageshards.errors import UserError
-from trainer.dataset.spec import FeatureSpec, Selected
+from trainer.dataset.spec import FeatureSpec, Subset
 from trainer.reader import broken_records
 from trainer.reader.broken_records import BrokenRecord
 
@@ -17,7 +17,7 @@ LIST_FILE = "broken.json"
 _FOLDER = "repaired"
 
 
-class Mender:
+class BrokenRecordHandler:
     """Finds what is broken and takes it out, for every split of one run.
 
     A broken record keeps its place in the order, with weight 0, so nothing behind it moves
@@ -52,53 +52,51 @@ class Mender:
         """Everything that is left out, in the order of splits and records."""
         return [record for records in self._found.values() for record in records]
 
-    def open(self, selected: Selected) -> Selected:
+    def open(self, subset: Subset) -> Subset:
         """Takes out what is known to be broken, and looks at shards that have a wrong size.
 
         Raises:
             UserError: That is more than may be left out.
         """
         if not self._limit:
-            return selected
-        suspicious = broken_records.wrong_files(selected)
+            return subset
+        suspicious = broken_records.wrong_files(subset)
         if suspicious:
-            self._note(selected, self._find(selected, None))
-        return self._repaired(selected)
+            self._note(subset, self._find(subset, None))
+        return self._repaired(subset)
 
-    def mend(self, selected: Selected, records: Sequence[int] | None, error: Exception) -> Selected:
+    def handle(self, subset: Subset, records: Sequence[int] | None, error: Exception) -> Subset:
         """Finds what made reading fail, and takes it out.
 
         Args:
-            selected: The split as it was before anything was taken out.
+            subset: The split as it was before anything was taken out.
             records: Those that may have done it; None to look at all.
             error: What TensorFlow said.
 
         Returns:
-            `selected` without everything that is known to be broken.
+            `subset` without everything that is known to be broken.
 
         Raises:
             UserError: Nothing may be left out, or not as much.
         """
-        known = {record.record for record in self._found.get(selected.split.name, [])}
-        found = self._find(selected, records)
+        known = {record.record for record in self._found.get(subset.split.name, [])}
+        found = self._find(subset, records)
         fresh = [record for record in found if record.record not in known]
         if not fresh and records is not None:
-            found = self._find(selected, None)
+            found = self._find(subset, None)
             fresh = [record for record in found if record.record not in known]
         if not fresh:
-            raise broken_records.explain(error, selected, ())
+            raise broken_records.explain(error, subset, ())
         if not self._limit:
-            raise broken_records.explain(error, selected, fresh)
-        self._note(selected, fresh)
-        return self._repaired(selected)
+            raise broken_records.explain(error, subset, fresh)
+        self._note(subset, fresh)
+        return self._repaired(subset)
 
-    def _find(self, selected: Selected, records: Sequence[int] | None) -> list[BrokenRecord]:
-        return broken_records.find(
-            selected, records, framing=records is None, inputs=self._features
-        )
+    def _find(self, subset: Subset, records: Sequence[int] | None) -> list[BrokenRecord]:
+        return broken_records.find(subset, records, framing=records is None, inputs=self._features)
 
-    def _note(self, selected: Selected, found: Sequence[BrokenRecord]) -> None:
-        records = self._found.setdefault(selected.split.name, [])
+    def _note(self, subset: Subset, found: Sequence[BrokenRecord]) -> None:
+        records = self._found.setdefault(subset.split.name, [])
         known = {record.record for record in records}
         records.extend(record for record in found if record.record not in known)
         records.sort(key=lambda record: record.record)
@@ -112,11 +110,11 @@ class Mender:
                 "most that many: allow more, or build the data set again."
             )
 
-    def _repaired(self, selected: Selected) -> Selected:
-        found = self._found.get(selected.split.name)
+    def _repaired(self, subset: Subset) -> Subset:
+        found = self._found.get(subset.split.name)
         if not found or self._output is None:
-            return selected
-        return broken_records.repair(selected, found, os.path.join(self._output, _FOLDER))
+            return subset
+        return broken_records.repair(subset, found, os.path.join(self._output, _FOLDER))
 
 
 def _read_list(path: str) -> dict[str, list[BrokenRecord]]:

@@ -8,8 +8,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from imageshards.errors import UserError
-from trainer.dataset import counting, subset, tfrecord
-from trainer.dataset.spec import DataSet, Selected, Shard, Split
+from trainer.dataset import counting, tfrecord
+from trainer.dataset.spec import DataSet, Shard, Split, Subset
+from trainer.dataset.subset import select
 from trainer.reader.find_broken import BrokenRecord, find, wrong_files
 
 __all__ = ["BrokenRecord", "describe", "explain", "find", "repair", "wrong_files"]
@@ -23,19 +24,19 @@ def describe(record: BrokenRecord) -> str:
     return f"{record.path}, record {record.number} at byte {record.offset_bytes}: {record.reason}"
 
 
-def explain(error: BaseException, selected: Selected, found: Sequence[BrokenRecord]) -> UserError:
+def explain(error: BaseException, subset: Subset, found: Sequence[BrokenRecord]) -> UserError:
     """What a person is told when reading has failed.
 
     Args:
         error: What TensorFlow said.
-        selected: The split that was read.
+        subset: The split that was read.
         found: What `find` found; may be empty.
     """
-    dataset = selected.dataset
+    dataset = subset.dataset
     look = f"look with python -m beam_pipeline.verify {dataset.data}, " * dataset.has_manifest
     if not found:
         return UserError(
-            f"--data received {dataset.data!r}, and reading its split {selected.split.name} failed "
+            f"--data received {dataset.data!r}, and reading its split {subset.split.name} failed "
             f"({_first_line(error)}), though no record of it is broken now; {look}or start again."
         )
     others = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
@@ -45,7 +46,7 @@ def explain(error: BaseException, selected: Selected, found: Sequence[BrokenReco
     )
 
 
-def repair(selected: Selected, found: Sequence[BrokenRecord], folder: str) -> Selected:
+def repair(subset: Subset, found: Sequence[BrokenRecord], folder: str) -> Subset:
     """The same split with broken records replaced by empty ones, in copies of their shards.
 
     An empty record keeps the place of a broken or missing one and has weight 0; what a shard
@@ -53,12 +54,12 @@ def repair(selected: Selected, found: Sequence[BrokenRecord], folder: str) -> Se
     records are selected, the empty ones are not, and `num_records` is counted anew.
 
     Args:
-        selected: The split as it lies on disk.
+        subset: The split as it lies on disk.
         found: Everything that is broken in it.
         folder: Local; made where it is missing. Copies of an earlier call are replaced.
 
     Returns:
-        `selected` with other paths and sizes.
+        `subset` with other paths and sizes.
 
     Raises:
         UserError: `folder` cannot be written.
@@ -67,20 +68,18 @@ def repair(selected: Selected, found: Sequence[BrokenRecord], folder: str) -> Se
     for record in found:
         numbers[record.path].add(record.number)
     shards = tuple(
-        _copy(selected, index, shard, numbers[shard.path], folder)
-        if shard.path in numbers
-        else shard
-        for index, shard in enumerate(selected.split.shards)
+        _copy(subset, index, shard, numbers[shard.path], folder) if shard.path in numbers else shard
+        for index, shard in enumerate(subset.split.shards)
     )
-    split = Split(selected.split.name, shards)
-    if selected.class_ids is None and not selected.where and not selected.sampling:
-        return dataclasses.replace(selected, split=split)
-    return _selected_anew(selected, split)
+    split = Split(subset.split.name, shards)
+    if subset.class_ids is None and not subset.filters and not subset.sampling:
+        return dataclasses.replace(subset, split=split)
+    return _select_again(subset, split)
 
 
-def _copy(selected: Selected, index: int, shard: Shard, broken: set[int], folder: str) -> Shard:
-    dataset = selected.dataset
-    name = f"{selected.split.name}-{index:05d}-{os.path.basename(shard.path)}"
+def _copy(subset: Subset, index: int, shard: Shard, broken: set[int], folder: str) -> Shard:
+    dataset = subset.dataset
+    name = f"{subset.split.name}-{index:05d}-{os.path.basename(shard.path)}"
     path = os.path.join(folder, name)
     classes: Counter[str] = Counter()
 
@@ -127,18 +126,18 @@ def _class_name(dataset: DataSet, payload: bytes) -> list[str]:
         return []
 
 
-def _selected_anew(selected: Selected, split: Split) -> Selected:
+def _select_again(subset: Subset, split: Split) -> Subset:
     def count() -> tuple[int, ...]:
         anything = split.num_records
-        return counting.class_counts(selected.dataset, split, selected.where, anything)
+        return counting.class_counts(subset.dataset, split, subset.filters, anything)
 
-    balance = "weights" if selected.class_weights else "none"
-    return subset.select(
-        selected.dataset,
+    balance = "weights" if subset.class_weights else "none"
+    return select(
+        subset.dataset,
         split,
-        classes=None if selected.class_ids is None else selected.classes,
-        where=selected.where,
-        balance="sampling" if selected.sampling else balance,
+        classes=None if subset.class_ids is None else subset.classes,
+        filters=subset.filters,
+        balance="sampling" if subset.sampling else balance,
         count=count,
     )
 

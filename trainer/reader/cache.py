@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from imageshards.errors import UserError
 from trainer.dataset.shard_cache import copy_path, copy_shards, gigabytes, local_size_bytes
-from trainer.dataset.spec import Reading, Selected, Shard
+from trainer.dataset.spec import ReadOptions, Shard, Subset
 from trainer.dataset.stores import is_store
 from trainer.reader.sources import LOOK_RECORDS, Source, file_source, number_source, read_in_turn
 
@@ -20,8 +20,8 @@ MEMORY_RESERVE = 0.2
 _CGROUP = "/sys/fs/cgroup"
 
 
-def memory_source(selected: Selected, reading: Reading) -> Source:
-    """Reads every record that `selected` asks for once, and keeps it as it is, still JPEG.
+def memory_source(subset: Subset, read_options: ReadOptions) -> Source:
+    """Reads every record that `subset` asks for once, and keeps it as it is, still JPEG.
 
     The stages that make the order then move numbers only; the order is that of the shards.
 
@@ -29,41 +29,41 @@ def memory_source(selected: Selected, reading: Reading) -> Source:
         UserError: The split does not fit into memory.
         tf.errors.OpError: A shard is garbled, or has another number of records.
     """
-    check_memory(selected)
-    files = file_source(selected)
-    serialized, record, looked = _load(files, selected, reading)
+    check_memory(subset)
+    files = file_source(subset)
+    serialized, record, looked = _load(files, subset, read_options)
     place = np.empty(len(record), np.int64)
     place[record] = np.arange(len(record))
     places = tf.constant(place)
 
     def look(record: Any) -> tuple[Any, Any, Any]:
-        where = tf.gather(places, record)
-        classes, keep, present = (tf.gather(part, where) for part in looked)
+        index = tf.gather(places, record)
+        classes, keep, present = (tf.gather(part, index) for part in looked)
         return classes, keep, present
 
     def fetch(record: Any) -> Any:
         found = tf.gather(serialized, tf.gather(places, tf.maximum(record, 0)))
         return tf.where(record >= 0, found, b"")
 
-    return dataclasses.replace(number_source(selected), look=look if looked else None, fetch=fetch)
+    return dataclasses.replace(number_source(subset), look=look if looked else None, fetch=fetch)
 
 
-def check_memory(selected: Selected, free_bytes: int | None = None) -> None:
+def check_memory(subset: Subset, free_bytes: int | None = None) -> None:
     """Compares a split with the memory that is free.
 
     Args:
-        selected: Whose serialized records shall be kept.
+        subset: Whose serialized records shall be kept.
         free_bytes: None for what the system says; unknown memory is taken to suffice.
 
     Raises:
         UserError: They do not fit.
     """
     free = free_memory_bytes() if free_bytes is None else free_bytes
-    needed = selected.split.num_bytes
+    needed = subset.split.num_bytes
     if free is None or needed <= free * (1 - MEMORY_RESERVE):
         return
     raise UserError(
-        f"--cache received 'memory', but the split {selected.split.name} has "
+        f"--cache received 'memory', but the split {subset.split.name} has "
         f"{gigabytes(needed)} and {gigabytes(free)} of memory are free (a fifth of it is left "
         "to the rest of the program); use --cache disk, or none."
     )
@@ -75,8 +75,8 @@ def free_memory_bytes() -> int | None:
     return min(found) if found else None
 
 
-def on_disk(selected: Selected, reading: Reading) -> Selected:
-    """The same split, read from copies in `reading.cache_folder` of what is not read in place.
+def on_disk(subset: Subset, read_options: ReadOptions) -> Subset:
+    """The same split, read from copies in `read_options.cache_folder` of what is not read in place.
 
     That are all shards for the cache `disk`, else those TensorFlow cannot read itself, if any.
     A copy that is there already is used again; one appears whole or not at all. A shard that
@@ -87,34 +87,36 @@ def on_disk(selected: Selected, reading: Reading) -> Selected:
         UserError: The folder is not named, not writable, or too full; or a shard cannot be
             had, or is whole but not the one the data set says.
     """
-    whole = selected.split.shards
-    shards = [s for s in whole if reading.cache == "disk" or is_store(s.path)]
+    whole = subset.split.shards
+    shards = [s for s in whole if read_options.cache == "disk" or is_store(s.path)]
     if not shards:
-        return selected
-    if reading.cache_folder is None:
+        return subset
+    if read_options.cache_folder is None:
         raise UserError("--cache received 'disk', but no folder to keep the shards in.")
-    folder = os.path.join(reading.cache_folder, selected.dataset.fingerprint[:16] or "shards")
+    folder = os.path.join(read_options.cache_folder, subset.dataset.fingerprint[:16] or "shards")
     missing = [s for s in shards if local_size_bytes(copy_path(folder, s)) != s.num_bytes]
     try:
         os.makedirs(folder, exist_ok=True)
         if missing:
-            copy_shards(selected.dataset, missing, folder)
+            copy_shards(subset.dataset, missing, folder)
     except OSError as e:
         why, otherwise = "--cache received 'disk'", ", or use --cache none"
         if is_store(shards[0].path):
-            why, otherwise = f"--data received {selected.dataset.data!r}, which is copied first", ""
+            why, otherwise = f"--data received {subset.dataset.data!r}, which is copied first", ""
         raise UserError(
             f"{why}, but {folder!r} cannot be filled ({e}); expected a writable folder with "
             f"enough room: name another one by --cache_folder{otherwise}."
         ) from e
     copied = tuple(_copied(s, folder) if s in shards else s for s in whole)
-    return dataclasses.replace(selected, split=dataclasses.replace(selected.split, shards=copied))
+    return dataclasses.replace(subset, split=dataclasses.replace(subset.split, shards=copied))
 
 
-def _load(files: Source, selected: Selected, reading: Reading) -> tuple[Any, Any, tuple[Any, ...]]:
+def _load(
+    files: Source, subset: Subset, read_options: ReadOptions
+) -> tuple[Any, Any, tuple[Any, ...]]:
     """All serialized records, string [n], their numbers, and what looking at them said."""
-    shards = tf.data.Dataset.range(len(selected.split.shards))
-    elements = read_in_turn(files, shards, selected, reading, ordered=True)
+    shards = tf.data.Dataset.range(len(subset.split.shards))
+    elements = read_in_turn(files, shards, subset, read_options, ordered=True)
     batches = elements.batch(LOOK_RECORDS)
     if files.look is not None:
         look = files.look
@@ -124,9 +126,9 @@ def _load(files: Source, selected: Selected, reading: Reading) -> tuple[Any, Any
             # What is never read needs no room.
             return tf.where(keep, serialized, b""), record, classes, keep, present
 
-        batches = batches.map(looked_at, num_parallel_calls=reading.threads)
+        batches = batches.map(looked_at, num_parallel_calls=read_options.threads)
     # One batch of everything: TensorFlow moves the texts into it, it does not copy them.
-    whole = batches.unbatch().batch(max(1, selected.split.num_records))
+    whole = batches.unbatch().batch(max(1, subset.split.num_records))
     serialized, record, *looked = whole.get_single_element()
     return serialized, record.numpy(), tuple(looked)
 

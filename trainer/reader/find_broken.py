@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 from trainer.dataset import remote, tfrecord
-from trainer.dataset.spec import FeatureSpec, Selected, Shard
+from trainer.dataset.spec import FeatureSpec, Shard, Subset
 from trainer.reader.broken_check import Check, make_check
 
 _BATCH_RECORDS = 64
@@ -34,16 +34,16 @@ class BrokenRecord:
     reason: str
 
 
-def wrong_files(selected: Selected) -> list[str]:
+def wrong_files(subset: Subset) -> list[str]:
     """Shards that are missing, or have another size than they should."""
-    shards = selected.split.shards
+    shards = subset.split.shards
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         sizes = list(pool.map(_size_bytes, shards))
     return [s.path for s, size in zip(shards, sizes, strict=True) if size != s.num_bytes]
 
 
 def find(
-    selected: Selected,
+    subset: Subset,
     records: Sequence[int] | None = None,
     *,
     framing: bool = False,
@@ -55,7 +55,7 @@ def find(
     beyond its count are always found in it.
 
     Args:
-        selected: The split.
+        subset: The split.
         records: Numbers within the split of records to parse and decode as the reader does;
             None for all. Shards without any of them are looked at only for `framing`.
         framing: Whether to look at every shard.
@@ -67,16 +67,16 @@ def find(
     Raises:
         OSError: A shard is there but cannot be read.
     """
-    check = make_check(selected.dataset, inputs or {})
+    check = make_check(subset.dataset, inputs or {})
     found: list[BrokenRecord] = []
     for index, (shard, start) in enumerate(
-        zip(selected.split.shards, selected.split.starts, strict=True)
+        zip(subset.split.shards, subset.split.starts, strict=True)
     ):
         wanted = None
         if records is not None:
             wanted = {r - start for r in records if start <= r < start + shard.num_records}
         if wanted is None or wanted or framing:
-            compression = selected.dataset.compression
+            compression = subset.dataset.compression
             found += _look_through(shard, index, start, compression, wanted, check)
     return found
 

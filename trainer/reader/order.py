@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.dataset.spec import Reading, Selected
+from trainer.dataset.spec import ReadOptions, Subset
 from trainer.reader import cache
 from trainer.reader.resample import choose
 from trainer.reader.sources import LOOK_RECORDS, Source, file_source, number_source, read_in_turn
@@ -22,13 +22,13 @@ COUNTED_AT_ONCE = 4096
 
 
 def training_records(
-    selected: Selected, reading: Reading, seed: int, start: int = 0
+    subset: Subset, read_options: ReadOptions, seed: int, start: int = 0
 ) -> tf.data.Dataset:
     """The passes 0, 1, 2, … one after the other without end.
 
     Args:
-        selected: What is read; `num_records` of it in each pass.
-        reading: How.
+        subset: What is read; `num_records` of it in each pass.
+        read_options: How.
         seed: Of the order; at least 0, below 2**31.
         start: How many records of the stream were read before: the first one of the dataset
             is record `start` of the endless stream.
@@ -38,62 +38,62 @@ def training_records(
         A shard that holds more or fewer records than counted raises
         `tf.errors.FailedPreconditionError`, a garbled one `tf.errors.DataLossError`.
     """
-    source = open_source(selected, reading)
-    stream = training_elements(source, selected, reading, seed, start)
+    source = open_source(subset, read_options)
+    stream = training_elements(source, subset, read_options, seed, start)
     return _fetched(stream, source)
 
 
-def ordered_records(selected: Selected, reading: Reading) -> tf.data.Dataset:
-    """One pass over the different records of `selected`, always in the same order.
+def ordered_records(subset: Subset, read_options: ReadOptions) -> tf.data.Dataset:
+    """One pass over the different records of `subset`, always in the same order.
 
     Returns:
         Like `training_records`, of known cardinality; records are not repeated, whatever
-        `selected.sampling` says.
+        `subset.sampling` says.
     """
-    selected = without_copies(selected)
-    source = open_source(selected, reading)
-    stream = ordered_elements(source, selected, reading)
+    subset = without_copies(subset)
+    source = open_source(subset, read_options)
+    stream = ordered_elements(source, subset, read_options)
     return _fetched(stream, source)
 
 
-def without_copies(selected: Selected) -> Selected:
+def without_copies(subset: Subset) -> Subset:
     """The same records, each of them once."""
-    if not selected.sampling or selected.class_counts is None:
-        return selected
-    return dataclasses.replace(selected, sampling=False, num_records=sum(selected.class_counts))
+    if not subset.sampling or subset.class_counts is None:
+        return subset
+    return dataclasses.replace(subset, sampling=False, num_records=sum(subset.class_counts))
 
 
-def open_source(selected: Selected, reading: Reading) -> Source:
-    """The shards, or where `reading` keeps them nearer.
+def open_source(subset: Subset, read_options: ReadOptions) -> Source:
+    """The shards, or where `read_options` keeps them nearer.
 
     Raises:
         UserError: There is no room for the cache.
     """
-    selected = cache.on_disk(selected, reading)
+    subset = cache.on_disk(subset, read_options)
     return (
-        cache.memory_source(selected, reading)
-        if reading.cache == "memory"
-        else file_source(selected)
+        cache.memory_source(subset, read_options)
+        if read_options.cache == "memory"
+        else file_source(subset)
     )
 
 
 def training_elements(
-    source: Source, selected: Selected, reading: Reading, seed: int, start: int
+    source: Source, subset: Subset, read_options: ReadOptions, seed: int, start: int
 ) -> tf.data.Dataset:
     """`training_records` before records are fetched: a dataset of elements of `source`."""
-    first, offset = divmod(start, selected.num_records)
+    first, offset = divmod(start, subset.num_records)
 
     def passes(source: Source, epochs: tf.data.Dataset, skipped: int) -> tf.data.Dataset:
         # Resumed here, on serialized records: nothing that is skipped is parsed or decoded.
         return epochs.flat_map(
-            lambda epoch: _epoch(source, selected, reading, seed, epoch).skip(skipped)
+            lambda epoch: _epoch(source, subset, read_options, seed, epoch).skip(skipped)
         )
 
     epochs = tf.data.Dataset.range(first, tf.int64.max)
     if offset == 0:
         stream = passes(source, epochs, 0)
     else:
-        resumed = _without_what_was_read(source, selected, reading, seed, start)
+        resumed = _without_what_was_read(source, subset, read_options, seed, start)
         stream = passes(resumed, epochs.take(1), offset).concatenate(
             passes(source, epochs.skip(1), 0)
         )
@@ -101,41 +101,41 @@ def training_elements(
 
 
 def _without_what_was_read(
-    source: Source, selected: Selected, reading: Reading, seed: int, start: int
+    source: Source, subset: Subset, read_options: ReadOptions, seed: int, start: int
 ) -> Source:
     """`source`, in whose first pass those shards are not even opened that are behind `start`.
 
     The order does not depend on what is in the records. So it is gone through with their
     numbers alone, which is far quicker than with their bytes, or with a bucket's.
     """
-    if source.unread is None or source.look is not None or reading.fast_order:
+    if source.unread is None or source.look is not None or read_options.fast_order:
         return source
-    numbers = number_source(selected)
-    offset = start % selected.num_records
-    stream = training_elements(numbers, selected, reading, seed, start - offset).take(offset)
-    was_read = np.zeros(selected.split.num_records, bool)
+    numbers = number_source(subset)
+    offset = start % subset.num_records
+    stream = training_elements(numbers, subset, read_options, seed, start - offset).take(offset)
+    was_read = np.zeros(subset.split.num_records, bool)
     for (read,) in stream.batch(COUNTED_AT_ONCE).as_numpy_iterator():
         was_read[read] = True
-    ends = [*selected.split.starts[1:], selected.split.num_records]
-    shards = zip(selected.split.starts, ends, strict=True)
+    ends = [*subset.split.starts[1:], subset.split.num_records]
+    shards = zip(subset.split.starts, ends, strict=True)
     behind = [k for k, (begin, end) in enumerate(shards) if was_read[begin:end].all()]
     return source.unread(behind)
 
 
-def ordered_elements(source: Source, selected: Selected, reading: Reading) -> tf.data.Dataset:
+def ordered_elements(source: Source, subset: Subset, read_options: ReadOptions) -> tf.data.Dataset:
     """`ordered_records` before records are fetched: a dataset of elements of `source`."""
     # Nothing is learned here, so nothing needs shuffling.
-    shards = tf.data.Dataset.range(len(selected.split.shards))
-    elements = read_in_turn(source, shards, selected, reading, ordered=True)
-    elements = choose(elements, source, selected)
-    return elements.apply(tf.data.experimental.assert_cardinality(selected.num_records))
+    shards = tf.data.Dataset.range(len(subset.split.shards))
+    elements = read_in_turn(source, shards, subset, read_options, ordered=True)
+    elements = choose(elements, source, subset)
+    return elements.apply(tf.data.experimental.assert_cardinality(subset.num_records))
 
 
-def shuffle_records(selected: Selected) -> int:
+def shuffle_records(subset: Subset) -> int:
     """Records in the shuffle buffer: the whole pass, or as many as fit into its bytes."""
-    split = selected.split
+    split = subset.split
     mean_bytes = max(1, split.num_bytes // max(1, split.num_records))
-    return max(1, min(selected.num_records, SHUFFLE_BUFFER_BYTES // mean_bytes))
+    return max(1, min(subset.num_records, SHUFFLE_BUFFER_BYTES // mean_bytes))
 
 
 def _fetched(elements: tf.data.Dataset, source: Source) -> tf.data.Dataset:
@@ -148,7 +148,7 @@ def _fetched(elements: tf.data.Dataset, source: Source) -> tf.data.Dataset:
 
 
 def _epoch(
-    source: Source, selected: Selected, reading: Reading, seed: int, epoch: Any
+    source: Source, subset: Subset, read_options: ReadOptions, seed: int, epoch: Any
 ) -> tf.data.Dataset:
     # ShuffleDataset mixes the graph's seed into its own; set by whoever called
     # `keras.utils.set_random_seed`, it would make the order depend on more than
@@ -158,17 +158,19 @@ def _epoch(
         tf.random.split(tf.stack([tf.constant(seed, tf.int64), epoch]), 2)
     )
     # First whole shards are permuted: free, and it reaches further than any buffer.
-    numbers = tf.range(len(selected.split.shards), dtype=tf.int64)
+    numbers = tf.range(len(subset.split.shards), dtype=tf.int64)
     shards = tf.data.Dataset.from_tensor_slices(
         tf.random.experimental.stateless_shuffle(numbers, shard_key)
     )
     # Then a few are read in turn, which tears neighbours within a shard apart.
-    elements = read_in_turn(source, shards, selected, reading, ordered=not reading.fast_order)
+    elements = read_in_turn(
+        source, shards, subset, read_options, ordered=not read_options.fast_order
+    )
     # Before the shuffle, so that its buffer holds only what is read, and spreads copies.
-    elements = choose(elements, source, selected)
+    elements = choose(elements, source, subset)
     # Shuffled while they are still JPEG: the same memory holds some ten times the records.
     record_seed = tf.random.stateless_uniform([], record_key, 1, 2**31 - 1, tf.int64)
     elements = elements.shuffle(
-        shuffle_records(selected), record_seed, reshuffle_each_iteration=False
+        shuffle_records(subset), record_seed, reshuffle_each_iteration=False
     )
-    return elements.apply(tf.data.experimental.assert_cardinality(selected.num_records))
+    return elements.apply(tf.data.experimental.assert_cardinality(subset.num_records))

@@ -13,9 +13,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.dataset import subset
-from trainer.dataset.spec import ModelInputs, Reading, Selected
-from trainer.reader import order as records
+from trainer.dataset.spec import ModelInputs, ReadOptions, Subset
+from trainer.dataset.subset import model_classes
+from trainer.reader import order
 from trainer.reader.decode import Pictures, batch_pictures
 from trainer.reader.parse import IMAGE_INPUT, batch_parser
 from trainer.reader.sources import Source, open_shards, read_buffer_bytes
@@ -29,8 +29,8 @@ IN_FLIGHT_BYTES = 1024**3
 
 
 def training_batches(
-    selected: Selected,
-    reading: Reading,
+    subset: Subset,
+    read_options: ReadOptions,
     seed: int,
     batch_size: int,
     model_inputs: ModelInputs,
@@ -45,8 +45,8 @@ def training_batches(
     open the first batch of the next, so none is dropped.
 
     Args:
-        selected: What is read.
-        reading: How.
+        subset: What is read.
+        read_options: How.
         seed: Of the order.
         batch_size: Global batch.
         model_inputs: What the model is fed with.
@@ -58,24 +58,24 @@ def training_batches(
         Batches as above. A broken record has the weight 0, a black picture and label 0; class
         weights multiply `weight`.
     """
-    source = records.open_source(selected, reading)
+    source = order.open_source(subset, read_options)
     start = start_step * batch_size
     # Shards permuted → read in turn → (chosen) → shuffled as bytes → skipped to `start`.
-    elements = records.training_elements(source, selected, reading, seed, start)
+    elements = order.training_elements(source, subset, read_options, seed, start)
     # Batched before parsing: one parse_example call per batch costs a third of one per
     # record. On an endless stream drop_remainder drops nothing and fixes the shape.
     batches = elements.batch(batch_size, drop_remainder=True)
     # Numbered before anything random: augmentation is a function of the number alone.
     batches = batches.enumerate(start_step)
     pictures = pictures or batch_pictures(model_inputs.image, model_inputs.size)
-    assemble = _assembler(source, selected, batch_size, model_inputs, pictures)
-    if selected.class_weights is not None:
-        assemble = _then(assemble, _weighted(selected.class_weights))
-    return _decoded(batches, _then(assemble, finish), reading, batch_size, model_inputs)
+    assemble = _assembler(source, subset, batch_size, model_inputs, pictures)
+    if subset.class_weights is not None:
+        assemble = _then(assemble, _weighted(subset.class_weights))
+    return _decoded(batches, _then(assemble, finish), read_options, batch_size, model_inputs)
 
 
 def evaluation_batches(
-    selected: Selected, reading: Reading, batch_size: int, model_inputs: ModelInputs
+    subset: Subset, read_options: ReadOptions, batch_size: int, model_inputs: ModelInputs
 ) -> tf.data.Dataset:
     """One pass in full batches, each record once, none augmented, none weighted.
 
@@ -83,29 +83,29 @@ def evaluation_batches(
     it divides over any number of replicas and weighted sums still count every example once.
 
     Args:
-        selected: What is read; copies of rare classes are left out.
-        reading: How.
+        subset: What is read; copies of rare classes are left out.
+        read_options: How.
         batch_size: Global batch.
         model_inputs: What the model is fed with.
 
     Returns:
         Batches as above. The cardinality is known.
     """
-    selected = records.without_copies(selected)
-    source = records.open_source(selected, reading)
-    elements = records.ordered_elements(source, selected, reading)
-    missing = -selected.num_records % batch_size
+    subset = order.without_copies(subset)
+    source = order.open_source(subset, read_options)
+    elements = order.ordered_elements(source, subset, read_options)
+    missing = -subset.num_records % batch_size
     filling = tf.data.Dataset.from_tensors(source.filling).repeat(missing)
     elements = elements.concatenate(filling)
     batches = elements.batch(batch_size, drop_remainder=True).enumerate()
     pictures = batch_pictures(model_inputs.image, model_inputs.size)
-    assemble = _assembler(source, selected, batch_size, model_inputs, pictures)
-    return _decoded(batches, assemble, reading, batch_size, model_inputs)
+    assemble = _assembler(source, subset, batch_size, model_inputs, pictures)
+    return _decoded(batches, assemble, read_options, batch_size, model_inputs)
 
 
 def memory_bytes(
-    selected: Selected,
-    reading: Reading,
+    subset: Subset,
+    read_options: ReadOptions,
     batch_size: int,
     model_inputs: ModelInputs,
     shipped_size: tuple[int, int] | None = None,
@@ -113,21 +113,21 @@ def memory_bytes(
     """An estimate of what the reader keeps in memory, in bytes, by stage.
 
     Args:
-        selected: What is read.
-        reading: How.
+        subset: What is read.
+        read_options: How.
         batch_size: Global batch.
         model_inputs: What the model is fed with.
         shipped_size: (height, width) of the pictures in a batch, where it is not the model's.
     """
-    split = selected.split
+    split = subset.split
     mean_bytes = split.num_bytes // max(1, split.num_records)
-    in_memory = reading.cache == "memory"
+    in_memory = read_options.cache == "memory"
     decoded = batch_size * _record_bytes(model_inputs, shipped_size or model_inputs.size)
     batch = batch_size * mean_bytes + decoded
-    calls = _parallel_calls(reading, batch_size, model_inputs)
+    calls = _parallel_calls(read_options, batch_size, model_inputs)
     return {
-        "open shards": 0 if in_memory else open_shards(selected) * read_buffer_bytes(selected),
-        "shuffle buffer": records.shuffle_records(selected) * (8 if in_memory else mean_bytes),
+        "open shards": 0 if in_memory else open_shards(subset) * read_buffer_bytes(subset),
+        "shuffle buffer": order.shuffle_records(subset) * (8 if in_memory else mean_bytes),
         "batches being decoded": calls * batch,
         "batches ahead": PREFETCH_BATCHES * decoded,
         "cache": split.num_bytes if in_memory else 0,
@@ -136,20 +136,21 @@ def memory_bytes(
 
 def _assembler(
     source: Source,
-    selected: Selected,
+    subset: Subset,
     batch_size: int,
     model_inputs: ModelInputs,
     pictures: Pictures,
 ) -> Callable[[Any, Any], Batch]:
     """(number of the batch, its elements) → the batch."""
-    parse = batch_parser(selected.dataset, model_inputs)
+    parse = batch_parser(subset.dataset, model_inputs)
 
     def assemble(number: Any, elements: Any) -> Batch:
         parsed = parse(source.fetch(*elements) if source.fetch else elements[0])
         position = number * batch_size + tf.range(batch_size, dtype=tf.int64)
         image = pictures(parsed.encoded, position)
-        # What is no place of a broken record was selected, so its class is one of the model's.
-        label = tf.maximum(subset.model_classes(selected, parsed.label), 0)
+        # A placeholder has label 0 of the data set, which the model may not know (-1). Its weight
+        # is 0, so any class of the model will do. Other unknown classes were filtered out.
+        label = tf.maximum(model_classes(subset, parsed.label), 0)
         return {
             "inputs": {IMAGE_INPUT: image, **parsed.inputs},
             "label": tf.ensure_shape(label, [batch_size]),
@@ -177,7 +178,7 @@ def _then(
 def _decoded(
     batches: tf.data.Dataset,
     assemble: Callable[[Any, Any], Batch],
-    reading: Reading,
+    read_options: ReadOptions,
     batch_size: int,
     model_inputs: ModelInputs,
 ) -> tf.data.Dataset:
@@ -185,14 +186,14 @@ def _decoded(
     # Pictures stay uint8: a quarter of the bytes to copy; scaling is the model's first layer.
     batches = batches.map(
         assemble,
-        num_parallel_calls=_parallel_calls(reading, batch_size, model_inputs),
-        deterministic=not reading.fast_order,
+        num_parallel_calls=_parallel_calls(read_options, batch_size, model_inputs),
+        deterministic=not read_options.fast_order,
     )
     options = tf.data.Options()
-    options.deterministic = not reading.fast_order
+    options.deterministic = not read_options.fast_order
     options.autotune.enabled = False
     # A pool of its own keeps decoding from queueing behind the model's operations.
-    options.threading.private_threadpool_size = reading.threads
+    options.threading.private_threadpool_size = read_options.threads
     # One machine reads for all its replicas: there is nothing to shard.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     # A fixed number of batches ahead: bounded memory, whatever the autotuner would like.
@@ -210,9 +211,9 @@ def _record_bytes(model_inputs: ModelInputs, size: tuple[int, int]) -> int:
     return size[0] * size[1] * model_inputs.image.channels + values
 
 
-def _parallel_calls(reading: Reading, batch_size: int, model_inputs: ModelInputs) -> int:
+def _parallel_calls(read_options: ReadOptions, batch_size: int, model_inputs: ModelInputs) -> int:
     """How many batches are decoded at a time; records within one are decoded in parallel, too."""
     # The reader may ship pictures as large as the records hold.
     largest = max(model_inputs.size, model_inputs.image.size or (0, 0))
     batch_bytes = batch_size * _record_bytes(model_inputs, largest)
-    return max(1, min(reading.threads, IN_FLIGHT_BYTES // max(1, batch_bytes)))
+    return max(1, min(read_options.threads, IN_FLIGHT_BYTES // max(1, batch_bytes)))

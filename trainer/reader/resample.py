@@ -6,14 +6,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.dataset.spec import Selected
+from trainer.dataset.spec import Subset
 from trainer.reader.sources import LOOK_RECORDS, Source
 
 
-def choose(records: tf.data.Dataset, source: Source, selected: Selected) -> tf.data.Dataset:
-    """Keeps the records that `selected` asks for, each as often as it asks for.
+def choose(records: tf.data.Dataset, source: Source, subset: Subset) -> tf.data.Dataset:
+    """Keeps the records that `subset` asks for, each as often as it asks for.
 
-    With `selected.sampling` a record of class c comes floor(max/n_c) times and, if it is among
+    With `subset.sampling` a record of class c comes floor(max/n_c) times and, if it is among
     the first max mod n_c of its class in this pass, once more: exactly max(n_c) of every class.
 
     An empty record, the place of a broken one, tells no class. It is left out, and at the end
@@ -22,7 +22,7 @@ def choose(records: tf.data.Dataset, source: Source, selected: Selected) -> tf.d
     Args:
         records: Elements of `source`, one pass.
         source: Looks at them.
-        selected: What is asked for.
+        subset: What is asked for.
     """
     look = source.look
     if look is None:
@@ -32,24 +32,24 @@ def choose(records: tf.data.Dataset, source: Source, selected: Selected) -> tf.d
     nothing = tuple(tf.zeros([0], value.dtype) for value in source.filling)
     batches = batches.concatenate(tf.data.Dataset.from_tensors((nothing, True)))
     looked = batches.map(lambda e, last: (e, last, look(*e)))
-    chooser = _Chooser(source, selected)
+    chooser = _Chooser(source, subset)
     chosen = looked.scan(chooser.start(), chooser.step)
-    return chosen.unbatch().take(selected.num_records)
+    return chosen.unbatch().take(subset.num_records)
 
 
 class _Chooser:
     """A step of `tf.data.Dataset.scan`, and the state it begins with."""
 
-    def __init__(self, source: Source, selected: Selected) -> None:
+    def __init__(self, source: Source, subset: Subset) -> None:
         self._filling = source.filling
-        self._num_records = selected.num_records
-        self._num_classes = len(selected.classes)
-        self._sampling = selected.sampling
+        self._num_records = subset.num_records
+        self._num_classes = len(subset.classes)
+        self._sampling = subset.sampling
         self._copies, self._once_more = [1] * self._num_classes, [0] * self._num_classes
-        if selected.sampling and selected.class_counts:
-            most = max(selected.class_counts)
-            self._copies = [most // n for n in selected.class_counts]
-            self._once_more = [most % n for n in selected.class_counts]
+        if subset.sampling and subset.class_counts:
+            most = max(subset.class_counts)
+            self._copies = [most // n for n in subset.class_counts]
+            self._once_more = [most % n for n in subset.class_counts]
 
     def start(self) -> Any:
         """Nothing read, no empty record met, no record of any class met."""

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.config import is_remote
-from trainer.dataset.spec import Reading, Selected
+from trainer.dataset.spec import ReadOptions, Subset
 from trainer.dataset.subset import mask
 
 # Shards read at once: enough to mix neighbours, few enough to keep reads long.
@@ -51,24 +51,24 @@ class Source:
     unread: Callable[[Sequence[int]], Source] | None = None
 
 
-def file_source(selected: Selected, unread: Sequence[int] = ()) -> Source:
+def file_source(subset: Subset, unread: Sequence[int] = ()) -> Source:
     """The shards of a split as they lie on disk, except those whose contents nobody needs.
 
     Its elements are (serialized string, record int64).
     """
-    shards = selected.split.shards
+    shards = subset.split.shards
     paths = tf.constant([shard.path for shard in shards])
-    starts = tf.constant(selected.split.starts, tf.int64)
+    starts = tf.constant(subset.split.starts, tf.int64)
     counts = tf.constant([shard.num_records for shard in shards], tf.int64)
-    buffer_bytes = read_buffer_bytes(selected)
-    match = mask(selected)
+    buffer_bytes = read_buffer_bytes(subset)
+    match = mask(subset)
     skipped = frozenset(unread)
     is_read = tf.constant([k not in skipped for k in range(len(shards))])
 
     def shard(k: Any) -> tf.data.Dataset:
         records = tf.data.TFRecordDataset(
             tf.boolean_mask([paths[k]], [is_read[k]]),
-            compression_type=selected.dataset.compression_type,
+            compression_type=subset.dataset.compression_type,
             buffer_size=buffer_bytes,
         )
         if unread:
@@ -90,14 +90,14 @@ def file_source(selected: Selected, unread: Sequence[int] = ()) -> Source:
         None,
         (tf.constant(b""), tf.constant(-1, tf.int64)),
         parallel=True,
-        unread=lambda shards: file_source(selected, shards),
+        unread=lambda shards: file_source(subset, shards),
     )
 
 
-def number_source(selected: Selected) -> Source:
+def number_source(subset: Subset) -> Source:
     """The numbers of the records alone, for finding out about their order."""
-    starts = tf.constant(selected.split.starts, tf.int64)
-    counts = tf.constant([shard.num_records for shard in selected.split.shards], tf.int64)
+    starts = tf.constant(subset.split.starts, tf.int64)
+    counts = tf.constant([shard.num_records for shard in subset.split.shards], tf.int64)
 
     def shard(k: Any) -> tf.data.Dataset:
         numbers = tf.data.Dataset.range(starts[k], starts[k] + counts[k])
@@ -107,18 +107,23 @@ def number_source(selected: Selected) -> Source:
 
 
 def read_in_turn(
-    source: Source, shards: tf.data.Dataset, selected: Selected, reading: Reading, *, ordered: bool
+    source: Source,
+    shards: tf.data.Dataset,
+    subset: Subset,
+    read_options: ReadOptions,
+    *,
+    ordered: bool,
 ) -> tf.data.Dataset:
     """Numbers of shards → their elements, one of each open shard in turn.
 
     Args:
         source: Whose shards.
         shards: int64 scalars.
-        selected: Says how many shards mix the classes.
-        reading: Says how many threads read.
+        subset: Says how many shards mix the classes.
+        read_options: Says how many threads read.
         ordered: False lets whichever shard is ready go first.
     """
-    cycle = open_shards(selected)
+    cycle = open_shards(subset)
     if not source.parallel:
         return shards.interleave(source.shard, cycle_length=cycle, block_length=1)
     return shards.interleave(
@@ -131,14 +136,14 @@ def read_in_turn(
     )
 
 
-def open_shards(selected: Selected) -> int:
+def open_shards(subset: Subset) -> int:
     """How many shards of a split are read at once."""
-    by_class = selected.dataset.shard_by == "class"
+    by_class = subset.dataset.shard_by == "class"
     most = OPEN_CLASS_SHARDS if by_class else OPEN_SHARDS
-    return max(1, min(most, len(selected.split.shards)))
+    return max(1, min(most, len(subset.split.shards)))
 
 
-def read_buffer_bytes(selected: Selected) -> int:
+def read_buffer_bytes(subset: Subset) -> int:
     """What is read of a shard at a time."""
-    remote = any(is_remote(shard.path) for shard in selected.split.shards)
+    remote = any(is_remote(shard.path) for shard in subset.split.shards)
     return REMOTE_READ_BUFFER_BYTES if remote else READ_BUFFER_BYTES

@@ -10,10 +10,9 @@ import tensorflow as tf
 from trainer.augment.choose import Augmentation
 from trainer.config import TrainConfig
 from trainer.dataset.open import Inputs
-from trainer.dataset.spec import ModelInputs, Selected
-from trainer.reader import order as records
-from trainer.reader import pipeline
-from trainer.reader.broken_handler import Mender
+from trainer.dataset.spec import ModelInputs, Subset
+from trainer.reader import order, pipeline
+from trainer.reader.broken_handler import BrokenRecordHandler
 from trainer.reader.fetch import next_batch
 from trainer.training.step import Batch
 
@@ -26,7 +25,7 @@ class TrainingStream:
         inputs: Its data.
         augmentation: What happens to pictures, and where.
         strategy: Whose replicas share each batch.
-        mender: What leaves broken records out.
+        broken_handler: What leaves broken records out.
     """
 
     def __init__(
@@ -35,28 +34,28 @@ class TrainingStream:
         inputs: Inputs,
         augmentation: Augmentation,
         strategy: tf.distribute.Strategy,
-        mender: Mender,
+        broken_handler: BrokenRecordHandler,
     ) -> None:
         self._config = config
         self._inputs = inputs
         self._augmentation = augmentation
         self._strategy = strategy
-        self._mender = mender
-        self._selected = mender.open(inputs.training)
+        self._broken_handler = broken_handler
+        self._subset = broken_handler.open(inputs.training)
 
     @property
-    def selected(self) -> Selected:
+    def subset(self) -> Subset:
         """What is read, without what is broken."""
-        return self._selected
+        return self._subset
 
     def batches(self, step: int, threads: int | None = None) -> tf.data.Dataset:
         """Global batches from `step` on, without end; see `trainer.reader.pipeline`."""
-        reading = self._inputs.reading
+        read_options = self._inputs.read_options
         if threads is not None:
-            reading = dataclasses.replace(reading, threads=threads)
+            read_options = dataclasses.replace(read_options, threads=threads)
         return pipeline.training_batches(
-            self._selected,
-            reading,
+            self._subset,
+            read_options,
             self._config.seed,
             self._config.batch_size,
             self._shipped(),
@@ -81,18 +80,18 @@ class TrainingStream:
                 batch = next_batch(iter(self.batches(step)))
                 break
             except tf.errors.OpError as e:
-                self.mend(e, step)
+                self.handle_broken(e, step)
         device = self._augmentation.device
         return device(batch) if device is not None else batch
 
-    def mend(self, error: tf.errors.OpError, step: int) -> None:
+    def handle_broken(self, error: tf.errors.OpError, step: int) -> None:
         """Leaves out what made the batch of `step` fail.
 
         Raises:
             UserError: It must not be left out, or is no fault of the data.
         """
         suspicious = self._records_of(step) if _in_one_record(error) else None
-        self._selected = self._mender.mend(self._inputs.training, suspicious, error)
+        self._subset = self._broken_handler.handle(self._inputs.training, suspicious, error)
 
     def _shipped(self) -> ModelInputs:
         """What the reader makes: the model's inputs, pictures perhaps still uncropped."""
@@ -100,11 +99,11 @@ class TrainingStream:
 
     def _records_of(self, step: int) -> list[int] | None:
         """The records of one batch, without decoding them; None where that fails, too."""
-        if self._inputs.reading.fast_order:
+        if self._inputs.read_options.fast_order:
             return None
         start = step * self._config.batch_size
-        stream = records.training_records(
-            self._selected, self._inputs.reading, self._config.seed, start
+        stream = order.training_records(
+            self._subset, self._inputs.read_options, self._config.seed, start
         )
         try:
             return [int(r) for _, r in stream.take(self._config.batch_size).as_numpy_iterator()]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from imageshards.errors import UserError
 from imageshards.page.trainer_html import Markup, escape, page, percent, section, table, tiles
-from trainer.dataset.spec import Selected
+from trainer.dataset.spec import Subset
 from trainer.evaluation.per_class import figures_of, mean_recall
 from trainer.report import charts, sections
 from trainer.report.pictures import Source, look_up
@@ -26,7 +26,7 @@ def write_report(
     facts: Mapping[str, str],
     history: Sequence[Mapping[str, Any]],
     evaluation: Evaluation | None,
-    selected: Selected | None,
+    subset: Subset | None,
 ) -> str:
     """Writes `folder`/index.html, whole or not at all; it needs no other file.
 
@@ -36,7 +36,7 @@ def write_report(
         facts: What is worth knowing of the run.
         history: The objects of metrics.jsonl; empty for an evaluation without training.
         evaluation: Of the validation split; None where there is none.
-        selected: What was evaluated: the most wrong pictures are read from its shards again.
+        subset: What was evaluated: the most wrong pictures are read from its shards again.
 
     Returns:
         The page's path.
@@ -48,8 +48,8 @@ def write_report(
     chosen: list[int] = []
     if evaluation is not None:
         chosen = sections.most_wrong(evaluation)
-        if selected is not None:
-            sources = look_up(selected, [int(evaluation.record[i]) for i in chosen])
+        if subset is not None:
+            sources = look_up(subset, [int(evaluation.record[i]) for i in chosen])
     text = page_of(title, facts, history, evaluation, chosen, sources)
     path = os.path.join(folder, PAGE_NAME)
     temporary = f"{path}.{os.getpid()}"

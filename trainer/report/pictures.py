@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from trainer.dataset import tfrecord
 from trainer.dataset.example import Values, read_example
-from trainer.dataset.spec import DataSet, Selected
+from trainer.dataset.spec import DataSet, Subset
 
 THUMB_PX = 224
 _MAX_TEXT = 200
@@ -44,17 +44,17 @@ class Source(NamedTuple):
     thumb: bytes | None
 
 
-def look_up(selected: Selected, records: Collection[int]) -> dict[int, Source]:
+def look_up(subset: Subset, records: Collection[int]) -> dict[int, Source]:
     """Reads records again, by their numbers within the split.
 
     Each shard is read only as far as its last wanted record. What cannot be read any more
     is left out.
 
     Args:
-        selected: Says which split.
+        subset: Says which split.
         records: Numbers as in `Evaluation.record`.
     """
-    starts, shards = selected.split.starts, selected.split.shards
+    starts, shards = subset.split.starts, subset.split.shards
     wanted: defaultdict[int, set[int]] = defaultdict(set)
     for record in records:
         index = bisect_right(starts, record) - 1
@@ -63,11 +63,11 @@ def look_up(selected: Selected, records: Collection[int]) -> dict[int, Source]:
     for index, numbers in sorted(wanted.items()):
         path = shards[index].path
         try:
-            frames = _frames(path, selected.dataset.compression, numbers)
+            frames = _frames(path, subset.dataset.compression, numbers)
         except OSError:
             continue
         for number, payload in frames.items():
-            source = _source(selected.dataset, os.path.basename(path), number, payload)
+            source = _source(subset.dataset, os.path.basename(path), number, payload)
             if source is not None:
                 found[starts[index] + number] = source
     return found

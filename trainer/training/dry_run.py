@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from imageshards.errors import UserError
-from trainer.dataset.spec import ModelInputs, Selected
+from trainer.dataset.spec import ModelInputs, Subset
 from trainer.report.sheets import contact_sheet
 from trainer.training.step import Batch
 
@@ -23,7 +23,7 @@ _BAR_CHARACTERS = 24
 
 def describe(
     batch: Batch,
-    selected: Selected,
+    subset: Subset,
     model: keras.Model,
     model_inputs: ModelInputs,
     memory: Mapping[str, int],
@@ -33,7 +33,7 @@ def describe(
 
     Args:
         batch: One global batch, after augmentation: see `trainer.reader.pipeline`.
-        selected: What is trained on.
+        subset: What is trained on.
         model: Built, with an optimizer if it is compiled.
         model_inputs: What it is fed with.
         memory: Estimated bytes of the reader, by what they are for.
@@ -49,15 +49,15 @@ def describe(
     print("one batch, as the model gets it")
     print("\n".join(f"  {line}" for line in shape_lines(batch, model_inputs)))
     print("\nclasses")
-    shares = class_shares(labels, len(selected.classes))
-    print("\n".join(f"  {line}" for line in class_lines(shares, selected)))
+    shares = class_shares(labels, len(subset.classes))
+    print("\n".join(f"  {line}" for line in class_lines(shares, subset)))
     print("\nmemory")
     print("\n".join(f"  {line}" for line in memory_lines(batch, model, memory)))
     path = os.path.join(folder, SHEET_NAME)
     pictures = np.asarray(batch["inputs"]["image"])[:MAX_PICTURES]
     weights = np.asarray(batch["weight"])
     captions = [
-        caption(label, weight, selected.classes)
+        caption(label, weight, subset.classes)
         for label, weight in zip(labels[: len(pictures)], weights, strict=False)
     ]
     try:
@@ -103,28 +103,28 @@ def class_shares(labels: np.ndarray, num_classes: int) -> np.ndarray:
     return np.bincount(labels, minlength=num_classes).astype(np.float64)
 
 
-def class_lines(shares: np.ndarray, selected: Selected) -> list[str]:
+def class_lines(shares: np.ndarray, subset: Subset) -> list[str]:
     """A histogram of the batch beside the split's counts, the largest of the batch first."""
     order = np.argsort(-shares, kind="stable")[:MAX_CLASSES]
-    counts = selected.class_counts
+    counts = subset.class_counts
     whole = counts is not None
-    if len(selected.classes) <= MAX_CLASSES:
+    if len(subset.classes) <= MAX_CLASSES:
         order = np.sort(order)
-    width = max(5, *(len(selected.classes[i]) for i in order))
+    width = max(5, *(len(subset.classes[i]) for i in order))
     top = max(float(shares.max()), 1e-9)
     lines = [f"{'class':<{width}}  {'batch':>7}  {'split' if whole else 'split unknown':>9}"]
     for i in order:
         bar = "█" * round(_BAR_CHARACTERS * float(shares[i]) / top)
         count = f"{counts[i]:>9,}" if counts is not None else " " * 9
-        weight = f"  weight {selected.class_weights[i]:.3g}" if selected.class_weights else ""
+        weight = f"  weight {subset.class_weights[i]:.3g}" if subset.class_weights else ""
         lines.append(
-            f"{selected.classes[i]:<{width}}  {shares[i]:>7.4g}  {count}{weight}  {bar}".rstrip()
+            f"{subset.classes[i]:<{width}}  {shares[i]:>7.4g}  {count}{weight}  {bar}".rstrip()
         )
-    left = len(selected.classes) - len(order)
+    left = len(subset.classes) - len(order)
     if left:
         lines.append(f"and {left:,} more classes")
-    copies = " (copies of rare ones included)" if selected.sampling else ""
-    lines.append(f"{selected.num_records:,} records in an epoch{copies}")
+    copies = " (copies of rare ones included)" if subset.sampling else ""
+    lines.append(f"{subset.num_records:,} records in an epoch{copies}")
     return lines
 
 

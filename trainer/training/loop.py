@@ -29,7 +29,7 @@ class Stream(Protocol):
     def iterator(self, step: int) -> Iterator[Batch]:
         """Distributed batches from `step` on, without end."""
 
-    def mend(self, error: tf.errors.OpError, step: int) -> None:
+    def handle_broken(self, error: tf.errors.OpError, step: int) -> None:
         """Leaves out what made the batch of `step` fail, or raises a UserError."""
 
 
@@ -186,7 +186,7 @@ class Loop:
             except tf.errors.OpError as e:
                 self._settle()
                 self._iterator = None
-                self._stream.mend(e, self._state.step)
+                self._stream.handle_broken(e, self._state.step)
                 continue
             self._clock.fetched(time.perf_counter() - started_sec)
             return batch

@@ -30,7 +30,7 @@ def identity(config: TrainConfig, inputs: Inputs, place: str, total_steps: int) 
         "data": inputs.dataset.fingerprint,
         "train_split": inputs.training.split.name,
         "classes": list(inputs.training.classes),
-        "where": sorted(inputs.training.where),
+        "where": sorted(inputs.training.filters),
         "balance": config.data.balance,
         "inputs": sorted(["image", *inputs.model.features]),
         "sequences": config.data.sequences,

@@ -17,7 +17,7 @@ from trainer.evaluation.evaluator import Evaluation, Evaluator
 from trainer.models import model, strategy, unsupported
 from trainer.models.optimizer import averaged_weights
 from trainer.reader import pipeline
-from trainer.reader.broken_handler import Mender
+from trainer.reader.broken_handler import BrokenRecordHandler
 from trainer.reader.stream import TrainingStream
 from trainer.report import page as report
 from trainer.serving import model_file
@@ -94,10 +94,10 @@ class _Run:
         mix = not inputs.model.features
         augment.check(config.augment, config.batch_size, replicas, mix)
         self.place = augment.resolve_place(config.augment_on, strategy.gpu_count())
-        self.mender = Mender(
+        self.broken_handler = BrokenRecordHandler(
             config.data.skip_broken, config.output, config.data.data, inputs.model.features
         )
-        num_records = self.mender.open(inputs.training).num_records
+        num_records = self.broken_handler.open(inputs.training).num_records
         batch_size = config.batch_size
         total = total_steps(config.epochs, config.steps, num_records, batch_size)
         self.schedule = Schedule(num_records, batch_size, total, config.checkpoint_steps)
@@ -115,7 +115,9 @@ class _Run:
             num_classes=len(self.classes),
             mix=mix,
         )
-        self.stream = TrainingStream(config, inputs, self.augmentation, self.devices, self.mender)
+        self.stream = TrainingStream(
+            config, inputs, self.augmentation, self.devices, self.broken_handler
+        )
         self.evaluator = self._evaluator()
         self.evaluation: Evaluation | None = None
 
@@ -143,7 +145,9 @@ class _Run:
             inputs.training,
             self.model,
             inputs.model,
-            pipeline.memory_bytes(inputs.training, inputs.reading, config.batch_size, inputs.model),
+            pipeline.memory_bytes(
+                inputs.training, inputs.read_options, config.batch_size, inputs.model
+            ),
             os.path.join(config.output, "report"),
         )
 
@@ -199,12 +203,12 @@ class _Run:
             facts=self._facts(str(found) if found else "not measured"),
             history=self.state.history,
             evaluation=self.evaluation,
-            selected=self.evaluator.selected if self.evaluator else None,
+            subset=self.evaluator.subset if self.evaluator else None,
         )
         print(f"model    {os.path.join(output, MODEL_FILE)}")
         print(f"metrics  {os.path.join(output, METRICS_FILE)}")
         print(f"report   {page}")
-        for line in result_lines(self.state, self.mender.found):
+        for line in result_lines(self.state, self.broken_handler.found):
             print(line)
         if found is not None:
             print(found)
@@ -246,10 +250,10 @@ class _Run:
             self.model,
             self.devices,
             self.inputs.validation,
-            self.inputs.reading,
+            self.inputs.read_options,
             self.config.batch_size,
             self.inputs.model,
-            self.mender,
+            self.broken_handler,
         )
 
     def _validate(self) -> tuple[float, float]:

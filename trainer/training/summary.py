@@ -45,7 +45,7 @@ def plan_lines(
         f"is {training.num_records / config.batch_size:.1f} batches, its last records open the "
         "next one",
     ]
-    if inputs.reading.fast_order:
+    if inputs.read_options.fast_order:
         lines.append("--fast_order: neither the order nor a resumed run is reproducible")
     if validation is None:
         lines.append("no validation split: val_loss and val_accuracy will be null")

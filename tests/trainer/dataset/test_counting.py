@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from imageshards.errors import UserError
-from tests.support.foreign_sets import example, flip_byte
+from tests.support.external_sets import example, flip_byte
 from trainer.dataset import tfrecord
 from trainer.dataset.counting import RecordProblem, class_counts, class_id
 from trainer.dataset.spec import DataSet, FeatureSpec, ImageSpec, Shard, Split
@@ -55,9 +55,9 @@ def make(folder: pathlib.Path, shards: list[list[bytes]], **changes: Any) -> Any
     return DataSet(**(values | changes)), split
 
 
-def counted(data: Any, where: Sequence[str], skip_broken: int = 0) -> tuple[int, ...]:
+def counted(data: Any, filters: Sequence[str], skip_broken: int = 0) -> tuple[int, ...]:
     dataset, split = data
-    return class_counts(dataset, split, where, skip_broken)
+    return class_counts(dataset, split, filters, skip_broken)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def data(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("where", "expected"),
+    ("filters", "expected"),
     [
         ((), (4, 4, 4, 0)),
         (("width>=60",), (2, 2, 2, 0)),
@@ -77,8 +77,8 @@ def data(tmp_path):
         (("age<0",), (0, 0, 0, 0)),
     ],
 )
-def test_records_that_meet_the_conditions_are_counted(data, where, expected):
-    assert counted(data, where) == expected
+def test_records_that_meet_the_conditions_are_counted(data, filters, expected):
+    assert counted(data, filters) == expected
 
 
 def test_gzip_is_read(tmp_path):
@@ -111,15 +111,15 @@ def test_the_order_of_conditions_does_not_matter(data, cache):
     assert len(list(cache.iterdir())) == 1
 
 
-@pytest.mark.parametrize("where", [(), ("width>=0",)])
+@pytest.mark.parametrize("filters", [(), ("width>=0",)])
 class TestBroken:
     def spoiled(self, tmp_path, payload):
         payloads = [example(r) for r in RECORDS]
         return make(tmp_path, [payloads[:6], [payloads[6], payload, *payloads[8:]]])
 
-    def test_empty_records_do_not_count(self, tmp_path, where):
+    def test_empty_records_do_not_count(self, tmp_path, filters):
         data = self.spoiled(tmp_path, b"")
-        assert counted(data, where) == (4, 3, 4, 0)
+        assert counted(data, filters) == (4, 3, 4, 0)
 
     @pytest.mark.parametrize(
         ("payload", "reason"),
@@ -130,31 +130,31 @@ class TestBroken:
             (example({"label": 0, "width": 1}), "its label is 0, expected 1 to 4 .see --label_off"),
         ],
     )
-    def test_a_broken_record_is_placed(self, tmp_path, where, payload, reason):
+    def test_a_broken_record_is_placed(self, tmp_path, filters, payload, reason):
         data = self.spoiled(tmp_path, payload)
         offset = list(tfrecord.scan(data[1].shards[1].path))[1].offset_bytes
         for _ in range(2):
             with pytest.raises(UserError, match=f"1.tfrecord .* record 1, byte {offset}: {reason}"):
-                counted(data, where)
-        assert counted(data, where, skip_broken=1) == (4, 3, 4, 0)
+                counted(data, filters)
+        assert counted(data, filters, skip_broken=1) == (4, 3, 4, 0)
         with pytest.raises(UserError, match="expected at most 0 broken records"):
-            counted(data, where)
+            counted(data, filters)
 
-    def test_what_was_refused_is_not_kept(self, tmp_path, where, cache):
+    def test_what_was_refused_is_not_kept(self, tmp_path, filters, cache):
         with pytest.raises(UserError, match="broken at record 1"):
-            counted(self.spoiled(tmp_path, b"no example"), where)
+            counted(self.spoiled(tmp_path, b"no example"), filters)
         assert not cache.exists()
 
-    def test_a_wrong_checksum_is_placed(self, data, where, tmp_path):
+    def test_a_wrong_checksum_is_placed(self, data, filters, tmp_path):
         flip_byte(tmp_path / "0.tfrecord", 20)
         with pytest.raises(UserError, match="0.tfrecord .* record 0, byte 0: the payload's che"):
-            counted(data, where)
-        assert counted(data, where, skip_broken=1) == (3, 4, 4, 0)
+            counted(data, filters)
+        assert counted(data, filters, skip_broken=1) == (3, 4, 4, 0)
 
-    def test_a_missing_shard_is_named(self, data, where, tmp_path):
+    def test_a_missing_shard_is_named(self, data, filters, tmp_path):
         (tmp_path / "1.tfrecord").unlink()
         with pytest.raises(UserError, match="1.tfrecord cannot be read"):
-            counted(data, where)
+            counted(data, filters)
 
 
 def test_a_condition_on_a_missing_feature_is_placed(tmp_path):
@@ -169,7 +169,7 @@ def test_select_is_served(data):
         dataset,
         split,
         classes=("c", "a"),
-        where=("text==a",),
+        filters=("text==a",),
         balance="none",
         count=lambda: class_counts(dataset, split, ("text==a",)),
     )

@@ -5,7 +5,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.foreign_sets import example
+from tests.support.external_sets import example
 from trainer.dataset.example import Values, read_example
 
 INTS = st.integers(-(2**63), 2**63 - 1)

@@ -7,11 +7,18 @@ import shutil
 import pytest
 
 from imageshards.errors import UserError
-from tests.support.foreign_sets import example, flip_byte, jpeg, selected, write_kaggle, write_slim
+from tests.support.external_sets import (
+    example,
+    flip_byte,
+    jpeg,
+    whole_split,
+    write_kaggle,
+    write_slim,
+)
 from trainer.config import DataConfig
 from trainer.dataset import tfrecord
-from trainer.dataset.external import has_records, open_foreign
-from trainer.dataset.spec import FeatureSpec, ImageSpec, ModelInputs, Reading
+from trainer.dataset.external import has_records, open_external
+from trainer.dataset.spec import FeatureSpec, ImageSpec, ModelInputs, ReadOptions
 from trainer.reader import broken_records
 
 TEXTS = {1: "tench", 2: "crane", 3: "crane"}
@@ -32,7 +39,7 @@ def labels_read(dataset, split="train"):
     from trainer.reader.pipeline import evaluation_batches
 
     inputs = ModelInputs((16, 16), dataset.image)
-    batches = evaluation_batches(selected(dataset, split), Reading(threads=1), 4, inputs)
+    batches = evaluation_batches(whole_split(dataset, split), ReadOptions(threads=1), 4, inputs)
     labels = []
     for batch in batches.as_numpy_iterator():
         assert batch["inputs"]["image"].shape == (4, 16, 16, 3)
@@ -84,7 +91,7 @@ class TestTfds:
         return data_dir / "shapes"
 
     def test_everything_is_read_from_its_metadata(self, folder, capsys):
-        dataset = open_foreign(DataConfig(str(folder / "1.10.0")))
+        dataset = open_external(DataConfig(str(folder / "1.10.0")))
         assert counts_of(dataset) == {"train": [13], "test": [4]}
         assert dataset.classes == ("cat", "dog", "big cat")
         assert (dataset.image_feature, dataset.label_feature) == ("photo", "kind")
@@ -99,14 +106,14 @@ class TestTfds:
         assert "counting" not in capsys.readouterr().err
 
     def test_its_records_are_what_the_reader_expects(self, folder):
-        dataset = open_foreign(DataConfig(str(folder / "1.10.0")))
+        dataset = open_external(DataConfig(str(folder / "1.10.0")))
         assert labels_read(dataset) == [0] * 5 + [1] * 4 + [2] * 4
         assert labels_read(dataset, "test") == [0, 1, 2, 2]
-        assert broken_records.find(selected(dataset)) == []
+        assert broken_records.find(whole_split(dataset)) == []
 
     def test_the_folder_above_means_its_latest_version(self, folder):
         shutil.copytree(folder / "1.10.0", folder / "1.9.0", dirs_exist_ok=True)
-        dataset = open_foreign(DataConfig(str(folder)))
+        dataset = open_external(DataConfig(str(folder)))
         assert "/1.10.0/" in dataset.splits["train"].shards[0].path
         assert has_records(str(folder))
 
@@ -116,7 +123,7 @@ class TestTfds:
         config = DataConfig(
             str(folder / "1.10.0"), validation_data=str(tmp_path / "more-2.tfrecord")
         )
-        dataset = open_foreign(config)
+        dataset = open_external(config)
         assert counts_of(dataset) == {"train": [13], "test": [4], "validation": [3]}
         assert dataset.classes == ("cat", "dog", "big cat")
 
@@ -125,20 +132,20 @@ class TestTfds:
         shard = next(copy.glob("shapes-test*"))
         shard.unlink()
         with pytest.raises(UserError, match=shard.name):
-            open_foreign(DataConfig(str(copy)))
+            open_external(DataConfig(str(copy)))
 
     def test_damaged_metadata_is_refused(self, folder, tmp_path):
         copy = shutil.copytree(folder / "1.10.0", tmp_path / "copy")
         (copy / "dataset_info.json").write_text('{"name": "shapes"}')
         with pytest.raises(UserError, match="not what TensorFlow Datasets writes"):
-            open_foreign(DataConfig(str(copy)))
+            open_external(DataConfig(str(copy)))
 
     def test_another_format_is_refused(self, folder, tmp_path):
         copy = shutil.copytree(folder / "1.10.0", tmp_path / "copy")
         info = copy / "dataset_info.json"
         info.write_text(info.read_text().replace('"tfrecord"', '"array_record"'))
         with pytest.raises(UserError, match="fileFormat is array_record"):
-            open_foreign(DataConfig(str(copy)))
+            open_external(DataConfig(str(copy)))
 
 
 class TestCountsInNames:
@@ -153,7 +160,7 @@ class TestCountsInNames:
         return root
 
     def test_with_names_of_classes_nothing_is_counted(self, folder, capsys):
-        dataset = open_foreign(DataConfig(str(folder), class_names=("rose", "tulip", "daisy")))
+        dataset = open_external(DataConfig(str(folder), class_names=("rose", "tulip", "daisy")))
         assert counts_of(dataset) == {"train": [7, 5], "val": [3]}
         assert dataset.classes == ("rose", "tulip", "daisy")
         assert (dataset.image_feature, dataset.label_feature) == ("image", "class")
@@ -164,35 +171,35 @@ class TestCountsInNames:
         assert "split test is left out, since its records have no feature class" in said
 
     def test_without_them_one_pass_finds_the_classes(self, folder, capsys):
-        dataset = open_foreign(DataConfig(str(folder)))
+        dataset = open_external(DataConfig(str(folder)))
         assert dataset.classes == ("0", "1", "2")
         assert dataset.splits["train"].shards[0].classes == {"0": 3, "1": 2, "2": 2}
         assert "counting" in capsys.readouterr().err
 
     def test_a_running_number_is_no_count(self, tmp_path, capsys):
         write_kaggle(tmp_path / "d", {"part-0.tfrec": 4, "part-1.tfrec": 2})
-        dataset = open_foreign(DataConfig(str(tmp_path / "d"), class_names=("a", "b", "c")))
+        dataset = open_external(DataConfig(str(tmp_path / "d"), class_names=("a", "b", "c")))
         assert counts_of(dataset) == {"train": [4, 2]}
         assert "are not taken for counts" in capsys.readouterr().err
 
     def test_a_count_that_is_wrong_elsewhere_is_refused(self, tmp_path):
         write_kaggle(tmp_path / "d", {"a-9.tfrec": 7, "b-2.tfrec": 2})
         with pytest.raises(UserError, match=r"a-9.tfrec holds 7 records, not the 9"):
-            open_foreign(DataConfig(str(tmp_path / "d")))
+            open_external(DataConfig(str(tmp_path / "d")))
 
     def test_or_mended_where_as_much_may_be_broken(self, tmp_path):
         write_kaggle(tmp_path / "d", {"a-9.tfrec": 7, "b-2.tfrec": 2})
-        dataset = open_foreign(DataConfig(str(tmp_path / "d"), skip_broken=2))
+        dataset = open_external(DataConfig(str(tmp_path / "d"), skip_broken=2))
         assert counts_of(dataset) == {"train": [9, 2]}
-        assert [r.record for r in broken_records.find(selected(dataset))] == [7, 8]
+        assert [r.record for r in broken_records.find(whole_split(dataset))] == [7, 8]
 
     def test_features_can_be_named(self, tmp_path):
         write_kaggle(tmp_path / "d", {"a-2.tfrec": 2}, image="picture", **{"class": "kind"})
         names = {"image": "picture", "label": "kind", "filename": "id"}
-        dataset = open_foreign(DataConfig(str(tmp_path / "d"), feature_map=names))
+        dataset = open_external(DataConfig(str(tmp_path / "d"), feature_map=names))
         assert (dataset.image_feature, dataset.label_feature) == ("picture", "kind")
         with pytest.raises(UserError, match=r"no feature is known to be the image; .*id, kind, pi"):
-            open_foreign(DataConfig(str(tmp_path / "d")))
+            open_external(DataConfig(str(tmp_path / "d")))
 
     @pytest.mark.parametrize(
         ("feature_map", "sentence"),
@@ -205,24 +212,24 @@ class TestCountsInNames:
     )
     def test_wrong_maps_are_refused(self, folder, feature_map, sentence):
         with pytest.raises(UserError, match=sentence):
-            open_foreign(DataConfig(str(folder), feature_map=feature_map))
+            open_external(DataConfig(str(folder), feature_map=feature_map))
 
     def test_validation_data_is_a_split(self, folder):
         train, other = str(folder / "train" / "00*"), str(folder / "train" / "01*")
-        dataset = open_foreign(DataConfig(train, validation_data=other))
+        dataset = open_external(DataConfig(train, validation_data=other))
         assert counts_of(dataset) == {"train": [7], "validation": [5]}
         with pytest.raises(UserError, match="00-7.tfrec is also part of the split train"):
-            open_foreign(DataConfig(train, validation_data=train))
+            open_external(DataConfig(train, validation_data=train))
 
     def test_names_of_classes_must_differ(self, folder):
         with pytest.raises(UserError, match="expected every name once"):
-            open_foreign(DataConfig(str(folder), class_names=("a", "a", "b")))
+            open_external(DataConfig(str(folder), class_names=("a", "a", "b")))
 
     def test_names_are_too_few(self, folder):
         copy = folder / "train" / "00-7.tfrec"
         (folder / "train" / "00.tfrec").write_bytes(copy.read_bytes())
         with pytest.raises(UserError, match=r"record 2 of .*00-7.tfrec has class 2; expected 0 to"):
-            open_foreign(DataConfig(str(folder), class_names=("a", "b")))
+            open_external(DataConfig(str(folder), class_names=("a", "b")))
 
 
 class TestSlim:
@@ -242,7 +249,7 @@ class TestSlim:
         return DataConfig(str(folder), label_offset=1, **options)
 
     def test_one_pass_counts_everything(self, folder):
-        dataset = open_foreign(self.config(folder))
+        dataset = open_external(self.config(folder))
         assert counts_of(dataset) == {"train": [4, 3], "validation": [2]}
         assert dataset.classes == ("tench", "crane 1", "crane 2")
         first, second = dataset.splits["train"].shards
@@ -251,20 +258,20 @@ class TestSlim:
         assert dataset.label_offset == 1
         assert dataset.features["image/object/bbox/xmin"] == FeatureSpec("float32", None)
         assert labels_read(dataset) == [0, 0, 0, 1, 2, 2, 2]
-        assert broken_records.find(selected(dataset)) == []
+        assert broken_records.find(whole_split(dataset)) == []
 
     def test_the_pass_is_made_once(self, folder, cache, capsys):
-        first = open_foreign(self.config(folder))
+        first = open_external(self.config(folder))
         assert "counting, once" in capsys.readouterr().err
-        assert open_foreign(self.config(folder)) == first
+        assert open_external(self.config(folder)) == first
         said = capsys.readouterr().err
         assert "counting" not in said
         assert f"counted before, see {next(cache.iterdir())}" in said
 
     def test_another_offset_needs_no_other_pass(self, folder, capsys):
-        open_foreign(self.config(folder))
+        open_external(self.config(folder))
         capsys.readouterr()
-        dataset = open_foreign(DataConfig(str(folder)))
+        dataset = open_external(DataConfig(str(folder)))
         said = capsys.readouterr().err
         assert "counted before" in said
         assert "labels of" in said
@@ -272,52 +279,52 @@ class TestSlim:
         assert len(dataset.classes) == 4
 
     def test_changed_files_are_counted_again(self, folder):
-        open_foreign(self.config(folder))
+        open_external(self.config(folder))
         write_slim(folder, {"train-00001-of-00002": [3, 3, 1, 1]}, TEXTS)
-        assert counts_of(open_foreign(self.config(folder)))["train"] == [4, 4]
+        assert counts_of(open_external(self.config(folder)))["train"] == [4, 4]
 
     def test_files_changed_at_equal_size_are_counted_again(self, folder):
-        open_foreign(self.config(folder))
+        open_external(self.config(folder))
         flip_byte(folder / "train-00001-of-00002", 60)
         with pytest.raises(UserError, match="record 0, byte 0: the payload's checksum is wrong"):
-            open_foreign(self.config(folder))
+            open_external(self.config(folder))
 
     def test_a_damaged_cache_is_made_anew(self, folder, cache):
-        first = open_foreign(self.config(folder))
+        first = open_external(self.config(folder))
         next(cache.iterdir()).write_text("{")
-        assert open_foreign(self.config(folder)) == first
+        assert open_external(self.config(folder)) == first
 
     def test_without_a_place_for_the_cache_it_works(self, folder, tmp_path, monkeypatch, capsys):
         (tmp_path / "file").touch()
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-        assert open_foreign(self.config(folder)).splits["train"].num_records == 7
+        assert open_external(self.config(folder)).splits["train"].num_records == 7
         assert "not kept" in capsys.readouterr().err
 
     def test_the_fingerprint_is_stable_and_sees_changes(self, folder, tmp_path):
-        first = open_foreign(self.config(folder)).fingerprint
+        first = open_external(self.config(folder)).fingerprint
         copy = shutil.copytree(folder, tmp_path / "copy", copy_function=shutil.copyfile)
-        assert open_foreign(self.config(copy)).fingerprint == first
-        changed = open_foreign(self.config(folder, class_names=("a", "b", "c")))
+        assert open_external(self.config(copy)).fingerprint == first
+        changed = open_external(self.config(folder, class_names=("a", "b", "c")))
         assert changed.fingerprint != first
         # The same records in another order: sizes and counts stay.
         write_slim(folder, {"train-00001-of-00002": [1, 3, 3]}, TEXTS)
-        swapped = open_foreign(self.config(folder))
+        swapped = open_external(self.config(folder))
         assert counts_of(swapped)["train"] == [4, 3]
         assert swapped.fingerprint != first
 
     def test_labels_from_one_without_offset_are_explained(self, folder):
         with pytest.raises(UserError, match=r"has image/class/label 3; .* need --label_offset 1"):
-            open_foreign(DataConfig(str(folder), class_names=("a", "b", "c")))
+            open_external(DataConfig(str(folder), class_names=("a", "b", "c")))
 
     def test_too_large_an_offset_is_refused(self, folder):
         with pytest.raises(UserError, match=r"record 0 of .*has image/class/label 1; .*lower --l"):
-            open_foreign(DataConfig(str(folder), label_offset=2))
+            open_external(DataConfig(str(folder), label_offset=2))
 
     def test_gzip_is_recognised(self, folder):
-        plain = open_foreign(self.config(folder))
+        plain = open_external(self.config(folder))
         for path in folder.iterdir():
             path.write_bytes(gzip.compress(path.read_bytes()))
-        dataset = open_foreign(self.config(folder))
+        dataset = open_external(self.config(folder))
         assert dataset.compression == "gzip"
         assert counts_of(dataset) == counts_of(plain)
 
@@ -325,12 +332,12 @@ class TestSlim:
         path = folder / "train-00000-of-00002"
         path.write_bytes(gzip.compress(path.read_bytes()))
         with pytest.raises(UserError, match="train-00000-of-00002 is compressed and .* is not"):
-            open_foreign(self.config(folder))
+            open_external(self.config(folder))
 
     def test_other_files_are_refused(self, folder):
         (folder / "train-00000-of-00002").write_bytes(b"a text, not a TFRecord")
         with pytest.raises(UserError, match="train-00000-of-00002 is no TFRecord file"):
-            open_foreign(self.config(folder))
+            open_external(self.config(folder))
 
     def test_broken_records_stop_the_pass_or_are_counted(self, folder):
         path = folder / "train-00001-of-00002"
@@ -338,37 +345,37 @@ class TestSlim:
         flip_byte(path, offset + 40)
         place = rf"{path.name} is broken at record 1, byte {offset}: the payload's checksum"
         with pytest.raises(UserError, match=place):
-            open_foreign(self.config(folder))
-        dataset = open_foreign(self.config(folder, skip_broken=1))
+            open_external(self.config(folder))
+        dataset = open_external(self.config(folder, skip_broken=1))
         assert counts_of(dataset)["train"] == [4, 3]
         assert dataset.splits["train"].shards[1].classes is None
         with pytest.raises(UserError, match=place):
-            open_foreign(self.config(folder))
+            open_external(self.config(folder))
 
     def test_an_unknown_loss_is_never_allowed(self, folder):
         path = folder / "train-00001-of-00002"
         offset = list(tfrecord.scan(str(path)))[1].offset_bytes
         flip_byte(path, offset)
         with pytest.raises(UserError, match=f"record 1, byte {offset}: .* and how many records th"):
-            open_foreign(self.config(folder, skip_broken=100))
+            open_external(self.config(folder, skip_broken=100))
 
 
 def test_names_as_labels_are_classes(tmp_path):
     payloads = [example({"image": jpeg(), "label": name}) for name in ("dog", "cat", "dog")]
     tfrecord.write(str(tmp_path / "x.tfrecord"), payloads)
-    dataset = open_foreign(DataConfig(str(tmp_path)))
+    dataset = open_external(DataConfig(str(tmp_path)))
     assert dataset.classes == ("cat", "dog")
     assert dataset.splits["train"].shards[0].classes == {"cat": 1, "dog": 2}
     assert labels_read(dataset) == [0, 1, 1]
-    assert broken_records.find(selected(dataset)) == []
+    assert broken_records.find(whole_split(dataset)) == []
     with pytest.raises(UserError, match="record 1 of .* has label 'cat'; expected the name of ev"):
-        open_foreign(DataConfig(str(tmp_path), class_names=("dog", "cow")))
+        open_external(DataConfig(str(tmp_path), class_names=("dog", "cow")))
 
 
 def test_an_id_is_preferred_to_a_name(tmp_path):
     records = {"image": jpeg(), "label": "dog", "class": 0}
     tfrecord.write(str(tmp_path / "x.tfrecord"), [example(records)])
-    assert open_foreign(DataConfig(str(tmp_path))).label_feature == "class"
+    assert open_external(DataConfig(str(tmp_path))).label_feature == "class"
 
 
 def test_features_are_inferred(tmp_path):
@@ -377,7 +384,7 @@ def test_features_are_inferred(tmp_path):
         {"image": jpeg(), "label": 1, "meta": [0.5, 2.0], "tokens": [1]},
     ]
     tfrecord.write(str(tmp_path / "x.tfrecord"), map(example, records))
-    dataset = open_foreign(DataConfig(str(tmp_path), image_size=(8, 9)))
+    dataset = open_external(DataConfig(str(tmp_path), image_size=(8, 9)))
     assert dataset.features == {
         "image": FeatureSpec("string", ()),
         "label": FeatureSpec("int64", ()),
@@ -392,28 +399,28 @@ def test_shards_of_one_class_each_are_recognised(tmp_path):
     for label in (0, 1):
         payload = example({"image": jpeg(), "label": label})
         tfrecord.write(str(tmp_path / f"{'ab'[label]}.tfrecord"), [payload])
-    assert open_foreign(DataConfig(str(tmp_path))).shard_by == "class"
+    assert open_external(DataConfig(str(tmp_path))).shard_by == "class"
     tfrecord.write(str(tmp_path / "a.tfrecord"), [payload, example({"image": jpeg(), "label": 0})])
-    assert open_foreign(DataConfig(str(tmp_path))).shard_by == "balanced"
+    assert open_external(DataConfig(str(tmp_path))).shard_by == "balanced"
 
 
 def test_a_number_that_is_no_class_id_is_refused(tmp_path):
     payload = example({"image": jpeg(), "label": 20210101})
     tfrecord.write(str(tmp_path / "a.tfrecord"), [payload])
     with pytest.raises(UserError, match="label is up to 20210101; expected class ids"):
-        open_foreign(DataConfig(str(tmp_path)))
+        open_external(DataConfig(str(tmp_path)))
 
 
 def test_a_store_is_read(tmp_path):
     import tensorflow as tf
 
     write_kaggle(tmp_path / "d", {"train-a-2.tfrec": 2, "val-b-1.tfrec": 1})
-    tf.io.gfile.makedirs("ram://foreign/d")
+    tf.io.gfile.makedirs("ram://external/d")
     for path in (tmp_path / "d").iterdir():
-        tf.io.gfile.copy(str(path), f"ram://foreign/d/{path.name}", overwrite=True)
-    dataset = open_foreign(DataConfig("ram://foreign/d"))
+        tf.io.gfile.copy(str(path), f"ram://external/d/{path.name}", overwrite=True)
+    dataset = open_external(DataConfig("ram://external/d"))
     assert counts_of(dataset) == {"train": [2], "val": [1]}
-    assert has_records("ram://foreign/d")
+    assert has_records("ram://external/d")
 
 
 def test_where_there_are_no_records(tmp_path):

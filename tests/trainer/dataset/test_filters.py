@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imageshards.errors import UserError
-from trainer.dataset.filters import OPERATORS, Condition, parse
+from trainer.dataset.filters import OPERATORS, Filter, parse_filters
 from trainer.dataset.spec import FeatureSpec
 
 FEATURES = {
@@ -22,17 +22,17 @@ FEATURES = {
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("image/width>=128", Condition("image/width", ">=", 128)),
-        (" image/width <= -1 ", Condition("image/width", "<=", -1)),
-        ("age<1.5", Condition("age", "<", 1.5)),
-        ("age>1e3", Condition("age", ">", 1000.0)),
-        ("age!=0", Condition("age", "!=", 0.0)),
-        ("text==a >= b", Condition("text", "==", "a >= b")),
-        ("text!=", Condition("text", "!=", "")),
+        ("image/width>=128", Filter("image/width", ">=", 128)),
+        (" image/width <= -1 ", Filter("image/width", "<=", -1)),
+        ("age<1.5", Filter("age", "<", 1.5)),
+        ("age>1e3", Filter("age", ">", 1000.0)),
+        ("age!=0", Filter("age", "!=", 0.0)),
+        ("text==a >= b", Filter("text", "==", "a >= b")),
+        ("text!=", Filter("text", "!=", "")),
     ],
 )
-def test_conditions_are_understood(text: str, expected: Condition) -> None:
-    assert parse([text], FEATURES) == (expected,)
+def test_conditions_are_understood(text: str, expected: Filter) -> None:
+    assert parse_filters([text], FEATURES) == (expected,)
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,11 @@ def test_conditions_are_understood(text: str, expected: Condition) -> None:
 )
 def test_other_texts_are_refused_in_a_sentence(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        parse([text], FEATURES)
+        parse_filters([text], FEATURES)
     assert str(caught.value).startswith(f"--where received {text!r}")
 
 
 @given(st.sampled_from(OPERATORS), st.integers(-(2**63), 2**63 - 1), st.sampled_from(["", " "]))
 def test_any_int64_comes_back_as_it_was_written(operator: str, value: int, space: str) -> None:
     text = f"image/width{space}{operator}{space}{value}"
-    assert parse([text], FEATURES) == (Condition("image/width", operator, value),)
+    assert parse_filters([text], FEATURES) == (Filter("image/width", operator, value),)

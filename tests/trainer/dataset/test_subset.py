@@ -29,9 +29,9 @@ def _counted(counts: tuple[int, ...], known: bool = True) -> DataSet:
 
 
 def test_everything_is_read_without_counting_anything() -> None:
-    selected = choose(_counted((4, 4, 4), known=False))
-    assert (selected.num_records, selected.class_counts) == (17, None)
-    assert (selected.class_ids, selected.class_weights, selected.sampling) == (None, None, False)
+    subset = choose(_counted((4, 4, 4), known=False))
+    assert (subset.num_records, subset.class_counts) == (17, None)
+    assert (subset.class_ids, subset.class_weights, subset.sampling) == (None, None, False)
 
 
 def test_the_shards_own_counts_are_taken_where_all_have_them() -> None:
@@ -39,48 +39,48 @@ def test_the_shards_own_counts_are_taken_where_all_have_them() -> None:
 
 
 def test_classes_are_renumbered_in_the_order_given() -> None:
-    selected = choose(_counted((4, 5, 6)), classes=("cat", "ant"))
-    assert selected.classes == ("cat", "ant")
-    assert selected.class_ids == (2, 0)
-    assert selected.class_counts == (9, 4)
-    assert selected.num_records == 13
+    subset = choose(_counted((4, 5, 6)), classes=("cat", "ant"))
+    assert subset.classes == ("cat", "ant")
+    assert subset.class_ids == (2, 0)
+    assert subset.class_counts == (9, 4)
+    assert subset.num_records == 13
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_counting_pass_answers_where_shards_do_not(known: bool) -> None:
-    where = ("number>=3",) if known else ()
-    selected = choose(
-        _counted((4, 4, 4), known), classes=("bee", "cat"), where=where, counts=(1, 2, 3)
+    filters = ("number>=3",) if known else ()
+    subset = choose(
+        _counted((4, 4, 4), known), classes=("bee", "cat"), filters=filters, counts=(1, 2, 3)
     )
-    assert (selected.num_records, selected.class_counts) == (5, (2, 3))
-    assert selected.where == where
+    assert (subset.num_records, subset.class_counts) == (5, (2, 3))
+    assert subset.filters == filters
 
 
 def test_weights_make_every_class_weigh_the_same_and_one_in_the_mean() -> None:
-    selected = choose(_counted((10, 2, 1)), balance="weights")
-    counts, weights = selected.class_counts, selected.class_weights
+    subset = choose(_counted((10, 2, 1)), balance="weights")
+    counts, weights = subset.class_counts, subset.class_weights
     assert counts == (10, 4, 4) and weights is not None
-    assert selected.num_records == 18
+    assert subset.num_records == 18
     totals = [n * w for n, w in zip(counts, weights, strict=True)]
     assert totals == pytest.approx([6, 6, 6])
 
 
 def test_a_class_without_records_leaves_the_other_weights_alone() -> None:
-    selected = choose(_counted((0, 2, 1)), balance="weights")
-    assert selected.class_weights == pytest.approx((1, 1, 1))
+    subset = choose(_counted((0, 2, 1)), balance="weights")
+    assert subset.class_weights == pytest.approx((1, 1, 1))
 
 
 def test_sampling_reads_every_class_as_often_as_the_largest() -> None:
-    selected = choose(_counted((10, 2, 1)), balance="sampling")
-    assert selected.sampling and selected.num_records == 30
+    subset = choose(_counted((10, 2, 1)), balance="sampling")
+    assert subset.sampling and subset.num_records == 30
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"classes": ("bea",)}, r"--classes received 'bea', .*did you mean bee\?.* ant, bee, cat"),
-        ({"where": ("age>old",)}, "--where received"),
-        ({"where": ("age>9",), "counts": (0, 0, 0)}, "--where 'age>9' left no record .* has 5"),
+        ({"filters": ("age>old",)}, "--where received"),
+        ({"filters": ("age>9",), "counts": (0, 0, 0)}, "--where 'age>9' left no record .* has 5"),
         ({"classes": ("ant",)}, "--classes ant left no record of the split train"),
         ({"balance": "sampling"}, "no record of ant to repeat"),
     ],
@@ -93,10 +93,10 @@ def test_what_cannot_be_read_is_told_in_a_sentence(changes: dict, message: str) 
 @given(st.lists(st.integers(1, 10_000), min_size=3, max_size=3))
 def test_weighted_records_sum_to_their_number(counts: list[int]) -> None:
     dataset = _counted(tuple(counts))
-    selected = choose(dataset, balance="weights")
-    assert selected.class_counts and selected.class_weights
-    pairs = zip(selected.class_counts, selected.class_weights, strict=True)
-    assert sum(n * w for n, w in pairs) == pytest.approx(selected.num_records)
+    subset = choose(dataset, balance="weights")
+    assert subset.class_counts and subset.class_weights
+    pairs = zip(subset.class_counts, subset.class_weights, strict=True)
+    assert sum(n * w for n, w in pairs) == pytest.approx(subset.num_records)
 
 
 def test_conditions_and_classes_choose_the_same_eagerly_and_in_a_pipeline(
@@ -104,12 +104,12 @@ def test_conditions_and_classes_choose_the_same_eagerly_and_in_a_pipeline(
 ) -> None:
     tf = pytest.importorskip("tensorflow")
     dataset = make_set(tmp_path, [[0, 1, 2, 0, 1, 2]], empty=(4,))
-    where = ("number>=1", "age<2.5", "text!=record 2")
+    filters = ("number>=1", "age<2.5", "text!=record 2")
     records = tf.data.TFRecordDataset(dataset.splits["train"].shards[0].path).batch(6)
-    labels, keep = matches(dataset, where)(next(iter(records)))
+    labels, keep = matches(dataset, filters)(next(iter(records)))
     assert labels.numpy().tolist() == [0, 1, 2, 0, -1, 2]
     assert keep.numpy().tolist() == [False, True, False, True, False, False]
-    chosen = choose(dataset, classes=("cat", "ant"), where=where, counts=(1, 1, 0))
+    chosen = choose(dataset, classes=("cat", "ant"), filters=filters, counts=(1, 1, 0))
     match = mask(chosen)
     assert match is not None
     classes, keep = next(records.map(match).as_numpy_iterator())
@@ -143,6 +143,6 @@ def test_nothing_is_looked_at_where_everything_is_read() -> None:
 
 def test_ids_of_the_data_set_become_ids_of_the_model() -> None:
     tf = pytest.importorskip("tensorflow")
-    selected = dataclasses.replace(choose(_counted((1, 1, 1))), class_ids=(2, 0))
-    found = model_classes(selected, tf.constant([-1, 0, 1, 2], tf.int64))
+    subset = dataclasses.replace(choose(_counted((1, 1, 1))), class_ids=(2, 0))
+    found = model_classes(subset, tf.constant([-1, 0, 1, 2], tf.int64))
     assert found.numpy().tolist() == [-1, 1, -1, 0]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.foreign_sets import flip_byte
+from tests.support.external_sets import flip_byte
 from trainer.dataset import remote, tfrecord
 from trainer.dataset.tfrecord import BrokenFrame, Frame
 

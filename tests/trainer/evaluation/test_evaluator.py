@@ -20,9 +20,9 @@ from trainer.dataset.spec import (
     FeatureSpec,
     ImageSpec,
     ModelInputs,
-    Reading,
-    Selected,
+    ReadOptions,
     Split,
+    Subset,
 )
 
 tf = pytest.importorskip("tensorflow")
@@ -33,21 +33,21 @@ from trainer.evaluation import evaluator as evaluation  # noqa: E402
 from trainer.evaluation.evaluator import Evaluator  # noqa: E402
 from trainer.reader import pipeline  # noqa: E402
 
-READING = Reading(threads=2)
+READ_OPTIONS = ReadOptions(threads=2)
 IMAGE = ImageSpec((1, 1), False, 3, (0.5,) * 3, (0.25,) * 3)
 INPUTS = ModelInputs((1, 1), IMAGE)
 
 
-def selected_of(classes: tuple[str, ...], num_records: int = 0) -> Selected:
+def subset_of(classes: tuple[str, ...], num_records: int = 0) -> Subset:
     features = {"image/encoded": FeatureSpec("string", ()), "n": FeatureSpec("int64", ())}
     dataset = DataSet("somewhere", {}, classes, IMAGE, "none", "balanced", features)
-    return Selected(dataset, Split("validation", ()), classes, None, (), num_records, None)
+    return Subset(dataset, Split("validation", ()), classes, None, (), num_records, None)
 
 
-def whole(folder: pathlib.Path, split: str) -> Selected:
+def whole(folder: pathlib.Path, split: str) -> Subset:
     dataset = load_manifest(str(folder))
     part = dataset.splits[split]
-    return Selected(dataset, part, dataset.classes, None, (), part.num_records, None)
+    return Subset(dataset, part, dataset.classes, None, (), part.num_records, None)
 
 
 def logits_model(num_classes: int) -> keras.Model:
@@ -59,7 +59,7 @@ def logits_model(num_classes: int) -> keras.Model:
 def feed(monkeypatch: pytest.MonkeyPatch, logits: np.ndarray, label: Any, weight: Any = None):
     """Makes the reader give these examples, filled up as the reader does."""
 
-    def batches(selected: Any, reading: Any, batch_size: int, inputs: Any) -> Any:
+    def batches(subset: Any, read_options: Any, batch_size: int, inputs: Any) -> Any:
         count = len(logits)
         size = -(-count // batch_size) * batch_size
         fill = [(0, size - count)]
@@ -103,8 +103,8 @@ def test_figures_equal_those_by_the_book_for_any_batch_size(
     evaluator = Evaluator(
         logits_model(num_classes),
         tf.distribute.get_strategy(),
-        selected_of(names),
-        READING,
+        subset_of(names),
+        READ_OPTIONS,
         batch_size,
         INPUTS,
     )
@@ -131,7 +131,7 @@ def test_a_broken_record_is_no_example_and_is_counted_apart(
     logits = np.eye(3, dtype=np.float32)[[0, 1, 2, 0]] * 4
     feed(monkeypatch, logits, [0, 1, 1, 0], weight=[1, 0, 1, 1])
     strategy = tf.distribute.get_strategy()
-    evaluator = Evaluator(logits_model(3), strategy, selected_of(CLASSES), READING, 3, INPUTS)
+    evaluator = Evaluator(logits_model(3), strategy, subset_of(CLASSES), READ_OPTIONS, 3, INPUTS)
     found = evaluator.run()
     assert (found.num_examples, found.left_out) == (3, 1)
     assert found.record.tolist() == [0, 2, 3]
@@ -141,7 +141,7 @@ def test_a_broken_record_is_no_example_and_is_counted_apart(
 def test_nothing_to_count_is_no_number_but_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     feed(monkeypatch, np.zeros((2, 3), np.float32), [0, 0], weight=[0, 0])
     strategy = tf.distribute.get_strategy()
-    found = Evaluator(logits_model(3), strategy, selected_of(CLASSES), READING, 2, INPUTS).run()
+    found = Evaluator(logits_model(3), strategy, subset_of(CLASSES), READ_OPTIONS, 2, INPUTS).run()
     assert (found.num_examples, found.left_out) == (0, 2)
     assert np.isnan(found.loss) and found.confusion.sum() == 0
 
@@ -162,7 +162,7 @@ def test_a_second_pass_traces_nothing_and_sees_new_weights(
 
     model = keras.Model(image, Counting()(scale(image)))
     strategy = tf.distribute.get_strategy()
-    evaluator = Evaluator(model, strategy, selected_of(CLASSES), READING, 2, INPUTS)
+    evaluator = Evaluator(model, strategy, subset_of(CLASSES), READ_OPTIONS, 2, INPUTS)
     assert evaluator.run().accuracy == 1.0
     before = len(traced)
     scale.kernel.assign(-scale.kernel)
@@ -177,8 +177,8 @@ def test_classes_are_matched_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Evaluator(
         logits_model(4),
         strategy,
-        selected_of(("dog", "cat")),
-        READING,
+        subset_of(("dog", "cat")),
+        READ_OPTIONS,
         2,
         INPUTS,
         classes=("cat", "cow", "hen", "dog"),
@@ -195,27 +195,27 @@ def test_a_class_the_model_does_not_know_is_refused(
     data_classes: tuple[str, ...], remedy: str
 ) -> None:
     with pytest.raises(UserError, match=f"{data_classes[1]}.*does not know.*{remedy}"):
-        class_ids(selected_of(data_classes), ("cat", "dog"))
+        class_ids(subset_of(data_classes), ("cat", "dog"))
 
 
 def test_a_broken_batch_is_mended_once_and_the_pass_begins_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    good, broken = selected_of(CLASSES, 1), selected_of(CLASSES, 2)
+    good, broken = subset_of(CLASSES, 1), subset_of(CLASSES, 2)
     calls: list[Any] = []
 
-    class FakeMender:
-        def open(self, selected: Selected) -> Selected:
-            return selected
+    class FakeHandler:
+        def open(self, subset: Subset) -> Subset:
+            return subset
 
-        def mend(self, selected: Selected, records: Any, error: Exception) -> Selected:
-            calls.append((selected is broken, records, type(error)))
+        def handle(self, subset: Subset, records: Any, error: Exception) -> Subset:
+            calls.append((subset is broken, records, type(error)))
             return good
 
-    def batches(selected: Selected, *_: Any) -> Any:
+    def batches(subset: Subset, *_: Any) -> Any:
         def generate():
             for i in range(4):
-                if selected is broken and i == 3:
+                if subset is broken and i == 3:
                     raise ValueError("a picture that is none")
                 yield i
 
@@ -234,13 +234,15 @@ def test_a_broken_batch_is_mended_once_and_the_pass_begins_anew(
     monkeypatch.setattr(pipeline, "evaluation_batches", batches)
     monkeypatch.setattr(Evaluator, "_records_of", lambda self, batch: [batch])
     strategy = tf.distribute.get_strategy()
-    mender: Any = FakeMender()
-    evaluator = Evaluator(logits_model(3), strategy, broken, READING, 1, INPUTS, mender)
+    broken_handler: Any = FakeHandler()
+    evaluator = Evaluator(
+        logits_model(3), strategy, broken, READ_OPTIONS, 1, INPUTS, broken_handler
+    )
     found = evaluator.run()
-    assert found.num_examples == 4 and evaluator.selected is good
+    assert found.num_examples == 4 and evaluator.subset is good
     assert calls == [(True, [3], tf.errors.InvalidArgumentError)]
     with pytest.raises(tf.errors.InvalidArgumentError):
-        Evaluator(logits_model(3), strategy, broken, READING, 1, INPUTS).run()
+        Evaluator(logits_model(3), strategy, broken, READ_OPTIONS, 1, INPUTS).run()
 
 
 PROGRAM = """
@@ -261,9 +263,9 @@ def evaluate_folder(folder: str, strategy: Any, batch_size: int) -> dict[str, An
         x = keras.layers.Conv2D(4, 3, activation="relu")(x)
         x = keras.layers.BatchNormalization()(x)
         model = keras.Model(image, keras.layers.Dense(3)(keras.layers.Flatten()(x)))
-    selected = whole(pathlib.Path(folder), "validation")
-    inputs = ModelInputs((16, 16), selected.dataset.image)
-    found = Evaluator(model, strategy, selected, READING, batch_size, inputs).run()
+    subset = whole(pathlib.Path(folder), "validation")
+    inputs = ModelInputs((16, 16), subset.dataset.image)
+    found = Evaluator(model, strategy, subset, READ_OPTIONS, batch_size, inputs).run()
     return {
         "loss": found.loss,
         "accuracy": found.accuracy,

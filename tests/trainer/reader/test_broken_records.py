@@ -7,11 +7,11 @@ import gzip
 import pytest
 
 from imageshards.errors import UserError
-from tests.support.foreign_sets import example, flip_byte, frames, jpeg, selected
+from tests.support.external_sets import example, flip_byte, frames, jpeg, whole_split
 from tests.support.trainer_data import make_data_set
 from trainer.dataset import tfrecord
 from trainer.dataset.manifest import load_manifest
-from trainer.dataset.spec import FeatureSpec, Reading
+from trainer.dataset.spec import FeatureSpec, ReadOptions
 from trainer.dataset.subset import select
 from trainer.reader import broken_records
 from trainer.reader.broken_records import BrokenRecord
@@ -36,7 +36,7 @@ def shard(folder, index):
 
 
 def load(folder):
-    return selected(load_manifest(str(folder)))
+    return whole_split(load_manifest(str(folder)))
 
 
 def spoil(folder, index, number, payload):
@@ -102,7 +102,7 @@ def test_a_feature_the_model_needs_is_looked_for(folder):
     dataset = load_manifest(str(folder))
     extra = {"age": FeatureSpec("float32", ())}
     dataset = dataclasses.replace(dataset, features={**dataset.features, **extra})
-    (found,) = broken_records.find(selected(dataset), [4], inputs=extra)
+    (found,) = broken_records.find(whole_split(dataset), [4], inputs=extra)
     assert (found.record, found.reason[:20]) == (4, "a feature is missing")
 
 
@@ -159,8 +159,8 @@ def test_the_sentence_has_everything(folder):
 def test_what_was_not_found_again_is_told_as_it_was(folder):
     told = str(broken_records.explain(ValueError("a first\nb second"), load(folder), []))
     assert "(a first)" in told
-    foreign = dataclasses.replace(load(folder).dataset, has_manifest=False)
-    told = str(broken_records.explain(ValueError("a"), selected(foreign), []))
+    external = dataclasses.replace(load(folder).dataset, has_manifest=False)
+    told = str(broken_records.explain(ValueError("a"), whole_split(external), []))
     assert "beam_pipeline" not in told
 
 
@@ -168,7 +168,7 @@ def numbers(selection):
     """What the reader makes of it: (empty?, record) in order."""
     from trainer.reader.order import ordered_records
 
-    stream = ordered_records(selection, Reading(threads=1))
+    stream = ordered_records(selection, ReadOptions(threads=1))
     return [(payload == b"", int(record)) for payload, record in stream.as_numpy_iterator()]
 
 
@@ -233,7 +233,7 @@ def test_a_selection_is_counted_anew(folder, tmp_path, counted):
         dataset,
         dataset.splits["train"],
         classes=("square", "circle"),
-        where=(),
+        filters=(),
         balance="sampling",
         count=lambda: (7, 7, 6),
     )

@@ -10,13 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.support.reader_sets import READING, choose, make_set, record_of, write_shard
-from trainer.dataset.spec import DataSet, Reading, Selected, Shard
+from tests.support.reader_sets import READ_OPTIONS, choose, make_set, record_of, write_shard
+from trainer.dataset.spec import DataSet, ReadOptions, Shard, Subset
 
 tf = pytest.importorskip("tensorflow")
 
-from trainer.reader import order as records  # noqa: E402
-from trainer.reader import resample, sources  # noqa: E402
+from trainer.reader import (  # noqa: E402
+    order,
+    resample,
+    sources,
+)
 
 # More shards than are open at once, of unequal length, one of them empty.
 SHARDS = [[(7 * k + i) % 3 for i in range((k * 5) % 4)] for k in range(19)]
@@ -36,9 +39,13 @@ def _no_global_seed() -> Iterator[None]:
 
 
 def _stream(
-    selected: Selected, count: int, seed: int = 0, start: int = 0, reading: Reading = READING
+    subset: Subset,
+    count: int,
+    seed: int = 0,
+    start: int = 0,
+    read_options: ReadOptions = READ_OPTIONS,
 ) -> list[int]:
-    stream = records.training_records(selected, reading, seed, start)
+    stream = order.training_records(subset, read_options, seed, start)
     return [int(record) for _, record in stream.take(count).as_numpy_iterator()]
 
 
@@ -62,7 +69,7 @@ def test_the_order_stays_from_version_to_version(dataset: DataSet) -> None:
 
 
 def test_a_record_comes_with_its_own_number(dataset: DataSet) -> None:
-    stream = records.training_records(choose(dataset), READING, 0).take(NUM_RECORDS)
+    stream = order.training_records(choose(dataset), READ_OPTIONS, 0).take(NUM_RECORDS)
     for serialized, record in stream.as_numpy_iterator():
         assert serialized == record_of(int(record), LABELS[int(record)])
 
@@ -74,14 +81,14 @@ def test_the_order_is_a_function_of_seed_and_epoch_alone(
     expected = _stream(choose(dataset), 2 * NUM_RECORDS, seed=5)
     tf.random.set_seed(global_seed)
     tf.random.uniform([])
-    selected = choose(dataset)
-    assert _stream(selected, 2 * NUM_RECORDS, seed=5, reading=Reading(threads=7)) == expected
-    assert _stream(selected, NUM_RECORDS, 5, NUM_RECORDS) == expected[NUM_RECORDS:]
+    subset = choose(dataset)
+    assert _stream(subset, 2 * NUM_RECORDS, seed=5, read_options=ReadOptions(threads=7)) == expected
+    assert _stream(subset, NUM_RECORDS, 5, NUM_RECORDS) == expected[NUM_RECORDS:]
 
 
 def test_neighbours_in_a_shard_are_torn_apart(tmp_path: pathlib.Path) -> None:
-    selected = choose(make_set(tmp_path, [[0] * 12, [0] * 12]))
-    stream = _stream(selected, 24)
+    subset = choose(make_set(tmp_path, [[0] * 12, [0] * 12]))
+    stream = _stream(subset, 24)
     together = sum(abs(a - b) == 1 for a, b in zip(stream, stream[1:], strict=False))
     assert together < 8
 
@@ -95,40 +102,40 @@ def test_the_stream_continues_at_any_place(dataset: DataSet, start: int) -> None
 def test_resuming_opens_no_shard_that_was_read_already(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "SHUFFLE_BUFFER_BYTES", 8_000)
-    selected = choose(make_set(tmp_path, [[0] * 5] * 40))
+    monkeypatch.setattr(order, "SHUFFLE_BUFFER_BYTES", 8_000)
+    subset = choose(make_set(tmp_path, [[0] * 5] * 40))
     start = 160
-    whole = _stream(selected, 400, seed=3)
+    whole = _stream(subset, 400, seed=3)
     read = set(whole[200:360])
     behind = [k for k in range(40) if {5 * k + i for i in range(5)} <= read]
     assert len(behind) > 10
-    stream = records.training_records(selected, READING, 3, 200 + start).take(40)
+    stream = order.training_records(subset, READ_OPTIONS, 3, 200 + start).take(40)
     for k in behind:
-        pathlib.Path(selected.split.shards[k].path).rename(tmp_path / f"away-{k}")
+        pathlib.Path(subset.split.shards[k].path).rename(tmp_path / f"away-{k}")
     assert [int(record) for _, record in stream.as_numpy_iterator()] == whole[360:]
     assert all(payload for payload, _ in stream.as_numpy_iterator())
     for k in behind:
-        (tmp_path / f"away-{k}").rename(selected.split.shards[k].path)
-    assert _stream(selected, 80, seed=3, start=360)[:40] == whole[360:]
+        (tmp_path / f"away-{k}").rename(subset.split.shards[k].path)
+    assert _stream(subset, 80, seed=3, start=360)[:40] == whole[360:]
 
 
 def test_a_stream_with_copies_continues_at_any_place(dataset: DataSet) -> None:
-    selected = choose(dataset, balance="sampling")
-    start = selected.num_records + 5
-    whole = _stream(selected, 2 * selected.num_records, seed=3)
-    assert _stream(selected, 4, seed=3, start=start) == whole[start : start + 4]
+    subset = choose(dataset, balance="sampling")
+    start = subset.num_records + 5
+    whole = _stream(subset, 2 * subset.num_records, seed=3)
+    assert _stream(subset, 4, seed=3, start=start) == whole[start : start + 4]
 
 
 def test_a_fast_order_still_holds_each_record_once(dataset: DataSet) -> None:
-    reading = dataclasses.replace(READING, fast_order=True)
-    stream = _stream(choose(dataset), 2 * NUM_RECORDS, reading=reading)
+    read_options = dataclasses.replace(READ_OPTIONS, fast_order=True)
+    stream = _stream(choose(dataset), 2 * NUM_RECORDS, read_options=read_options)
     assert [sorted(p) for p in _passes(stream, NUM_RECORDS)] == [list(range(NUM_RECORDS))] * 2
 
 
 def test_one_pass_is_always_in_the_same_order(dataset: DataSet) -> None:
     passes = []
     for threads in (1, 5):
-        stream = records.ordered_records(choose(dataset), Reading(threads))
+        stream = order.ordered_records(choose(dataset), ReadOptions(threads))
         assert stream.cardinality() == NUM_RECORDS
         passes.append([int(record) for _, record in stream.as_numpy_iterator()])
     assert passes[0] == passes[1] and sorted(passes[0]) == list(range(NUM_RECORDS))
@@ -137,10 +144,10 @@ def test_one_pass_is_always_in_the_same_order(dataset: DataSet) -> None:
 def test_only_records_of_chosen_classes_and_conditions_are_read(dataset: DataSet) -> None:
     expected = [i for i, label in enumerate(LABELS) if label in (0, 2) and i >= 5]
     counts = tuple(sum(LABELS[i] == c and i >= 5 for i in range(NUM_RECORDS)) for c in range(3))
-    selected = choose(dataset, classes=("cat", "ant"), where=("number>=5",), counts=counts)
-    stream = _stream(selected, 2 * len(expected))
+    subset = choose(dataset, classes=("cat", "ant"), filters=("number>=5",), counts=counts)
+    stream = _stream(subset, 2 * len(expected))
     assert [sorted(p) for p in _passes(stream, len(expected))] == [expected] * 2
-    once = records.ordered_records(selected, READING)
+    once = order.ordered_records(subset, READ_OPTIONS)
     assert once.cardinality() == len(expected)
     assert sorted(int(record) for _, record in once.as_numpy_iterator()) == expected
 
@@ -151,25 +158,25 @@ def test_sampling_reads_every_class_exactly_as_often_as_the_largest(
     monkeypatch.setattr(resample, "LOOK_RECORDS", 4)
     labels = [0] * 11 + [1] * 4 + [2]
     dataset = make_set(tmp_path, [labels[k::3] for k in range(3)])
-    order = [label for k in range(3) for label in labels[k::3]]
-    selected = choose(dataset, balance="sampling")
-    assert selected.num_records == 33
+    label_of = [label for k in range(3) for label in labels[k::3]]
+    subset = choose(dataset, balance="sampling")
+    assert subset.num_records == 33
     extra = []
-    for one_pass in _passes(_stream(selected, 99), 33):
+    for one_pass in _passes(_stream(subset, 99), 33):
         times = Counter(one_pass)
-        assert Counter(order[record] for record in one_pass) == {0: 11, 1: 11, 2: 11}
-        assert {times[r] for r in times if order[r] == 0} == {1}
-        assert {times[r] for r in times if order[r] == 1} == {2, 3}
+        assert Counter(label_of[record] for record in one_pass) == {0: 11, 1: 11, 2: 11}
+        assert {times[r] for r in times if label_of[r] == 0} == {1}
+        assert {times[r] for r in times if label_of[r] == 1} == {2, 3}
         assert len(times) == len(labels)
-        extra.append({r for r in times if order[r] == 1 and times[r] == 3})
+        extra.append({r for r in times if label_of[r] == 1 and times[r] == 3})
     assert len(set(map(frozenset, extra))) > 1  # not always the same ones
-    once = records.ordered_records(selected, READING)
+    once = order.ordered_records(subset, READ_OPTIONS)
     assert sorted(int(r) for _, r in once.as_numpy_iterator()) == list(range(len(labels)))
 
 
 def test_copies_of_a_record_are_spread_over_the_pass(tmp_path: pathlib.Path) -> None:
-    selected = choose(make_set(tmp_path, [[0] * 30, [1]]), ("ant", "bee"), balance="sampling")
-    places = [i for i, record in enumerate(_stream(selected, 60)) if record == 30]
+    subset = choose(make_set(tmp_path, [[0] * 30, [1]]), ("ant", "bee"), balance="sampling")
+    places = [i for i, record in enumerate(_stream(subset, 60)) if record == 30]
     assert len(places) == 30 and max(places) - min(places) > 40
     assert sum(b - a == 1 for a, b in zip(places, places[1:], strict=False)) < 25
 
@@ -179,7 +186,7 @@ def test_copies_of_a_record_are_spread_over_the_pass(tmp_path: pathlib.Path) -> 
     [
         {},
         {"classes": ("bee", "cat")},
-        {"where": ("number<1000",)},
+        {"filters": ("number<1000",)},
         {"balance": "sampling"},
         {"balance": "sampling", "classes": ("bee", "ant")},
     ],
@@ -192,13 +199,13 @@ def test_empty_records_leave_the_length_of_a_pass_as_it_was(
     dataset = make_set(tmp_path, [labels[:6], labels[6:]], empty=empty)
     whole = choose(dataset, **choice, counts=(5, 4, 4))
     length = whole.num_records
-    stream = records.training_records(whole, READING, 0).take(2 * length)
+    stream = order.training_records(whole, READ_OPTIONS, 0).take(2 * length)
     found = [(bool(payload), int(record)) for payload, record in stream.as_numpy_iterator()]
     for one_pass in (found[:length], found[length:]):
         wanted = {i for i, c in enumerate(labels) if i not in empty and _is_read(c, choice)}
         assert {record for there, record in one_pass if there} == wanted
         assert 1 <= sum(not there for there, _ in one_pass) <= 10
-    once = records.ordered_records(whole, READING)
+    once = order.ordered_records(whole, READ_OPTIONS)
     assert once.cardinality() == len(list(once))
 
 
@@ -206,25 +213,25 @@ def _is_read(label: int, choice: dict[str, Any]) -> bool:
     return ("ant", "bee", "cat")[label] in choice.get("classes", ("ant", "bee", "cat"))
 
 
-@pytest.mark.parametrize("where", [(), ("number>=0",)])
+@pytest.mark.parametrize("filters", [(), ("number>=0",)])
 @pytest.mark.parametrize("change", [-1, 1, 2])
 def test_another_number_of_records_than_counted_is_an_error(
-    tmp_path: pathlib.Path, change: int, where: tuple[str, ...]
+    tmp_path: pathlib.Path, change: int, filters: tuple[str, ...]
 ) -> None:
     dataset = make_set(tmp_path, [[0] * 4, [0] * 4])
     shard = dataset.splits["train"].shards[1]
     write_shard(pathlib.Path(shard.path), [record_of(i, 0) for i in range(4 + change)])
-    selected = choose(dataset, where=where, counts=(8, 0, 0))
+    subset = choose(dataset, filters=filters, counts=(8, 0, 0))
     with pytest.raises(tf.errors.FailedPreconditionError):
-        _stream(selected, 16)
+        _stream(subset, 16)
     with pytest.raises(tf.errors.FailedPreconditionError):
-        list(records.ordered_records(selected, READING))
+        list(order.ordered_records(subset, READ_OPTIONS))
 
 
 def test_a_filter_that_finds_fewer_records_than_counted_is_an_error(dataset: DataSet) -> None:
-    selected = choose(dataset, where=("number>=5",), counts=(NUM_RECORDS, 0, 0))
+    subset = choose(dataset, filters=("number>=5",), counts=(NUM_RECORDS, 0, 0))
     with pytest.raises(tf.errors.FailedPreconditionError):
-        _stream(selected, NUM_RECORDS)
+        _stream(subset, NUM_RECORDS)
 
 
 def test_gzip_shards_and_shards_without_records_read_like_others(
@@ -237,18 +244,18 @@ def test_gzip_shards_and_shards_without_records_read_like_others(
 def test_shards_of_one_class_each_are_mixed(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "SHUFFLE_BUFFER_BYTES", 8_000)
+    monkeypatch.setattr(order, "SHUFFLE_BUFFER_BYTES", 8_000)
     shards = [[k % 3] * 4 for k in range(3 * sources.OPEN_SHARDS)]
     dataset = make_set(tmp_path, shards, shard_by="class")
-    order = [label for shard in shards for label in shard]
-    stream = [order[record] for record in _stream(choose(dataset), len(order))]
+    label_of = [label for shard in shards for label in shard]
+    stream = [label_of[record] for record in _stream(choose(dataset), len(label_of))]
     assert all(len(set(stream[i : i + 12])) == 3 for i in range(0, len(stream), 12))
 
 
 def test_the_shuffle_buffer_is_bounded_in_bytes(dataset: DataSet) -> None:
-    selected = choose(dataset)
-    assert records.shuffle_records(selected) == NUM_RECORDS
-    huge = Shard("x", 1000, 10 * records.SHUFFLE_BUFFER_BYTES)
-    split = dataclasses.replace(selected.split, shards=(huge,))
-    large = dataclasses.replace(selected, split=split, num_records=1000)
-    assert records.shuffle_records(large) == 100
+    subset = choose(dataset)
+    assert order.shuffle_records(subset) == NUM_RECORDS
+    huge = Shard("x", 1000, 10 * order.SHUFFLE_BUFFER_BYTES)
+    split = dataclasses.replace(subset.split, shards=(huge,))
+    large = dataclasses.replace(subset, split=split, num_records=1000)
+    assert order.shuffle_records(large) == 100

@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.reader_sets import MODEL, READING, SIDE_PX, choose, make_set, value_of
+from tests.support.reader_sets import MODEL, READ_OPTIONS, SIDE_PX, choose, make_set, value_of
 from tests.support.trainer_data import edit_manifest, make_data_set
 from trainer.dataset.manifest import load_manifest
-from trainer.dataset.spec import DataSet, ModelInputs, Reading, Selected
+from trainer.dataset.spec import DataSet, ModelInputs, ReadOptions, Subset
 from trainer.reader.parse import check_inputs
 
 tf = pytest.importorskip("tensorflow")
 
-from trainer.reader import order as records  # noqa: E402
-from trainer.reader import pipeline  # noqa: E402
+from trainer.reader import order, pipeline  # noqa: E402
 
 SHARDS = [[0, 1, 2, 0, 1, 2], [0, 1, 2, 0, 1], [2, 2, 2, 2, 1, 1], [0] * 6]
 LABELS = [label for shard in SHARDS for label in shard]
@@ -38,11 +37,11 @@ def _no_global_seed() -> Iterator[None]:
     tf.random.set_seed(None)
 
 
-def _train(selected: Selected, batch_size: int, steps: int, **changes: Any) -> list[dict]:
+def _train(subset: Subset, batch_size: int, steps: int, **changes: Any) -> list[dict]:
     """The first batches of a stream, as numpy."""
-    reading, seed = changes.pop("reading", READING), changes.pop("seed", 3)
+    read_options, seed = changes.pop("read_options", READ_OPTIONS), changes.pop("seed", 3)
     inputs = changes.pop("inputs", MODEL)
-    stream = pipeline.training_batches(selected, reading, seed, batch_size, inputs, **changes)
+    stream = pipeline.training_batches(subset, read_options, seed, batch_size, inputs, **changes)
     return list(itertools.islice(stream.as_numpy_iterator(), steps))
 
 
@@ -62,7 +61,7 @@ def _assert_same(left: list[dict], right: list[dict]) -> None:
 
 
 def test_training_batches_are_uint8_endless_and_of_static_shape(dataset: DataSet) -> None:
-    batches = pipeline.training_batches(choose(dataset), READING, 0, 4, MODEL)
+    batches = pipeline.training_batches(choose(dataset), READ_OPTIONS, 0, 4, MODEL)
     assert batches.cardinality() == tf.data.INFINITE_CARDINALITY
     assert batches.element_spec == {
         "inputs": {"image": tf.TensorSpec((4, SIDE_PX, SIDE_PX, 3), tf.uint8)},
@@ -77,8 +76,8 @@ def test_training_batches_are_uint8_endless_and_of_static_shape(dataset: DataSet
 def test_left_over_records_open_the_next_epoch(dataset: DataSet, batch_size: int) -> None:
     steps = 3 * NUM_RECORDS // batch_size
     batches = _train(choose(dataset), batch_size, steps)
-    order = records.training_records(choose(dataset), READING, 3).take(steps * batch_size)
-    assert _column(batches, "record") == [int(record) for _, record in order]
+    stream = order.training_records(choose(dataset), READ_OPTIONS, 3).take(steps * batch_size)
+    assert _column(batches, "record") == [int(record) for _, record in stream]
     assert _column(batches, "position") == list(range(steps * batch_size))
     assert _column(batches, "label") == [LABELS[r] for r in _column(batches, "record")]
     assert set(_column(batches, "weight")) == {1.0}
@@ -91,15 +90,15 @@ def test_left_over_records_open_the_next_epoch(dataset: DataSet, batch_size: int
 def test_a_run_that_starts_later_goes_on_with_the_very_next_batch(
     dataset: DataSet, cache: str
 ) -> None:
-    reading = Reading(threads=2, cache=cache)
+    read_options = ReadOptions(threads=2, cache=cache)
     whole = _train(choose(dataset), 5, 12)
     for start in (1, 4, 9):
-        rest = _train(choose(dataset), 5, 12 - start, start_step=start, reading=reading)
+        rest = _train(choose(dataset), 5, 12 - start, start_step=start, read_options=read_options)
         _assert_same(rest, whole[start:])
 
 
 def test_the_number_of_threads_changes_nothing(dataset: DataSet) -> None:
-    one, many = (_train(choose(dataset), 5, 9, reading=Reading(n)) for n in (1, 7))
+    one, many = (_train(choose(dataset), 5, 9, read_options=ReadOptions(n)) for n in (1, 7))
     _assert_same(one, many)
 
 
@@ -119,19 +118,19 @@ def test_pictures_are_made_from_the_place_in_the_stream_and_finished_whole(
 
 
 def test_classes_are_weighted_and_renumbered_in_training_only(dataset: DataSet) -> None:
-    selected = choose(dataset, classes=("cat", "bee"), balance="weights")
-    assert selected.class_weights is not None
-    batches = _train(selected, 6, 4)
+    subset = choose(dataset, classes=("cat", "bee"), balance="weights")
+    assert subset.class_weights is not None
+    batches = _train(subset, 6, 4)
     labels = _column(batches, "label")
     numbers = _column(batches, "record")
     assert [
         (1, 0)[label - 1] if label else None for label in (LABELS[r] for r in numbers)
     ] == labels
-    expected = [selected.class_weights[label] for label in labels]
+    expected = [subset.class_weights[label] for label in labels]
     assert _column(batches, "weight") == pytest.approx(expected)
-    evaluated = pipeline.evaluation_batches(selected, READING, 6, MODEL)
+    evaluated = pipeline.evaluation_batches(subset, READ_OPTIONS, 6, MODEL)
     weights = _column(list(evaluated.as_numpy_iterator()), "weight")
-    assert sum(weights) == selected.num_records and set(weights) <= {0.0, 1.0}
+    assert sum(weights) == subset.num_records and set(weights) <= {0.0, 1.0}
 
 
 @pytest.mark.parametrize("cache", ["none", "memory"])
@@ -139,8 +138,10 @@ def test_broken_records_keep_their_place_with_a_weight_of_zero(
     tmp_path: pathlib.Path, dataset: DataSet, cache: str
 ) -> None:
     broken = make_set(tmp_path, SHARDS, empty=(4, 20))
-    reading = Reading(threads=2, cache=cache)
-    sound, repaired = (_train(choose(d), 5, 6, reading=reading) for d in (dataset, broken))
+    read_options = ReadOptions(threads=2, cache=cache)
+    sound, repaired = (
+        _train(choose(d), 5, 6, read_options=read_options) for d in (dataset, broken)
+    )
     assert _column(sound, "record") == _column(repaired, "record")
     for batch, other in zip(sound, repaired, strict=True):
         gone = np.isin(batch["record"], (4, 20))
@@ -155,7 +156,7 @@ def test_broken_records_keep_their_place_with_a_weight_of_zero(
 def test_evaluation_holds_each_record_once_for_any_batch_size(
     dataset: DataSet, batch_size: int
 ) -> None:
-    batches = pipeline.evaluation_batches(choose(dataset), READING, batch_size, MODEL)
+    batches = pipeline.evaluation_batches(choose(dataset), READ_OPTIONS, batch_size, MODEL)
     found = list(batches.as_numpy_iterator())
     assert batches.cardinality() == len(found) == -(-NUM_RECORDS // batch_size)
     numbers, weights = _column(found, "record"), _column(found, "weight")
@@ -169,8 +170,8 @@ def test_evaluation_holds_each_record_once_for_any_batch_size(
 
 
 def test_evaluation_leaves_copies_out(dataset: DataSet) -> None:
-    selected = choose(dataset, balance="sampling")
-    found = list(pipeline.evaluation_batches(selected, READING, 7, MODEL).as_numpy_iterator())
+    subset = choose(dataset, balance="sampling")
+    found = list(pipeline.evaluation_batches(subset, READ_OPTIONS, 7, MODEL).as_numpy_iterator())
     assert sorted(r for r in _column(found, "record") if r >= 0) == list(range(NUM_RECORDS))
 
 
@@ -178,8 +179,8 @@ def test_evaluation_leaves_copies_out(dataset: DataSet) -> None:
 def test_features_of_all_kinds_come_with_the_picture(dataset: DataSet, sequences: str) -> None:
     features = check_inputs(dataset, ("image", "age", "box", "tokens"))
     inputs = dataclasses.replace(MODEL, features=features, sequences=sequences)
-    training = pipeline.training_batches(choose(dataset), READING, 3, 4, inputs).take(2)
-    evaluation = pipeline.evaluation_batches(choose(dataset), READING, 4, inputs)
+    training = pipeline.training_batches(choose(dataset), READ_OPTIONS, 3, 4, inputs).take(2)
+    evaluation = pipeline.evaluation_batches(choose(dataset), READ_OPTIONS, 4, inputs)
     for batch in itertools.chain(training, evaluation):
         for i, record in enumerate(batch["record"].numpy()):
             there = record >= 0
@@ -191,7 +192,7 @@ def test_features_of_all_kinds_come_with_the_picture(dataset: DataSet, sequences
 
 
 def test_a_fast_order_loses_nothing(dataset: DataSet) -> None:
-    batches = _train(choose(dataset), NUM_RECORDS, 2, reading=Reading(2, fast_order=True))
+    batches = _train(choose(dataset), NUM_RECORDS, 2, read_options=ReadOptions(2, fast_order=True))
     for batch in batches:
         assert sorted(batch["record"].tolist()) == list(range(NUM_RECORDS))
     assert sorted(_column(batches, "position")) == list(range(2 * NUM_RECORDS))
@@ -219,16 +220,16 @@ def test_grey_and_varying_pictures_come_in_one_shape(tmp_path: pathlib.Path) -> 
 
 
 def test_the_memory_it_takes_is_bounded_by_what_is_said(dataset: DataSet) -> None:
-    selected = choose(dataset)
-    small = pipeline.memory_bytes(selected, READING, 8, MODEL)
+    subset = choose(dataset)
+    small = pipeline.memory_bytes(subset, READ_OPTIONS, 8, MODEL)
     assert small["batches ahead"] == pipeline.PREFETCH_BATCHES * 8 * SIDE_PX * SIDE_PX * 3
     assert small["cache"] == 0
-    assert small["shuffle buffer"] <= selected.split.num_bytes
-    cached = pipeline.memory_bytes(selected, Reading(2, cache="memory"), 8, MODEL)
-    assert cached["cache"] == selected.split.num_bytes and cached["open shards"] == 0
-    many = Reading(threads=256)
+    assert small["shuffle buffer"] <= subset.split.num_bytes
+    cached = pipeline.memory_bytes(subset, ReadOptions(2, cache="memory"), 8, MODEL)
+    assert cached["cache"] == subset.split.num_bytes and cached["open shards"] == 0
+    many = ReadOptions(threads=256)
     large = dataclasses.replace(MODEL, size=(512, 512))
-    held = pipeline.memory_bytes(selected, many, 256, large)
+    held = pipeline.memory_bytes(subset, many, 256, large)
     assert held["batches being decoded"] < 1.2 * pipeline.IN_FLIGHT_BYTES
-    shipped = pipeline.memory_bytes(selected, many, 256, MODEL, shipped_size=(512, 512))
+    shipped = pipeline.memory_bytes(subset, many, 256, MODEL, shipped_size=(512, 512))
     assert shipped["batches ahead"] == held["batches ahead"]

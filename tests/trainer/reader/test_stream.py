@@ -14,7 +14,7 @@ from imageshards.errors import UserError
 from tests.support.trainer_data import edit_manifest, make_data_set
 from trainer.config import DataConfig, TrainConfig
 from trainer.dataset.open import open_inputs
-from trainer.reader.broken_handler import LIST_FILE, Mender
+from trainer.reader.broken_handler import LIST_FILE, BrokenRecordHandler
 
 tf = pytest.importorskip("tensorflow")
 
@@ -28,7 +28,7 @@ STEPS = 5
 
 def _stream(
     folder: pathlib.Path, output: pathlib.Path, place: str = "host", **changes: Any
-) -> tuple[TrainingStream, Any, Mender]:
+) -> tuple[TrainingStream, Any, BrokenRecordHandler]:
     data = DataConfig(str(folder), skip_broken=changes.pop("skip_broken", 0))
     config = TrainConfig(data, str(output), batch_size=4, seed=5, augment="strong")
     config = dataclasses.replace(config, **changes)
@@ -41,9 +41,13 @@ def _stream(
         seed=config.seed,
         num_classes=len(inputs.training.classes),
     )
-    mender = Mender(data.skip_broken, str(output), data.data)
+    broken_handler = BrokenRecordHandler(data.skip_broken, str(output), data.data)
     strategy = tf.distribute.get_strategy()
-    return TrainingStream(config, inputs, augmentation, strategy, mender), augmentation, mender
+    return (
+        TrainingStream(config, inputs, augmentation, strategy, broken_handler),
+        augmentation,
+        broken_handler,
+    )
 
 
 def _seen(stream: TrainingStream, augmentation: Any, step: int, count: int) -> list[Any]:
@@ -129,7 +133,7 @@ def _write(folder: pathlib.Path, records: list[bytes]) -> None:
 
 
 def _read_all(stream: TrainingStream, steps: int) -> list[Any]:
-    """As the loop reads: mends and goes on."""
+    """As the loop reads: handles broken records and reads on."""
     found: list[Any] = []
     while len(found) < steps:
         try:
@@ -138,7 +142,7 @@ def _read_all(stream: TrainingStream, steps: int) -> list[Any]:
                 batch = next_batch(iterator)
                 found.append((batch["record"].numpy(), batch["weight"].numpy()))
         except tf.errors.OpError as e:
-            stream.mend(e, len(found))
+            stream.handle_broken(e, len(found))
     return found
 
 
@@ -157,13 +161,13 @@ def test_a_broken_record_stops_with_its_place_or_is_left_out_in_its_place(
         _read_all(stream, 3)
     assert "\n" not in str(caught.value)
 
-    stream, _, mender = _stream(folder, tmp_path / "o", augment="none", skip_broken=1)
+    stream, _, broken_handler = _stream(folder, tmp_path / "o", augment="none", skip_broken=1)
     (tmp_path / "o").mkdir()
     found = _read_all(stream, 3)
     for (records, weights), expected in zip(found, order, strict=True):
         assert list(records) == list(expected)
         assert list(weights) == [float(record != 2) for record in records]
-    (left_out,) = mender.found
+    (left_out,) = broken_handler.found
     assert (left_out.number, left_out.record) == (2, 2) and left_out.path.endswith(FILE)
 
     # Another process knows it from the start, and leaves no more out than allowed.
@@ -187,4 +191,4 @@ def test_an_error_that_is_not_the_datas_is_no_broken_record(tmp_path: pathlib.Pa
     stream, _, _ = _stream(folder, tmp_path, augment="none", skip_broken=1)
     error = tf.errors.InvalidArgumentError(None, None, "Incompatible shapes: [2] vs. [3]")
     with pytest.raises(UserError, match="Incompatible shapes"):
-        stream.mend(error, 0)
+        stream.handle_broken(error, 0)

@@ -20,7 +20,7 @@ from imageshards.errors import UserError
 from imageshards.page.trainer_html import escape, percent
 from tests.support.trainer_data import CLASSES, edit_manifest, make_data_set
 from trainer.dataset.manifest import load_manifest
-from trainer.dataset.spec import Selected
+from trainer.dataset.spec import Subset
 from trainer.evaluation.per_class import confusions_of, figures_of, mean_recall, worst
 from trainer.report import sections
 from trainer.report.charts import best_epoch, curves
@@ -126,10 +126,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return path
 
 
-def selected_of(folder: pathlib.Path, split: str = "validation") -> Selected:
+def subset_of(folder: pathlib.Path, split: str = "validation") -> Subset:
     dataset = load_manifest(str(folder))
     part = dataset.splits[split]
-    return Selected(dataset, part, dataset.classes, None, (), part.num_records, None)
+    return Subset(dataset, part, dataset.classes, None, (), part.num_records, None)
 
 
 LABEL = [0, 0, 0, 1, 1, 2, 2, 2, 2, 0]
@@ -175,7 +175,7 @@ def test_the_page_needs_nothing_but_itself(folder: pathlib.Path, tmp_path: pathl
         facts={"seed": "7"},
         history=history_of(5),
         evaluation=evaluation,
-        selected=selected_of(folder),
+        subset=subset_of(folder),
     )
     assert path == str(tmp_path / "new" / "report" / "index.html")
     assert [p.name for p in pathlib.Path(path).parent.iterdir()] == ["index.html"]
@@ -199,12 +199,12 @@ def test_the_same_run_gives_the_same_page() -> None:
 
 
 def test_the_most_wrong_pictures_come_with_their_source_file(folder: pathlib.Path) -> None:
-    selected = selected_of(folder)
+    subset = subset_of(folder)
     # The last example is the most wrong one, since it is the surest.
     evaluation = evaluation_of([0, 1, 2, 0], [0, 2, 1, 1], record=[0, 3, 5, 10])
     chosen = sections.most_wrong(evaluation)
     assert chosen == [3, 2, 1]
-    sources = look_up(selected, [10, 5, 3])
+    sources = look_up(subset, [10, 5, 3])
     # Record i of the fixture lies in shard i % 3; the split counts shard by shard.
     names = [f"validation-{i}" for k in range(3) for i in range(k, 11, 3)]
     assert {n: s.filename for n, s in sources.items()} == {n: names[n] for n in (10, 5, 3)}
@@ -235,7 +235,7 @@ def test_texts_in_the_records_are_shown(folder: pathlib.Path, tmp_path: pathlib.
     features = {"image/encoded": "string", "caption": "string", "mask": "string"}
     features["image/class/label"] = "int64"
     edit_manifest(copy, features={n: {"dtype": d, "shape": None} for n, d in features.items()})
-    source = look_up(selected_of(copy), [0])[0]
+    source = look_up(subset_of(copy), [0])[0]
     assert set(source.texts) == {"caption"}
     assert source.texts["caption"].startswith("a <b>round</b> thing | ñññ")
     assert len(source.texts["caption"]) <= 201
@@ -243,7 +243,7 @@ def test_texts_in_the_records_are_shown(folder: pathlib.Path, tmp_path: pathlib.
 
 def test_a_page_for_records_that_are_gone(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     copy = shutil.copytree(folder, tmp_path / "copy")
-    selected = selected_of(copy)
+    subset = subset_of(copy)
     (copy / "validation-00000-of-00003.tfrecord").unlink()
     shard = copy / "validation-00001-of-00003.tfrecord"
     shard.write_bytes(shard.read_bytes()[:-40])
@@ -254,7 +254,7 @@ def test_a_page_for_records_that_are_gone(folder: pathlib.Path, tmp_path: pathli
         facts={},
         history=[],
         evaluation=evaluation,
-        selected=selected,
+        subset=subset,
     )
     page = Page(pathlib.Path(path).read_text("utf-8"))
     assert page.text.count("The picture cannot be shown.") == 2
@@ -320,7 +320,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: pathlib.Path)
             facts={},
             history=[],
             evaluation=None,
-            selected=None,
+            subset=None,
         )
 
 

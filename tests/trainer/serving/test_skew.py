@@ -21,7 +21,7 @@ from trainer import export
 from trainer.config import DataConfig
 from trainer.dataset.manifest import load_manifest, train_split
 from trainer.dataset.open import select
-from trainer.dataset.spec import DataSet, ModelCard, ModelInputs, Reading
+from trainer.dataset.spec import DataSet, ModelCard, ModelInputs, ReadOptions
 from trainer.reader import pipeline
 from trainer.reader.decode import fit_inside
 from trainer.reader.parse import check_inputs
@@ -78,8 +78,8 @@ def keyed_records(built: Built, inputs: ModelInputs) -> dict[str, dict[str, Any]
     """What the trainer feeds its model with, by the key of the photo."""
     dataset = built.dataset
     split = train_split(dataset, None)
-    selected = select(DataConfig(dataset.data), dataset, split)
-    batches = pipeline.evaluation_batches(selected, Reading(threads=1), 16, inputs)
+    subset = select(DataConfig(dataset.data), dataset, split)
+    batches = pipeline.evaluation_batches(subset, ReadOptions(threads=1), 16, inputs)
     keys = [
         tf.train.Example.FromString(raw).features.feature["image/filename"].bytes_list.value[0]
         for shard in split.shards

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from imageshards.errors import UserError
-from trainer.dataset.spec import DataSet, FeatureSpec, ImageSpec, ModelInputs, Selected, Split
+from trainer.dataset.spec import DataSet, FeatureSpec, ImageSpec, ModelInputs, Split, Subset
 
 tf = pytest.importorskip("tensorflow")
 
@@ -25,12 +25,12 @@ IMAGE = ImageSpec((8, 12), False, 3, (0.5,) * 3, (0.25,) * 3)
 INPUTS = ModelInputs((8, 12), IMAGE)
 
 
-def selected_of(classes: tuple[str, ...] = CLASSES, **changes: Any) -> Selected:
+def subset_of(classes: tuple[str, ...] = CLASSES, **changes: Any) -> Subset:
     features = {"image/encoded": FeatureSpec("string", ())}
     dataset = DataSet("d", {}, classes, IMAGE, "none", "balanced", features)
     counts = tuple(range(1, len(classes) + 1))
-    selected = Selected(dataset, Split("train", ()), classes, None, (), sum(counts), counts)
-    return dataclasses.replace(selected, **changes)
+    subset = Subset(dataset, Split("train", ()), classes, None, (), sum(counts), counts)
+    return dataclasses.replace(subset, **changes)
 
 
 def batch_of(label: Any, **inputs: Any) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def test_everything_is_printed_and_the_sheet_is_written(
     folder = tmp_path / "new" / "report"
     path = dry_run.describe(
         batch_of([0, 1, 1, 2] * 3),
-        selected_of(),
+        subset_of(),
         model,
         INPUTS,
         {"shuffle buffer": 64_000_000, "cache": 0},
@@ -109,18 +109,18 @@ def test_many_classes_show_the_most_frequent_of_the_batch() -> None:
     names = tuple(f"c{i}" for i in range(300))
     shares = np.zeros(300)
     shares[[7, 200]] = [1, 5]
-    lines = dry_run.class_lines(shares, selected_of(names))
+    lines = dry_run.class_lines(shares, subset_of(names))
     assert len(lines) == dry_run.MAX_CLASSES + 3
     assert re.match(r"c200 +5 +201 ", lines[1]) and re.match(r"c7 +1 +8 ", lines[2])
     assert lines[-2] == "and 280 more classes"
 
 
 def test_balance_is_told() -> None:
-    weighted = dry_run.class_lines(np.ones(3), selected_of(class_weights=(2.0, 1.0, 0.667)))
+    weighted = dry_run.class_lines(np.ones(3), subset_of(class_weights=(2.0, 1.0, 0.667)))
     assert "weight 0.667" in weighted[3]
-    sampled = dry_run.class_lines(np.ones(3), selected_of(sampling=True, num_records=9))
+    sampled = dry_run.class_lines(np.ones(3), subset_of(sampling=True, num_records=9))
     assert sampled[-1] == "9 records in an epoch (copies of rare ones included)"
-    unknown = dry_run.class_lines(np.ones(3), selected_of(class_counts=None))
+    unknown = dry_run.class_lines(np.ones(3), subset_of(class_counts=None))
     assert "split unknown" in unknown[0]
 
 
@@ -129,4 +129,4 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(
 ) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"dry_run.png cannot be written .*--output"):
-        dry_run.describe(batch_of([0]), selected_of(), model, INPUTS, {}, str(tmp_path / "file"))
+        dry_run.describe(batch_of([0]), subset_of(), model, INPUTS, {}, str(tmp_path / "file"))

@@ -11,7 +11,7 @@ import numpy as np
 
 from tests.support.trainer_data import draw_shape
 from trainer.dataset import tfrecord
-from trainer.dataset.spec import DataSet, Selected
+from trainer.dataset.spec import DataSet, Subset
 
 
 def jpeg(kind: int = 0, seed: int = 0, size_px: tuple[int, int] = (32, 40)) -> bytes:
@@ -85,7 +85,7 @@ def frames(path: pathlib.Path | str, compression: str = "none") -> list[tfrecord
     return list(tfrecord.scan(str(path), compression))
 
 
-def selected(dataset: DataSet, split: str = "train") -> Selected:
+def whole_split(dataset: DataSet, split: str = "train") -> Subset:
     """Every record of a split, as it is."""
     found = dataset.splits[split]
-    return Selected(dataset, found, dataset.classes, None, (), found.num_records, None)
+    return Subset(dataset, found, dataset.classes, None, (), found.num_records, None)
