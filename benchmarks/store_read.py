@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from beam_pipeline.images.encode import encode_image
+from beam_pipeline.images.read import REMOTE_DEPTH, read_images
 from beam_pipeline.options import ImageOptions
 from beam_pipeline.planning.refs import ImageRef
-from beam_pipeline.shards.read_ahead import REMOTE_DEPTH, read_images
 from benchmarks.cases import Settings
 from benchmarks.measure import BenchmarkError
 from benchmarks.outcome import Figure, Outcome, medians

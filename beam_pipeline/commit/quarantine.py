@@ -17,9 +17,9 @@ from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
+from beam_pipeline.images.read import read_images
 from beam_pipeline.inputs.folders import printable
 from beam_pipeline.planning.refs import ImageRef
-from beam_pipeline.shards.read_ahead import read_images
 from beam_pipeline.shards.result import Reject
 from beam_pipeline.shards.sink import StoreSink
 from imageshards import storage

@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 
 from PIL import Image, JpegImagePlugin
 
-from beam_pipeline.images.exif import ORIENTATION_TAG, exif_orientation, known_orientation
 from beam_pipeline.options import ImageOptions
 from imageshards.errors import ImageError
 
@@ -56,7 +55,7 @@ _PLUGINS = (
     (b"MM\0*", "TiffImagePlugin", "TiffImageFile"),
 )
 
-_FOREIGN = (
+_UNSUPPORTED = (
     (4, b"ftyp", "HEIF, AVIF or a video"),
     (4, b"jP  \r\n\x87\n", "JPEG 2000"),
     (0, b"\xffO\xffQ", "JPEG 2000"),
@@ -72,6 +71,9 @@ _WORKING_MODES = {
     "CMYK": "RGB", "LAB": "RGB", "LA": "LA", "La": "LA", "PA": "RGBA", "RGBA": "RGBA",
     "RGBa": "RGBA",
 }  # fmt: skip
+
+# The one EXIF tag that moves pixels.
+_ORIENTATION_TAG = 0x0112
 
 # Each scan passes over every coefficient: a few kB can ask for hours. Encoders write about 10.
 _MAX_SCANS = 100
@@ -92,14 +94,14 @@ class Source:
         image: Of a JPEG only the header has been read; others are decoded.
         format: Pillow's name of the format.
         orientation: EXIF orientation, 1..8, of the stored pixels.
-        turned: Whether `image` is upright already (Pillow turns TIFFs itself).
+        is_upright: Whether `image` is upright already (Pillow turns TIFFs itself).
         notes: What will be normalised.
     """
 
     image: Image.Image
     format: str
     orientation: int
-    turned: bool
+    is_upright: bool
     notes: list[str]
 
     @property
@@ -131,7 +133,7 @@ def open_source(data: bytes, options: ImageOptions) -> Source:
 
 
 def load_pixels(source: Source, *, grey: bool, shrink: int = 1) -> Image.Image:
-    """Decodes to `L`, `RGB`, `LA` or `RGBA`, as stored unless `source.turned`.
+    """Decodes to `L`, `RGB`, `LA` or `RGBA`, as stored unless `source.is_upright`.
 
     Args:
         source: From `open_source`.
@@ -192,7 +194,7 @@ def _open_other(data: bytes, options: ImageOptions) -> Source:
             plugin = getattr(importlib.import_module(f"PIL.{module}"), name)
             break
     else:
-        _reject_foreign(data)
+        _reject_unknown(data)
     if module == "TiffImagePlugin":
         _quieten_libtiff()
     image: Any = plugin(io.BytesIO(data))
@@ -201,7 +203,7 @@ def _open_other(data: bytes, options: ImageOptions) -> Source:
     if ";16" in str(image.mode) or any(";16" in str(tile.args) for tile in image.tile):
         notes.append("sixteen_bit")
     tiff = image.format == "TIFF"
-    orientation = known_orientation(image.tag_v2.get(ORIENTATION_TAG)) if tiff else 1
+    orientation = _known_orientation(image.tag_v2.get(_ORIENTATION_TAG)) if tiff else 1
     image.load()
     # A PNG may carry its EXIF after its pixels.
     if not tiff and image.info.get("exif"):
@@ -209,6 +211,35 @@ def _open_other(data: bytes, options: ImageOptions) -> Source:
     if _is_animated(image):
         notes.append("animated")
     return Source(image, image.format, orientation, tiff, _notes(image, orientation, notes))
+
+
+def _known_orientation(orientation: object) -> int:
+    """`orientation` where it is one of the eight, else 1: as stored."""
+    return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
+
+
+def exif_orientation(exif: bytes) -> int:
+    """The orientation tag of an EXIF block; 1 where there is none or it makes no sense.
+
+    Only the one tag is looked for: Pillow's reader parses every tag, which takes longer and warns
+    about what cameras get wrong. The layout is that of a TIFF's first directory
+    (TIFF 6.0, section 2), the tag 0x0112 of Exif 2.32.
+    """
+    start = 6 if exif.startswith(b"Exif\0\0") else 0
+    order = {b"II": "<", b"MM": ">"}.get(exif[start : start + 2])
+    if order is None:
+        return 1
+    try:
+        directory = start + struct.unpack_from(order + "L", exif, start + 4)[0]
+        count = struct.unpack_from(order + "H", exif, directory)[0]
+        for entry in range(directory + 2, directory + 2 + 12 * count, 12):
+            tag, kind = struct.unpack_from(order + "HH", exif, entry)
+            if tag == _ORIENTATION_TAG:
+                value = {1: "B", 3: "H", 4: "L"}.get(kind, "H")
+                return _known_orientation(struct.unpack_from(order + value, exif, entry + 8)[0])
+    except struct.error:
+        pass
+    return 1
 
 
 @functools.cache
@@ -267,8 +298,8 @@ def _working(image: Image.Image, grey: bool) -> Image.Image:
     return image
 
 
-def _reject_foreign(data: bytes) -> NoReturn:
-    for offset, magic, name in _FOREIGN:
+def _reject_unknown(data: bytes) -> NoReturn:
+    for offset, magic, name in _UNSUPPORTED:
         if data.startswith(magic, offset):
             raise ImageError(
                 "unsupported_format",

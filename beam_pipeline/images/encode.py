@@ -12,11 +12,9 @@ from PIL import Image
 
 from beam_pipeline.images import geometry
 from beam_pipeline.images.decode import Source, load_pixels, open_source
-from beam_pipeline.images.geometry import Layout, Placement, map_boxes
+from beam_pipeline.images.geometry import BoxTransform, CanvasLayout
 from beam_pipeline.options import ImageOptions
 from imageshards.errors import ImageError
-
-__all__ = ["ChannelSums", "EncodedImage", "encode_image", "map_boxes", "tune_allocator"]
 
 # A JPEG is decoded at 1/8, 1/4 or 1/2 while at least this many decoded pixels are left for
 # each output pixel, so that the chosen filter still does the antialiasing. Lowest PSNR against
@@ -73,7 +71,7 @@ class EncodedImage:
         notes: What was normalised, to be counted: `exif_rotated`, `not_jpeg`, `cmyk`,
             `grey`, `palette`, `alpha`, `sixteen_bit`, `animated`, `icc_profile_dropped`,
             `progressive`, `enlarged`.
-        placement: For `map_boxes`.
+        box_transform: For `map_boxes`.
         pixel_sums: Per channel, of the pixels just before JPEG compression; None unless
             asked for.
     """
@@ -87,7 +85,7 @@ class EncodedImage:
     source_width_px: int
     source_height_px: int
     notes: tuple[str, ...]
-    placement: Placement
+    box_transform: BoxTransform
     pixel_sums: tuple[ChannelSums, ...] | None = None
 
 
@@ -109,9 +107,9 @@ def encode_image(data: bytes, options: ImageOptions, *, want_sums: bool = False)
     """
     source = open_source(data, options)
     width, height = source.image.size
-    if not source.turned and geometry.swaps_axes(source.orientation):
+    if not source.is_upright and geometry.swaps_axes(source.orientation):
         width, height = height, width
-    layout = geometry.plan_layout(width, height, options)
+    layout = geometry.canvas_layout(width, height, options)
     _check_output(layout, options)
     picture = _finish(_resized(source, layout, width, height, options), layout, options)
     if layout.shrink < 1 - 1e-9:
@@ -129,12 +127,12 @@ def encode_image(data: bytes, options: ImageOptions, *, want_sums: bool = False)
         source_width_px=width,
         source_height_px=height,
         notes=tuple(source.notes),
-        placement=geometry.placement_of(layout, width, height, boxes_turn),
+        box_transform=geometry.box_transform(layout, width, height, boxes_turn),
         pixel_sums=_sums(picture) if want_sums else None,
     )
 
 
-def _check_output(layout: Layout, options: ImageOptions) -> None:
+def _check_output(layout: CanvasLayout, options: ImageOptions) -> None:
     """`none` and `shortest` follow the source: a hair-thin one may ask for a huge result."""
     width, height = layout.canvas
     follows_source = options.resize_mode in ("none", "shortest")
@@ -148,7 +146,7 @@ def _check_output(layout: Layout, options: ImageOptions) -> None:
         )
 
 
-def _draft_shrink(source: Source, layout: Layout, options: ImageOptions) -> int:
+def _draft_shrink(source: Source, layout: CanvasLayout, options: ImageOptions) -> int:
     # `nearest` is asked for to keep values as they are; a draft would average them.
     if source.can_shrink and options.filter != "nearest":
         for shrink, margin in _DRAFT_MARGINS:
@@ -158,13 +156,13 @@ def _draft_shrink(source: Source, layout: Layout, options: ImageOptions) -> int:
 
 
 def _resized(
-    source: Source, layout: Layout, width: int, height: int, options: ImageOptions
+    source: Source, layout: CanvasLayout, width: int, height: int, options: ImageOptions
 ) -> Image.Image:
     """The kept part of the source at its final size, upright.
 
     Resized as stored and turned afterwards: turning the small result costs next to nothing.
     """
-    turn = 1 if source.turned else source.orientation
+    turn = 1 if source.is_upright else source.orientation
     shrink = _draft_shrink(source, layout, options)
     image = load_pixels(source, grey=options.colorspace == "grey", shrink=shrink)
     left, top, right, bottom = geometry.to_stored(layout.crop, width, height, turn)
@@ -181,7 +179,7 @@ def _resized(
     return image if turn == 1 else image.transpose(_TURNS[turn])
 
 
-def _finish(image: Image.Image, layout: Layout, options: ImageOptions) -> Image.Image:
+def _finish(image: Image.Image, layout: CanvasLayout, options: ImageOptions) -> Image.Image:
     """Background under what is transparent and around what is padded; final colour space."""
     mode = "L" if options.colorspace == "grey" else "RGB"
     if image.mode in ("LA", "RGBA"):

@@ -24,7 +24,7 @@ _TURNS: dict[int, tuple[bool, bool, bool]] = {
 }
 
 
-class Layout(NamedTuple):
+class CanvasLayout(NamedTuple):
     """How an upright picture becomes the output canvas, in pixels.
 
     Attributes:
@@ -46,7 +46,7 @@ class Layout(NamedTuple):
         return min((right - left) / self.content[0], (bottom - top) / self.content[1])
 
 
-class Placement(NamedTuple):
+class BoxTransform(NamedTuple):
     """How boxes given on the source map to the output.
 
     Attributes:
@@ -65,22 +65,22 @@ def swaps_axes(orientation: int) -> bool:
     return _TURNS[orientation][0]
 
 
-def plan_layout(width_px: int, height_px: int, options: ImageOptions) -> Layout:
+def canvas_layout(width_px: int, height_px: int, options: ImageOptions) -> CanvasLayout:
     """The layout of an upright picture of `width_px` x `height_px` under `options`."""
     whole = (0.0, 0.0, float(width_px), float(height_px))
     target = (options.width_px, options.height_px)
     if options.resize_mode == "none":
-        return Layout(whole, (width_px, height_px), (width_px, height_px))
+        return CanvasLayout(whole, (width_px, height_px), (width_px, height_px))
     if options.resize_mode == "shortest":
         size = _shortest(width_px, height_px, options)
-        return Layout(whole, size, size)
+        return CanvasLayout(whole, size, size)
     if options.resize_mode == "crop":
         return _crop(width_px, height_px, target, options.only_shrink)
     if options.resize_mode == "pad":
         return _pad(width_px, height_px, target, options.only_shrink)
     if options.only_shrink:
         target = (min(target[0], width_px), min(target[1], height_px))
-    return Layout(whole, target, target)
+    return CanvasLayout(whole, target, target)
 
 
 def _rounded(length: float) -> int:
@@ -97,7 +97,9 @@ def _shortest(width_px: int, height_px: int, options: ImageOptions) -> tuple[int
     return _rounded(width_px * side / height_px), side
 
 
-def _crop(width_px: int, height_px: int, target: tuple[int, int], only_shrink: bool) -> Layout:
+def _crop(
+    width_px: int, height_px: int, target: tuple[int, int], only_shrink: bool
+) -> CanvasLayout:
     kept_width, kept_height = float(width_px), float(height_px)
     if target[0] * height_px >= target[1] * width_px:
         kept_height = width_px * target[1] / target[0]
@@ -108,10 +110,10 @@ def _crop(width_px: int, height_px: int, target: tuple[int, int], only_shrink: b
     size = target
     if only_shrink and kept_width < target[0]:
         size = (_rounded(kept_width), _rounded(kept_height))
-    return Layout((left, top, width_px - left, height_px - top), size, size)
+    return CanvasLayout((left, top, width_px - left, height_px - top), size, size)
 
 
-def _pad(width_px: int, height_px: int, target: tuple[int, int], only_shrink: bool) -> Layout:
+def _pad(width_px: int, height_px: int, target: tuple[int, int], only_shrink: bool) -> CanvasLayout:
     scale = min(target[0] / width_px, target[1] / height_px)
     if only_shrink:
         scale = min(scale, 1.0)
@@ -119,15 +121,17 @@ def _pad(width_px: int, height_px: int, target: tuple[int, int], only_shrink: bo
     height = min(target[1], _rounded(height_px * scale))
     offset = ((target[0] - width) // 2, (target[1] - height) // 2)
     whole = (0.0, 0.0, float(width_px), float(height_px))
-    return Layout(whole, (width, height), target, offset)
+    return CanvasLayout(whole, (width, height), target, offset)
 
 
-def placement_of(layout: Layout, width_px: int, height_px: int, orientation: int = 1) -> Placement:
+def box_transform(
+    layout: CanvasLayout, width_px: int, height_px: int, orientation: int = 1
+) -> BoxTransform:
     """What `map_boxes` needs, for an upright source of `width_px` x `height_px`."""
     left, top, right, bottom = layout.crop
     x, y = layout.offset
     width, height = layout.canvas
-    return Placement(
+    return BoxTransform(
         orientation,
         (left / width_px, top / height_px, right / width_px, bottom / height_px),
         (x / width, y / height, (x + layout.content[0]) / width, (y + layout.content[1]) / height),
@@ -175,7 +179,7 @@ def _map_axis(
     return max(content[0], ends[0]), min(content[1], ends[1])
 
 
-def map_boxes(boxes: Iterable[Box], placement: Placement) -> list[tuple[int, Box]]:
+def map_boxes(boxes: Iterable[Box], transform: BoxTransform) -> list[tuple[int, Box]]:
     """Boxes on the source, as boxes on the output.
 
     Boxes follow the EXIF orientation (when they were given on the stored pixels), are
@@ -183,17 +187,17 @@ def map_boxes(boxes: Iterable[Box], placement: Placement) -> list[tuple[int, Box
 
     Args:
         boxes: `xmin, xmax, ymin, ymax` in 0..1; ends outside 0..1 are clipped.
-        placement: `EncodedImage.placement`.
+        transform: `EncodedImage.box_transform`.
 
     Returns:
         `(index, box)` for every box of which something is left, in the given order.
         Boxes wholly outside, reversed boxes and boxes with a NaN are left out.
     """
-    left, top, right, bottom = placement.visible
-    to_left, to_top, to_right, to_bottom = placement.content
+    left, top, right, bottom = transform.visible
+    to_left, to_top, to_right, to_bottom = transform.content
     mapped = []
     for index, box in enumerate(boxes):
-        xmin, xmax, ymin, ymax = _upright(box, placement.orientation)
+        xmin, xmax, ymin, ymax = _upright(box, transform.orientation)
         if not (xmin <= xmax and ymin <= ymax):
             continue
         x = _map_axis(xmin, xmax, (left, right), (to_left, to_right))

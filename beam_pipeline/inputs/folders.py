@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from apache_beam.io.filesystem import FileSystem
 
-from beam_pipeline.shards.read_ahead import is_local
 from imageshards import storage
 from imageshards.errors import UserError
+from imageshards.storage import is_local
 
 # Path, size in bytes or why it is passed over, modification time in ns.
 Found = tuple[str, "int | Skipped", int]

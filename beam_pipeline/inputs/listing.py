@@ -25,10 +25,9 @@ from beam_pipeline.inputs.manifest_input import ManifestSchema
 from beam_pipeline.inputs.manifest_rows import WHOLE, Span, spans
 from beam_pipeline.options import MANIFEST_SUFFIXES, InputOptions, label_group
 from beam_pipeline.planning.refs import ImageRef, RefBatch
-from beam_pipeline.shards.read_ahead import is_local
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.storage import key_ranges, map_concurrently
+from imageshards.storage import is_local, key_ranges, map_concurrently
 
 BATCH_SIZE = 1000
 # Names that a store gives by one request.

@@ -15,11 +15,11 @@ from beam_pipeline.inputs.manifest_cells import convert, infer, of_arrow, shown,
 from beam_pipeline.inputs.manifest_rows import WHOLE, Span, is_parquet, parquet_schema, read_rows
 from beam_pipeline.options import ColumnSpec, InputOptions, is_split_name
 from beam_pipeline.planning.refs import ImageRef
-from beam_pipeline.shards.read_ahead import is_local
 from beam_pipeline.shards.record import BOX_FEATURES
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.manifest import RECORD_FEATURES
+from imageshards.storage import is_local
 
 # Rows looked at to tell the type of a column that was not declared.
 INFERENCE_ROWS = 1000

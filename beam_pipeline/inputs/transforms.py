@@ -19,7 +19,7 @@ from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import RefBatch
 from beam_pipeline.planning.transforms import merge_counts
 from beam_pipeline.shards import process_pool
-from beam_pipeline.shards.read_ahead import is_local
+from imageshards.storage import is_local
 
 _FOLDERS_AT_ONCE = 16
 

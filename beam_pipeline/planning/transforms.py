@@ -16,12 +16,12 @@ import apache_beam as beam
 from apache_beam import pvalue
 
 from beam_pipeline.images.encode import encode_image
+from beam_pipeline.images.read import read_images
 from beam_pipeline.options import ImageOptions, PlanOptions
 from beam_pipeline.planning import plan
 from beam_pipeline.planning.batching import GatherFn, SumCountsFn
 from beam_pipeline.planning.refs import ImageRef, RefBatch, with_split
 from beam_pipeline.planning.shard_unit import ShardUnit
-from beam_pipeline.shards.read_ahead import read_images
 from imageshards.errors import ImageError
 
 # Enough for a mean within a few percent; encoding them takes well under a second.

@@ -140,7 +140,7 @@ def _follow_picture(columns: Mapping[str, Any], encoded: EncodedImage) -> dict[s
     if not all(name in columns for name in BOX_FEATURES):
         return moved
     boxes = list(zip(*(columns[name] for name in BOX_FEATURES), strict=False))
-    kept = map_boxes(boxes, encoded.placement)
+    kept = map_boxes(boxes, encoded.box_transform)
     for name, values in columns.items():
         if name.startswith(OBJECT_PREFIX) and len(values) == len(boxes):
             moved[name] = [values[i] for i, _ in kept]

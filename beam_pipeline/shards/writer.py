@@ -8,10 +8,10 @@ import hashlib
 import tempfile
 from collections.abc import Callable
 
+from beam_pipeline.images.read import read_images
 from beam_pipeline.options import ImageOptions
 from beam_pipeline.planning.refs import ImageRef
 from beam_pipeline.planning.shard_unit import ShardUnit
-from beam_pipeline.shards.read_ahead import read_images
 from beam_pipeline.shards.record import ShardStats, make_features
 from beam_pipeline.shards.result import Reject, ShardResult
 from beam_pipeline.shards.sink import BalancedSink

@@ -12,10 +12,10 @@ from PIL import Image, ImageDraw
 
 from beam_pipeline.images.encode import encode_image
 from beam_pipeline.images.geometry import (
-    Placement,
+    BoxTransform,
+    box_transform,
+    canvas_layout,
     map_boxes,
-    placement_of,
-    plan_layout,
     swaps_axes,
     to_stored,
 )
@@ -66,7 +66,7 @@ def _options(mode: str, height: int = 256, width: int = 256, **more: object) -> 
 )  # fmt: skip
 def test_layout_of(mode, source, target, only_shrink, crop, content, canvas, offset):
     options = _options(mode, target[1], target[0], only_shrink=only_shrink)
-    layout = plan_layout(source[0], source[1], options)
+    layout = canvas_layout(source[0], source[1], options)
     assert layout.crop == pytest.approx(crop)
     assert (layout.content, layout.canvas, layout.offset) == (content, canvas, offset)
 
@@ -76,7 +76,7 @@ _SIDE = st.integers(1, 3000)
 
 @given(st.sampled_from(RESIZE_MODES), _SIDE, _SIDE, st.integers(1, 512), st.integers(1, 512))
 def test_only_shrink_never_enlarges_and_stays_inside(mode, width, height, to_height, to_width):
-    layout = plan_layout(width, height, _options(mode, to_height, to_width, only_shrink=True))
+    layout = canvas_layout(width, height, _options(mode, to_height, to_width, only_shrink=True))
     left, top, right, bottom = layout.crop
     assert 0 <= left < right <= width
     assert 0 <= top < bottom <= height
@@ -91,7 +91,7 @@ def test_only_shrink_never_enlarges_and_stays_inside(mode, width, height, to_hei
 
 @given(_SIDE, _SIDE, st.integers(1, 512), st.integers(1, 512))
 def test_crop_is_centred_and_of_the_target_aspect(width, height, to_height, to_width):
-    layout = plan_layout(width, height, _options("crop", to_height, to_width))
+    layout = canvas_layout(width, height, _options("crop", to_height, to_width))
     left, top, right, bottom = layout.crop
     assert left + right == pytest.approx(width)
     assert top + bottom == pytest.approx(height)
@@ -105,7 +105,7 @@ _BOXES = st.lists(st.tuples(_RANGE, _RANGE).map(lambda b: (*b[0], *b[1])), max_s
 
 @given(_BOXES)
 def test_boxes_stay_to_the_bit_where_nothing_changes(boxes):
-    assert map_boxes(boxes, Placement()) == list(enumerate(boxes))
+    assert map_boxes(boxes, BoxTransform()) == list(enumerate(boxes))
 
 
 @given(
@@ -118,8 +118,8 @@ def test_boxes_stay_to_the_bit_where_nothing_changes(boxes):
     st.booleans(),
 )
 def test_boxes_stay_inside_and_in_order(boxes, mode, width, height, to, orientation, shrink):
-    layout = plan_layout(width, height, _options(mode, to, 200, only_shrink=shrink))
-    mapped = map_boxes(boxes, placement_of(layout, width, height, orientation))
+    layout = canvas_layout(width, height, _options(mode, to, 200, only_shrink=shrink))
+    mapped = map_boxes(boxes, box_transform(layout, width, height, orientation))
     assert [index for index, _ in mapped] == sorted({index for index, _ in mapped})
     for _, (xmin, xmax, ymin, ymax) in mapped:
         assert 0 <= xmin <= xmax <= 1
@@ -142,12 +142,12 @@ def test_boxes_stay_inside_and_in_order(boxes, mode, width, height, to, orientat
     ],
 )
 def test_boxes_are_clipped_to_the_visible_half_or_left_out(box, expected):
-    assert map_boxes([box], Placement(1, visible=(0.25, 0.0, 0.75, 1.0))) == expected
+    assert map_boxes([box], BoxTransform(1, visible=(0.25, 0.0, 0.75, 1.0))) == expected
 
 
 def test_the_index_tells_which_boxes_are_left():
     boxes = [(0.0, 0.1, 0.0, 1.0), (0.4, 0.6, 0.0, 1.0), (0.9, 1.0, 0.0, 1.0), _WHOLE]
-    kept = map_boxes(boxes, Placement(1, visible=(0.25, 0.0, 0.75, 1.0)))
+    kept = map_boxes(boxes, BoxTransform(1, visible=(0.25, 0.0, 0.75, 1.0)))
     assert [index for index, _ in kept] == [1, 3]
 
 
@@ -157,7 +157,7 @@ def test_a_crop_on_the_stored_pixels_is_the_box_turned_back(orientation, left, r
     stored = (height, width) if swaps_axes(orientation) else (width, height)
     x0, y0, x1, y1 = to_stored((left, top, right, bottom), width, height, orientation)
     box = (x0 / stored[0], x1 / stored[0], y0 / stored[1], y1 / stored[1])
-    [(_, upright)] = map_boxes([box], Placement(orientation))
+    [(_, upright)] = map_boxes([box], BoxTransform(orientation))
     expected = (left / width, right / width, top / height, bottom / height)
     assert upright == pytest.approx(expected, abs=1e-9)
 
@@ -208,7 +208,7 @@ def test_a_drawn_rectangle_is_where_the_mapped_box_says(
     )  # fmt: skip
     encoded = encode_image(make(picture, orientation), options)
     box = (left / width, right / width, top / height, bottom / height)
-    mapped = map_boxes([box], encoded.placement)
+    mapped = map_boxes([box], encoded.box_transform)
     seen = _white_box_px(encoded.data)
     w, h = encoded.width_px, encoded.height_px
     if not mapped:

@@ -7,11 +7,11 @@ import pathlib
 
 import pytest
 
+from beam_pipeline.images.read import read_images
 from beam_pipeline.inputs.listing import expand_root, layout_of, list_folder
 from beam_pipeline.inputs.manifest_input import read_schema
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch
-from beam_pipeline.shards.read_ahead import read_images
 from imageshards import storage
 from imageshards.errors import ImageError, UserError
 from tests.support.builds import build, class_folders, manifest, shard_bytes

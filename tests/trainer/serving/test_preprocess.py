@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from beam_pipeline.images import geometry
+from beam_pipeline.images.decode import exif_orientation
 from beam_pipeline.images.encode import encode_image
-from beam_pipeline.images.exif import exif_orientation
 from beam_pipeline.options import ImageOptions
 from tests.support.pictures import saved, scene
 from trainer.dataset.spec import ImageSpec
@@ -104,7 +104,7 @@ def test_placing_is_the_builders_layout(
 ) -> None:
     tall = wide if mode == "shortest" else tall
     options = ImageOptions(height_px=tall, width_px=wide, resize_mode=mode, only_shrink=only_shrink)
-    layout = geometry.plan_layout(width, height, options)
+    layout = geometry.canvas_layout(width, height, options)
     found = resize_geometry.plan(tf.constant(height), tf.constant(width), manifest_options(options))
     assert tuple(float(x) for x in found.crop) == pytest.approx(layout.crop, abs=1e-9)
     assert tuple(int(x) for x in found.content) == layout.content[::-1]

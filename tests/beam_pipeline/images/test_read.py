@@ -8,9 +8,9 @@ import pathlib
 import pytest
 from apache_beam.io.filesystems import FileSystems
 
+from beam_pipeline.images import read as read_module
+from beam_pipeline.images.read import read_images
 from beam_pipeline.planning.refs import ImageRef
-from beam_pipeline.shards import read_ahead
-from beam_pipeline.shards.read_ahead import read_images
 from imageshards.errors import ImageError
 from tests.support.stores import store_uri
 
@@ -36,7 +36,7 @@ def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-@pytest.mark.parametrize("count", [0, 1, read_ahead.LOCAL_DEPTH, 3 * read_ahead.REMOTE_DEPTH])
+@pytest.mark.parametrize("count", [0, 1, read_module.LOCAL_DEPTH, 3 * read_module.REMOTE_DEPTH])
 @pytest.mark.parametrize("remote", [False, True])
 def test_every_file_comes_in_order(tmp_path, count, remote):
     refs = files(tmp_path, count)

@@ -1,4 +1,8 @@
-"""Reads originals ahead of the decoder, with limits and reasons."""
+"""Reads original files ahead of the decoder.
+
+What cannot be read is an `ImageError` with a reason code in place of the bytes, so that one image
+never ends the job.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,11 @@ import errno
 import os
 import stat
 from collections.abc import Generator, Sequence
+from typing import Protocol, TypeVar
 
-from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import ImageError
-from imageshards.storage import is_local as is_local
+from imageshards.storage import is_local
 
 # Local files: how many the kernel is told about before they are needed.
 LOCAL_DEPTH = 8
@@ -33,12 +37,29 @@ _REASONS = {
 }
 
 
-# Each reference, in order, with its bytes or why they cannot be had.
-Read = Generator[tuple[ImageRef, bytes | ImageError], None, None]
+class ImageFile(Protocol):
+    """What is read: an `ImageRef` of the planning room, for one."""
+
+    @property
+    def uri(self) -> str:
+        """Where the bytes are."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size when listed; -1 if unknown."""
 
 
-def read_images(refs: Sequence[ImageRef], max_bytes: int) -> Read:
-    """Yields every reference, in order, with its bytes or why they cannot be had.
+File = TypeVar("File", bound=ImageFile)
+# Each file, in order, with its bytes or why they cannot be read.
+Read = Generator[tuple[File, bytes | ImageError], None, None]
+
+
+def read_images(refs: Sequence[File], max_bytes: int) -> Read[File]:
+    """Yields every file, in order, with its bytes or why they cannot be read.
+
+    Args:
+        refs: What is read.
+        max_bytes: Larger files are not read.
 
     Raises:
         StorageError: A bucket, its rights or the credentials: every image in it fails.
@@ -48,7 +69,7 @@ def read_images(refs: Sequence[ImageRef], max_bytes: int) -> Read:
     return _read_remote(refs, max_bytes)
 
 
-def _read_local(refs: Sequence[ImageRef], max_bytes: int) -> Read:
+def _read_local(refs: Sequence[File], max_bytes: int) -> Read[File]:
     opened: collections.deque[int | ImageError] = collections.deque()
     ahead = iter(refs)
     try:
@@ -103,7 +124,7 @@ def _read_error(e: Exception) -> ImageError:
     return ImageError(code, getattr(e, "strerror", None) or str(e))
 
 
-def _read_remote(refs: Sequence[ImageRef], max_bytes: int) -> Read:
+def _read_remote(refs: Sequence[File], max_bytes: int) -> Read[File]:
     waiting: collections.deque[tuple[concurrent.futures.Future[bytes | ImageError], int]]
     waiting = collections.deque()
     expected_bytes = 0
@@ -127,7 +148,7 @@ def _read_remote(refs: Sequence[ImageRef], max_bytes: int) -> Read:
             future.cancel()
 
 
-def _fetch(ref: ImageRef, max_bytes: int) -> bytes | ImageError:
+def _fetch(ref: ImageFile, max_bytes: int) -> bytes | ImageError:
     if is_local(ref.uri):
         found = _open_local(ref.uri)
         return found if isinstance(found, ImageError) else _read_fd(found, max_bytes)
