@@ -6,14 +6,12 @@ import dataclasses
 from collections.abc import Callable
 
 import apache_beam as beam
-from apache_beam.io.filesystem import CompressionTypes
 
 from beam_pipeline.columns.transform_temp import TFT_TEMP, transform_folder
 from beam_pipeline.columns.transforms import AnalyseColumns
-from beam_pipeline.commit.companions import QUARANTINE, TRANSFORM
-from beam_pipeline.commit.quarantine import WriteQuarantine
+from beam_pipeline.commit.data_set import TRANSFORM, CommitSpec
 from beam_pipeline.commit.staging import OutputState
-from beam_pipeline.commit.transforms import CommitShards, CommitSpec
+from beam_pipeline.commit.transforms import CommitShards
 from beam_pipeline.inputs import listing, manifest_input
 from beam_pipeline.inputs.duplicate_keys import RefuseDuplicateKeys
 from beam_pipeline.inputs.transforms import ListImages
@@ -21,14 +19,13 @@ from beam_pipeline.options import BuildOptions
 from beam_pipeline.planning.transforms import PlanShards, assign_splits
 from beam_pipeline.runners import select as runners
 from beam_pipeline.runners.select import Runner
+from beam_pipeline.shards.sink import BalancedSink
 from beam_pipeline.shards.transforms import WriteBalancedTFRecord
-from beam_pipeline.shards.writer import WriteSpec
 from beam_pipeline.versions import byte_versions
 from imageshards import storage
 from imageshards.errors import UserError
 
 _SUFFIXES = {"none": ".tfrecord", "gzip": ".tfrecord.gz"}
-_COMPRESSIONS = {"none": CompressionTypes.UNCOMPRESSED, "gzip": CompressionTypes.GZIP}
 
 
 def run_here(pipeline: beam.Pipeline) -> bool:
@@ -111,26 +108,20 @@ def construct(
         storage.join(staging, TRANSFORM),
     )  # RefBatch with features, and the folder of the exported transform
     planned = columns.batches | "Plan" >> PlanShards(options.plan, options.image)  # ShardUnit
-    after = (columns.written, *unique_keys(batches, schema), *checked)
     write = WriteBalancedTFRecord(
         options.output.rstrip("/") + "/",
         file_name_suffix=_SUFFIXES[options.compression],
-        compression_type=_COMPRESSIONS[options.compression],
         staging=staging,
         finished=finished,
         image=options.image,
         versions=tuple(byte_versions().items()),
-        after=after,
     )
-    results = planned.units | "Write" >> write  # ShardResult
-    max_bytes = options.image.max_bytes if options.quarantine_bytes else 0
-    quarantined = (
-        results
-        | "Rejects" >> beam.FlatMap(lambda result: result.rejects)
-        | "Quarantine" >> WriteQuarantine(storage.join(staging, QUARANTINE, "rejects"), max_bytes)
-    )  # file names
-    results | "Commit" >> CommitShards(
-        commit_spec(options, write.spec), planned.layout, listed.skipped, quarantined, after
+    paths = planned.units | "Write" >> write  # final paths of the shards
+    paths | "Commit" >> CommitShards(
+        commit_spec(options, write.sink),
+        planned.layout,
+        listed.skipped,
+        (columns.written, *unique_keys(batches, schema), *checked),
     )
 
 
@@ -176,14 +167,14 @@ def with_pinned_classes(options: BuildOptions, pinned: tuple[str, ...]) -> Build
     )
 
 
-def commit_spec(options: BuildOptions, write: WriteSpec) -> CommitSpec:
+def commit_spec(options: BuildOptions, sink: BalancedSink) -> CommitSpec:
     """What the commit needs of the options."""
     image = dataclasses.asdict(options.image)
     height, width = image.pop("height_px"), image.pop("width_px")
     return CommitSpec(
-        output=options.output,
-        write=write,
+        sink=sink,
         max_reject_fraction=options.max_reject_fraction,
+        max_quarantine_bytes=options.image.max_bytes if options.quarantine_bytes else 0,
         report=options.report,
         options={
             "input": dataclasses.asdict(options.source),
@@ -199,5 +190,4 @@ def commit_spec(options: BuildOptions, write: WriteSpec) -> CommitSpec:
         },
         versions=byte_versions() | {"apache-beam": beam.__version__},
         shard_by=options.plan.shard_by,
-        compression=options.compression,
     )

@@ -10,9 +10,12 @@ import json
 import math
 import os
 import tempfile
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import apache_beam as beam
+from apache_beam.io import tfrecordio
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
@@ -21,10 +24,10 @@ from beam_pipeline.images.read import read_images
 from beam_pipeline.inputs.folders import printable
 from beam_pipeline.planning.refs import ImageRef
 from beam_pipeline.shards.result import Reject
-from beam_pipeline.shards.sink import StoreSink
 from imageshards import storage
 from imageshards.errors import ImageError, UserError
 from imageshards.example import Values, encode_example
+from imageshards.storage import map_concurrently
 
 LIST_NAME = "rejects.jsonl"
 # Rejects that are in memory at once when they are sorted, some 20 MB.
@@ -117,6 +120,58 @@ def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, wh
     )
 
 
+class _Upload:
+    """A local file that becomes an object when it is closed."""
+
+    def __init__(self, path: str):
+        self._path = path
+        self._file = tempfile.NamedTemporaryFile(prefix="imageshards-")
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+
+    def close(self) -> None:
+        with self._file as file:
+            file.flush()
+            storage.upload(file.name, self._path)
+
+
+class _StoreSink(tfrecordio._TFRecordSink):
+    """Beam's TFRecord sink for a prefix in a store, which `storage` reaches.
+
+    Beam's own clients of stores are made anew for every file, wait long for credentials, and
+    need rights to the bucket itself.
+    """
+
+    def initialize_write(self) -> str:
+        """A folder for what bundles write; it is not left in the folder of the result."""
+        folder = storage.parent_of(self.file_path_prefix.get())
+        return f"{folder}-{uuid.uuid4().hex[:8]}"
+
+    def open(self, temp_path: str) -> Any:
+        return _Upload(temp_path)
+
+    def pre_finalize(self, init_result: Any, writer_results: Any) -> list[str]:
+        return []
+
+    def finalize_write(
+        self, init_result: Any, writer_results: Any, unused_pre_finalize_result: Any, w: Any = None
+    ) -> Iterator[str]:
+        """Copies what bundles wrote to its names; may be done again."""
+        written = sorted(writer_results)
+        names = [
+            self.file_path_prefix.get()
+            + self.shard_name_format % {"shard_num": place, "num_shards": len(written)}
+            + self.file_name_suffix.get()
+            for place in range(len(written))
+        ]
+        for _ in map_concurrently(
+            lambda pair: storage.copy(*pair), zip(written, names, strict=True)
+        ):
+            pass
+        yield from names
+
+
 class WriteQuarantine(beam.PTransform):
     """Rejects → TFRecord files of their originals, by Beam's own `WriteToTFRecord`.
 
@@ -135,7 +190,7 @@ class WriteQuarantine(beam.PTransform):
             compression_type=CompressionTypes.UNCOMPRESSED,
         )
         if not storage.is_local(self._prefix):
-            write._sink = StoreSink(
+            write._sink = _StoreSink(
                 self._prefix, write._sink.coder, ".tfrecord", 0, None, CompressionTypes.UNCOMPRESSED
             )
             # Mostly there are none. On this machine Beam's own sink would warn of that.

@@ -18,7 +18,6 @@ from beam_pipeline.inputs.manifest_input import ManifestSchema
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import RefBatch
 from beam_pipeline.planning.transforms import merge_counts
-from beam_pipeline.shards import process_pool
 from imageshards.storage import is_local
 
 _FOLDERS_AT_ONCE = 16
@@ -51,10 +50,8 @@ class ListImages(beam.PTransform):
             .with_outputs("skipped", main="batches")
         )
         skipped = listed.skipped | "SumSkipped" >> beam.CombineGlobally(merge_counts)
-        batches = listed.batches
-        if not process_pool.is_active():
-            # A CSV file, or a flat folder, is one piece of work: what follows is not.
-            batches = batches | "SpreadBatches" >> beam.Reshuffle()
+        # A CSV file, or a flat folder, is one piece of work: what follows is not.
+        batches = listed.batches | "SpreadBatches" >> beam.Reshuffle()
         return Listed(batches, skipped)
 
 

@@ -97,6 +97,7 @@ def make_unit(
     labels = {ref.label for ref in refs}
     ids = {name: layout.class_ids[name] for name in sorted(labels)}
     group = next(iter(labels)) if options.shard_by == "class" else ""
+    beam.metrics.Metrics.counter("plan", "images").inc(len(refs))
     return ShardUnit(split, index, layout.num_shards[split], group, ids, refs)
 
 
@@ -224,6 +225,8 @@ class PlanShards(beam.PTransform):
             )
             | "GroupShards" >> beam.GroupByKey()
             | "MakeUnits" >> beam.Map(make_unit, plan_side, options)
+            # Grouping may have left many of them to one worker.
+            | "SpreadUnits" >> beam.Reshuffle()
         )  # ShardUnit
         return PlannedShards(units, layout)
 

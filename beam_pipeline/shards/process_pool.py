@@ -37,15 +37,8 @@ Task = Callable[..., Any]
 _pool: LocalPool | None = None
 
 
-def is_active() -> bool:
-    """Whether this process has a pool."""
-    return _pool is not None
-
-
-def active() -> LocalPool:
-    """The pool of this process."""
-    if _pool is None:
-        raise RuntimeError("no local pool is running in this process")
+def active() -> LocalPool | None:
+    """The pool of this process, if it has one."""
     return _pool
 
 
@@ -209,7 +202,7 @@ def _context(may_fork: bool) -> Any:
     if may_fork and safe and sys.platform == "linux":
         return multiprocessing.get_context("fork")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["beam_pipeline.shards.worker_start"])
+    context.set_forkserver_preload(["beam_pipeline.shards.sink"])
     return context
 
 

@@ -1,11 +1,21 @@
-"""What is known of a shard that was written."""
+"""What is known of a written shard: for the commit, for a resumed job, for the report."""
 
 from __future__ import annotations
 
+import bisect
+import collections
 import dataclasses
 import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from beam_pipeline.shards.record import ShardStats
+if TYPE_CHECKING:  # the commit needs no Pillow
+    from beam_pipeline.images.encode import EncodedImage
+
+SIZE_EDGES_PX = [0, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192]
+BYTES_EDGES = [0, *(1000 * 2**i for i in range(14))]
+# Every 16th record of a shard counts towards the mean and deviation of pixels.
+PIXEL_SAMPLE = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,34 +31,138 @@ class Reject:
     message: str
 
 
-@dataclasses.dataclass(frozen=True)
-class ShardResult:
-    """What is known of a written shard; kept beside it, as JSON, when it is finished.
+@dataclasses.dataclass
+class ShardStats:
+    """Counts over the accepted images of a shard; whole numbers, so any order gives the same.
 
     Attributes:
-        digest: Of everything its bytes depend on; tells finished work from stale work.
-        name: Stem of its file.
-        record_classes: Class of each record, in order.
-        record_bytes: Size of each record with its framing, before any compression.
-        stored: Version of its object in a store, by which an earlier run's is known again.
-        staged: Whether its bytes are in the staging folder, not in their final place.
-        reused: Whether an earlier run had written it.
+        formats: File format of the original → images.
+        notes: What was noticed while decoding → images.
+        source_width_px, source_height_px, record_bytes: Histograms over `SIZE_EDGES_PX` and
+            `BYTES_EDGES`.
+        pixel_sums: For each channel [pixels, sum, sum of squares] of the sampled records.
     """
 
-    digest: str
+    formats: dict[str, int] = dataclasses.field(default_factory=dict)
+    notes: dict[str, int] = dataclasses.field(default_factory=dict)
+    source_width_px: list[int] = dataclasses.field(default_factory=lambda: [0] * len(SIZE_EDGES_PX))
+    source_height_px: list[int] = dataclasses.field(
+        default_factory=lambda: [0] * len(SIZE_EDGES_PX)
+    )
+    record_bytes: list[int] = dataclasses.field(default_factory=lambda: [0] * len(BYTES_EDGES))
+    pixel_sums: list[list[int]] = dataclasses.field(default_factory=list)
+
+    @staticmethod
+    def wants_pixels(record: int) -> bool:
+        """Whether the record with this index is one of the sample."""
+        return record % PIXEL_SAMPLE == 0
+
+    def add(self, encoded: EncodedImage, record_bytes: int) -> None:
+        """Counts one accepted image."""
+        self.formats[encoded.source_format] = self.formats.get(encoded.source_format, 0) + 1
+        for note in encoded.notes:
+            self.notes[note] = self.notes.get(note, 0) + 1
+        _count(self.source_width_px, SIZE_EDGES_PX, encoded.source_width_px)
+        _count(self.source_height_px, SIZE_EDGES_PX, encoded.source_height_px)
+        _count(self.record_bytes, BYTES_EDGES, record_bytes)
+        if encoded.pixel_sums is not None:
+            self._add_pixels([list(channel) for channel in encoded.pixel_sums])
+
+    def merge(self, other: ShardStats) -> None:
+        """Adds the counts of another shard."""
+        for mine, theirs in ((self.formats, other.formats), (self.notes, other.notes)):
+            for key, count in theirs.items():
+                mine[key] = mine.get(key, 0) + count
+        for name in ("source_width_px", "source_height_px", "record_bytes"):
+            pairs = zip(getattr(self, name), getattr(other, name), strict=True)
+            setattr(self, name, [a + b for a, b in pairs])
+        self._add_pixels(other.pixel_sums)
+
+    def _add_pixels(self, sums: list[list[int]]) -> None:
+        if not self.pixel_sums:
+            self.pixel_sums = [[0, 0, 0] for _ in sums]
+        for mine, theirs in zip(self.pixel_sums, sums, strict=False):
+            for i, value in enumerate(theirs):
+                mine[i] += value
+
+    def mean_and_std(self) -> tuple[list[float], list[float]]:
+        """Per channel, of pixels scaled to 0..1."""
+        means, deviations = [], []
+        for pixels, total, squares in self.pixel_sums:
+            mean = total / pixels
+            variance = max(0.0, (squares * pixels - total * total) / (pixels * pixels))
+            means.append(round(mean / 255, 6))
+            deviations.append(round(variance**0.5 / 255, 6))
+        return means, deviations
+
+
+def merge_stats(found: Iterable[ShardStats]) -> ShardStats:
+    """Sum of counts."""
+    total = ShardStats()
+    for stats in found:
+        total.merge(stats)
+    return total
+
+
+def _count(bins: list[int], edges: list[int], value: int) -> None:
+    bins[bisect.bisect_right(edges, value) - 1] += 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardSummary:
+    """What the commit needs of a written shard: its size does not grow with the shard's.
+
+    Attributes:
+        name: Of the shard: the part of its file's name between prefix and suffix.
+        group: Shards of one group are kept even with each other: "" or a class name.
+        num_bytes, sha256: Of the file.
+        classes: Class name → records.
+        num_rejects: Its images that were rejected; its `ShardResult` says which.
+        staged: Whether its bytes are in the staging folder, not in their final place.
+    """
+
     name: str
     split: str
     group: str
     num_records: int
     num_bytes: int
     sha256: str
+    classes: dict[str, int]
+    num_rejects: int
+    staged: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardResult(ShardSummary):
+    """All that is known of a written shard; kept beside it, as JSON, when it is finished.
+
+    Attributes:
+        digest: Of everything its bytes depend on; tells finished work from stale work.
+        record_classes: Class of each record, in order.
+        record_bytes: Size of each record with its framing, before any compression.
+        read_bytes: Bytes of originals that were read.
+        stored: Version of its object in a store, by which an earlier run's is known again.
+        reused: Whether an earlier run had written it.
+    """
+
+    digest: str
     record_classes: list[str]
     record_bytes: list[int]
+    read_bytes: int
     rejects: list[Reject]
     stats: ShardStats
     stored: str = ""
-    staged: bool = True
     reused: bool = False
+
+    @property
+    def num_images(self) -> int:
+        """Images of the shard, rejected ones included."""
+        return self.num_records + self.num_rejects
+
+    def summary(self) -> ShardSummary:
+        """The part that travels to the commit."""
+        fields = dataclasses.fields(ShardSummary)
+        return ShardSummary(**{field.name: getattr(self, field.name) for field in fields})
 
     def to_json(self) -> str:
         """The text of the file beside a finished shard."""
@@ -61,3 +175,8 @@ class ShardResult:
         fields["rejects"] = [Reject(**reject) for reject in fields["rejects"]]
         fields["stats"] = ShardStats(**fields["stats"])
         return cls(**fields | {"reused": True})
+
+
+def count_classes(record_classes: Iterable[str]) -> dict[str, int]:
+    """Class name → records, by name."""
+    return dict(sorted(collections.Counter(record_classes).items()))

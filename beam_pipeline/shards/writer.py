@@ -7,19 +7,21 @@ import errno
 import hashlib
 import tempfile
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from beam_pipeline.images.read import read_images
-from beam_pipeline.options import ImageOptions
 from beam_pipeline.planning.refs import ImageRef
 from beam_pipeline.planning.shard_unit import ShardUnit
-from beam_pipeline.shards.record import ShardStats, make_features
-from beam_pipeline.shards.result import Reject, ShardResult
-from beam_pipeline.shards.sink import BalancedSink
+from beam_pipeline.shards.record import make_features
+from beam_pipeline.shards.result import Reject, ShardResult, ShardStats, count_classes
 from imageshards import storage
 from imageshards.errors import ImageError, OutputError
 from imageshards.example import encode_example
 from imageshards.storage import AtomicFile
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
+
+if TYPE_CHECKING:
+    from beam_pipeline.shards.sink import BalancedSink
 
 # Errors of the output that no other shard would escape.
 _FATAL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG}
@@ -27,52 +29,10 @@ _FATAL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, er
 Progress = Callable[[int, int, int], None]
 
 
-@dataclasses.dataclass(frozen=True)
-class WriteSpec:
-    """What a worker needs besides the unit itself.
-
-    Attributes:
-        output: Folder of the data set.
-        staging: Folder for what is known of finished shards of an unfinished data set.
-        finished: Folder for the shards themselves: `staging`, or `output` in a store that
-            holds no data set there yet.
-        image: How pictures are encoded.
-        versions: Library versions that the bytes depend on.
-        sink: Frames and writes records.
-    """
-
-    output: str
-    staging: str
-    finished: str
-    image: ImageOptions
-    versions: tuple[tuple[str, str], ...]
-    sink: BalancedSink
-
-    def file_of(self, name: str) -> str:
-        """Name of the file of the shard `name`."""
-        return name + str(self.sink.file_name_suffix.get())
-
-    def staged_path(self, name: str) -> str:
-        """Where a shard waits for the commit, and where what it rewrites is kept."""
-        return storage.join(self.staging, self.file_of(name))
-
-    def written_path(self, name: str) -> str:
-        """Where the shard `name` is written."""
-        return storage.join(self.finished, self.file_of(name))
-
-    def final_path(self, name: str) -> str:
-        """Where the shard `name` is when it is committed."""
-        return storage.join(self.output, self.file_of(name))
-
-    def result_path(self, name: str) -> str:
-        """Where its `ShardResult` is kept; there only when the shard is finished."""
-        return storage.join(self.staging, name + ".json")
-
-
-def unit_digest(unit: ShardUnit, spec: WriteSpec) -> str:
+def unit_digest(unit: ShardUnit, sink: BalancedSink) -> str:
     """Hash of all that a shard's bytes are a function of, with sizes and times of its files."""
-    digest = hashlib.sha256(repr((dataclasses.astuple(spec.image), spec.versions)).encode())
-    digest.update(str(spec.sink.compression_type).encode())
+    digest = hashlib.sha256(repr((dataclasses.astuple(sink.image), sink.versions)).encode())
+    digest.update(str(sink.compression_type).encode())
     digest.update(repr((unit.name, unit.group, sorted(unit.class_ids.items()))).encode())
     for ref in unit.refs:
         columns = sorted(ref.columns.items()) if ref.columns else None
@@ -80,30 +40,30 @@ def unit_digest(unit: ShardUnit, spec: WriteSpec) -> str:
     return digest.hexdigest()
 
 
-def finished_result(unit: ShardUnit, spec: WriteSpec, digest: str) -> ShardResult | None:
+def finished_result(name: str, sink: BalancedSink, digest: str) -> ShardResult | None:
     """The result of an earlier run that wrote the very same shard, if it is still whole.
 
     A shard that could not read some of its images is tried again.
     """
     try:
         # Mostly there is none, which some stores' clients say sooner when they are asked so.
-        if not storage.is_local(spec.staging) and not storage.exists(spec.result_path(unit.name)):
+        if not storage.is_local(sink.staging) and not storage.exists(sink.result_path(name)):
             return None
-        result = read_result(unit.name, spec)
+        result = read_result(name, sink)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if result.digest != digest or any(r.stage == "read" for r in result.rejects):
         return None
-    # A commit that was killed may have put another in its place, and this one aside.
-    for folder in dict.fromkeys((spec.finished, spec.output, spec.staging)):
-        if _holds(storage.join(folder, spec.file_of(unit.name)), result):
-            return dataclasses.replace(result, staged=folder == spec.staging)
+    # A commit that was killed may have put another in its place, and kept a copy of this one.
+    for folder in dict.fromkeys((sink.finished, sink.output, sink.staging)):
+        if _holds(storage.join(folder, sink.file_of(name)), result):
+            return dataclasses.replace(result, staged=folder == sink.staging)
     return None
 
 
-def read_result(name: str, spec: WriteSpec) -> ShardResult:
+def read_result(name: str, sink: BalancedSink) -> ShardResult:
     """The result kept beside a finished shard."""
-    return ShardResult.from_json(storage.read(spec.result_path(name)).decode())
+    return ShardResult.from_json(storage.read(sink.result_path(name)).decode())
 
 
 def _holds(path: str, result: ShardResult) -> bool:
@@ -124,38 +84,34 @@ def _holds(path: str, result: ShardResult) -> bool:
 
 
 def write_shard(
-    unit: ShardUnit, spec: WriteSpec, progress: Progress = lambda images, size, rejects: None
+    unit: ShardUnit, sink: BalancedSink, progress: Progress = lambda images, size, rejects: None
 ) -> ShardResult:
     """Reads, encodes and writes the images of one shard, unless that is done already.
 
     Args:
         unit: The shard.
-        spec: How and where.
+        sink: How and where.
         progress: Called after every image with (images, bytes read, rejects) to add.
 
     Raises:
         OutputError: The output cannot be written.
     """
-    digest = unit_digest(unit, spec)
-    if finished := finished_result(unit, spec, digest):
+    name = sink.shard_name(unit)
+    digest = unit_digest(unit, sink)
+    if finished := finished_result(name, sink, digest):
         return finished
     try:
-        with AtomicFile(spec.written_path(unit.name)) as file:
-            result = _write_records(unit, spec, file, digest, progress)
-            return _finish(result, spec, file)
+        with AtomicFile(sink.written_path(name)) as file:
+            result = _write_records(unit, sink, file, digest, progress)
+            result = dataclasses.replace(result, stored=file.commit())
+        # Only now is it finished: what is known of it says so.
+        with AtomicFile(sink.result_path(name)) as beside:
+            with open(beside.local_path, "w", encoding="utf-8") as text:
+                text.write(result.to_json())
+            beside.commit()
+        return result
     except OSError as e:
-        raise output_error(spec.staging, e) from e
-
-
-def _finish(result: ShardResult, spec: WriteSpec, shard: AtomicFile) -> ShardResult:
-    """Puts a written file in its place, then says that it is finished."""
-    staged = shard.path == spec.staged_path(result.name)
-    result = dataclasses.replace(result, stored=shard.commit(), staged=staged)
-    with AtomicFile(spec.result_path(result.name)) as beside:
-        with open(beside.local_path, "w", encoding="utf-8") as file:
-            file.write(result.to_json())
-        beside.commit()
-    return result
+        raise output_error(sink.staging, e) from e
 
 
 def output_error(path: str, e: OSError) -> Exception:
@@ -173,41 +129,54 @@ def output_error(path: str, e: OSError) -> Exception:
 
 
 def _write_records(
-    unit: ShardUnit, spec: WriteSpec, file: AtomicFile, digest: str, progress: Progress
+    unit: ShardUnit, sink: BalancedSink, file: AtomicFile, digest: str, progress: Progress
 ) -> ShardResult:
     rejects: list[Reject] = []
     record_classes: list[str] = []
     record_bytes: list[int] = []
+    read_bytes = 0
     stats = ShardStats()
-    handle = spec.sink.open(file.local_path)
+    handle = sink.open(file.local_path)
     try:
-        images = read_images(unit.refs, spec.image.max_bytes)
-        for place, (ref, data) in enumerate(images):
+        for index, (ref, data) in enumerate(read_images(unit.refs, sink.image.max_bytes)):
             if isinstance(data, ImageError):
                 rejects.append(_reject(ref, data, "read"))
                 progress(1, 0, 1)
                 continue
+            read_bytes += len(data)
             try:
-                sample = stats.wants_pixels(place)
-                features, encoded = make_features(ref, data, unit.class_ids, spec.image, sample)
+                sample = stats.wants_pixels(index)
+                features, encoded = make_features(ref, data, unit.class_ids, sink.image, sample)
             except ImageError as e:
                 rejects.append(_reject(ref, e, "decode"))
                 progress(1, len(data), 1)
                 continue
             payload = encode_example(features)
-            spec.sink.write_record(handle, payload)
+            sink.write_record(handle, payload)
             record_classes.append(ref.label)
             record_bytes.append(HEADER_BYTES + len(payload) + FOOTER_BYTES)
             stats.add(encoded, len(payload))
-            file.note_size(spec.sink.hashing.num_bytes)
+            file.note_size(sink.hashing.num_bytes)
             progress(1, len(data), 0)
     finally:
-        spec.sink.close(handle)
+        sink.close(handle)
     return ShardResult(
-        digest, unit.name, unit.split, unit.group, len(record_classes),
-        spec.sink.hashing.num_bytes, spec.sink.hashing.hexdigest(), record_classes, record_bytes,
-        rejects, stats,
-    )  # fmt: skip
+        name=sink.shard_name(unit),
+        split=unit.split,
+        group=unit.group,
+        num_records=len(record_classes),
+        num_bytes=sink.hashing.num_bytes,
+        sha256=sink.hashing.hexdigest(),
+        classes=count_classes(record_classes),
+        num_rejects=len(rejects),
+        staged=sink.finished == sink.staging,
+        digest=digest,
+        record_classes=record_classes,
+        record_bytes=record_bytes,
+        read_bytes=read_bytes,
+        rejects=rejects,
+        stats=stats,
+    )
 
 
 def _reject(ref: ImageRef, e: ImageError, stage: str) -> Reject:

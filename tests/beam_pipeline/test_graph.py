@@ -191,10 +191,13 @@ def test_no_side_input_grows_with_the_images(growth):
     shards = (LARGE - SMALL) // SHARD
     of_shards = {
         "Commit/FinishCommit": 600,
-        "Commit/AllOutcomes/InjectDefault": 600,
+        "Commit/SumSummaries/InjectDefault": 600,
         "Commit/AllShards/InjectDefault": 400,
         "Plan/Deal": 60,
         "Plan/SumSizes/InjectDefault": 60,
+        # Names, which is all that passes through Beam's own grouping of a write.
+        "Write/Write/WriteImpl/PreFinalize": 60,
+        "Write/Write/WriteImpl/FinalizeWrite": 60,
     }
     assert growth.small.side_inputs.keys() == growth.large.side_inputs.keys()
     for name, size in growth.large.side_inputs.items():
@@ -207,9 +210,10 @@ def test_no_grouped_value_is_larger_than_the_references_of_a_shard(growth):
     """Sums hold one number, or one result, for every shard."""
     shards = (LARGE - SMALL) // SHARD
     of_shards = {
-        "Commit/AllOutcomes/CombinePerKey/Group": 600,
+        "Commit/SumSummaries/CombinePerKey/Group": 600,
         "Commit/AllShards/CombinePerKey/Group": 400,
         "Plan/SumSizes/CombinePerKey/Group": 60,
+        "Write/Write/WriteImpl/GroupByKey": 60,
     }
     of_references = {name for name in growth.large.grouped if re.search("GroupShards|Spread", name)}
     assert of_references
@@ -242,18 +246,24 @@ def test_a_reshuffle_stands_behind_every_step_that_makes_much_of_little(growth):
             for consumer in growth.graph.consumers(output):
                 if growth.graph.leaves[consumer].spec.urn not in breaks:
                     fused.append(f"{growth.graph.name(key)} → {growth.graph.name(consumer)}")
-    assert fused == []
+    # Beam gives names out in one step, too late for the window; what follows only turns that back.
+    assert fused == ["Write/Write/WriteImpl/FinalizeWrite → Commit/InWindow"]
 
 
 @pytest.mark.slow
 def test_what_one_worker_does_alone_is_little(growth):
-    """Everything between a source of one element and its Reshuffle, of which there is one."""
+    """Everything between a source of one element and its Reshuffle."""
     reshuffled = {
         growth.graph.name(key)
         for key, leaf in growth.graph.leaves.items()
         if leaf.spec.urn == graphs.RESHUFFLE
     }
-    assert {"List/Spread", "Write/Spread", "Commit/Spread"} <= reshuffled
+    assert {
+        "List/Spread",
+        "Plan/SpreadUnits",
+        "Commit/SpreadPaths",
+        "Commit/SpreadTasks",
+    } <= reshuffled
     for key, leaf in growth.graph.leaves.items():
         if leaf.spec.urn == graphs.IMPULSE:
             (output,) = leaf.outputs.values()

@@ -27,15 +27,18 @@ KILLER = """
 import os, signal, sys
 import importlib
 module, name, calls = sys.argv[1], sys.argv[2], int(sys.argv[3])
-module = importlib.import_module(module)
-original, count = getattr(module, name), 0
+owner = importlib.import_module(module)
+*path, name = name.split(".")
+for part in path:
+    owner = getattr(owner, part)
+original, count = getattr(owner, name), 0
 def last(*args, **kwargs):
     global count
     count += 1
     if count == calls:
         os.kill(os.getpid(), signal.SIGKILL)
     return original(*args, **kwargs)
-setattr(module, name, last)
+setattr(owner, name, last)
 from beam_pipeline.__main__ import main
 sys.exit(main(sys.argv[4:]))
 """
@@ -141,7 +144,7 @@ def test_classes_keep_their_ids_when_a_replacement_is_killed(tmp_path):
     killed = subprocess.run(
         [
             sys.executable, "-c", KILLER, "beam_pipeline.commit.transforms",
-            "finish_shard", "2", *again,
+            "finalize_shard", "2", *again,
         ],
         capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
@@ -205,10 +208,10 @@ def test_an_unfinished_replacement_does_not_pass_for_a_finished_data_set(small, 
     ("module", "function", "calls"),
     [
         ("beam_pipeline.commit.transforms", "begin_commit", 1),
-        ("beam_pipeline.commit.transforms", "finish_shard", 1),
-        ("beam_pipeline.commit.transforms", "finish_shard", 13),
-        ("beam_pipeline.commit.transforms", "publish", 1),
-        ("beam_pipeline.commit.transforms", "write_whole", 1),
+        ("beam_pipeline.commit.transforms", "finalize_shard", 1),
+        ("beam_pipeline.commit.transforms", "finalize_shard", 13),
+        ("beam_pipeline.commit.data_set", "write_companions", 1),
+        ("beam_pipeline.commit.data_set", "write_whole", 1),
         ("beam_pipeline.run", "load_manifest", 1),
     ],
 )

@@ -19,13 +19,12 @@ from apache_beam.coders import BytesCoder
 
 from beam_pipeline import inspect
 from beam_pipeline.commit import staging as staging_folder
-from beam_pipeline.commit.final_shard import final_shards, finish_shard
-from beam_pipeline.commit.outcome import summarise
+from beam_pipeline.commit.finalize import finalize_shard, plan_finalize
 from beam_pipeline.options import ImageOptions
 from beam_pipeline.planning.refs import ImageRef
 from beam_pipeline.planning.shard_unit import ShardUnit
 from beam_pipeline.shards.sink import BalancedSink
-from beam_pipeline.shards.writer import WriteSpec, write_shard
+from beam_pipeline.shards.writer import write_shard
 from beam_pipeline.verify import command as verify
 from imageshards import storage
 from imageshards.manifest import to_json
@@ -77,11 +76,12 @@ def unit_of(folder: pathlib.Path, count: int) -> ShardUnit:
     return ShardUnit("train", 0, 1, "", {"cat": 0}, refs)
 
 
-def spec_of(output: str, in_place: bool) -> WriteSpec:
-    sink = BalancedSink(output + "/", BytesCoder(), ".tfrecord", 0, None, "uncompressed")
-    staging = f"{output}/.staging"
-    image = ImageOptions(height_px=32, width_px=32)
-    return WriteSpec(output, staging, output if in_place else staging, image, (), sink)
+def sink_of(output: str, in_place: bool) -> BalancedSink:
+    return BalancedSink(
+        output + "/", BytesCoder(), ".tfrecord", None, "uncompressed",
+        staging=f"{output}/.staging", finished=output if in_place else "",
+        image=ImageOptions(height_px=32, width_px=32), versions=(),
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -146,21 +146,21 @@ def test_verify_and_inspect_read_a_store(built, capfd):
 def test_a_shard_costs_three_requests_and_none_at_the_commit(server, photos):
     output = f"{server.bucket()}/set"
     unit = unit_of(photos / "cat", 20)
-    spec = spec_of(output, in_place=True)
+    sink = sink_of(output, in_place=True)
     # A client's first requests, which find out about the bucket, are not a shard's.
     storage.write(f"{output}/x", b"")
     assert not storage.exists(f"{output}/y")
     server.clear()
-    result = write_shard(unit, spec)
+    result = write_shard(unit, sink)
     # A look for an earlier result, the shard, and the file beside it.
     assert len(server.requests()) == 3, server.requests()
     server.clear()
-    task = final_shards([summarise(result)])[0]
-    entry = finish_shard(task, spec, "none")
+    task = plan_finalize([result.summary()])[0]
+    entry = finalize_shard(task, sink)
     assert server.requests() == []
     assert entry["sha256"] == hashlib.sha256(storage.read(f"{output}/{entry['file']}")).hexdigest()
     server.clear()
-    again = write_shard(unit, spec)
+    again = write_shard(unit, sink)
     assert again.reused and not again.staged and again.stored == result.stored
     assert len(server.requests()) == 3, server.requests()
     assert not any(asked.method in ("PUT", "POST") for asked in server.requests())
@@ -181,11 +181,11 @@ def test_a_data_set_costs_few_requests_besides_its_shards(server, photos):
 
 def test_a_shard_that_waits_is_copied_once_and_not_read(server, photos):
     output = f"{server.bucket()}/set"
-    spec = spec_of(output, in_place=False)
-    result = write_shard(unit_of(photos / "cat", 20), spec)
+    sink = sink_of(output, in_place=False)
+    result = write_shard(unit_of(photos / "cat", 20), sink)
     assert not storage.exists(f"{output}/train-00000-of-00001.tfrecord")
     server.clear()
-    finish_shard(final_shards([summarise(result)])[0], spec, "none")
+    finalize_shard(plan_finalize([result.summary()])[0], sink)
     assert len(server.requests()) == 1, server.requests()
     written = storage.read(f"{output}/train-00000-of-00001.tfrecord")
     assert hashlib.sha256(written).hexdigest() == result.sha256
@@ -193,21 +193,21 @@ def test_a_shard_that_waits_is_copied_once_and_not_read(server, photos):
 
 def test_what_took_the_place_of_a_shard_is_not_taken_for_it(server, photos):
     output = f"{server.bucket()}/set"
-    unit, spec = unit_of(photos / "cat", 20), spec_of(output, in_place=True)
-    result = write_shard(unit, spec)
-    path = spec.final_path(result.name)
+    unit, sink = unit_of(photos / "cat", 20), sink_of(output, in_place=True)
+    result = write_shard(unit, sink)
+    path = sink.final_path(result.name)
     whole = storage.read(path)
-    storage.copy(path, spec.staged_path(result.name))  # as before it is rewritten
+    storage.copy(path, sink.staged_path(result.name))  # as before it is rewritten
     storage.write(path, whole[:-1] + b"x")
-    found = write_shard(unit, spec)
+    found = write_shard(unit, sink)
     assert found.reused and found.staged
-    finish_shard(final_shards([summarise(found)])[0], spec, "none")
+    finalize_shard(plan_finalize([found.summary()])[0], sink)
     assert storage.read(path) == whole
-    storage.delete([spec.staged_path(result.name)])
+    storage.delete([sink.staged_path(result.name)])
     storage.write(path, whole)  # of another version, with the same bytes
-    assert write_shard(unit, spec).reused
+    assert write_shard(unit, sink).reused
     storage.write(path, whole[:-1] + b"x")
-    again = write_shard(unit, spec)
+    again = write_shard(unit, sink)
     assert not again.reused and storage.read(path) == whole
 
 
@@ -248,10 +248,16 @@ def test_a_manifest_that_cannot_be_read_is_kept_and_a_damaged_one_replaced(
     assert stored_shards(output) == shard_bytes(local)
 
 
+MODULES = {
+    "ShardWriter._done": "beam_pipeline.shards.sink",
+    "finalize_shard": "beam_pipeline.commit.transforms",
+}
+
+
 def run_killed(function: str, calls: int, *arguments: str) -> None:
     killed = subprocess.run(
         [
-            sys.executable, "-c", KILLER, "beam_pipeline.commit.transforms",
+            sys.executable, "-c", KILLER, MODULES[function],
             function, str(calls), *arguments,
         ],
         capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
@@ -262,7 +268,10 @@ def run_killed(function: str, calls: int, *arguments: str) -> None:
 def test_a_killed_job_goes_on_from_its_finished_shards(server, photos, local, capfd):
     """Killed while it writes shards (s3://), and while it rewrites them in their places (gs://)."""
     output = f"{server.bucket()}/deep/er/set"
-    function, calls = {"s3": ("outcome_of", 3), "gs": ("finish_shard", 5)}[server.scheme]
+    function, calls = {
+        "s3": ("ShardWriter._done", 3),
+        "gs": ("finalize_shard", 5),
+    }[server.scheme]
     run_killed(function, calls, *flags(photos, output, "--no_report"))
     finished = staging_folder.finished_shards(f"{output}/.staging")
     assert finished >= 3
@@ -281,7 +290,7 @@ def test_a_killed_replacement_goes_on_without_the_flag(server, photos, local):
     output = f"{server.bucket()}/set"
     storage.write(f"{output}/train-00000-of-00002.tfrecord", b"")
     storage.write(f"{output}/manifest.json", (local / "manifest.json").read_bytes())
-    run_killed("finish_shard", 4, *flags(photos, output, "--overwrite", "--no_report"))
+    run_killed("finalize_shard", 4, *flags(photos, output, "--overwrite", "--no_report"))
     assert not storage.exists(f"{output}/manifest.json")
     assert build(*flags(photos, output, "--no_report")) == 0
     assert_same(output, local, is_replacement=True)

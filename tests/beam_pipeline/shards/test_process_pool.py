@@ -66,6 +66,6 @@ def test_no_process_is_left_behind(said):
         pool.result("shard")
         workers = list(pool._executor._processes)
         assert workers
-    assert not process_pool.is_active()
+    assert process_pool.active() is None
     left = {p.pid for p in set(psutil.Process().children(recursive=True)) - before}
     assert not left & set(workers)

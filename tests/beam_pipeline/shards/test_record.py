@@ -1,25 +1,14 @@
-"""Features of a record, and counts that add up in any order."""
+"""Features of a record."""
 
 from __future__ import annotations
 
 import hashlib
-import math
-import statistics
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from beam_pipeline.options import ImageOptions
 from beam_pipeline.planning.refs import ImageRef
-from beam_pipeline.shards.record import (
-    BOX_FEATURES,
-    BYTES_EDGES,
-    SIZE_EDGES_PX,
-    ShardStats,
-    make_features,
-    merge_stats,
-)
+from beam_pipeline.shards.record import BOX_FEATURES, make_features
 from imageshards.errors import ImageError
 from imageshards.manifest import RECORD_FEATURES
 from tests.support.builds import jpeg
@@ -80,76 +69,3 @@ def test_no_box_and_no_picture_column_stay_as_they_are():
     features, _ = make(boxes(age=[1.5]))
     assert [features[name] for name in BOX_FEATURES] == [[], [], [], []]
     assert features["age"] == [1.5]
-
-
-def stats_of(widths: list[int], sums: list[list[int]] | None) -> ShardStats:
-    stats = ShardStats()
-    for width in widths:
-        stats.formats["JPEG"] = stats.formats.get("JPEG", 0) + 1
-        stats.source_width_px[width] += 1
-    stats.pixel_sums = [list(channel) for channel in sums or []]
-    return stats
-
-
-TRIPLES = st.lists(st.integers(0, 9), min_size=3, max_size=3)
-STATS = st.builds(
-    stats_of,
-    st.lists(st.integers(0, len(SIZE_EDGES_PX) - 1), max_size=5),
-    st.none() | st.lists(TRIPLES, min_size=3, max_size=3),
-)
-
-
-@given(st.lists(STATS, max_size=6), st.randoms())
-def test_counts_add_up_in_any_order_and_grouping(found, random):
-    total = merge_stats(found)
-    random.shuffle(found)
-    cut = random.randrange(len(found) + 1)
-    again = merge_stats([merge_stats(found[:cut]), merge_stats(found[cut:])])
-    assert again == total
-    assert sum(total.source_width_px) == sum(total.formats.values())
-
-
-def test_merging_leaves_its_parts_as_they_were():
-    part = stats_of([1], [[1, 2, 3]] * 3)
-    merge_stats([part, part])
-    assert part == stats_of([1], [[1, 2, 3]] * 3)
-
-
-def test_sizes_are_counted_in_the_bin_that_begins_at_or_below_them():
-    stats = ShardStats()
-    for width, height in ((60, 40), (64, 63), (9000, 1)):
-        data = jpeg(1, width, height)
-        stats.add(make_features(REF, data, {"cat": 0}, SMALL, False)[1], 1000)
-    assert dict(zip(SIZE_EDGES_PX, stats.source_width_px, strict=True)) == {
-        **dict.fromkeys(SIZE_EDGES_PX, 0), 0: 1, 64: 1, 8192: 1,
-    }  # fmt: skip
-    assert stats.source_height_px[0] == 3
-    assert stats.record_bytes[BYTES_EDGES.index(1000)] == 3
-    assert stats.formats == {"JPEG": 3}
-
-
-def test_mean_and_deviation_are_of_the_pixels():
-    stats = ShardStats()
-    values: list[list[int]] = [[], [], []]
-    for seed in range(3):
-        _, encoded = make_features(REF, jpeg(seed), {"cat": 0}, SMALL, True)
-        stats.add(encoded, 1)
-        assert encoded.pixel_sums is not None
-        for channel, (pixels, total, _) in enumerate(encoded.pixel_sums):
-            assert pixels == 400
-            values[channel].append(total)
-    means, deviations = stats.mean_and_std()
-    for mean, totals in zip(means, values, strict=True):
-        assert mean == pytest.approx(statistics.fmean(totals) / 400 / 255, abs=1e-6)
-    assert all(0 < deviation < 0.5 for deviation in deviations)
-
-
-def test_mean_and_deviation_of_known_sums():
-    # Pixels 0, 0, 255, 255.
-    stats = ShardStats(pixel_sums=[[4, 510, 2 * 255**2]])
-    assert stats.mean_and_std() == ([0.5], [0.5])
-    assert ShardStats(pixel_sums=[[3, 30, 300]]).mean_and_std() == (
-        [round(10 / 255, 6)], [0.0],
-    )  # fmt: skip
-    assert ShardStats().mean_and_std() == ([], [])
-    assert not any(map(math.isnan, stats.mean_and_std()[0]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import pathlib
 import subprocess
@@ -23,7 +22,7 @@ from beam_pipeline.shards.writer import write_shard
 from imageshards import storage
 from imageshards.storage import AtomicFile
 from imageshards.storage.objects import ObjectStore
-from tests.beam_pipeline.commit.test_store_output import spec_of
+from tests.beam_pipeline.commit.test_store_output import sink_of
 from tests.support.commands import ROOT
 from tests.support.store_servers import StoreServer, store_server
 from tests.support.stores import store_uri
@@ -226,9 +225,8 @@ SHARD = 16
 def test_a_large_shard_is_the_same_in_a_store_and_most_of_it_there_before_its_end(
     server, pictures, tmp_path
 ):
-    here, there = spec_of(str(tmp_path / "set"), True), spec_of(f"{server.bucket()}/set", True)
-    image = ImageOptions(height_px=1200, width_px=1600, quality=95)
-    here, there = (dataclasses.replace(spec, image=image) for spec in (here, there))
+    here, there = sink_of(str(tmp_path / "set"), True), sink_of(f"{server.bucket()}/set", True)
+    here.image = there.image = ImageOptions(height_px=1200, width_px=1600, quality=95)
     os.makedirs(here.staging)
     server.clear()
     done: list[int] = []

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from beam_pipeline.commit.tfds_metadata import tfds_files
+from beam_pipeline.commit.tfds import tfds_files
 from imageshards.manifest import RECORD_FEATURES
 
 CLASSES = ["tabby cat", "a,b", "crème", '日本 "x"']

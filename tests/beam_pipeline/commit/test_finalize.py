@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.commit.rebalance import Move, plan_moves
+from beam_pipeline.commit.finalize import Move, plan_moves
 
 COUNTS = st.lists(st.integers(0, 50), max_size=40)
 

@@ -1,0 +1,271 @@
+"""A data set is committed: shards checked, companions beside them, the manifest last."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from beam_pipeline.columns import transforms as columns
+from beam_pipeline.columns.label_export import await_export
+from beam_pipeline.commit import quarantine, tfds
+from beam_pipeline.commit.finalize import FinalizeTask, backup_shards, plan_finalize
+from beam_pipeline.commit.staging import mark_committed
+from beam_pipeline.commit.summary import WriteSummary
+from beam_pipeline.planning import plan
+from beam_pipeline.shards.result import (
+    BYTES_EDGES,
+    SIZE_EDGES_PX,
+    Reject,
+    ShardSummary,
+    merge_stats,
+)
+from beam_pipeline.shards.sink import BalancedSink
+from beam_pipeline.shards.writer import output_error, read_result
+from imageshards import storage
+from imageshards.errors import UserError
+from imageshards.manifest import (
+    FORMAT_VERSION,
+    MANIFEST_NAME,
+    RECORD_FEATURES,
+    to_json,
+    write_whole,
+)
+from imageshards.storage import map_concurrently, run_concurrently
+
+TRANSFORM = "transform"
+QUARANTINE = "quarantine"
+REPORT = "report"
+
+
+_SHARD_FILE = re.compile(r"\w+-\d{5}-of-\d{5}\.tfrecord(\.gz)?")
+
+
+@dataclasses.dataclass(frozen=True)
+class CommitSpec:
+    """Where and how a data set is committed.
+
+    Attributes:
+        sink: What its shards were written by.
+        max_reject_fraction: Budget of rejects.
+        max_quarantine_bytes: Originals of rejected images up to this size are kept; 0 for none.
+        report: Whether pictures for people are made.
+        options, image, versions, shard_by: What the manifest says of them.
+    """
+
+    sink: BalancedSink
+    max_reject_fraction: float
+    max_quarantine_bytes: int
+    report: bool
+    options: dict[str, Any]
+    image: dict[str, Any]
+    versions: dict[str, str]
+    shard_by: str
+
+    @property
+    def output(self) -> str:
+        """The data set's folder."""
+        return self.sink.output
+
+    @property
+    def staging(self) -> str:
+        """The folder of the unfinished data set."""
+        return self.sink.staging
+
+
+def begin_commit(
+    summary: WriteSummary, layout: plan.Layout, spec: CommitSpec
+) -> list[FinalizeTask]:
+    """Checks that nothing was lost, removes the data set that is replaced, plans what moves.
+
+    Raises:
+        UserError: More rejects than the budget.
+        RuntimeError: Records and rejects do not add up to what was listed.
+    """
+    shards, rejected = summary.shards, sum(summary.rejects.values())
+    listed = layout.num_images
+    accepted = sum(shard.num_records for shard in shards)
+    planned = sum(layout.num_shards.values())
+    if accepted + rejected != listed or len(shards) != planned:
+        raise RuntimeError(
+            f"{accepted} records and {rejected} rejects in {len(shards)} shards do not add "
+            f"up to {listed} images in {planned} shards: the runner lost work; nothing was "
+            "committed"
+        )
+    try:
+        where = quarantine.write_list(_rejects(shards, spec.sink), spec.staging)
+        quarantine.check_budget(summary.rejects, listed, spec.max_reject_fraction, where)
+        _remove_old_data_set(spec, {shard.name for shard in shards})
+        tasks = plan_finalize(shards)
+        backup_shards(tasks, spec.sink)
+    except OSError as e:
+        raise output_error(spec.output, e) from e
+    return tasks
+
+
+def _rejects(shards: Iterable[ShardSummary], sink: BalancedSink) -> Iterator[Reject]:
+    """The rejected images of all shards, from the files beside those that have some."""
+    names = [shard.name for shard in shards if shard.num_rejects]
+    for result in map_concurrently(lambda name: read_result(name, sink), names):
+        yield from result.rejects
+
+
+def _remove_old_data_set(spec: CommitSpec, names: set[str]) -> None:
+    """Removes a data set that is replaced: its manifest first, so that it is none any more."""
+    _, found = run_concurrently(
+        lambda: storage.delete([storage.join(spec.output, MANIFEST_NAME)]),
+        lambda: storage.list_folder(spec.output),
+    )
+    keep = {spec.sink.file_of(name) for name in names}
+    storage.delete(
+        entry.path
+        for entry in found
+        if _SHARD_FILE.fullmatch(entry.name) and entry.name not in keep
+    )
+
+
+def finish_commit(
+    shards: list[dict[str, Any]],
+    layout: plan.Layout,
+    summary: WriteSummary,
+    skipped: dict[str, int],
+    spec: CommitSpec,
+    *complete: Any,
+) -> str:
+    """Writes everything beside the shards, the manifest last; returns its fingerprint.
+
+    Args:
+        shards: Entries of the manifest, each with its split.
+        layout: What was planned.
+        summary: Totals of all shards, as they were written.
+        skipped: Reason → files that were not listed.
+        spec: Where and how.
+        *complete: What must be complete before: the exported transform, the quarantine.
+    """
+    try:
+        manifest = manifest_of(shards, layout, summary, skipped, spec)
+        write_companions(manifest, spec)
+        mark_committed(spec.staging, manifest["fingerprint"], summary.reused_images)
+        write_whole(storage.join(spec.output, MANIFEST_NAME), to_json(manifest))
+    except OSError as e:
+        raise output_error(spec.output, e) from e
+    return str(manifest["fingerprint"])
+
+
+def manifest_of(
+    shards: list[dict[str, Any]],
+    layout: plan.Layout,
+    summary: WriteSummary,
+    skipped: dict[str, int],
+    spec: CommitSpec,
+) -> dict[str, Any]:
+    """The manifest of a data set whose shards are in place.
+
+    Raises:
+        UserError: The exported label vocabulary is not that of the plan.
+    """
+    transform = storage.join(spec.staging, TRANSFORM)
+    classes = list(layout.classes)
+    await_export()
+    exported, features = run_concurrently(
+        lambda: columns.exported_classes(transform), lambda: columns.exported_features(transform)
+    )
+    if exported != classes:
+        raise UserError(
+            f"--input gave the classes {classes[:5]} when it was planned and {exported[:5]} when "
+            "its columns were analysed: it changed while it was read; give the same command again."
+        )
+    splits: dict[str, Any] = {}
+    for split in sorted(layout.num_shards):
+        of_split = [dict(shard) for shard in shards if shard["split"] == split]
+        of_split.sort(key=lambda shard: shard["file"])
+        for shard in of_split:
+            del shard["split"]
+        splits[split] = {
+            "num_records": sum(shard["num_records"] for shard in of_split),
+            "shards": of_split,
+        }
+    stats_by_split = summary.stats
+    stats = merge_stats(stats_by_split.values())
+    train = [name for name in stats_by_split if name in ("train", "training")]
+    pixels = merge_stats(stats_by_split[name] for name in train) if train else stats
+    mean, std = pixels.mean_and_std()
+    manifest: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "splits": splits,
+        "classes": classes,
+        "shard_by": spec.shard_by,
+        "compression": spec.sink.compression,
+        "features": {**RECORD_FEATURES, **features},
+        "image": {**spec.image, "mean": mean, "std": std},
+        "listed": layout.num_images,
+        "rejects": quarantine.reasons(summary.rejects),
+        "skipped": dict(sorted(skipped.items())),
+        "source": {"formats": _by_count(stats.formats), "notes": _by_count(stats.notes)},
+        "histograms": {
+            "source_width_px": {"edges": SIZE_EDGES_PX, "counts": stats.source_width_px},
+            "source_height_px": {"edges": SIZE_EDGES_PX, "counts": stats.source_height_px},
+            "record_bytes": {"edges": BYTES_EDGES, "counts": stats.record_bytes},
+        },
+    }
+    of_bytes = {**manifest, "versions": spec.versions}
+    text = json.dumps(of_bytes, sort_keys=True).encode()
+    manifest["fingerprint"] = hashlib.sha256(text).hexdigest()
+    return manifest | {"options": spec.options, "versions": spec.versions}
+
+
+def _by_count(counts: dict[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def write_companions(manifest: dict[str, Any], spec: CommitSpec) -> None:
+    """Puts everything but the manifest beside the shards, in place of what was there.
+
+    A step that was interrupted may be done again.
+    """
+    staging, output = spec.staging, spec.output
+    files = tfds.tfds_files(manifest, "image_shards")
+    run_concurrently(
+        lambda: _replace_folder(storage.join(staging, TRANSFORM), storage.join(output, TRANSFORM)),
+        lambda: _place_quarantine(staging, output, bool(manifest["rejects"])),
+        lambda: _remove_folder(storage.join(output, REPORT)),
+        *(functools.partial(write_whole, storage.join(output, n), t) for n, t in files.items()),
+    )
+    if spec.report:
+        from beam_pipeline.report.page import write_report
+
+        write_report(output, manifest)
+
+
+def _place_quarantine(staging: str, output: str, wanted: bool) -> None:
+    if wanted:
+        staged = storage.join(staging, QUARANTINE)
+        listed = storage.join(staging, quarantine.LIST_NAME)
+        storage.copy(listed, storage.join(staged, quarantine.LIST_NAME))
+        _replace_folder(staged, storage.join(output, QUARANTINE))
+    else:
+        _remove_folder(storage.join(output, QUARANTINE))
+
+
+def _replace_folder(source: str, target: str) -> None:
+    """Puts a staged folder into its final place; on a store it stays staged as well."""
+    if storage.is_local(source):
+        if os.path.isdir(source):
+            _remove_folder(target)
+            os.replace(source, target)
+        return
+    _remove_folder(target)
+    storage.copy_folder(source, target)
+
+
+def _remove_folder(folder: str) -> None:
+    if storage.is_local(folder):
+        shutil.rmtree(folder, ignore_errors=True)  # a link to one, for example, stays
+    else:
+        storage.delete_folder(folder)

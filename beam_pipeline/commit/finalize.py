@@ -1,0 +1,173 @@
+"""How shards become final: as they were written, or evened out after rejects left holes."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from beam_pipeline.shards.result import ShardResult, ShardSummary, count_classes
+from beam_pipeline.shards.sink import BalancedSink
+from beam_pipeline.shards.writer import output_error, read_result
+from imageshards import storage, tfrecord
+from imageshards.storage import AtomicFile, map_concurrently
+
+
+@dataclasses.dataclass(frozen=True)
+class Move:
+    """Record `record` of shard `source` becomes the last of shard `target`."""
+
+    source: int
+    record: int
+    target: int
+
+
+def plan_moves(counts: Sequence[int]) -> list[Move]:
+    """The fewest moves after which counts differ by at most one.
+
+    The fullest shards keep the odd records (ties: the lower index); a shard gives from its
+    end, in order, to the emptiest first by index. A function of the counts alone.
+
+    Args:
+        counts: Records per shard, as written.
+    """
+    if not counts:
+        return []
+    base, odd = divmod(sum(counts), len(counts))
+    fullest = sorted(range(len(counts)), key=lambda i: (-counts[i], i))
+    target = {shard: base + (place < odd) for place, shard in enumerate(fullest)}
+    needs = [shard for shard in range(len(counts)) for _ in range(target[shard] - counts[shard])]
+    gives = [
+        (shard, record)
+        for shard in range(len(counts))
+        for record in range(target[shard], counts[shard])
+    ]
+    return [Move(source, record, to) for (source, record), to in zip(gives, needs, strict=True)]
+
+
+@dataclasses.dataclass(frozen=True)
+class FinalizeTask:
+    """How a shard becomes final: as written, or with records taken from others.
+
+    Attributes:
+        shard: As written.
+        keep: How many of its first records stay.
+        take: (shard name, record) of those that follow.
+    """
+
+    shard: ShardSummary
+    keep: int
+    take: tuple[tuple[str, int], ...]
+
+    @property
+    def changed(self) -> bool:
+        """Whether it differs from what was written."""
+        return bool(self.take) or self.keep < self.shard.num_records
+
+
+def plan_finalize(shards: Iterable[ShardSummary]) -> list[FinalizeTask]:
+    """How every shard becomes final, so that those of a split (and group) are even."""
+    groups: dict[tuple[str, str], list[ShardSummary]] = collections.defaultdict(list)
+    for shard in sorted(shards, key=lambda s: s.name):
+        groups[shard.split, shard.group].append(shard)
+    tasks = []
+    for group in groups.values():
+        keep = [shard.num_records for shard in group]
+        take: list[list[tuple[str, int]]] = [[] for _ in group]
+        for move in plan_moves(keep):
+            take[move.target].append((group[move.source].name, move.record))
+            keep[move.source] -= 1
+        for shard, kept, taken in zip(group, keep, take, strict=True):
+            tasks.append(FinalizeTask(shard, kept, tuple(taken)))
+    return tasks
+
+
+def backup_shards(tasks: Iterable[FinalizeTask], sink: BalancedSink) -> None:
+    """Copies shards that will be rewritten in place: others may need their records.
+
+    They are in place because that is where they were written, or because a commit that was
+    killed had moved them. All copies are made before the first shard is rewritten.
+    """
+    names = [task.shard.name for task in tasks if task.changed and not task.shard.staged]
+    for _ in map_concurrently(
+        lambda n: storage.copy(sink.final_path(n), sink.staged_path(n)), names
+    ):
+        pass
+
+
+def finalize_shard(task: FinalizeTask, sink: BalancedSink) -> dict[str, Any]:
+    """Puts one shard into its final place; returns its entry in the manifest and its split."""
+    shard = task.shard
+    entry: dict[str, Any] = {
+        "file": sink.file_of(shard.name),
+        "num_records": shard.num_records,
+        "num_bytes": shard.num_bytes,
+        "sha256": shard.sha256,
+        "classes": shard.classes,
+    }
+    try:
+        if task.changed:
+            entry |= _rewrite(task, sink)
+        elif shard.staged:
+            _move(sink.staged_path(shard.name), sink.final_path(shard.name))
+    except OSError as e:
+        raise output_error(sink.output, e) from e
+    return {"split": shard.split, **entry}
+
+
+def _move(staged: str, final: str) -> None:
+    if storage.is_local(staged):
+        # Absent when this was done before, by a run of the same step that was killed.
+        with contextlib.suppress(FileNotFoundError):
+            storage.move(staged, final)
+    else:
+        storage.copy(staged, final)  # what was written goes with its folder
+
+
+def _rewrite(task: FinalizeTask, sink: BalancedSink) -> dict[str, Any]:
+    """Writes a shard anew from encoded records; what was written stays until the end."""
+    classes: list[str] = []
+    sources = [(task.shard.name, set(range(task.keep)))]
+    for name, taken in itertools.groupby(task.take, key=lambda pair: pair[0]):
+        sources.append((name, {record for _, record in taken}))
+    final, staged = sink.final_path(task.shard.name), sink.staged_path(task.shard.name)
+    with AtomicFile(final, aside=staged) as file:
+        handle = sink.open(file.local_path)
+        try:
+            for name, wanted in sources:
+                result = read_result(name, sink)
+                path = sink.staged_path(name)
+                for index, payload in _payloads(path, result, wanted, sink.compression):
+                    sink.write_encoded_record(handle, payload)
+                    classes.append(result.record_classes[index])
+        finally:
+            sink.close(handle)
+        file.commit()
+    return {
+        "num_records": len(classes),
+        "num_bytes": sink.hashing.num_bytes,
+        "sha256": sink.hashing.hexdigest(),
+        "classes": count_classes(classes),
+    }
+
+
+def _payloads(
+    path: str, result: ShardResult, wanted: set[int], compression: str
+) -> Iterator[tuple[int, bytes]]:
+    """Some records of a shard; without compression only the bytes around them are read."""
+    if not wanted:
+        return
+    first = min(wanted) if compression == "none" else 0
+    last = max(wanted)
+    with storage.open_read(path) as stream:
+        stream.seek(sum(result.record_bytes[:first]))
+        for record in tfrecord.scan_records(stream, path, compression):
+            if isinstance(record, tfrecord.RecordError):
+                raise record
+            if first + record.number in wanted:
+                yield first + record.number, record.payload
+            if first + record.number == last:
+                return

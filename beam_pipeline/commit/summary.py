@@ -1,0 +1,87 @@
+"""What a write came to, added up for the commit."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import apache_beam as beam
+
+from beam_pipeline.shards.result import ShardResult, ShardStats, ShardSummary
+
+
+@dataclasses.dataclass
+class WriteSummary:
+    """What some shards came to.
+
+    Attributes:
+        shards: The shards.
+        rejects: Reason → rejected images.
+        stats: Split → counts over accepted images.
+        reused_images: Images whose shards an earlier run had finished.
+    """
+
+    shards: list[ShardSummary] = dataclasses.field(default_factory=list)
+    rejects: dict[str, int] = dataclasses.field(default_factory=dict)
+    stats: dict[str, ShardStats] = dataclasses.field(default_factory=dict)
+    reused_images: int = 0
+
+    def add(self, other: WriteSummary) -> None:
+        """Adds what other shards came to."""
+        self.shards.extend(other.shards)
+        for reason, count in other.rejects.items():
+            self.rejects[reason] = self.rejects.get(reason, 0) + count
+        for split, stats in other.stats.items():
+            self.stats.setdefault(split, ShardStats()).merge(stats)
+        self.reused_images += other.reused_images
+
+
+def summarise(result: ShardResult) -> WriteSummary:
+    """The part of one result that travels to the commit."""
+    reasons = dict(collections.Counter(reject.reason for reject in result.rejects))
+    reused = result.num_images if result.reused else 0
+    return WriteSummary([result.summary()], reasons, {result.split: result.stats}, reused)
+
+
+def without_shards(summary: WriteSummary) -> WriteSummary:
+    """The totals alone: of a size that does not depend on the number of shards."""
+    return dataclasses.replace(summary, shards=[])
+
+
+class SumSummariesFn(beam.CombineFn):
+    """WriteSummaries → that of all shards together, added up in place."""
+
+    def create_accumulator(self) -> WriteSummary:
+        return WriteSummary()
+
+    def add_input(self, accumulator: WriteSummary, element: WriteSummary) -> WriteSummary:
+        accumulator.add(element)
+        return accumulator
+
+    def merge_accumulators(self, accumulators: Iterable[WriteSummary]) -> WriteSummary:
+        total = self.create_accumulator()
+        for each in accumulators:
+            total.add(each)
+        return total
+
+    def extract_output(self, accumulator: WriteSummary) -> WriteSummary:
+        return accumulator
+
+
+class ToListFn(beam.CombineFn):
+    """Elements → one list of them."""
+
+    def create_accumulator(self) -> list[Any]:
+        return []
+
+    def add_input(self, accumulator: list[Any], element: Any) -> list[Any]:
+        accumulator.append(element)
+        return accumulator
+
+    def merge_accumulators(self, accumulators: Iterable[list[Any]]) -> list[Any]:
+        return [value for values in accumulators for value in values]
+
+    def extract_output(self, accumulator: list[Any]) -> list[Any]:
+        return accumulator

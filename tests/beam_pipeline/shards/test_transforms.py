@@ -1,0 +1,194 @@
+"""`WriteBalancedTFRecord` is a `WriteToTFRecord`: names, framing, compression, expansion."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import pathlib
+
+import apache_beam as beam
+import pytest
+from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing.util import assert_that, equal_to
+
+from beam_pipeline.options import ImageOptions, PlanOptions
+from beam_pipeline.planning.refs import ImageRef, RefBatch
+from beam_pipeline.planning.transforms import PlanShards
+from beam_pipeline.shards.process_pool import LocalPool
+from beam_pipeline.shards.transforms import WriteBalancedTFRecord
+from imageshards.tfrecord import read_records
+from tests.support.builds import class_folders
+
+SMALL = ImageOptions(height_px=16, width_px=16)
+
+
+@pytest.fixture(scope="module")
+def batches(tmp_path_factory) -> list[RefBatch]:
+    """References of 21 pictures of two classes, as a pipeline of one's own may have them."""
+    root = class_folders(tmp_path_factory.mktemp("in"), {"cat": 11, "dog": 10})
+    refs = [
+        ImageRef(path.name, str(path), path.parent.name, "train")
+        for path in sorted(root.glob("*/*.jpg"))
+    ]
+    return [RefBatch(refs[:7]), RefBatch(refs[7:])]
+
+
+def run(batches, write: WriteBalancedTFRecord, shards: int = 4) -> list[str]:
+    """Runs a pipeline of the transforms alone; returns the paths that came out."""
+    options = PlanOptions(num_shards={"train": shards})
+    found: list[str] = []
+    with beam.Pipeline("FnApiRunner", options=PipelineOptions([])) as pipeline:
+        planned = pipeline | beam.Create(batches) | PlanShards(options, SMALL)
+        paths = planned.units | write
+        names = [f"{n}" for n in expected_paths(write, shards)]
+        assert_that(paths, equal_to(names))
+        found.extend(names)
+    return found
+
+
+def expected_paths(write: WriteBalancedTFRecord, shards: int) -> list[str]:
+    sink = write.sink
+    template = sink.shard_name_template
+    paths = []
+    for index in range(shards):
+        name = template
+        for letter, number in (("S", index), ("N", shards)):
+            if digits := template.count(letter):
+                name = name.replace(letter * digits, f"{number:0{digits}d}")
+        paths.append(f"{sink.file_path_prefix.get()}train{name}{sink.file_name_suffix.get()}")
+    return paths
+
+
+def payloads(path: str) -> list[bytes]:
+    data = pathlib.Path(path).read_bytes()
+    if path.endswith(".gz"):
+        data = gzip.decompress(data)
+        path += ".plain"
+        pathlib.Path(path).write_bytes(data)
+    return [record.payload for record in read_records(path)]
+
+
+def test_the_expansion_is_beams_own():
+    assert issubclass(WriteBalancedTFRecord, beam.io.WriteToTFRecord)
+    assert "expand" not in vars(WriteBalancedTFRecord)
+    pipeline = beam.Pipeline("FnApiRunner", options=PipelineOptions([]))
+    write = WriteBalancedTFRecord("x/", image=SMALL)
+    assert pipeline | beam.Create([]) | "Write" >> write
+    steps = {part.unique_name for part in pipeline.to_runner_api().components.transforms.values()}
+    assert any(step.endswith("WriteImpl/WriteBundles") for step in steps)
+    assert any(step.endswith("WriteImpl/FinalizeWrite") for step in steps)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "suffix", "template"),
+    [
+        ("", ".tfrecord", None),
+        ("birds-", "", "-SSS-of-NN"),
+        ("deep/er-", ".records", "_S"),
+    ],
+)
+def test_prefix_template_and_suffix_name_the_files(batches, tmp_path, prefix, suffix, template):
+    (tmp_path / "deep").mkdir()
+    write = WriteBalancedTFRecord(
+        f"{tmp_path}/{prefix}", file_name_suffix=suffix, shard_name_template=template, image=SMALL
+    )
+    paths = run(batches, write)
+    assert sorted(len(payloads(path)) for path in paths) == [5, 5, 5, 6]
+    left = {str(p) for p in tmp_path.rglob("*") if p.is_file()}
+    assert left == set(paths)  # nothing else, as of temporary folders
+
+
+def test_an_empty_template_is_for_one_shard(batches, tmp_path):
+    write = WriteBalancedTFRecord(f"{tmp_path}/all-", shard_name_template="", image=SMALL)
+    assert run(batches, write, shards=1) == [f"{tmp_path}/all-train"]
+    assert len(payloads(f"{tmp_path}/all-train")) == 21
+    several = WriteBalancedTFRecord(f"{tmp_path}/two-", shard_name_template="", image=SMALL)
+    with pytest.raises(ValueError, match=r"shard_name_template received '' for the 2 shards"):
+        run(batches, several, shards=2)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "compression"),
+    [
+        (".tfrecord.gz", CompressionTypes.AUTO),
+        (".gz", CompressionTypes.GZIP),
+        (".gz", CompressionTypes.UNCOMPRESSED),
+        ("", CompressionTypes.AUTO),
+    ],
+)
+def test_the_bytes_are_those_of_beams_own_transform(batches, tmp_path, suffix, compression):
+    write = WriteBalancedTFRecord(
+        f"{tmp_path}/a-", file_name_suffix=suffix, compression_type=compression, image=SMALL
+    )
+    path = run(batches, write, shards=1)[0]
+    plain = WriteBalancedTFRecord(f"{tmp_path}/plain-", image=SMALL)
+    records = payloads(run(batches, plain, shards=1)[0])
+    assert len(records) == 21
+    sink = beam.io.WriteToTFRecord(
+        f"{tmp_path}/b", file_name_suffix=suffix, compression_type=compression
+    )._sink
+    handle = sink.open(f"{tmp_path}/b{suffix}")
+    for record in records:
+        sink.write_record(handle, record)
+    sink.close(handle)
+    expected = pathlib.Path(f"{tmp_path}/b{suffix}").read_bytes()
+    found = pathlib.Path(path).read_bytes()
+    if found[:2] == b"\x1f\x8b":
+        found, expected = gzip.decompress(found), gzip.decompress(expected)
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_shards": 3}, "num_shards received 3; the plan chooses shards"),
+        ({"compression_type": CompressionTypes.BZIP2}, "compression_type received .*bzip2.*GZIP"),
+        ({"file_name_suffix": ".bz2"}, "compression_type received .*bzip2.*GZIP"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(changes, said):
+    with pytest.raises(ValueError, match=said):
+        WriteBalancedTFRecord("x/", image=SMALL, **changes)
+
+
+def test_rejected_images_are_told_of(batches, tmp_path, caplog):
+    (tmp_path / "bad.jpg").write_bytes(b"\xff\xd8 no picture")
+    bad = RefBatch([ImageRef("bad.jpg", f"{tmp_path}/bad.jpg", "cat", "train")])
+    write = WriteBalancedTFRecord(f"{tmp_path}/out-", image=SMALL)
+    with caplog.at_level(logging.WARNING, "beam_pipeline.shards.sink"):
+        paths = run([*batches, bad], write, shards=2)
+    assert sum(len(payloads(path)) for path in paths) == 21
+    assert "1 images of " in caplog.text and "out-" in caplog.text
+
+
+def test_finished_shards_wait_where_they_are_told_to(batches, tmp_path):
+    """With a staging folder nothing gets its final name, and a second run does nothing again."""
+    staging = tmp_path / "staging"
+    staging.mkdir()
+    written = []
+    for _ in range(2):
+        write = WriteBalancedTFRecord(f"{tmp_path}/set/", image=SMALL, staging=str(staging))
+        run(batches, write, shards=2)
+        assert not (tmp_path / "set").exists()
+        written.append({p.name: p.stat().st_mtime_ns for p in staging.iterdir()})
+    assert written[0] == written[1]
+    assert set(written[0]) == {
+        "train-00000-of-00002", "train-00000-of-00002.json",
+        "train-00001-of-00002", "train-00001-of-00002.json",
+    }  # fmt: skip
+    said = json.loads((staging / "train-00000-of-00002.json").read_text())
+    assert said["num_records"] == 11 and sum(said["classes"].values()) == 11
+
+
+def test_processes_of_a_pool_write_the_same(batches, tmp_path):
+    run(batches, WriteBalancedTFRecord(f"{tmp_path}/here-", image=SMALL))
+    with LocalPool(2, lambda sentence: None) as pool:
+        run(batches, WriteBalancedTFRecord(f"{tmp_path}/pool-", image=SMALL))
+        assert pool.progress()[0] == 21
+    here = sorted(tmp_path.glob("here-*"))
+    assert [p.read_bytes() for p in here] == [
+        p.read_bytes() for p in sorted(tmp_path.glob("pool-*"))
+    ]
+    assert len(here) == 4
