@@ -9,9 +9,7 @@ import apache_beam as beam
 
 from beam_pipeline.columns.transform_temp import TFT_TEMP, transform_folder
 from beam_pipeline.columns.transforms import AnalyseColumns
-from beam_pipeline.commit.data_set import TRANSFORM, CommitSpec
-from beam_pipeline.commit.staging import OutputState
-from beam_pipeline.commit.transforms import CommitShards
+from beam_pipeline.commit import TRANSFORM, CommitShards, CommitSpec, OutputState
 from beam_pipeline.inputs import listing, manifest_input
 from beam_pipeline.inputs.duplicate_keys import RefuseDuplicateKeys
 from beam_pipeline.inputs.transforms import ListImages
@@ -19,8 +17,7 @@ from beam_pipeline.options import BuildOptions
 from beam_pipeline.planning.transforms import PlanShards, assign_splits
 from beam_pipeline.runners import select as runners
 from beam_pipeline.runners.select import Runner
-from beam_pipeline.shards.sink import BalancedSink
-from beam_pipeline.shards.transforms import WriteBalancedTFRecord
+from beam_pipeline.shards import BalancedSink, WriteBalancedTFRecord
 from beam_pipeline.versions import byte_versions
 from imageshards import storage
 from imageshards.errors import UserError

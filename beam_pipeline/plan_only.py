@@ -11,7 +11,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam import pvalue
 
-from beam_pipeline.commit.staging import look
+from beam_pipeline.commit.staging import read_output_state
 from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import BuildOptions, ImageOptions
 from beam_pipeline.pipeline import schema_of, with_pinned_classes
@@ -37,7 +37,7 @@ def plan_only(options: BuildOptions, runner: Runner) -> dict[str, Any]:
         UserError: Something the caller can fix.
     """
     if options.plan.class_names is None:
-        state = look(options.output, storage.join(options.output, STAGING_NAME))
+        state = read_output_state(options.output, storage.join(options.output, STAGING_NAME))
         if state.damage and not options.overwrite:
             raise state.damage
         options = with_pinned_classes(options, state.pinned_classes)

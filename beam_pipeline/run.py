@@ -77,7 +77,7 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
     fresh = not os.path.exists(options.output)
     staging = storage.join(options.output, STAGING_NAME)
     with output_lock(storage.join(staging, LOCK_NAME)) as lock:
-        state = staging_folder.look(options.output, staging)
+        state = staging_folder.read_output_state(options.output, staging)
         if state.notes.get("remote_job"):
             _refuse_running(options.output)
         try:
@@ -171,7 +171,7 @@ def _run_pipeline(
     runner = runners.choose(beam_args, None if "*" in shards else sum(shards.values()) or None)
     with contextlib.ExitStack() as stack:
         run = pipeline.run_here if runner.local else _remote(options, runner, staging, stack)
-        staging_folder.prepare(state)
+        staging_folder.prepare_staging(state)
         for attempt in range(1, MAX_RUNS + 1):
             try:
                 if not pipeline.build(options, runner, state, run):

@@ -43,7 +43,6 @@ TRANSFORM = "transform"
 QUARANTINE = "quarantine"
 REPORT = "report"
 
-
 _SHARD_FILE = re.compile(r"\w+-\d{5}-of-\d{5}\.tfrecord(\.gz)?")
 
 

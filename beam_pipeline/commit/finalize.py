@@ -120,15 +120,15 @@ def finalize_shard(task: FinalizeTask, sink: BalancedSink) -> dict[str, Any]:
 
 def _move(staged: str, final: str) -> None:
     if storage.is_local(staged):
-        # Absent when this was done before, by a run of the same step that was killed.
+        # Absent if a run of this step that was killed has moved it already.
         with contextlib.suppress(FileNotFoundError):
             storage.move(staged, final)
     else:
-        storage.copy(staged, final)  # what was written goes with its folder
+        storage.copy(staged, final)  # the staging folder is removed as a whole
 
 
 def _rewrite(task: FinalizeTask, sink: BalancedSink) -> dict[str, Any]:
-    """Writes a shard anew from encoded records; what was written stays until the end."""
+    """Writes a shard anew from encoded records; the first version stays until the commit's end."""
     classes: list[str] = []
     sources = [(task.shard.name, set(range(task.keep)))]
     for name, taken in itertools.groupby(task.take, key=lambda pair: pair[0]):
@@ -157,7 +157,7 @@ def _rewrite(task: FinalizeTask, sink: BalancedSink) -> dict[str, Any]:
 def _payloads(
     path: str, result: ShardResult, wanted: set[int], compression: str
 ) -> Iterator[tuple[int, bytes]]:
-    """Some records of a shard; without compression only the bytes around them are read."""
+    """Yields (index, record) of the wanted records; uncompressed, only their part is read."""
     if not wanted:
         return
     first = min(wanted) if compression == "none" else 0

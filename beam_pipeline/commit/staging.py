@@ -23,14 +23,14 @@ COMMITTED_NAME = "committed.json"
 
 @dataclasses.dataclass(frozen=True)
 class OutputState:
-    """What an output folder holds; asked once, by who holds its lock.
+    """What an output folder holds, read once by the process that holds its lock.
 
     Attributes:
         output, staging: The folder, and that of its unfinished data set.
-        manifest: Of the data set, if there is one.
+        manifest: That of the data set, if there is one.
         damage: Why the manifest that is there cannot be read.
-        notes: What was noted of the job that the staging folder is of.
-        shards: Names of TFRecord files.
+        notes: Those of the job whose staging folder it is (`job_notes`).
+        shards: Names of the TFRecord files in the output.
     """
 
     output: str
@@ -53,8 +53,8 @@ class OutputState:
     def in_place(self) -> bool:
         """Whether finished shards are written where they will be.
 
-        A store cannot rename. There they are, unless a data set is to be replaced: without its
-        manifest a folder is no data set anyway. Once begun, a job goes on as it began.
+        In a store they are, as it cannot rename, unless a data set is to be replaced: without a
+        manifest a folder is no data set anyway. A resumed job keeps to what it began with.
         """
         empty = self.manifest is None and self.damage is None
         return not storage.is_local(self.output) and empty and self.notes.get("in_place", True)
@@ -65,8 +65,8 @@ class OutputState:
         return self.output if self.in_place else self.staging
 
 
-def look(output: str, staging: str) -> OutputState:
-    """What an output folder holds, in as little time as one request takes.
+def read_output_state(output: str, staging: str) -> OutputState:
+    """Reads what an output folder holds, by requests that are sent at once.
 
     Raises:
         UserError: Its manifest cannot be read, or is a newer version's.
@@ -92,10 +92,10 @@ def check_output(state: OutputState, overwrite: bool) -> bool:
     """Refuses to touch what is finished or not ours.
 
     Returns:
-        Whether this job was killed after all its work was committed.
+        True if an earlier run of this job had committed all its work and was then killed.
 
     Raises:
-        UserError: A finished data set or foreign shards are in the way.
+        UserError: A finished data set, or shards of unknown origin, are in the way.
     """
     if overwrite:
         return False
@@ -117,8 +117,8 @@ def check_output(state: OutputState, overwrite: bool) -> bool:
     return False
 
 
-def prepare(state: OutputState) -> None:
-    """Removes what an earlier run began and cannot use; finished shards stay.
+def prepare_staging(state: OutputState) -> None:
+    """Readies the staging folder: removes what a killed run left unfinished, keeps its shards.
 
     Raises:
         OutputError: The folder cannot be written.
@@ -139,17 +139,17 @@ def prepare(state: OutputState) -> None:
     except OSError as e:
         raise OutputError(
             f"--output: {staging!r} cannot be written ({e.strerror or e}); make room or fix its "
-            "rights."
+            "permissions."
         ) from e
 
 
 def job_notes(staging: str) -> dict[str, Any]:
-    """What was noted of the job that this folder is of."""
+    """The notes of the job whose staging folder this is."""
     return _read(storage.join(staging, JOB_NAME))
 
 
 def add_job_notes(staging: str, **notes: Any) -> None:
-    """Notes something of this job for when it is begun again."""
+    """Adds notes for a later run of this job."""
     _write_notes(staging, job_notes(staging) | notes)
 
 
@@ -158,11 +158,11 @@ def _write_notes(staging: str, notes: dict[str, Any]) -> None:
 
 
 def mark_committed(staging: str, fingerprint: str, reused_images: int = 0) -> None:
-    """Says that the data set with this fingerprint is this job's work.
+    """Records that the data set with this fingerprint is this job's work.
 
     Args:
         staging: The folder.
-        fingerprint: Of the data set.
+        fingerprint: That of its manifest.
         reused_images: Images whose shards an earlier run had finished.
     """
     said = {"fingerprint": fingerprint, "reused_images": reused_images}
@@ -170,7 +170,7 @@ def mark_committed(staging: str, fingerprint: str, reused_images: int = 0) -> No
 
 
 def committed(staging: str) -> dict[str, Any]:
-    """What `mark_committed` said; nothing if it did not."""
+    """What `mark_committed` recorded; empty if it did not."""
     return _read(storage.join(staging, COMMITTED_NAME))
 
 
@@ -180,7 +180,7 @@ def finished_shards(staging: str) -> int:
 
 
 def remove(staging: str) -> None:
-    """Removes the folder when a data set is committed, but on a store not the lease in it."""
+    """Removes the staging folder of a committed data set; in a store the lease in it stays."""
     if storage.is_local(staging):
         shutil.rmtree(staging, ignore_errors=True)
         return
@@ -197,13 +197,13 @@ def remove(staging: str) -> None:
 
 
 def _drop_unfinished(folder: str) -> None:
-    """Parts of shards whose processes were killed; who holds the lock has no others there."""
-    with contextlib.suppress(OSError, UserError):  # it is a right of its own
+    """Drops uploads that killed processes left unfinished; the lock says there are no others."""
+    with contextlib.suppress(OSError, UserError):  # needs a permission of its own
         storage.drop_unfinished(folder)
 
 
 def remove_empty(output: str, staging: str, fresh: bool) -> None:
-    """Leaves no trace of a job that was refused before it had done anything."""
+    """Removes the traces of a job that was refused before it had finished a shard."""
     try:
         # What lies in its final place without being known as finished is still this job's.
         in_place = job_notes(staging).get("in_place") and _shards_in(output)

@@ -1,9 +1,9 @@
-"""Writes shards in processes of this machine.
+"""Processes of this machine that write shards.
 
 Beam's own local mode `multi_processing` starts interpreters that import Beam again for every
-job, deals work out before it begins, and ends the job when one of them is killed. Here the
+job, divides the work before it begins, and ends the job when one of them is killed. Here the
 processes are forked, take the next shard when they are free, and a shard whose process was
-killed is simply written again.
+killed is written again.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.storage import Counts
 
-# A shard that loses its process this often loses it for a reason.
+# After this many killed processes a shard is taken to be their cause.
 MAX_ATTEMPTS = 3
 
 # Each process counts in memory of its own: (images, bytes read, rejects, images of shards
 # that were finished before) of its finished tasks, then the same of its current one.
 _FIELDS = 4
-_SLOT = 2 * _FIELDS
+_WIDTH = 2 * _FIELDS
 
 Task = Callable[..., Any]
 
@@ -43,11 +43,11 @@ def active() -> LocalPool | None:
 
 
 class LocalPool:
-    """Processes that write shards, and what they have done so far.
+    """A pool of processes, and counts of what they have done.
 
     Args:
         workers: Number of processes.
-        say: Told, in a sentence, when a process was lost.
+        say: Called with a sentence when a process was lost.
     """
 
     def __init__(self, workers: int, say: Callable[[str], None]):
@@ -56,13 +56,13 @@ class LocalPool:
         self._say = say
         self._context = _context(may_fork=True)
         self._lock = threading.RLock()
-        # Pickled: all references of a data set wait here, in a sixth of the memory.
+        # Pickled, the references of a data set take a sixth of the memory while they wait.
         self._tasks: dict[str, bytes] = {}
         self._sizes: dict[str, int] = {}
         self._futures: dict[str, concurrent.futures.Future[Any]] = {}
         self._attempts: dict[str, int] = {}
-        self._before = [0] * _FIELDS
-        self._stored_before = Counts()
+        self._counts_before = [0] * _FIELDS
+        self._requests_before = Counts()
         self._stopped = False
         self._start()
 
@@ -77,14 +77,14 @@ class LocalPool:
         self.kill()
 
     def _start(self) -> None:
-        self._slots = self._context.RawArray("q", self.workers * _SLOT)
-        self._stored = self._context.RawArray("q", self.workers * len(Counts._fields))
-        self._free_slot = self._context.Value("i", 0)
+        self._counts = self._context.RawArray("q", self.workers * _WIDTH)
+        self._requests = self._context.RawArray("q", self.workers * len(Counts._fields))
+        self._next_number = self._context.Value("i", 0)
         self._executor = concurrent.futures.ProcessPoolExecutor(
             self.workers, self._context, _begin_worker,
-            (self._slots, self._stored, self._free_slot, dict(os.environ)),
+            (self._counts, self._requests, self._next_number, dict(os.environ)),
         )  # fmt: skip
-        # A fork must come before this process has threads.
+        # Starts all processes: a fork must come before this process has threads.
         self._executor.submit(_nothing)
 
     def submit(self, name: str, task: Task, *args: Any, size: int) -> None:
@@ -123,22 +123,22 @@ class LocalPool:
             return value
 
     def _recover(self, broken: concurrent.futures.Future[Any]) -> None:
-        """Starts new processes for all that was not finished."""
+        """Replaces all processes, and queues again what they had not finished."""
         with self._lock:
             if self._stopped:
                 raise UserError(
                     "the job was stopped; run the same command again to resume from its shards."
                 )
             if broken not in self._futures.values():
-                return  # another thread did it
+                return  # another thread has recovered
             unfinished = [name for name, f in self._futures.items() if _is_broken(f)]
-            begun = unfinished[: self.workers]  # tasks are begun in the order they were queued
+            begun = unfinished[: self.workers]  # tasks begin in the order they were queued
             for name in begun:
                 self._attempts[name] = self._attempts.get(name, 0) + 1
-            tired = [name for name in begun if self._attempts[name] >= MAX_ATTEMPTS]
-            if tired:
+            hopeless = [name for name in begun if self._attempts[name] >= MAX_ATTEMPTS]
+            if hopeless:
                 raise UserError(
-                    f"the process that writes shard {tired[0]} was killed {MAX_ATTEMPTS} times, "
+                    f"the process that writes shard {hopeless[0]} was killed {MAX_ATTEMPTS} times, "
                     "most likely for want of memory; use fewer processes (--direct_num_workers) "
                     "or a smaller --max_image_mpx; finished shards are kept."
                 )
@@ -153,8 +153,8 @@ class LocalPool:
     def _restart(self) -> None:
         self.lost += 1
         for field in range(_FIELDS):
-            self._before[field] += sum(self._slots[field::_SLOT])
-        self._stored_before = self._stored_before.plus(self._stored_here())
+            self._counts_before[field] += sum(self._counts[field::_WIDTH])
+        self._requests_before = self._requests_before.plus(self._requests_now())
         self._executor.shutdown(wait=False, cancel_futures=False)
         self._context = _context(may_fork=False)
         self._start()
@@ -162,17 +162,17 @@ class LocalPool:
     def progress(self) -> tuple[int, int, int, int]:
         """(images, bytes read, rejects, images of shards finished before) so far."""
         with self._lock:
-            now = [self._before[i] + sum(self._slots[i::_FIELDS]) for i in range(_FIELDS)]
+            now = [self._counts_before[i] + sum(self._counts[i::_FIELDS]) for i in range(_FIELDS)]
         return now[0], now[1], now[2], now[3]
 
     def stored(self) -> Counts:
-        """What this process and those of the pool asked of stores."""
+        """Requests to stores by this process and those of the pool."""
         with self._lock:
-            return storage.counts().plus(self._stored_before).plus(self._stored_here())
+            return storage.counts().plus(self._requests_before).plus(self._requests_now())
 
-    def _stored_here(self) -> Counts:
+    def _requests_now(self) -> Counts:
         width = len(Counts._fields)
-        return Counts(*(sum(self._stored[field::width]) for field in range(width)))
+        return Counts(*(sum(self._requests[field::width]) for field in range(width)))
 
     @property
     def total(self) -> int:
@@ -181,7 +181,7 @@ class LocalPool:
             return sum(self._sizes.values())
 
     def kill(self) -> None:
-        """Ends all processes at once; what they were writing is begun anew another time."""
+        """Ends all processes at once; what they were writing is lost."""
         with self._lock:
             self._stopped = True
             processes = list((self._executor._processes or {}).values())
@@ -193,7 +193,7 @@ class LocalPool:
 
 
 def _context(may_fork: bool) -> Any:
-    """How processes begin: forked from this one while that is safe, else from a server.
+    """How processes start: forked from this one while that is safe, else by a fork server.
 
     A fork has all that this process has imported. With threads or TensorFlow in it a child
     could wait for a lock that nobody holds any more.
@@ -214,13 +214,13 @@ def _is_broken(future: concurrent.futures.Future[Any]) -> bool:
     return future.done() and isinstance(future.exception(), BrokenProcessPool)
 
 
-class _Slot:
-    """Where this process counts what it does."""
+class _ProcessCounters:
+    """Counts of one process, in memory that it shares with the main process."""
 
     def __init__(self, counts: Any, stored: Any, number: int):
         self._counts = counts
-        self._first = number * _SLOT
-        self._stored = stored
+        self._first = number * _WIDTH
+        self._requests = stored
         self._number = number
 
     def add(self, *amounts: int) -> None:
@@ -237,25 +237,25 @@ class _Slot:
             self._counts[self._first + field] += self._counts[current + field]
             self._counts[current + field] = 0
         width = len(Counts._fields)
-        self._stored[self._number * width : (self._number + 1) * width] = storage.counts()
+        self._requests[self._number * width : (self._number + 1) * width] = storage.counts()
 
 
-_slot: _Slot | None = None
+_counters: _ProcessCounters | None = None
 
 
-def _begin_worker(counts: Any, stored: Any, free_slot: Any, environ: dict[str, str]) -> None:
-    """Runs once in a new process."""
-    global _slot
-    # A fork server may have been started before a store's settings came.
+def _begin_worker(counts: Any, stored: Any, next_number: Any, environ: dict[str, str]) -> None:
+    """Readies a new process."""
+    global _counters
+    # A fork server may have been started before the settings of a store were known.
     for name in os.environ.keys() - environ.keys():
         del os.environ[name]
     os.environ.update(environ)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    with free_slot.get_lock():
-        _slot = _Slot(counts, stored, free_slot.value)
-        free_slot.value += 1
+    with next_number.get_lock():
+        _counters = _ProcessCounters(counts, stored, next_number.value)
+        next_number.value += 1
     from beam_pipeline.images.encode import tune_allocator
 
     tune_allocator()
@@ -269,11 +269,11 @@ def _die_with_parent() -> None:
 
 
 def _run(packed: bytes, size: int) -> Any:
-    if _slot is None:
+    if _counters is None:
         raise RuntimeError("this process was not begun as a worker")
     task, args = pickle.loads(packed)
-    value = task(*args, _slot.add)
-    _slot.finish(size, value.reused)
+    value = task(*args, _counters.add)
+    _counters.finish(size, value.reused)
     return value
 
 

@@ -382,10 +382,10 @@ def test_extra_columns_are_analysed_here_and_the_transform_is_put_there(server, 
 def test_a_job_that_stops_with_a_shard_in_its_place_is_not_forgotten(server):
     output = f"{server.bucket()}/set"
     staging = f"{output}/.staging"
-    staging_folder.prepare(staging_folder.look(output, staging))
+    staging_folder.prepare_staging(staging_folder.read_output_state(output, staging))
     storage.write(f"{output}/train-00000-of-00002.tfrecord", b"one")
     staging_folder.remove_empty(output, staging, fresh=False)
-    state = staging_folder.look(output, staging)
+    state = staging_folder.read_output_state(output, staging)
     assert not staging_folder.check_output(state, overwrite=False)  # the same command resumes
     assert state.finished_folder == output
     storage.delete([f"{output}/train-00000-of-00002.tfrecord"])

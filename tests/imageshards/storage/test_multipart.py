@@ -142,7 +142,7 @@ def test_what_a_killed_process_has_sent_is_dropped_by_the_next_job(server):
     with AtomicFile(f"{other}/shard") as file:
         fill(file, data_of(PART + 5))
         wait_for(lambda: sent_parts(server) == 2)
-        staging.prepare(staging.look(output, f"{output}/.staging"))
+        staging.prepare_staging(staging.read_output_state(output, f"{output}/.staging"))
         file.commit()
     assert storage.read(f"{other}/shard") == data_of(PART + 5)
     assert storage.read(f"{output}/train-00000-of-00002.tfrecord") == b"finished"
@@ -158,7 +158,7 @@ def test_what_a_killed_process_has_sent_is_dropped_by_the_next_job(server):
 def test_without_the_right_to_list_them_a_job_goes_on(server):
     output = f"{server.bucket()}/set"
     server.fail(403, times=1, matching="uploads", method="GET")
-    staging.prepare(staging.look(output, f"{output}/.staging"))
+    staging.prepare_staging(staging.read_output_state(output, f"{output}/.staging"))
     assert storage.exists(f"{output}/.staging/job.json")
 
 

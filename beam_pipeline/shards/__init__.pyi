@@ -1,0 +1,19 @@
+from .process_pool import LocalPool as LocalPool
+from .process_pool import available_cores as available_cores
+from .result import Reject as Reject
+from .result import ShardResult as ShardResult
+from .result import ShardStats as ShardStats
+from .result import ShardSummary as ShardSummary
+from .sink import BalancedSink as BalancedSink
+from .transforms import WriteBalancedTFRecord as WriteBalancedTFRecord
+
+__all__ = [
+    "BalancedSink",
+    "LocalPool",
+    "Reject",
+    "ShardResult",
+    "ShardStats",
+    "ShardSummary",
+    "WriteBalancedTFRecord",
+    "available_cores",
+]
