@@ -14,7 +14,7 @@ from beam_pipeline.inputs import listing, manifest_input
 from beam_pipeline.inputs.duplicate_keys import RefuseDuplicateKeys
 from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import BuildOptions
-from beam_pipeline.planning.transforms import PlanShards, assign_splits
+from beam_pipeline.planning.transforms import AssignSplits, PlanShards
 from beam_pipeline.runners import select as runners
 from beam_pipeline.runners.select import Runner
 from beam_pipeline.shards import BalancedSink, WriteBalancedTFRecord
@@ -95,7 +95,7 @@ def construct(
         checked: Collections that must be complete before anything is committed.
     """
     listed = pipeline | "List" >> ListImages(options.source, schema)  # RefBatch, {reason: files}
-    batches = listed.batches | "Split" >> beam.Map(assign_splits, options.plan)
+    batches = listed.batches | "Split" >> AssignSplits(options.plan)
     columns = batches | "Analyse" >> AnalyseColumns(
         schema.columns if schema else (),
         options.plan.class_names,
@@ -116,7 +116,7 @@ def construct(
     paths = planned.units | "Write" >> write  # final paths of the shards
     paths | "Commit" >> CommitShards(
         commit_spec(options, write.sink),
-        planned.layout,
+        planned.plan,
         listed.skipped,
         (columns.written, *unique_keys(batches, schema), *checked),
     )

@@ -15,13 +15,13 @@ from beam_pipeline.commit.staging import read_output_state
 from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import BuildOptions, ImageOptions
 from beam_pipeline.pipeline import schema_of, with_pinned_classes
-from beam_pipeline.planning import plan
+from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.planning.refs import RefBatch
 from beam_pipeline.planning.transforms import (
+    AssignSplits,
     PlannedShards,
     PlanShards,
     SampleImages,
-    assign_splits,
     encoded_sizes,
 )
 from beam_pipeline.runners.select import Runner
@@ -46,7 +46,7 @@ def plan_only(options: BuildOptions, runner: Runner) -> dict[str, Any]:
         path = os.path.join(folder, "plan.json")
         pipeline = beam.Pipeline(runner.runner, options=runner.options)
         listed = pipeline | "List" >> ListImages(options.source, schema)
-        batches = listed.batches | "Split" >> beam.Map(assign_splits, options.plan)
+        batches = listed.batches | "Split" >> AssignSplits(options.plan)
         sample = batches | "Sample" >> SampleImages(options.plan.salt)
         planned = batches | "Plan" >> PlanShards(options.plan, options.image, sample)
         _summarise(planned, sample, listed.skipped, options, path)
@@ -75,7 +75,7 @@ def _summarise(
     found = sample | "Estimate" >> beam.Map(estimate, options.image)
     sizes | "WritePlan" >> beam.Map(
         write_plan,
-        pvalue.AsSingleton(planned.layout),
+        pvalue.AsSingleton(planned.plan),
         pvalue.AsSingleton(found),
         pvalue.AsSingleton(skipped),
         path,
@@ -97,14 +97,14 @@ def estimate(sample: RefBatch, options: ImageOptions) -> dict[str, Any]:
 
 def write_plan(
     sizes: list[tuple[str, int]],
-    layout: plan.Layout,
+    plan: ShardPlan,
     sample: dict[str, Any],
     skipped: dict[str, int],
     path: str,
 ) -> None:
     """Writes the plan's summary as JSON."""
     splits: dict[str, Any] = {}
-    for split in sorted(layout.num_shards):
+    for split in sorted(plan.num_shards):
         counts = [count for name, count in sizes if name == split]
         splits[split] = {
             "shards": len(counts),
@@ -113,9 +113,9 @@ def write_plan(
             "max": max(counts),
             "bytes": sum(counts) * sample["bytes_per_record"],
         }
-    classes = dict.fromkeys(layout.classes, 0)
-    for (_, class_id), count in layout.counts.items():
-        classes[layout.classes[class_id]] += count
+    classes = dict.fromkeys(plan.classes, 0)
+    for (_, class_id), count in plan.counts.items():
+        classes[plan.classes[class_id]] += count
     summary = {"splits": splits, "classes": classes, "skipped": skipped, **sample}
     with open(path, "w", encoding="utf-8") as file:
         json.dump(summary, file)

@@ -20,7 +20,7 @@ from beam_pipeline.columns.transforms import AnalyseColumns
 from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.planning.shard_unit import ShardUnit
-from beam_pipeline.planning.transforms import PlanShards, assign_splits
+from beam_pipeline.planning.transforms import AssignSplits, PlanShards
 from beam_pipeline.runners import select as runners
 
 
@@ -37,7 +37,7 @@ def write_total(total: tuple[int, int], path: str) -> None:
 def construct(pipeline: beam.Pipeline, options: BuildOptions, total: str) -> None:
     """The graph of a build without its write."""
     listed = pipeline | "List" >> ListImages(options.source, None)
-    batches = listed.batches | "Split" >> beam.Map(assign_splits, options.plan)
+    batches = listed.batches | "Split" >> AssignSplits(options.plan)
     columns = batches | "Analyse" >> AnalyseColumns(
         (),
         options.plan.class_names,

@@ -81,7 +81,7 @@ def side_inputs(images: int, classes: int) -> dict[str, int]:
         train = round(of_class * 0.9 + draw.gauss(0, math.sqrt(of_class * 0.09)))
         counts["train", f"n{label:08d}"] = train
         counts["validation", f"n{label:08d}"] = of_class - train
-    layout = plan.make_layout(counts, PlanOptions(), RECORD_BYTES)
+    layout = plan.make_plan(counts, PlanOptions(), RECORD_BYTES)
     sizes = {
         (split, label, bucket): count // layout.num_buckets(split, label)
         for (split, label), count in layout.counts.items()

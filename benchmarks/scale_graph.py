@@ -20,7 +20,7 @@ import apache_beam as beam
 from beam_pipeline.inputs.duplicate_keys import RefuseDuplicateKeys
 from beam_pipeline.options import ImageOptions, PlanOptions
 from beam_pipeline.planning.refs import RefBatch
-from beam_pipeline.planning.transforms import PlanShards, assign_splits
+from beam_pipeline.planning.transforms import AssignSplits, PlanShards
 from beam_pipeline.runners import select as runners
 from benchmarks.plan_with_transform import size_of, write_total
 from benchmarks.scale_refs import BATCH_SIZE, Synthetic
@@ -46,7 +46,7 @@ def construct(pipeline: beam.Pipeline, source: Synthetic, shards: int, total: st
         | "SpreadPieces" >> beam.Reshuffle()
         | "List" >> beam.FlatMap(batches_of, source).with_output_types(RefBatch)
         | "Spread" >> beam.Reshuffle()
-        | "Split" >> beam.Map(assign_splits, options)
+        | "Split" >> AssignSplits(options)
     )
     if source.shuffled:  # keys of folders are unique by themselves
         batches | "UniqueKeys" >> RefuseDuplicateKeys()

@@ -29,7 +29,7 @@ from beam_pipeline.inputs import duplicate_keys
 from beam_pipeline.options import PlanOptions
 from beam_pipeline.planning import plan
 from beam_pipeline.planning import transforms as planning
-from beam_pipeline.planning.batching import GatherFn, SumCountsFn
+from beam_pipeline.planning.batching import BatchByKeyFn, SumCountsFn
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from benchmarks.scale_refs import Synthetic
 from benchmarks.scale_shuffle import DiskList, DiskShuffle, Traffic
@@ -97,9 +97,9 @@ class PlanOnPaper:
         batches.remove()
         in_order, keys, ranks = self._sort(buckets)
         shards = self._shuffle("GroupShards", tuple[str, int])
-        with self._clock.step("Deal"):
+        with self._clock.step("AssignToShards"):
             pairs = zip(keys, in_order.batches(), strict=True)
-            self._gather(planning.deal, pairs, shards, layout, ranks)
+            self._gather(planning.assign_to_shards, pairs, shards, layout, ranks)
         in_order.remove()
         self._traffic["GroupShards"] = shards.traffic
         self._make_units(shards, layout)
@@ -120,8 +120,8 @@ class PlanOnPaper:
         target: DiskShuffle,
         *sides: Any,
     ) -> None:
-        """One bundle for all: hands are sent when `gathering.GATHERED` references wait."""
-        fn = GatherFn(keyed)
+        """One bundle for all: batches are sent when `batching.MAX_HELD_REFS` references wait."""
+        fn = BatchByKeyFn(keyed)
         fn.start_bundle()
         for element in elements:
             for key, hand in fn.process(element, *sides):
@@ -129,7 +129,7 @@ class PlanOnPaper:
         for windowed in fn.finish_bundle():
             target.put(*windowed.value)
 
-    def _list(self) -> tuple[DiskList, plan.Layout]:
+    def _list(self) -> tuple[DiskList, plan.ShardPlan]:
         """Splits are drawn, labels counted and a sample drawn behind the listing."""
         batches = DiskList(self._folder / "batches")
         counter, counts, sample = SumCountsFn(), SumCountsFn().create_accumulator(), RefBatch([])
@@ -139,8 +139,8 @@ class PlanOnPaper:
                 counter.add_input(counts, planning.count_labels(batch))
                 sample = planning.sample_of([sample, batch], self._options.salt)
                 batches.put(batch)
-        with self._clock.step("MakeLayout"):
-            layout = plan.make_layout(counts, self._options, RECORD_BYTES)
+        with self._clock.step("MakePlan"):
+            layout = plan.make_plan(counts, self._options, RECORD_BYTES)
         self._traffic["Spread"] = batches.traffic
         self._side_bytes["label counts"] = len(FastPrimitivesCoder().encode(counts))
         self._side_bytes["layout"] = len(FastPrimitivesCoder().encode(layout))
@@ -190,7 +190,7 @@ class PlanOnPaper:
         self._side_bytes["ranks"] = len(FastPrimitivesCoder().encode(ranks))
         return in_order, keys, ranks
 
-    def _make_units(self, shards: DiskShuffle, layout: plan.Layout) -> None:
+    def _make_units(self, shards: DiskShuffle, layout: plan.ShardPlan) -> None:
         traffic = self._traffic["Spread of units"] = Traffic()
         images = 0
         with self._clock.step("MakeUnits"):

@@ -12,7 +12,8 @@ from typing import Any
 
 from apache_beam.coders import Coder
 
-from beam_pipeline.planning.refs import RefBatch, RefBatchCoder
+from beam_pipeline.planning.batching import RefBatchCoder
+from beam_pipeline.planning.refs import RefBatch
 
 _HEAD = struct.Struct("<II")
 # A partition is read at once.

@@ -17,7 +17,7 @@ import apache_beam as beam
 import numpy as np
 
 from beam_pipeline.columns.label_export import LABEL_VOCABULARY
-from beam_pipeline.planning.plan import class_order
+from beam_pipeline.planning.classes import class_order
 from imageshards import storage
 
 # np.frexp writes a float32 as m * 2**(e - 24) with a 24-bit integer m and e >= -148

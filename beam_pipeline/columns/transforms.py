@@ -46,7 +46,7 @@ from beam_pipeline.columns.preprocessing import (
 )
 from beam_pipeline.imports import import_tensorflow_transform
 from beam_pipeline.options import ColumnSpec
-from beam_pipeline.planning.plan import class_order, unknown_label_message
+from beam_pipeline.planning.classes import class_order, distinct_labels
 from beam_pipeline.planning.refs import RefBatch
 from imageshards import storage
 from imageshards.errors import UserError
@@ -151,26 +151,6 @@ class AnalyseColumns(beam.PTransform):
         return Analysed(transformed | "ToRefBatches" >> beam.Map(to_ref_batch), written)
 
 
-def distinct_labels(batch: RefBatch, class_names: Sequence[str] | None) -> set[str]:
-    """The labels of a batch, each checked once.
-
-    Raises:
-        UserError: An empty label, one with a line break or bytes that are no text, or one
-            outside `class_names`; names the label and an image's key.
-    """
-    labels = {ref.label for ref in batch.refs}
-    unknown = labels.difference(labels if class_names is None else class_names)
-    for label in sorted(labels):
-        if not label or "\n" in label or "\r" in label or not _is_text(label):
-            raise UserError(
-                f"the label {label!r} of {_key_of(batch, label)!r} cannot name a class; expected "
-                "text that is not empty and has no line break; rename it."
-            )
-        if label in unknown and class_names is not None:
-            raise UserError(unknown_label_message(label, _key_of(batch, label), class_names))
-    return labels
-
-
 def exported_features(transform_dir: str) -> dict[str, dict[str, Any]]:
     """Extra features as exported: name → `{"dtype": …, "shape": …}` as in the manifest.
 
@@ -211,18 +191,6 @@ def _check_names(columns: Sequence[ColumnSpec]) -> None:
 def _with_checked_labels(batch: RefBatch, class_names: Sequence[str] | None) -> RefBatch:
     distinct_labels(batch, class_names)
     return batch
-
-
-def _key_of(batch: RefBatch, label: str) -> str:
-    return next(ref.key for ref in batch.refs if ref.label == label)
-
-
-def _is_text(label: str) -> bool:
-    try:
-        label.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _adapter_config(columns: Sequence[ColumnSpec]) -> Any:

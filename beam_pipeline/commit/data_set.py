@@ -18,7 +18,7 @@ from beam_pipeline.commit import quarantine, tfds
 from beam_pipeline.commit.finalize import FinalizeTask, backup_shards, plan_finalize
 from beam_pipeline.commit.staging import mark_committed
 from beam_pipeline.commit.summary import WriteSummary
-from beam_pipeline.planning import plan
+from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.shards.result import (
     BYTES_EDGES,
     SIZE_EDGES_PX,
@@ -78,9 +78,7 @@ class CommitSpec:
         return self.sink.staging
 
 
-def begin_commit(
-    summary: WriteSummary, layout: plan.Layout, spec: CommitSpec
-) -> list[FinalizeTask]:
+def begin_commit(summary: WriteSummary, layout: ShardPlan, spec: CommitSpec) -> list[FinalizeTask]:
     """Checks that nothing was lost, removes the data set that is replaced, plans what moves.
 
     Raises:
@@ -131,7 +129,7 @@ def _remove_old_data_set(spec: CommitSpec, names: set[str]) -> None:
 
 def finish_commit(
     shards: list[dict[str, Any]],
-    layout: plan.Layout,
+    layout: ShardPlan,
     summary: WriteSummary,
     skipped: dict[str, int],
     spec: CommitSpec,
@@ -159,7 +157,7 @@ def finish_commit(
 
 def manifest_of(
     shards: list[dict[str, Any]],
-    layout: plan.Layout,
+    layout: ShardPlan,
     summary: WriteSummary,
     skipped: dict[str, int],
     spec: CommitSpec,

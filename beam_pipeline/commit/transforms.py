@@ -30,7 +30,7 @@ class CommitShards(beam.PTransform):
 
     Args:
         spec: Where and how.
-        layout: What was planned, one `Layout`.
+        layout: What was planned, one `ShardPlan`.
         skipped: Reason → files that were not listed, one dict.
         after: Collections that must be complete before anything is committed.
     """

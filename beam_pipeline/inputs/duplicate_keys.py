@@ -14,7 +14,7 @@ import numpy as np
 from apache_beam import pvalue
 from apache_beam.transforms.window import GlobalWindows
 
-from beam_pipeline.planning import plan
+from beam_pipeline.planning.hashing import UNIQUE, KeyHasher
 from beam_pipeline.planning.refs import RefBatch
 from imageshards.errors import UserError
 
@@ -28,7 +28,7 @@ MAX_SUSPECTS = 16
 
 def hash_keys(batch: RefBatch) -> np.ndarray:
     """64-bit hashes of the keys of a batch."""
-    hasher = plan.KeyHasher("", plan.UNIQUE)
+    hasher = KeyHasher("", UNIQUE)
     return np.frombuffer(b"".join(hasher(ref.key)[:8] for ref in batch.refs), "<i8")
 
 

@@ -16,8 +16,8 @@ from beam_pipeline.inputs.folders import Skipped
 from beam_pipeline.inputs.listing import Folder, expand_root, list_folder
 from beam_pipeline.inputs.manifest_input import ManifestSchema
 from beam_pipeline.options import InputOptions
+from beam_pipeline.planning.batching import SumCountsFn
 from beam_pipeline.planning.refs import RefBatch
-from beam_pipeline.planning.transforms import merge_counts
 from imageshards.storage import is_local
 
 _FOLDERS_AT_ONCE = 16
@@ -49,7 +49,7 @@ class ListImages(beam.PTransform):
             .with_output_types(RefBatch, skipped=dict[str, int])
             .with_outputs("skipped", main="batches")
         )
-        skipped = listed.skipped | "SumSkipped" >> beam.CombineGlobally(merge_counts)
+        skipped = listed.skipped | "SumSkipped" >> beam.CombineGlobally(SumCountsFn())
         # A CSV file, or a flat folder, is one piece of work: what follows is not.
         batches = listed.batches | "SpreadBatches" >> beam.Reshuffle()
         return Listed(batches, skipped)

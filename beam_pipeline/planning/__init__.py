@@ -1,0 +1,9 @@
+"""References to images, and the plan: which split, which shard, in which order.
+
+`refs`, `hashing`, `classes`, `plan` and `shard_unit` are arithmetic and load neither Beam nor
+TensorFlow; `batching` and `transforms` wire it for Beam.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

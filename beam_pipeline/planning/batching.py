@@ -7,19 +7,41 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.coders import Coder
 from apache_beam.transforms.window import GlobalWindows
 
-from beam_pipeline.planning.refs import ImageRef, RefBatch
+from beam_pipeline.planning.refs import ImageRef, RefBatch, pack_refs, unpack_refs
 
-# References that wait in a worker's memory, about 80 MB, until their lists are worth sending.
-GATHERED = 200_000
+# References that a worker holds, about 80 MB, before it sends its batches.
+MAX_HELD_REFS = 200_000
+# References of a batch where no key says otherwise.
+BATCH_SIZE = 1000
 
 
-class GatherFn(beam.DoFn):
-    """Elements → (key, RefBatch), gathered over all elements of a bundle.
+class RefBatchCoder(Coder):
+    """A batch as the bytes of `pack_refs`."""
 
-    A thousand classes dealt to a thousand shards are a million hands of one reference, and so
-    are a thousand rows of a shuffled manifest.
+    def encode(self, value: RefBatch) -> bytes:
+        return pack_refs(value.refs)
+
+    def decode(self, encoded: bytes) -> RefBatch:
+        return RefBatch(unpack_refs(encoded))
+
+    def is_deterministic(self) -> bool:
+        return False
+
+    def to_type_hint(self) -> type[RefBatch]:
+        return RefBatch
+
+
+beam.coders.registry.register_coder(RefBatch, RefBatchCoder)
+
+
+class BatchByKeyFn(beam.DoFn):
+    """Elements → (key, RefBatch): the references of a bundle, batched by a key.
+
+    Without it a thousand classes in a thousand shards would be a million elements of one
+    reference, and so would a thousand rows of a shuffled manifest.
 
     Args:
         keyed: `keyed(element, *sides)` gives (key, reference) pairs.
@@ -29,25 +51,52 @@ class GatherFn(beam.DoFn):
         self._keyed = keyed
 
     def start_bundle(self) -> None:
-        self._hands: dict[Any, list[ImageRef]] = collections.defaultdict(list)
+        self._batches: dict[Any, list[ImageRef]] = collections.defaultdict(list)
         self._held = 0
 
     def process(self, element: Any, *sides: Any) -> Iterator[tuple[Any, RefBatch]]:
         for key, ref in self._keyed(element, *sides):
-            self._hands[key].append(ref)
+            self._batches[key].append(ref)
             self._held += 1
-        if self._held >= GATHERED:
+        if self._held >= MAX_HELD_REFS:
             yield from self._flush()
 
     def finish_bundle(self) -> Iterator[Any]:
-        for hand in self._flush():
-            yield GlobalWindows.windowed_value(hand)
+        for keyed_batch in self._flush():
+            yield GlobalWindows.windowed_value(keyed_batch)
 
     def _flush(self) -> Iterator[tuple[Any, RefBatch]]:
-        hands = self._hands
+        batches = self._batches
         self.start_bundle()
-        for key, refs in hands.items():
+        for key, refs in batches.items():
             yield key, RefBatch(refs)
+
+
+class _BatchFn(beam.DoFn):
+    """ImageRef → RefBatch of up to `BATCH_SIZE` of a bundle."""
+
+    def start_bundle(self) -> None:
+        self._refs: list[ImageRef] = []
+
+    def process(self, ref: ImageRef) -> Iterator[RefBatch]:
+        self._refs.append(ref)
+        if len(self._refs) >= BATCH_SIZE:
+            yield RefBatch(self._refs)
+            self._refs = []
+
+    def finish_bundle(self) -> Iterator[Any]:
+        if self._refs:
+            yield GlobalWindows.windowed_value(RefBatch(self._refs))
+
+
+class BatchRefs(beam.PTransform):
+    """`ImageRef`s of your own → `RefBatch`es, as `AssignSplits` and what follows it take them.
+
+    Keys must be unique, and all of the global window.
+    """
+
+    def expand(self, refs: beam.PCollection[ImageRef]) -> beam.PCollection[RefBatch]:
+        return refs | "Batch" >> beam.ParDo(_BatchFn()).with_output_types(RefBatch)
 
 
 class SumCountsFn(beam.CombineFn):

@@ -1,9 +1,9 @@
-"""Which split, which shard, which place: pure arithmetic on keys and counts.
+"""Which split, which rank, which shard: pure arithmetic on keys and counts.
 
-Nothing here reads a file, and neither Beam nor TensorFlow is imported. A place in the data
-set is a rank: images of a split are ordered by (class, salted hash of the key) and dealt
-to shards like cards, so that every shard holds the same number of records ±1, and of each
-class ±1; inside a shard they are ordered by another hash.
+Nothing here reads a file, and neither Beam nor TensorFlow is imported. Images of a split are
+ranked by (class, salted hash of the key), and shard = rank mod number of shards: so every shard
+holds the same number of records ±1, and of each class ±1. Inside a shard records are ordered by
+another hash.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import bisect
 import collections
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from beam_pipeline.options import MAX_SHARDS, PlanOptions, is_split_name
+from beam_pipeline.planning.classes import check_classes, class_order
+from beam_pipeline.planning.hashing import SPLIT, KeyHasher
 from imageshards.errors import UserError
 
 # A class with more images than this, and than a shard has, is ranked in several buckets.
@@ -28,27 +29,7 @@ RECORD_OVERHEAD_BYTES = 400
 MIN_SHARDS = 16
 MIN_RECORDS_PER_SHARD = 32
 
-# What a hash is for.
-SPLIT, DEAL, PLACE, UNIQUE = b"split", b"deal", b"place", b"unique"
-
 SplitClass = tuple[str, int]
-
-
-class KeyHasher:
-    """Salted, stable 128-bit hashes of keys (BLAKE2b, RFC 7693).
-
-    Each purpose has hashes of its own: which split is drawn, in which order images are dealt
-    to shards, and where they stand inside a shard must tell nothing of each other.
-    """
-
-    def __init__(self, salt: str, purpose: bytes = DEAL):
-        key = hashlib.blake2b(salt.encode(), digest_size=32).digest()
-        self._empty = hashlib.blake2b(digest_size=16, key=key, person=purpose)
-
-    def __call__(self, text: str) -> bytes:
-        state = self._empty.copy()
-        state.update(text.encode("utf-8", "surrogatepass"))
-        return state.digest()
 
 
 class SplitAssigner:
@@ -65,55 +46,18 @@ class SplitAssigner:
 
     def __call__(self, key_or_group: str) -> str:
         point = int.from_bytes(self._hash(key_or_group)[:8], "big") / 2.0**64
-        place = bisect.bisect_right(self._bounds, point)  # the first bound above the point
-        return self._names[min(place, len(self._names) - 1)]
-
-
-def class_order(
-    labels: Iterable[str], class_names: Sequence[str] | None, pinned: Sequence[str]
-) -> list[str]:
-    """Class names by class id.
-
-    Args:
-        labels: Distinct labels of the data, in any order.
-        class_names: Given order, taken as it is: classes without an image keep their id.
-        pinned: Order of the data set being rebuilt; new labels follow, sorted by code
-            point, so no old class is renumbered.
-
-    Raises:
-        UserError: A label is not among `class_names`, or there is none at all.
-    """
-    found = set(labels)
-    if not found:
-        raise UserError(
-            "--input holds no image; expected files with an image extension (--extensions) below "
-            "it."
-        )
-    if class_names is not None:
-        unknown = sorted(found.difference(class_names))
-        if unknown:
-            raise UserError(unknown_label_message(unknown[0], None, class_names))
-        return list(class_names)
-    return [*pinned, *sorted(found.difference(pinned))]
-
-
-def unknown_label_message(label: str, key: str | None, class_names: Sequence[str]) -> str:
-    """The sentence for a label outside `--class_names`, with the image `key` where known."""
-    of_image = "" if key is None else f" of {key!r}"
-    known = ", ".join(repr(name) for name in class_names[:5])
-    more = ", …" if len(class_names) > 5 else ""
-    return (
-        f"--class_names does not hold the label {label!r}{of_image}; expected one of "
-        f"{known}{more}; add the class or leave the image out."
-    )
+        index = bisect.bisect_right(self._bounds, point)  # of the first bound above the point
+        return self._names[min(index, len(self._names) - 1)]
 
 
 @dataclasses.dataclass(frozen=True)
-class Slot:
-    """Where the images of one class of one split go.
+class ClassRange:
+    """The ranks and shards of the images of one class of one split.
+
+    Classes that share shards are a group: all of a split, or each by itself (`--shard_by class`).
 
     Attributes:
-        first_shard: Index of the first shard its group is dealt to.
+        first_shard: Index of the group's first shard.
         num_shards: Shards of the group.
         first_rank: Rank of the class's first image within the group.
     """
@@ -128,20 +72,20 @@ class Slot:
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
-    """The whole plan, without a single image in it: its size is splits x classes.
+class ShardPlan:
+    """Which image goes to which shard, for all images: its size is splits x classes.
 
     Attributes:
         classes: Class names by id.
         counts: (split, class id) → images.
         num_shards: Split → shards.
-        slots: (split, class id) → where its images go.
+        ranges: (split, class id) → ranks and shards of its images.
     """
 
     classes: tuple[str, ...]
     counts: Mapping[SplitClass, int]
     num_shards: Mapping[str, int]
-    slots: Mapping[SplitClass, Slot]
+    ranges: Mapping[SplitClass, ClassRange]
 
     @property
     def num_images(self) -> int:
@@ -191,12 +135,12 @@ def bucket_ranks(sizes: Mapping[tuple[str, int, int], int]) -> dict[tuple[str, i
     return ranks
 
 
-def make_layout(
+def make_plan(
     counts_by_label: Mapping[tuple[str, str], int],
     options: PlanOptions,
     mean_record_bytes: float,
-) -> Layout:
-    """Decides classes, shards per split, and where each class goes.
+) -> ShardPlan:
+    """Decides class ids, shards per split, and the shards of each class.
 
     Args:
         counts_by_label: (split, label) → images.
@@ -207,9 +151,9 @@ def make_layout(
         UserError: No image, one class only, an unknown label, an unknown split in
             --num_shards, or fewer images than shards.
     """
-    labels = (label for _, label in counts_by_label)
+    labels = {label for _, label in counts_by_label}
     classes = class_order(labels, options.class_names, options.pinned_classes)
-    _check_classes(classes, counts_by_label, options)
+    check_classes(labels, classes, options.allow_one_class)
     ids = {name: i for i, name in enumerate(classes)}
     counts = {(s, ids[label]): n for (s, label), n in counts_by_label.items() if n}
     splits = _checked_splits({split for split, _ in counts})
@@ -220,7 +164,7 @@ def make_layout(
             f"{', '.join(splits)}."
         )
     num_shards: dict[str, int] = {}
-    slots: dict[SplitClass, Slot] = {}
+    ranges: dict[SplitClass, ClassRange] = {}
     for split in splits:
         of_split = {c: n for (s, c), n in sorted(counts.items()) if s == split}
         groups = [[c] for c in of_split] if options.shard_by == "class" else [list(of_split)]
@@ -233,12 +177,12 @@ def make_layout(
             shards = _shards_for(split, images, default, options, classes, group)
             rank = 0
             for c in group:
-                slots[split, c] = Slot(first_shard, shards, rank)
+                ranges[split, c] = ClassRange(first_shard, shards, rank)
                 rank += of_split[c]
             first_shard += shards
         _check_shards(split, first_shard)
         num_shards[split] = first_shard
-    return Layout(tuple(classes), counts, num_shards, slots)
+    return ShardPlan(tuple(classes), counts, num_shards, ranges)
 
 
 def _checked_splits(splits: Iterable[str]) -> list[str]:
@@ -256,24 +200,6 @@ def _check_shards(split: str, shards: int) -> None:
         raise UserError(
             f"--num_shards, --shard_mb and --shard_by make {shards} shards of split {split!r}; "
             f"expected at most {MAX_SHARDS}; ask for fewer or larger shards."
-        )
-
-
-def _check_classes(
-    classes: Sequence[str], counts: Mapping[tuple[str, str], int], options: PlanOptions
-) -> None:
-    found = sorted({label for _, label in counts})
-    if len(found) == 1 and not options.allow_one_class:
-        raise UserError(
-            f"--input holds one class only, {found[0]!r}; expected at least two "
-            "(ROOT/<class>/*.jpg, or a --label_regex that captures the class); pass "
-            "--allow_one_class if that is meant."
-        )
-    bad = [name for name in classes if not name.strip() or "\n" in name or "\r" in name]
-    if bad:
-        raise UserError(
-            f"--input holds the label {bad[0]!r}; expected text on one line that is not blank; "
-            "rename it."
         )
 
 

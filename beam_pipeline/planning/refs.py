@@ -9,9 +9,6 @@ import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import apache_beam as beam
-from apache_beam.coders import Coder
-
 
 class ImageRef(NamedTuple):
     """One listed image, before any of its pixels was read.
@@ -135,32 +132,13 @@ def _distinct(names: Sequence[str | None]) -> _Names:
     """One name for all, or the distinct names and which of them each one is."""
     if names.count(names[0]) == len(names):
         return names[0]
-    places: dict[str | None, int] = {}
+    indices: dict[str | None, int] = {}
     for name in names:
-        places.setdefault(name, len(places))
-    return list(places), array.array("I", map(places.__getitem__, names))
+        indices.setdefault(name, len(indices))
+    return list(indices), array.array("I", map(indices.__getitem__, names))
 
 
 def _repeat(names: _Names, count: int) -> Iterable[str | None]:
     if isinstance(names, tuple):
         return map(names[0].__getitem__, names[1])
     return itertools.repeat(names, count)
-
-
-class RefBatchCoder(Coder):
-    """See `pack_refs`."""
-
-    def encode(self, value: RefBatch) -> bytes:
-        return pack_refs(value.refs)
-
-    def decode(self, encoded: bytes) -> RefBatch:
-        return RefBatch(unpack_refs(encoded))
-
-    def is_deterministic(self) -> bool:
-        return False
-
-    def to_type_hint(self) -> type[RefBatch]:
-        return RefBatch
-
-
-beam.coders.registry.register_coder(RefBatch, RefBatchCoder)

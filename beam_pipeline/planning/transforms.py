@@ -10,19 +10,26 @@ from __future__ import annotations
 import collections
 import heapq
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import apache_beam as beam
 from apache_beam import pvalue
 
-from beam_pipeline.images.encode import encode_image
-from beam_pipeline.images.read import read_images
+from beam_pipeline.images import encode_image, read_images
 from beam_pipeline.options import ImageOptions, PlanOptions
-from beam_pipeline.planning import plan
-from beam_pipeline.planning.batching import GatherFn, SumCountsFn
+from beam_pipeline.planning.batching import BatchByKeyFn, SumCountsFn
+from beam_pipeline.planning.hashing import ORDER, RANK, KeyHasher
+from beam_pipeline.planning.plan import (
+    RECORD_OVERHEAD_BYTES,
+    ShardPlan,
+    SplitAssigner,
+    bucket_of,
+    bucket_ranks,
+    make_plan,
+)
 from beam_pipeline.planning.refs import ImageRef, RefBatch, with_split
 from beam_pipeline.planning.shard_unit import ShardUnit
-from imageshards.errors import ImageError
+from imageshards.errors import ImageError, UserError
 
 # Enough for a mean within a few percent; encoding them takes well under a second.
 SAMPLE_SIZE = 64
@@ -33,77 +40,75 @@ ShardKey = tuple[str, int]
 
 def assign_splits(batch: RefBatch, options: PlanOptions) -> RefBatch:
     """Gives every reference without a split the one its group or key draws."""
-    draw = plan.SplitAssigner(options.splits, options.salt)
+    draw = SplitAssigner(options.splits, options.salt)
     return RefBatch([r if r.split else with_split(r, draw(r.group or r.key)) for r in batch.refs])
 
 
 def count_labels(batch: RefBatch) -> dict[tuple[str, str], int]:
-    """(split, label) → images of one batch."""
+    """(split, label) → images of one batch.
+
+    Raises:
+        UserError: A reference has no split.
+    """
+    for ref in batch.refs:
+        if ref.split is None:
+            raise UserError(
+                f"the image {ref.key!r} reached PlanShards without a split; expected AssignSplits "
+                "before it."
+            )
     return collections.Counter((str(r.split), r.label) for r in batch.refs)
 
 
-def merge_counts(counts: Iterable[dict[Any, int]]) -> dict[Any, int]:
-    """Sum of dicts of counts."""
-    total: collections.Counter[Any] = collections.Counter()
-    for count in counts:
-        total.update(count)
-    return dict(total)
-
-
-def key_by_bucket(
-    batch: RefBatch, layout: plan.Layout, salt: str
-) -> Iterator[tuple[Bucket, ImageRef]]:
+def key_by_bucket(batch: RefBatch, plan: ShardPlan, salt: str) -> Iterator[tuple[Bucket, ImageRef]]:
     """Keys references by (split, class id, bucket of the order hash)."""
-    hasher = plan.KeyHasher(salt)
+    hasher = KeyHasher(salt)
     known: dict[tuple[str, str], tuple[int, int]] = {}  # class id, buckets
     for ref in batch.refs:
         split, label = str(ref.split), ref.label
         found = known.get((split, label))
         if found is None:
-            class_id = layout.class_ids[label]
-            found = known[split, label] = class_id, layout.num_buckets(split, class_id)
+            class_id = plan.class_ids[label]
+            found = known[split, label] = class_id, plan.num_buckets(split, class_id)
         class_id, wanted = found
-        bucket = plan.bucket_of(hasher(ref.key), wanted) if wanted > 1 else 0
+        bucket = bucket_of(hasher(ref.key), wanted) if wanted > 1 else 0
         yield (split, class_id, bucket), ref
 
 
-def sort_by_hash(
-    batches: Iterable[RefBatch], salt: str, purpose: bytes = plan.DEAL
-) -> list[ImageRef]:
+def sort_by_hash(batches: Iterable[RefBatch], salt: str, purpose: bytes = RANK) -> list[ImageRef]:
     """References of some batches in the order of a hash, whatever order they came in."""
-    hasher = plan.KeyHasher(salt, purpose)
+    hasher = KeyHasher(salt, purpose)
     return sorted(
         (ref for batch in batches for ref in batch.refs), key=lambda r: (hasher(r.key), r.key)
     )
 
 
-def deal(
-    bucket: tuple[Bucket, RefBatch], layout: plan.Layout, ranks: dict[Bucket, int]
+def assign_to_shards(
+    bucket: tuple[Bucket, RefBatch], plan: ShardPlan, ranks: dict[Bucket, int]
 ) -> Iterator[tuple[ShardKey, ImageRef]]:
-    """Deals a sorted bucket to shards."""
+    """Keys the references of a sorted bucket by their shard."""
     key, batch = bucket
     split, class_id, _ = key
-    slot = layout.slots[split, class_id]
+    class_range = plan.ranges[split, class_id]
     for rank, ref in enumerate(batch.refs, start=ranks[key]):
-        yield (split, slot.shard_of(rank)), ref
+        yield (split, class_range.shard_of(rank)), ref
 
 
 def make_unit(
-    shard: tuple[ShardKey, Iterable[RefBatch]], layout: plan.Layout, options: PlanOptions
+    shard: tuple[ShardKey, Iterable[RefBatch]], plan: ShardPlan, options: PlanOptions
 ) -> ShardUnit:
     """The finished unit of work of one shard."""
     (split, index), batches = shard
-    refs = sort_by_hash(batches, options.salt, plan.PLACE)
+    refs = sort_by_hash(batches, options.salt, ORDER)
     labels = {ref.label for ref in refs}
-    ids = {name: layout.class_ids[name] for name in sorted(labels)}
+    ids = {name: plan.class_ids[name] for name in sorted(labels)}
     group = next(iter(labels)) if options.shard_by == "class" else ""
     beam.metrics.Metrics.counter("plan", "images").inc(len(refs))
-    return ShardUnit(split, index, layout.num_shards[split], group, ids, refs)
+    return ShardUnit(split, index, plan.num_shards[split], group, ids, refs)
 
 
 def sample_of(batches: Iterable[RefBatch], salt: str) -> RefBatch:
     """The `SAMPLE_SIZE` references with the smallest hashes: random, yet always the same."""
-    hasher = plan.KeyHasher(salt)
+    hasher = KeyHasher(salt)
     return RefBatch(
         heapq.nsmallest(
             SAMPLE_SIZE,
@@ -123,7 +128,7 @@ def encoded_sizes(sample: RefBatch, options: ImageOptions) -> list[int]:
             size_bytes = len(encode_image(data, options).data)
         except ImageError:
             continue
-        sizes.append(size_bytes + plan.RECORD_OVERHEAD_BYTES)
+        sizes.append(size_bytes + RECORD_OVERHEAD_BYTES)
     return sizes
 
 
@@ -136,20 +141,26 @@ def mean_record_bytes(
     """Mean bytes of a record from encoding a sample; 0 if every split has its --num_shards."""
     if all(split in plan_options.num_shards for split, _ in counts):
         return 0.0
-    sizes = encoded_sizes(sample, options) or [plan.RECORD_OVERHEAD_BYTES]
+    sizes = encoded_sizes(sample, options) or [RECORD_OVERHEAD_BYTES]
     return sum(sizes) / len(sizes)
 
 
-class PlannedShards(NamedTuple):
-    """What `PlanShards` returns.
+class AssignSplits(beam.PTransform):
+    """`RefBatch`es → `RefBatch`es in which every reference has a split.
 
-    Attributes:
-        units: `ShardUnit`s.
-        layout: One `Layout`.
+    A split that the input gave stays. Others are drawn by a salted hash of the image's group, or
+    of its key, so that images that are added later move none.
+
+    Args:
+        options: Fractions of the splits, and the salt.
     """
 
-    units: beam.PCollection
-    layout: beam.PCollection
+    def __init__(self, options: PlanOptions = PlanOptions()):  # noqa: B008  # frozen
+        super().__init__()
+        self._options = options
+
+    def expand(self, batches: beam.PCollection[RefBatch]) -> beam.PCollection[RefBatch]:
+        return batches | "AssignSplits" >> beam.Map(assign_splits, self._options)
 
 
 class SampleImages(beam.PTransform):
@@ -168,41 +179,58 @@ class SampleImages(beam.PTransform):
         )
 
 
+class PlannedShards(NamedTuple):
+    """What `PlanShards` returns.
+
+    Attributes:
+        units: `ShardUnit`s, one per shard, as `WriteBalancedTFRecord` takes them.
+        plan: One `ShardPlan`.
+    """
+
+    units: beam.PCollection[ShardUnit]
+    plan: beam.PCollection[ShardPlan]
+
+
 class PlanShards(beam.PTransform):
-    """References with splits → one `ShardUnit` per shard.
+    """`RefBatch`es whose references have splits → one `ShardUnit` per shard.
 
     Args:
-        options: Splits, shards and classes.
-        image: How pictures are encoded.
+        options: Shards and classes; the same options as of `AssignSplits`.
+        image: How pictures are encoded: a sample of them tells how many shards are wanted,
+            unless `options.num_shards` says so.
         sample: A sample of the references, if one was drawn already.
+
+    Raises:
+        UserError: While running: no image, one class only, an unknown label or split, fewer
+            images than shards, or an image without a split.
     """
 
     def __init__(
         self,
-        options: PlanOptions,
-        image: ImageOptions,
-        sample: beam.PCollection | None = None,
+        options: PlanOptions = PlanOptions(),  # noqa: B008  # frozen
+        image: ImageOptions = ImageOptions(),  # noqa: B008  # frozen
+        sample: beam.PCollection[RefBatch] | None = None,
     ):
         super().__init__()
         self._options = options
         self._image = image
         self._sample = sample
 
-    def expand(self, batches: beam.PCollection) -> PlannedShards:
+    def expand(self, batches: beam.PCollection[RefBatch]) -> PlannedShards:
         options, salt = self._options, self._options.salt
         counts = (
             batches
             | "CountLabels" >> beam.Map(count_labels)
             | "SumCounts" >> beam.CombineGlobally(SumCountsFn())
         )  # {(split, label): images}
-        layout = counts | "MakeLayout" >> beam.Map(
-            plan.make_layout, options, mean_record_bytes=self._mean_record_bytes(batches, counts)
-        )  # Layout
-        plan_side = pvalue.AsSingleton(layout)
+        plan = counts | "MakePlan" >> beam.Map(
+            make_plan, options, mean_record_bytes=self._mean_record_bytes(batches, counts)
+        )  # one ShardPlan
+        plan_side = pvalue.AsSingleton(plan)
         buckets = (
             batches
             | "KeyByBucket"
-            >> beam.ParDo(GatherFn(key_by_bucket), plan_side, salt).with_output_types(
+            >> beam.ParDo(BatchByKeyFn(key_by_bucket), plan_side, salt).with_output_types(
                 tuple[tuple[str, int, int], RefBatch]
             )
             | "GroupBuckets" >> beam.GroupByKey()
@@ -215,20 +243,20 @@ class PlanShards(beam.PTransform):
             buckets
             | "BucketSizes" >> beam.MapTuple(lambda key, batch: {key: len(batch)})
             | "SumSizes" >> beam.CombineGlobally(SumCountsFn())
-            | "BucketRanks" >> beam.Map(plan.bucket_ranks)
+            | "BucketRanks" >> beam.Map(bucket_ranks)
         )  # {bucket: rank of its first image}
         units = (
             buckets
-            | "Deal"
-            >> beam.ParDo(GatherFn(deal), plan_side, pvalue.AsSingleton(ranks)).with_output_types(
-                tuple[tuple[str, int], RefBatch]
-            )
+            | "AssignToShards"
+            >> beam.ParDo(
+                BatchByKeyFn(assign_to_shards), plan_side, pvalue.AsSingleton(ranks)
+            ).with_output_types(tuple[tuple[str, int], RefBatch])
             | "GroupShards" >> beam.GroupByKey()
             | "MakeUnits" >> beam.Map(make_unit, plan_side, options)
             # Grouping may have left many of them to one worker.
             | "SpreadUnits" >> beam.Reshuffle()
         )  # ShardUnit
-        return PlannedShards(units, layout)
+        return PlannedShards(units, plan)
 
     def _mean_record_bytes(
         self, batches: beam.PCollection, counts: beam.PCollection

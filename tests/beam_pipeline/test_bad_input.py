@@ -250,9 +250,9 @@ def test_help_answers_without_beam():
 
 def test_an_unexpected_error_is_a_traceback_and_exit_code_1(photos, tmp_path):
     code = (
-        "import sys\nfrom beam_pipeline.planning import plan\n"
+        "import sys\nfrom beam_pipeline.planning import transforms\n"
         "def broken(*a, **k): raise ZeroDivisionError('a bug')\n"
-        "plan.make_layout = broken\n"
+        "transforms.make_plan = broken\n"
         "from beam_pipeline.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
     )
     done = subprocess.run(

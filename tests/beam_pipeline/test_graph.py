@@ -193,7 +193,7 @@ def test_no_side_input_grows_with_the_images(growth):
         "Commit/FinishCommit": 600,
         "Commit/SumSummaries/InjectDefault": 600,
         "Commit/AllShards/InjectDefault": 400,
-        "Plan/Deal": 60,
+        "Plan/AssignToShards": 60,
         "Plan/SumSizes/InjectDefault": 60,
         # Names, which is all that passes through Beam's own grouping of a write.
         "Write/Write/WriteImpl/PreFinalize": 60,

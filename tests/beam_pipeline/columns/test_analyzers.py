@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beam_pipeline.columns.analyzers import ExactSums, MinMaxFn, ZScoreFn, exact_sums
-from beam_pipeline.planning.plan import class_order
+from beam_pipeline.planning.classes import class_order
 from imageshards.errors import UserError
 
 FINITE_FLOAT32 = st.floats(width=32, allow_nan=False, allow_infinity=False)

@@ -1,4 +1,4 @@
-"""Elements of a shuffle are few and hold everything; counts are summed in place."""
+"""Elements of a shuffle are few and hold every reference; counts are summed in place."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beam_pipeline.planning import batching
-from beam_pipeline.planning.batching import GatherFn, SumCountsFn
+from beam_pipeline.planning.batching import BatchByKeyFn, SumCountsFn
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 
 COUNTS = st.lists(st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 9)), max_size=12)
@@ -19,9 +19,11 @@ def by_label(batch: RefBatch, suffix: str = ""):
         yield ref.label + suffix, ref
 
 
-def run_bundle(fn: GatherFn, batches: list[RefBatch], *sides: str) -> list[tuple[str, RefBatch]]:
+def run_bundle(
+    fn: BatchByKeyFn, batches: list[RefBatch], *sides: str
+) -> list[tuple[str, RefBatch]]:
     fn.start_bundle()
-    sent = [hand for batch in batches for hand in fn.process(batch, *sides)]
+    sent = [keyed for batch in batches for keyed in fn.process(batch, *sides)]
     return sent + [windowed.value for windowed in fn.finish_bundle()]
 
 
@@ -31,32 +33,32 @@ def batches_of(labels: str) -> list[RefBatch]:
 
 
 def test_references_of_one_key_are_sent_together_over_a_bundle():
-    sent = run_bundle(GatherFn(by_label), batches_of("abcabcaab"), "!")
-    assert [(key, len(hand)) for key, hand in sent] == [("a!", 4), ("b!", 3), ("c!", 2)]
+    sent = run_bundle(BatchByKeyFn(by_label), batches_of("abcabcaab"), "!")
+    assert [(key, len(batch)) for key, batch in sent] == [("a!", 4), ("b!", 3), ("c!", 2)]
 
 
 @given(st.text("abcd", max_size=60), st.integers(1, 20))
-def test_all_are_sent_once_and_few_wait(labels, gathered):
-    fn = GatherFn(by_label)
-    before, batching.GATHERED = batching.GATHERED, gathered
+def test_all_are_sent_once_and_few_wait(labels, limit):
+    fn = BatchByKeyFn(by_label)
+    before, batching.MAX_HELD_REFS = batching.MAX_HELD_REFS, limit
     try:
         fn.start_bundle()
         sent: list[tuple[str, RefBatch]] = []
         for batch in batches_of(labels):
             sent += fn.process(batch)
-            assert sum(map(len, fn._hands.values())) < gathered
+            assert sum(map(len, fn._batches.values())) < limit
         sent += [windowed.value for windowed in fn.finish_bundle()]
     finally:
-        batching.GATHERED = before
-    assert all(ref.label == key for key, hand in sent for ref in hand.refs)
-    found = sorted(int(ref.key) for _, hand in sent for ref in hand.refs)
+        batching.MAX_HELD_REFS = before
+    assert all(ref.label == key for key, batch in sent for ref in batch.refs)
+    found = sorted(int(ref.key) for _, batch in sent for ref in batch.refs)
     assert found == list(range(len(labels)))
 
 
 def test_a_bundle_knows_nothing_of_the_one_before():
-    fn = GatherFn(by_label)
+    fn = BatchByKeyFn(by_label)
     run_bundle(fn, batches_of("ab"))
-    assert [(key, len(hand)) for key, hand in run_bundle(fn, batches_of("b"))] == [("b", 1)]
+    assert [(key, len(batch)) for key, batch in run_bundle(fn, batches_of("b"))] == [("b", 1)]
 
 
 @given(COUNTS, st.integers(0, 12))

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beam_pipeline.options import PlanOptions
-from beam_pipeline.planning import plan
+from beam_pipeline.planning import plan as planning
+from beam_pipeline.planning.classes import class_order
+from beam_pipeline.planning.hashing import RANK, SPLIT, KeyHasher
 from imageshards.errors import UserError
 
 # {(split, label): images}
@@ -22,31 +24,31 @@ COUNTS = st.dictionaries(
 )
 
 
-def make_layout(counts, **options):
-    return plan.make_layout(counts, PlanOptions(allow_one_class=True, **options), 1000.0)
+def make_plan(counts, **options):
+    return planning.make_plan(counts, PlanOptions(allow_one_class=True, **options), 1000.0)
 
 
-def dealt(layout):
-    """(split, shard) → class id → images, from the slots alone."""
+def assigned(plan):
+    """(split, shard) → class id → images, from the ranges alone."""
     shards: dict[tuple[str, int], collections.Counter[int]]
     shards = collections.defaultdict(collections.Counter)
-    for (split, class_id), count in layout.counts.items():
+    for (split, class_id), count in plan.counts.items():
         for rank in range(count):
-            shards[split, layout.slots[split, class_id].shard_of(rank)][class_id] += 1
+            shards[split, plan.ranges[split, class_id].shard_of(rank)][class_id] += 1
     return shards
 
 
 @given(COUNTS, st.integers(1, 25))
 def test_balanced_shards_are_even_in_records_and_in_every_class(counts, wanted):
     smallest = min(sum(n for (s, _), n in counts.items() if s == split) for split, _ in counts)
-    layout = make_layout(counts, num_shards={"*": min(wanted, smallest)})
-    shards = dealt(layout)
-    for split, num_shards in layout.num_shards.items():
+    plan = make_plan(counts, num_shards={"*": min(wanted, smallest)})
+    shards = assigned(plan)
+    for split, num_shards in plan.num_shards.items():
         of_split = [shards[split, i] for i in range(num_shards)]
         totals = [shard.total() for shard in of_split]
         assert sum(totals) == sum(n for (s, _), n in counts.items() if s == split)
         assert max(totals) - min(totals) <= 1
-        for class_id in range(len(layout.classes)):
+        for class_id in range(len(plan.classes)):
             of_class = [shard[class_id] for shard in of_split]
             assert max(of_class) - min(of_class) <= 1
 
@@ -54,14 +56,14 @@ def test_balanced_shards_are_even_in_records_and_in_every_class(counts, wanted):
 @given(COUNTS, st.integers(1, 5))
 def test_shards_by_class_hold_one_class_each_and_are_even(counts, wanted):
     wanted = min([wanted, *counts.values()])
-    layout = make_layout(counts, shard_by="class", num_shards={"*": wanted})
-    shards = dealt(layout)
-    assert len(shards) == sum(layout.num_shards.values()) == wanted * len(counts)
+    plan = make_plan(counts, shard_by="class", num_shards={"*": wanted})
+    shards = assigned(plan)
+    assert len(shards) == sum(plan.num_shards.values()) == wanted * len(counts)
     by_class = collections.defaultdict(list)
     for (split, _), found in shards.items():
         assert len(found) == 1
         ((class_id, images),) = found.items()
-        by_class[split, layout.classes[class_id]].append(images)
+        by_class[split, plan.classes[class_id]].append(images)
     for key, images in by_class.items():
         assert len(images) == wanted
         assert sum(images) == counts[key]
@@ -70,11 +72,11 @@ def test_shards_by_class_hold_one_class_each_and_are_even(counts, wanted):
 
 @given(COUNTS, st.floats(1e-4, 1.0))
 def test_shards_by_size_are_as_many_as_the_size_asks_for(counts, shard_mb):
-    layout = make_layout(counts, shard_mb=shard_mb)
-    for split, num_shards in layout.num_shards.items():
+    plan = make_plan(counts, shard_mb=shard_mb)
+    for split, num_shards in plan.num_shards.items():
         images = sum(n for (s, _), n in counts.items() if s == split)
         assert 1 <= num_shards <= images
-        least = min(plan.MIN_SHARDS, images // plan.MIN_RECORDS_PER_SHARD)
+        least = min(planning.MIN_SHARDS, images // planning.MIN_RECORDS_PER_SHARD)
         assert num_shards >= least
         if max(1, least) < num_shards < images:
             assert images * 1000 / num_shards == pytest.approx(shard_mb * 1e6, rel=0.51)
@@ -98,13 +100,13 @@ def test_shards_by_size_are_as_many_as_the_size_asks_for(counts, shard_mb):
 )
 def test_a_split_has_16_shards_where_each_holds_32_records(images, options, expected):
     counts = {("train", label): n for label, n in images.items()}
-    assert make_layout(counts, **options).num_shards == {"train": expected}
+    assert make_plan(counts, **options).num_shards == {"train": expected}
 
 
 @given(st.dictionaries(st.integers(0, 5), st.integers(1, 9), min_size=1))
 def test_ranks_of_buckets_continue_each_other(sizes):
     keys = {("train", c % 2, c): n for c, n in sizes.items()}
-    ranks = plan.bucket_ranks(keys)
+    ranks = planning.bucket_ranks(keys)
     for class_id in (0, 1):
         of_class = sorted(key for key in keys if key[1] == class_id)
         covered = [r for key in of_class for r in range(ranks[key], ranks[key] + keys[key])]
@@ -113,8 +115,8 @@ def test_ranks_of_buckets_continue_each_other(sizes):
 
 @given(st.lists(st.text(), unique=True, max_size=50), st.sampled_from([1, 2, 4, 64]))
 def test_buckets_in_order_are_hashes_in_order(keys, num_buckets):
-    hashes = sorted(map(plan.KeyHasher("salt"), keys))
-    buckets = [plan.bucket_of(h, num_buckets) for h in hashes]
+    hashes = sorted(map(KeyHasher("salt"), keys))
+    buckets = [planning.bucket_of(h, num_buckets) for h in hashes]
     assert buckets == sorted(buckets)
     assert all(0 <= bucket < num_buckets for bucket in buckets)
 
@@ -132,35 +134,31 @@ def test_buckets_in_order_are_hashes_in_order(keys, num_buckets):
     ],
 )
 def test_buckets_are_about_as_large_as_shards(monkeypatch, counts, shards, expected):
-    monkeypatch.setattr(plan, "MIN_BUCKET_SIZE", 10)
-    layout = make_layout(
-        {("train", name): n for name, n in counts.items()}, num_shards={"*": shards}
-    )
-    assert [layout.num_buckets("train", i) for i in range(len(counts))] == expected
+    monkeypatch.setattr(planning, "MIN_BUCKET_SIZE", 10)
+    plan = make_plan({("train", name): n for name, n in counts.items()}, num_shards={"*": shards})
+    assert [plan.num_buckets("train", i) for i in range(len(counts))] == expected
 
 
 @given(COUNTS, st.integers(1, 25), st.sampled_from(["balanced", "class"]))
 def test_buckets_are_never_many_more_than_shards(counts, wanted, shard_by):
     wanted = min([wanted, *counts.values()])
-    layout = make_layout(counts, num_shards={"*": wanted}, shard_by=shard_by)
-    buckets = sum(layout.num_buckets(split, class_id) for split, class_id in layout.counts)
-    assert buckets <= sum(layout.num_shards.values()) + len(layout.counts)
+    plan = make_plan(counts, num_shards={"*": wanted}, shard_by=shard_by)
+    buckets = sum(plan.num_buckets(split, class_id) for split, class_id in plan.counts)
+    assert buckets <= sum(plan.num_shards.values()) + len(plan.counts)
 
 
 def test_hashes_are_stable_across_releases():
     # A change here would move every image of every data set that is built again.
-    assert plan.KeyHasher("imageshards")("cat/1.jpg").hex() == "63fe3d28b05c437e6b0dfd9a9d3a5fc2"
+    assert KeyHasher("imageshards")("cat/1.jpg").hex() == "63fe3d28b05c437e6b0dfd9a9d3a5fc2"
 
 
 @given(st.text(st.characters()))
 def test_any_text_has_a_hash_even_with_bytes_that_are_no_text(text):
-    assert len(plan.KeyHasher("s")(text)) == 16
+    assert len(KeyHasher("s")(text)) == 16
 
 
 def test_salt_and_purpose_change_hashes():
-    hashes = {
-        plan.KeyHasher(salt, purpose)("key") for salt in "ab" for purpose in (plan.DEAL, plan.SPLIT)
-    }
+    hashes = {KeyHasher(salt, purpose)("key") for salt in "ab" for purpose in (RANK, SPLIT)}
     assert len(hashes) == 4
 
 
@@ -170,8 +168,8 @@ def test_salt_and_purpose_change_hashes():
 )
 def test_a_split_is_a_function_of_the_key_alone(weights, keys):
     splits = {f"s{i}": w / sum(weights) for i, w in enumerate(weights)}
-    draw = plan.SplitAssigner(splits, "salt")
-    alone = {key: plan.SplitAssigner(splits, "salt")(key) for key in keys}
+    draw = planning.SplitAssigner(splits, "salt")
+    alone = {key: planning.SplitAssigner(splits, "salt")(key) for key in keys}
     assert {key: draw(key) for key in reversed(keys)} == alone
     assert set(alone.values()) <= set(splits)
 
@@ -179,7 +177,7 @@ def test_a_split_is_a_function_of_the_key_alone(weights, keys):
 @pytest.mark.parametrize("fractions", [(0.9, 0.1), (0.5, 0.25, 0.25), (0.98, 0.02)])
 def test_fractions_are_kept_within_chance(fractions):
     splits = {f"s{i}": f for i, f in enumerate(fractions)}
-    draw = plan.SplitAssigner(splits, "salt")
+    draw = planning.SplitAssigner(splits, "salt")
     n = 20_000
     found = collections.Counter(draw(f"class/{i}.jpg") for i in range(n))
     for name, fraction in splits.items():
@@ -187,15 +185,15 @@ def test_fractions_are_kept_within_chance(fractions):
 
 
 def test_growing_train_takes_from_its_neighbour_only():
-    small = plan.SplitAssigner({"train": 0.5, "a": 0.3, "b": 0.2}, "s")
-    large = plan.SplitAssigner({"train": 0.6, "a": 0.2, "b": 0.2}, "s")
+    small = planning.SplitAssigner({"train": 0.5, "a": 0.3, "b": 0.2}, "s")
+    large = planning.SplitAssigner({"train": 0.6, "a": 0.2, "b": 0.2}, "s")
     moves = {(small(str(i)), large(str(i))) for i in range(2000)}
     assert moves == {("train", "train"), ("a", "train"), ("a", "a"), ("b", "b")}
 
 
 def test_order_in_a_split_is_independent_of_the_draw_of_splits():
-    draw = plan.SplitAssigner({"train": 0.5, "validation": 0.5}, "s")
-    first = plan.KeyHasher("s")
+    draw = planning.SplitAssigner({"train": 0.5, "validation": 0.5}, "s")
+    first = KeyHasher("s")
     train = [key for key in map(str, range(4000)) if draw(key) == "train"]
     low = sum(first(key)[0] < 128 for key in train)
     assert abs(low - len(train) / 2) < 5 * math.sqrt(len(train)) / 2
@@ -211,7 +209,7 @@ def test_order_in_a_split_is_independent_of_the_draw_of_splits():
     ],
 )
 def test_class_order(labels, class_names, pinned, expected):
-    assert plan.class_order(labels, class_names, pinned) == expected
+    assert class_order(labels, class_names, pinned) == expected
 
 
 OPTIONS = PlanOptions(allow_one_class=True)
@@ -239,17 +237,17 @@ OPTIONS = PlanOptions(allow_one_class=True)
 )  # fmt: skip
 def test_what_cannot_be_planned_is_one_sentence(counts, options, words):
     with pytest.raises(UserError) as error:
-        plan.make_layout(counts, dataclasses.replace(OPTIONS, **options), 1000.0)
+        planning.make_plan(counts, dataclasses.replace(OPTIONS, **options), 1000.0)
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
 def test_classes_without_an_image_keep_their_id():
-    layout = make_layout({("train", "b"): 4}, class_names=("a", "b"))
-    assert layout.classes == ("a", "b")
-    assert set(layout.slots) == {("train", 1)}
+    plan = make_plan({("train", "b"): 4}, class_names=("a", "b"))
+    assert plan.classes == ("a", "b")
+    assert set(plan.ranges) == {("train", 1)}
 
 
 def test_shards_of_one_split_can_be_given_and_the_rest_follow_the_size():
     counts = {("train", "a"): 100, ("validation", "a"): 10}
-    layout = make_layout(counts, num_shards={"train": 7}, shard_mb=0.005)
-    assert layout.num_shards == {"train": 7, "validation": 2}
+    plan = make_plan(counts, num_shards={"train": 7}, shard_mb=0.005)
+    assert plan.num_shards == {"train": 7, "validation": 2}

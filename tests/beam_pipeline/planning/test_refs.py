@@ -6,10 +6,10 @@ import apache_beam as beam
 from hypothesis import given
 from hypothesis import strategies as st
 
+from beam_pipeline.planning.batching import RefBatchCoder
 from beam_pipeline.planning.refs import (
     ImageRef,
     RefBatch,
-    RefBatchCoder,
     pack_refs,
     unpack_refs,
     with_split,

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import random
+import subprocess
+import sys
 
+import apache_beam as beam
 import pytest
+from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+from apache_beam.testing.util import assert_that
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.options import ImageOptions, PlanOptions
-from beam_pipeline.planning import plan
+from beam_pipeline.planning import AssignSplits, BatchRefs, PlanShards
+from beam_pipeline.planning import plan as plan_module
 from beam_pipeline.planning import transforms as planning
+from beam_pipeline.planning.hashing import ORDER, KeyHasher
+from beam_pipeline.planning.plan import RECORD_OVERHEAD_BYTES, bucket_ranks, make_plan
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from beam_pipeline.planning.shard_unit import ShardUnit
+from imageshards.errors import UserError
 from tests.support.builds import jpeg
 
 
@@ -33,11 +43,13 @@ def run(batches: list[RefBatch], options: PlanOptions, seed: int = 0) -> list[Sh
     """`PlanShards`, by hand; groups arrive in an order of their own, as on any runner."""
     shuffle = random.Random(seed).shuffle
     batches = [planning.assign_splits(batch, options) for batch in batches]
-    counts = planning.merge_counts(map(planning.count_labels, batches))
-    layout = plan.make_layout(counts, options, 1000.0)
+    counts: collections.Counter[tuple[str, str]] = collections.Counter()
+    for batch in batches:
+        counts.update(planning.count_labels(batch))
+    plan = make_plan(counts, options, 1000.0)
     buckets = collections.defaultdict(list)
     for batch in batches:
-        for key, ref in planning.key_by_bucket(batch, layout, options.salt):
+        for key, ref in planning.key_by_bucket(batch, plan, options.salt):
             buckets[key].append(RefBatch([ref]))
     for found in buckets.values():
         shuffle(found)
@@ -45,13 +57,13 @@ def run(batches: list[RefBatch], options: PlanOptions, seed: int = 0) -> list[Sh
         (key, RefBatch(planning.sort_by_hash(found, options.salt)))
         for key, found in buckets.items()
     ]
-    ranks = plan.bucket_ranks({key: len(batch) for key, batch in ordered})
+    ranks = bucket_ranks({key: len(batch) for key, batch in ordered})
     shards = collections.defaultdict(list)
     shuffle(ordered)
     for bucket in ordered:
-        for shard, ref in planning.deal(bucket, layout, ranks):
+        for shard, ref in planning.assign_to_shards(bucket, plan, ranks):
             shards[shard].append(RefBatch([ref]))
-    units = [planning.make_unit(found, layout, options) for found in shards.items()]
+    units = [planning.make_unit(found, plan, options) for found in shards.items()]
     return sorted(units, key=lambda unit: unit.name)
 
 
@@ -86,13 +98,13 @@ def test_large_classes_ranked_in_buckets_give_the_same_plan(monkeypatch, shard_b
     options = PlanOptions(num_shards={"*": 3}, shard_by=shard_by)
     batches = batched(refs_of({"a": 150, "b": 61}), 16)
     expected = run(batches, options)
-    monkeypatch.setattr(plan, "MIN_BUCKET_SIZE", bucket_size)
+    monkeypatch.setattr(plan_module, "MIN_BUCKET_SIZE", bucket_size)
     assert run(batches, options, seed=1) == expected
 
 
 def test_records_inside_a_shard_are_in_the_order_of_their_hashes():
     options = PlanOptions(splits={"train": 1.0}, num_shards={"*": 2})
-    hasher = plan.KeyHasher(options.salt, plan.PLACE)
+    hasher = KeyHasher(options.salt, ORDER)
     for unit in run(batched(refs_of({"a": 50, "b": 50}), 9), options):
         hashes = [hasher(ref.key) for ref in unit.refs]
         assert hashes == sorted(hashes)
@@ -167,18 +179,43 @@ def test_mean_record_bytes_passes_over_what_cannot_be_read_or_decoded(tmp_path):
         return planning.mean_record_bytes(RefBatch(found), counts, plan_options, options)
 
     assert mean_of(refs) == mean_of(refs[:1]) > 500
-    assert mean_of(refs[1:]) == plan.RECORD_OVERHEAD_BYTES
+    assert mean_of(refs[1:]) == RECORD_OVERHEAD_BYTES
     assert mean_of(refs, PlanOptions(num_shards={"train": 2})) == 0  # nobody asks
 
 
-def test_the_order_inside_a_shard_tells_nothing_of_how_it_was_dealt():
-    """Dealing follows one hash; by the same one, neighbours would begin with the same class."""
+def test_the_order_inside_a_shard_tells_nothing_of_the_ranks():
+    """By the hash of the ranks neighbouring shards would begin with the same classes."""
     counts = {f"c{i:02d}": 200 for i in range(30)}
     options = PlanOptions(splits={"train": 1.0}, num_shards={"*": 64})
     units = run(batched(refs_of(counts), 500), options)
-    places = list(zip(*(unit.refs for unit in units), strict=False))
-    alike = sum(
-        a.label == b.label for place in places[:90] for a, b in zip(place, place[1:], strict=False)
-    )
+    rows = list(zip(*(unit.refs for unit in units), strict=False))
+    alike = sum(a.label == b.label for row in rows[:90] for a, b in itertools.pairwise(row))
     expected = 90 * 63 / 30
     assert 0.6 * expected < alike < 1.4 * expected
+
+
+def test_an_image_without_a_split_is_one_sentence():
+    with pytest.raises(UserError, match="'a/0.jpg' reached PlanShards without a split.*Assign"):
+        planning.count_labels(RefBatch(refs_of({"a": 1})))
+
+
+def test_the_transforms_compose_in_a_pipeline_of_ones_own():
+    refs = refs_of({"a": 40, "b": 23})
+    options = PlanOptions(num_shards={"train": 3, "validation": 2})
+
+    def check(units: list[ShardUnit]) -> None:
+        assert sorted(units, key=lambda unit: unit.name) == run([RefBatch(refs)], options)
+
+    with beam.Pipeline(FnApiRunner()) as pipeline:
+        own = pipeline | beam.Create(refs[::-1])
+        planned = own | BatchRefs() | AssignSplits(options) | PlanShards(options)
+        assert_that(planned.units, check)
+
+
+def test_the_arithmetic_loads_neither_beam_nor_tensorflow():
+    code = (
+        "import sys, beam_pipeline.planning as p\n"
+        "p.ImageRef, p.RefBatch, p.ShardUnit, p.ShardPlan\n"
+        "sys.exit(bool({'apache_beam', 'tensorflow', 'PIL'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,17 @@
+from .batching import BatchRefs
+from .plan import ShardPlan
+from .refs import ImageRef, RefBatch
+from .shard_unit import ShardUnit
+from .transforms import AssignSplits, PlannedShards, PlanShards, SampleImages
+
+__all__ = [
+    "AssignSplits",
+    "BatchRefs",
+    "ImageRef",
+    "PlanShards",
+    "PlannedShards",
+    "RefBatch",
+    "SampleImages",
+    "ShardPlan",
+    "ShardUnit",
+]

@@ -1,0 +1,105 @@
+"""Labels and class ids: which labels are accepted, and in which order classes are numbered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from beam_pipeline.planning.refs import RefBatch
+from imageshards.errors import UserError
+
+
+def class_order(
+    labels: Iterable[str], class_names: Sequence[str] | None, pinned: Sequence[str]
+) -> list[str]:
+    """Class names by class id.
+
+    Args:
+        labels: Distinct labels of the data, in any order.
+        class_names: Given order, taken as it is: classes without an image keep their id.
+        pinned: Order of the data set being rebuilt; new labels follow, sorted by code
+            point, so no old class is renumbered.
+
+    Raises:
+        UserError: A label is not among `class_names`, or there is none at all.
+    """
+    found = set(labels)
+    if not found:
+        raise UserError(
+            "--input holds no image; expected files with an image extension (--extensions) below "
+            "it."
+        )
+    if class_names is not None:
+        unknown = sorted(found.difference(class_names))
+        if unknown:
+            raise UserError(_unknown_label(unknown[0], None, class_names))
+        return list(class_names)
+    return [*pinned, *sorted(found.difference(pinned))]
+
+
+def _unknown_label(label: str, key: str | None, class_names: Sequence[str]) -> str:
+    """The sentence for a label outside `--class_names`, with the image `key` where known."""
+    of_image = "" if key is None else f" of {key!r}"
+    known = ", ".join(repr(name) for name in class_names[:5])
+    more = ", …" if len(class_names) > 5 else ""
+    return (
+        f"--class_names does not hold the label {label!r}{of_image}; expected one of "
+        f"{known}{more}; add the class or leave the image out."
+    )
+
+
+def check_classes(labels: Iterable[str], classes: Sequence[str], allow_one_class: bool) -> None:
+    """Checks that there is something to tell apart.
+
+    Args:
+        labels: Distinct labels of the data.
+        classes: Class names by class id.
+        allow_one_class: Whether a single class is accepted.
+
+    Raises:
+        UserError: One class only, or a class whose name is blank or has a line break.
+    """
+    found = sorted(labels)
+    if len(found) == 1 and not allow_one_class:
+        raise UserError(
+            f"--input holds one class only, {found[0]!r}; expected at least two "
+            "(ROOT/<class>/*.jpg, or a --label_regex that captures the class); pass "
+            "--allow_one_class if that is meant."
+        )
+    bad = [name for name in classes if not name.strip() or "\n" in name or "\r" in name]
+    if bad:
+        raise UserError(
+            f"--input holds the label {bad[0]!r}; expected text on one line that is not blank; "
+            "rename it."
+        )
+
+
+def distinct_labels(batch: RefBatch, class_names: Sequence[str] | None) -> set[str]:
+    """The labels of a batch, each checked once.
+
+    Raises:
+        UserError: An empty label, one with a line break or bytes that are no text, or one
+            outside `class_names`; names the label and an image's key.
+    """
+    labels = {ref.label for ref in batch.refs}
+    unknown = labels.difference(labels if class_names is None else class_names)
+    for label in sorted(labels):
+        if not label or "\n" in label or "\r" in label or not _is_text(label):
+            raise UserError(
+                f"the label {label!r} of {_key_of(batch, label)!r} cannot name a class; expected "
+                "text that is not empty and has no line break; rename it."
+            )
+        if label in unknown and class_names is not None:
+            raise UserError(_unknown_label(label, _key_of(batch, label), class_names))
+    return labels
+
+
+def _key_of(batch: RefBatch, label: str) -> str:
+    return next(ref.key for ref in batch.refs if ref.label == label)
+
+
+def _is_text(label: str) -> bool:
+    try:
+        label.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
