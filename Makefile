@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lock demo test worker-pool worker-pool-stop job-service job-service-stop \
+.PHONY: help setup lock demo test test-fast worker-pool worker-pool-stop job-service job-service-stop \
 	test-flink flink-cluster flink-cluster-stop lint bench clean
 
 # What a person may set: make test TESTS=tests/beam_pipeline/planning/test_plan.py PYTEST_ARGS=-x
@@ -50,6 +50,9 @@ demo: $(STAMP)  ## Draw a small set of pictures, build shards, verify them, trai
 test: $(STAMP)  ## Run the tests (TESTS=… and PYTEST_ARGS=… narrow it; TEST_JOBS=2 at once)
 	$(PY) -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder \
 		$(PYTEST_ARGS) $(TESTS)
+
+test-fast: $(STAMP)  ## Run the tests that need no server, no TensorFlow and no second process
+	$(PY) -m pytest -n $(TEST_JOBS) --fast $(PYTEST_ARGS) $(TESTS)
 
 worker-pool: $(STAMP)  ## Start Beam workers on this host, without Docker (POOL_PORT=…)
 	@$(PY) scripts/worker_pool.py start --port $(POOL_PORT)

@@ -1,10 +1,11 @@
-"""Fixtures every test may use: where the real pictures are, a server that says nothing."""
+"""The fast part of the tests, and fixtures every test may use."""
 
 from __future__ import annotations
 
 import os
 import pathlib
 import socket
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -25,10 +26,63 @@ LONGEST_FILES = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+NEEDS_TENSORFLOW = 'importorskip("tensorflow")'
+# What a test of the fast part must not do: https://docs.python.org/3/library/audit_events.html
+FORBIDDEN = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "socket.bind")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fast",
+        action="store_true",
+        help="only tests that need no server, no TensorFlow and no second process",
+    )
+
+
+def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> bool | None:
+    """Leaves out files that need TensorFlow, which takes seconds to import."""
+    if config.getoption("--fast") and collection_path.name.startswith("test_"):
+        return NEEDS_TENSORFLOW in collection_path.read_text("utf-8") or None
+    return None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The longest files first, the others as they are (`--no-loadscope-reorder` keeps that)."""
     places = {REPOSITORY / "tests" / name: place for place, name in enumerate(LONGEST_FILES)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
+    if config.getoption("--fast"):
+        heavy = [
+            i for i in items if i.get_closest_marker("slow") or i.get_closest_marker("process")
+        ]
+        config.hook.pytest_deselected(items=heavy)
+        items[:] = [item for item in items if item not in heavy]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """In the fast part a test that does what it must not fails, and says so."""
+    _watch.active = item.config.getoption("--fast")
+    try:
+        return (yield)
+    finally:
+        _watch.active = False
+
+
+class _Watch:
+    """Raises where a fast test starts a process or a server, or imports TensorFlow."""
+
+    active = False
+
+    def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
+        if not self.active:
+            return
+        if event in FORBIDDEN or (event == "import" and arguments[0] == "tensorflow"):
+            what = arguments[0] if event == "import" else event
+            raise RuntimeError(f"{what} in a fast test: mark it with pytest.mark.process")
+
+
+_watch = _Watch()
+sys.addaudithook(_watch)
 
 
 def _real_images(folder: str) -> pathlib.Path:
