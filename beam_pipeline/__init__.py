@@ -1,1 +1,11 @@
-"""Raw JPEGs in, balanced and reproducible TFRecord shards out, as an Apache Beam job."""
+"""Raw JPEGs in, balanced and reproducible TFRecord shards out, as an Apache Beam job.
+
+`python -m beam_pipeline` is the job. Its transforms compose in any pipeline:
+`ListImages`, `AssignSplits`, `AnalyseColumns`, `PlanShards`, `WriteBalancedTFRecord`, and
+`CommitShards`, which makes a data set of what was written.
+"""
+
+import lazy_loader as lazy
+
+# Lazy, because `--help` and a mistake in a flag must not wait for Beam.
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)
