@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import dataclasses
+import functools
+import math
+import os
+import re
+import urllib.parse
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from beam_pipeline import options as opt
-from beam_pipeline.flag_values import (
-    parse_class_names,
-    parse_color,
-    parse_columns,
-    parse_extensions,
-    parse_limit,
-    parse_num_shards,
-    parse_pairs,
-    parse_path,
-    parse_size,
-)
 from imageshards import __version__
 from imageshards.errors import UserError
+
+_Options = TypeVar("_Options")
+
+_COLUMN = re.compile(
+    r"(?P<name>[^:]+):(?P<kind>\w+)(?P<list>\[(?P<size>\d{0,6})\])?(:(?P<scale>\w+))?", re.ASCII
+)
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
+_SIZE = re.compile(r"(\d{1,9})(?:x(\d{1,9}))?", re.ASCII)
 
 _EPILOG = """\
 Flags that are unknown here go to Beam's PipelineOptions (--runner, --direct_num_workers, ...);
 one that Beam does not know either is an error. Exit codes: 0 done, 1 failed, 2 something to
-mend, 130 stopped by Ctrl-C. A job that was stopped or killed goes on where it was: give the
-same command again.
+fix, 130 stopped by Ctrl-C. Run the same command again to resume a job that was stopped or killed.
 
 example:
   python -m beam_pipeline --input photos/ --output shards/ --image_size 256
@@ -34,6 +37,31 @@ example:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
         raise UserError(f"{message}; see python -m beam_pipeline --help.")
+
+
+def parse(argv: Sequence[str]) -> tuple[opt.BuildOptions, list[str]]:
+    """Options of a build, and the flags that are left for Beam.
+
+    Raises:
+        UserError: A flag has a value that cannot be.
+    """
+    args, beam_args = make_parser().parse_known_args(argv)
+    args.height_px, args.width_px = args.image_size
+    args.source = _of_fields(opt.InputOptions, args)
+    args.image = _of_fields(opt.ImageOptions, args)
+    args.plan = _of_fields(opt.PlanOptions, args)
+    return _of_fields(opt.BuildOptions, args), beam_args
+
+
+def _of_fields(cls: Callable[..., _Options], args: argparse.Namespace) -> _Options:
+    """Options from the flags of their fields' names."""
+    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    return cls(**{name: getattr(args, name) for name in names if hasattr(args, name)})
+
+
+def flag_names() -> list[str]:
+    """All flags of `python -m beam_pipeline` itself."""
+    return list(make_parser()._option_string_actions)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -54,257 +82,224 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+# One flag after the other reads as a table.
+# fmt: off
 def _add_input(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add(
-        "--input",
-        required=True,
-        metavar="PATH",
+    add("--input", required=True, type=functools.partial(parse_path, "--input"), metavar="PATH",
         help="class folders ROOT/<class>/*.jpg or ROOT/<split>/<class>/*.jpg; a flat folder or a "
-        "glob with --label_regex; or a manifest (.csv, .jsonl, .parquet), or a glob of such files",
-    )
-    add(
-        "--layout",
-        default="auto",
-        choices=opt.LAYOUTS,
-        help="how --input is laid out (default: auto, from names)",
-    )
-    add(
-        "--label_regex",
-        metavar="REGEX",
+        "glob with --label_regex; or a manifest (.csv, .jsonl, .parquet), or a glob of such files")
+    add("--layout", default="auto", choices=opt.LAYOUTS,
+        help="how --input is laid out (default: auto, from names)")
+    add("--label_regex", metavar="REGEX",
         help="finds the label in a file name: its group named label, or its first group; groups "
-        "named split and group are used too; for example '^([a-z]+)\\.' for cat.0.jpg",
-    )
-    add(
-        "--class_names",
-        metavar="A,B|FILE",
+        "named split and group are used too; for example '^([a-z]+)\\.' for cat.0.jpg")
+    add("--class_names", type=parse_class_names, metavar="A,B|FILE",
         help="classes in the order of their ids, separated by commas or one per line of a file; "
-        "another label is an error (default: sorted names; on --overwrite the old order first)",
-    )
+        "another label is an error (default: sorted names; on --overwrite the old order first)")
     add("--allow_one_class", action="store_true", help="accept an input with one class only")
-    add(
-        "--image_column",
-        metavar="NAME",
+    add("--image_column", metavar="NAME",
         help="manifest column with the image's path, relative to the manifest, or its URI "
-        "(default: image, path, uri, file or filename)",
-    )
-    add(
-        "--label_column",
-        metavar="NAME",
-        help="manifest column with the label (default: label or class)",
-    )
-    add(
-        "--key_column",
-        metavar="NAME",
-        help="manifest column with a unique key (default: key or id, else the image column)",
-    )
+        "(default: image, path, uri, file or filename)")
+    add("--label_column", metavar="NAME",
+        help="manifest column with the label (default: label or class)")
+    add("--key_column", metavar="NAME",
+        help="manifest column with a unique key (default: key or id, else the image column)")
     add("--split_column", metavar="NAME", help="manifest column with the split (default: split)")
-    add(
-        "--group_column",
-        metavar="NAME",
-        help="manifest column whose equal values stay in one split (default: none)",
-    )
-    add(
-        "--columns",
-        metavar="SPECS",
+    add("--group_column", metavar="NAME",
+        help="manifest column whose equal values stay in one split (default: none)")
+    add("--columns", type=parse_columns, metavar="SPECS",
         help="extra columns as name:int|float|string, with [] for a variable or [N] for a fixed "
         "length and :zscore or :minmax to scale floats; for example age:float:zscore,tokens:int[] "
-        "(default: every other column, typed from the first rows)",
-    )
-    add(
-        "--extensions",
-        default=",".join(e[1:] for e in opt.InputOptions.extensions),
-        metavar="LIST",
-        help="file name extensions of images (default: %(default)s)",
-    )
+        "(default: every other column, typed from the first rows)")
+    add("--extensions", type=parse_extensions, default=",".join(e[1:] for e in
+        opt.InputOptions.extensions), metavar="LIST",
+        help="file name extensions of images (default: %(default)s)")
 
 
 def _add_images(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     d = opt.ImageOptions()
-    add(
-        "--image_size",
-        default="256",
-        metavar="PX",
-        help="target size in pixels, N or HEIGHTxWIDTH (default: 256)",
-    )
-    add(
-        "--resize_mode",
-        default=d.resize_mode,
-        choices=opt.RESIZE_MODES,
+    add("--image_size", type=parse_size, default="256", metavar="PX",
+        help="target size in pixels, N or HEIGHTxWIDTH (default: 256)")
+    add("--resize_mode", default=d.resize_mode, choices=opt.RESIZE_MODES,
         help="crop: centre crop to the aspect; stretch; pad: fit and fill with --background; "
-        f"shortest: shortest side to --image_size; none (default: {d.resize_mode})",
-    )
+        f"shortest: shortest side to --image_size; none (default: {d.resize_mode})")
     add("--only_shrink", action="store_true", help="never enlarge a picture")
-    add(
-        "--filter",
-        default=d.filter,
-        choices=opt.FILTERS,
-        help=f"resampling filter, antialiased (default: {d.filter})",
-    )
-    add(
-        "--quality",
-        default=d.quality,
-        type=int,
-        metavar="1..100",
-        help=f"JPEG quality of records (default: {d.quality})",
-    )
-    add(
-        "--subsampling",
-        default=d.subsampling,
-        choices=opt.SUBSAMPLINGS,
-        help=f"chroma subsampling of records (default: {d.subsampling})",
-    )
-    add(
-        "--colorspace",
-        default=d.colorspace,
-        choices=opt.COLORSPACES,
-        help=f"3 channels or 1 (default: {d.colorspace})",
-    )
-    add(
-        "--background",
-        default="ffffff",
-        metavar="RRGGBB",
-        help="under transparent pixels and around padded pictures (default: ffffff)",
-    )
-    add(
-        "--bbox_frame",
-        default=d.bbox_frame,
-        choices=opt.BBOX_FRAMES,
+    add("--filter", default=d.filter, choices=opt.FILTERS,
+        help=f"resampling filter, antialiased (default: {d.filter})")
+    add("--quality", default=d.quality, type=int, metavar="1..100",
+        help=f"JPEG quality of records (default: {d.quality})")
+    add("--subsampling", default=d.subsampling, choices=opt.SUBSAMPLINGS,
+        help=f"chroma subsampling of records (default: {d.subsampling})")
+    add("--colorspace", default=d.colorspace, choices=opt.COLORSPACES,
+        help=f"3 channels or 1 (default: {d.colorspace})")
+    add("--background", type=parse_color, default="ffffff", metavar="RRGGBB",
+        help="under transparent pixels and around padded pictures (default: ffffff)")
+    add("--bbox_frame", default=d.bbox_frame, choices=opt.BBOX_FRAMES,
         help="whether boxes in image/object/bbox/{xmin,xmax,ymin,ymax} (0..1) are relative to the "
-        f"pixels as stored or to the picture made upright by EXIF (default: {d.bbox_frame})",
-    )
-    add(
-        "--max_image_mpx",
-        default=d.max_pixels / 1e6,
-        type=float,
-        metavar="MPX",
-        help=f"larger pictures are rejected undecoded, in MPX (default: {d.max_pixels / 1e6:g})",
-    )
-    add(
-        "--max_image_mb",
-        default=d.max_bytes / 2**20,
-        type=float,
-        metavar="MIB",
-        help=f"larger files are rejected unread, in MiB (default: {d.max_bytes / 2**20:g})",
-    )
+        f"pixels as stored or to the picture made upright by EXIF (default: {d.bbox_frame})")
+    add("--max_image_mpx", dest="max_pixels", default=str(d.max_pixels / 1e6),
+        type=functools.partial(parse_limit, "--max_image_mpx", 1e6), metavar="MPX",
+        help=f"larger pictures are rejected undecoded, in MPX (default: {d.max_pixels / 1e6:g})")
+    add("--max_image_mb", dest="max_bytes", default=str(d.max_bytes / 2**20),
+        type=functools.partial(parse_limit, "--max_image_mb", 2**20), metavar="MIB",
+        help=f"larger files are rejected unread, in MiB (default: {d.max_bytes / 2**20:g})")
 
 
 def _add_shards(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add(
-        "--splits",
-        default="train=0.9,validation=0.1",
-        metavar="NAME=F,...",
+    add("--splits", type=functools.partial(parse_pairs, "--splits", float),
+        default="train=0.9,validation=0.1", metavar="NAME=F,...",
         help="fractions of images without a given split, drawn by a salted hash of the key or of "
-        "--group_column, so that more images move none (default: train=0.9,validation=0.1)",
-    )
-    add(
-        "--salt",
-        default=opt.PlanOptions().salt,
-        help="changes all hashes: another split, another order (default: imageshards)",
-    )
-    add(
-        "--num_shards",
-        metavar="NAME=N,...|N",
+        "--group_column, so that more images move none (default: train=0.9,validation=0.1)")
+    add("--salt", default=opt.PlanOptions().salt,
+        help="changes all hashes: another split, another order (default: imageshards)")
+    add("--num_shards", default={}, type=parse_num_shards, metavar="NAME=N,...|N",
         help="shards of each split; with --shard_by class, of each class (default: by "
-        "--shard_mb, and at least 16 for a split where each still holds 32 records or more)",
-    )
-    add(
-        "--shard_mb",
-        default=128.0,
-        type=float,
-        metavar="MB",
-        help="target size of a shard in MB (10^6 bytes), from a sample of images (default: 128)",
-    )
-    add(
-        "--shard_by",
-        default="balanced",
-        choices=opt.SHARD_BY,
+        "--shard_mb, and at least 16 for a split where each still holds 32 records or more)")
+    add("--shard_mb", default=128.0, type=float, metavar="MB",
+        help="target size of a shard in MB (10^6 bytes), from a sample of images (default: 128)")
+    add("--shard_by", default="balanced", choices=opt.SHARD_BY,
         help="balanced: the same number of records and the same class mix in every shard, +-1; "
-        "class: every shard holds one class (default: balanced)",
-    )
-    add(
-        "--transform_module",
-        metavar="FILE|MODULE",
+        "class: every shard holds one class (default: balanced)")
+    add("--transform_module", metavar="FILE|MODULE",
         help="Python module with preprocessing_fn(inputs), as in TFX; its outputs replace the "
-        "extra columns (default: none)",
-    )
-    add(
-        "--transform_temp_dir",
+        "extra columns (default: none)")
+    add("--transform_temp_dir", type=functools.partial(parse_path, "--transform_temp_dir"),
         metavar="DIR",
         help="folder that TensorFlow on every worker sees, needed for extra columns with --output "
-        "s3:// on a cluster (default: below --output, or of the machine that does the work)",
-    )
+        "s3:// on a cluster (default: below --output, or of the machine that does the work)")
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--output", required=True, metavar="DIR", help="folder of the data set")
-    add(
-        "--compression",
-        default="none",
-        choices=opt.COMPRESSIONS,
-        help="of shards; JPEG hardly shrinks (default: none)",
-    )
-    add(
-        "--max_reject_fraction",
-        default=0.01,
-        type=float,
-        metavar="0..1",
-        help="more rejected images than this fail the job, after all was tried (default: 0.01)",
-    )
+    add("--output", required=True, metavar="DIR", type=functools.partial(parse_path, "--output"),
+        help="folder of the data set")
+    add("--compression", default="none", choices=opt.COMPRESSIONS,
+        help="of shards; JPEG hardly shrinks (default: none)")
+    add("--max_reject_fraction", default=0.01, type=float, metavar="0..1",
+        help="more rejected images than this fail the job, after all was tried (default: 0.01)")
     no_bytes = "keep reasons of rejected images, but not their bytes"
-    add("--no_quarantine_bytes", action="store_true", help=no_bytes)
-    add("--no_report", action="store_true", help="do not write report/")
-    add(
-        "--overwrite",
-        action="store_true",
-        help="replace a finished data set; classes keep the ids they had",
-    )
-    add(
-        "--plan_only",
-        action="store_true",
-        help="list and plan, show the shards and an estimate of time and bytes, write nothing",
-    )
+    add("--no_quarantine_bytes", dest="quarantine_bytes", action="store_false", help=no_bytes)
+    add("--no_report", dest="report", action="store_false", help="do not write report/")
+    add("--overwrite", action="store_true",
+        help="replace a finished data set; classes keep the ids they had")
+    add("--plan_only", action="store_true",
+        help="list and plan, show the shards and an estimate of time and bytes, write nothing")
+# fmt: on
 
 
-def parse(argv: Sequence[str]) -> tuple[opt.BuildOptions, list[str]]:
-    """Options of a build, and the flags that are left for Beam.
+def parse_path(flag: str, text: str) -> str:
+    """An absolute path, or the URI of a store, without a slash at the end."""
+    if not text.strip():
+        raise UserError(f"{flag} received {text!r}; expected a path.")
+    if text.startswith("file:///"):  # Beam has no file system of that name
+        return urllib.parse.unquote(text.removeprefix("file://"))
+    scheme, separator, rest = text.partition("://")
+    if separator:
+        return scheme + separator + rest.rstrip("/")
+    return os.path.abspath(os.path.expanduser(text))
 
-    Raises:
-        UserError: A flag has a value that cannot be.
-    """
-    args, beam_args = make_parser().parse_known_args(argv)
-    source = opt.InputOptions(
-        input=parse_path("--input", args.input), layout=args.layout, label_regex=args.label_regex,
-        image_column=args.image_column, key_column=args.key_column, label_column=args.label_column,
-        split_column=args.split_column, group_column=args.group_column,
-        columns=parse_columns(args.columns), extensions=parse_extensions(args.extensions),
-    )  # fmt: skip
-    height, width = parse_size(args.image_size)
-    image = opt.ImageOptions(
-        height_px=height, width_px=width, resize_mode=args.resize_mode, filter=args.filter,
-        quality=args.quality, subsampling=args.subsampling, colorspace=args.colorspace,
-        background=parse_color(args.background), only_shrink=args.only_shrink,
-        max_pixels=parse_limit("--max_image_mpx", args.max_image_mpx, 1e6),
-        max_bytes=parse_limit("--max_image_mb", args.max_image_mb, 2**20),
-        bbox_frame=args.bbox_frame,
-    )  # fmt: skip
-    plan = opt.PlanOptions(
-        splits=parse_pairs("--splits", args.splits, float),
-        num_shards=parse_num_shards(args.num_shards), shard_mb=args.shard_mb,
-        shard_by=args.shard_by, salt=args.salt, class_names=parse_class_names(args.class_names),
-        allow_one_class=args.allow_one_class,
-    )  # fmt: skip
-    build = opt.BuildOptions(
-        source=source, output=parse_path("--output", args.output), image=image, plan=plan,
-        transform_module=args.transform_module,
-        transform_temp_dir=None if args.transform_temp_dir is None
-        else parse_path("--transform_temp_dir", args.transform_temp_dir),
-        compression=args.compression,
-        max_reject_fraction=args.max_reject_fraction,
-        quarantine_bytes=not args.no_quarantine_bytes, report=not args.no_report,
-        overwrite=args.overwrite, plan_only=args.plan_only,
-    )  # fmt: skip
-    return build, beam_args
+
+def parse_size(text: str) -> tuple[int, int]:
+    """`N` or `HEIGHTxWIDTH` → (height, width) in pixels."""
+    found = _SIZE.fullmatch(text.strip())
+    if not found:
+        raise UserError(f"--image_size received {text!r}; expected pixels as N or HEIGHTxWIDTH.")
+    return int(found[1]), int(found[2] or found[1])
+
+
+def parse_color(text: str) -> tuple[int, int, int]:
+    """`RRGGBB` → (red, green, blue), 0..255."""
+    if not re.fullmatch(r"#?[0-9a-fA-F]{6}", text):
+        raise UserError(f"--background received {text!r}; expected RRGGBB, for example ffffff.")
+    red, green, blue = bytes.fromhex(text.lstrip("#"))
+    return red, green, blue
+
+
+def parse_limit(flag: str, unit: float, text: str) -> int:
+    """A limit in large units → in whole small ones, at least one."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value * unit < 1:
+        raise UserError(f"{flag} received {text}; expected a number above 0.")
+    return round(value * unit)
+
+
+def parse_pairs(flag: str, kind: type, text: str) -> dict[str, Any]:
+    """`a=1,b=2` → {"a": 1, "b": 2}."""
+    pairs: dict[str, Any] = {}
+    for part in text.split(","):
+        name, _, value = (piece.strip() for piece in part.partition("="))
+        try:
+            number = kind(value)
+        except ValueError:
+            number = None
+        if not name or number is None or name in pairs:
+            what = "numbers" if kind is float else "whole numbers"
+            raise UserError(
+                f"{flag} received {text!r}; expected names with {what}, as in name=1,other=2."
+            )
+        pairs[name] = number
+    return pairs
+
+
+def parse_num_shards(text: str) -> dict[str, int]:
+    """`8` → {"*": 8}, `train=64,validation=8` → that."""
+    if _NUMBER.fullmatch(text.strip()):
+        return {"*": int(text)}
+    if "=" not in text:
+        raise UserError(
+            f"--num_shards received {text!r}; expected a number, or one for each split as in "
+            "train=64,validation=8."
+        )
+    return parse_pairs("--num_shards", int, text)
+
+
+def parse_class_names(text: str) -> tuple[str, ...]:
+    """Names separated by commas, or the lines of a file of that name."""
+    if not os.path.isfile(text):
+        if "," not in text and (os.sep in text or text.endswith(".txt")):
+            raise UserError(
+                f"--class_names received {text!r}, which is no file; expected names separated by "
+                "commas, or a file with one on each line."
+            )
+        names = tuple(name.strip() for name in text.split(",") if name.strip())
+    else:
+        try:
+            with open(text, encoding="utf-8-sig") as file:
+                names = tuple(line.strip() for line in file if line.strip())
+        except (OSError, UnicodeDecodeError) as e:
+            raise UserError(
+                f"--class_names {text!r} cannot be read ({e}); expected one class per line."
+            ) from e
+    if not names:
+        raise UserError(f"--class_names received {text!r}; expected at least one name.")
+    return names
+
+
+def parse_extensions(text: str) -> tuple[str, ...]:
+    """`jpg,.PNG` → (".jpg", ".png")."""
+    names = [name.strip().lstrip("*").lstrip(".").lower() for name in text.split(",")]
+    if not all(names):
+        raise UserError(f"--extensions received {text!r}; expected a list as in jpg,png.")
+    return tuple("." + name for name in names)
+
+
+def parse_columns(text: str) -> tuple[opt.ColumnSpec, ...]:
+    """`age:float:zscore,tokens:int[]` → specs; "" is no column at all."""
+    specs = []
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        found = _COLUMN.fullmatch(part)
+        if not found:
+            raise UserError(
+                f"--columns received {part!r}; expected name:int|float|string, with [] or [N] for "
+                "lists and :zscore or :minmax for floats."
+            )
+        size = found["size"]
+        shape = None if found["list"] and not size else (int(size),) if size else ()
+        specs.append(opt.ColumnSpec(found["name"], found["kind"], shape, found["scale"] or "none"))
+    return tuple(specs)

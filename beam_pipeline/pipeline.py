@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 import apache_beam as beam
 
@@ -15,8 +14,7 @@ from beam_pipeline.inputs.duplicate_keys import RefuseDuplicateKeys
 from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.planning.transforms import AssignSplits, PlanShards
-from beam_pipeline.runners import select as runners
-from beam_pipeline.runners.select import Runner
+from beam_pipeline.runners import Runner
 from beam_pipeline.shards import BalancedSink, WriteBalancedTFRecord
 from beam_pipeline.versions import byte_versions
 from imageshards import storage
@@ -25,28 +23,16 @@ from imageshards.errors import UserError
 _SUFFIXES = {"none": ".tfrecord", "gzip": ".tfrecord.gz"}
 
 
-def run_here(pipeline: beam.Pipeline) -> bool:
-    """Runs a pipeline on a local runner, which does it all before it returns."""
-    pipeline.run().wait_until_finish()
-    return True
-
-
-def build(
-    options: BuildOptions,
-    runner: Runner,
-    state: OutputState,
-    run: Callable[[beam.Pipeline], bool] = run_here,
-) -> bool:
+def build(options: BuildOptions, runner: Runner, state: OutputState) -> bool:
     """Builds the data set `options.output` and commits it.
 
     Args:
         options: What is asked.
         runner: Where.
         state: What was in the output when the job began.
-        run: Runs the pipeline to its end; says whether it did.
 
     Returns:
-        What `run` returned.
+        Whether it ran; a dry run does not.
 
     Raises:
         UserError: Something the caller can fix.
@@ -55,23 +41,10 @@ def build(
     options = with_pinned_classes(options, state.pinned_classes)
     schema = schema_of(options)
     with transform_folder(options, schema, runner.local, staging) as temporary:
-        pipeline = beam.Pipeline(runner.runner, options=runner.options)
-        checked = () if runner.local else first_check(pipeline, options, runner, staging)
+        pipeline = runner.new_pipeline()
+        checked = runner.first_check(pipeline)
         construct(pipeline, options, schema, staging, state.finished_folder, temporary, checked)
-        return run(pipeline)
-
-
-def first_check(
-    pipeline: beam.Pipeline, options: BuildOptions, runner: Runner, staging: str
-) -> tuple[beam.PCollection, ...]:
-    """A worker's look around as a step of the job, where a job of its own would take minutes."""
-    from beam_pipeline.runners import preflight, worker_check
-
-    if runners.kind(runner.options) != "dataflow":
-        return ()  # a small job has done it
-    probe = preflight.make_probe(options.source.input, options.output, staging)
-    preflight.ask(probe)
-    return (pipeline | "CheckWorker" >> worker_check.CheckWorker(probe),)
+        return runner.run(pipeline)
 
 
 def construct(

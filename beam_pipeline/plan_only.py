@@ -24,7 +24,7 @@ from beam_pipeline.planning.transforms import (
     SampleImages,
     encoded_sizes,
 )
-from beam_pipeline.runners.select import Runner
+from beam_pipeline.runners import Runner
 from beam_pipeline.shards import process_pool
 from imageshards import storage
 from imageshards.manifest import STAGING_NAME
@@ -44,13 +44,13 @@ def plan_only(options: BuildOptions, runner: Runner) -> dict[str, Any]:
     schema = schema_of(options)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "plan.json")
-        pipeline = beam.Pipeline(runner.runner, options=runner.options)
+        pipeline = runner.new_pipeline()
         listed = pipeline | "List" >> ListImages(options.source, schema)
         batches = listed.batches | "Split" >> AssignSplits(options.plan)
         sample = batches | "Sample" >> SampleImages(options.plan.salt)
         planned = batches | "Plan" >> PlanShards(options.plan, options.image, sample)
         _summarise(planned, sample, listed.skipped, options, path)
-        pipeline.run().wait_until_finish()
+        runner.run(pipeline)
         with open(path, encoding="utf-8") as file:
             summary: dict[str, Any] = json.load(file)
     workers = process_pool.available_cores()

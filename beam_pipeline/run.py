@@ -10,14 +10,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
 
+from beam_pipeline import cli, runners
 from beam_pipeline.columns.label_export import LabelExporter
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.staging import LOCK_NAME, OutputState
-from beam_pipeline.flag_values import runner_name
 from beam_pipeline.imports import quick_imports
 from beam_pipeline.options import MANIFEST_SUFFIXES, BuildOptions
 from beam_pipeline.progress import PoolProgress, ProgressLine, final_table, plan_table
@@ -67,12 +66,12 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
     # Before any process is started: they inherit what it imports, and mistakes are told at once.
     storage.check_bucket(options.source.input, "--input")
     if options.plan_only:
-        _, runners = _import_beam()
+        _import_beam()
         from beam_pipeline.plan_only import plan_only
 
-        runners.check_flags(beam_args)
+        runners.check_flags(beam_args, cli.flag_names())
         # A plan is made here, wherever the job is to run: it takes seconds.
-        return plan_table(plan_only(options, runners.local()))
+        return plan_table(plan_only(options, runners.choose([])))
     storage.check_bucket(options.output, "--output")
     fresh = not os.path.exists(options.output)
     staging = storage.join(options.output, STAGING_NAME)
@@ -115,13 +114,12 @@ def _refuse_running(output: str) -> None:
         raise UserError(asked.stderr.strip().removeprefix("error: "))
 
 
-def _import_beam() -> tuple[ModuleType, ModuleType]:
-    """(pipeline, runners), imported when local processes have been started."""
+def _import_beam() -> ModuleType:
+    """`beam_pipeline.pipeline`, imported when local processes have been started."""
     with quick_imports():
         from beam_pipeline import pipeline
-        from beam_pipeline.runners import select as runners
     gc.set_threshold(100_000)  # millions of references are no garbage
-    return pipeline, runners
+    return pipeline
 
 
 def _build(
@@ -165,18 +163,19 @@ def _run_pipeline(
     begun: float,
     pool: LocalPool | None,
 ) -> str:
-    pipeline, runners = _import_beam()
+    pipeline = _import_beam()
     staging = state.staging
     shards = options.plan.num_shards
-    runner = runners.choose(beam_args, None if "*" in shards else sum(shards.values()) or None)
-    with contextlib.ExitStack() as stack:
-        run = pipeline.run_here if runner.local else _remote(options, runner, staging, stack)
+    known = None if "*" in shards else sum(shards.values()) or None
+    build = runners.Build(options.source.input, options.output, staging, known)
+    runner = runners.choose(beam_args, build, cli.flag_names())
+    with runner.ready():
         staging_folder.prepare_staging(state)
         for attempt in range(1, MAX_RUNS + 1):
             try:
-                if not pipeline.build(options, runner, state, run):
+                if not pipeline.build(options, runner, state):
                     staging_folder.remove_empty(options.output, staging, fresh=False)
-                    return _nothing_submitted(runner)
+                    return runner.nothing_submitted()
                 break
             except RuntimeError as e:
                 if not runners.lost_a_worker(e):
@@ -194,30 +193,6 @@ def _run_pipeline(
     if stored.requests:
         made.insert(0, stored.text())
     return "\n".join([final_table(manifest, time.monotonic() - begun, reused), *made])
-
-
-def _remote(
-    options: BuildOptions, runner: Any, staging: str, stack: contextlib.ExitStack
-) -> Callable[[Any], bool]:
-    """Checks a remote runner; returns what runs a pipeline there."""
-    from beam_pipeline.runners import flink_service, preflight, submit
-
-    stack.enter_context(flink_service.job_service(runner.options, options.output))
-    preflight.check(runner, options.source.input, options.output, staging)
-
-    def run(pipeline: Any) -> bool:
-        # Where a worker was lost, its pool may be: Prism ends when it asks one that is gone.
-        preflight.check_servers(runner.options)
-        return submit.run(pipeline, runner, staging)
-
-    return run
-
-
-def _nothing_submitted(runner: Any) -> str:
-    from beam_pipeline.runners import dataflow_job
-
-    said = dataflow_job.nothing_submitted(runner.options)
-    return said or "the options and the graph are in order; nothing was submitted"
 
 
 def _say_lost(attempt: int, staging: str, e: Exception) -> None:
@@ -241,24 +216,16 @@ def _pool_size(options: BuildOptions, beam_args: Sequence[str]) -> tuple[bool, i
     By default one per core; where a store is read or written one more for every eight, as each
     waits now and then: for the first images of a shard, and until its end has been sent.
     """
-    import argparse
-
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    # A flag without its value is found, and said, when Beam's flags are checked.
-    parser.add_argument("--runner", nargs="?", default="DirectRunner", const="")
-    parser.add_argument("--direct_running_mode", nargs="?")
-    parser.add_argument("--direct_num_workers", nargs="?", default="0", const="")
-    args, _ = parser.parse_known_args(list(beam_args))
-    wanted = runner_name(args.runner) in ("direct", "fnapi") and args.direct_running_mode in (
-        None,
-        "in_memory",
-    )
-    if not args.direct_num_workers.isdecimal():
+    given = runners.Given(beam_args)
+    wanted = runners.runner_name(given["runner"]) in runners.LOCAL_RUNNERS
+    wanted = wanted and given["direct_running_mode"] in (None, "in_memory")
+    count = given["direct_num_workers"] or "0"
+    if not count.isdecimal():
         raise UserError(
-            f"--direct_num_workers received {args.direct_num_workers!r}; expected a number of "
-            "processes, 0 for one per core."
+            f"--direct_num_workers received {count!r}; expected a number of processes, 0 for one "
+            "per core."
         )
     cores = process_pool.available_cores()
     if not all(storage.is_local(path) for path in (options.source.input, options.output)):
         cores += -(-cores // 8)
-    return wanted, int(args.direct_num_workers) or cores
+    return wanted, int(count) or cores

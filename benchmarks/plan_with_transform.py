@@ -15,13 +15,12 @@ from collections.abc import Sequence
 
 import apache_beam as beam
 
-from beam_pipeline import cli
+from beam_pipeline import cli, runners
 from beam_pipeline.columns.transforms import AnalyseColumns
 from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.planning.shard_unit import ShardUnit
 from beam_pipeline.planning.transforms import AssignSplits, PlanShards
-from beam_pipeline.runners import select as runners
 
 
 def size_of(unit: ShardUnit) -> tuple[int, int]:
@@ -61,9 +60,9 @@ def main(argv: Sequence[str]) -> int:
     os.makedirs(options.output)
     total = os.path.join(options.output, "total.json")
     runner = runners.choose(beam_args)
-    pipeline = beam.Pipeline(runner.runner, options=runner.options)
+    pipeline = runner.new_pipeline()
     construct(pipeline, options, total)
-    pipeline.run().wait_until_finish()
+    runner.run(pipeline)
     units, images = json.loads(pathlib.Path(total).read_text(encoding="utf-8"))
     print(f"{units} units, {images} images")
     return 0

@@ -17,11 +17,11 @@ from collections.abc import Iterator, Sequence
 
 import apache_beam as beam
 
+from beam_pipeline import runners
 from beam_pipeline.inputs.duplicate_keys import RefuseDuplicateKeys
 from beam_pipeline.options import ImageOptions, PlanOptions
 from beam_pipeline.planning.refs import RefBatch
 from beam_pipeline.planning.transforms import AssignSplits, PlanShards
-from beam_pipeline.runners import select as runners
 from benchmarks.plan_with_transform import size_of, write_total
 from benchmarks.scale_refs import BATCH_SIZE, Synthetic
 from benchmarks.scale_simulation import shards_of
@@ -72,9 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         total = pathlib.Path(folder, "total.json")
         runner = runners.choose(beam_args)
-        pipeline = beam.Pipeline(runner.runner, options=runner.options)
+        pipeline = runner.new_pipeline()
         construct(pipeline, source, shards_of(args.images), str(total))
-        pipeline.run().wait_until_finish()
+        runner.run(pipeline)
         units, images = json.loads(total.read_text(encoding="utf-8"))
     print(f"{units} units, {images} images")
     return 0

@@ -1,4 +1,4 @@
-"""What is checked before a job is given to Dataflow.
+"""`--runner DataflowRunner`: checked before anything is submitted, explained when it fails.
 
 There a mistake costs minutes: machines start, images are pulled, then a traceback is logged
 somewhere else. Whatever can be known before is one sentence here, within seconds. Beam's own
@@ -7,12 +7,19 @@ client would wait 20 s for credentials that are not there, and make a bucket if 
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import importlib.util
 import os
 import re
+import sys
+import time
 import urllib.parse
+from collections.abc import Iterator
+from typing import Any
 
+import apache_beam as beam
+import google.auth.exceptions
+import requests
 from apache_beam.options.pipeline_options import (
     GoogleCloudOptions,
     PipelineOptions,
@@ -22,15 +29,73 @@ from apache_beam.options.pipeline_options import (
     TestOptions,
     WorkerOptions,
 )
+from google.api_core.exceptions import GoogleAPICallError
+from google.auth.credentials import AnonymousCredentials
 
-from beam_pipeline.runners import dataflow_service
+from beam_pipeline.runners import preflight as worker_preflight
+from beam_pipeline.runners.runner import job_name
+from beam_pipeline.runners.submit import RemoteRunner
+from beam_pipeline.runners.worker_check import CheckWorker
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import StorageError, UserError, user_error_in
+
+API_TIMEOUT_SEC = 15.0
 
 _PROJECT = re.compile(r"[a-z][-a-z0-9:.]+[a-z0-9]")
 _REGION = re.compile(r"[a-z]+-[a-z]+\d+")
 _JOB_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _FOLDER = re.compile(r"gs://[a-z0-9][-_.a-z0-9]+[a-z0-9]/.*")
+_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+# How often, and how far apart, a job is looked for that may just be coming to be.
+_LOOKS = 4
+_BETWEEN_SEC = 1.0
+_CLIENT = "apache_beam.runners.dataflow.internal.apiclient"
+
+
+class DataflowRunner(RemoteRunner):
+    """Google Cloud Dataflow, which takes minutes to start a worker."""
+
+    @contextlib.contextmanager
+    def ready(self) -> Iterator[None]:
+        """Checks flags, credentials, buckets and the project; no worker is asked yet."""
+        preflight(self.options, self.build.input, self.build.output)
+        yield
+
+    def first_check(self, pipeline: beam.Pipeline) -> tuple[beam.PCollection, ...]:
+        """A worker looks at the build's paths as a step of the job itself."""
+        probe = worker_preflight.make_probe(self.build)
+        worker_preflight.ask(probe)
+        return (pipeline | "CheckWorker" >> CheckWorker(probe),)
+
+    def nothing_submitted(self) -> str:
+        """What to say where Beam is told not to submit: then there is no job, and no data set."""
+        if self.options.view_as(TestOptions).dry_run:
+            return "dry run: flags, package and graph are good for Dataflow; nothing was submitted"
+        template = self.options.view_as(GoogleCloudOptions).template_location
+        return f"the job's description is in {template}; nothing was submitted"
+
+    def explain(self, e: Exception) -> UserError | None:
+        """What Dataflow's client raised, as one sentence; None if it is something else."""
+        return explain(e)
+
+    def cancel_named(self, options: PipelineOptions) -> None:
+        """Ends a job whose submission was interrupted; it may just be coming to be."""
+        if _CLIENT not in sys.modules or not options.view_as(GoogleCloudOptions).job_name:
+            return
+        from google.cloud import dataflow
+
+        cloud = options.view_as(GoogleCloudOptions)
+        with contextlib.suppress(UserError), _asking(options) as client:
+            for look in range(_LOOKS):
+                if look:
+                    time.sleep(_BETWEEN_SEC)
+                for job_id in _active_jobs(client, cloud):
+                    request = dataflow.UpdateJobRequest(
+                        project_id=cloud.project, location=cloud.region, job_id=job_id,
+                        job={"requested_state": dataflow.JobState.JOB_STATE_CANCELLED},
+                    )  # fmt: skip
+                    client.update_job(request, timeout=API_TIMEOUT_SEC)
+                    return
 
 
 def preflight(options: PipelineOptions, source_input: str = "", output: str = "") -> None:
@@ -61,20 +126,20 @@ def preflight(options: PipelineOptions, source_input: str = "", output: str = ""
         folder = getattr(cloud, flag)
         if folder and not storage.is_local(folder):
             storage.check_bucket(folder, f"--{flag}")
-    _refuse_second(options)
+    # Asks for jobs of this name, and by that whether project, region and rights are good.
+    with _asking(options) as client:
+        for job_id in _active_jobs(client, cloud):
+            raise UserError(
+                f"the Dataflow job {job_id} with the name {cloud.job_name!r} is running and would "
+                "write to the same --output; wait for it, or end it with: gcloud dataflow jobs "
+                f"cancel {job_id} --region {cloud.region} --project {cloud.project}"
+            )
 
 
 def is_stand_in(options: PipelineOptions) -> bool:
     """Whether --dataflow_endpoint is on this machine, for tests: Beam reads it likewise."""
     endpoint = options.view_as(GoogleCloudOptions).dataflow_endpoint or ""
     return urllib.parse.urlsplit(endpoint).hostname == "localhost"
-
-
-def job_name(output: str) -> str:
-    """A name for the job that writes to `output`: the same for the same output."""
-    words = re.sub(r"[^a-z0-9]+", "-", storage.name_of(output).lower()).strip("-")
-    digest = hashlib.sha256(output.rstrip("/").encode()).hexdigest()[:8]
-    return "-".join(filter(None, ("imageshards", words[:30].strip("-"), digest)))
 
 
 def check_flags(options: PipelineOptions) -> None:
@@ -161,12 +226,140 @@ def _check_path(flag: str, path: str) -> None:
         )
 
 
-def _refuse_second(options: PipelineOptions) -> None:
-    """Asks for jobs of this name, and by that whether project, region and rights are good."""
+@contextlib.contextmanager
+def _asking(options: PipelineOptions) -> Iterator[Any]:
+    """A client of the service whose errors are sentences.
+
+    Beam's own looks for credentials for 20 s, and for a job's name through all jobs there ever
+    were, the first page again and again if none has it.
+    """
+    from google.cloud import dataflow
+
     cloud = options.view_as(GoogleCloudOptions)
-    for job_id in dataflow_service.active_jobs(options):
-        raise UserError(
-            f"the Dataflow job {job_id} with the name {cloud.job_name!r} is running and would "
-            "write to the same --output; wait for it, or end it with: gcloud dataflow jobs cancel "
-            f"{job_id} --region {cloud.region} --project {cloud.project}"
+    try:
+        yield dataflow.JobsV1Beta3Client(
+            credentials=AnonymousCredentials() if cloud.no_auth else _credentials(),
+            client_options={"api_endpoint": cloud.dataflow_endpoint.rstrip("/")},
+            transport="rest",
         )
+    except google.auth.exceptions.GoogleAuthError as e:
+        raise _no_credentials(f"those found are refused ({_first_line(e)})") from e
+    except GoogleAPICallError as e:
+        raise _refused(e, cloud) from e
+    except (requests.RequestException, OSError) as e:
+        raise UserError(
+            f"the Dataflow service at {cloud.dataflow_endpoint} does not answer "
+            f"({type(e).__name__}); expected it within {API_TIMEOUT_SEC:.0f} s: fix the "
+            "network, the proxy or --dataflow_endpoint."
+        ) from e
+
+
+def _active_jobs(client: Any, cloud: Any) -> list[str]:
+    """Ids of running jobs with the name of this one."""
+    request = {
+        "project_id": cloud.project, "location": cloud.region, "name": cloud.job_name or "",
+        "filter": "ACTIVE",
+    }  # fmt: skip
+    found = client.list_jobs(request, timeout=API_TIMEOUT_SEC)
+    return [str(job.id) for job in found if job.name == cloud.job_name]
+
+
+def _credentials() -> Any:
+    from imageshards.storage.credentials import find_credentials
+
+    if os.environ.get("STORAGE_EMULATOR_HOST"):
+        raise UserError(
+            "the environment variable STORAGE_EMULATOR_HOST is set, so gs:// would be an emulator "
+            "that no worker of Dataflow sees; unset it."
+        )
+    credentials = find_credentials(_SCOPES)
+    if isinstance(credentials, AnonymousCredentials):
+        raise _no_credentials("none were found")
+    return credentials
+
+
+def _no_credentials(problem: str) -> StorageError:
+    return StorageError(
+        f"Dataflow needs credentials of Google Cloud on this machine, and {problem}; run `gcloud "
+        "auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file."
+    )
+
+
+def _refused(e: GoogleAPICallError, cloud: Any) -> UserError:
+    text = _said(e)
+    if e.code == 401:
+        return _no_credentials(f"those found are refused ({text})")
+    where = f"project {cloud.project!r}, region {cloud.region!r}"
+    if e.reason == "SERVICE_DISABLED" or "has not been used" in text:
+        remedy = f"gcloud services enable dataflow.googleapis.com --project {cloud.project}"
+        return UserError(
+            f"the Dataflow API is off in {where} ({text}); switch it on with: {remedy}"
+        )
+    remedy = {
+        403: "give these credentials the role roles/dataflow.developer there, or use others",
+        404: "fix --project or --region",
+        400: "fix --project or --region",
+    }.get(int(e.code or 0), "try again later")
+    return UserError(f"Dataflow refuses {where} ({e.code:d}: {text}); {remedy}.")
+
+
+def explain(e: Exception) -> UserError | None:
+    """What Dataflow's client raised, as one sentence; None if it is something else."""
+    if _CLIENT not in sys.modules:
+        return None
+    from apache_beam.runners.dataflow.dataflow_runner import DataflowRuntimeException
+    from apache_beam.runners.dataflow.internal.apiclient import DataflowJobAlreadyExistsError
+
+    if isinstance(e, DataflowRuntimeException):
+        return _failed(e)
+    if isinstance(e, DataflowJobAlreadyExistsError):
+        return UserError(f"Dataflow refuses the job ({_first_line(e)}); wait for the other.")
+    if isinstance(e, GoogleAPICallError):
+        return UserError(
+            f"Dataflow refuses the job ({e.code:d}: {_said(e)}); fix the flag it names, or the "
+            "rights of these credentials; nothing was submitted."
+        )
+    if isinstance(e, OSError) and "Could not upload to GCS path" in str(e):
+        return UserError(f"{_first_line(e)}; give these credentials the right to write there.")
+    if isinstance(e, RuntimeError) and "'sdist'" in str(e):
+        return UserError(
+            "the package for the workers could not be built from --setup_file "
+            f"({_end(str(e))}); expected python -m build --sdist to work there."
+        )
+    return None
+
+
+def _failed(e: Any) -> UserError:
+    result = e.result
+    told = str(e)
+    if told.endswith("Error:\nNone"):  # it had ended before Beam's client looked for messages
+        client = result._runner.dataflow_client
+        messages, _ = client.list_messages(result.job_id(), minimum_importance="JOB_MESSAGE_ERROR")
+        texts = [str(message.message_text) for message in messages]
+        told = next(iter([text for text in texts if "Traceback" in text][-1:] or texts[-1:]), "")
+    if known := user_error_in(RuntimeError(told)):
+        return known
+    cloud = result._options.view_as(GoogleCloudOptions)
+    url = (
+        f"https://console.cloud.google.com/dataflow/jobs/{cloud.region}/{result.job_id()}"
+        f"?project={cloud.project}"
+    )
+    return UserError(
+        f"the Dataflow job {result.job_id()} ended as {result.state} ({_end(told)}); the whole "
+        f"story is at {url}; finished shards are kept for the same command."
+    )
+
+
+def _said(e: GoogleAPICallError) -> str:
+    """The service's own words, without the request that its client puts before them."""
+    return _first_line(re.sub(r"^[A-Z]+ \S+: ", "", str(e.message))) or "no reason given"
+
+
+def _first_line(text: object) -> str:
+    return next(iter(str(text).strip().splitlines()), "").rstrip(". ")
+
+
+def _end(text: str) -> str:
+    """The last line; of a traceback it says what went wrong."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300].rstrip(".") if lines else "no reason given"

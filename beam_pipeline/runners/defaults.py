@@ -1,34 +1,37 @@
-"""Flags of a runner that matter and were not given: filled in, each with its reason."""
+"""Flags of a runner that matter and were not given: filled in, each with its reason.
+
+Looks at flags as text, so that it can be used before Beam is imported.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
+import pathlib
+import re
 import sys
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from beam_pipeline import flink
-from beam_pipeline.flag_values import runner_name
-from beam_pipeline.runners import dataflow_defaults
 from imageshards.errors import UserError
 
+if TYPE_CHECKING:
+    from beam_pipeline.runners.flink import Overview
+
+LOCAL_RUNNERS = ("direct", "fnapi")
 POOL_ADDRESS = "localhost:50000"
-
-# A task writes this many shards or more, or tasks of one shard more leave the others idle.
+# With fewer shards for each task, those that get one more leave the others idle at the end.
 SHARDS_PER_TASK = 4
+# Imported by every worker of Dataflow before its first step.
+WORKER_PLUGIN = "beam_pipeline.columns.tensorflow_settings"
 
-_FLAGS = (
-    "runner",
-    "job_endpoint",
-    "environment_type",
-    "environment_config",
-    "flink_master",
-    "flink_version",
-    "parallelism",
-    "sdk_worker_parallelism",
-    "max_bundle_size",
-    "number_of_execution_retries",
-)
+# Flags that may be given several times: ours is one more.
+_LISTS = ("beam_plugins", "experiments")
+# Where the Google Cloud SDK and Google's own libraries keep them.
+_VARIABLES = {
+    "project": ("GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT"),
+    "region": ("CLOUDSDK_COMPUTE_REGION",),
+}
 
 
 class Filled(NamedTuple):
@@ -42,6 +45,27 @@ class Filled(NamedTuple):
     def argument(self) -> str:
         """As on a command line."""
         return f"--{self.flag}={self.value}"
+
+
+class Given:
+    """Flags that may have been given; `given["runner"]` is None for one that was not.
+
+    A flag without its value is "": that is refused when Beam's flags are checked.
+    """
+
+    def __init__(self, beam_args: Sequence[str]):
+        self._args = list(beam_args)
+
+    def __getitem__(self, flag: str) -> str | None:
+        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        parser.add_argument(f"--{flag}", dest="value", nargs="?", const="")
+        value: str | None = parser.parse_known_args(self._args)[0].value
+        return value
+
+
+def runner_name(text: str | None) -> str:
+    """A --runner as Beam reads it, `portable` or `flink`: in any case, as a class or a word."""
+    return (text or "DirectRunner").rpartition(".")[2].lower().removesuffix("runner")
 
 
 def fill(beam_args: Sequence[str], num_shards: int | None = None) -> list[str]:
@@ -60,36 +84,28 @@ def fill(beam_args: Sequence[str], num_shards: int | None = None) -> list[str]:
     return [*beam_args, *(each.argument for each in added)]
 
 
-def defaults(beam_args: Sequence[str], num_shards: int | None = None) -> list[Filled]:
-    """The flags that `fill` adds."""
-    given = _given(beam_args)
+def defaults(
+    beam_args: Sequence[str],
+    num_shards: int | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> list[Filled]:
+    """The flags that `fill` adds; `environ` may have the Google Cloud SDK's settings."""
+    given = Given(beam_args)
     name = runner_name(given["runner"])
-    found: list[Filled] = []
+    found: Iterator[Filled] = iter(())
     if name == "flink":
-        found += _flink(given, num_shards)
+        found = _flink(given, num_shards)
     elif name == "portable" and given["job_endpoint"]:
-        found += _pool("Beam's own default is Docker")
+        found = _pool(given, "Beam's own default is Docker")
     elif name == "dataflow":
-        found += [Filled(*each) for each in dataflow_defaults.defaults(beam_args)]
-    return [each for each in found if given.get(each.flag) is None]
+        found = _dataflow(given, environ)
+    return [each for each in found if each.flag in _LISTS or given[each.flag] is None]
 
 
-def _given(beam_args: Sequence[str]) -> dict[str, str | None]:
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for flag in _FLAGS:
-        # A flag without its value is found, and said, when Beam's flags are checked.
-        parser.add_argument(f"--{flag}", nargs="?", const="")
-    parser.add_argument("--environment_option", "--environment_options", dest="options", nargs="?")
-    given = vars(parser.parse_known_args(list(beam_args))[0])
-    own = given["environment_type"] not in (None, "EXTERNAL")
-    if own or given.pop("options") is not None:
-        # Another kind of environment, or one that is described otherwise.
-        given["environment_type"] = given["environment_type"] or ""
-        given["environment_config"] = given["environment_config"] or ""
-    return given
-
-
-def _pool(reason: str) -> Iterator[Filled]:
+def _pool(given: Given, reason: str) -> Iterator[Filled]:
+    described = given["environment_option"] or given["environment_options"]
+    if given["environment_type"] not in (None, "EXTERNAL") or described:
+        return  # another kind of environment, or one that is described otherwise
     yield Filled("environment_type", "EXTERNAL", f"workers come from a pool; {reason}")
     yield Filled(
         "environment_config",
@@ -98,48 +114,40 @@ def _pool(reason: str) -> Iterator[Filled]:
     )
 
 
-def _flink(given: dict[str, str | None], num_shards: int | None) -> Iterator[Filled]:
+def _flink(given: Given, num_shards: int | None) -> Iterator[Filled]:
+    from beam_pipeline.runners import flink
+
     master = given["flink_master"] or "[auto]"
-    cluster: flink.Overview | None = None
+    cluster: Overview | None = None
     if flink.is_address(master):
-        cluster = _ask(master, may_be_unseen=bool(given["job_endpoint"]))
+        try:
+            cluster = flink.overview(master)
+        except UserError:
+            # A job server may see a cluster that this host does not.
+            if not given["job_endpoint"]:
+                raise
     if flink.is_address(master) or given["job_endpoint"]:
-        yield from _pool("without this flag Flink's TaskManagers start Docker containers")
+        yield from _pool(given, "without this flag Flink's TaskManagers start Docker containers")
     if cluster is not None:
         yield Filled("flink_version", cluster.version, f"what runs at {master}")
         yield _parallelism(given, cluster, master, num_shards)
-        yield Filled(
-            "sdk_worker_parallelism",
-            str(max(1, cluster.slots_of_one)),
+        reason = (
             "one Python process for every task slot of a TaskManager; Beam's default is one for "
-            "all of them",
+            "all of them"
         )
-    yield Filled(
-        "max_bundle_size",
-        "1000",
-        "fills the lists of references that are shuffled, and keeps what waits in a worker small",
+        yield Filled("sdk_worker_parallelism", str(max(1, cluster.slots_of_one)), reason)
+    reason = (
+        "fills the lists of references that are shuffled, and keeps what waits in a worker small"
     )
-    yield Filled(
-        "number_of_execution_retries",
-        "0",
+    yield Filled("max_bundle_size", "1000", reason)
+    reason = (
         "a failed job ends at once and the same command resumes from its finished shards; Flink "
-        "would begin again with the same mistake",
+        "would begin again with the same mistake"
     )
+    yield Filled("number_of_execution_retries", "0", reason)
 
 
-def _ask(master: str, may_be_unseen: bool) -> flink.Overview | None:
-    try:
-        return flink.overview(master)
-    except UserError:
-        # A job server may see a cluster that this host does not.
-        if may_be_unseen:
-            return None
-        raise
-
-
-def _parallelism(
-    given: dict[str, str | None], cluster: flink.Overview, master: str, num_shards: int | None
-) -> Filled:
+def _parallelism(given: Given, cluster: Overview, master: str, num_shards: int | None) -> Filled:
     slots = cluster.free_slots
     if not slots and given["parallelism"] is None:
         have = f"{cluster.slots} task slots in {cluster.task_managers} TaskManagers"
@@ -157,3 +165,44 @@ def _parallelism(
             "keep all busy to the end"
         )
     return Filled("parallelism", str(slots), reason)
+
+
+def _dataflow(given: Given, environ: Mapping[str, str]) -> Iterator[Filled]:
+    for flag, names in _VARIABLES.items():
+        name = next((name for name in names if environ.get(name)), None)
+        if name is not None:
+            yield Filled(flag, environ[name], f"the environment variable {name}")
+    if temp := given["temp_location"]:
+        reason = "the graph and the package wait there; every job has a folder of its own below it"
+        yield Filled("staging_location", temp, reason)
+    reason = "keeps TensorFlow, where columns need it, from importing Keras 3 and matplotlib too"
+    yield Filled("beam_plugins", WORKER_PLUGIN, reason)
+    has_image = given["sdk_container_image"] or given["worker_harness_container_image"]
+    checkout = checkout_setup()
+    packages = ("setup_file", "extra_packages", "extra_package")
+    if checkout and not any(given[flag] is not None for flag in packages):
+        reason = "workers install the package that runs here, built from this checkout"
+        if not has_image:
+            reason += (
+                "; without --sdk_container_image each also downloads TensorFlow before its first "
+                "image (deploy/dataflow/README.md)"
+            )
+        yield Filled("setup_file", checkout, reason)
+        if has_image:
+            reason = "workers build it with the image's own setuptools; pip would ask PyPI for one"
+            yield Filled("experiments", "pip_no_build_isolation", reason)
+
+
+def checkout_setup(package: pathlib.Path | None = None) -> str | None:
+    """The setup.py of the checkout that this package runs from; None if it was installed.
+
+    Args:
+        package: Folder of the package; its own by default.
+    """
+    folder = (package or pathlib.Path(__file__).parents[1]).resolve()
+    setup = folder.parent / "setup.py"
+    try:
+        text = setup.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return str(setup) if re.search(r'name="imageshards"', text) else None

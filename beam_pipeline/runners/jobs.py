@@ -1,12 +1,15 @@
-"""What a job service says of a job: asked with a time-out, always.
+"""What a job service says of a job: its state, its counters, how far it is; and ending it.
 
-Beam's own client asks without one, and would wait for ever for a host that is gone.
+Every call has a time-out. Beam's own client asks without one, and would wait for ever for a host
+that is gone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +18,8 @@ from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 from apache_beam.runners.portability import portable_metrics
 
 from beam_pipeline.commit import staging as staging_folder
+from beam_pipeline.progress import progress_line
+from imageshards import storage
 from imageshards.errors import UserError
 
 # What the notes of a job in the staging folder call the one that runs elsewhere.
@@ -22,6 +27,9 @@ NOTE = "remote_job"
 CALL_TIMEOUT_SEC = 5.0
 ENDED = ("DONE", "FAILED", "CANCELLED", "DRAINED", "UPDATED")
 _OPTION = "beam:option:job_name:v1"
+_RESULT = re.compile(r"(\w+)-\d{5}-of-(\d{5})\.json")
+# A listing of a store is a request, and metrics are a call to the job service.
+_PROGRESS_SEC = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,18 +54,29 @@ def job_service(endpoint: str) -> Iterator[Any]:
         yield beam_job_api_pb2_grpc.JobServiceStub(channel)
 
 
+def _jobs(endpoint: str) -> Iterator[tuple[RemoteJob, str]]:
+    """Every job of a service with Beam's name of its state.
+
+    Raises:
+        grpc.RpcError: The service does not answer.
+    """
+    with job_service(endpoint) as service:
+        found = service.GetJobs(beam_job_api_pb2.GetJobsRequest(), timeout=CALL_TIMEOUT_SEC)
+    for info in found.job_info:
+        name = info.pipeline_options.fields[_OPTION].string_value
+        state = str(beam_job_api_pb2.JobState.Enum.Name(info.state))
+        yield RemoteJob(endpoint, info.job_id, name), state
+
+
 def state_of(job: RemoteJob) -> str | None:
     """Beam's name of the job's state; None if the service does not know it.
 
     Raises:
         grpc.RpcError: The service does not answer.
     """
-    with job_service(job.endpoint) as service:
-        found = service.GetJobs(beam_job_api_pb2.GetJobsRequest(), timeout=CALL_TIMEOUT_SEC)
-    for info in found.job_info:
-        named = info.pipeline_options.fields[_OPTION].string_value
-        if info.job_id == job.job_id and named in ("", job.job_name):
-            return str(beam_job_api_pb2.JobState.Enum.Name(info.state))
+    for known, state in _jobs(job.endpoint):
+        if known.job_id == job.job_id and known.job_name in ("", job.job_name):
+            return state
     return None
 
 
@@ -78,12 +97,9 @@ def cancel_named(endpoint: str, job_name: str) -> None:
     Raises:
         grpc.RpcError: The service does not answer.
     """
-    with job_service(endpoint) as service:
-        found = service.GetJobs(beam_job_api_pb2.GetJobsRequest(), timeout=CALL_TIMEOUT_SEC)
-    for info in found.job_info:
-        state = beam_job_api_pb2.JobState.Enum.Name(info.state)
-        if info.pipeline_options.fields[_OPTION].string_value == job_name and state not in ENDED:
-            cancel(RemoteJob(endpoint, info.job_id, job_name))
+    for job, state in _jobs(endpoint):
+        if job.job_name == job_name and state not in ENDED:
+            cancel(job)
 
 
 def counters(job: RemoteJob) -> dict[tuple[str, str], int]:
@@ -141,3 +157,52 @@ def refuse_running(
             f"--output {output!r} is being written by job {job.job_id} at {job.endpoint}, which is "
             f"{state}; wait for it to end, or end it with: python -m beam_pipeline.cancel {output}"
         )
+
+
+class RemoteProgress:
+    """The line that says how far a job is: by its counters, else by the shards it has finished.
+
+    Args:
+        staging: Where finished shards are noted.
+        counters: Gives the runner's counters so far, (namespace, name) → value.
+    """
+
+    def __init__(self, staging: str, counters: Callable[[], dict[tuple[str, str], int]]):
+        self._staging = staging
+        self._counters = counters
+        self._asked = 0.0
+        self._begun: tuple[float, int] | None = None
+        self._line = ""
+
+    def line(self) -> str:
+        """How far the job is; what was last found when it was asked for just now."""
+        now = time.monotonic()
+        if now - self._asked >= _PROGRESS_SEC:
+            self._asked = now
+            self._line = self._by_counters(now) or self._by_shards()
+        return self._line
+
+    def _by_counters(self, now: float) -> str:
+        found = self._counters()
+        total = found.get(("plan", "images"), 0)
+        images, reused, size_bytes, rejects = (
+            found.get(("write", name), 0) for name in ("images", "reused", "bytes_read", "rejects")
+        )
+        if not images + reused or not total:
+            return ""
+        if self._begun is None:
+            self._begun = (now, images)
+        seconds, first = now - self._begun[0], self._begun[1]
+        size_bytes = size_bytes * (images - first) // max(1, images)
+        return progress_line(
+            min(images + reused, total), total, size_bytes, rejects, reused + first, seconds
+        )
+
+    def _by_shards(self) -> str:
+        try:
+            names = [entry.name for entry in storage.list_folder(self._staging)]
+        except (OSError, UserError):
+            return ""
+        found = [match for name in names if (match := _RESULT.fullmatch(name))]
+        totals = {match[1]: int(match[2]) for match in found}
+        return f"{len(found):,}/{sum(totals.values()):,} shards" if found else ""

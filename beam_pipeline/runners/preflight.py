@@ -1,56 +1,37 @@
-"""Before a job is given to a remote runner: does everything answer, and see what we see?"""
+"""Checks before a job is given away: do the servers answer, and does a worker see the data?"""
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import json
 import shutil
+import socket
 import time
 import uuid
+from collections.abc import Callable, Iterator
 
 import apache_beam as beam
 import grpc
-from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
-from apache_beam.portability.api import (
-    beam_fn_api_pb2,
-    beam_fn_api_pb2_grpc,
-    beam_job_api_pb2,
-)
+from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions, StandardOptions
+from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc, beam_job_api_pb2
 
 from beam_pipeline.inputs import folders
-from beam_pipeline.runners import addresses, jobs, submit, worker_check
-from beam_pipeline.runners import select as runners
-from beam_pipeline.runners.select import Runner
+from beam_pipeline.runners import jobs, worker_check
+from beam_pipeline.runners.defaults import runner_name
+from beam_pipeline.runners.runner import Build
 from beam_pipeline.runners.worker_check import Probe
 from beam_pipeline.versions import versions
 from imageshards import storage
 from imageshards.errors import UserError
 
+CONNECT_TIMEOUT_SEC = 5.0
 # From giving the small job away to its end; an image may have to be downloaded for DOCKER.
 ANSWER_TIMEOUT_SEC = {"DOCKER": 900.0, "": 120.0}
 # A network folder shows a file of another host a while later.
 _SEEN_TIMEOUT_SEC = 15.0
-
-
-def check(runner: Runner, source_input: str, output: str, staging: str) -> None:
-    """Checks that a remote runner can do this job, by a small one.
-
-    On Dataflow, where a job takes minutes to start, the job itself begins with the check.
-
-    Raises:
-        UserError: It cannot; says what to do.
-    """
-    name = runners.kind(runner.options)
-    check_servers(runner.options)
-    if name == "dataflow":
-        from beam_pipeline.runners import dataflow
-
-        dataflow.preflight(runner.options, source_input, output)
-    else:
-        if name == "flink":
-            from beam_pipeline import flink
-
-            flink.preflight(runner.options)
-        _ask_a_worker(runner, make_probe(source_input, output, staging))
+_START_SERVICE = "start the service (on this host: make job-service), or fix the address"
+_START_POOL = "start the pool (make worker-pool), or fix the address"
 
 
 def check_servers(options: PipelineOptions) -> None:
@@ -71,7 +52,7 @@ def check_endpoint(options: PipelineOptions) -> None:
     """
     endpoint = options.view_as(PortableOptions).job_endpoint
     if not endpoint:
-        if runners.kind(options) == "portable":
+        if _is_portable(options):
             raise UserError(
                 "--job_endpoint is missing; expected host:port of a job service for --runner "
                 "PortableRunner: start one on this host with make job-service."
@@ -79,17 +60,10 @@ def check_endpoint(options: PipelineOptions) -> None:
         return
     if endpoint == "embed":
         return
-    remedy = "start the service (on this host: make job-service), or fix the address"
-    _connect("--job_endpoint", endpoint, "no job service listens there", remedy)
-    try:
+    with _asking("--job_endpoint", endpoint, "job service", _START_SERVICE):
         with jobs.job_service(endpoint) as service:
             request = beam_job_api_pb2.DescribePipelineOptionsRequest()
-            service.DescribePipelineOptions(request, timeout=addresses.CONNECT_TIMEOUT_SEC)
-    except grpc.RpcError as e:
-        raise UserError(
-            f"--job_endpoint received {endpoint!r}, where something listens that is no Beam job "
-            f"service ({_reason(e)}); {remedy}."
-        ) from None
+            service.DescribePipelineOptions(request, timeout=CONNECT_TIMEOUT_SEC)
 
 
 def check_environment(options: PipelineOptions) -> None:
@@ -102,9 +76,8 @@ def check_environment(options: PipelineOptions) -> None:
     kind = (portable.environment_type or "").upper()
     if kind == "EXTERNAL":
         _check_pool(options)
-    elif kind in ("", "DOCKER") and runners.kind(options) == "portable":
-        here = addresses.is_here(portable.job_endpoint or "")
-        if here and shutil.which("docker") is None:
+    elif kind in ("", "DOCKER") and _is_portable(options):
+        if is_here(portable.job_endpoint or "") and shutil.which("docker") is None:
             raise UserError(
                 f"--environment_type received {kind or 'nothing'}, so every worker is a Docker "
                 "container, and there is no docker on this host; expected EXTERNAL: start a pool "
@@ -113,55 +86,115 @@ def check_environment(options: PipelineOptions) -> None:
             )
 
 
+def _is_portable(options: PipelineOptions) -> bool:
+    return runner_name(options.view_as(StandardOptions).runner) == "portable"
+
+
 def _check_pool(options: PipelineOptions) -> None:
     """Of a pool that is on this host it can be asked whether it is one."""
-    if ":" not in addresses.pool_address(options):
+    if ":" not in _pool_address(options):
         raise UserError(
             f"--environment_config received {options.view_as(PortableOptions).environment_config!r}"
             " with --environment_type EXTERNAL; expected host:port of a worker pool: start one "
             "with make worker-pool."
         )
-    address = addresses.pool_here(options)
+    address = pool_here(options)
     if not address:
         return
-    remedy = "start the pool (make worker-pool), or fix the address"
-    _connect("--environment_config", address, "no worker pool listens there", remedy)
-    try:
+    with _asking("--environment_config", address, "worker pool", _START_POOL):
         with grpc.insecure_channel(address) as channel:
             # Stops nothing: no worker has this name.
             beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel).StopWorker(
                 beam_fn_api_pb2.StopWorkerRequest(worker_id=f"nobody-{uuid.uuid4().hex}"),
-                timeout=addresses.CONNECT_TIMEOUT_SEC,
+                timeout=CONNECT_TIMEOUT_SEC,
             )
-    except grpc.RpcError as e:
-        raise UserError(
-            f"--environment_config received {address!r}, where something listens that is no Beam "
-            f"worker pool ({_reason(e)}); {remedy}."
-        ) from None
 
 
-def _connect(flag: str, address: str, problem: str, remedy: str) -> None:
+@contextlib.contextmanager
+def _asking(flag: str, address: str, server: str, remedy: str) -> Iterator[None]:
+    """Turns what may go wrong when a server is asked something into a sentence."""
     try:
-        reason = addresses.refusal(address)
+        reason = refusal(address)
     except ValueError:
         raise UserError(f"{flag} received {address!r}; expected host:port.") from None
     if reason:
-        raise UserError(f"{flag} received {address!r}, but {problem} ({reason}); {remedy}.")
+        raise UserError(
+            f"{flag} received {address!r}, but no {server} listens there ({reason}); {remedy}."
+        )
+    try:
+        yield
+    except grpc.RpcError as e:
+        code = e.code().name.lower().replace("_", " ")
+        raise UserError(
+            f"{flag} received {address!r}, where something listens that is no Beam {server} "
+            f"({code}); {remedy}."
+        ) from None
 
 
-def _reason(e: grpc.RpcError) -> str:
-    return str(e.code().name.lower().replace("_", " "))
+def is_here(address: str) -> bool:
+    """Whether host:port is an address of this machine itself."""
+    host = address.rpartition(":")[0].strip("[]")
+    if host in ("localhost", socket.gethostname()):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
-def make_probe(source_input: str, output: str, staging: str) -> Probe:
+def refusal(address: str) -> str | None:
+    """Why nothing can be reached at host:port; None if something can.
+
+    Raises:
+        ValueError: It is no host:port.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not 0 < int(port) < 65536:
+        raise ValueError(address)
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_SEC):
+            return None
+    except TimeoutError:
+        return f"no answer within {CONNECT_TIMEOUT_SEC:.0f} s"
+    except OSError as e:
+        return e.strerror or str(e)
+
+
+def _pool_address(options: PipelineOptions) -> str:
+    """host:port of the worker pool; empty if the environment is another or says none."""
+    portable = options.view_as(PortableOptions)
+    if (portable.environment_type or "").upper() != "EXTERNAL":
+        return ""
+    config = str(portable.environment_config or "")
+    if not config.startswith("{"):
+        return config
+    try:
+        return str(json.loads(config).get("url", ""))
+    except ValueError:
+        return ""
+
+
+def pool_here(options: PipelineOptions) -> str:
+    """The worker pool's address if it can be asked from here.
+
+    A pool is looked for by the runner's hosts: `localhost` means this one only if the runner
+    is here too.
+    """
+    address = _pool_address(options)
+    service = options.view_as(PortableOptions).job_endpoint or ""
+    here = is_here(address) and (not service or is_here(service))
+    return address if here else ""
+
+
+def make_probe(build: Build) -> Probe:
     """What a worker is asked; `ask` puts the question where it looks."""
     nonce = uuid.uuid4().hex
     return Probe(
-        output,
-        storage.join(staging, f"preflight-{nonce}.question"),
+        build.output,
+        storage.join(build.staging, f"preflight-{nonce}.question"),
         nonce,
-        storage.join(staging, f"preflight-{nonce}.answer"),
-        folders.glob_root(source_input) if folders.is_glob(source_input) else source_input,
+        storage.join(build.staging, f"preflight-{nonce}.answer"),
+        folders.glob_root(build.input) if folders.is_glob(build.input) else build.input,
         versions(),
     )
 
@@ -171,14 +204,26 @@ def ask(probe: Probe) -> None:
     storage.write(probe.question, probe.nonce)
 
 
-def _ask_a_worker(runner: Runner, probe: Probe) -> None:
-    kind = (runner.options.view_as(PortableOptions).environment_type or "").upper()
+def ask_a_worker(
+    build: Build, pipeline: beam.Pipeline, run: Callable[[beam.Pipeline, float], None]
+) -> None:
+    """Runs a small job whose worker looks at the build's paths, rights and versions.
+
+    Args:
+        build: What the worker will have to read and write.
+        pipeline: An empty one.
+        run: Runs it for so many seconds at most, or raises TimeoutError.
+
+    Raises:
+        UserError: The worker cannot do its part, or there is none.
+    """
+    kind = (pipeline.options.view_as(PortableOptions).environment_type or "").upper()
     timeout_sec = ANSWER_TIMEOUT_SEC.get(kind, ANSWER_TIMEOUT_SEC[""])
-    pipeline = beam.Pipeline(runner.runner, options=runner.options)
+    probe = make_probe(build)
     pipeline | "CheckWorker" >> worker_check.CheckWorker(probe)
     try:
         ask(probe)
-        submit.run_small(pipeline, runner, timeout_sec)
+        run(pipeline, timeout_sec)
         found = _answer(probe)
     except RuntimeError as e:
         raise _explained(e) from e
@@ -190,8 +235,8 @@ def _ask_a_worker(runner: Runner, probe: Probe) -> None:
         ) from None
     finally:
         storage.delete([probe.question, probe.answer])
-    if wrong := worker_check.complaint(probe, found):
-        raise UserError(wrong)
+    if mismatch := worker_check.find_mismatch(probe, found):
+        raise UserError(mismatch)
 
 
 def _answer(probe: Probe) -> dict[str, object]:
@@ -213,13 +258,21 @@ def _answer(probe: Probe) -> dict[str, object]:
 def _explained(e: RuntimeError) -> UserError:
     """Why the small job failed."""
     text = str(e)
-    if "No module named 'beam_pipeline" in text or "preflight_worker" in text and "Attr" in text:
+    if "No module named 'beam_pipeline" in text or "worker_check" in text and "Attr" in text:
         return UserError(
             "the workers' Python has no imageshards of this release; expected the same one as "
             "here: install it with its constraints.txt into the pool's environment and start the "
             "pool from there (make worker-pool)."
         )
     return UserError(
-        f"a small job that only looks around failed ({submit.last_line(text)}); expected a "
+        f"a small job that only looks around failed ({last_line(text)}); expected a "
         "worker to answer: see the logs of the job service and of the worker pool."
     )
+
+
+def last_line(text: str) -> str:
+    """The line that says what happened, shortened: Python's is the last one, Go's the first."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return "no reason given"
+    return lines[0 if any(line.startswith("goroutine ") for line in lines) else -1][:300]

@@ -1,50 +1,63 @@
-"""Which Beam runner, with which options: names the local one so that nothing is downloaded."""
+"""Chooses the runner that Beam's flags ask for, and refuses flags that nobody knows."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import difflib
 import io
 import logging
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import apache_beam
 from apache_beam.options import pipeline_options
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
 from apache_beam.runners.portability.fn_api_runner import fn_runner, worker_handlers
-from apache_beam.runners.runner import PipelineRunner
 
-from beam_pipeline import cli
-from beam_pipeline.flag_values import runner_name
 from beam_pipeline.runners import defaults
+from beam_pipeline.runners.defaults import LOCAL_RUNNERS, runner_name
+from beam_pipeline.runners.runner import Build, Runner
 from imageshards.errors import UserError
 
 _View = TypeVar("_View")
 
-_LOCAL = ("direct", "fnapi")  # as Beam reads --runner: in any case, without "Runner"
 
+class FlinkJavaOptions(PipelineOptions):
+    """Flags of Beam's Flink runner that only its Java side declares.
 
-@dataclasses.dataclass(frozen=True)
-class Runner:
-    """A runner and the options it is run with.
-
-    Attributes:
-        runner: None lets Beam find it by the options.
-        options: Beam's.
-        local: Whether this machine does the work.
+    Beam's Python client learns of them from a running job server, too late to tell a misspelled
+    flag from a known one. A flag that is not given is not sent.
     """
 
-    runner: PipelineRunner | None
-    options: PipelineOptions
-    local: bool
+    _NUMBERS = {
+        "max_bundle_size": "elements of a bundle, at most",
+        "max_bundle_time_mills": "milliseconds until a bundle is closed",
+        "number_of_execution_retries": "how often Flink restarts a failed job by itself",
+        "execution_retry_delay": "milliseconds between such restarts",
+        "auto_watermark_interval": "milliseconds between watermarks",
+        "job_check_interval_in_secs": "seconds between looks at a detached job",
+    }
+    _TEXTS = {
+        "state_backend": "rocksdb or hashmap, where grouped references wait",
+        "state_backend_storage_path": "folder or URI of the state backend",
+        "flink_conf_dir": "folder with a Flink configuration, on the job server's host",
+    }
+    _SWITCHES = {
+        "object_reuse": "reuse Java objects between operators",
+        "faster_copy": "leave out deep copies between operators",
+        "disable_metrics": "do without Beam's metrics",
+    }
 
-
-def kind(options: PipelineOptions) -> str:
-    """What --runner asks for: direct, portable, flink, dataflow, …"""
-    return runner_name(options.view_as(StandardOptions).runner)
+    @classmethod
+    def _add_argparse_args(cls, parser: Any) -> None:
+        for texts, key, value in (
+            (cls._NUMBERS, "type", int),
+            (cls._TEXTS, "type", str),
+            (cls._SWITCHES, "action", "store_true"),
+        ):
+            kind: Any = {key: value}
+            for name, text in texts.items():
+                parser.add_argument(f"--{name}", default=None, help=f"Flink: {text}.", **kind)
 
 
 class _Options(PipelineOptions):
@@ -61,30 +74,47 @@ class _Options(PipelineOptions):
         return views[cls]
 
 
-def local() -> Runner:
-    """The runner in this process."""
-    return choose([])
-
-
-def choose(beam_args: Sequence[str], num_shards: int | None = None) -> Runner:
-    """The runner that Beam's flags ask for.
+def choose(
+    beam_args: Sequence[str], build: Build | None = None, own_flags: Iterable[str] = ()
+) -> Runner:
+    """The runner that Beam's flags ask for; the one in this process if they ask for none.
 
     Args:
         beam_args: Flags for Beam.
-        num_shards: Shards of all splits together, if that is known.
+        build: What it is for.
+        own_flags: See `check_flags`.
 
     Raises:
         UserError: A flag is unknown, or asks for a mode that loses records.
     """
-    check_flags(beam_args)
-    beam_args = defaults.fill(beam_args, num_shards)
+    build = build or Build()
+    check_flags(beam_args, own_flags)
+    beam_args = defaults.fill(beam_args, build.num_shards)
     # It logs the traceback of what a worker raised, which is raised to us as well.
     logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)
     options = _Options(list(beam_args), save_main_session=False)
-    if kind(options) not in _LOCAL:
-        _check_runner(str(options.view_as(StandardOptions).runner))
-        return Runner(None, options, local=False)
-    direct = options.view_as(DirectOptions)
+    given = options.view_as(StandardOptions).runner
+    name = runner_name(given)
+    if name in LOCAL_RUNNERS:
+        _set_direct(options.view_as(DirectOptions), beam_args)
+        # Named explicitly: Beam's DirectRunner would try to download Prism.
+        return Runner(options, build, fn_runner.FnApiRunner())
+    _check_runner(str(given))
+    # Each imports what the others do not need.
+    if name == "flink":
+        from beam_pipeline.runners.flink import FlinkRunner
+
+        return FlinkRunner(options, build)
+    if name == "dataflow":
+        from beam_pipeline.runners.dataflow import DataflowRunner
+
+        return DataflowRunner(options, build)
+    from beam_pipeline.runners.submit import RemoteRunner
+
+    return RemoteRunner(options, build)
+
+
+def _set_direct(direct: Any, beam_args: Sequence[str]) -> None:
     if direct.direct_running_mode == "multi_threading":
         raise UserError(
             "--direct_running_mode received 'multi_threading', which loses records in Beam "
@@ -100,7 +130,6 @@ def choose(beam_args: Sequence[str], num_shards: int | None = None) -> Runner:
     else:
         direct.direct_running_mode = "in_memory"
         direct.direct_num_workers = 1  # the pool's processes do the work
-    return Runner(fn_runner.FnApiRunner(), options, local=True)
 
 
 def _check_runner(name: str) -> None:
@@ -112,8 +141,16 @@ def _check_runner(name: str) -> None:
         )
 
 
-def check_flags(beam_args: Sequence[str]) -> None:
-    """Raises `UserError` for a flag that neither we nor Beam know."""
+def check_flags(beam_args: Sequence[str], own_flags: Iterable[str] = ()) -> None:
+    """Refuses a flag that Beam does not know either.
+
+    Args:
+        beam_args: Flags that the command line did not know.
+        own_flags: Flags that it knows, one of which may have been meant.
+
+    Raises:
+        UserError: There is such a flag, or one of Beam's has no value.
+    """
     if not beam_args:
         return
     parser = pipeline_options._BeamArgumentParser(allow_abbrev=False, add_help=False)
@@ -134,11 +171,10 @@ def check_flags(beam_args: Sequence[str]) -> None:
             f"{unknown[0]!r} belongs to no flag; expected --name value: put quotes around a glob "
             "or a path with spaces."
         )
-    first = flags[0]
-    known = [s for p in (parser, cli.make_parser()) for s in p._option_string_actions]
-    close = difflib.get_close_matches(first, known, n=1)
+    known = [*parser._option_string_actions, *own_flags]
+    close = difflib.get_close_matches(flags[0], known, n=1)
     hint = f"did you mean {close[0]}?" if close else "see python -m beam_pipeline --help."
-    raise UserError(f"{first!r} is a flag neither of this program nor of Beam; {hint}")
+    raise UserError(f"{flags[0]!r} is a flag neither of this program nor of Beam; {hint}")
 
 
 def _subclasses(cls: Any) -> list[Any]:
@@ -146,17 +182,3 @@ def _subclasses(cls: Any) -> list[Any]:
     for sub in cls.__subclasses__():
         found += [sub, *_subclasses(sub)]
     return list(dict.fromkeys(found))
-
-
-# What runners say of it: FnApiRunner, then Prism, which may stumble over the closed channel.
-_LOST = (
-    re.compile("Channel closed prematurely"),
-    re.compile("SDK worker .*exit", re.DOTALL),
-    re.compile("SDK worker disconnected|worker stopped before"),
-    re.compile("panic in stage.Execute.*closed channel", re.DOTALL),
-)
-
-
-def lost_a_worker(e: BaseException) -> bool:
-    """Whether a run ended because a worker process was killed."""
-    return any(words.search(str(e)) for words in _LOST)

@@ -1,4 +1,4 @@
-"""A pipeline on a runner elsewhere: given away, watched, cancelled when asked."""
+"""A runner elsewhere: checked, given the job, watched to its end, cancelled when asked."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ from apache_beam.options.pipeline_options import (
 )
 
 from beam_pipeline.progress import ProgressLine
-from beam_pipeline.runners import addresses, dataflow_job, dataflow_service, jobs
-from beam_pipeline.runners.job_progress import RemoteProgress
-from beam_pipeline.runners.jobs import RemoteJob
-from beam_pipeline.runners.select import Runner, lost_a_worker
+from beam_pipeline.runners import jobs, preflight
+from beam_pipeline.runners.jobs import RemoteJob, RemoteProgress
+from beam_pipeline.runners.runner import Runner, lost_a_worker
 from imageshards import storage
 from imageshards.errors import UserError, user_error_in
 
@@ -41,78 +40,72 @@ _LOG_LINES = 500
 _CONNECTED = ("wait_until_finish_read", "read_grpc_client_inputs", "run_worker")
 
 
-def run(pipeline: beam.Pipeline, runner: Runner, staging: str) -> bool:
-    """Runs a job to its end and shows how far it is.
+class RemoteRunner(Runner):
+    """A job service that runs the pipeline; also the base of Flink's and Dataflow's."""
 
-    Returns:
-        Whether it ran; a dry run only looks at the graph and the options.
+    local = False
 
-    Raises:
-        UserError: The job failed; says why, or where the whole story is.
-        RuntimeError: It lost a worker, and may be given away again.
-        KeyboardInterrupt: On Ctrl-C, when the job has been cancelled.
-    """
-    with _log() as lines:
-        try:
-            running = _Running.submit(pipeline, runner)
-            if running is None:
-                return False
-            with ProgressLine(RemoteProgress(staging, running.counters).line) as line:
-                running.wait(line.say, begun=functools.partial(_note, staging, running.job))
-        except Exception as e:
-            if known := dataflow_job.explained(e):
-                raise known from e
-            if not isinstance(e, (RuntimeError, grpc.RpcError)):
+    @contextlib.contextmanager
+    def ready(self) -> Iterator[None]:
+        """Checks job service and worker pool, and by a small job what a worker sees."""
+        preflight.check_servers(self.options)
+        preflight.ask_a_worker(self.build, self.new_pipeline(), self.run_small)
+        yield
+
+    def run(self, pipeline: beam.Pipeline) -> bool:
+        """Runs a job to its end and shows how far it is; see `Runner.run`."""
+        # Where a worker was lost, its pool may be too: Prism ends when it asks one that is gone.
+        preflight.check_servers(self.options)
+        staging = self.build.staging
+        with _log() as lines:
+            try:
+                running = self._submit(pipeline)
+                if running is None:
+                    return False
+                with ProgressLine(RemoteProgress(staging, running.counters).line) as line:
+                    running.wait(line.say, begun=functools.partial(_note, staging, running.job))
+            except Exception as e:
+                if known := self.explain(e):
+                    raise known from e
+                if not isinstance(e, (RuntimeError, grpc.RpcError)):
+                    raise
+                if lost_a_worker(e) or user_error_in(e):
+                    raise
+                raise _failure(e, staging, lines) from e
+        return True
+
+    def run_small(self, pipeline: beam.Pipeline, timeout_sec: float) -> None:
+        """Runs a job of seconds.
+
+        Raises:
+            UserError: What a worker said.
+            RuntimeError: It failed otherwise.
+            TimeoutError: It did not end in time; it was cancelled.
+        """
+        with _log():
+            try:
+                running = self._submit(pipeline)
+                if running is not None:
+                    running.wait(lambda sentence: None, timeout_sec)
+            except grpc.RpcError as e:
+                raise RuntimeError(_words(e)) from e
+            except RuntimeError as e:
+                if known := user_error_in(e):
+                    raise known from e
                 raise
-            if lost_a_worker(e) or user_error_in(e):
-                raise
-            raise _failure(e, staging, lines) from e
-    return True
 
+    def explain(self, e: Exception) -> UserError | None:
+        """What a client of this runner raised, as one sentence; None if it is something else."""
+        return None
 
-def _note(staging: str, job: RemoteJob | None) -> None:
-    if job is not None:
-        jobs.note(staging, job)
+    def cancel_named(self, options: PipelineOptions) -> None:
+        """Ends a job that was interrupted while it was given away, so that nobody knows its id."""
+        endpoint = options.view_as(PortableOptions).job_endpoint
+        if endpoint and endpoint != "embed":
+            with contextlib.suppress(grpc.RpcError):
+                jobs.cancel_named(endpoint, options.view_as(GoogleCloudOptions).job_name)
 
-
-def run_small(pipeline: beam.Pipeline, runner: Runner, timeout_sec: float) -> None:
-    """Runs a job of seconds.
-
-    Raises:
-        UserError: What a worker said.
-        RuntimeError: It failed otherwise.
-        TimeoutError: It did not end in time; it was cancelled.
-    """
-    with _log():
-        try:
-            running = _Running.submit(pipeline, runner)
-            if running is not None:
-                running.wait(lambda sentence: None, timeout_sec)
-        except grpc.RpcError as e:
-            raise RuntimeError(_words(e)) from e
-        except RuntimeError as e:
-            if known := user_error_in(e):
-                raise known from e
-            raise
-
-
-class _Running:
-    """A job that was given away.
-
-    Attributes:
-        job: Where to ask for it, if a job service that we can ask has it.
-    """
-
-    def __init__(self, result: Any, job: RemoteJob | None, pool: str):
-        self.job = job
-        self._pool = pool
-        self._result = result
-        self._error: BaseException | None = None
-        self._ended = threading.Event()
-        threading.Thread(target=self._follow, daemon=True).start()
-
-    @classmethod
-    def submit(cls, pipeline: beam.Pipeline, runner: Runner) -> _Running | None:
+    def _submit(self, pipeline: beam.Pipeline) -> Running | None:
         """Gives a job away; None for a dry run."""
         options = pipeline.options  # a copy of the runner's: what is set there reaches no job
         wanted = options.view_as(StandardOptions).runner
@@ -125,14 +118,45 @@ class _Running:
             if result is None or dry_run or not getattr(result, "has_job", True):  # a template
                 return None
             job = _job_of(result, options, str(google.job_name))
-            return cls(result, job, addresses.pool_here(options))
+            return Running(result, job, preflight.pool_here(options))
         except KeyboardInterrupt:
-            _cancel_named(options, str(google.job_name))
+            self.cancel_named(options)
             raise
         finally:
             # Beam takes the runner out of the options it was given, so that Java sees none.
             options.view_as(StandardOptions).runner = wanted
             google.job_name = given
+
+
+def _job_of(result: Any, options: PipelineOptions, name: str) -> RemoteJob | None:
+    endpoint = options.view_as(PortableOptions).job_endpoint
+    job_id = getattr(result, "_job_id", None)
+    if not endpoint or endpoint == "embed" or not isinstance(job_id, str):
+        return None
+    return RemoteJob(endpoint, job_id, name)
+
+
+def _note(staging: str, job: RemoteJob | None) -> None:
+    if job is not None:
+        jobs.note(staging, job)
+
+
+class Running:
+    """A job that was given away.
+
+    Args:
+        result: Beam's.
+        job: Where to ask for it, if a job service that we can ask has it.
+        pool: host:port of the worker pool, if we can ask it.
+    """
+
+    def __init__(self, result: Any, job: RemoteJob | None, pool: str):
+        self.job = job
+        self._pool = pool
+        self._result = result
+        self._error: BaseException | None = None
+        self._ended = threading.Event()
+        threading.Thread(target=self._follow, daemon=True).start()
 
     def wait(
         self,
@@ -159,7 +183,7 @@ class _Running:
                     raise TimeoutError
                 if now - asked > _ASK_SEC:
                     asked = now
-                    self._ask(now)
+                    self._check_servers(now)
         except BaseException:
             if not self._cancel(say):
                 raise
@@ -181,9 +205,9 @@ class _Running:
         finally:
             self._ended.set()
 
-    def _ask(self, now: float) -> None:
+    def _check_servers(self, now: float) -> None:
         """Raises `UserError` when what the job needs is gone, which Beam's client may not see."""
-        if self._pool and addresses.refusal(self._pool) and addresses.refusal(self._pool):
+        if self._pool and preflight.refusal(self._pool) and preflight.refusal(self._pool):
             raise UserError(
                 f"the worker pool at {self._pool} is gone; start it again (make worker-pool), then "
                 "give the same command: finished shards are kept."
@@ -212,24 +236,6 @@ class _Running:
     def _ask_to_cancel(self) -> None:
         with contextlib.suppress(Exception):  # the caller looks at what became of the job
             self._result.cancel()
-
-
-def _cancel_named(options: PipelineOptions, name: str) -> None:
-    """Ends a job that was interrupted while it was given away, so that nobody knows its id."""
-    endpoint = options.view_as(PortableOptions).job_endpoint
-    if endpoint and endpoint != "embed":
-        with contextlib.suppress(grpc.RpcError):
-            jobs.cancel_named(endpoint, name)
-    else:
-        dataflow_service.cancel_named(options)
-
-
-def _job_of(result: Any, options: PipelineOptions, name: str) -> RemoteJob | None:
-    endpoint = options.view_as(PortableOptions).job_endpoint
-    job_id = getattr(result, "_job_id", None)
-    if not endpoint or endpoint == "embed" or not isinstance(job_id, str):
-        return None
-    return RemoteJob(endpoint, job_id, name)
 
 
 @contextlib.contextmanager
@@ -269,12 +275,13 @@ def _failure(e: BaseException, staging: str, lines: deque[str]) -> UserError:
         storage.write(path, "\n".join([*lines, text]) + "\n")
     if isinstance(e, grpc.RpcError):
         return UserError(
-            f"the job service does not answer any more ({last_line(text)}); start it again, then "
-            "give the same command: finished shards are kept."
+            f"the job service does not answer any more ({preflight.last_line(text)}); start it "
+            "again, then give the same command: finished shards are kept."
         )
     return UserError(
-        f"the job failed ({last_line(text)}); all that was said is in {path}, more in the logs of "
-        "the job service and its workers; finished shards are kept for the same command."
+        f"the job failed ({preflight.last_line(text)}); all that was said is in {path}, more in "
+        "the logs of the job service and its workers; finished shards are kept for the same "
+        "command."
     )
 
 
@@ -282,11 +289,3 @@ def _words(e: BaseException) -> str:
     if isinstance(e, grpc.RpcError) and callable(getattr(e, "details", None)):
         return str(e.details() or e.code())
     return str(e) or type(e).__name__
-
-
-def last_line(text: str) -> str:
-    """The line that says what happened, shortened: Python's is the last one, Go's the first."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if not lines:
-        return "no reason given"
-    return lines[0 if any(line.startswith("goroutine ") for line in lines) else -1][:300]

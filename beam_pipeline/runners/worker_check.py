@@ -21,7 +21,7 @@ class Probe:
     Attributes:
         output: Folder of the data set.
         question: File below it that holds the nonce.
-        nonce: What the client wrote there; "" where no file was written.
+        nonce: What the client wrote there.
         answer: File for what the worker found.
         input: The --input of the build; the fixed part of a glob.
         versions: The client's, by library.
@@ -35,14 +35,14 @@ class Probe:
     versions: dict[str, str]
 
 
-def look(probe: Probe) -> dict[str, Any]:
+def inspect_worker(probe: Probe) -> dict[str, Any]:
     """What this process sees; written to `probe.answer` as well, if it can be.
 
     Raises:
         UserError: It does not see the output, or cannot write there.
     """
     host = socket.gethostname()
-    if probe.nonce and _text(probe.question) != probe.nonce:
+    if _text(probe.question) != probe.nonce:
         raise UserError(
             f"a worker on host {host} does not see --output {probe.output!r}, or sees another "
             "folder of that name; expected a folder that this machine and every worker share: "
@@ -59,8 +59,8 @@ def look(probe: Probe) -> dict[str, Any]:
     return found
 
 
-def complaint(probe: Probe, found: dict[str, Any]) -> str | None:
-    """What is wrong with what a worker found, as one sentence."""
+def find_mismatch(probe: Probe, found: dict[str, Any]) -> str | None:
+    """How what a worker found differs from what the build needs, as one sentence."""
     host = found["host"]
     if not found["input"]:
         return (
@@ -92,24 +92,19 @@ def _sees_input(path: str) -> bool:
         return False
 
 
-def answer(probe: Probe) -> str | None:
-    """Looks, and returns what is wrong."""
-    return complaint(probe, look(probe))
-
-
-def insist(probe: Probe) -> str:
-    """Looks; what is wrong ends the job.
+def check_worker(probe: Probe) -> str:
+    """Ends the job if this worker cannot do its part.
 
     Raises:
-        UserError: This worker cannot do its part.
+        UserError: It sees other paths or has other versions than the client.
     """
-    if wrong := answer(probe):
-        raise UserError(wrong)
+    if mismatch := find_mismatch(probe, inspect_worker(probe)):
+        raise UserError(mismatch)
     return "checked"
 
 
 class CheckWorker(beam.PTransform):
-    """A pipeline's first step: one worker looks around; what is wrong ends the job.
+    """A pipeline's first step: one worker checks what it sees, and ends the job if that is wrong.
 
     Gives one element, for others to wait for.
     """
@@ -119,4 +114,4 @@ class CheckWorker(beam.PTransform):
         self._probe = probe
 
     def expand(self, root: beam.Pipeline) -> beam.PCollection:
-        return root | "Probe" >> beam.Create([self._probe]) | "Look" >> beam.Map(insist)
+        return root | "Probe" >> beam.Create([self._probe]) | "Check" >> beam.Map(check_worker)

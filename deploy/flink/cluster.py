@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from beam_pipeline import flink
+from beam_pipeline.runners import flink, job_server
 from deploy.flink import processes
 from deploy.flink.flink_home import VERSION, cache_folder, flink_home
 from imageshards.errors import UserError
@@ -88,7 +88,7 @@ def start(cluster: Cluster) -> None:
 
 
 def _check(cluster: Cluster) -> None:
-    flink.check_java("java")
+    job_server.check_java("java")
     if shutil.which("bash") is None:
         raise UserError("Flink's scripts need bash, which is not here; install it.")
     wanted = [("127.0.0.1", port) for port in (cluster.rest_port, cluster.rpc_port)]

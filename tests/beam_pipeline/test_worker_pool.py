@@ -9,9 +9,8 @@ import sys
 import apache_beam as beam
 import pytest
 
-from beam_pipeline import worker_pool
-from beam_pipeline.runners import select as runners
-from beam_pipeline.runners import submit
+from beam_pipeline import runners, worker_pool
+from beam_pipeline.runners.submit import RemoteRunner
 from tests.support import pool_tasks, portable_servers
 
 SECRET = "open-sesame"  # noqa: S105
@@ -29,9 +28,10 @@ def test_a_worker_knows_the_options_tells_no_secrets_and_may_print(tmp_path):
             "--s3_endpoint_url=http://localhost:1", f"--s3_secret_access_key={SECRET}",
         ]  # fmt: skip
         runner = runners.choose(flags)
-        pipeline = beam.Pipeline(options=runner.options)
+        assert isinstance(runner, RemoteRunner)
+        pipeline = runner.new_pipeline()
         pipeline | beam.Create([str(tmp_path / "told.json")]) | beam.Map(pool_tasks.tell)
-        submit.run_small(pipeline, runner, timeout_sec=120)
+        runner.run_small(pipeline, timeout_sec=120)
         logs = pool.log.read_text() + service.log.read_text()
     assert json.loads((tmp_path / "told.json").read_text()) == {
         "executable": sys.executable,

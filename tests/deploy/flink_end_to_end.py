@@ -21,8 +21,8 @@ import zipfile
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from beam_pipeline import flink
-from beam_pipeline.runners import flink_service
+from beam_pipeline.runners import flink, job_server
+from beam_pipeline.runners.runner import job_name
 from deploy.flink import cluster as clusters
 from deploy.flink import flink_home, processes
 from imageshards.errors import UserError
@@ -88,7 +88,7 @@ def jar(cluster) -> str:
     given = os.environ.get("FLINK_JOB_SERVER_JAR")
     flags = [f"--flink_job_server_jar={given}"] if given else []
     try:
-        return flink.job_server_jar(PipelineOptions([f"--flink_version={version}", *flags]))
+        return job_server.find_jar(PipelineOptions([f"--flink_version={version}", *flags]))
     except UserError as e:
         pytest.skip(str(e))
 
@@ -177,19 +177,19 @@ def test_a_job_that_a_client_left_behind_is_seen_and_cancelled(cluster, tmp_path
         "Sleeper",
         str(tmp_path / "sleeper.jar"),
     ]
-    name = flink_service.job_name("gs://bucket/shards")
+    name = job_name("gs://bucket/shards")
     done = run(["bash", str(home / "bin" / "flink"), "run", *submit, name], 300)
     assert done.returncode == 0, done.stdout + done.stderr
-    (job,) = flink_service.running_jobs(cluster.master, name)
+    (job,) = flink.running_jobs(cluster.master, name)
     _wait_for_tasks(cluster, job, 2 * SLOTS)
     options = PipelineOptions(
         ["--runner=FlinkRunner", "--job_endpoint=localhost:1", f"--flink_master={cluster.master}"]
     )
     with pytest.raises(UserError, match=f"still runs the job {job}"):
-        with flink_service.job_service(options, "gs://bucket/shards"):
+        with flink.job_service(options, "gs://bucket/shards"):
             raise AssertionError
-    assert flink_service.cancel_jobs(cluster.master, name) == [job]
-    assert flink_service.running_jobs(cluster.master, name) == []
+    assert flink.cancel_jobs(cluster.master, name) == [job]
+    assert flink.running_jobs(cluster.master, name) == []
 
 
 def _wait_for_tasks(cluster, job: str, count: int) -> None:

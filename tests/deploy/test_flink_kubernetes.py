@@ -8,9 +8,8 @@ import re
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from beam_pipeline import cli, worker_pool
+from beam_pipeline import cli, runners, worker_pool
 from beam_pipeline.runners import defaults
-from beam_pipeline.runners import select as runners
 from imageshards.errors import UserError
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "flink" / "kubernetes"

@@ -47,7 +47,7 @@ class StandIn:
         self._server.service = self
 
     def __enter__(self) -> StandIn:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
         return self
 
     def __exit__(self, *error: object) -> None:

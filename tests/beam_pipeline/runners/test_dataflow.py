@@ -27,7 +27,8 @@ from apache_beam.runners.dataflow import dataflow_runner
 from apache_beam.utils.plugin import BeamPlugin
 
 from beam_pipeline.__main__ import main
-from beam_pipeline.runners import dataflow, dataflow_job, preflight
+from beam_pipeline.runners import dataflow, preflight
+from beam_pipeline.runners.runner import job_name
 from beam_pipeline.versions import versions
 from imageshards import storage
 from imageshards.errors import UserError
@@ -181,12 +182,12 @@ class TestTheStagedJob:
     ) -> None:
         graph = Graph(submitted.graph)
         names = {graph.name(key): key for key in graph.leaves}
-        look = names["CheckWorker/Look"]
+        look = names["CheckWorker/Check"]
         (commit,) = [key for name, key in names.items() if name.endswith("FinishCommit")]
         assert look in graph.behind(commit)
 
     def test_is_named_after_its_output(self, submitted: Submitted) -> None:
-        assert submitted.job["name"] == dataflow.job_name(f"{submitted.bucket}/sets/pets")
+        assert submitted.job["name"] == job_name(f"{submitted.bucket}/sets/pets")
 
     def test_carries_no_path_of_this_checkout_in_its_graph(self, submitted: Submitted) -> None:
         assert str(REPOSITORY).encode() not in submitted.graph.SerializeToString()
@@ -245,7 +246,7 @@ def said_of_small_job(service: StandIn, bucket: str, *more: str) -> str:
     job | beam.Create([1])
     with pytest.raises(Exception) as raised:
         job.run().wait_until_finish()
-    known = dataflow_job.explained(raised.value)
+    known = dataflow.explain(raised.value)
     assert known is not None
     assert "\n" not in str(known)
     return str(known)
@@ -440,7 +441,7 @@ class TestPreflight:
     ) -> None:
         with StandIn(tmp_path) as service:
             service.jobs["7"] = {
-                "id": "7", "name": dataflow.job_name(GOOD[1]), "currentState": "JOB_STATE_RUNNING"
+                "id": "7", "name": job_name(GOOD[1]), "currentState": "JOB_STATE_RUNNING"
             }  # fmt: skip
             asked = options("--no_auth", dataflow_endpoint=service.endpoint, temp_location="/x")
             with pytest.raises(UserError, match="job 7 .* is running .* jobs cancel 7"):
@@ -459,6 +460,6 @@ class TestPreflight:
     ["gs://b/pets", "gs://b/Pets_2026 (all)", "gs://b/" + "long" * 40, "gs://b/…"],
 )
 def test_a_job_is_named_alike_for_the_same_output_only(output: str) -> None:
-    name = dataflow.job_name(output)
-    assert dataflow.job_name(output + "/") == name != dataflow.job_name(output + "2")
+    name = job_name(output)
+    assert job_name(output + "/") == name != job_name(output + "2")
     dataflow.preflight(options("--dry_run=True", job_name=name), GOOD[0], output)

@@ -6,16 +6,18 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability import portable_runner
 
+from beam_pipeline import runners
 from beam_pipeline.runners import defaults
-from beam_pipeline.runners import select as runners
 from imageshards.errors import UserError
+from tests.conftest import REPOSITORY
 from tests.support.flink_stand_in import overview, serving
 
 FLINK = ["--runner", "FlinkRunner"]
 
 
-def filled(args, num_shards=None):
-    return {each.flag: each.value for each in defaults.defaults(args, num_shards)}
+def filled(args, num_shards=None, environ=None):
+    found = defaults.defaults(args, num_shards, environ or {})
+    return {each.flag: each.value for each in found}
 
 
 @pytest.mark.parametrize(
@@ -129,3 +131,60 @@ def test_flags_of_the_java_side_are_known_typed_and_sent_only_when_given():
         runners.check_flags([*FLINK, "--max_bundle_size=many"])
     with pytest.raises(UserError, match="did you mean --max_bundle_size"):
         runners.check_flags([*FLINK, "--max_bundle_sise=7"])
+
+
+DATAFLOW = "--runner=DataflowRunner"
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "expected"),
+    [
+        ((), {"GOOGLE_CLOUD_PROJECT": "p-1"}, {"project": "p-1"}),
+        ((), {"CLOUDSDK_CORE_PROJECT": "p-2"}, {"project": "p-2"}),
+        ((), {"CLOUDSDK_COMPUTE_REGION": "europe-west4"}, {"region": "europe-west4"}),
+        (("--project=x",), {"GOOGLE_CLOUD_PROJECT": "p-1"}, {"project": None}),
+        (("--temp_location", "gs://b/t"), {}, {"staging_location": "gs://b/t"}),
+        (
+            ("--temp_location=gs://b/t", "--staging_location=gs://b/s"),
+            {},
+            {"staging_location": None},
+        ),
+        ((), {}, {"setup_file": str(REPOSITORY / "setup.py"), "experiments": None}),
+        (("--sdk_container_image=i",), {}, {"experiments": "pip_no_build_isolation"}),
+        (("--setup_file=/a/setup.py",), {}, {"setup_file": None}),
+        (("--extra_package", "a.whl"), {}, {"setup_file": None}),
+        ((), {}, {"beam_plugins": "beam_pipeline.columns.tensorflow_settings"}),
+    ],
+)
+def test_flags_of_dataflow_that_can_be_known_are_filled_in(given, environ, expected):
+    found = filled([DATAFLOW, *given], environ=environ)
+    assert {flag: found.get(flag) for flag in expected} == expected
+
+
+def test_every_flag_filled_in_for_dataflow_has_a_reason_and_is_one_of_beam_s(capsys):
+    given = [DATAFLOW, "--temp_location=gs://b/t", "--sdk_container_image=i"]
+    added = defaults.fill(given)[len(given) :]
+    said = capsys.readouterr().err.splitlines()
+    runners.check_flags(added)
+    assert len(added) == len(said) >= 4
+    assert all(line.startswith(f"{flag}: ") for flag, line in zip(added, said, strict=True))
+
+
+def test_what_may_be_given_several_times_is_added_to():
+    given = [DATAFLOW, "--beam_plugins=x", "--experiments=y", "--sdk_container_image=i"]
+    assert {"beam_plugins", "experiments"} <= filled(given).keys()
+
+
+@pytest.mark.parametrize(("flags", "is_said"), [((), True), (("--sdk_container_image=i",), False)])
+def test_without_an_image_the_price_of_that_is_said(flags, is_said):
+    reasons = {each.flag: each.reason for each in defaults.defaults([DATAFLOW, *flags])}
+    assert ("each also downloads TensorFlow" in reasons["setup_file"]) == is_said
+
+
+@pytest.mark.parametrize("setup", [None, "setuptools.setup(name='another')\n"])
+def test_an_installed_package_is_no_checkout(tmp_path, setup):
+    package = tmp_path / "beam_pipeline"
+    package.mkdir()
+    if setup is not None:
+        (tmp_path / "setup.py").write_text(setup)
+    assert defaults.checkout_setup(package) is None

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import pathlib
 import time
+import zipfile
 
 import apache_beam
 import pytest
 from apache_beam.options.pipeline_options import FlinkRunnerOptions, PipelineOptions
 from apache_beam.utils.subprocess_server import JavaJarServer
 
-from beam_pipeline import flink
+from beam_pipeline.runners import flink, job_server
 from imageshards.errors import UserError
 from tests.support.flink_stand_in import overview, serving
 
+
+def a_jar() -> bytes:
+    """The smallest jar: a zip without files."""
+    buffer = io.BytesIO()
+    zipfile.ZipFile(buffer, "w").close()
+    return buffer.getvalue()
+
+
+A_JAR = a_jar()
 JAR = f"beam-runners-flink-2.2-job-server-{apache_beam.__version__}.jar"
 
 
@@ -94,7 +105,7 @@ def test_another_version_is_one_sentence(java):
     ],
 )
 def test_a_java_that_will_not_do_is_one_sentence(script, words, tmp_path, monkeypatch):
-    monkeypatch.setattr(flink, "JAVA_TIMEOUT_SEC", 0.5)
+    monkeypatch.setattr(job_server, "JAVA_TIMEOUT_SEC", 0.5)
     path = tmp_path / "old" / "java"
     path.parent.mkdir()
     if script is not None:
@@ -111,9 +122,10 @@ def test_a_java_that_will_not_do_is_one_sentence(script, words, tmp_path, monkey
 def options(tmp_path, java, monkeypatch):
     """Options of a job whose jar is looked for at a place of ours; the place's replies."""
     replies: dict[str, bytes | None] = {}
-    monkeypatch.setattr(flink, "DOWNLOAD_TIMEOUT_SEC", 0.5)
+    monkeypatch.setattr(job_server, "DOWNLOAD_TIMEOUT_SEC", 0.5)
     with serving(replies) as place:
-        monkeypatch.setattr(JavaJarServer, "MAVEN_CENTRAL_REPOSITORY", f"http://{place}/jars")
+        for repository in ("MAVEN_CENTRAL_REPOSITORY", "GOOGLE_MAVEN_MIRROR"):
+            monkeypatch.setattr(JavaJarServer, repository, f"http://{place}/jars")
         given = [
             "--flink_master=[local]",
             "--flink_version=2.2",
@@ -129,10 +141,10 @@ def place_of_jar() -> str:
 
 def test_the_jar_is_downloaded_once_and_kept(options, tmp_path):
     asked, replies = options
-    replies[place_of_jar()] = b"a jar"
+    replies[place_of_jar()] = A_JAR
     flink.preflight(asked)
     kept = tmp_path / "cache" / JAR
-    assert kept.read_bytes() == b"a jar"
+    assert kept.read_bytes() == A_JAR
     assert asked.view_as(FlinkRunnerOptions).flink_job_server_jar == str(kept)
     assert [path.name for path in kept.parent.iterdir()] == [JAR]
     replies.clear()
@@ -155,15 +167,15 @@ def test_a_jar_that_cannot_be_had_is_one_sentence(reply, words, options, tmp_pat
 def test_the_jar_can_be_fetched_beforehand(options, tmp_path, capsys):
     _, replies = options
     given = ["--flink_version", "2.2", "--jar_cache_dir", str(tmp_path / "cache")]
-    assert flink.main(given) == 2
-    assert capsys.readouterr().err.startswith("error: Beam's job server for Flink 2.2 could not")
-    replies[place_of_jar()] = b"a jar"
-    assert flink.main(given) == 0
+    assert job_server.main(given) == 2
+    assert "\nerror: Beam's job server for Flink 2.2 could not" in capsys.readouterr().err
+    replies[place_of_jar()] = A_JAR
+    assert job_server.main(given) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'cache' / JAR}\n"
 
 
 def test_half_a_jar_is_none(java, tmp_path, monkeypatch):
-    monkeypatch.setattr(flink, "DOWNLOAD_TIMEOUT_SEC", 0.5)
+    monkeypatch.setattr(job_server, "DOWNLOAD_TIMEOUT_SEC", 0.5)
     with serving({"/half.jar": b"half"}, length=8) as place:
         given = [
             "--flink_master=[local]",

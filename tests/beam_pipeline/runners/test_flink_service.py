@@ -17,13 +17,14 @@ from apache_beam.options.pipeline_options import (
     PortableOptions,
 )
 
-from beam_pipeline.runners import flink_service
+from beam_pipeline.runners import flink, job_server
+from beam_pipeline.runners.runner import job_name
 from imageshards.errors import UserError
 from tests.support import builds, portable_servers
 from tests.support.flink_stand_in import Jobs, serving
 
 JAR = f"beam-runners-flink-2.2-job-server-{apache_beam.__version__}.jar"
-NAME = flink_service.job_name("gs://bucket/shards")
+NAME = job_name("gs://bucket/shards")
 
 # Java that is asked for its version, and else listens at --job-port as a job server would.
 SERVER = """
@@ -69,21 +70,15 @@ def flags(folder: pathlib.Path, master: str, then: str = "exit 0") -> list[str]:
     ],
 )
 def test_a_job_is_named_after_its_output(output, stem):
-    name = flink_service.job_name(output)
+    name = job_name(output)
     assert name.startswith(f"imageshards-{stem}-")
-    assert name == flink_service.job_name(output)
-    assert name != flink_service.job_name(output.rstrip("/") + "2")
+    assert name == job_name(output)
+    assert name != job_name(output.rstrip("/") + "2")
 
 
 def test_one_folder_has_one_name_however_it_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert flink_service.job_name("out") == flink_service.job_name(f"{tmp_path}/x/../out/")
-
-
-def test_for_another_runner_there_is_nothing_to_do():
-    options = PipelineOptions(["--runner=PortableRunner", "--job_endpoint=localhost:1"])
-    with flink_service.job_service(options, "out"):
-        assert options.view_as(GoogleCloudOptions).job_name is None
+    assert job_name("out") == job_name(f"{tmp_path}/x/../out/")
 
 
 def test_a_second_job_for_one_output_is_refused_and_another_output_is_not(tmp_path):
@@ -91,10 +86,10 @@ def test_a_second_job_for_one_output_is_refused_and_another_output_is_not(tmp_pa
     with serving(jobs.replies) as master:
         options = PipelineOptions([*flags(tmp_path, master), "--job_endpoint=localhost:1"])
         with pytest.raises(UserError, match=r"still runs the job abc for --output 'gs://bucket"):
-            with flink_service.job_service(options, "gs://bucket/shards"):
+            with flink.job_service(options, "gs://bucket/shards"):
                 raise AssertionError
         jobs.states["abc"] = "FAILED"
-        with flink_service.job_service(options, "gs://bucket/shards"):
+        with flink.job_service(options, "gs://bucket/shards"):
             assert options.view_as(GoogleCloudOptions).job_name == NAME
     assert jobs.cancelled == []
 
@@ -105,18 +100,18 @@ def test_a_job_that_is_left_is_cancelled_and_no_other(tmp_path):
     with serving(jobs.replies) as master:
         options = PipelineOptions([*flags(tmp_path, master), "--job_endpoint=localhost:1"])
         with pytest.raises(KeyboardInterrupt):
-            with flink_service.job_service(options, "gs://bucket/shards"):
+            with flink.job_service(options, "gs://bucket/shards"):
                 jobs.states["abc"] = "RUNNING"
                 raise KeyboardInterrupt
     assert jobs.cancelled == ["abc"]
 
 
 def test_a_job_that_does_not_end_is_one_sentence(monkeypatch):
-    monkeypatch.setattr(flink_service, "CANCEL_TIMEOUT_SEC", 0.3)
+    monkeypatch.setattr(flink, "CANCEL_TIMEOUT_SEC", 0.3)
     jobs = Jobs(abc=NAME)
     replies = jobs.replies | {"PATCH /jobs/abc?mode=cancel": b"{}"}
     with serving(replies) as master, pytest.raises(UserError, match=r"abc at .* still runs after"):
-        flink_service.cancel_jobs(master, NAME)
+        flink.cancel_jobs(master, NAME)
 
 
 def test_a_server_is_there_for_as_long_as_it_is_needed(tmp_path):
@@ -125,7 +120,7 @@ def test_a_server_is_there_for_as_long_as_it_is_needed(tmp_path):
     with serving(Jobs().replies) as master:
         options = PipelineOptions(flags(tmp_path, master, f'{sys.executable} {script} "$@"'))
         portable = options.view_as(PortableOptions)
-        with flink_service.job_service(options, "out"):
+        with flink.job_service(options, "out"):
             host, _, port = portable.job_endpoint.rpartition(":")
             assert host == "localhost"
             (server,) = _listening(int(port))
@@ -147,17 +142,17 @@ def test_a_server_that_does_not_start_is_one_sentence_with_what_it_said(tmp_path
     with serving(Jobs().replies) as master:
         options = PipelineOptions(flags(tmp_path, master, then))
         with pytest.raises(UserError, match=r"did not start \(ended with 3: Address already in"):
-            with flink_service.job_service(options, "out"):
+            with flink.job_service(options, "out"):
                 raise AssertionError
 
 
 def test_a_server_that_never_listens_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(flink_service, "START_TIMEOUT_SEC", 0.5)
+    monkeypatch.setattr(job_server, "START_TIMEOUT_SEC", 0.5)
     with serving(Jobs().replies) as master:
         options = PipelineOptions(flags(tmp_path, master, "exec sleep 600"))
         begun = time.monotonic()
         with pytest.raises(UserError, match=r"did not start \(0.5 s passed: it said nothing\)"):
-            with flink_service.job_service(options, "out"):
+            with flink.job_service(options, "out"):
                 raise AssertionError
     assert time.monotonic() - begun < 20
     assert not [each for each in psutil.Process().children(True) if "600" in each.cmdline()]
@@ -171,8 +166,8 @@ def test_a_server_ends_with_a_client_that_is_killed(tmp_path):
     client.write_text(
         "import sys, time\n"
         "from apache_beam.options.pipeline_options import PipelineOptions\n"
-        "from beam_pipeline.runners import flink_service\n"
-        "with flink_service.job_service(PipelineOptions(sys.argv[1:]), 'out'):\n"
+        "from beam_pipeline.runners import flink\n"
+        "with flink.job_service(PipelineOptions(sys.argv[1:]), 'out'):\n"
         "    print('up', flush=True)\n"
         "    time.sleep(600)\n"
     )

@@ -11,8 +11,8 @@ import sys
 
 import pytest
 
-from beam_pipeline.runners import addresses, preflight, worker_check
-from beam_pipeline.runners import select as runners
+from beam_pipeline import runners
+from beam_pipeline.runners import preflight, worker_check
 from beam_pipeline.shards.sink import check_versions
 from beam_pipeline.versions import versions
 from imageshards.errors import UserError
@@ -77,7 +77,7 @@ def test_nothing_listens(nobody):
 
 
 def test_something_else_listens(silent, monkeypatch):
-    monkeypatch.setattr(addresses, "CONNECT_TIMEOUT_SEC", 0.5)
+    monkeypatch.setattr(preflight, "CONNECT_TIMEOUT_SEC", 0.5)
     said = sentence_of(preflight.check_endpoint, *HERE, silent)
     assert "no Beam job service" in said and "make job-service" in said
     said = sentence_of(preflight.check_environment, *HERE, silent, *EXTERNAL, silent)
@@ -116,11 +116,12 @@ def test_every_worker_refuses_to_write_with_other_versions():
         check_versions((("pillow", "1.1.7"),))
 
 
-def test_a_worker_that_sees_everything_has_nothing_to_complain_of(tmp_path):
+def test_a_worker_that_sees_everything_passes_the_check(tmp_path):
     photos = class_folders(tmp_path / "in", {"cat": 1})
-    probe = preflight.make_probe(str(photos / "*" / "*.jpg"), str(tmp_path), str(tmp_path / "st"))
+    build = runners.Build(str(photos / "*" / "*.jpg"), str(tmp_path), str(tmp_path / "st"))
+    probe = preflight.make_probe(build)
     preflight.ask(probe)
-    assert worker_check.answer(probe) is None
+    assert worker_check.check_worker(probe) == "checked"
     assert preflight._answer(probe)["input"] is True
 
 
@@ -128,8 +129,9 @@ def refused(flags: list[str], images: object, output: object) -> str:
     """The sentence of a check with a real small job; nothing of it is left."""
     staging = pathlib.Path(f"{output}/.staging")
     staging.mkdir(parents=True, exist_ok=True)
-    with pytest.raises(UserError) as error:
-        preflight.check(runners.choose(flags), str(images), str(output), str(staging))
+    runner = runners.choose(flags, runners.Build(str(images), str(output), str(staging)))
+    with pytest.raises(UserError) as error, runner.ready():
+        raise AssertionError
     assert not list(staging.iterdir())
     text = str(error.value)
     assert "\n" not in text and text.endswith(".")

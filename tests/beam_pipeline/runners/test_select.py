@@ -6,9 +6,8 @@ import pytest
 from apache_beam.options.pipeline_options import DirectOptions
 from apache_beam.runners.portability.fn_api_runner import fn_runner, worker_handlers
 
-from beam_pipeline import cli
+from beam_pipeline import cli, runners
 from beam_pipeline import run as driver
-from beam_pipeline.runners import select as runners
 from imageshards.errors import UserError
 
 
@@ -28,7 +27,7 @@ from imageshards.errors import UserError
 )
 def test_a_flag_nobody_can_use_is_one_sentence(argv, words, capsys):
     with pytest.raises(UserError) as error:
-        runners.check_flags(argv)
+        runners.check_flags(argv, cli.flag_names())
     text = str(error.value)
     assert all(word in text for word in words), text
     assert "\n" not in text
@@ -43,7 +42,7 @@ def test_flags_of_beam_are_known():
 def test_the_local_runner_is_named_so_that_none_is_downloaded(name):
     chosen = runners.choose(["--runner", name])
     assert chosen.local
-    assert type(chosen.runner) is fn_runner.FnApiRunner
+    assert type(chosen.new_pipeline().runner) is fn_runner.FnApiRunner
     direct = chosen.options.view_as(DirectOptions)
     assert (direct.direct_running_mode, direct.direct_num_workers) == ("in_memory", 1)
 
@@ -52,9 +51,19 @@ def test_the_local_runner_is_the_default():
     assert runners.choose([]).local
 
 
-def test_another_runner_is_left_to_beam():
-    chosen = runners.choose(["--runner", "FlinkRunner"])
-    assert (chosen.runner, chosen.local) == (None, False)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("FlinkRunner", "FlinkRunner"),
+        ("flink", "FlinkRunner"),
+        ("apache_beam.runners.DataflowRunner", "DataflowRunner"),
+        ("PortableRunner", "RemoteRunner"),
+        ("SparkRunner", "RemoteRunner"),
+    ],
+)
+def test_another_runner_is_elsewhere(name, kind):
+    chosen = runners.choose(["--runner", name])
+    assert (type(chosen).__name__, chosen.local) == (kind, False)
 
 
 def test_an_unknown_runner_is_refused_with_the_known_ones():

@@ -9,11 +9,9 @@ import apache_beam as beam
 import grpc
 import pytest
 
-from beam_pipeline import cancel
-from beam_pipeline.runners import job_progress, jobs, submit
-from beam_pipeline.runners import select as runners
-from beam_pipeline.runners.job_progress import RemoteProgress
-from beam_pipeline.runners.jobs import RemoteJob
+from beam_pipeline import cancel, runners
+from beam_pipeline.runners import jobs, preflight, submit
+from beam_pipeline.runners.jobs import RemoteJob, RemoteProgress
 from imageshards.errors import UserError
 from tests.support.builds import build, class_folders
 from tests.support.portable_servers import free_port
@@ -43,16 +41,23 @@ class Result:
             self.ended.set()
 
 
-def flags_chosen(*flags: str) -> runners.Runner:
-    return runners.choose(["--runner", "PortableRunner", *flags])
+@pytest.fixture(autouse=True)
+def no_servers(monkeypatch):
+    """Jobs are given to nobody here."""
+    monkeypatch.setattr(preflight, "check_servers", lambda options: None)
+
+
+def flags_chosen(staging: object, *flags: str) -> runners.Runner:
+    build = runners.Build("in", "out", str(staging))
+    return runners.choose(["--runner", "PortableRunner", *flags], build)
 
 
 def fails(monkeypatch, tmp_path, error: Exception) -> BaseException:
     """What `run` makes of a job that ends with an error."""
     monkeypatch.setattr(beam.Pipeline, "run", lambda pipeline: Result(error))
-    runner = flags_chosen()
+    runner = flags_chosen(tmp_path)
     with pytest.raises((UserError, RuntimeError)) as caught:
-        submit.run(beam.Pipeline(options=runner.options), runner, str(tmp_path))
+        runner.run(runner.new_pipeline())
     return caught.value
 
 
@@ -80,7 +85,7 @@ def test_an_error_nobody_foresaw_is_one_sentence_and_a_file(monkeypatch, tmp_pat
     ],
 )
 def test_the_line_that_says_what_happened(text, line):
-    assert submit.last_line(text) == line
+    assert preflight.last_line(text) == line
 
 
 def test_what_a_worker_says_to_a_person_is_left_as_it_is(monkeypatch, tmp_path):
@@ -123,7 +128,7 @@ def test_threads_of_beam_that_lost_their_server_say_nothing(name, error, is_show
 
 
 def test_the_runner_and_the_name_stay_in_the_options_for_the_next_run(monkeypatch, tmp_path):
-    runner = flags_chosen("--job_name", "mine")
+    runner = flags_chosen(tmp_path, "--job_name", "mine")
     seen = []
 
     def run(pipeline):
@@ -134,7 +139,7 @@ def test_the_runner_and_the_name_stay_in_the_options_for_the_next_run(monkeypatc
     monkeypatch.setattr(beam.Pipeline, "run", run)
     for _ in range(2):
         with pytest.raises(RuntimeError):
-            submit.run(beam.Pipeline(options=runner.options), runner, str(tmp_path))
+            runner.run(runner.new_pipeline())
     assert seen == ["mine", "mine"]
     options = runner.options.get_all_options()
     assert (options["runner"], options["job_name"]) == ("PortableRunner", "mine")
@@ -142,7 +147,7 @@ def test_the_runner_and_the_name_stay_in_the_options_for_the_next_run(monkeypatc
 
 def test_a_job_that_is_interrupted_while_it_is_given_away_is_cancelled(monkeypatch, tmp_path):
     """Its id is not known yet, but its name is."""
-    runner = flags_chosen("--job_endpoint", "localhost:1", "--job_name", "mine")
+    runner = flags_chosen(tmp_path, "--job_endpoint", "localhost:1", "--job_name", "mine")
     cancelled = []
 
     def run(pipeline):
@@ -151,14 +156,14 @@ def test_a_job_that_is_interrupted_while_it_is_given_away_is_cancelled(monkeypat
     monkeypatch.setattr(beam.Pipeline, "run", run)
     monkeypatch.setattr(jobs, "cancel_named", lambda *job: cancelled.append(job))
     with pytest.raises(KeyboardInterrupt):
-        submit.run(beam.Pipeline(options=runner.options), runner, str(tmp_path))
+        runner.run(runner.new_pipeline())
     assert cancelled == [("localhost:1", "mine")]
 
 
 def test_a_dry_run_is_no_run(monkeypatch, tmp_path):
     monkeypatch.setattr(beam.Pipeline, "run", lambda pipeline: None)
-    runner = flags_chosen("--dry_run=True")
-    assert not submit.run(beam.Pipeline(options=runner.options), runner, str(tmp_path))
+    runner = flags_chosen(tmp_path, "--dry_run=True")
+    assert not runner.run(runner.new_pipeline())
 
 
 def test_a_job_service_that_fell_silent_is_given_up(monkeypatch, silent):
@@ -166,7 +171,7 @@ def test_a_job_service_that_fell_silent_is_given_up(monkeypatch, silent):
     monkeypatch.setattr(submit, "SILENCE_SEC", 0.2)
     monkeypatch.setattr(jobs, "CALL_TIMEOUT_SEC", 0.1)
     result = Result()
-    running = submit._Running(result, RemoteJob(silent, "job-1", "x"), "")
+    running = submit.Running(result, RemoteJob(silent, "job-1", "x"), "")
     with pytest.raises(UserError, match=f"job service at {silent} has not answered"):
         running.wait(lambda sentence: None)
     assert result.cancelled
@@ -177,7 +182,7 @@ def test_a_pool_that_is_gone_ends_the_job(monkeypatch):
     address = f"localhost:{free_port()}"
     result = Result()
     with pytest.raises(UserError, match=f"worker pool at {address} is gone"):
-        submit._Running(result, None, address).wait(lambda sentence: None)
+        submit.Running(result, None, address).wait(lambda sentence: None)
     assert result.cancelled
 
 
@@ -186,7 +191,7 @@ def test_a_job_that_does_not_end_when_it_is_cancelled_is_told_of(monkeypatch):
     said: list[str] = []
     result = Result(stubborn=True)
     with pytest.raises(TimeoutError):
-        submit._Running(result, None, "").wait(said.append, timeout_sec=0.1)
+        submit.Running(result, None, "").wait(said.append, timeout_sec=0.1)
     result.ended.set()
     assert said[0].startswith("cancelling") and "may still write" in said[1]
 
@@ -196,7 +201,7 @@ def test_a_job_that_is_done_while_it_is_cancelled_is_done():
         def cancel(self) -> None:
             self.ended.set()
 
-    submit._Running(Quick(), None, "").wait(lambda sentence: None, timeout_sec=0.0)
+    submit.Running(Quick(), None, "").wait(lambda sentence: None, timeout_sec=0.0)
 
 
 COUNTERS = {
@@ -209,7 +214,7 @@ COUNTERS = {
 
 
 def test_progress_comes_from_metrics(monkeypatch, tmp_path):
-    monkeypatch.setattr(job_progress, "_ASK_SEC", 0.0)
+    monkeypatch.setattr(jobs, "_PROGRESS_SEC", 0.0)
     counters: dict = {}
     progress = RemoteProgress(str(tmp_path), lambda: counters)
     assert progress.line() == ""
@@ -221,7 +226,7 @@ def test_progress_comes_from_metrics(monkeypatch, tmp_path):
 
 
 def test_progress_comes_from_finished_shards_where_a_runner_has_no_metrics(monkeypatch, tmp_path):
-    monkeypatch.setattr(job_progress, "_ASK_SEC", 0.0)
+    monkeypatch.setattr(jobs, "_PROGRESS_SEC", 0.0)
     progress = RemoteProgress(str(tmp_path), dict)
     assert progress.line() == ""
     for name in ("train-00000-of-00012", "train-00007-of-00012", "validation-00001-of-00002"):

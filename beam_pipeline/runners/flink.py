@@ -1,0 +1,219 @@
+"""`--runner FlinkRunner`: what its cluster says, and the build's job there.
+
+A master that does not answer, or has another version or no free slot, is one sentence here; on its
+own Beam waits, or fails minutes later inside the cluster. And a job that is cancelled at Beam's job
+server goes on at the cluster: the server only stops to wait for it. So jobs are known to Flink's
+REST interface by a name that follows from the output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from apache_beam.options.pipeline_options import (
+    FlinkRunnerOptions,
+    GoogleCloudOptions,
+    JobServerOptions,
+    PipelineOptions,
+    PortableOptions,
+)
+from apache_beam.runners.portability import flink_runner
+
+from beam_pipeline.runners import job_server
+from beam_pipeline.runners.runner import job_name
+from beam_pipeline.runners.submit import RemoteRunner
+from imageshards.errors import UserError
+
+# Masters that stand for a cluster inside the job server's own process.
+EMBEDDED = (*flink_runner.MAGIC_HOST_NAMES, "[collection]")
+
+REST_TIMEOUT_SEC = 5.0
+CANCEL_TIMEOUT_SEC = 60.0
+
+_ENDED = ("FINISHED", "FAILED", "CANCELED", "SUSPENDED")
+
+
+class FlinkRunner(RemoteRunner):
+    """A Flink cluster, reached through Beam's job server."""
+
+    @contextlib.contextmanager
+    def ready(self) -> Iterator[None]:
+        """Starts a job server if none is named; cancels the job at the cluster when left early."""
+        with job_service(self.options, self.build.output), super().ready():
+            yield
+
+
+@contextlib.contextmanager
+def job_service(options: PipelineOptions, output: str) -> Iterator[None]:
+    """A job service for Flink.
+
+    Checks what the cluster needs, sets `--job_name` and, unless a job service is named,
+    `--job_endpoint`. When it is left by an exception, the job at the cluster is cancelled.
+
+    Args:
+        options: Beam's; they are changed.
+        output: Folder or URI of the data set: two jobs for one output exclude each other.
+
+    Raises:
+        UserError: The cluster, Java or the jar is not there, the server does not start, or a
+            job for the same output still runs.
+    """
+    preflight(options)
+    flags = options.view_as(FlinkRunnerOptions)
+    named = options.view_as(GoogleCloudOptions)
+    named.job_name = named.job_name or job_name(output)
+    _refuse_second(flags.flink_master, named.job_name, output)
+    with contextlib.ExitStack() as stack:
+        if not options.view_as(PortableOptions).job_endpoint and not flags.flink_submit_uber_jar:
+            stack.enter_context(job_server.running(options))
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(UserError):  # there is a better error to raise
+                cancel_jobs(flags.flink_master, named.job_name)
+            raise
+
+
+def preflight(options: PipelineOptions) -> None:
+    """Checks, before anything is submitted, what `--runner FlinkRunner` needs.
+
+    Raises:
+        UserError: The master does not answer or has another version, Java or the job server's
+            jar is missing.
+    """
+    flags = options.view_as(FlinkRunnerOptions)
+    if options.view_as(PortableOptions).job_endpoint:
+        return  # that job server, not this host, talks to the master
+    if is_address(flags.flink_master):
+        found = overview(flags.flink_master)
+        if found.version != flags.flink_version:
+            raise UserError(
+                f"--flink_version received {flags.flink_version}, but the cluster at "
+                f"{flags.flink_master} runs Flink {found.version}; expected the same version: "
+                f"leave the flag out, or give one of {', '.join(flags.PUBLISHED_FLINK_VERSIONS)} "
+                "and a cluster of it."
+            )
+    if not flags.flink_submit_uber_jar:
+        job_server.check_java(options.view_as(JobServerOptions).job_server_java_launcher)
+    job_server.find_jar(options)
+
+
+class Overview(NamedTuple):
+    """What a cluster says of itself.
+
+    Attributes:
+        version: Major and minor version, "2.2".
+        task_managers: Running TaskManagers.
+        slots, free_slots: Their task slots, and those no job has taken.
+    """
+
+    version: str
+    task_managers: int
+    slots: int
+    free_slots: int
+
+    @property
+    def slots_of_one(self) -> int:
+        """Task slots of the largest TaskManager, if they are alike."""
+        return -(-self.slots // max(1, self.task_managers))
+
+
+def is_address(master: str) -> bool:
+    """Whether a master is a cluster's, not one inside the job server."""
+    return master.strip() not in EMBEDDED
+
+
+def overview(master: str) -> Overview:
+    """Asks a cluster what it has.
+
+    Raises:
+        UserError: It does not answer in time, or what answers is no Flink.
+    """
+    told = _ask(master, "/overview")
+    try:
+        return Overview(
+            ".".join(str(told["flink-version"]).split(".")[:2]),
+            int(told["taskmanagers"]),
+            int(told["slots-total"]),
+            int(told["slots-available"]),
+        )
+    except (ValueError, KeyError, TypeError) as e:
+        raise _no_flink(master, e) from e
+
+
+def running_jobs(master: str, name: str) -> list[str]:
+    """Ids of a cluster's jobs of a name that have not ended.
+
+    Raises:
+        UserError: The cluster does not answer.
+    """
+    return [
+        str(job["jid"])
+        for job in _ask(master, "/jobs/overview").get("jobs", ())
+        if job.get("name") == name and job.get("state") not in _ENDED
+    ]
+
+
+def cancel_jobs(master: str, name: str) -> list[str]:
+    """Cancels a cluster's jobs of a name and waits until they have ended; returns their ids.
+
+    Raises:
+        UserError: The cluster does not answer, or a job does not end in time.
+    """
+    if not is_address(master):
+        return []
+    found = running_jobs(master, name)
+    for job in found:
+        _ask(master, f"/jobs/{job}?mode=cancel", "PATCH")
+    deadline = time.monotonic() + CANCEL_TIMEOUT_SEC
+    while found and running_jobs(master, name):
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"the job {found[0]} at {master} was told to end but still runs after "
+                f"{CANCEL_TIMEOUT_SEC:g} s; see the cluster's own pages there."
+            )
+        time.sleep(0.2)
+    return found
+
+
+def _refuse_second(master: str, name: str, output: str) -> None:
+    found: list[str] = []
+    if is_address(master):
+        with contextlib.suppress(UserError):  # only the job service sees that cluster
+            found = running_jobs(master, name)
+    if found:
+        raise UserError(
+            f"the Flink cluster at {master} still runs the job {found[0]} for --output "
+            f"{output!r}; wait until it has ended, or cancel it there, then give the same command "
+            "again: finished shards are kept."
+        )
+
+
+def _ask(master: str, path: str, method: str = "GET") -> Any:
+    """What a cluster's REST interface replies."""
+    url = flink_runner.FlinkRunner.add_http_scheme(master).rstrip("/") + path
+    host = urllib.parse.urlsplit(url).hostname or ""
+    # A proxy that the environment names cannot know this machine's own services.
+    here = host in ("localhost", "::1") or host.startswith("127.")
+    opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if here else []))
+    try:
+        request = urllib.request.Request(url, method=method)
+        with opener.open(request, timeout=REST_TIMEOUT_SEC) as reply:
+            return json.loads(reply.read() or b"{}")
+    except (OSError, ValueError) as e:
+        raise _no_flink(master, e) from e
+
+
+def _no_flink(master: str, e: Exception) -> UserError:
+    reason = job_server.refusal(e, REST_TIMEOUT_SEC)
+    return UserError(
+        f"--flink_master received {master!r}, where no Flink answers ({reason}); expected the "
+        "address of the JobManager's REST interface, for example localhost:8081: start the cluster "
+        "(deploy/flink) or fix the address."
+    )

@@ -1,0 +1,108 @@
+"""What a build asks of the place where it runs; the local runner is the plainest answer."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.runner import PipelineRunner
+
+from imageshards import storage
+
+# What runners say of a killed worker: FnApiRunner, then Prism, which may stumble over the closed
+# channel.
+_LOST = (
+    re.compile("Channel closed prematurely"),
+    re.compile("SDK worker .*exit", re.DOTALL),
+    re.compile("SDK worker disconnected|worker stopped before"),
+    re.compile("panic in stage.Execute.*closed channel", re.DOTALL),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Build:
+    """What a runner has to know of a build.
+
+    Attributes:
+        input, output: --input and --output.
+        staging: Folder of the unfinished data set, below the output.
+        num_shards: Shards of all splits together; None while that is not known.
+    """
+
+    input: str = ""
+    output: str = ""
+    staging: str = ""
+    num_shards: int | None = None
+
+
+class Runner:
+    """Runs the pipelines of one build on this machine; subclasses run them elsewhere.
+
+    Args:
+        options: Beam's.
+        build: What is built.
+        beam_runner: None lets Beam find it by the options.
+    """
+
+    local = True
+
+    def __init__(
+        self, options: PipelineOptions, build: Build, beam_runner: PipelineRunner | None = None
+    ):
+        self.options = options
+        self.build = build
+        self._beam_runner = beam_runner
+
+    def new_pipeline(self) -> beam.Pipeline:
+        """An empty pipeline for `run`."""
+        return beam.Pipeline(self._beam_runner, options=self.options)
+
+    @contextlib.contextmanager
+    def ready(self) -> Iterator[None]:
+        """Checks what a job needs before anything is submitted; keeps servers while entered.
+
+        Raises:
+            UserError: Something is missing, or a job for the same output still runs.
+        """
+        yield
+
+    def first_check(self, pipeline: beam.Pipeline) -> tuple[beam.PCollection, ...]:
+        """Adds a check by a worker to the job, where `ready` could not make it; to be awaited."""
+        return ()
+
+    def run(self, pipeline: beam.Pipeline) -> bool:
+        """Runs a pipeline to its end.
+
+        Returns:
+            Whether it ran; a dry run does not.
+
+        Raises:
+            UserError: The job failed; says why, or where the whole story is.
+            RuntimeError: `lost_a_worker` tells whether the same pipeline may be run again.
+            KeyboardInterrupt: On Ctrl-C, when the job has been cancelled.
+        """
+        pipeline.run().wait_until_finish()
+        return True
+
+    def nothing_submitted(self) -> str:
+        """What to say of a `run` that only looked at the graph and the options."""
+        return "the options and the graph are in order; nothing was submitted"
+
+
+def lost_a_worker(e: BaseException) -> bool:
+    """Whether a run ended because a worker process was killed."""
+    return any(words.search(str(e)) for words in _LOST)
+
+
+def job_name(output: str) -> str:
+    """What a build's job is called elsewhere: readable, and the same for the same output only."""
+    place = os.path.realpath(output) if storage.is_local(output) else output.rstrip("/")
+    words = re.sub(r"[^a-z0-9]+", "-", place.rpartition("/")[2].lower())
+    digest = hashlib.sha256(place.encode()).hexdigest()[:8]
+    return f"imageshards-{words[:30].strip('-') or 'build'}-{digest}"
