@@ -9,16 +9,13 @@ import apache_beam as beam
 from beam_pipeline.columns.transform_temp import TFT_TEMP, transform_folder
 from beam_pipeline.columns.transforms import AnalyseColumns
 from beam_pipeline.commit import TRANSFORM, CommitShards, CommitSpec, OutputState
-from beam_pipeline.inputs import listing, manifest_input
-from beam_pipeline.inputs.duplicate_keys import RefuseDuplicateKeys
-from beam_pipeline.inputs.transforms import ListImages
+from beam_pipeline.inputs import ListImages, ManifestSchema, RefuseDuplicateKeys, schema_of
 from beam_pipeline.options import BuildOptions
-from beam_pipeline.planning.transforms import AssignSplits, PlanShards
+from beam_pipeline.planning import AssignSplits, PlanShards
 from beam_pipeline.runners import Runner
 from beam_pipeline.shards import BalancedSink, WriteBalancedTFRecord
 from beam_pipeline.versions import byte_versions
 from imageshards import storage
-from imageshards.errors import UserError
 
 _SUFFIXES = {"none": ".tfrecord", "gzip": ".tfrecord.gz"}
 
@@ -39,7 +36,7 @@ def build(options: BuildOptions, runner: Runner, state: OutputState) -> bool:
     """
     staging = state.staging
     options = with_pinned_classes(options, state.pinned_classes)
-    schema = schema_of(options)
+    schema = schema_of(options.source)
     with transform_folder(options, schema, runner.local, staging) as temporary:
         pipeline = runner.new_pipeline()
         checked = runner.first_check(pipeline)
@@ -50,7 +47,7 @@ def build(options: BuildOptions, runner: Runner, state: OutputState) -> bool:
 def construct(
     pipeline: beam.Pipeline,
     options: BuildOptions,
-    schema: manifest_input.ManifestSchema | None,
+    schema: ManifestSchema | None,
     staging: str,
     finished: str = "",
     transform_temp: str = "",
@@ -96,36 +93,12 @@ def construct(
 
 
 def unique_keys(
-    batches: beam.PCollection, schema: manifest_input.ManifestSchema | None
+    batches: beam.PCollection, schema: ManifestSchema | None
 ) -> tuple[beam.PCollection, ...]:
     """A check that no key occurs twice; paths of a folder are unique by themselves."""
     if schema is None:
         return ()
     return (batches | "UniqueKeys" >> RefuseDuplicateKeys(),)
-
-
-def schema_of(options: BuildOptions) -> manifest_input.ManifestSchema | None:
-    """The columns of a manifest input; None for other inputs.
-
-    Raises:
-        UserError: A column flag makes no sense for this input.
-    """
-    if listing.layout_of(options.source) == "manifest":
-        return manifest_input.read_schema(options.source)
-    for flag in (
-        "image_column",
-        "label_column",
-        "key_column",
-        "split_column",
-        "group_column",
-        "columns",
-    ):
-        if getattr(options.source, flag) is not None:
-            raise UserError(
-                f"--{flag} was given, but --input {options.source.input!r} is no manifest; "
-                "expected a .csv, .jsonl or .parquet file."
-            )
-    return None
 
 
 def with_pinned_classes(options: BuildOptions, pinned: tuple[str, ...]) -> BuildOptions:

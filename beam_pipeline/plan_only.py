@@ -12,9 +12,9 @@ import apache_beam as beam
 from apache_beam import pvalue
 
 from beam_pipeline.commit.staging import read_output_state
-from beam_pipeline.inputs.transforms import ListImages
+from beam_pipeline.inputs import ListImages, schema_of
 from beam_pipeline.options import BuildOptions, ImageOptions
-from beam_pipeline.pipeline import schema_of, with_pinned_classes
+from beam_pipeline.pipeline import with_pinned_classes
 from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.planning.refs import RefBatch
 from beam_pipeline.planning.transforms import (
@@ -41,7 +41,7 @@ def plan_only(options: BuildOptions, runner: Runner) -> dict[str, Any]:
         if state.damage and not options.overwrite:
             raise state.damage
         options = with_pinned_classes(options, state.pinned_classes)
-    schema = schema_of(options)
+    schema = schema_of(options.source)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "plan.json")
         pipeline = runner.new_pipeline()

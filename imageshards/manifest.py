@@ -27,6 +27,10 @@ RECORD_FEATURES: dict[str, dict[str, Any]] = {
     "image/key/sha256": {"dtype": "string", "shape": []},
 }
 
+# Columns below this name hold one entry per box; these four are the sides of the boxes, 0..1.
+OBJECT_PREFIX = "image/object/"
+BOX_FEATURES = tuple(f"{OBJECT_PREFIX}bbox/{side}" for side in ("xmin", "xmax", "ymin", "ymax"))
+
 _REQUIRED: dict[str, type] = {
     "format_version": int,
     "splits": dict,

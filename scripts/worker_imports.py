@@ -65,6 +65,7 @@ def make_graph(kind: str, folder: pathlib.Path) -> None:
     from PIL import Image
 
     from beam_pipeline import pipeline
+    from beam_pipeline.inputs import schema_of
     from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions
 
     for number in range(4):
@@ -85,7 +86,7 @@ def make_graph(kind: str, folder: pathlib.Path) -> None:
     staging = folder / "out" / ".staging"
     staging.mkdir(parents=True)
     built = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
-    pipeline.construct(built, options, pipeline.schema_of(options), str(staging))
+    pipeline.construct(built, options, schema_of(options.source), str(staging))
     here = environments.EmbeddedPythonEnvironment.default()
     graph = built.to_runner_api(default_environment=here)
     (folder / "graph.pb").write_bytes(graph.SerializeToString())

@@ -8,7 +8,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 
-from beam_pipeline.inputs.manifest_input import ManifestSchema
+from beam_pipeline.inputs.manifest import ManifestSchema
 from beam_pipeline.options import BuildOptions
 from imageshards import storage
 from imageshards.errors import UserError

@@ -1,0 +1,9 @@
+"""An input becomes references here: class folders, split folders, flat folders, globs, manifests.
+
+`listing` cuts an input into tasks and lists them; `folders` and `manifest*` read what is there;
+`transforms` wires it for Beam.
+"""
+
+import lazy_loader as lazy
+
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

@@ -1,7 +1,7 @@
-"""Refuses an input with a key that occurs twice, for 8 bytes an image.
+"""Refuses an input in which a key occurs twice; shuffles 8 bytes an image.
 
-Only hashes of keys are shuffled. When two are equal, which a good input never has, the images
-are looked up by a second pass over the references.
+Only hashes of keys are shuffled. Where two are equal, a second pass over the references finds the
+images.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from imageshards.errors import UserError
 
 # Hashes that are compared together: their number follows from the size of the input.
 BUCKET_SIZE = 100_000
-# Hashes that wait in a worker until they are sent.
-GATHERED = 400_000
+# Hashes that a worker holds before it sends them.
+MAX_HELD_HASHES = 400_000
 # So many equal hashes are looked up.
 MAX_SUSPECTS = 16
 
@@ -49,8 +49,8 @@ def named(batch: RefBatch, suspects: list[int]) -> Iterator[tuple[str, list[str]
     if not suspects:
         return
     wanted = np.isin(hash_keys(batch), np.array(suspects, "<i8"))
-    for place in np.flatnonzero(wanted):
-        ref = batch.refs[place]
+    for index in np.flatnonzero(wanted):
+        ref = batch.refs[index]
         yield ref.key, [ref.uri]
 
 
@@ -70,7 +70,7 @@ def refuse(key: str, uris: list[str]) -> Iterator[Any]:
 
 
 class _HashKeysFn(beam.DoFn):
-    """RefBatch → (bucket, hashes as bytes), gathered over a bundle."""
+    """RefBatch → (bucket, hashes as bytes), of a bundle together."""
 
     def start_bundle(self) -> None:
         self._held: list[np.ndarray] = []
@@ -81,7 +81,7 @@ class _HashKeysFn(beam.DoFn):
         self._buckets = max(1, -(-images // BUCKET_SIZE))
         self._held.append(hash_keys(batch))
         self._count += len(batch)
-        if self._count >= GATHERED:
+        if self._count >= MAX_HELD_HASHES:
             yield from self._flush()
 
     def finish_bundle(self) -> Iterator[Any]:

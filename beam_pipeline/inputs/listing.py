@@ -1,4 +1,4 @@
-"""From an input to pieces of listing work, and from a piece to batches of references."""
+"""From an input to listing tasks, and from a task to batches of references."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from beam_pipeline.inputs import manifest_input
+from beam_pipeline.inputs import manifest
 from beam_pipeline.inputs.folders import (
     Skipped,
     files_below,
@@ -21,7 +21,7 @@ from beam_pipeline.inputs.folders import (
     printable,
     subfolders,
 )
-from beam_pipeline.inputs.manifest_input import ManifestSchema
+from beam_pipeline.inputs.manifest import ManifestSchema
 from beam_pipeline.inputs.manifest_rows import WHOLE, Span, spans
 from beam_pipeline.options import MANIFEST_SUFFIXES, InputOptions, label_group
 from beam_pipeline.planning.refs import ImageRef, RefBatch
@@ -30,9 +30,9 @@ from imageshards.errors import UserError
 from imageshards.storage import is_local, key_ranges, map_concurrently
 
 BATCH_SIZE = 1000
-# Names that a store gives by one request.
+# Names that a store lists by one request.
 PAGE = 1000
-# With as many folders none is cut.
+# Ranges of names that long folders of a store are cut into; none where there are as many folders.
 RANGES = 64
 SPLIT_FOLDERS = {
     "train", "training", "val", "valid", "validation", "dev", "eval", "evaluation", "test",
@@ -40,17 +40,22 @@ SPLIT_FOLDERS = {
 }  # fmt: skip
 
 
+_COLUMN_FLAGS = (
+    "image_column", "label_column", "key_column", "split_column", "group_column", "columns",
+)  # fmt: skip
+
+
 @dataclasses.dataclass(frozen=True)
-class Folder:
-    """One piece of listing work.
+class ListingTask:
+    """What one call of `list_task` lists: a folder, a glob, or a part of one or of a manifest.
 
     Attributes:
-        path: Folder, glob or manifest to list.
+        path: ListingTask, glob or manifest to list.
         split, label: What the folder gives every image in it; None if it does not.
         kind: `folder`, `glob`, `manifest`, or `outside` for files beside class folders,
             which are only counted.
         span: Part of a manifest.
-        after, until: Only names behind the one and up to the other, of a folder in a store.
+        after, until: Range of paths in a store: those after the one, up to and with the other.
     """
 
     path: str
@@ -70,7 +75,9 @@ def input_root(source: InputOptions) -> str:
 
 
 def layout_of(source: InputOptions) -> str:
-    """The layout asked for, or the one that the input's name tells; `folders` needs a look.
+    """The layout asked for, or the one that the input's name tells.
+
+    `folders` means that the folders' names must tell whether they are classes or splits.
 
     Raises:
         UserError: A regex for labels was given with a manifest.
@@ -92,8 +99,26 @@ def layout_of(source: InputOptions) -> str:
     return "flat" if is_glob(source.input) else "folders"
 
 
-def expand_root(source: InputOptions) -> Iterator[Folder]:
-    """The pieces of listing work of an input.
+def schema_of(source: InputOptions) -> ManifestSchema | None:
+    """The columns of a manifest input; None for other inputs.
+
+    Raises:
+        UserError: The manifest cannot be read or lacks a column, or a column was named for an
+            input that is not a manifest.
+    """
+    if layout_of(source) == "manifest":
+        return manifest.read_schema(source)
+    for flag in _COLUMN_FLAGS:
+        if getattr(source, flag) is not None:
+            raise UserError(
+                f"--{flag} was given, but --input {source.input!r} is no manifest; expected a "
+                ".csv, .jsonl or .parquet file."
+            )
+    return None
+
+
+def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
+    """The tasks that together list an input.
 
     Raises:
         UserError: The input is not there, holds no class folder, or needs a regex; or its
@@ -103,9 +128,9 @@ def expand_root(source: InputOptions) -> Iterator[Folder]:
     if not is_local(source.input):
         storage.check_bucket(source.input, "--input")
     if layout == "manifest":
-        files = manifest_input.manifest_files(source.input)
+        files = manifest.manifest_files(source.input)
         for path, found in map_concurrently(lambda path: (path, spans(path)), files):
-            yield from (Folder(path, kind="manifest", span=span) for span in found)
+            yield from (ListingTask(path, kind="manifest", span=span) for span in found)
     elif layout == "flat":
         if source.label_regex is None:
             raise UserError(
@@ -113,48 +138,48 @@ def expand_root(source: InputOptions) -> Iterator[Folder]:
                 "file name; expected --label_regex, for example '^([a-z]+)\\.' for cat.0.jpg."
             )
         yield from _in_ranges(
-            [Folder(source.input, kind="glob" if is_glob(source.input) else "folder")]
+            [ListingTask(source.input, kind="glob" if is_glob(source.input) else "folder")]
         )
     else:
         yield from _in_ranges(list(_class_folders(source, layout)))
 
 
-def _in_ranges(folders: list[Folder]) -> Iterator[Folder]:
-    """Cuts long folders of a store, if there are not folders enough to be listed side by side."""
-    long = [f for f in folders if f.kind != "outside" and storage.begins_anywhere(f.path)]
+def _in_ranges(tasks: list[ListingTask]) -> Iterator[ListingTask]:
+    """Cuts long folders of a store into ranges of names, unless there are many folders anyway."""
+    long = [t for t in tasks if t.kind != "outside" and storage.begins_anywhere(t.path)]
     wanted = RANGES // max(1, len(long))
     if wanted < 2:
-        yield from folders
+        yield from tasks
         return
-    yield from (folder for folder in folders if folder not in long)
+    yield from (task for task in tasks if task not in long)
     for found in map_concurrently(functools.partial(_ranges, wanted=wanted), long):
         yield from found
 
 
-def _ranges(folder: Folder, wanted: int) -> list[Folder]:
-    prefix = prefix_of(folder.path, folder.kind == "glob")
+def _ranges(task: ListingTask, wanted: int) -> list[ListingTask]:
+    prefix = prefix_of(task.path, task.kind == "glob")
     try:
         page = [file.path for file in itertools.islice(storage.files_from(prefix), PAGE)]
         if len(page) < PAGE:
-            return [folder]
+            return [task]
         cuts = key_ranges.cut_points(prefix, page, storage.first_from, wanted)
     except OSError:
-        return [folder]  # what is wrong is told when it is listed
+        return [task]  # the error is reported when it is listed
     ends = zip(["", *cuts], [*cuts, ""], strict=True)
-    return [dataclasses.replace(folder, after=after, until=until) for after, until in ends]
+    return [dataclasses.replace(task, after=after, until=until) for after, until in ends]
 
 
-def _class_folders(source: InputOptions, layout: str) -> Iterator[Folder]:
+def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
     top = subfolders(source.input)
     if layout == "folders":
-        layout = _layout_by_look(source.input, top)
-    beside = [Folder(source.input, kind="outside")]
+        layout = _layout_by_names(source.input, top)
+    beside = [ListingTask(source.input, kind="outside")]
     if layout == "class_folders":
-        found = [Folder(path, label=printable(name)) for name, path in top]
+        found = [ListingTask(path, label=printable(name)) for name, path in top]
     else:
-        beside += [Folder(path, kind="outside") for _, path in top]
+        beside += [ListingTask(path, kind="outside") for _, path in top]
         found = [
-            Folder(path, printable(split), printable(name))
+            ListingTask(path, printable(split), printable(name))
             for split, split_path in top
             for name, path in subfolders(split_path)
         ]
@@ -167,7 +192,7 @@ def _class_folders(source: InputOptions, layout: str) -> Iterator[Folder]:
     yield from beside
 
 
-def _layout_by_look(path: str, top: list[tuple[str, str]]) -> str:
+def _layout_by_names(path: str, top: list[tuple[str, str]]) -> str:
     """Tells splits from classes by the names of the folders, if they can be told."""
     splits = [name for name, _ in top if name.lower() in SPLIT_FOLDERS]
     if not splits:
@@ -184,23 +209,21 @@ def _layout_by_look(path: str, top: list[tuple[str, str]]) -> str:
     )
 
 
-def list_folder(
-    folder: Folder, source: InputOptions, schema: ManifestSchema | None
+def list_task(
+    task: ListingTask, source: InputOptions, schema: ManifestSchema | None
 ) -> Iterator[RefBatch | Skipped]:
-    """Lists one piece of work.
+    """Lists what a task says: batches of references, and files that were passed over.
 
     Raises:
         UserError: A file name does not match --label_regex; a row of a manifest is wrong.
     """
-    if folder.kind == "outside":
-        yield from files_beside(folder.path)
+    if task.kind == "outside":
+        yield from files_beside(task.path)
         return
-    if folder.kind == "manifest":
-        refs: Iterator[ImageRef | Skipped] = manifest_input.read_refs(
-            folder.path, schema, folder.span
-        )
+    if task.kind == "manifest":
+        refs: Iterator[ImageRef | Skipped] = manifest.read_refs(task.path, schema, task.span)
     else:
-        refs = _image_refs(folder, source)
+        refs = _image_refs(task, source)
     batch: list[ImageRef] = []
     for ref in refs:
         if isinstance(ref, Skipped):
@@ -214,12 +237,12 @@ def list_folder(
         yield RefBatch(batch)
 
 
-def _image_refs(folder: Folder, source: InputOptions) -> Iterator[ImageRef | Skipped]:
+def _image_refs(task: ListingTask, source: InputOptions) -> Iterator[ImageRef | Skipped]:
     regex = re.compile(source.label_regex) if source.label_regex else None
     root = input_root(source)
     prefix = len(root.rstrip("/")) + 1  # keys are the path below the root
-    files = files_matching if folder.kind == "glob" else files_below
-    found = files(folder.path, folder.after, folder.until)
+    files = files_matching if task.kind == "glob" else files_below
+    found = files(task.path, task.after, task.until)
     for path, size_bytes, mtime_ns in found:
         below = path[prefix:]
         if isinstance(size_bytes, Skipped):
@@ -230,15 +253,15 @@ def _image_refs(folder: Folder, source: InputOptions) -> Iterator[ImageRef | Ski
             yield Skipped("not_an_image_name")
         else:
             key, name = printable(below), printable(below.rpartition("/")[2])
-            label, split, group = _labels(folder, source, regex, name, key)
+            label, split, group = _labels(task, source, regex, name, key)
             yield ImageRef(key, path, label, split, group, size_bytes, mtime_ns)
 
 
 def _labels(
-    folder: Folder, source: InputOptions, regex: re.Pattern[str] | None, name: str, key: str
+    task: ListingTask, source: InputOptions, regex: re.Pattern[str] | None, name: str, key: str
 ) -> tuple[str, str | None, str | None]:
-    if regex is None or folder.label is not None:
-        return folder.label or "", folder.split, None
+    if regex is None or task.label is not None:
+        return task.label or "", task.split, None
     found, group = regex.search(name), label_group(regex)
     label = found.group(group) if found and group is not None else None
     if found is None or not label:

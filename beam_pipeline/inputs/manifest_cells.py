@@ -1,24 +1,28 @@
-"""What the cells of a manifest's columns are: types told from values, values checked.
+"""What the columns of a manifest hold: types inferred from cells, cells checked and converted.
 
 CSV knows text only. A column of it counts as numbers when every cell that is not empty
 reads as one and would be written the same way again: `7`, `-0.5`, `1e5`, `nan`, `inf`;
 but `007`, `+49170` and integers beyond 64 bits are names of something, and stay text.
 Cells that are JSON lists (`[1, 2]`) make a column of variable length. `true` and `false`
 of JSON and Parquet become 1 and 0.
+
+Columns of boxes are lists with one value per box: four of sides, and others beside them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from beam_pipeline.options import ColumnSpec
 from imageshards.errors import UserError
+from imageshards.manifest import BOX_FEATURES, OBJECT_PREFIX
 
 _INT = re.compile(r"-?(?:0|[1-9]\d*)", re.ASCII)
 _FLOAT = re.compile(
@@ -28,6 +32,8 @@ _FLOAT = re.compile(
 # A double that rounds to a finite float32 is smaller than this.
 _FLOAT32_END = (2.0 - 2.0**-24) * 2.0**127
 _SHOWN_CHARACTERS = 80
+# Boxes may reach a little out of the picture; farther out they were given in pixels.
+_BOX_MARGIN = 1.0
 
 
 def infer(name: str, cells: Sequence[Any]) -> ColumnSpec:
@@ -73,7 +79,7 @@ def _json_list(text: str) -> list[Any] | None:
     return found if isinstance(found, list) else None
 
 
-def of_arrow(name: str, kind: pa.DataType) -> ColumnSpec:
+def column_of_arrow(name: str, kind: pa.DataType) -> ColumnSpec:
     """The column that an Arrow type makes.
 
     Raises:
@@ -178,3 +184,62 @@ def shown(cell: Any) -> str:
     """A cell in a sentence: not longer than a line."""
     text = repr(cell)
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
+
+
+def with_box_type(column: ColumnSpec) -> ColumnSpec:
+    """The column with the type that boxes need: their number differs from image to image.
+
+    A column that is not one of boxes stays as it is.
+    """
+    if not column.name.startswith(OBJECT_PREFIX):
+        return column
+    kind = "float" if column.name in BOX_FEATURES else column.kind
+    return dataclasses.replace(column, kind=kind, shape=None)
+
+
+def check_box_columns(path: str, columns: Sequence[ColumnSpec]) -> None:
+    """Checks the columns of boxes among those of a manifest.
+
+    Raises:
+        UserError: One has a type that boxes cannot have, or a side is missing.
+    """
+    for column in columns:
+        scaled_side = column.name in BOX_FEATURES and column.scale != "none"
+        if scaled_side or column != with_box_type(column):
+            raise UserError(
+                f"--columns received another type for {column.name!r}; expected "
+                f"{column.name}:{with_box_type(column).kind}[], one value per box."
+            )
+    sides = [column.name for column in columns if column.name in BOX_FEATURES]
+    absent = [name for name in BOX_FEATURES if name not in sides]
+    if sides and absent:
+        raise UserError(
+            f"--input {path!r} gives {sides[0]!r} without {absent[0]!r}; expected all of "
+            f"{', '.join(BOX_FEATURES)}, or none."
+        )
+
+
+def check_boxes(where: object, sides: Mapping[str, Sequence[float]]) -> None:
+    """Checks the boxes of one row.
+
+    Args:
+        where: The row, for a person.
+        sides: Column → its values.
+
+    Raises:
+        UserError: Sides of different number, or not relative to the picture.
+    """
+    lengths = {name: len(values) for name, values in sides.items()}
+    if len(set(lengths.values())) > 1:
+        counts = ", ".join(f"{name} {count}" for name, count in lengths.items())
+        raise UserError(
+            f"{where} has boxes with sides of different number ({counts}); expected one value of "
+            "each per box: fix the row."
+        )
+    for name, values in sides.items():
+        bad = [v for v in values if not -_BOX_MARGIN <= v <= 1 + _BOX_MARGIN]
+        if bad:
+            raise UserError(
+                f"{where} has {bad[0]:g} in column {name!r}; expected 0 to 1, relative to the "
+                "picture: divide pixels by its width or height."
+            )

@@ -261,7 +261,7 @@ def _parquet_rows(path: str, columns: Sequence[str] | None, span: Span) -> Itera
         if end > file.num_row_groups:
             raise UserError(
                 f"{path} has {file.num_row_groups} row groups and had more when it was looked at; "
-                "it was replaced meanwhile: give the same command again."
+                "it was replaced meanwhile: run the same command again."
             )
         number = sum(file.metadata.row_group(i).num_rows for i in range(span.begin))
         groups = range(span.begin, end)

@@ -4,6 +4,6 @@
 TensorFlow; `batching` and `transforms` wire it for Beam.
 """
 
-import lazy_loader
+import lazy_loader as lazy
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

@@ -11,10 +11,7 @@ from beam_pipeline.images.geometry import map_boxes
 from beam_pipeline.options import ImageOptions
 from beam_pipeline.planning.refs import ImageRef
 from imageshards.example import Values
-
-# Columns below this name hold one entry per box.
-OBJECT_PREFIX = "image/object/"
-BOX_FEATURES = tuple(f"{OBJECT_PREFIX}bbox/{side}" for side in ("xmin", "xmax", "ymin", "ymax"))
+from imageshards.manifest import BOX_FEATURES, OBJECT_PREFIX
 
 
 def make_features(

@@ -38,13 +38,13 @@ def while_handling():
     [
         UserError(SENTENCE),
         OutputError(SENTENCE),
-        UserError(f"{SENTENCE} [while running 'List/ExpandRoot']"),
+        UserError(f"{SENTENCE} [while running 'List/ListingTasks']"),
         raised(chained),
         raised(while_handling),
         RuntimeError(f"imageshards.errors.UserError: {SENTENCE}"),
         RuntimeError(
             'Pipeline failed: Traceback (most recent call last):\n  File "x.py", line 1\n'
-            f"imageshards.errors.UserError: {SENTENCE} [while running 'List/ListFolder']\n\n"
+            f"imageshards.errors.UserError: {SENTENCE} [while running 'List/ListTask']\n\n"
             "During handling of the above exception ...\n"
             f"OutputError: {SENTENCE}\nNote: more"
         ),

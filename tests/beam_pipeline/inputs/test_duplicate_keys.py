@@ -55,7 +55,7 @@ def test_equal_hashes_of_two_keys_are_no_duplicate(monkeypatch):
 def test_a_key_is_suspected_exactly_when_it_is_there_twice(keys, bucket_size, gathered):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(duplicate_keys, "BUCKET_SIZE", bucket_size)
-        patch.setattr(duplicate_keys, "GATHERED", gathered)
+        patch.setattr(duplicate_keys, "MAX_HELD_HASHES", gathered)
         patch.setattr(duplicate_keys, "MAX_SUSPECTS", 100)
         batches = batches_of(keys, 7)
         buckets: dict[int, list[bytes]] = {}

@@ -6,6 +6,8 @@ import collections
 import json
 import os
 import pathlib
+import subprocess
+import sys
 import unicodedata
 
 import apache_beam as beam
@@ -15,8 +17,7 @@ from apache_beam.testing.util import assert_that
 
 from beam_pipeline.inputs import listing, manifest_rows
 from beam_pipeline.inputs.folders import Skipped
-from beam_pipeline.inputs.listing import expand_root, layout_of, list_folder
-from beam_pipeline.inputs.manifest_input import read_schema
+from beam_pipeline.inputs.listing import layout_of, list_task, listing_tasks, schema_of
 from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch
@@ -34,11 +35,11 @@ def put(root: pathlib.Path, *names: str) -> None:
 def listed(path: object, **options) -> tuple[list[ImageRef], dict[str, int]]:
     """All references, and what was passed over."""
     source = InputOptions(str(path), **options)
-    schema = read_schema(source) if layout_of(source) == "manifest" else None
+    schema = schema_of(source)
     refs: list[ImageRef] = []
     skipped: collections.Counter[str] = collections.Counter()
-    for folder in expand_root(source):
-        for found in list_folder(folder, source, schema):
+    for task in listing_tasks(source):
+        for found in list_task(task, source, schema):
             if isinstance(found, Skipped):
                 skipped[found.reason] += 1
             else:
@@ -244,22 +245,22 @@ def test_batches_are_small(tmp_path, monkeypatch):
     source = InputOptions(str(tmp_path))
     sizes = [
         len(found)
-        for folder in expand_root(source)
-        for found in list_folder(folder, source, None)
+        for task in listing_tasks(source)
+        for found in list_task(task, source, None)
         if isinstance(found, RefBatch)
     ]
     assert sizes == [3, 3, 1]
 
 
-def test_a_long_manifest_is_several_pieces_of_work(tmp_path, monkeypatch):
+def test_a_long_manifest_is_several_tasks(tmp_path, monkeypatch):
     monkeypatch.setattr(manifest_rows, "SPAN_BYTES", 100)
     rows = [{"image": f"{n}.jpg", "label": "ab"[n % 2]} for n in range(40)]
     for name, part in (("1", rows[:25]), ("2", rows[25:])):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
     source = InputOptions(f"{tmp_path}/*.jsonl")
-    pieces = list(expand_root(source))
-    assert len(pieces) > 8
-    assert sorted(pieces, key=lambda piece: (piece.path, piece.span)) == pieces
+    tasks = list(listing_tasks(source))
+    assert len(tasks) > 8
+    assert sorted(tasks, key=lambda task: (task.path, task.span)) == tasks
     assert labels(source.input) == {row["image"]: (row["label"], None) for row in rows}
 
 
@@ -301,15 +302,42 @@ def test_in_a_pipeline_odd_names_survive_and_counts_are_summed(tmp_path):
         assert found == [{"not_an_image_name": 1, "outside_class_folders": 1}], found
 
     with beam.Pipeline(FnApiRunner()) as pipeline:
-        result = pipeline | ListImages(InputOptions(str(tmp_path)), None)
+        result = pipeline | ListImages(InputOptions(str(tmp_path)))
         assert_that(result.batches, check_refs, "refs")
         assert_that(result.skipped, check_skipped, "skipped")
+
+
+def test_a_manifest_in_a_pipeline_of_ones_own_needs_no_schema(tmp_path):
+    (tmp_path / "rows.csv").write_text("image,label,age\na.jpg,cat,3\n")
+
+    def check_refs(batches):
+        (ref,) = (ref for batch in batches for ref in batch.refs)
+        assert (ref.key, ref.label, ref.columns) == ("a.jpg", "cat", {"age": 3})
+
+    with beam.Pipeline(FnApiRunner()) as pipeline:
+        result = pipeline | ListImages(InputOptions(str(tmp_path / "rows.csv")))
+        assert_that(result.batches, check_refs)
+
+
+@pytest.mark.process
+def test_listing_a_manifest_loads_neither_pillow_nor_tensorflow(tmp_path):
+    (tmp_path / "rows.csv").write_text("image,label\na.jpg,cat\n")
+    code = (
+        "import sys; from beam_pipeline.inputs import listing, schema_of\n"
+        "from beam_pipeline.options import InputOptions\n"
+        "source = InputOptions(sys.argv[1]); schema = schema_of(source)\n"
+        "tasks = listing.listing_tasks(source)\n"
+        "found = [batch for task in tasks for batch in listing.list_task(task, source, schema)]\n"
+        "sys.exit(len(found[0]) != 1 or bool({'PIL', 'tensorflow'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "rows.csv")]
+    assert subprocess.run(command, check=False).returncode == 0
 
 
 def test_a_wrong_input_comes_out_of_a_pipeline_as_its_sentence(tmp_path):
     with pytest.raises(Exception, match="does not exist") as error:
         with beam.Pipeline(FnApiRunner()) as pipeline:
-            pipeline | ListImages(InputOptions(str(tmp_path / "none")), None)
+            pipeline | ListImages(InputOptions(str(tmp_path / "none")))
     known = user_error_in(error.value)
     assert str(known) == (
         f"--input '{tmp_path}/none' does not exist; expected a folder, glob or manifest."

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.inputs.manifest_cells import convert, infer, of_arrow, shown, wrong_cell
+from beam_pipeline.inputs.manifest_cells import column_of_arrow, convert, infer, shown, wrong_cell
 from beam_pipeline.options import ColumnSpec
 from imageshards.errors import UserError
 
@@ -164,7 +164,7 @@ def test_whatever_is_inferred_its_own_text_cells_fit_unless_they_are_empty(cells
     ],
 )  # fmt: skip
 def test_arrow_types_are_taken_as_they_are(kind, expected):
-    assert of_arrow("c", kind) == expected
+    assert column_of_arrow("c", kind) == expected
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_arrow_types_are_taken_as_they_are(kind, expected):
 )  # fmt: skip
 def test_types_records_cannot_hold_are_refused_by_name(kind):
     with pytest.raises(UserError, match="column 'meta' of type .*--columns") as error:
-        of_arrow("meta", kind)
+        column_of_arrow("meta", kind)
     assert "\n" not in str(error.value)
 
 

@@ -8,8 +8,8 @@ import pathlib
 import pytest
 
 from beam_pipeline.images.read import read_images
-from beam_pipeline.inputs.listing import expand_root, layout_of, list_folder
-from beam_pipeline.inputs.manifest_input import read_schema
+from beam_pipeline.inputs.listing import layout_of, list_task, listing_tasks
+from beam_pipeline.inputs.manifest import read_schema
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards import storage
@@ -123,7 +123,7 @@ def test_a_manifest_may_be_named_like_a_glob(server):
 def _listed(uri: str, **options) -> list[ImageRef]:
     source = InputOptions(uri, **options)
     schema = read_schema(source) if layout_of(source) == "manifest" else None
-    found = [b for f in expand_root(source) for b in list_folder(f, source, schema)]
+    found = [b for f in listing_tasks(source) for b in list_task(f, source, schema)]
     return [ref for batch in found if isinstance(batch, RefBatch) for ref in batch.refs]
 
 

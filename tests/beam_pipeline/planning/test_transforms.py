@@ -212,6 +212,7 @@ def test_the_transforms_compose_in_a_pipeline_of_ones_own():
         assert_that(planned.units, check)
 
 
+@pytest.mark.process
 def test_the_arithmetic_loads_neither_beam_nor_tensorflow():
     code = (
         "import sys, beam_pipeline.planning as p\n"

@@ -8,9 +8,9 @@ import pytest
 
 from beam_pipeline.options import ImageOptions
 from beam_pipeline.planning.refs import ImageRef
-from beam_pipeline.shards.record import BOX_FEATURES, make_features
+from beam_pipeline.shards.record import make_features
 from imageshards.errors import ImageError
-from imageshards.manifest import RECORD_FEATURES
+from imageshards.manifest import BOX_FEATURES, RECORD_FEATURES
 from tests.support.builds import jpeg
 
 REF = ImageRef("cat/ä 1.jpg", "/in/cat/ä 1.jpg", "cat")

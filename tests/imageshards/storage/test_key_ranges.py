@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from beam_pipeline.inputs import listing
 from beam_pipeline.inputs.folders import Skipped
-from beam_pipeline.inputs.listing import Folder, expand_root, list_folder
+from beam_pipeline.inputs.listing import ListingTask, list_task, listing_tasks
 from beam_pipeline.options import InputOptions
 from imageshards import storage
 from imageshards.storage import key_ranges
@@ -128,7 +128,7 @@ def test_other_file_systems_are_not_listed_twice(tmp_path, monkeypatch):
     monkeypatch.setattr(listing, "PAGE", 1)
     monkeypatch.setattr(storage, "files_from", lambda *_: pytest.fail("listed already"))
     for root in (str(tmp_path), store_uri(tmp_path)):
-        assert len(list(expand_root(InputOptions(root, layout="flat", label_regex="(.)")))) == 1
+        assert len(list(listing_tasks(InputOptions(root, layout="flat", label_regex="(.)")))) == 1
 
 
 @pytest.fixture(scope="module", params=["gs", "s3"])
@@ -149,8 +149,8 @@ def test_a_long_folder_is_listed_once_in_ranges(server, monkeypatch, pattern):
     monkeypatch.setattr(listing, "RANGES", 12)
     monkeypatch.setattr(key_ranges, "FEW_PAGES", 5)
     source = InputOptions(root + pattern, layout="flat", label_regex=r"(.)\.")
-    whole = [Folder(source.input, kind="glob" if pattern else "folder")]
-    pieces = list(expand_root(source))
+    whole = [ListingTask(source.input, kind="glob" if pattern else "folder")]
+    pieces = list(listing_tasks(source))
     assert len(pieces) >= 12
     assert {(piece.path, piece.kind) for piece in pieces} == {(f.path, f.kind) for f in whole}
     assert found_in(pieces, source) == found_in(whole, source)
@@ -159,9 +159,9 @@ def test_a_long_folder_is_listed_once_in_ranges(server, monkeypatch, pattern):
     assert len(server.requests()) == len(pieces)
 
 
-def found_in(pieces: list[Folder], source: InputOptions) -> list[str]:
+def found_in(pieces: list[ListingTask], source: InputOptions) -> list[str]:
     """Keys, and why names were passed over, in order."""
-    found = [each for piece in pieces for each in list_folder(piece, source, None)]
+    found = [each for piece in pieces for each in list_task(piece, source, None)]
     keys = [ref.key for batch in found if not isinstance(batch, Skipped) for ref in batch.refs]
     assert keys == sorted(set(keys))
     return keys + sorted(each.reason for each in found if isinstance(each, Skipped))
@@ -172,7 +172,7 @@ def test_a_class_may_be_named_like_a_glob(server):
     for name in ("C/1.jpg", "C[2]/1.jpg", "[misc]/1.jpg", "loose.jpg"):
         storage.write(f"{root}/{name}", b"x")
     source = InputOptions(root)
-    found = [each for piece in expand_root(source) for each in list_folder(piece, source, None)]
+    found = [each for piece in listing_tasks(source) for each in list_task(piece, source, None)]
     refs = [ref for each in found if not isinstance(each, Skipped) for ref in each.refs]
     assert sorted((ref.label, ref.key) for ref in refs) == [
         ("C", "C/1.jpg"), ("C[2]", "C[2]/1.jpg"), ("[misc]", "[misc]/1.jpg"),
@@ -187,11 +187,11 @@ def test_class_folders_are_cut_where_they_are_few(server, monkeypatch):
     monkeypatch.setattr(key_ranges, "FEW_PAGES", 8)
     source = InputOptions(root)
     monkeypatch.setattr(listing, "RANGES", 3)
-    assert all(piece.after == piece.until == "" for piece in expand_root(source))
+    assert all(piece.after == piece.until == "" for piece in listing_tasks(source))
     monkeypatch.setattr(listing, "RANGES", 8)
-    pieces = list(expand_root(source))
+    pieces = list(listing_tasks(source))
     of_cats = [piece for piece in pieces if piece.label == "cat"]
     assert len(of_cats) >= 4
-    found = [each for piece in pieces for each in list_folder(piece, source, None)]
+    found = [each for piece in pieces for each in list_task(piece, source, None)]
     labels = [ref.label for b in found if not isinstance(b, Skipped) for ref in b.refs]
     assert sorted(labels) == ["cat"] * 50 + ["dog"] * 10

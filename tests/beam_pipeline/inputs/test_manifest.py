@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from beam_pipeline.inputs.manifest_input import (
+from beam_pipeline.inputs.manifest import (
     ManifestSchema,
     manifest_files,
     read_refs,

@@ -1,4 +1,4 @@
-"""An input that is a manifest: files of CSV, JSON Lines or Parquet, one row per image."""
+"""A manifest as input, in files of CSV, JSON Lines or Parquet: one row → one `ImageRef`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from beam_pipeline.inputs.folders import files_matching, glob_root, is_glob
-from beam_pipeline.inputs.manifest_boxes import check_box_columns, check_boxes, of_boxes
-from beam_pipeline.inputs.manifest_cells import convert, infer, of_arrow, shown, wrong_cell
+from beam_pipeline.inputs.manifest_cells import (
+    check_box_columns,
+    check_boxes,
+    column_of_arrow,
+    convert,
+    infer,
+    shown,
+    with_box_type,
+    wrong_cell,
+)
 from beam_pipeline.inputs.manifest_rows import WHOLE, Span, is_parquet, parquet_schema, read_rows
 from beam_pipeline.options import ColumnSpec, InputOptions, is_split_name
 from beam_pipeline.planning.refs import ImageRef
-from beam_pipeline.shards.record import BOX_FEATURES
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.manifest import RECORD_FEATURES
+from imageshards.manifest import BOX_FEATURES, RECORD_FEATURES
 from imageshards.storage import is_local
 
 # Rows looked at to tell the type of a column that was not declared.
@@ -31,7 +38,13 @@ _KEY_NAMES = ("key", "id")
 
 @dataclasses.dataclass(frozen=True)
 class ManifestSchema:
-    """What each column of a manifest is."""
+    """What each column of a manifest is for.
+
+    Attributes:
+        image, label: Columns of the image path and of the class name.
+        key, split, group: Columns of these, if there are any.
+        columns: Extra columns that become features.
+    """
 
     image: str
     label: str
@@ -108,10 +121,10 @@ def read_schema(source: InputOptions) -> ManifestSchema:
     if columns is None:
         taken = {image, label, key, split, group}
         columns = tuple(
-            of_boxes(
+            with_box_type(
                 infer(name, [row.get(name) for row in head])
                 if types is None
-                else of_arrow(name, types[name])
+                else column_of_arrow(name, types[name])
             )
             for name in names
             if name not in taken
