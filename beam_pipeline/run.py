@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from beam_pipeline import cli, runners
-from beam_pipeline.columns.label_export import LabelExporter
+from beam_pipeline.columns.label_transform import template_in_the_making
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.staging import LOCK_NAME, OutputState
 from beam_pipeline.imports import quick_imports
@@ -141,8 +141,7 @@ def _build(
     progress: list[ProgressLine] = []
     with contextlib.ExitStack() as stack:
         if not _has_columns(options):
-            # It imports TensorFlow while Beam is imported here.
-            stack.enter_context(LabelExporter())
+            stack.enter_context(template_in_the_making())
         _import_beam()
         pool = stack.enter_context(LocalPool(workers, lambda sentence: progress[0].say(sentence)))
         progress.append(stack.enter_context(ProgressLine(PoolProgress(pool).line)))

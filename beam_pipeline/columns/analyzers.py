@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 import numpy as np
 
-from beam_pipeline.columns.label_export import LABEL_VOCABULARY
+from beam_pipeline.columns.label_transform import LABEL_VOCABULARY
 from beam_pipeline.planning.classes import class_order
 from imageshards import storage
 

@@ -21,7 +21,7 @@ from beam_pipeline.columns.analyzers import (
     ZScoreFn,
 )
 from beam_pipeline.columns.arrow import REF_COLUMN
-from beam_pipeline.columns.label_export import LABEL_ID, LABEL_TEXT, label_id
+from beam_pipeline.columns.label_transform import LABEL_ID, LABEL_TEXT, label_id
 from beam_pipeline.options import ColumnSpec
 from imageshards.errors import UserError
 from imageshards.manifest import RECORD_FEATURES

@@ -30,12 +30,12 @@ from beam_pipeline.columns.arrow import (
     arrow_schema,
     to_ref_batch,
 )
-from beam_pipeline.columns.label_export import (
+from beam_pipeline.columns.label_transform import (
     LABEL_ID,
     LABEL_VOCABULARY,
     TRANSFORM_FN_DIR,
     TRANSFORMED_METADATA_DIR,
-    begin_export,
+    export_labels,
     write_raw_metadata,
 )
 from beam_pipeline.columns.preprocessing import (
@@ -113,7 +113,7 @@ class AnalyseColumns(beam.PTransform):
             | "DistinctLabels" >> beam.Map(distinct_labels, self._class_names)  # set per batch
             | "Union" >> beam.CombineGlobally(UnionFn())  # one set
             | "ClassOrder" >> beam.Map(class_order, self._class_names, self._pinned)  # one list
-            | "ExportLabels" >> beam.Map(begin_export, self._transform_dir)  # transform_dir
+            | "ExportLabels" >> beam.Map(export_labels, self._transform_dir)  # transform_dir
         )
         return Analysed(batches, written)
 

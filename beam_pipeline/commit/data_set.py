@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from beam_pipeline.columns import transforms as columns
-from beam_pipeline.columns.label_export import await_export
 from beam_pipeline.commit import quarantine, tfds
 from beam_pipeline.commit.finalize import FinalizeTask, backup_shards, plan_finalize
 from beam_pipeline.commit.staging import mark_committed
@@ -169,7 +168,6 @@ def manifest_of(
     """
     transform = storage.join(spec.staging, TRANSFORM)
     classes = list(layout.classes)
-    await_export()
     exported, features = run_concurrently(
         lambda: columns.exported_classes(transform), lambda: columns.exported_features(transform)
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import apache_beam as beam
 from apache_beam import pvalue
 from apache_beam.transforms.window import TimestampedValue
@@ -19,7 +21,8 @@ from imageshards import storage
 
 def result_of(path: str, sink: BalancedSink) -> ShardResult:
     """What is known of a shard, by the final path that `WriteBalancedTFRecord` gave out."""
-    return read_result(sink.name_of(path), sink)
+    result = read_result(sink.name_of(path), sink)
+    return dataclasses.replace(result, reused=result.run_id != sink.run_id)
 
 
 class CommitShards(beam.PTransform):

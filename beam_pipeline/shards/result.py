@@ -141,6 +141,7 @@ class ShardResult(ShardSummary):
         record_classes: Class of each record, in order.
         record_bytes: Size of each record with its framing, before any compression.
         read_bytes: Bytes of originals that were read.
+        run_id: Of the run that wrote it.
         stored: Version of its object in a store, by which an earlier run's is known again.
         reused: Whether an earlier run had written it.
     """
@@ -151,6 +152,7 @@ class ShardResult(ShardSummary):
     read_bytes: int
     rejects: list[Reject]
     stats: ShardStats
+    run_id: str = ""
     stored: str = ""
     reused: bool = False
 
@@ -174,7 +176,7 @@ class ShardResult(ShardSummary):
         fields = json.loads(text)
         fields["rejects"] = [Reject(**reject) for reject in fields["rejects"]]
         fields["stats"] = ShardStats(**fields["stats"])
-        return cls(**fields | {"reused": True})
+        return cls(**fields)
 
 
 def count_classes(record_classes: Iterable[str]) -> dict[str, int]:

@@ -9,6 +9,7 @@ import hashlib
 import io
 import logging
 import socket
+import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
@@ -81,6 +82,9 @@ class BalancedSink(tfrecordio._TFRecordSink):
         image: How pictures are encoded.
         versions: (library, version) pairs that the bytes depend on.
 
+    Attributes:
+        run_id: Of this run: a result of another was written by an earlier one.
+
     Raises:
         ValueError: The compression is not one that TensorFlow reads.
     """
@@ -115,6 +119,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
         self.finished = finished or staging
         self.image = image
         self.versions = versions
+        self.run_id = uuid.uuid4().hex
 
     @property
     def compression(self) -> str:

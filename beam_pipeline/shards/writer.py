@@ -57,7 +57,8 @@ def finished_result(name: str, sink: BalancedSink, digest: str) -> ShardResult |
     # A commit that was killed may have put another in its place, and kept a copy of this one.
     for folder in dict.fromkeys((sink.finished, sink.output, sink.staging)):
         if _holds(storage.join(folder, sink.file_of(name)), result):
-            return dataclasses.replace(result, staged=folder == sink.staging)
+            staged = folder == sink.staging
+            return dataclasses.replace(result, staged=staged, reused=True)
     return None
 
 
@@ -176,6 +177,7 @@ def _write_records(
         read_bytes=read_bytes,
         rejects=rejects,
         stats=stats,
+        run_id=sink.run_id,
     )
 
 
