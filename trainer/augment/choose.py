@@ -112,7 +112,7 @@ def make(
     # Here, because TensorFlow takes seconds to import.
     from trainer.augment import device as augment_device
     from trainer.augment import host
-    from trainer.reader.decode import batch_pictures
+    from trainer.augment.decode import batch_pictures
 
     if level == "none":
         return Augmentation(level, place, size, batch_pictures(image, size))

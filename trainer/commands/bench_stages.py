@@ -10,11 +10,11 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.augment.choose import Augmentation
+from trainer.augment.decode import Pictures, batch_pictures
 from trainer.commands.bench_table import Speed
+from trainer.dataset.parse import batch_parser
 from trainer.dataset.spec import ModelInputs, ReadOptions, Subset
 from trainer.reader import order, pipeline
-from trainer.reader.decode import Pictures, batch_pictures
-from trainer.reader.parse import batch_parser
 
 STAGES = ("read", "parse", "decode", "augment", "batch")
 LIMIT = "limit"

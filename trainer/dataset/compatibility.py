@@ -1,17 +1,69 @@
-"""Whether a data set fits a trained model, and how the one is read for the other."""
+"""Whether a data set and a model fit together: inputs, classes, features."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from imageshards.errors import UserError
-from trainer.dataset.spec import DataSet, ModelCard, ModelInputs, Subset
-from trainer.reader.parse import IMAGE_INPUT, check_inputs
+from trainer.dataset.filters import unknown_feature
+from trainer.dataset.spec import (
+    IMAGE_INPUT,
+    DataSet,
+    FeatureSpec,
+    ModelCard,
+    ModelInputs,
+    Subset,
+    input_name,
+)
+
+
+def check_inputs(dataset: DataSet, names: Sequence[str]) -> Mapping[str, FeatureSpec]:
+    """The features besides the picture that a model is to be fed with.
+
+    Args:
+        dataset: What they are features of.
+        names: As `--inputs` gives them; `image` stands for the picture.
+
+    Returns:
+        Their specifications by name, in the order of `names`, without `image`.
+
+    Raises:
+        UserError: `image` is missing, a name is unknown, or no model can be fed with it.
+    """
+    received = f"--inputs received {','.join(names)!r}"
+    if IMAGE_INPUT not in names:
+        raise UserError(f"{received}; expected image, the picture, among the names.")
+    inputs: dict[str, FeatureSpec] = {}
+    for name in names:
+        if name == IMAGE_INPUT:
+            continue
+        if name == dataset.image_feature:
+            raise UserError(f"{received}; expected the picture under the name image, not {name}.")
+        if name == dataset.label_feature:
+            raise UserError(
+                f"{received}, but {name} is the label, which the model has to find; leave it out."
+            )
+        if name not in dataset.features:
+            raise UserError(f"{received}; {unknown_feature(name, dataset.features)}.")
+        if dataset.features[name].dtype == "string":
+            raise UserError(
+                f"{received}, but {name} is a text, and TensorFlow cannot put texts on devices; "
+                "expected numbers: turn it into some with a column of python -m beam_pipeline "
+                "(texts are shown in the report)."
+            )
+        same = [n for n in (IMAGE_INPUT, *inputs) if input_name(n) == input_name(name)]
+        if same:
+            raise UserError(
+                f"{received}, but {same[0]} and {name} would both be called "
+                f"{input_name(name)} as inputs of the model; leave one of them out."
+            )
+        inputs[name] = dataset.features[name]
+    return inputs
 
 
 def class_ids(subset: Subset, classes: Sequence[str]) -> tuple[int, ...]:
-    """For each class that is read, its number among the model's `classes`.
+    """For each class of `subset`, its number among the model's `classes`.
 
     Raises:
         UserError: The model does not know it.
@@ -45,6 +97,6 @@ def model_inputs(dataset: DataSet, card: ModelCard) -> ModelInputs:
                 f"{spec.dtype} {spec.shape}, which the model is fed with."
             )
     features = check_inputs(dataset, (IMAGE_INPUT, *card.inputs.features))
-    # How large the pictures are is the data set's matter, how they are seen the model's.
+    # Sizes of stored pictures are the data set's; their channels are what the model was built for.
     image = dataclasses.replace(dataset.image, channels=card.inputs.image.channels)
     return dataclasses.replace(card.inputs, image=image, features=features)

@@ -8,6 +8,7 @@ import os
 from imageshards.errors import UserError
 from trainer.config import DataConfig, TrainConfig
 from trainer.dataset import remote, stores
+from trainer.dataset.compatibility import check_inputs
 from trainer.dataset.counts_cache import cache_home
 from trainer.dataset.manifest import (
     check_shards,
@@ -18,7 +19,6 @@ from trainer.dataset.manifest import (
 )
 from trainer.dataset.spec import DataSet, ModelInputs, ReadOptions, Split, Subset
 from trainer.dataset.subset import select as select_records
-from trainer.reader.parse import check_inputs
 
 CACHE_FOLDER = "cache"
 SHARDS_FOLDER = "shards"

@@ -9,6 +9,14 @@ from typing import Any
 IMAGE_FEATURE = "image/encoded"
 LABEL_FEATURE = "image/class/label"
 FILENAME_FEATURE = "image/filename"
+# The picture's name among a model's inputs.
+IMAGE_INPUT = "image"
+
+# What the reader makes and a model is trained on: `inputs` (`image` uint8 [B, height, width,
+# channels], and further features by their `input_name`), `label` int64 [B], or float32 [B,
+# classes] after MixUp, `weight` float32 [B], `position` int64 [B] (index in the endless training
+# stream) and `record` int64 [B] (number within the split).
+Batch = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)

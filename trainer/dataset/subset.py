@@ -85,7 +85,7 @@ def matches(dataset: DataSet, filters: Sequence[str]) -> Matches:
     """
     import tensorflow as tf
 
-    from trainer.reader.parse import checked_labels, fill_empty, parsing_spec
+    from trainer.dataset.parse import checked_labels, fill_empty, parsing_spec
 
     parsed = parse_filters(filters, dataset.features)
     names = dict.fromkeys([dataset.label_feature, *(c.feature for c in parsed)])

@@ -15,7 +15,7 @@ from trainer.dataset.compatibility import class_ids
 from trainer.dataset.spec import ModelInputs, ReadOptions, Subset
 from trainer.reader import order, pipeline
 from trainer.reader.broken_handler import BrokenRecordHandler
-from trainer.reader.fetch import next_batch
+from trainer.reader.stream import is_framing_error, next_batch, record_numbers
 from trainer.training.step import Batch, model_input
 
 TOP = 5
@@ -104,7 +104,7 @@ class Evaluator:
 
     @property
     def subset(self) -> Subset:
-        """What is read, without what is broken."""
+        """What is read, broken records replaced."""
         return self._subset
 
     def run(self) -> Evaluation:
@@ -117,7 +117,7 @@ class Evaluator:
             try:
                 return _summary(self.classes, list(self._measured()))
             except _Broken as broken:
-                self._mend(broken)
+                self._replace_broken(broken)
 
     def _measured(self) -> Iterator[dict[str, np.ndarray]]:
         iterator = iter(self._dataset())
@@ -156,22 +156,16 @@ class Evaluator:
             for name, values in measured.items()
         }
 
-    def _mend(self, broken: _Broken) -> None:
+    def _replace_broken(self, broken: _Broken) -> None:
         if self._broken_handler is None:
             raise broken.error
-        framing = tf.errors.DataLossError | tf.errors.FailedPreconditionError
-        suspicious = None if isinstance(broken.error, framing) else self._records_of(broken.batch)
-        self._subset = self._broken_handler.handle(self._whole, suspicious, broken.error)
+        suspects = None
+        if not is_framing_error(broken.error):
+            records = order.ordered_records(self._subset, self._read_options)
+            start = broken.batch * self._batch_size
+            suspects = record_numbers(records.skip(start).take(self._batch_size))
+        self._subset = self._broken_handler.handle(self._whole, suspects, broken.error)
         self._batches = None
-
-    def _records_of(self, batch: int) -> list[int] | None:
-        """The records of one batch, without decoding them; None where that fails, too."""
-        stream = order.ordered_records(self._subset, self._read_options)
-        part = stream.skip(batch * self._batch_size).take(self._batch_size)
-        try:
-            return [int(record) for _, record in part.as_numpy_iterator()]
-        except tf.errors.OpError:
-            return None
 
 
 class _Broken(Exception):

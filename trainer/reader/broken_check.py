@@ -24,8 +24,8 @@ def make_check(dataset: DataSet, inputs: Mapping[str, FeatureSpec]) -> Check:
     """
     import tensorflow as tf
 
-    from trainer.reader.decode import batch_pictures
-    from trainer.reader.parse import batch_parser
+    from trainer.augment.decode import batch_pictures
+    from trainer.dataset.parse import batch_parser
 
     size = dataset.image.size or _ANY_SIZE
     parse = batch_parser(dataset, ModelInputs(size, dataset.image, inputs))

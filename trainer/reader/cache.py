@@ -1,4 +1,4 @@
-"""Serialized records kept near: in memory, or as copies of the shards on a local disk."""
+"""Caches of serialized records: in memory, or as copies of the shards on a local disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from imageshards.errors import UserError
 from trainer.dataset.shard_cache import copy_path, copy_shards, gigabytes, local_size_bytes
 from trainer.dataset.spec import ReadOptions, Shard, Subset
 from trainer.dataset.stores import is_store
-from trainer.reader.sources import LOOK_RECORDS, Source, file_source, number_source, read_in_turn
+from trainer.reader.sources import INSPECT_RECORDS, Source, file_source, interleave, number_source
 
 # Left for the model and everything else when a cache is weighed against free memory.
 MEMORY_RESERVE = 0.2
@@ -23,37 +23,40 @@ _CGROUP = "/sys/fs/cgroup"
 def memory_source(subset: Subset, read_options: ReadOptions) -> Source:
     """Reads every record that `subset` asks for once, and keeps it as it is, still JPEG.
 
-    The stages that make the order then move numbers only; the order is that of the shards.
+    The stages that make the order then handle record numbers only; the order stays the same.
 
     Raises:
         UserError: The split does not fit into memory.
-        tf.errors.OpError: A shard is garbled, or has another number of records.
+        tf.errors.OpError: A shard is damaged, or has another number of records.
     """
     check_memory(subset)
     files = file_source(subset)
-    serialized, record, looked = _load(files, subset, read_options)
-    place = np.empty(len(record), np.int64)
-    place[record] = np.arange(len(record))
-    places = tf.constant(place)
+    serialized, record, inspected = _load(files, subset, read_options)
+    # Records are kept in the order in which they were read: row_of finds one by its number.
+    rows = np.empty(len(record), np.int64)
+    rows[record] = np.arange(len(record))
+    row_of = tf.constant(rows)
 
-    def look(record: Any) -> tuple[Any, Any, Any]:
-        index = tf.gather(places, record)
-        classes, keep, present = (tf.gather(part, index) for part in looked)
+    def inspect(record: Any) -> tuple[Any, Any, Any]:
+        row = tf.gather(row_of, record)
+        classes, keep, present = (tf.gather(part, row) for part in inspected)
         return classes, keep, present
 
     def fetch(record: Any) -> Any:
-        found = tf.gather(serialized, tf.gather(places, tf.maximum(record, 0)))
+        found = tf.gather(serialized, tf.gather(row_of, tf.maximum(record, 0)))
         return tf.where(record >= 0, found, b"")
 
-    return dataclasses.replace(number_source(subset), look=look if looked else None, fetch=fetch)
+    return dataclasses.replace(
+        number_source(subset), inspect=inspect if inspected else None, fetch=fetch
+    )
 
 
 def check_memory(subset: Subset, free_bytes: int | None = None) -> None:
     """Compares a split with the memory that is free.
 
     Args:
-        subset: Whose serialized records shall be kept.
-        free_bytes: None for what the system says; unknown memory is taken to suffice.
+        subset: Whose serialized records are to be kept.
+        free_bytes: None to ask the system; if that does not know, memory is taken to suffice.
 
     Raises:
         UserError: They do not fit.
@@ -76,16 +79,16 @@ def free_memory_bytes() -> int | None:
 
 
 def on_disk(subset: Subset, read_options: ReadOptions) -> Subset:
-    """The same split, read from copies in `read_options.cache_folder` of what is not read in place.
+    """The same split, with local copies in `read_options.cache_folder` of some shards.
 
-    That are all shards for the cache `disk`, else those TensorFlow cannot read itself, if any.
-    A copy that is there already is used again; one appears whole or not at all. A shard that
-    has not the size the data set says, or is damaged, is left to the reader, which then tells
-    what is wrong.
+    All shards are copied for the cache `disk`; otherwise those that TensorFlow cannot read itself,
+    if any. A copy that exists is used again; a new one appears whole or not at all. A shard of
+    another size than the data set says, or a damaged one, is not replaced by its copy: reading
+    it tells what is wrong.
 
     Raises:
         UserError: The folder is not named, not writable, or too full; or a shard cannot be
-            had, or is whole but not the one the data set says.
+            read, or is whole but another one than the data set says.
     """
     whole = subset.split.shards
     shards = [s for s in whole if read_options.cache == "disk" or is_store(s.path)]
@@ -114,23 +117,23 @@ def on_disk(subset: Subset, read_options: ReadOptions) -> Subset:
 def _load(
     files: Source, subset: Subset, read_options: ReadOptions
 ) -> tuple[Any, Any, tuple[Any, ...]]:
-    """All serialized records, string [n], their numbers, and what looking at them said."""
+    """All serialized records, string [n], their numbers, and what `files.inspect` says of them."""
     shards = tf.data.Dataset.range(len(subset.split.shards))
-    elements = read_in_turn(files, shards, subset, read_options, ordered=True)
-    batches = elements.batch(LOOK_RECORDS)
-    if files.look is not None:
-        look = files.look
+    elements = interleave(files, shards, subset, deterministic=True)
+    batches = elements.batch(INSPECT_RECORDS)
+    if files.inspect is not None:
+        inspect = files.inspect
 
-        def looked_at(serialized: Any, record: Any) -> tuple[Any, ...]:
-            classes, keep, present = look(serialized, record)
-            # What is never read needs no room.
+        def inspected(serialized: Any, record: Any) -> tuple[Any, ...]:
+            classes, keep, present = inspect(serialized, record)
+            # What is filtered out needs no memory.
             return tf.where(keep, serialized, b""), record, classes, keep, present
 
-        batches = batches.map(looked_at, num_parallel_calls=read_options.threads)
-    # One batch of everything: TensorFlow moves the texts into it, it does not copy them.
+        batches = batches.map(inspected, num_parallel_calls=read_options.threads)
+    # One batch of everything: TensorFlow moves the strings into it, it does not copy them.
     whole = batches.unbatch().batch(max(1, subset.split.num_records))
-    serialized, record, *looked = whole.get_single_element()
-    return serialized, record.numpy(), tuple(looked)
+    serialized, record, *rest = whole.get_single_element()
+    return serialized, record.numpy(), tuple(rest)
 
 
 def _machine_free_bytes() -> int | None:

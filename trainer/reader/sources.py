@@ -1,4 +1,4 @@
-"""Where records come from: the shards, a few of them open at a time and read in turn."""
+"""Where records come from: the shards, a few of them open at a time and interleaved."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.config import is_remote
-from trainer.dataset.spec import ReadOptions, Subset
+from trainer.dataset.spec import Subset
 from trainer.dataset.subset import mask
 
 # Shards read at once: enough to mix neighbours, few enough to keep reads long.
@@ -20,39 +20,39 @@ OPEN_CLASS_SHARDS = 256
 # it is asked for more at a time.
 READ_BUFFER_BYTES = 256 * 1024
 REMOTE_READ_BUFFER_BYTES = 4 * 1024 * 1024
-# Records are looked at (their labels, what --where asks for) this many at a time.
-LOOK_RECORDS = 256
+# Labels and filtered features are parsed for this many records at a time.
+INSPECT_RECORDS = 256
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Records by shard, in whatever shape suits the stages that only need their order.
+    """Records by shard, in whatever form suits the stages that only need their order.
 
     An element is a tuple of scalars; the last one is the record's int64 number within the
     split. They are passed to functions as `tf.data` passes them: one argument each.
 
     Attributes:
         shard: int64 scalar, the number of a shard → a dataset of its elements, in order.
-        look: A batch of elements → (classes int64 [b] of the model, keep bool [b], present
-            bool [b]); None where every record is read once.
+        inspect: A batch of elements → (classes int64 [b] of the model, keep bool [b], present
+            bool [b], False for a placeholder); None where every record is read once.
         fetch: A batch of elements → their serialized records, string [b]; None where that is
             the first part of an element already.
-        filling: One element in the place of a record that is missing.
+        placeholder: One element without a record.
         parallel: Whether reading `shard` is worth a thread.
-        unread: Numbers of shards → the same source, where they are not read: their elements
-            come without contents. None where reading costs nothing.
+        skip_shards: Numbers of shards → the same source, in which these are not opened: their
+            elements come with empty records. None where opening them costs nothing.
     """
 
     shard: Callable[[Any], tf.data.Dataset]
-    look: Callable[..., tuple[Any, Any, Any]] | None
+    inspect: Callable[..., tuple[Any, Any, Any]] | None
     fetch: Callable[..., Any] | None
-    filling: tuple[Any, ...]
+    placeholder: tuple[Any, ...]
     parallel: bool
-    unread: Callable[[Sequence[int]], Source] | None = None
+    skip_shards: Callable[[Sequence[int]], Source] | None = None
 
 
-def file_source(subset: Subset, unread: Sequence[int] = ()) -> Source:
-    """The shards of a split as they lie on disk, except those whose contents nobody needs.
+def file_source(subset: Subset, skipped: Sequence[int] = ()) -> Source:
+    """The shards of a split as they lie on disk; those in `skipped` are not opened.
 
     Its elements are (serialized string, record int64).
     """
@@ -62,8 +62,8 @@ def file_source(subset: Subset, unread: Sequence[int] = ()) -> Source:
     counts = tf.constant([shard.num_records for shard in shards], tf.int64)
     buffer_bytes = read_buffer_bytes(subset)
     match = mask(subset)
-    skipped = frozenset(unread)
-    is_read = tf.constant([k not in skipped for k in range(len(shards))])
+    closed = frozenset(skipped)
+    is_read = tf.constant([k not in closed for k in range(len(shards))])
 
     def shard(k: Any) -> tf.data.Dataset:
         records = tf.data.TFRecordDataset(
@@ -71,7 +71,7 @@ def file_source(subset: Subset, unread: Sequence[int] = ()) -> Source:
             compression_type=subset.dataset.compression_type,
             buffer_size=buffer_bytes,
         )
-        if unread:
+        if skipped:
             missing = counts[k] * tf.cast(~is_read[k], tf.int64)
             nothing = tf.data.Dataset.from_tensor_slices(tf.fill([missing], b""))
             records = records.concatenate(nothing)
@@ -80,22 +80,22 @@ def file_source(subset: Subset, unread: Sequence[int] = ()) -> Source:
         numbered = tf.data.Dataset.zip(records, numbers)
         return numbered.apply(tf.data.experimental.assert_cardinality(counts[k]))
 
-    def look(serialized: Any, record: Any) -> tuple[Any, Any, Any]:
+    def inspect(serialized: Any, record: Any) -> tuple[Any, Any, Any]:
         classes, keep = match(serialized)  # type: ignore[misc]
         return classes, keep, tf.strings.length(serialized) > 0
 
     return Source(
         shard,
-        None if match is None else look,
+        None if match is None else inspect,
         None,
         (tf.constant(b""), tf.constant(-1, tf.int64)),
         parallel=True,
-        unread=lambda shards: file_source(subset, shards),
+        skip_shards=lambda shards: file_source(subset, shards),
     )
 
 
 def number_source(subset: Subset) -> Source:
-    """The numbers of the records alone, for finding out about their order."""
+    """The numbers of the records alone: to find out their order, or to cache their contents."""
     starts = tf.constant(subset.split.starts, tf.int64)
     counts = tf.constant([shard.num_records for shard in subset.split.shards], tf.int64)
 
@@ -106,22 +106,16 @@ def number_source(subset: Subset) -> Source:
     return Source(shard, None, None, (tf.constant(-1, tf.int64),), parallel=False)
 
 
-def read_in_turn(
-    source: Source,
-    shards: tf.data.Dataset,
-    subset: Subset,
-    read_options: ReadOptions,
-    *,
-    ordered: bool,
+def interleave(
+    source: Source, shards: tf.data.Dataset, subset: Subset, *, deterministic: bool
 ) -> tf.data.Dataset:
     """Numbers of shards → their elements, one of each open shard in turn.
 
     Args:
         source: Whose shards.
         shards: int64 scalars.
-        subset: Says how many shards mix the classes.
-        read_options: Says how many threads read.
-        ordered: False lets whichever shard is ready go first.
+        subset: Says how many shards have to be open to mix the classes.
+        deterministic: False lets whichever shard is ready go first.
     """
     cycle = open_shards(subset)
     if not source.parallel:
@@ -130,9 +124,9 @@ def read_in_turn(
         source.shard,
         cycle_length=cycle,
         block_length=1,
-        # Fixed: autotuning wobbles on few cores. In order: threads only read ahead.
+        # Fixed: autotuning is unsteady on few cores. If deterministic, threads only read ahead.
         num_parallel_calls=min(OPEN_SHARDS, cycle),
-        deterministic=ordered,
+        deterministic=deterministic,
     )
 
 

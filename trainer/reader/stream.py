@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import tensorflow as tf
 
 from trainer.augment.choose import Augmentation
 from trainer.config import TrainConfig
 from trainer.dataset.open import Inputs
-from trainer.dataset.spec import ModelInputs, Subset
+from trainer.dataset.spec import Batch, ModelInputs, Subset
 from trainer.reader import order, pipeline
 from trainer.reader.broken_handler import BrokenRecordHandler
-from trainer.reader.fetch import next_batch
-from trainer.training.step import Batch
 
 
 class TrainingStream:
@@ -23,9 +22,9 @@ class TrainingStream:
     Args:
         config: The run.
         inputs: Its data.
-        augmentation: What happens to pictures, and where.
+        augmentation: What happens to pictures, and on which side.
         strategy: Whose replicas share each batch.
-        broken_handler: What leaves broken records out.
+        broken_handler: Replaces broken records.
     """
 
     def __init__(
@@ -45,7 +44,7 @@ class TrainingStream:
 
     @property
     def subset(self) -> Subset:
-        """What is read, without what is broken."""
+        """What is read, broken records replaced."""
         return self._subset
 
     def batches(self, step: int, threads: int | None = None) -> tf.data.Dataset:
@@ -70,7 +69,7 @@ class TrainingStream:
         return iter(batches)
 
     def first(self, step: int) -> Batch:
-        """The batch of `step`, undivided, as the model gets it: augmented wherever that is done.
+        """The batch of `step`, undivided, augmented as the model gets it.
 
         Raises:
             UserError: A record is broken, and must not be left out.
@@ -85,32 +84,47 @@ class TrainingStream:
         return device(batch) if device is not None else batch
 
     def handle_broken(self, error: tf.errors.OpError, step: int) -> None:
-        """Leaves out what made the batch of `step` fail.
+        """Replaces the broken records that made the batch of `step` fail.
 
         Raises:
-            UserError: It must not be left out, or is no fault of the data.
+            UserError: They must not be left out, or the error has another cause.
         """
-        suspicious = self._records_of(step) if _in_one_record(error) else None
-        self._subset = self._broken_handler.handle(self._inputs.training, suspicious, error)
+        suspects = None
+        if not (is_framing_error(error) or self._inputs.read_options.fast_order):
+            start = step * self._config.batch_size
+            suspects = record_numbers(
+                order.training_records(
+                    self._subset, self._inputs.read_options, self._config.seed, start
+                ).take(self._config.batch_size)
+            )
+        self._subset = self._broken_handler.handle(self._inputs.training, suspects, error)
 
     def _shipped(self) -> ModelInputs:
         """What the reader makes: the model's inputs, pictures perhaps still uncropped."""
         return dataclasses.replace(self._inputs.model, size=self._augmentation.reader_size)
 
-    def _records_of(self, step: int) -> list[int] | None:
-        """The records of one batch, without decoding them; None where that fails, too."""
-        if self._inputs.read_options.fast_order:
-            return None
-        start = step * self._config.batch_size
-        stream = order.training_records(
-            self._subset, self._inputs.read_options, self._config.seed, start
-        )
-        try:
-            return [int(r) for _, r in stream.take(self._config.batch_size).as_numpy_iterator()]
-        except tf.errors.OpError:
-            return None
+
+def next_batch(iterator: Iterator[Any]) -> Any:
+    """The next batch, or None at the end.
+
+    Raises:
+        tf.errors.OpError: A record cannot be read or understood. TensorFlow quotes a broken
+            record in its message, which Python cannot decode; that is the same error.
+    """
+    try:
+        return next(iterator, None)
+    except UnicodeDecodeError as e:
+        raise tf.errors.InvalidArgumentError(None, None, "Could not parse example input") from e
 
 
-def _in_one_record(error: tf.errors.OpError) -> bool:
-    """Whether a record could be read, but not be understood."""
-    return not isinstance(error, tf.errors.DataLossError | tf.errors.FailedPreconditionError)
+def is_framing_error(error: tf.errors.OpError) -> bool:
+    """Whether a shard could not be read, rather than one of its records not be understood."""
+    return isinstance(error, tf.errors.DataLossError | tf.errors.FailedPreconditionError)
+
+
+def record_numbers(records: tf.data.Dataset) -> list[int] | None:
+    """The numbers of (serialized, number) records; None where they cannot be read, either."""
+    try:
+        return [int(number) for _, number in records.as_numpy_iterator()]
+    except tf.errors.OpError:
+        return None

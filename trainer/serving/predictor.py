@@ -13,9 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from imageshards.errors import UserError
+from trainer.augment.decode import batch_pictures
 from trainer.dataset import remote
 from trainer.dataset.spec import ModelCard
-from trainer.reader.decode import batch_pictures
 from trainer.serving.columns import Columns
 from trainer.serving.preprocess import record_jpegs
 from trainer.serving.servable import top

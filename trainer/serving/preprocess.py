@@ -20,8 +20,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainer.augment.decode import batch_pictures
 from trainer.dataset.spec import ImageSpec
-from trainer.reader.decode import batch_pictures
 from trainer.serving import exif, resample, resize_geometry
 
 # (fraction of the size, least source pixels at that size for each result): the builder

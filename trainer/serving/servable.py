@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainer.augment.decode import batch_pictures
 from trainer.dataset.spec import ModelCard
-from trainer.reader.decode import batch_pictures
 from trainer.serving.columns import Columns
 from trainer.serving.preprocess import record_jpegs
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from imageshards.errors import UserError
 from trainer.models.model import state_variables
-from trainer.reader.fetch import next_batch
+from trainer.reader.stream import next_batch
 from trainer.training.checkpoint import Checkpoints, RunState, values_of
 from trainer.training.epochs import end_of_epoch, epoch_of_step
 from trainer.training.metrics_log import epoch_record, finite, line, write_metrics

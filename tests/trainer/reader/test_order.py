@@ -15,11 +15,7 @@ from trainer.dataset.spec import DataSet, ReadOptions, Shard, Subset
 
 tf = pytest.importorskip("tensorflow")
 
-from trainer.reader import (  # noqa: E402
-    order,
-    resample,
-    sources,
-)
+from trainer.reader import order, sources  # noqa: E402
 
 # More shards than are open at once, of unequal length, one of them empty.
 SHARDS = [[(7 * k + i) % 3 for i in range((k * 5) % 4)] for k in range(19)]
@@ -155,7 +151,7 @@ def test_only_records_of_chosen_classes_and_conditions_are_read(dataset: DataSet
 def test_sampling_reads_every_class_exactly_as_often_as_the_largest(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resample, "LOOK_RECORDS", 4)
+    monkeypatch.setattr(order, "INSPECT_RECORDS", 4)
     labels = [0] * 11 + [1] * 4 + [2]
     dataset = make_set(tmp_path, [labels[k::3] for k in range(3)])
     label_of = [label for k in range(3) for label in labels[k::3]]

@@ -19,8 +19,7 @@ from trainer.reader.broken_handler import LIST_FILE, BrokenRecordHandler
 tf = pytest.importorskip("tensorflow")
 
 from trainer.augment import choose as augment  # noqa: E402
-from trainer.reader.fetch import next_batch  # noqa: E402
-from trainer.reader.stream import TrainingStream  # noqa: E402
+from trainer.reader.stream import TrainingStream, next_batch  # noqa: E402
 
 FILE = "train-00000-of-00001.tfrecord"
 STEPS = 5

@@ -18,13 +18,13 @@ import pytest
 
 from tests.support.served_models import network
 from trainer import export
+from trainer.augment.decode import fit_inside
 from trainer.config import DataConfig
+from trainer.dataset.compatibility import check_inputs
 from trainer.dataset.manifest import load_manifest, train_split
 from trainer.dataset.open import select
 from trainer.dataset.spec import DataSet, ModelCard, ModelInputs, ReadOptions
 from trainer.reader import pipeline
-from trainer.reader.decode import fit_inside
-from trainer.reader.parse import check_inputs
 from trainer.serving import model_file
 from trainer.serving.exif import orientation
 from trainer.training.output_folder import copy_transform

@@ -13,7 +13,7 @@ from trainer.dataset.spec import ImageSpec
 
 tf = pytest.importorskip("tensorflow")
 
-from trainer.reader.decode import MOST_UNROLLED, batch_pictures, fit_inside  # noqa: E402
+from trainer.augment.decode import MOST_UNROLLED, batch_pictures, fit_inside  # noqa: E402
 
 RNG = np.random.default_rng(0)
 

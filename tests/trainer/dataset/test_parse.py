@@ -19,8 +19,9 @@ from tests.support.reader_sets import (
     record_of,
     value_of,
 )
+from trainer.dataset.compatibility import check_inputs
+from trainer.dataset.parse import batch_parser
 from trainer.dataset.spec import IMAGE_FEATURE, LABEL_FEATURE, DataSet, FeatureSpec
-from trainer.reader.parse import batch_parser, check_inputs
 
 tf = pytest.importorskip("tensorflow")
 

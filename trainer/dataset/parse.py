@@ -1,0 +1,174 @@
+"""How a batch of serialized records is parsed: picture, label, and further inputs of a model.
+
+TensorFlow is imported when a parser is made, not before: flags are checked first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trainer.dataset.spec import DataSet, FeatureSpec, ModelInputs, input_name
+
+
+@dataclasses.dataclass(frozen=True)
+class Parsed:
+    """One batch of parsed records.
+
+    Attributes:
+        encoded: string [b], the JPEG; a black one for a placeholder (an empty record in place
+            of a broken one).
+        label: int64 [b], class ids of the data set; 0 for a placeholder.
+        present: bool [b], False for a placeholder.
+        inputs: The model's further inputs by `input_name`; 0 or empty for a placeholder.
+    """
+
+    encoded: Any
+    label: Any
+    present: Any
+    inputs: Mapping[str, Any]
+
+
+def batch_parser(dataset: DataSet, inputs: ModelInputs) -> Callable[[Any], Parsed]:
+    """A function of a batch of serialized records, string [b], for `tf.data.Dataset.map`.
+
+    Args:
+        dataset: What the records hold.
+        inputs: What the model is fed with. A sequence is padded with 0 to the batch's longest,
+            or padded and cut to `inputs.sequence_length`, or stays ragged.
+    """
+    import tensorflow as tf
+
+    features = {
+        dataset.image_feature: dataset.features[dataset.image_feature],
+        dataset.label_feature: dataset.features[dataset.label_feature],
+        **inputs.features,
+    }
+    spec = parsing_spec(features)
+
+    def batched(values: Any) -> Any:
+        if not isinstance(values, tf.RaggedTensor) or inputs.sequences == "ragged":
+            return values
+        return values.to_tensor(shape=[None, inputs.sequence_length])
+
+    def parse(serialized: Any) -> Parsed:
+        black = {dataset.image_feature: _black_jpeg(dataset)}
+        filled, present = fill_empty(serialized, features, black)
+        values = tf.io.parse_example(filled, spec)
+        encoded = values[dataset.image_feature]
+        # A record whose picture is empty must not pass for a placeholder.
+        check = tf.debugging.Assert(
+            tf.reduce_all(tf.strings.length(encoded) > 0), ["A record has an empty picture."]
+        )
+        with tf.control_dependencies([check] if check is not None else []):
+            encoded = tf.identity(encoded)
+        return Parsed(
+            encoded,
+            checked_labels(dataset, values[dataset.label_feature], present),
+            present,
+            {input_name(name): batched(values[name]) for name in inputs.features},
+        )
+
+    return parse
+
+
+def parsing_spec(features: Mapping[str, FeatureSpec]) -> dict[str, Any]:
+    """What `tf.io.parse_example` has to be told to find `features`.
+
+    A feature of variable length becomes a RaggedTensor, and is empty where it is missing; a
+    fixed one that is missing is an error.
+    """
+    import tensorflow as tf
+
+    return {
+        name: tf.io.RaggedFeature(spec.dtype)
+        if spec.shape is None
+        else tf.io.FixedLenFeature(spec.shape, spec.dtype)
+        for name, spec in features.items()
+    }
+
+
+def fill_empty(
+    serialized: Any, features: Mapping[str, FeatureSpec], values: Mapping[str, bytes]
+) -> tuple[Any, Any]:
+    """Replaces placeholders by a record that can be parsed.
+
+    Args:
+        serialized: string [b].
+        features: What the replacement holds: zeros, or empty texts and sequences.
+        values: What some texts are instead.
+
+    Returns:
+        (string [b], bool [b]: False for a placeholder).
+    """
+    import tensorflow as tf
+
+    present = tf.strings.length(serialized) > 0
+    empty = _empty_example(features, values)
+    # `tf.where` copies every record, so it runs only where there is a placeholder.
+    filled = tf.cond(
+        tf.reduce_all(present),
+        lambda: serialized,
+        lambda: tf.where(present, serialized, empty),
+    )
+    return filled, present
+
+
+def checked_labels(dataset: DataSet, raw: Any, present: Any) -> Any:
+    """Labels as the records have them → class ids of the data set, checked.
+
+    Args:
+        dataset: Says what is subtracted, and how many classes there are.
+        raw: int64 [b]; or string [b], the class names themselves.
+        present: bool [b]; the others get 0.
+
+    Returns:
+        int64 [b]. In the graph, an id outside the classes raises
+        `tf.errors.InvalidArgumentError`.
+    """
+    import tensorflow as tf
+
+    if dataset.features[dataset.label_feature].dtype == "string":
+        same = tf.equal(raw[:, tf.newaxis], tf.constant(dataset.classes)[tf.newaxis, :])
+        labels = tf.where(tf.reduce_any(same, 1), tf.argmax(same, 1), -1)
+    else:
+        labels = raw - dataset.label_offset
+    labels = tf.where(present, labels, tf.zeros_like(labels))
+    in_range = (labels >= 0) & (labels < len(dataset.classes))
+    check = tf.debugging.Assert(
+        tf.reduce_all(in_range),
+        [
+            f"Label outside the {len(dataset.classes)} classes (label offset "
+            f"{dataset.label_offset}):",
+            tf.boolean_mask(labels, ~in_range),
+        ],
+    )
+    with tf.control_dependencies([check] if check is not None else []):
+        return tf.identity(labels)
+
+
+def _black_jpeg(dataset: DataSet) -> bytes:
+    import tensorflow as tf
+
+    image = dataset.image
+    with tf.init_scope():
+        black = tf.zeros((*(image.size or (16, 16)), image.channels), tf.uint8)
+        return bytes(tf.io.encode_jpeg(black).numpy())
+
+
+def _empty_example(features: Mapping[str, FeatureSpec], values: Mapping[str, bytes]) -> bytes:
+    import tensorflow as tf
+
+    def feature(name: str, spec: FeatureSpec) -> Any:
+        size = 0 if spec.shape is None else math.prod(spec.shape)
+        if spec.dtype == "string":
+            texts = tf.train.BytesList(value=[values.get(name, b"")] * size)
+            return tf.train.Feature(bytes_list=texts)
+        if spec.dtype == "int64":
+            return tf.train.Feature(int64_list=tf.train.Int64List(value=[0] * size))
+        return tf.train.Feature(float_list=tf.train.FloatList(value=[0.0] * size))
+
+    named = {name: feature(name, spec) for name, spec in features.items()}
+    return bytes(tf.train.Example(features=tf.train.Features(feature=named)).SerializeToString())
