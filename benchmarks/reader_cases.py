@@ -175,7 +175,7 @@ def reader_order(s: Settings) -> Outcome:
 
 
 def reader_resume(s: Settings) -> Outcome:
-    """How long a resumed run takes to find its place."""
+    """How long a resumed run takes to its first batch."""
     total = _COPIES_TO_SKIP * s.records
     skipped = total * 15 // 16
     rounds = [_probe(s, "skip", _COPIES_TO_SKIP, skipped) for _ in range(s.rounds)]

@@ -54,12 +54,12 @@ def batches(stream: Any) -> Read:
     return read
 
 
-def trainer(job: Job, place: str = "host", fast_order: bool = False) -> Read:
+def trainer(job: Job, augment_on: str = "host", fast_order: bool = False) -> Read:
     """The trainer's reader; for the device pictures stay as large as they are."""
     from trainer.dataset.spec import ReadOptions
     from trainer.reader import pipeline
 
-    subset, inputs, augmentation = opened(job, place)
+    subset, inputs, augmentation = opened(job, augment_on)
     shipped = dataclasses.replace(inputs, size=augmentation.reader_size)
     read_options = ReadOptions(cores(), fast_order)
     stream = pipeline.training_batches(
@@ -68,9 +68,9 @@ def trainer(job: Job, place: str = "host", fast_order: bool = False) -> Read:
     return batches(stream)
 
 
-def opened(job: Job, place: str) -> tuple[Any, Any, Any]:
+def opened(job: Job, augment_on: str) -> tuple[Any, Any, Any]:
     """The split `train` as selected, the model's inputs, and light augmentation."""
-    from trainer.augment import choose as augment
+    from trainer.augment.augmentation import make_augmentation
     from trainer.config import DataConfig
     from trainer.dataset.open import open_dataset, select
     from trainer.dataset.spec import ModelInputs
@@ -78,8 +78,13 @@ def opened(job: Job, place: str) -> tuple[Any, Any, Any]:
     config = DataConfig(job.data)
     dataset = open_dataset(config)
     subset = select(config, dataset, dataset.splits["train"])
-    augmentation = augment.make(
-        "light", place, image=dataset.image, size=SIZE, seed=1, num_classes=len(dataset.classes)
+    augmentation = make_augmentation(
+        "light",
+        augment_on,
+        image=dataset.image,
+        size=SIZE,
+        seed=1,
+        num_classes=len(dataset.classes),
     )
     return subset, ModelInputs(SIZE, dataset.image), augmentation
 

@@ -86,11 +86,11 @@ def _cropped(job: Job) -> Any:
     import tensorflow as tf
 
     from trainer.augment.geometry import crop_windows
-    from trainer.augment.params import LIGHT, draw
+    from trainer.augment.params import LIGHT, draw_params
 
     subset, _, _ = opened(job, "host")
     jpegs = _jpegs(job)
-    params = draw("light", 1, tf.range(len(jpegs), dtype=tf.int64))
+    params = draw_params("light", 1, tf.range(len(jpegs), dtype=tf.int64))
     height_px, width_px = subset.dataset.image.size
     window = crop_windows(LIGHT, params, float(height_px), float(width_px), SIZE)
     work = jpegs, tf.cast(tf.stack(window, 1), tf.int32)

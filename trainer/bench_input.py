@@ -11,7 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from imageshards.errors import UserError
-from trainer.augment import choose as augment
+from trainer.augment.augmentation import (
+    check_pairs,
+    make_augmentation,
+    resolve_augment_on,
+)
 from trainer.commands import console
 from trainer.commands.bench_table import figures_of, text
 from trainer.commands.command_line import train_config
@@ -80,7 +84,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _bench(args: argparse.Namespace) -> int:
     config = train_config(vars(args))
-    augment.check(config.augment, config.batch_size, 1, _mixes(config))
+    check_pairs(config.augment, config.batch_size, 1, _mixes(config))
     if args.split:
         find_split(open_dataset(config.data), "--split", args.split)
     data = dataclasses.replace(config.data, train_split=args.split, validation_split="none")
@@ -113,10 +117,10 @@ def measured(config: TrainConfig, inputs: Inputs, seconds: float) -> dict[str, A
         from trainer.reader import broken_records
         from trainer.reader.pipeline import PREFETCH_BATCHES, memory_bytes
     subset, read_options = inputs.training, inputs.read_options
-    place = augment.resolve_place(config.augment_on, strategy.gpu_count())
-    augmentation = augment.make(
+    augment_on = resolve_augment_on(config.augment_on, strategy.gpu_count())
+    augmentation = make_augmentation(
         config.augment,
-        place,
+        augment_on,
         image=inputs.dataset.image,
         size=inputs.model.size,
         seed=config.seed,
@@ -143,7 +147,7 @@ def measured(config: TrainConfig, inputs: Inputs, seconds: float) -> dict[str, A
         "batch_size": config.batch_size,
         "pictures": [*shipped.size, inputs.dataset.image.channels],
         "augment": config.augment,
-        "augment_on": place,
+        "augment_on": augment_on,
         "fast_order": read_options.fast_order,
         "threads": read_options.threads,
         "cores": cpu_count(),
@@ -151,7 +155,7 @@ def measured(config: TrainConfig, inputs: Inputs, seconds: float) -> dict[str, A
 
 
 def _mixes(config: TrainConfig) -> bool:
-    """Whether pairs of pictures may be mixed: see `augment.make`."""
+    """Whether pairs of pictures may be mixed: see `make_augmentation`."""
     return tuple(config.data.inputs) == ("image",)
 
 

@@ -14,7 +14,7 @@ MAX_SEED = 2**31 - 1
 MAX_SIDE_PX = 16384
 
 AUGMENT_LEVELS = ("none", "light", "strong")
-AUGMENT_PLACES = ("auto", "device", "host")
+AUGMENT_ON = ("auto", "device", "host")
 CACHES = ("none", "memory", "disk")
 BALANCES = ("none", "weights", "sampling")
 SEQUENCES = ("padded", "ragged")
@@ -251,7 +251,7 @@ class TrainConfig:
         ):
             _check_least(flag, received, 1)
         _check_choice("--augment", self.augment, AUGMENT_LEVELS)
-        _check_choice("--augment_on", self.augment_on, AUGMENT_PLACES)
+        _check_choice("--augment_on", self.augment_on, AUGMENT_ON)
         if not 0 <= self.seed <= MAX_SEED:
             raise UserError(f"--seed received {self.seed}; expected 0 to {MAX_SEED}.")
         if is_remote(self.output):

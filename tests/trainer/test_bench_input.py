@@ -142,14 +142,16 @@ def test_text_names_the_place_of_augmentation():
 
 @pytest.fixture(scope="module")
 def streams(shards):
-    from trainer.augment import choose as augment
+    from trainer.augment.augmentation import make_augmentation
     from trainer.commands.bench_stages import stage_streams
     from trainer.config import DataConfig, TrainConfig
     from trainer.dataset.open import open_inputs
 
     inputs = open_inputs(TrainConfig(DataConfig(str(shards)), "", batch_size=8))
     image = inputs.dataset.image
-    augmentation = augment.make("light", "host", image=image, size=(64, 64), seed=3, num_classes=3)
+    augmentation = make_augmentation(
+        "light", "host", image=image, size=(64, 64), seed=3, num_classes=3
+    )
     return stage_streams(inputs.training, inputs.read_options, 3, 8, inputs.model, augmentation)
 
 

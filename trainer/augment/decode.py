@@ -32,8 +32,8 @@ def fit_inside(image: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
     shape = tf.shape(image)
 
     def crop_and_resize() -> tf.Tensor:
-        # The part's sides, rounded to whole pixels, at least one: cross-multiplied so
-        # that an equal aspect keeps the whole picture.
+        # The part's sides in whole pixels, at least one: cross-multiplied, so that a picture
+        # of the same aspect is kept whole.
         part_height = tf.minimum(shape[0], tf.maximum(1, _ratio(shape[1], height_px, width_px)))
         part_width = tf.minimum(shape[1], tf.maximum(1, _ratio(shape[0], width_px, height_px)))
         part = tf.image.crop_to_bounding_box(
@@ -59,8 +59,7 @@ def batch_pictures(image: ImageSpec, size: tuple[int, int]) -> Pictures:
         size: (height, width) in pixels of the batch's pictures.
 
     Returns:
-        (JPEGs, string [b]; positions, int64 [b], which change nothing) →
-        uint8 [b, *size, channels].
+        `Pictures` of `size`; positions change nothing.
     """
     exact = not image.varies and image.size == size
 

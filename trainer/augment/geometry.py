@@ -1,7 +1,7 @@
-"""Where the pixels of an augmented picture come from: crop windows and transforms.
+"""Geometry of augmentation: crop windows, and the affine maps of crop, flip and rotation.
 
-All coordinates are float32, whole numbers where they are pixels: on a GPU, TensorFlow keeps
-int32 arithmetic in the memory of the host, and every step would wait for it.
+All coordinates are float32, whole numbers where they are pixels: TensorFlow computes int32 on the
+host even if there is a GPU, and every step would wait for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Window(NamedTuple):
 
 
 def crop_windows(
-    chosen: Strengths, params: Params, height_px: Side, width_px: Side, size: tuple[int, int]
+    strengths: Strengths, params: Params, height_px: Side, width_px: Side, size: tuple[int, int]
 ) -> Window:
     """What a random-resized crop keeps of each picture.
 
@@ -34,14 +34,14 @@ def crop_windows(
     no allowed aspect is near theirs, the area is a share of the largest allowed window.
 
     Args:
-        chosen: Ranges of area and aspect.
-        params: As `trainer.augment.params.draw` gives them.
+        strengths: Ranges of area and aspect.
+        params: As `trainer.augment.params.draw_params` gives them.
         height_px, width_px: Of the pictures; numbers, or float32 [batch].
         size: (height, width) in pixels the windows will be resized to.
     """
     target = size[1] / size[0]
     height, width = (tf.cast(side, tf.float32) for side in (height_px, width_px))
-    least, greatest = (target * factor for factor in chosen.crop_aspect)
+    least, greatest = (target * factor for factor in strengths.crop_aspect)
     own = width / height
     nearest = tf.clip_by_value(own, least, greatest)
     area = params["crop_area"] * tf.minimum(nearest / own, own / nearest)
@@ -50,10 +50,12 @@ def crop_windows(
     aspect = _log_between(params["crop_aspect"], low, high)
     window_height = tf.clip_by_value(tf.round(height * tf.sqrt(area * own / aspect)), 1.0, height)
     window_width = tf.clip_by_value(tf.round(width * tf.sqrt(area * aspect / own)), 1.0, width)
-    return place(params["crop_y"], params["crop_x"], window_height, window_width, height, width)
+    return place_window(
+        params["crop_y"], params["crop_x"], window_height, window_width, height, width
+    )
 
 
-def place(
+def place_window(
     y: tf.Tensor,
     x: tf.Tensor,
     height_px: tf.Tensor,
@@ -61,7 +63,7 @@ def place(
     within_height_px: Side,
     within_width_px: Side,
 ) -> Window:
-    """A rectangle that lies inside, every place equally likely for uniform `y`, `x` in [0, 1)."""
+    """A rectangle inside of the picture, uniformly placed for uniform `y`, `x` in [0, 1)."""
 
     def start(unit: tf.Tensor, side: tf.Tensor, within: Side) -> tf.Tensor:
         # float32 may round the product up to the very end.
@@ -75,8 +77,8 @@ def place(
     )
 
 
-def shrunk(window: Window, ratio: tf.Tensor) -> Window:
-    """`window` in a picture decoded at 1/`ratio` of its size, at least one pixel."""
+def scale_down(window: Window, ratio: tf.Tensor) -> Window:
+    """`window` for a picture decoded at 1/`ratio` of its size, at least one pixel."""
     return Window(
         tf.floor(window.y / ratio),
         tf.floor(window.x / ratio),
@@ -85,11 +87,13 @@ def shrunk(window: Window, ratio: tf.Tensor) -> Window:
     )
 
 
-def bounds(window: Window, half_tangent: tf.Tensor, height_px: Side, width_px: Side) -> Window:
-    """The part of the picture that `window`, rotated about its centre, touches.
+def rotated_bounds(
+    window: Window, half_tangent: tf.Tensor, height_px: Side, width_px: Side
+) -> Window:
+    """The upright rectangle around `window` rotated about its centre.
 
-    A pixel of margin is for interpolation. Cut off only where the picture ends, so mirroring
-    at the edges of this part gives the same as mirroring at the picture's.
+    It has a margin of one pixel for interpolation. It is cut off at the edges of the picture only,
+    so mirroring at its own edges gives the same as mirroring at the picture's.
 
     Args:
         window: In the picture.
@@ -107,7 +111,7 @@ def bounds(window: Window, half_tangent: tf.Tensor, height_px: Side, width_px: S
     return Window(top, left, bottom - top, right - left)
 
 
-def transforms(
+def affine_maps(
     window: Window, flip: tf.Tensor, half_tangent: tf.Tensor, size: tuple[int, int]
 ) -> tf.Tensor:
     """Crop, resize, flip and rotation as one affine map from output to input pixels.
@@ -142,12 +146,12 @@ def sine_cosine(half_tangent: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return 2 * half_tangent / (1 + square), (1 - square) / (1 + square)
 
 
-def transformed(pictures: tf.Tensor, maps: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
-    """Bilinear; what lies outside of a picture is its mirror image.
+def transform_pictures(pictures: tf.Tensor, maps: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
+    """Resamples pictures, bilinear; outside of a picture its mirror image is seen.
 
     Args:
         pictures: float32 [batch, height, width, channels].
-        maps: From `transforms`.
+        maps: From `affine_maps`.
         size: (height, width) in pixels of the result.
 
     Returns:
@@ -164,7 +168,7 @@ def transformed(pictures: tf.Tensor, maps: tf.Tensor, size: tuple[int, int]) -> 
 
 
 def _log_between(unit: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
-    """From `low` to `high`, nearly evenly in the logarithm: wide is as likely as tall.
+    """Maps [0, 1) to `low` … `high`, nearly uniform in the logarithm: wide is as likely as tall.
 
     The geometric mean of the values linear in `unit` and linear in its inverse; see
     `trainer.augment.params` for why there is no exponential.

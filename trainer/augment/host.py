@@ -1,43 +1,47 @@
-"""Augmentation in the reader, on the host: only the part of a JPEG that is seen is decoded."""
+"""Augmentation in the reader, on the host: only the part of a JPEG inside the crop is decoded."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import tensorflow as tf
 
+from trainer.augment.decode import Pictures
 from trainer.augment.geometry import (
     Window,
-    bounds,
+    affine_maps,
     crop_windows,
-    shrunk,
-    transformed,
-    transforms,
+    rotated_bounds,
+    scale_down,
+    transform_pictures,
 )
-from trainer.augment.mix import mixed
-from trainer.augment.params import NO_MIX, Params, Strengths, draw, strengths
-from trainer.augment.pixels import MID_GREY, adjusted, noise_rows, rounded, to_uint8
-from trainer.dataset.spec import ImageSpec
+from trainer.augment.mix import mix_pairs
+from trainer.augment.params import NO_MIX, Params, Strengths, draw_params, strengths_of
+from trainer.augment.pixels import (
+    MID_GREY,
+    adjust_pixels,
+    clip_to_uint8,
+    noise_rows,
+    round_to_uint8,
+)
+from trainer.dataset.spec import IMAGE_INPUT, Batch, ImageSpec
 
-Batch = dict[str, Any]
 Work = dict[str, tf.Tensor]
-Pictures = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
-# Fractions of their size at which libjpeg can decode pictures: faster, and it averages over
-# the pixels left out.
+# libjpeg can decode a picture at 1/ratio of its size: faster, and averaged over the pixels that
+# are left out.
 _RATIOS = (1, 2, 4, 8)
 _JPEG_MAGIC = b"\xff\xd8\xff"
 
 
-def batch_pictures(
+def augmented_pictures(
     image: ImageSpec,
     size: tuple[int, int],
     level: str,
     seed: int,
     fill: Sequence[float] | None = None,
 ) -> Pictures:
-    """A function that decodes and augments a batch, but does not mix it: see `finish`.
+    """A function that decodes and augments a batch, but does not mix it: see `mix_batch`.
 
     Args:
         image: What the records hold.
@@ -53,53 +57,48 @@ def batch_pictures(
     Raises:
         ValueError: For `none`, there is nothing to augment.
     """
-    chosen = strengths(level)
-    if chosen is None:
+    strengths = strengths_of(level)
+    if strengths is None:
         raise ValueError("level received 'none'; expected one that augments.")
     source = _Source(image, size)
     finish_one = (
         _strong_picture(source, list(fill or [MID_GREY] * image.channels))
-        if chosen.changes_pixels
+        if strengths.changes_pixels
         else _light_picture(source)
     )
 
     def pictures(encoded: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
         encoded = tf.where(tf.equal(encoded, ""), source.black_jpeg, encoded)
-        work = source.plan(encoded, chosen, draw(level, seed, position))
+        work = source.plan(encoded, strengths, draw_params(level, seed, position))
         signature = tf.TensorSpec((*size, image.channels), tf.uint8)
         return tf.map_fn(finish_one, work, fn_output_signature=signature)
 
     return pictures
 
 
-def finisher(level: str, seed: int, num_classes: int) -> Callable[[Batch], Batch]:
-    """`finish` with everything but the batch given."""
+def mix_batch(batch: Batch, level: str, seed: int, num_classes: int) -> Batch:
+    """MixUp and CutMix on the host, the same as `trainer.augment.mix.mix_pairs`.
 
-    def finish_batch(batch: Batch) -> Batch:
-        return finish(batch, level, seed, num_classes)
-
-    return finish_batch
-
-
-def finish(batch: Batch, level: str, seed: int, num_classes: int) -> Batch:
-    """MixUp and CutMix on the host, as `trainer.augment.mix.mixed` says.
-
-    Goes pair by pair: as floats a whole batch would take a gigabyte, and pairs that stay as
-    they are cost nothing.
+    Pair by pair: as floats a whole batch would take a gigabyte, and pairs that are not mixed
+    cost nothing.
     """
-    params = draw(level, seed, batch["position"])
+    params = draw_params(level, seed, batch["position"])
     names = ("mix", "mix_share", "mix_y", "mix_x")
     # Element: the two members of one pair.
     pairs = {name: _in_pairs(params[name]) for name in names} | {
-        "image": _in_pairs(batch["inputs"]["image"]),
+        "image": _in_pairs(batch["inputs"][IMAGE_INPUT]),
         "label": _in_pairs(batch["label"]),
         "weight": _in_pairs(batch["weight"]),
     }
 
     def mix_pair(pair: Work) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        two = {"inputs": {"image": pair["image"]}, "label": pair["label"], "weight": pair["weight"]}
-        result = mixed(two, pair, num_classes)
-        return result["inputs"]["image"], result["label"], result["weight"]
+        two = {
+            "inputs": {IMAGE_INPUT: pair["image"]},
+            "label": pair["label"],
+            "weight": pair["weight"],
+        }
+        result = mix_pairs(two, pair, num_classes)
+        return result["inputs"][IMAGE_INPUT], result["label"], result["weight"]
 
     def keep_pair(pair: Work) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         return pair["image"], tf.one_hot(pair["label"], num_classes), pair["weight"]
@@ -116,14 +115,14 @@ def finish(batch: Batch, level: str, seed: int, num_classes: int) -> Batch:
         ),
     )
     return batch | {
-        "inputs": batch["inputs"] | {"image": _joined(image)},
+        "inputs": batch["inputs"] | {IMAGE_INPUT: _joined(image)},
         "label": _joined(label),
         "weight": _joined(weight),
     }
 
 
 class _Source:
-    """How pictures are decoded: their size if all share one, else asked of each."""
+    """How pictures are decoded: at a size that all share, or at one measured for each."""
 
     def __init__(self, image: ImageSpec, size: tuple[int, int]) -> None:
         self.size, self.channels = size, image.channels
@@ -136,10 +135,10 @@ class _Source:
             grey = tf.zeros((*(self.shared_size or size), 1), tf.uint8)
             self.black_jpeg = tf.io.encode_jpeg(grey, quality=10).numpy()
 
-    def plan(self, encoded: tf.Tensor, chosen: Strengths, params: Params) -> Work:
-        """For every picture what to decode and what to do with it, each [batch, …].
+    def plan(self, encoded: tf.Tensor, strengths: Strengths, params: Params) -> Work:
+        """For every picture, what to decode and what to do with it, each [batch, …].
 
-        Computed for the whole batch at once: as steps of the loop over pictures, these many
+        Computed for the whole batch at once: one by one in the loop over pictures, these many
         tiny operations would cost as much as decoding.
         """
         if self.shared_size is None:
@@ -150,19 +149,19 @@ class _Source:
         else:
             height, width = (tf.fill(tf.shape(encoded), float(s)) for s in self.shared_size)
             is_jpeg = tf.ones_like(height)
-        window = crop_windows(chosen, params, height, width, self.size)
+        window = crop_windows(strengths, params, height, width, self.size)
         work: Work = {"encoded": encoded, "flip": params["flip"]}
         if self.ratios != (1,):
             ratio = tf.where(is_jpeg > 0, self._ratio(window), 1.0)
-            window = shrunk(window, ratio)
+            window = scale_down(window, ratio)
             height, width = tf.math.ceil(height / ratio), tf.math.ceil(width / ratio)
             # 1, 2, 4, 8 → 0, 1, 2, 3.
             work["ratio_index"] = tf.cast(tf.round(tf.math.log(ratio) / tf.math.log(2.0)), tf.int32)
-        if not chosen.changes_pixels:
+        if not strengths.changes_pixels:
             return work | {"part": _as_integers(window)}
-        part = bounds(window, params["half_tangent"], height, width)
+        part = rotated_bounds(window, params["half_tangent"], height, width)
         inside = window._replace(y=window.y - part.y, x=window.x - part.x)
-        maps = transforms(inside, params["flip"], params["half_tangent"], self.size)
+        maps = affine_maps(inside, params["flip"], params["half_tangent"], self.size)
         return work | dict(params) | {"part": _as_integers(part), "map": maps}
 
     def decode(self, work: Work) -> tf.Tensor:
@@ -205,11 +204,11 @@ class _Source:
 def _light_picture(source: _Source) -> Callable[[Work], tf.Tensor]:
     def picture(work: Work) -> tf.Tensor:
         part = tf.cast(source.decode(work), tf.float32)
-        # On floats the operation is faster by more than the cast costs.
+        # Resizing floats is faster by more than the cast costs.
         resized = tf.raw_ops.ResizeBilinear(
             images=part[tf.newaxis], size=list(source.size), half_pixel_centers=True
         )[0]
-        pixels = rounded(resized)
+        pixels = round_to_uint8(resized)
         # In three dimensions, `reverse` has a fast path for rows of RGB pixels.
         return tf.cond(work["flip"], lambda: tf.reverse(pixels, [1]), lambda: pixels)
 
@@ -222,8 +221,8 @@ def _strong_picture(source: _Source, fill: list[float]) -> Callable[[Work], tf.T
     def picture(work: Work) -> tf.Tensor:
         part = tf.cast(source.decode(work), tf.float32)
         one = {name: value[tf.newaxis] for name, value in work.items()}
-        changed = transformed(part[tf.newaxis], one["map"], source.size)
-        return to_uint8(adjusted(changed, one, noise, fill, lone=True))[0]
+        changed = transform_pictures(part[tf.newaxis], one["map"], source.size)
+        return clip_to_uint8(adjust_pixels(changed, one, noise, fill, single=True))[0]
 
     return picture
 

@@ -1,12 +1,12 @@
 """The random parameters of augmentation: a pure function of (seed, position), nothing else.
 
-A position is a picture's global index in the endless training stream. Nothing of a batch,
-a replica or a restart enters, so none of them changes a picture. The numbers come from a
+A position is a record's index in the endless training stream. Batches, replicas and restarts do
+not enter, so none of them changes a picture. The numbers come from a
 counter-based hash of whole uint32 tensors, which gives the same bits on every device; the
 generators of TensorFlow would need one call per picture.
 
-From bits to parameters only + - * / and square roots lead, which are rounded correctly
-everywhere. Sines and exponentials are not: the last bit of a value depends on its place in
+Bits become parameters by + - * / and square roots only, which are rounded correctly
+everywhere. Sines and exponentials are not: the last bit of a value depends on its index in
 the batch, as vectorised loops treat the remainder differently.
 """
 
@@ -30,8 +30,8 @@ _SHIFTS = (16, 15, 16)
 _STRIDE = 0x9E3779B9
 _MASK = 0xFFFFFFFF
 
-# Each picture's and each pair's numbers by name. New ones go to the end: the number
-# behind a name is found by its place.
+# Names of the numbers drawn for each picture and each pair. New ones go to the end: the index of
+# a name decides which number it gets.
 _PICTURE = (
     "crop_area",
     "crop_aspect",
@@ -91,7 +91,7 @@ class Strengths:
 
     @property
     def changes_pixels(self) -> bool:
-        """Whether anything but the crop and the flip is done to a single picture."""
+        """Whether a single picture is changed by more than crop and flip."""
         return any(
             (
                 self.rotation_rad,
@@ -123,7 +123,7 @@ STRONG = Strengths(
 )
 
 
-def strengths(level: str) -> Strengths | None:
+def strengths_of(level: str) -> Strengths | None:
     """The strengths of `none` (None), `light` or `strong`.
 
     Raises:
@@ -134,13 +134,13 @@ def strengths(level: str) -> Strengths | None:
     return {"light": LIGHT, "strong": STRONG}.get(level)
 
 
-def draw(level: str, seed: int, position: tf.Tensor) -> Params:
+def draw_params(level: str, seed: int, position: tf.Tensor) -> Params:
     """Every parameter of every picture.
 
     Args:
         level: `none`, `light` or `strong`.
         seed: Of the run, at least 0.
-        position: int64 [batch], global indexes in the training stream.
+        position: int64 [batch].
 
     Returns:
         By name, each [batch]; empty for `none`. What depends on the size of a picture is
@@ -160,29 +160,29 @@ def draw(level: str, seed: int, position: tf.Tensor) -> Params:
           `NO_MIX`, `MIXUP` or `CUTMIX`; `mix_share`: float32, what remains of the picture
           itself; `mix_y`, `mix_x`: float32 in [0, 1), where CutMix's rectangle lies.
     """
-    chosen = strengths(level)
-    if chosen is None:
+    strengths = strengths_of(level)
+    if strengths is None:
         return {}
     bits = _columns(_PICTURE, random_bits(seed, position, len(_PICTURE), _PICTURE_PURPOSE))
     unit = {name: unit_floats(column) for name, column in bits.items()}
     params = {
-        "crop_area": _between(unit["crop_area"], *chosen.crop_area),
+        "crop_area": _between(unit["crop_area"], *strengths.crop_area),
         "crop_aspect": unit["crop_aspect"],
         "crop_y": unit["crop_y"],
         "crop_x": unit["crop_x"],
-        "flip": unit["flip"] < chosen.flip,
+        "flip": unit["flip"] < strengths.flip,
     }
-    if chosen.changes_pixels:
-        params |= _pixel_params(chosen, unit) | {"noise_key": bits["noise_key"]}
-    if chosen.mixes:
+    if strengths.changes_pixels:
+        params |= _pixel_params(strengths, unit) | {"noise_key": bits["noise_key"]}
+    if strengths.mixes:
         pair = tf.bitwise.right_shift(position, tf.constant(1, position.dtype))
         numbers = unit_floats(random_bits(seed, pair, len(_PAIR), _PAIR_PURPOSE))
-        params |= _pair_params(chosen, _columns(_PAIR, numbers))
+        params |= _pair_params(strengths, _columns(_PAIR, numbers))
     return params
 
 
 def random_bits(seed: int, number: tf.Tensor, count: int, purpose: int = 0) -> tf.Tensor:
-    """`count` hashes for every number.
+    """`count` hashes of every number.
 
     Args:
         seed: At least 0.
@@ -191,13 +191,13 @@ def random_bits(seed: int, number: tf.Tensor, count: int, purpose: int = 0) -> t
         purpose: Another purpose gives other hashes.
 
     Returns:
-        uint32 [batch, count], the same for any batch a number comes in.
+        uint32 [batch, count], whatever batch a number comes in.
     """
     first = _mixed_int(_mixed_int(seed & _MASK) + purpose * _STRIDE)
     second = _mixed_int(first + (seed >> 32) + _STRIDE)
     low = tf.cast(tf.bitwise.bitwise_and(number, tf.constant(_MASK, tf.int64)), tf.uint32)
     high = tf.cast(tf.bitwise.right_shift(number, tf.constant(32, tf.int64)), tf.uint32)
-    # One-to-one in `low`: no two positions of the same 2**32 share their numbers.
+    # One-to-one in `low`: no two numbers of the same 2**32 share their hashes.
     state = mix_bits(tf.bitwise.bitwise_xor(low, _uint32(first)))
     state = mix_bits(state + high * _uint32(_STRIDE) + _uint32(second))
     counters = tf.constant([(i + 1) * _STRIDE & _MASK for i in range(count)], tf.uint32)
@@ -227,32 +227,32 @@ def _mixed_int(state: int) -> int:
     return state
 
 
-def _pixel_params(chosen: Strengths, unit: Params) -> dict[str, tf.Tensor]:
+def _pixel_params(strengths: Strengths, unit: Params) -> dict[str, tf.Tensor]:
     def around_one(name: str, reach: float) -> tf.Tensor:
         return _between(unit[name], 1 - reach, 1 + reach)
 
     # Flat rectangles are as likely as tall ones.
     tall = unit["erase_aspect"] * 2 - 1
-    aspect = 1 - tf.abs(tall) * (1 - chosen.erase_aspect)
+    aspect = 1 - tf.abs(tall) * (1 - strengths.erase_aspect)
     # Nearly uniform in the angle itself, as it is small.
-    steepest = math.tan(chosen.rotation_rad / 2)
+    steepest = math.tan(strengths.rotation_rad / 2)
     return {
         "half_tangent": _between(unit["half_tangent"], -steepest, steepest),
-        "brightness": around_one("brightness", chosen.brightness),
-        "contrast": around_one("contrast", chosen.contrast),
-        "saturation": around_one("saturation", chosen.saturation),
-        "noise_std": unit["noise_std"] * chosen.noise_std,
-        "erase": unit["erase"] < chosen.erase,
-        "erase_area": _between(unit["erase_area"], *chosen.erase_area),
+        "brightness": around_one("brightness", strengths.brightness),
+        "contrast": around_one("contrast", strengths.contrast),
+        "saturation": around_one("saturation", strengths.saturation),
+        "noise_std": unit["noise_std"] * strengths.noise_std,
+        "erase": unit["erase"] < strengths.erase,
+        "erase_area": _between(unit["erase_area"], *strengths.erase_area),
         "erase_aspect": tf.where(tall < 0, aspect, 1 / aspect),
         "erase_y": unit["erase_y"],
         "erase_x": unit["erase_x"],
     }
 
 
-def _pair_params(chosen: Strengths, unit: Params) -> dict[str, tf.Tensor]:
-    is_mixup = unit["mix"] < chosen.mixup
-    is_mixed = unit["mix"] < chosen.mixup + chosen.cutmix
+def _pair_params(strengths: Strengths, unit: Params) -> dict[str, tf.Tensor]:
+    is_mixup = unit["mix"] < strengths.mixup
+    is_mixed = unit["mix"] < strengths.mixup + strengths.cutmix
     # Shares of MixUp: nearly Beta(1/2, 1/2), whose inverse distribution function sin²(πu/2)
     # this polynomial meets within 0.01. Of CutMix: Beta(1, 1), uniform.
     share = unit["mix_share"]

@@ -7,50 +7,50 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.augment.geometry import Window, place
+from trainer.augment.geometry import Window, place_window
 from trainer.augment.params import Params, mix_bits
 
 # Luminance of RGB, ITU-R BT.601.
 _LUMINANCE = (0.299, 0.587, 0.114)
 MID_GREY = 127.5
-# Store of noise: a power of two, so that a hash becomes the number of a row by its last bits.
+# Rows of precomputed noise: a power of two, so that the last bits of a hash name a row.
 _NOISE_ROWS = 1024
 _NOISE_SEED = (0x5EED, 0x0F)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def adjusted(
-    pictures: tf.Tensor, params: Params, noise: Array, fill: list[float], lone: bool = False
+def adjust_pixels(
+    pictures: tf.Tensor, params: Params, noise: Array, fill: list[float], single: bool = False
 ) -> tf.Tensor:
     """Colour, then noise, then the erased rectangle.
 
     Args:
         pictures: float32 [batch, height, width, channels], in grey levels of 0..255.
-        params: For `strong`, as `trainer.augment.params.draw` gives them.
+        params: For `strong`, as `trainer.augment.params.draw_params` gives them.
         noise: From `noise_rows`.
         fill: Grey level per channel of an erased rectangle.
-        lone: Whether the batch is one picture, for which steps it does not need are left
-            out; the result is the same.
+        single: Whether the batch is one picture, whose erasing is left out if it is not drawn;
+            the result is the same.
 
     Returns:
         float32, same shape; may leave 0..255.
     """
     _, height_px, width_px, channels = pictures.shape
-    pictures = coloured(pictures, params)
+    pictures = adjust_colors(pictures, params)
     # One row of a picture in one dimension: TensorFlow broadcasts over long inner
     # dimensions several times faster than over three channels.
     rows = tf.reshape(pictures, [-1, height_px, width_px * channels])
-    rows = _noisy(rows, params, noise)
-    if lone:
+    rows = _add_noise(rows, params, noise)
+    if single:
         noisy = rows
-        rows = tf.cond(params["erase"][0], lambda: _erased(noisy, params, fill), lambda: noisy)
+        rows = tf.cond(params["erase"][0], lambda: _erase(noisy, params, fill), lambda: noisy)
     else:
-        rows = _erased(rows, params, fill)
+        rows = _erase(rows, params, fill)
     return tf.reshape(rows, [-1, height_px, width_px, channels])
 
 
-def coloured(pictures: tf.Tensor, params: Params) -> tf.Tensor:
+def adjust_colors(pictures: tf.Tensor, params: Params) -> tf.Tensor:
     """Saturation, then contrast about the picture's mean luminance, then brightness.
 
     All are linear in the three channels, so they become one small matrix per picture.
@@ -71,17 +71,17 @@ def coloured(pictures: tf.Tensor, params: Params) -> tf.Tensor:
         changed = tf.matmul(flat, gain * (own * tf.eye(3) + (1 - own) * grey))
     else:
         changed = flat * gain
-    # In what order a mean is summed up depends on the batch; a whole number does not.
+    # The order of a sum depends on the size of the batch: rounding hides the last bits.
     pivot = tf.round(mean)[:, :, tf.newaxis]
     fixed = (params["brightness"] * (1 - params["contrast"]))[:, tf.newaxis, tf.newaxis]
     return tf.reshape(changed + fixed * pivot, [-1, height_px, width_px, channels])
 
 
 def noise_rows(width_px: int, channels: int) -> Array:
-    """A store of Gaussian noise, always the same: float32 [rows, width · channels].
+    """Precomputed Gaussian noise, always the same: float32 [rows, width · channels].
 
-    The noise of a picture is put together from its rows: drawing a normal number for every
-    channel of every pixel costs more than decoding the picture.
+    Each row of a picture gets one of these rows: drawing a normal number for every channel of
+    every pixel costs more than decoding the picture.
     """
     with tf.init_scope(), tf.device("CPU:0"):
         shape = [_NOISE_ROWS, width_px * channels]
@@ -89,7 +89,7 @@ def noise_rows(width_px: int, channels: int) -> Array:
 
 
 def box_mask(box: Window, height_px: int, width_px: int, channels: int) -> tuple[tf.Tensor, ...]:
-    """1 inside of a rectangle, else 0, as factors whose product is the mask.
+    """The mask of a rectangle, 1 inside and 0 outside, as two factors.
 
     Returns:
         float32 [batch, height, 1] and float32 [batch, 1, width · channels].
@@ -107,26 +107,26 @@ def box_mask(box: Window, height_px: int, width_px: int, channels: int) -> tuple
     )
 
 
-def to_uint8(pictures: tf.Tensor) -> tf.Tensor:
+def clip_to_uint8(pictures: tf.Tensor) -> tf.Tensor:
     """float32 → uint8, rounded to the nearest integer of 0..255."""
-    return rounded(tf.clip_by_value(pictures, 0.0, 255.0))
+    return round_to_uint8(tf.clip_by_value(pictures, 0.0, 255.0))
 
 
-def rounded(pictures: tf.Tensor) -> tf.Tensor:
-    """float32 within 0..255 → uint8; the cast alone would cut off, half a grey level darker."""
+def round_to_uint8(pictures: tf.Tensor) -> tf.Tensor:
+    """float32 within 0..255 → uint8; a cast alone truncates: half a grey level darker."""
     return tf.cast(pictures + 0.5, tf.uint8)
 
 
-def _noisy(rows: tf.Tensor, params: Params, noise: Array) -> tf.Tensor:
-    """Adds for each row of a picture one row of `noise`, chosen by hash."""
+def _add_noise(rows: tf.Tensor, params: Params, noise: Array) -> tf.Tensor:
+    """Adds to each row of a picture a row of `noise` chosen by a hash."""
     heights = tf.cast(tf.range(rows.shape[1], dtype=tf.int64), tf.uint32)
-    chosen = mix_bits(params["noise_key"][:, tf.newaxis] + heights)
-    chosen = tf.bitwise.bitwise_and(chosen, tf.constant(_NOISE_ROWS - 1, tf.uint32))
-    added = tf.gather(noise, tf.cast(chosen, tf.int64))
+    row = mix_bits(params["noise_key"][:, tf.newaxis] + heights)
+    row = tf.bitwise.bitwise_and(row, tf.constant(_NOISE_ROWS - 1, tf.uint32))
+    added = tf.gather(noise, tf.cast(row, tf.int64))
     return rows + added * params["noise_std"][:, tf.newaxis, tf.newaxis]
 
 
-def _erased(rows: tf.Tensor, params: Params, fill: list[float]) -> tf.Tensor:
+def _erase(rows: tf.Tensor, params: Params, fill: list[float]) -> tf.Tensor:
     channels = len(fill)
     height_px, width_px = rows.shape[1], rows.shape[2] // channels
     area = params["erase_area"] * (height_px * width_px)
@@ -134,7 +134,7 @@ def _erased(rows: tf.Tensor, params: Params, fill: list[float]) -> tf.Tensor:
     width = _side(tf.sqrt(area / params["erase_aspect"]), width_px)
     # Where nothing is erased the rectangle is empty.
     height = tf.where(params["erase"], height, 0.0)
-    box = place(params["erase_y"], params["erase_x"], height, width, height_px, width_px)
+    box = place_window(params["erase_y"], params["erase_x"], height, width, height_px, width_px)
     in_rows, in_columns = box_mask(box, height_px, width_px, channels)
     filled = tf.constant(fill * width_px, tf.float32)
     return rows + (in_rows * in_columns) * (filled - rows)

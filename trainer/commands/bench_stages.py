@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.augment.choose import Augmentation
+from trainer.augment.augmentation import Augmentation
 from trainer.augment.decode import Pictures, batch_pictures
 from trainer.commands.bench_table import Speed
 from trainer.dataset.parse import batch_parser
@@ -95,7 +95,7 @@ def stage_streams(
 
 def on_host(augmentation: Augmentation) -> bool:
     """Whether the reader itself changes pictures."""
-    return augmentation.level != "none" and augmentation.place == "host"
+    return augmentation.level != "none" and augmentation.augment_on == "host"
 
 
 def limit_stream(

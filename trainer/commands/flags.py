@@ -10,7 +10,7 @@ from typing import Any
 from trainer.commands.console import Parser
 from trainer.config import (
     AUGMENT_LEVELS,
-    AUGMENT_PLACES,
+    AUGMENT_ON,
     BALANCES,
     CACHES,
     OPTIMIZERS,
@@ -148,7 +148,7 @@ TRAINING: dict[str, _Flag] = {
         "MixUp and CutMix",
     ),
     "augment_on": (
-        {"choices": AUGMENT_PLACES},
+        {"choices": AUGMENT_ON},
         "where pictures are cropped and changed: device (the reader only decodes), host, or auto: "
         "the device if it is a GPU",
     ),

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.augment.choose import Augmentation
+from trainer.augment.augmentation import Augmentation
 from trainer.config import TrainConfig
 from trainer.dataset.open import Inputs
 from trainer.dataset.spec import Batch, ModelInputs, Subset

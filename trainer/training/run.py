@@ -9,7 +9,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer.augment import choose as augment
+from trainer.augment.augmentation import (
+    check_pairs,
+    make_augmentation,
+    resolve_augment_on,
+)
 from trainer.config import TrainConfig
 from trainer.dataset.open import Inputs, open_inputs
 from trainer.dataset.spec import ModelCard
@@ -92,8 +96,8 @@ class _Run:
         unsupported.check(config, replicas)
         # Pictures can be mixed, captions and other columns cannot.
         mix = not inputs.model.features
-        augment.check(config.augment, config.batch_size, replicas, mix)
-        self.place = augment.resolve_place(config.augment_on, strategy.gpu_count())
+        check_pairs(config.augment, config.batch_size, replicas, mix)
+        self.augment_on = resolve_augment_on(config.augment_on, strategy.gpu_count())
         self.broken_handler = BrokenRecordHandler(
             config.data.skip_broken, config.output, config.data.data, inputs.model.features
         )
@@ -106,9 +110,9 @@ class _Run:
         self.model = self._build(name)
         if arrays is not None:
             restore(model.state_variables(self.model), arrays)
-        self.augmentation = augment.make(
+        self.augmentation = make_augmentation(
             config.augment,
-            self.place,
+            self.augment_on,
             image=inputs.dataset.image,
             size=inputs.model.size,
             seed=config.seed,
@@ -124,7 +128,7 @@ class _Run:
     def plan(self) -> list[str]:
         """What is about to happen."""
         lines = plan_lines(
-            self.config, self.inputs, self.model, self.devices, self.schedule, self.place
+            self.config, self.inputs, self.model, self.devices, self.schedule, self.augment_on
         )
         replicas, gpus = self.devices.num_replicas_in_sync, strategy.gpu_count()
         notes = unsupported.notes(self.config, replicas, self.model, self.schedule.total, gpus)
@@ -216,7 +220,7 @@ class _Run:
     def _open_state(self) -> tuple[RunState, list[Any] | None]:
         """Where the run stands: at its last checkpoint, or at the beginning."""
         output = self.config.output
-        wanted = identity(self.config, self.inputs, self.place, self.schedule.total)
+        wanted = identity(self.config, self.inputs, self.augment_on, self.schedule.total)
         if self.config.dry_run:
             return RunState(wanted), None
         if self.config.overwrite:
@@ -297,6 +301,6 @@ class _Run:
             "steps": f"{self.state.step} of global batch {config.batch_size}",
             "devices": strategy.describe(self.devices),
             "seed": str(config.seed),
-            "augmentation": f"{config.augment} on the {self.place}",
+            "augmentation": f"{config.augment} on the {self.augment_on}",
             "speed": found,
         }

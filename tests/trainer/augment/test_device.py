@@ -12,7 +12,7 @@ tf = pytest.importorskip("tensorflow")
 from tests.support.augment_pictures import batch, sliced, smooth_picture  # noqa: E402
 from trainer.augment import device, pixels  # noqa: E402
 from trainer.augment.geometry import crop_windows  # noqa: E402
-from trainer.augment.params import LIGHT, draw  # noqa: E402
+from trainer.augment.params import LIGHT, draw_params  # noqa: E402
 
 CLASSES = 3
 FULL, SIZE = (40, 48), (32, 36)
@@ -25,7 +25,7 @@ def _batch(count: int = 12, start: int = 0, channels: int = 3) -> dict[str, Any]
 
 def _apply(given: dict[str, Any], level: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
     args: dict[str, Any] = {"size": SIZE, "num_classes": CLASSES} | changes
-    return device.apply(given, level, seed, **args)
+    return device.augment_batch(given, level, seed, **args)
 
 
 def _image(result: dict[str, Any]) -> np.ndarray:
@@ -83,7 +83,7 @@ def test_position_and_seed_alone_change_a_picture() -> None:
 
 def test_light_crops_resizes_and_flips() -> None:
     given = _batch(16)
-    params = draw("light", 4, given["position"])
+    params = draw_params("light", 4, given["position"])
     assert 0 < np.sum(params["flip"]) < 16
     windows = crop_windows(LIGHT, params, float(FULL[0]), float(FULL[1]), SIZE)
     found = _image(_apply(given, "light", seed=4))
@@ -106,29 +106,29 @@ LUMINANCE = PICTURE.numpy() @ np.array([0.299, 0.587, 0.114])
 
 
 def test_factors_of_one_leave_colours_alone() -> None:
-    np.testing.assert_allclose(pixels.coloured(PICTURE, _colour()), PICTURE, atol=1e-3)
+    np.testing.assert_allclose(pixels.adjust_colors(PICTURE, _colour()), PICTURE, atol=1e-3)
 
 
 def test_brightness_is_a_factor() -> None:
-    found = pixels.coloured(PICTURE, _colour(brightness=1.25))
+    found = pixels.adjust_colors(PICTURE, _colour(brightness=1.25))
     np.testing.assert_allclose(found, PICTURE * 1.25, atol=1e-3)
 
 
 def test_without_saturation_a_picture_is_its_luminance() -> None:
-    found = pixels.coloured(PICTURE, _colour(saturation=0)).numpy()
+    found = pixels.adjust_colors(PICTURE, _colour(saturation=0)).numpy()
     np.testing.assert_allclose(found, np.repeat(LUMINANCE[..., None], 3, -1), atol=1e-3)
 
 
 def test_contrast_pulls_to_the_mean_luminance() -> None:
-    found = pixels.coloured(PICTURE, _colour(contrast=0)).numpy()
+    found = pixels.adjust_colors(PICTURE, _colour(contrast=0)).numpy()
     np.testing.assert_allclose(found, round(LUMINANCE.mean()), atol=1e-3)
-    half = pixels.coloured(PICTURE, _colour(contrast=0.5)).numpy()
+    half = pixels.adjust_colors(PICTURE, _colour(contrast=0.5)).numpy()
     np.testing.assert_allclose(half, (PICTURE + round(LUMINANCE.mean())) / 2, atol=1e-3)
 
 
 def test_grey_pictures_have_no_saturation() -> None:
     grey = PICTURE[..., :1]
-    found = pixels.coloured(grey, _colour(saturation=0.2, brightness=0.5))
+    found = pixels.adjust_colors(grey, _colour(saturation=0.2, brightness=0.5))
     np.testing.assert_allclose(found, grey * 0.5, atol=1e-3)
 
 
@@ -153,7 +153,7 @@ def _pixel_params(count: int, **changes: Any) -> dict[str, Any]:
 def _adjusted(pictures: Any, fill: tuple[float, ...] = (1, 2, 3), **changes: Any) -> np.ndarray:
     params = _pixel_params(len(pictures), **changes)
     noise = pixels.noise_rows(pictures.shape[2], pictures.shape[3])
-    return pixels.adjusted(pictures, params, noise, list(fill)).numpy()
+    return pixels.adjust_pixels(pictures, params, noise, list(fill)).numpy()
 
 
 def test_noise_is_gaussian_and_of_the_strength_drawn() -> None:
@@ -185,16 +185,16 @@ def test_erasing_may_cover_everything_but_never_leaves_the_picture() -> None:
 
 def test_a_lone_picture_is_adjusted_like_one_of_many() -> None:
     given = tf.concat([PICTURE] * 6, axis=0)
-    params = draw("strong", 3, tf.range(6, dtype=tf.int64))
+    params = draw_params("strong", 3, tf.range(6, dtype=tf.int64))
     params = dict(params) | {"erase": tf.constant([True, False] * 3)}
     noise = pixels.noise_rows(9, 3)
-    whole = pixels.adjusted(given, params, noise, [5.0] * 3)
+    whole = pixels.adjust_pixels(given, params, noise, [5.0] * 3)
     for i in range(6):
         one = {name: value[i : i + 1] for name, value in params.items()}
-        lone = pixels.adjusted(PICTURE, one, noise, [5.0] * 3, lone=True)
+        lone = pixels.adjust_pixels(PICTURE, one, noise, [5.0] * 3, single=True)
         np.testing.assert_allclose(lone[0], whole[i], atol=1e-3)
 
 
 def test_pixels_are_rounded_and_clipped() -> None:
-    found = pixels.to_uint8(tf.constant([-3.0, 0.4, 0.6, 254.6, 300.0]))
+    found = pixels.clip_to_uint8(tf.constant([-3.0, 0.4, 0.6, 254.6, 300.0]))
     np.testing.assert_array_equal(found, [0, 0, 1, 255, 255])

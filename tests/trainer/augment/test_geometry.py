@@ -1,4 +1,4 @@
-"""Crop windows and transforms: inside the picture, as large as drawn, at the right place."""
+"""Crop windows and transforms: inside the picture, as large as drawn, where they should be."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 tf = pytest.importorskip("tensorflow")
 
 from trainer.augment import geometry  # noqa: E402
-from trainer.augment.params import LIGHT, STRONG, Strengths, draw  # noqa: E402
+from trainer.augment.params import LIGHT, STRONG, Strengths, draw_params  # noqa: E402
 
 sides = st.integers(1, 3000)
 units = st.integers(0, 2**24 - 1).map(lambda number: number / 2**24)
@@ -64,7 +64,7 @@ def test_a_window_has_the_area_drawn_and_an_allowed_aspect(
 
 
 def test_wide_and_tall_windows_are_equally_likely() -> None:
-    params = draw("strong", 0, tf.range(8000, dtype=tf.int64))
+    params = draw_params("strong", 0, tf.range(8000, dtype=tf.int64))
     window = geometry.crop_windows(STRONG, params, 1000.0, 1000.0, (224, 224))
     log_aspect = np.log(window.width / window.height)
     assert np.mean(log_aspect) == pytest.approx(0, abs=0.01)
@@ -86,7 +86,7 @@ def test_pictures_of_different_sizes_have_windows_of_their_own() -> None:
 
 
 def test_windows_lie_everywhere_alike() -> None:
-    params = draw("light", 0, tf.range(4000, dtype=tf.int64))
+    params = draw_params("light", 0, tf.range(4000, dtype=tf.int64))
     window = geometry.crop_windows(LIGHT, params, 256.0, 256.0, (224, 224))
     centre_y, centre_x = (window.y + window.height / 2), (window.x + window.width / 2)
     assert abs(float(tf.reduce_mean(centre_y)) - 128) < 1.5
@@ -95,15 +95,17 @@ def test_windows_lie_everywhere_alike() -> None:
     assert float(tf.reduce_mean(area)) == pytest.approx(0.75, abs=0.01)
 
 
-def test_the_last_place_of_a_rectangle_is_the_edge() -> None:
+def test_the_last_position_of_a_rectangle_is_at_the_edge() -> None:
     almost_one = tf.constant([1 - 2.0**-24])
-    box = geometry.place(almost_one, almost_one, tf.constant([3.0]), tf.constant([10.0]), 7, 10)
+    box = geometry.place_window(
+        almost_one, almost_one, tf.constant([3.0]), tf.constant([10.0]), 7, 10
+    )
     assert [float(value[0]) for value in box] == [4, 0, 3, 10]
 
 
 def _corners(window: geometry.Window, flip: bool, angle_rad: float) -> np.ndarray:
-    """Input (y, x) of the output's corners, where corners of pixels count as places."""
-    maps = geometry.transforms(
+    """Input (y, x) of the output's corners, in coordinates that begin at corners of pixels."""
+    maps = geometry.affine_maps(
         window, tf.constant([flip]), tf.constant([math.tan(angle_rad / 2)]), (4, 6)
     )
     a = maps.numpy()[0].astype(float)
@@ -143,7 +145,7 @@ def test_bounds_hold_all_a_turned_window_touches(
 ) -> None:
     params = _params(0.08 + 0.92 * area, aspect, y, x)
     window = geometry.crop_windows(STRONG, params, float(height), float(width), (4, 6))
-    part = geometry.bounds(
+    part = geometry.rotated_bounds(
         window, tf.constant([math.tan(angle_rad / 2)], tf.float32), height, width
     )
     top, left, rows, columns = (float(value[0]) for value in part)
@@ -159,21 +161,21 @@ def test_mirroring_at_the_part_is_mirroring_at_the_picture() -> None:
     picture = tf.constant(rng.uniform(0, 255, (1, 40, 50, 3)), tf.float32)
     flip = tf.constant([False])
     position = tf.range(40, dtype=tf.int64)
-    params = draw("strong", 1, position)
+    params = draw_params("strong", 1, position)
     windows = geometry.crop_windows(STRONG, params, 40.0, 50.0, (16, 16))
     for i in range(len(position)):
         window = geometry.Window(*(value[i : i + 1] for value in windows))
         half_tangent = params["half_tangent"][i : i + 1]
-        part = geometry.bounds(window, half_tangent, 40, 50)
+        part = geometry.rotated_bounds(window, half_tangent, 40, 50)
         top, left, rows, columns = (int(value[0]) for value in part)
         inside = window._replace(y=window.y - part.y, x=window.x - part.x)
-        whole = geometry.transforms(window, flip, half_tangent, (16, 16))
-        cut = geometry.transforms(inside, flip, half_tangent, (16, 16))
+        whole = geometry.affine_maps(window, flip, half_tangent, (16, 16))
+        cut = geometry.affine_maps(inside, flip, half_tangent, (16, 16))
         np.testing.assert_allclose(
-            geometry.transformed(
+            geometry.transform_pictures(
                 picture[:, top : top + rows, left : left + columns], cut, (16, 16)
             ),
-            geometry.transformed(picture, whole, (16, 16)),
+            geometry.transform_pictures(picture, whole, (16, 16)),
             atol=0.05,
         )
 
@@ -181,16 +183,18 @@ def test_mirroring_at_the_part_is_mirroring_at_the_picture() -> None:
 def test_a_transform_of_the_whole_at_its_own_size_changes_nothing() -> None:
     picture = tf.constant(np.random.default_rng(0).uniform(0, 255, (1, 9, 7, 2)), tf.float32)
     window = geometry.Window(*(tf.constant([value]) for value in (0.0, 0.0, 9.0, 7.0)))
-    maps = geometry.transforms(window, tf.constant([False]), tf.constant([0.0]), (9, 7))
-    np.testing.assert_allclose(geometry.transformed(picture, maps, (9, 7)), picture, atol=1e-3)
+    maps = geometry.affine_maps(window, tf.constant([False]), tf.constant([0.0]), (9, 7))
+    np.testing.assert_allclose(
+        geometry.transform_pictures(picture, maps, (9, 7)), picture, atol=1e-3
+    )
 
 
 def test_a_transform_of_a_window_is_its_bilinear_resize() -> None:
     rng = np.random.default_rng(1)
     picture = tf.constant(rng.uniform(0, 255, (1, 40, 50, 3)), tf.float32)
-    maps = geometry.transforms(WINDOW, tf.constant([False]), tf.constant([0.0]), (12, 40))
+    maps = geometry.affine_maps(WINDOW, tf.constant([False]), tf.constant([0.0]), (12, 40))
     resized = tf.image.resize(picture[:, 10:18, 20:50], (12, 40))
-    found = geometry.transformed(picture, maps, (12, 40))
+    found = geometry.transform_pictures(picture, maps, (12, 40))
     # At its edges, a transform sees the pixels beyond the window.
     np.testing.assert_allclose(found[:, 1:-1, 1:-1], resized[:, 1:-1, 1:-1], atol=0.02)
 
@@ -203,8 +207,8 @@ def test_a_shrunk_window_lies_inside_the_shrunk_picture(
 ) -> None:
     params = _params(0.08 + 0.92 * area, 0.5, y, y)
     window = geometry.crop_windows(STRONG, params, float(height), float(width), (4, 4))
-    shrunk = geometry.shrunk(window, tf.constant([float(ratio)]))
-    top, left, rows, columns = (int(value[0]) for value in shrunk)
+    scale_down = geometry.scale_down(window, tf.constant([float(ratio)]))
+    top, left, rows, columns = (int(value[0]) for value in scale_down)
     assert rows >= 1 and top + rows <= math.ceil(height / ratio)
     assert columns >= 1 and left + columns <= math.ceil(width / ratio)
 

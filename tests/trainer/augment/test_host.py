@@ -13,7 +13,7 @@ tf = pytest.importorskip("tensorflow")
 from tests.support.augment_pictures import batch, image_spec, jpeg, smooth_picture  # noqa: E402
 from trainer.augment import device, host  # noqa: E402
 from trainer.augment.geometry import crop_windows  # noqa: E402
-from trainer.augment.params import LIGHT, draw  # noqa: E402
+from trainer.augment.params import LIGHT, draw_params  # noqa: E402
 
 COUNT = 16
 FULL = (64, 80)
@@ -34,7 +34,7 @@ def _pictures(
     start: int = 0,
 ) -> np.ndarray:
     spec = image_spec(own, varies=own is None, channels=channels)
-    pictures = host.batch_pictures(spec, size, level, seed)
+    pictures = host.augmented_pictures(spec, size, level, seed)
     position = tf.range(start, start + len(encoded), dtype=tf.int64)
     found = pictures(encoded, position)
     assert found.dtype == tf.uint8 and found.shape == (len(encoded), *size, channels)
@@ -61,7 +61,7 @@ def test_strong_pictures_are_those_of_the_device(size: tuple[int, int], channels
 
 def _on_device(encoded: Any, size: tuple[int, int], level: str, channels: int) -> np.ndarray:
     decoded = [tf.io.decode_jpeg(one, channels=channels).numpy() for one in encoded]
-    result = device.apply(batch(np.stack(decoded)), level, 3, size, None)
+    result = device.augment_batch(batch(np.stack(decoded)), level, 3, size, None)
     return result["inputs"]["image"].numpy().astype(int)
 
 
@@ -82,7 +82,7 @@ def test_inside_of_tf_data_pictures_are_those_of_eager_calls(
 ) -> None:
     encoded = _encoded()
     spec = image_spec(own, varies=own is None)
-    pictures = host.batch_pictures(spec, (24, 20), level, 3)
+    pictures = host.augmented_pictures(spec, (24, 20), level, 3)
     stream = tf.data.Dataset.from_tensor_slices((encoded, tf.range(COUNT, dtype=tf.int64)))
     stream = stream.batch(4, drop_remainder=True).map(pictures, num_parallel_calls=2)
     assert stream.element_spec == tf.TensorSpec((4, 24, 20, 3), tf.uint8)
@@ -94,7 +94,7 @@ def test_inside_of_tf_data_pictures_are_those_of_eager_calls(
 
 def test_light_is_the_crop_resized_and_for_half_of_them_flipped() -> None:
     encoded = _encoded()
-    params = draw("light", 3, tf.range(COUNT, dtype=tf.int64))
+    params = draw_params("light", 3, tf.range(COUNT, dtype=tf.int64))
     assert 0 < np.sum(params["flip"]) < COUNT
     windows = crop_windows(LIGHT, params, float(FULL[0]), float(FULL[1]), (48, 40))
     found = _pictures(encoded, (48, 40), "light")
@@ -157,10 +157,10 @@ def test_large_pictures_are_averaged_when_shrunk(level: str, own: tuple[int, int
     found = _pictures(encoded, (32, 32), "light", own=own)
     assert np.abs(found - 100).max() < 12
     smooth = tf.constant([jpeg(smooth_picture((512, 640), i)) for i in range(8)])
-    shrunk = _pictures(smooth, (32, 32), level, own=own)
+    scale_down = _pictures(smooth, (32, 32), level, own=own)
     same = [tf.io.decode_jpeg(one).numpy() for one in smooth]
-    result = device.apply(batch(np.stack(same)), level, 3, (32, 32), None)
-    assert np.abs(shrunk - result["inputs"]["image"].numpy().astype(int)).mean() < 2
+    result = device.augment_batch(batch(np.stack(same)), level, 3, (32, 32), None)
+    assert np.abs(scale_down - result["inputs"]["image"].numpy().astype(int)).mean() < 2
 
 
 def test_a_picture_smaller_than_said_stops_with_an_error() -> None:
@@ -171,7 +171,7 @@ def test_a_picture_smaller_than_said_stops_with_an_error() -> None:
 
 def test_there_is_nothing_to_do_for_none() -> None:
     with pytest.raises(ValueError, match="'none'"):
-        host.batch_pictures(image_spec(FULL), (8, 8), "none", 0)
+        host.augmented_pictures(image_spec(FULL), (8, 8), "none", 0)
 
 
 def test_photos_keep_their_brightness(dogs_vs_cats: pathlib.Path) -> None:

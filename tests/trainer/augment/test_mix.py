@@ -11,8 +11,8 @@ tf = pytest.importorskip("tensorflow")
 
 from tests.support.augment_pictures import batch, sliced  # noqa: E402
 from trainer.augment import host  # noqa: E402
-from trainer.augment.mix import mixed, partners  # noqa: E402
-from trainer.augment.params import CUTMIX, MIXUP, NO_MIX, draw  # noqa: E402
+from trainer.augment.mix import mix_pairs, partners  # noqa: E402
+from trainer.augment.params import CUTMIX, MIXUP, NO_MIX, draw_params  # noqa: E402
 
 CLASSES = 3
 SIZE = (13, 17)
@@ -37,7 +37,7 @@ def test_partners_are_exchanged() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.83, 1.0])
 def test_cutmix_labels_are_the_share_of_pixels_seen(share: float) -> None:
-    result = mixed(_dark_and_bright(), _params(CUTMIX, share), CLASSES)
+    result = mix_pairs(_dark_and_bright(), _params(CUTMIX, share), CLASSES)
     pictures = result["inputs"]["image"].numpy()
     assert set(np.unique(pictures)) <= {0, 255}
     seen = (pictures[0] == 0).mean()
@@ -48,10 +48,10 @@ def test_cutmix_labels_are_the_share_of_pixels_seen(share: float) -> None:
     assert seen == pytest.approx(share, abs=0.08)
 
 
-def test_cutmix_pastes_one_upright_rectangle_of_the_same_place() -> None:
+def test_cutmix_pastes_the_same_upright_rectangle_into_both() -> None:
     rng = np.random.default_rng(0)
     pictures = rng.integers(0, 256, (2, *SIZE, 3), np.uint8)
-    result = mixed(batch(pictures), _params(CUTMIX, 0.5), CLASSES)
+    result = mix_pairs(batch(pictures), _params(CUTMIX, 0.5), CLASSES)
     found = result["inputs"]["image"].numpy()
     pasted = (found[0] == pictures[1]).all(-1)
     rows, columns = np.flatnonzero(pasted.any(1)), np.flatnonzero(pasted.any(0))
@@ -65,7 +65,7 @@ def test_cutmix_pastes_one_upright_rectangle_of_the_same_place() -> None:
 def test_mixup_is_the_weighted_mean_of_both(share: float) -> None:
     rng = np.random.default_rng(0)
     pictures = rng.integers(0, 256, (2, *SIZE, 1), np.uint8)
-    result = mixed(batch(pictures), _params(MIXUP, share), CLASSES)
+    result = mix_pairs(batch(pictures), _params(MIXUP, share), CLASSES)
     expected = share * pictures.astype(float) + (1 - share) * pictures[::-1]
     assert np.abs(result["inputs"]["image"].numpy() - expected).max() <= 0.5 + 1e-3
     np.testing.assert_allclose(
@@ -75,7 +75,7 @@ def test_mixup_is_the_weighted_mean_of_both(share: float) -> None:
 
 def test_a_pair_that_is_not_mixed_stays_as_it_is() -> None:
     pictures = np.random.default_rng(0).integers(0, 256, (2, *SIZE, 3), np.uint8)
-    result = mixed(batch(pictures), _params(NO_MIX, 0.4), CLASSES)
+    result = mix_pairs(batch(pictures), _params(NO_MIX, 0.4), CLASSES)
     np.testing.assert_array_equal(result["inputs"]["image"], pictures)
     np.testing.assert_array_equal(result["label"], [[1, 0, 0], [0, 1, 0]])
 
@@ -83,7 +83,7 @@ def test_a_pair_that_is_not_mixed_stays_as_it_is() -> None:
 @pytest.mark.parametrize("kind", [MIXUP, CUTMIX])
 def test_a_record_without_weight_is_mixed_into_no_other(kind: float) -> None:
     given = _dark_and_bright() | {"weight": tf.constant([1.0, 0.0])}
-    result = mixed(given, _params(kind, 0.3), CLASSES)
+    result = mix_pairs(given, _params(kind, 0.3), CLASSES)
     np.testing.assert_array_equal(result["inputs"]["image"], given["inputs"]["image"])
     np.testing.assert_array_equal(result["label"], [[1, 0, 0], [0, 1, 0]])
     np.testing.assert_array_equal(result["weight"], [1, 0])
@@ -91,7 +91,7 @@ def test_a_record_without_weight_is_mixed_into_no_other(kind: float) -> None:
 
 def test_weights_of_classes_are_mixed_like_their_labels() -> None:
     given = _dark_and_bright() | {"weight": tf.constant([1.0, 3.0])}
-    result = mixed(given, _params(MIXUP, 0.25), CLASSES)
+    result = mix_pairs(given, _params(MIXUP, 0.25), CLASSES)
     np.testing.assert_allclose(result["weight"], [2.5, 1.5])
 
 
@@ -103,7 +103,7 @@ def _random_batch(count: int, start: int = 0) -> dict[str, Any]:
 def test_labels_sum_to_one_and_the_rest_of_the_batch_is_kept() -> None:
     given = _random_batch(64)
     given["inputs"]["age"] = tf.range(64)
-    result = mixed(given, draw("strong", 5, given["position"]), CLASSES)
+    result = mix_pairs(given, draw_params("strong", 5, given["position"]), CLASSES)
     assert result["label"].dtype == tf.float32
     np.testing.assert_allclose(tf.reduce_sum(result["label"], axis=1), 1, atol=1e-6)
     assert set(result) == set(given) and result["inputs"]["image"].dtype == tf.uint8
@@ -115,12 +115,12 @@ def test_labels_sum_to_one_and_the_rest_of_the_batch_is_kept() -> None:
 @pytest.mark.parametrize("start", [0, 1000])
 def test_on_the_host_pairs_are_mixed_as_on_the_device(start: int) -> None:
     given = _random_batch(32, start)
-    expected = mixed(given, draw("strong", 5, given["position"]), CLASSES)
-    found = host.finish(given, "strong", 5, CLASSES)
+    expected = mix_pairs(given, draw_params("strong", 5, given["position"]), CLASSES)
+    found = host.mix_batch(given, "strong", 5, CLASSES)
     in_graph = next(
         iter(
             tf.data.Dataset.from_tensors(given).map(
-                lambda some: host.finish(some, "strong", 5, CLASSES)
+                lambda some: host.mix_batch(some, "strong", 5, CLASSES)
             )
         )
     )
@@ -137,8 +137,8 @@ def test_on_the_host_pairs_are_mixed_as_on_the_device(start: int) -> None:
 
 def test_slices_of_whole_pairs_are_mixed_as_the_whole() -> None:
     given = _random_batch(24)
-    whole = host.finish(given, "strong", 1, CLASSES)
+    whole = host.mix_batch(given, "strong", 1, CLASSES)
     for first, last in ((0, 2), (2, 12), (12, 24)):
-        part = host.finish(sliced(given, first, last), "strong", 1, CLASSES)
+        part = host.mix_batch(sliced(given, first, last), "strong", 1, CLASSES)
         np.testing.assert_array_equal(part["inputs"]["image"], whole["inputs"]["image"][first:last])
         np.testing.assert_array_equal(part["label"], whole["label"][first:last])

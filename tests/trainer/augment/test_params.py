@@ -36,7 +36,9 @@ def _positions(start: int = 0, count: int = MANY) -> Any:
 
 
 def _draw(level: str, seed: int, position: Any) -> dict[str, Any]:
-    return {name: value.numpy() for name, value in params.draw(level, seed, position).items()}
+    return {
+        name: value.numpy() for name, value in params.draw_params(level, seed, position).items()
+    }
 
 
 def _hash(state: int) -> int:
@@ -50,8 +52,8 @@ def _hash(state: int) -> int:
 
 def test_the_hash_is_the_published_one() -> None:
     states = [0, 1, 2, 0x12345678, 0xFFFFFFFF]
-    mixed = params.mix_bits(tf.constant(states, tf.uint32)).numpy()
-    assert mixed.tolist() == [_hash(state) for state in states]
+    mix_pairs = params.mix_bits(tf.constant(states, tf.uint32)).numpy()
+    assert mix_pairs.tolist() == [_hash(state) for state in states]
 
 
 def test_draws_never_change_between_versions() -> None:
@@ -73,7 +75,7 @@ def test_any_slice_of_a_batch_draws_the_same(chosen: list[int], seed: int, data:
         np.testing.assert_array_equal(values, np.concatenate([first[name], second[name]]))
 
 
-def test_a_value_does_not_depend_on_its_place_in_the_batch() -> None:
+def test_a_value_does_not_depend_on_its_index_in_the_batch() -> None:
     """To the last bit, which a sine would not keep: its vectorised loop has a remainder."""
     whole = _draw("strong", 6, _positions(0, 600))
     parts = [_draw("strong", 6, _positions(first, 3)) for first in range(0, 600, 3)]
@@ -85,7 +87,7 @@ def test_a_value_does_not_depend_on_its_place_in_the_batch() -> None:
 def test_eagerly_and_inside_of_tf_data_the_draws_are_the_same(level: str) -> None:
     eager = _draw(level, 3, _positions(100, 12))
     stream = tf.data.Dataset.range(100, 112).batch(4)
-    stream = stream.map(lambda position: dict(params.draw(level, 3, position)))
+    stream = stream.map(lambda position: dict(params.draw_params(level, 3, position)))
     batches = list(stream.as_numpy_iterator())
     for name, values in eager.items():
         inside = np.concatenate([batch[name] for batch in batches])
@@ -103,12 +105,12 @@ def test_levels_agree_where_they_draw_the_same_thing() -> None:
 
 
 def test_none_draws_nothing() -> None:
-    assert params.draw("none", 0, _positions(0, 3)) == {}
+    assert params.draw_params("none", 0, _positions(0, 3)) == {}
 
 
 def test_an_unknown_level_is_refused() -> None:
     with pytest.raises(ValueError, match="'medium'.*none, light, strong"):
-        params.draw("medium", 0, _positions(0, 3))
+        params.draw_params("medium", 0, _positions(0, 3))
 
 
 @pytest.mark.parametrize(("seed", "start"), [(0, 0), (1, 0), (2**31 - 1, 2**32 - MANY // 2)])

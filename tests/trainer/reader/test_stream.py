@@ -18,7 +18,7 @@ from trainer.reader.broken_handler import LIST_FILE, BrokenRecordHandler
 
 tf = pytest.importorskip("tensorflow")
 
-from trainer.augment import choose as augment  # noqa: E402
+from trainer.augment.augmentation import make_augmentation  # noqa: E402
 from trainer.reader.stream import TrainingStream, next_batch  # noqa: E402
 
 FILE = "train-00000-of-00001.tfrecord"
@@ -26,15 +26,15 @@ STEPS = 5
 
 
 def _stream(
-    folder: pathlib.Path, output: pathlib.Path, place: str = "host", **changes: Any
+    folder: pathlib.Path, output: pathlib.Path, augment_on: str = "host", **changes: Any
 ) -> tuple[TrainingStream, Any, BrokenRecordHandler]:
     data = DataConfig(str(folder), skip_broken=changes.pop("skip_broken", 0))
     config = TrainConfig(data, str(output), batch_size=4, seed=5, augment="strong")
     config = dataclasses.replace(config, **changes)
     inputs = open_inputs(config)
-    augmentation = augment.make(
+    augmentation = make_augmentation(
         config.augment,
-        place,
+        augment_on,
         image=inputs.dataset.image,
         size=inputs.model.size,
         seed=config.seed,
@@ -58,16 +58,16 @@ def _seen(stream: TrainingStream, augmentation: Any, step: int, count: int) -> l
     return found
 
 
-@pytest.mark.parametrize("place", ["host", "device"])
+@pytest.mark.parametrize("augment_on", ["host", "device"])
 def test_from_every_step_on_the_same_records_and_pictures_come(
-    tmp_path: pathlib.Path, place: str
+    tmp_path: pathlib.Path, augment_on: str
 ) -> None:
     # 10 records in batches of 4: epochs end in the middle of batches.
     folder = make_data_set(tmp_path / "d", {"train": 10}, num_shards=2, size_px=((16, 16),))
-    stream, augmentation, _ = _stream(folder, tmp_path, place)
+    stream, augmentation, _ = _stream(folder, tmp_path, augment_on)
     whole = _seen(stream, augmentation, 0, STEPS)
     for step in range(1, STEPS):
-        again, same, _ = _stream(folder, tmp_path, place)
+        again, same, _ = _stream(folder, tmp_path, augment_on)
         for found, expected in zip(_seen(again, same, step, STEPS - step), whole[step:]):  # noqa: B905
             for ours, theirs in zip(found, expected, strict=True):
                 np.testing.assert_array_equal(ours, theirs)
@@ -149,7 +149,7 @@ SPOIL = [_not_a_jpeg, _not_an_example, _no_label, _another_size, _flipped_bit]
 
 
 @pytest.mark.parametrize("spoil", SPOIL)
-def test_a_broken_record_stops_with_its_place_or_is_left_out_in_its_place(
+def test_a_broken_record_is_named_or_becomes_a_placeholder(
     tmp_path: pathlib.Path, spoil: Callable[[pathlib.Path], None]
 ) -> None:
     folder = make_data_set(tmp_path / "d", {"train": 6}, num_shards=1, size_px=((8, 8),))

@@ -1,4 +1,4 @@
-"""Where augmentation is done, and the same pictures from each place."""
+"""Where augmentation is done, and the same pictures from the host and from the device."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import pytest
 
 from imageshards.errors import UserError
 from tests.support.augment_pictures import image_spec, jpeg, smooth_picture
-from trainer.augment import choose as augment
+from trainer.augment import augmentation
 
 CLASSES = 3
 COUNT = 12
 
 
 def test_it_is_imported_without_tensorflow() -> None:
-    code = "import sys, trainer.augment.choose; sys.exit('tensorflow' in sys.modules)"
+    code = "import sys, trainer.augment.augmentation; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize(
-    ("place", "gpus", "expected"),
+    ("augment_on", "gpus", "expected"),
     [
         ("auto", 0, "host"),
         ("auto", 1, "device"),
@@ -32,13 +32,13 @@ def test_it_is_imported_without_tensorflow() -> None:
         ("device", 0, "device"),
     ],
 )
-def test_auto_is_the_device_if_there_are_gpus(place: str, gpus: int, expected: str) -> None:
-    assert augment.resolve_place(place, gpus) == expected
+def test_auto_is_the_device_if_there_are_gpus(augment_on: str, gpus: int, expected: str) -> None:
+    assert augmentation.resolve_augment_on(augment_on, gpus) == expected
 
 
-def test_an_unknown_place_is_refused() -> None:
+def test_an_unknown_side_is_refused() -> None:
     with pytest.raises(ValueError, match="'cloud'.*auto, device, host"):
-        augment.resolve_place("cloud", 0)
+        augmentation.resolve_augment_on("cloud", 0)
 
 
 @pytest.mark.parametrize(
@@ -59,12 +59,12 @@ def test_mixing_needs_whole_pairs_in_each_replica(
     level: str, batch_size: int, replicas: int, nearest: int | None
 ) -> None:
     if nearest is None:
-        augment.check(level, batch_size, replicas)
+        augmentation.check_pairs(level, batch_size, replicas)
         return
     with pytest.raises(UserError, match=f"--batch_size received {batch_size} .*example {nearest};"):
-        augment.check(level, batch_size, replicas)
-    augment.check(level, nearest, replicas)
-    augment.check(level, batch_size, replicas, mix=False)
+        augmentation.check_pairs(level, batch_size, replicas)
+    augmentation.check_pairs(level, nearest, replicas)
+    augmentation.check_pairs(level, batch_size, replicas, mix=False)
 
 
 @pytest.mark.parametrize(
@@ -83,10 +83,10 @@ def test_mixing_needs_whole_pairs_in_each_replica(
 def test_the_device_gets_pictures_as_they_are_unless_they_are_far_too_large(
     own: tuple[int, int] | None, varies: bool, size: tuple[int, int], expected: tuple[int, int]
 ) -> None:
-    assert augment.shipped_size(image_spec(own, varies=varies), size) == expected
+    assert augmentation.shipped_size(image_spec(own, varies=varies), size) == expected
 
 
-def _stream(parts: augment.Augmentation, start: int = 0) -> list[dict[str, Any]]:
+def _stream(parts: augmentation.Augmentation, start: int = 0) -> list[dict[str, Any]]:
     """Batches of 4 as the reader and one step on a device make them, from position `start`."""
     import tensorflow as tf
 
@@ -108,7 +108,7 @@ def _stream(parts: augment.Augmentation, start: int = 0) -> list[dict[str, Any]]
     return [step(batch) for batch in batches]
 
 
-def _make(level: str, place: str, **changes: Any) -> augment.Augmentation:
+def _make(level: str, augment_on: str, **changes: Any) -> augmentation.Augmentation:
     pytest.importorskip("tensorflow")
     args: dict[str, Any] = {
         "image": image_spec((64, 64)),
@@ -116,7 +116,7 @@ def _make(level: str, place: str, **changes: Any) -> augment.Augmentation:
         "seed": 5,
         "num_classes": CLASSES,
     }
-    return augment.make(level, place, **(args | changes))
+    return augmentation.make_augmentation(level, augment_on, **(args | changes))
 
 
 def _images(batches: list[dict[str, Any]]) -> np.ndarray:
@@ -125,7 +125,7 @@ def _images(batches: list[dict[str, Any]]) -> np.ndarray:
 
 @pytest.mark.parametrize("level", ["light", "strong"])
 def test_host_and_device_make_the_same_of_a_stream(level: str) -> None:
-    host, device = (_make(level, place) for place in ("host", "device"))
+    host, device = (_make(level, augment_on) for augment_on in ("host", "device"))
     assert host.reader_size == (48, 48) and host.device is None
     assert device.reader_size == (64, 64) and device.finish is None
     on_host, on_device = _stream(host), _stream(device)
@@ -137,19 +137,19 @@ def test_host_and_device_make_the_same_of_a_stream(level: str) -> None:
             np.testing.assert_allclose(left[name], right[name], atol=1e-6)
 
 
-@pytest.mark.parametrize("place", ["host", "device"])
+@pytest.mark.parametrize("augment_on", ["host", "device"])
 @pytest.mark.parametrize("level", ["light", "strong"])
-def test_a_run_started_anywhere_goes_on_with_the_same_pictures(level: str, place: str) -> None:
-    whole = _stream(_make(level, place))
-    rest = _stream(_make(level, place), start=4)
+def test_a_run_started_anywhere_goes_on_with_the_same_pictures(level: str, augment_on: str) -> None:
+    whole = _stream(_make(level, augment_on))
+    rest = _stream(_make(level, augment_on), start=4)
     np.testing.assert_array_equal(_images(rest), _images(whole[1:]))
     for left, right in zip(rest, whole[1:], strict=True):
         np.testing.assert_array_equal(left["label"], right["label"])
 
 
-@pytest.mark.parametrize("place", ["host", "device"])
-def test_none_is_the_picture_itself(place: str) -> None:
-    parts = _make("none", place, size=(64, 64))
+@pytest.mark.parametrize("augment_on", ["host", "device"])
+def test_none_is_the_picture_itself(augment_on: str) -> None:
+    parts = _make("none", augment_on, size=(64, 64))
     assert parts.device is None and parts.finish is None and parts.reader_size == (64, 64)
     import tensorflow as tf
 
@@ -158,15 +158,15 @@ def test_none_is_the_picture_itself(place: str) -> None:
     np.testing.assert_array_equal(_images(_stream(parts)), decoded)
 
 
-@pytest.mark.parametrize("place", ["host", "device"])
-def test_strong_without_mixing_keeps_the_labels(place: str) -> None:
-    for batch in _stream(_make("strong", place, mix=False)):
+@pytest.mark.parametrize("augment_on", ["host", "device"])
+def test_strong_without_mixing_keeps_the_labels(augment_on: str) -> None:
+    for batch in _stream(_make("strong", augment_on, mix=False)):
         np.testing.assert_array_equal(batch["label"], batch["position"] % CLASSES)
 
 
-@pytest.mark.parametrize("place", ["host", "device"])
-def test_the_seed_changes_the_pictures(place: str) -> None:
-    one, other = (_images(_stream(_make("light", place, seed=seed))) for seed in (1, 2))
+@pytest.mark.parametrize("augment_on", ["host", "device"])
+def test_the_seed_changes_the_pictures(augment_on: str) -> None:
+    one, other = (_images(_stream(_make("light", augment_on, seed=seed))) for seed in (1, 2))
     assert np.abs(one - other).max() > 10
 
 
@@ -175,11 +175,12 @@ import sys
 import numpy as np
 import tensorflow as tf
 from tests.support.augment_pictures import batch, smooth_picture
-from trainer.augment import device as augment_device
+from trainer.augment import device
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 whole = batch(np.stack([smooth_picture((40, 48), i) for i in range(8)]), start=16)
-augment = augment_device.augmenter("strong", 9, (32, 32), 3)
+def augment(some):
+    return device.augment_batch(some, "strong", 9, (32, 32), 3)
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 data = tf.data.Dataset.from_tensors(whole).unbatch().batch(8, drop_remainder=True)
 step = tf.function(lambda some: strategy.run(augment, args=(some,)))
@@ -203,6 +204,6 @@ def test_two_replicas_see_what_one_would() -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_the_place_must_be_resolved() -> None:
+def test_auto_must_be_resolved_first() -> None:
     with pytest.raises(ValueError, match="'auto'"):
         _make("light", "auto")

@@ -1,60 +1,64 @@
-"""What training needs of augmentation: where it is done, and the functions that do it."""
+"""Augmentation as a run sees it: on which side it is done, and the functions that do it.
+
+Importing this module does not import TensorFlow: flags are checked first.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
 from imageshards.errors import UserError
-from trainer.config import AUGMENT_PLACES
-from trainer.dataset.spec import ImageSpec
-
-Batch = dict[str, Any]
+from trainer.config import AUGMENT_ON
+from trainer.dataset.spec import Batch, ImageSpec
 
 # Pictures much larger than the model's are shipped to the device a little larger than that,
-# 256 for 224, so that a crop still has pixels of its own to choose from.
+# 256 for 224, so that a crop still has original pixels to choose from.
 _MARGIN = 8 / 7
 _MOST_SHRINK = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation:
-    """The parts of augmentation, each for its place.
+    """The functions of augmentation, each for the stage that calls it.
 
     Attributes:
         level: `none`, `light` or `strong`.
-        place: `device` or `host`.
+        augment_on: `device` or `host`.
         reader_size: (height, width) in pixels of the reader's pictures.
         pictures: For the reader: encoded, string [batch], and position, int64 [batch] →
             uint8 [batch, *reader_size, channels].
-        finish: For the reader, at its end: batch → batch; None where there is nothing to do.
+        finish: The reader's last stage: batch → batch; None where it has nothing to do.
         device: For each replica's slice, inside the step: batch → batch; or None.
     """
 
     level: str
-    place: str
+    augment_on: str
     reader_size: tuple[int, int]
     pictures: Callable[[Any, Any], Any]
     finish: Callable[[Batch], Batch] | None = None
     device: Callable[[Batch], Batch] | None = None
 
 
-def resolve_place(place: str, gpus: int) -> str:
+def resolve_augment_on(augment_on: str, gpus: int) -> str:
     """`auto` → `device` if there are GPUs, else `host`; the others stay.
 
     Raises:
-        ValueError: There is no such place.
+        ValueError: It is none of them.
     """
-    if place not in AUGMENT_PLACES:
-        raise ValueError(f"place received {place!r}; expected one of {', '.join(AUGMENT_PLACES)}.")
-    if place != "auto":
-        return place
+    if augment_on not in AUGMENT_ON:
+        raise ValueError(
+            f"augment_on received {augment_on!r}; expected one of {', '.join(AUGMENT_ON)}."
+        )
+    if augment_on != "auto":
+        return augment_on
     return "device" if gpus > 0 else "host"
 
 
-def check(level: str, batch_size: int, replicas: int, mix: bool = True) -> None:
-    """Refuses batches whose pairs of pictures would be torn apart by the replicas.
+def check_pairs(level: str, batch_size: int, replicas: int, mix: bool = True) -> None:
+    """Refuses batches in which a pair of pictures to mix would fall on two replicas.
 
     Raises:
         UserError: Pairs are mixed, and the share of one replica is odd.
@@ -74,19 +78,19 @@ def check(level: str, batch_size: int, replicas: int, mix: bool = True) -> None:
 def shipped_size(image: ImageSpec, size: tuple[int, int]) -> tuple[int, int]:
     """(height, width) in pixels of the pictures sent to a device that crops them to `size`.
 
-    The data set's own, so that nothing is resized on the host; unless pictures differ in
-    size, or are more than twice as large as needed.
+    The stored size, so that nothing is resized on the host; unless pictures differ in size, or
+    are more than twice as large as needed.
     """
-    own = None if image.varies else image.size
-    if own and all(a <= _MOST_SHRINK * b for a, b in zip(own, size, strict=True)):
-        return own
+    stored = None if image.varies else image.size
+    if stored and all(a <= _MOST_SHRINK * b for a, b in zip(stored, size, strict=True)):
+        return stored
     height_px, width_px = (round(side * _MARGIN) for side in size)
     return height_px, width_px
 
 
-def make(
+def make_augmentation(
     level: str,
-    place: str,
+    augment_on: str,
     *,
     image: ImageSpec,
     size: tuple[int, int],
@@ -94,11 +98,11 @@ def make(
     num_classes: int,
     mix: bool = True,
 ) -> Augmentation:
-    """Puts together what `level` does at `place`.
+    """Puts together what `level` does on the device or on the host.
 
     Args:
         level: `none`, `light` or `strong`.
-        place: `device` or `host`, from `resolve_place`.
+        augment_on: `device` or `host`, from `resolve_augment_on`.
         image: Pictures in the records.
         size: (height, width) in pixels the model sees.
         seed: Of the run.
@@ -107,21 +111,31 @@ def make(
             other inputs than the picture: there is no mean of two captions, and a label
             that is half another record's would not fit to them.
     """
-    if place not in ("device", "host"):
-        raise ValueError(f"place received {place!r}; expected 'device' or 'host'.")
-    # Here, because TensorFlow takes seconds to import.
-    from trainer.augment import device as augment_device
-    from trainer.augment import host
+    if augment_on not in ("device", "host"):
+        raise ValueError(f"augment_on received {augment_on!r}; expected 'device' or 'host'.")
+    from trainer.augment import device, host
     from trainer.augment.decode import batch_pictures
 
     if level == "none":
-        return Augmentation(level, place, size, batch_pictures(image, size))
+        return Augmentation(level, augment_on, size, batch_pictures(image, size))
     fill = [255 * mean for mean in image.mean]
     mixed_classes = num_classes if mix and level == "strong" else None
-    if place == "device":
+    if augment_on == "device":
         shipped = shipped_size(image, size)
-        augment = augment_device.augmenter(level, seed, size, mixed_classes, fill)
-        return Augmentation(level, place, shipped, batch_pictures(image, shipped), device=augment)
-    pictures = host.batch_pictures(image, size, level, seed, fill)
-    finish = host.finisher(level, seed, mixed_classes) if mixed_classes else None
-    return Augmentation(level, place, size, pictures, finish=finish)
+        augment = functools.partial(
+            device.augment_batch,
+            level=level,
+            seed=seed,
+            size=size,
+            num_classes=mixed_classes,
+            fill=fill,
+        )
+        plain = batch_pictures(image, shipped)
+        return Augmentation(level, augment_on, shipped, plain, device=augment)
+    finish = None
+    if mixed_classes:
+        finish = functools.partial(
+            host.mix_batch, level=level, seed=seed, num_classes=mixed_classes
+        )
+    pictures = host.augmented_pictures(image, size, level, seed, fill)
+    return Augmentation(level, augment_on, size, pictures, finish=finish)
