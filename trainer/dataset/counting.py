@@ -11,6 +11,7 @@ from typing import Any
 from imageshards.errors import UserError
 from trainer.dataset import counts_cache, tfrecord
 from trainer.dataset.example import read_example
+from trainer.dataset.filters import filter_function
 from trainer.dataset.spec import DataSet, Split
 
 _BATCH_RECORDS = 512
@@ -155,14 +156,12 @@ def _matching(dataset: DataSet, filters: Sequence[str]) -> _Classify:
     """Conditions are left to the reader's own code: a float must compare as it will there."""
     import tensorflow as tf
 
-    from trainer.dataset.subset import matches
-
-    match = matches(dataset, filters)
+    label_and_filter = filter_function(dataset, filters)
 
     def classify(payloads: Sequence[bytes]) -> list[int | None]:
         try:
             with tf.device("CPU"):
-                labels, keep = match(tf.constant(list(payloads), tf.string))
+                labels, keep = label_and_filter(tf.constant(list(payloads), tf.string))
         # TensorFlow quotes a record that is no tf.train.Example, and stumbles over its bytes.
         except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as e:
             if len(payloads) == 1:

@@ -5,13 +5,27 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from imageshards.errors import UserError
-from trainer.dataset.spec import FeatureSpec
+from trainer.dataset.parse import checked_labels, fill_empty, parsing_spec
+from trainer.dataset.spec import DataSet, FeatureSpec
 
-OPERATORS = (">=", "<=", "==", "!=", ">", "<")
+# Serialized, string [b] → (labels int64 [b], keep bool [b]).
+FilterFunction = Callable[[Any], tuple[Any, Any]]
+
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+OPERATORS = tuple(_COMPARE)
 
 _FILTER = re.compile(r"\s*(.+?)\s*(>=|<=|==|!=|>|<)\s*(.*?)\s*", re.DOTALL)
 _INT64 = range(-(2**63), 2**63)
@@ -48,6 +62,42 @@ def parse_filters(
     return tuple(_parse_one(text, features) for text in filters)
 
 
+def filter_function(dataset: DataSet, filters: Sequence[str]) -> FilterFunction:
+    """A function of a batch of serialized records: their labels, and which pass `filters`.
+
+    The labels are class ids of the data set. A placeholder (an empty record in place of a broken
+    one) gets the label -1, and does not pass.
+
+    Raises:
+        UserError: A filter is wrong.
+    """
+    import tensorflow as tf
+
+    parsed = parse_filters(filters, dataset.features)
+    names = dict.fromkeys([dataset.label_feature, *(one.feature for one in parsed)])
+    features = {name: dataset.features[name] for name in names}
+    spec = parsing_spec(features)
+
+    def label_and_filter(serialized: Any) -> tuple[Any, Any]:
+        filled, present = fill_empty(serialized, features, {})
+        values = tf.io.parse_example(filled, spec)
+        labels = checked_labels(dataset, values[dataset.label_feature], present)
+        keep = present
+        for one in parsed:
+            value = values[one.feature]
+            keep &= _COMPARE[one.operator](value, tf.constant(one.value, value.dtype))
+        return tf.where(present, labels, -1), keep
+
+    return label_and_filter
+
+
+def unknown_feature(name: str, features: Mapping[str, FeatureSpec]) -> str:
+    """The part of a sentence that names the features there are, and the nearest one."""
+    near = difflib.get_close_matches(name, features, n=1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    return f"the records have no feature {name!r}{hint}; expected one of {', '.join(features)}"
+
+
 def _parse_one(text: str, features: Mapping[str, FeatureSpec]) -> Filter:
     match = _FILTER.fullmatch(text)
     if not match:
@@ -55,7 +105,7 @@ def _parse_one(text: str, features: Mapping[str, FeatureSpec]) -> Filter:
             f"--where received {text!r}; expected FEATURE, one of {' '.join(OPERATORS)}, and a "
             "value, for example image/width>=128."
         )
-    name, operator, value = match.groups()
+    name, comparison, value = match.groups()
     spec = features.get(name)
     if spec is None:
         raise UserError(f"--where received {text!r}; {unknown_feature(name, features)}.")
@@ -65,19 +115,12 @@ def _parse_one(text: str, features: Mapping[str, FeatureSpec]) -> Filter:
             f"--where received {text!r}, but {name} has {kind}; expected a feature that is a "
             "single value."
         )
-    if spec.dtype == "string" and operator not in ("==", "!="):
+    if spec.dtype == "string" and comparison not in ("==", "!="):
         raise UserError(
             f"--where received {text!r}, but {name} is a text; expected == or != in place of "
-            f"{operator}."
+            f"{comparison}."
         )
-    return Filter(name, operator, _value(text, spec.dtype, value))
-
-
-def unknown_feature(name: str, features: Mapping[str, FeatureSpec]) -> str:
-    """The part of a sentence that says which features there are, and which is meant."""
-    near = difflib.get_close_matches(name, features, n=1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    return f"the records have no feature {name!r}{hint}; expected one of {', '.join(features)}"
+    return Filter(name, comparison, _value(text, spec.dtype, value))
 
 
 def _value(text: str, dtype: str, value: str) -> int | float | str:

@@ -1,4 +1,4 @@
-"""Everything about the data that can be wrong, found before TensorFlow is even imported."""
+"""Opens the data of a run, and checks all of it before TensorFlow is imported."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def cpu_count() -> int:
 
 
 def open_dataset(config: DataConfig) -> DataSet:
-    """Reads what is known of a data set: its manifest or, without one, its files.
+    """Reads the manifest of a data set or, without one, looks at its files.
 
     Raises:
-        UserError: It is none, or flags and data exclude each other.
+        UserError: There is no data set, or flags and data exclude each other.
     """
     remote.check(config.data, "--data")
     if has_manifest(config.data):
@@ -63,7 +63,7 @@ def open_dataset(config: DataConfig) -> DataSet:
     from trainer.dataset.external import has_records, open_external
 
     if not has_records(config.data):
-        return load_manifest(config.data)  # says what is missing
+        return load_manifest(config.data)  # raises, and says what is missing
     return open_external(config)
 
 
@@ -85,14 +85,14 @@ def select(config: DataConfig, dataset: DataSet, split: Split, balance: str = "n
 
 
 def read_options(config: DataConfig, output: str | None = None) -> ReadOptions:
-    """How `config` wants shards to be read.
+    """How shards are read, as `config` says.
 
     Raises:
-        UserError: A folder for copies is named where none are made.
+        UserError: A folder for copies is named, but no shards are copied.
     """
     folder = config.cache_folder
     if stores.is_store(config.data):
-        # One for all runs and commands: it takes long to fill.
+        # One folder for all runs and commands: it takes long to fill.
         folder = folder or os.path.join(cache_home(), SHARDS_FOLDER)
     elif folder and config.cache != "disk":
         raise UserError(
@@ -106,25 +106,25 @@ def read_options(config: DataConfig, output: str | None = None) -> ReadOptions:
 
 
 def open_inputs(config: TrainConfig) -> Inputs:
-    """Compares the data set with the request and with the files.
+    """Opens the data of a run, and checks it against its configuration.
 
     Raises:
-        UserError: The data set is not whole, or does not hold what is asked for.
+        UserError: The data set is incomplete, or does not hold what is asked for.
     """
-    wanted = config.data
-    dataset = open_dataset(wanted)
-    training = train_split(dataset, wanted.train_split)
-    validation = validation_split(dataset, wanted.validation_split)
-    features = check_inputs(dataset, wanted.inputs)
-    size = wanted.image_size or dataset.image.size
+    data = config.data
+    dataset = open_dataset(data)
+    training = train_split(dataset, data.train_split)
+    validation = validation_split(dataset, data.validation_split)
+    features = check_inputs(dataset, data.inputs)
+    size = data.image_size or dataset.image.size
     if size is None:
         raise UserError(
-            f"--data received {wanted.data!r}, where nothing says how large the pictures are; "
+            f"--data received {data.data!r}, where nothing says how large the pictures are; "
             "give the model's picture size by --image_size, for example --image_size 224."
         )
-    if not wanted.skip_broken:
-        check_shards(wanted.data, [training] + ([validation] if validation else []))
-    subset = select(wanted, dataset, training, wanted.balance)
+    if not data.skip_broken:
+        check_shards(data.data, [training] + ([validation] if validation else []))
+    subset = select(data, dataset, training, data.balance)
     if subset.num_records < config.batch_size:
         raise UserError(
             f"--batch_size received {config.batch_size}, but the split {training.name} has "
@@ -133,9 +133,9 @@ def open_inputs(config: TrainConfig) -> Inputs:
     return Inputs(
         dataset,
         subset,
-        select(wanted, dataset, validation) if validation else None,
-        read_options(wanted, config.output),
-        ModelInputs(size, dataset.image, features, wanted.sequences, wanted.sequence_length),
+        select(data, dataset, validation) if validation else None,
+        read_options(data, config.output),
+        ModelInputs(size, dataset.image, features, data.sequences, data.sequence_length),
     )
 
 

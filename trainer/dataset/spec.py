@@ -1,4 +1,4 @@
-"""A data set as the trainer sees it, whoever wrote it: splits, shards, classes, features."""
+"""Types of the trainer's data: a data set, the subset that is read, what a model is fed with."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Batch = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """One TFRecord file: where it lies, and what is known of it.
+    """One TFRecord file.
 
     Attributes:
-        path: Local, of a bucket, or of a filesystem TensorFlow knows.
+        path: Local, `gs://`, `s3://`, or of any filesystem TensorFlow knows.
         num_records: How many it holds.
         num_bytes: Its size on disk.
-        classes: Records per class name; None where nobody counted.
-        sha256: Of its bytes, in hexadecimal digits; None where nobody said.
+        classes: Records per class name; None where they are not counted.
+        sha256: Of its bytes, in hexadecimal digits; None where it is not known.
     """
 
     path: str
@@ -42,7 +42,7 @@ class Shard:
 class Split:
     """One split, its shards in the manifest's order.
 
-    Record `i` of a split is counted over its shards in this order, from 0.
+    Record number `i` of a split is counted over its shards in this order, from 0.
     """
 
     name: str
@@ -73,13 +73,13 @@ class ImageSpec:
     """What the pictures of a data set look like.
 
     Attributes:
-        size: (height, width) in pixels, or None where nobody said; for the resize mode
+        size: (height, width) in pixels, or None where it is not known; for the resize mode
             `shortest` the shortest side, twice.
         varies: Whether pictures may have other sizes than `size`.
         channels: 3 (RGB) or 1 (grey).
         mean, std: One number per channel, of pixels scaled to 0..1.
         options: How the pictures were made, as the manifest's `image` object says (`mode`,
-            `filter`, `background`, …); empty where nobody said.
+            `filter`, `background`, …); empty where that is not known.
     """
 
     size: tuple[int, int] | None
@@ -144,17 +144,17 @@ class DataSet:
 
 @dataclasses.dataclass(frozen=True)
 class Subset:
-    """One split as it is read: which records, how often, and how many that makes.
+    """The records of a split that are read, and how often.
 
     Attributes:
-        dataset: Where it belongs.
+        dataset: The data set of `split`.
         split: The whole split, as it lies on disk.
         classes: The model's classes, in the order of its outputs.
         class_ids: Where only some classes are read: for each of `classes` its id in the
             data set; None where all are, under their own ids.
         filters: Conditions every record has to meet, as `--where` gives them.
         num_records: Records in one pass (an epoch), copies included.
-        class_counts: Different records per class; None where nobody counted.
+        class_counts: Records per class, copies not counted; None where they are not counted.
         sampling: Whether records of rare classes are repeated, so that every class comes
             equally often: max(class_counts) times in each pass.
         class_weights: One weight in the loss per class; None where all weigh 1.
@@ -170,17 +170,22 @@ class Subset:
     sampling: bool = False
     class_weights: tuple[float, ...] | None = None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every record of the split is read, each of them once."""
+        return self.class_ids is None and not self.filters and not self.sampling
+
 
 @dataclasses.dataclass(frozen=True)
 class ReadOptions:
-    """How shards are read; none of it changes what is read.
+    """How shards are read. Nothing here changes which records are read.
 
     Attributes:
         threads: Of the reader's own pool.
         fast_order: Gives up the reproducible order.
         cache: `none`, `memory` or `disk`.
-        cache_folder: Where `disk` keeps copies of the shards, and what TensorFlow cannot read
-            is copied to.
+        cache_folder: Local folder for copies of shards: of all for `disk`, otherwise of those
+            TensorFlow cannot read itself.
     """
 
     threads: int

@@ -4,25 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from imageshards.errors import UserError
-from trainer.dataset.filters import parse_filters
+from trainer.dataset.filters import FilterFunction, filter_function, parse_filters
 from trainer.dataset.spec import DataSet, Split, Subset
-
-# Serialized, string [b] → (labels int64 [b], keep bool [b]).
-Matches = Callable[[Any], tuple[Any, Any]]
-
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-    ">": operator.gt,
-    "<": operator.lt,
-}
 
 
 def select(
@@ -34,18 +21,18 @@ def select(
     balance: str,
     count: Callable[[], tuple[int, ...]],
 ) -> Subset:
-    """Says which records of `split` are read, and counts them.
+    """The records of `split` that are read, and how many they are.
 
     Args:
-        dataset: Where the split belongs.
+        dataset: The data set of `split`.
         split: The split.
         classes: Only these, renumbered in this order; None for all.
         filters: Conditions a record has to meet, see `trainer.dataset.filters`.
         balance: `none`; `weights`: the loss of class c is weighted by N / (K * n_c), with N
             records in K classes, n_c of them in c, so that every class weighs the same and the
             mean over all records is 1; `sampling`: each class is read max(n_c) times a pass.
-        count: Called only where the shards' own counts do not answer: the number of records
-            that pass `filters`, per class id of the data set.
+        count: Returns the number of records that pass `filters`, per class id of the data set;
+            called only where the counts of the shards are not enough.
 
     Raises:
         UserError: A class or a condition is unknown, nothing is left, or a class that should
@@ -74,56 +61,26 @@ def select(
     return subset if balance == "none" or not counts else _balanced(subset, counts, balance)
 
 
-def matches(dataset: DataSet, filters: Sequence[str]) -> Matches:
-    """A function of a batch of serialized records: their labels, and which pass `filters`.
-
-    The labels are class ids of the data set, `label_offset` subtracted. An empty record, the
-    place of a broken one, gets the label -1 and is not kept.
-
-    Raises:
-        UserError: A condition is wrong.
-    """
-    import tensorflow as tf
-
-    from trainer.dataset.parse import checked_labels, fill_empty, parsing_spec
-
-    parsed = parse_filters(filters, dataset.features)
-    names = dict.fromkeys([dataset.label_feature, *(c.feature for c in parsed)])
-    spec = parsing_spec({name: dataset.features[name] for name in names})
-
-    def match(serialized: Any) -> tuple[Any, Any]:
-        filled, present = fill_empty(serialized, {n: dataset.features[n] for n in names}, {})
-        values = tf.io.parse_example(filled, spec)
-        labels = checked_labels(dataset, values[dataset.label_feature], present)
-        keep = present
-        for c in parsed:
-            value = values[c.feature]
-            keep &= _COMPARE[c.operator](value, tf.constant(c.value, value.dtype))
-        return tf.where(present, labels, -1), keep
-
-    return match
-
-
-def mask(subset: Subset) -> Matches | None:
+def subset_filter(subset: Subset) -> FilterFunction | None:
     """A function of a batch of serialized records: their classes, and which are read.
 
-    The classes are ids of the model, -1 for one that is not selected; an empty record is not
-    kept. None where every record is read once, and nothing needs to be looked at.
+    The classes are ids of the model, -1 for others; a placeholder is not read. None where every
+    record is read once, and no record has to be parsed to decide.
     """
-    if subset.class_ids is None and not subset.filters and not subset.sampling:
+    if subset.is_whole:
         return None
-    match = matches(subset.dataset, subset.filters)
+    label_and_filter = filter_function(subset.dataset, subset.filters)
 
-    def match_subset(serialized: Any) -> tuple[Any, Any]:
-        labels, keep = match(serialized)
+    def classify(serialized: Any) -> tuple[Any, Any]:
+        labels, keep = label_and_filter(serialized)
         classes = model_classes(subset, labels)
         return classes, keep & (classes >= 0)
 
-    return match_subset
+    return classify
 
 
 def model_classes(subset: Subset, labels: Any) -> Any:
-    """Class ids of the data set → of the model; -1 stays, and is what is not selected.
+    """Class ids of the data set → of the model; -1 for classes the model does not have.
 
     Args:
         subset: Names the classes.
@@ -155,7 +112,7 @@ def _class_id(dataset: DataSet, name: str) -> int:
 
 
 def _known_counts(dataset: DataSet, split: Split) -> tuple[int, ...] | None:
-    """Records per class id as the shards' own counts say; None where one does not say."""
+    """Records per class id, added up over the shards; None where one has no counts."""
     totals = dict.fromkeys(dataset.classes, 0)
     for shard in split.shards:
         if shard.classes is None:

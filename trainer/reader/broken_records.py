@@ -72,7 +72,7 @@ def repair(subset: Subset, found: Sequence[BrokenRecord], folder: str) -> Subset
         for index, shard in enumerate(subset.split.shards)
     )
     split = Split(subset.split.name, shards)
-    if subset.class_ids is None and not subset.filters and not subset.sampling:
+    if subset.is_whole:
         return dataclasses.replace(subset, split=split)
     return _select_again(subset, split)
 

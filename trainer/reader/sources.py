@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from trainer.config import is_remote
 from trainer.dataset.spec import Subset
-from trainer.dataset.subset import mask
+from trainer.dataset.subset import subset_filter
 
 # Shards read at once: enough to mix neighbours, few enough to keep reads long.
 OPEN_SHARDS = 16
@@ -61,7 +61,7 @@ def file_source(subset: Subset, skipped: Sequence[int] = ()) -> Source:
     starts = tf.constant(subset.split.starts, tf.int64)
     counts = tf.constant([shard.num_records for shard in shards], tf.int64)
     buffer_bytes = read_buffer_bytes(subset)
-    match = mask(subset)
+    classify = subset_filter(subset)
     closed = frozenset(skipped)
     is_read = tf.constant([k not in closed for k in range(len(shards))])
 
@@ -81,12 +81,12 @@ def file_source(subset: Subset, skipped: Sequence[int] = ()) -> Source:
         return numbered.apply(tf.data.experimental.assert_cardinality(counts[k]))
 
     def inspect(serialized: Any, record: Any) -> tuple[Any, Any, Any]:
-        classes, keep = match(serialized)  # type: ignore[misc]
+        classes, keep = classify(serialized)  # type: ignore[misc]
         return classes, keep, tf.strings.length(serialized) > 0
 
     return Source(
         shard,
-        None if match is None else inspect,
+        None if classify is None else inspect,
         None,
         (tf.constant(b""), tf.constant(-1, tf.int64)),
         parallel=True,

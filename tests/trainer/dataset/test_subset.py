@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from imageshards.errors import UserError
 from tests.support.reader_sets import CLASSES, FEATURES, IMAGE, choose, make_set
+from trainer.dataset.filters import filter_function
 from trainer.dataset.spec import DataSet, Shard, Split
-from trainer.dataset.subset import mask, matches, model_classes
+from trainer.dataset.subset import model_classes, subset_filter
 
 
 def _counted(counts: tuple[int, ...], known: bool = True) -> DataSet:
@@ -106,11 +107,11 @@ def test_conditions_and_classes_choose_the_same_eagerly_and_in_a_pipeline(
     dataset = make_set(tmp_path, [[0, 1, 2, 0, 1, 2]], empty=(4,))
     filters = ("number>=1", "age<2.5", "text!=record 2")
     records = tf.data.TFRecordDataset(dataset.splits["train"].shards[0].path).batch(6)
-    labels, keep = matches(dataset, filters)(next(iter(records)))
+    labels, keep = filter_function(dataset, filters)(next(iter(records)))
     assert labels.numpy().tolist() == [0, 1, 2, 0, -1, 2]
     assert keep.numpy().tolist() == [False, True, False, True, False, False]
     chosen = choose(dataset, classes=("cat", "ant"), filters=filters, counts=(1, 1, 0))
-    match = mask(chosen)
+    match = subset_filter(chosen)
     assert match is not None
     classes, keep = next(records.map(match).as_numpy_iterator())
     assert classes.tolist() == [1, -1, 0, 1, -1, 0]
@@ -133,12 +134,12 @@ def test_every_operator_compares(tmp_path: pathlib.Path, text: str, expected: li
     tf = pytest.importorskip("tensorflow")
     dataset = make_set(tmp_path, [[0, 0, 0, 0]])
     records = tf.data.TFRecordDataset(dataset.splits["train"].shards[0].path).batch(4)
-    _, keep = matches(dataset, (text,))(next(iter(records)))
+    _, keep = filter_function(dataset, (text,))(next(iter(records)))
     assert tf.where(keep)[:, 0].numpy().tolist() == expected
 
 
 def test_nothing_is_looked_at_where_everything_is_read() -> None:
-    assert mask(choose(_counted((1, 1, 1)))) is None
+    assert subset_filter(choose(_counted((1, 1, 1)))) is None
 
 
 def test_ids_of_the_data_set_become_ids_of_the_model() -> None:
