@@ -1,4 +1,4 @@
-"""What a training run is asked to do: frozen dataclasses, validated once."""
+"""The configuration of a training run: frozen dataclasses, validated once."""
 
 from __future__ import annotations
 
@@ -69,17 +69,18 @@ class DataConfig:
         label_offset: Subtracted from every label: 1 for 1-based labels.
         class_names: Class names in the order of the ids, for records without a manifest.
         classes: Only records of these classes, numbered in this order; None for all.
-        where: Conditions such as `image/width>=128`; a record has to meet all.
+        where: Filters such as `image/width>=128`; a record has to pass all.
         inputs: Features the model gets; `image` is the picture.
         sequences: How features of variable length are batched: `padded` or `ragged`.
         sequence_length: Padded length, longer ones are cut; None for a batch's longest.
         image_size: (height, width) in pixels the model sees; None for the data set's own.
         balance: `weights`: every class weighs the same in the loss; `sampling`: every
             class is read equally often, records of rare ones repeatedly.
-        cache: `memory` or `disk` keeps the serialized records near, `none` reads them anew.
-        cache_folder: Local folder for the copies of shards; None for one in the run's output,
-            or in the user's cache for what TensorFlow cannot read itself.
-        fast_order: Gives up the reproducible order for speed.
+        cache: Where serialized records are cached: `memory`, `disk` (copies of the shards) or
+            `none`.
+        cache_folder: Local folder for copies of shards; None for one in the run's output, or in
+            the user's cache folder for shards TensorFlow cannot read itself.
+        fast_order: Reads whatever is ready first: faster, but not reproducible.
         skip_broken: How many broken records may be left out; 0 stops at the first.
         threads: Of the reader; None for one per core.
     """
@@ -135,7 +136,7 @@ class OptimizerConfig:
 
     Attributes:
         optimizer: One of `OPTIMIZERS`; sgd is with Nesterov momentum.
-        learning_rate: The highest; with `scale_learning_rate` for a global batch of 256.
+        learning_rate: Peak learning rate, reached after the warm-up.
         scale_learning_rate: Multiplies it by global batch / 256.
         schedule: One of `SCHEDULES`, over the steps after the warm-up.
         warmup_steps: Steps in which the rate rises linearly from 0.
@@ -199,11 +200,11 @@ class OptimizerConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """One training run, whole.
+    """One training run.
 
     Attributes:
         data: What is read.
-        output: Local folder for everything a run leaves behind.
+        output: Local folder for everything a run writes.
         optimizer: How weights are changed.
         model: `cnn`, a name in `keras.applications`, or `module:function`.
         weights: Local file of weights to start from; None for random ones.
@@ -217,8 +218,8 @@ class TrainConfig:
         checkpoint_steps: Steps between two checkpoints; there is one at the end of every
             epoch, too.
         keep_checkpoints: How many of the last checkpoints stay, besides the best one.
-        overwrite: Begins anew where the output holds an earlier run.
-        dry_run: Builds everything and takes one batch, but does not train.
+        overwrite: Starts over where the output holds an earlier run.
+        dry_run: Builds everything and reads one batch, but does not train.
         tensorboard: Writes TensorBoard's event files, too.
     """
 
@@ -268,10 +269,10 @@ class TrainConfig:
 
 
 def uneven_batch(batch_size: int, replicas: int) -> UserError:
-    """The refusal of a global batch that replicas cannot share equally.
+    """The error for a global batch that replicas cannot share equally.
 
-    Keras divides each replica's loss by its own share, so the examples of a smaller share
-    would weigh more.
+    Keras divides each replica's loss by the size of its share, so the examples of a smaller
+    share would weigh more.
     """
     nearest = max(replicas, round(batch_size / replicas) * replicas)
     return UserError(
