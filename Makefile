@@ -55,16 +55,16 @@ test-fast: $(STAMP)  ## Run the tests that need no server, no TensorFlow and no 
 	$(PY) -m pytest -n $(TEST_JOBS) --fast $(PYTEST_ARGS) $(TESTS)
 
 worker-pool: $(STAMP)  ## Start Beam workers on this host, without Docker (POOL_PORT=…)
-	@$(PY) scripts/worker_pool.py start --port $(POOL_PORT)
+	@$(PY) scripts/servers.py start worker-pool --port $(POOL_PORT)
 
 worker-pool-stop: $(STAMP)  ## Stop them
-	@$(PY) scripts/worker_pool.py stop --port $(POOL_PORT)
+	@$(PY) scripts/servers.py stop worker-pool --port $(POOL_PORT)
 
 job-service: $(STAMP)  ## Start Prism, a portable runner for this host, built once (JOB_PORT=…)
-	@$(PY) scripts/prism.py start --port $(JOB_PORT)
+	@$(PY) scripts/servers.py start job-service --port $(JOB_PORT)
 
 job-service-stop: $(STAMP)  ## Stop it
-	@$(PY) scripts/prism.py stop --port $(JOB_PORT)
+	@$(PY) scripts/servers.py stop job-service --port $(JOB_PORT)
 
 flink-cluster: $(STAMP)  ## Start a real Flink cluster on this host (FLINK_ARGS=… is passed on)
 	@$(PY) -m deploy.flink.cluster start $(FLINK_ARGS)

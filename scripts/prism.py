@@ -1,8 +1,6 @@
-"""Starts and stops Prism, Beam's portable runner for one host, as a job service.
+"""Prism, Beam's portable runner for one host, as a program.
 
-    .venv/bin/python scripts/prism.py start|stop|status [--port 8073]
-
-Prism is taken from $IMAGESHARDS_PRISM, or from the cache folder; else it is built there by
+It is taken from $IMAGESHARDS_PRISM, or from the cache folder; else it is built there by
 `go install`, else Beam downloads it.
 """
 
@@ -19,12 +17,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from scripts import background
 
-from scripts import background  # noqa: E402
-
-PORT = 8073
 VARIABLE = "IMAGESHARDS_PRISM"
 PACKAGE = "github.com/apache/beam/sdks/v2/go/cmd/prism"
 BUILD_TIMEOUT_SEC = 900
@@ -107,23 +101,3 @@ def _download(reason: str) -> pathlib.Path:
 
 def _last_line(text: str) -> str:
     return (text.strip().splitlines() or [""])[-1]
-
-
-def server(port: int) -> background.Server:
-    """Prism at a port."""
-    return background.Server("job service", port, f"--job_port={port}")
-
-
-def command(port: int) -> list[str]:
-    """What runs in the background."""
-    flags = [f"--job_port={port}", "--serve_http=false", "--log_level=warn", "--log_kind=text"]
-    return [str(binary()), *flags]
-
-
-def usage(port: int) -> str:
-    """The flags of a build that uses it."""
-    return f"use it with: --runner PortableRunner --job_endpoint localhost:{port}"
-
-
-if __name__ == "__main__":
-    sys.exit(background.main(server, PORT, command, usage, (__doc__ or "").split("\n")[0]))

@@ -20,9 +20,10 @@ import time
 from collections.abc import Sequence
 
 from beam_pipeline.runners import flink, job_server
-from deploy.flink import processes
-from deploy.flink.flink_home import VERSION, cache_folder, flink_home
+from deploy.flink.flink_home import VERSION, flink_home
 from imageshards.errors import UserError
+from scripts import background
+from scripts.background import Program
 
 START_TIMEOUT_SEC = 180.0
 _LOG_LINES = 15
@@ -69,19 +70,17 @@ def start(cluster: Cluster) -> None:
     Raises:
         UserError: It cannot be started; nothing is left running.
     """
-    running = processes.load(cluster.folder)
-    if running and all(each.alive() for each in running) and not _problem(cluster):
+    running = background.programs(cluster.folder)
+    if running and all(each.process() for each in running) and not _problem(cluster):
         return
     stop(cluster)
     _check(cluster)
     home = flink_home(cluster.home)
     cluster.folder.mkdir(parents=True, exist_ok=True)
-    begun: list[processes.Process] = []
     try:
         for name, command, extra in commands(cluster, home):
-            begun.append(processes.start(name, command, extra, cluster.folder))
-            processes.save(cluster.folder, begun)
-        _wait(cluster, begun)
+            Program(name, cluster.folder).start(command, extra)
+        _wait(cluster)
     except BaseException:
         stop(cluster)
         raise
@@ -173,15 +172,14 @@ def _hosts_file(cluster: Cluster, number: int) -> pathlib.Path:
     return path
 
 
-def _wait(cluster: Cluster, begun: list[processes.Process]) -> None:
+def _wait(cluster: Cluster) -> None:
     deadline = time.monotonic() + START_TIMEOUT_SEC
     while problem := _problem(cluster):
-        dead = [each for each in begun if not each.alive()]
+        dead = [each for each in background.programs(cluster.folder) if not each.process()]
         if dead or time.monotonic() > deadline:
-            name = dead[0].name if dead else "jobmanager"
-            said = processes.last_lines(cluster.folder, name, _LOG_LINES)
-            print(said, file=sys.stderr)
-            ended = f"{name} ended" if dead else f"not ready within {START_TIMEOUT_SEC:g} s"
+            shown = dead[0] if dead else Program("jobmanager", cluster.folder)
+            print(shown.last_lines(_LOG_LINES), file=sys.stderr)
+            ended = f"{shown.name} ended" if dead else f"not ready within {START_TIMEOUT_SEC:g} s"
             raise UserError(
                 f"the Flink cluster did not start ({ended}: {problem}); see the last lines above "
                 f"and the logs in {cluster.folder}."
@@ -207,18 +205,15 @@ def _problem(cluster: Cluster) -> str:
 
 def stop(cluster: Cluster) -> int:
     """Ends what `start` began and what it began in turn; returns how many processes."""
-    running = [each for each in processes.load(cluster.folder) if each.alive()]
-    processes.end(list(reversed(running)))
-    processes.save(cluster.folder, [])
-    return len(running)
+    return background.stop(background.programs(cluster.folder))
 
 
 def status(cluster: Cluster) -> str:
     """One line for every process, and one for the cluster."""
-    lines = [
-        f"{each.name:15} process {each.pid} {'runs' if each.alive() else 'has ended'}"
-        for each in processes.load(cluster.folder)
-    ]
+    lines = []
+    for each in background.programs(cluster.folder):
+        found = each.process()
+        lines.append(f"{each.name:15} {f'process {found.pid} runs' if found else 'has ended'}")
     problem = _problem(cluster) if lines else "it was not started"
     return "\n".join([*lines, f"not ready: {problem}" if problem else "ready for jobs"])
 
@@ -237,7 +232,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--folder",
         type=pathlib.Path,
-        default=cache_folder() / "flink-cluster",
+        default=background.cache_folder() / "flink-cluster",
         help="logs and process numbers (default: %(default)s)",
     )
     parser.add_argument("--task_managers", type=int, default=2, help="(default: %(default)s)")

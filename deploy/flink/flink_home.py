@@ -6,7 +6,6 @@ in the other. Neither is installed: PyFlink pins an old Beam.
 
 from __future__ import annotations
 
-import os
 import pathlib
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ import tempfile
 import zipfile
 
 from imageshards.errors import UserError
+from scripts.background import cache_folder
 
 # The newest Flink for which Beam publishes a job server, and of which PyPI has wheels.
 VERSION = "2.2.1"
@@ -24,12 +24,6 @@ _SCRIPTS = "apache-flink"
 # What a cluster needs of the wheels; `opt` and `examples` are not among it.
 _PARTS = {_LIBRARIES: ("lib", "plugins", "bin"), _SCRIPTS: ("bin", "conf")}
 _DOWNLOAD_TIMEOUT_SEC = 1800
-
-
-def cache_folder() -> pathlib.Path:
-    """Where downloads and the state of a cluster on this host are kept."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return pathlib.Path(base) / "imageshards"
 
 
 def flink_home(given: str | None, version: str = VERSION) -> pathlib.Path:

@@ -24,8 +24,10 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from beam_pipeline.runners import flink, job_server
 from beam_pipeline.runners.runner import job_name
 from deploy.flink import cluster as clusters
-from deploy.flink import flink_home, processes
+from deploy.flink import flink_home
 from imageshards.errors import UserError
+from scripts import background
+from scripts.background import Program
 from tests.deploy.test_flink_cluster import task_manager
 from tests.support import builds, portable_servers
 
@@ -114,11 +116,6 @@ def same(output: pathlib.Path, local: pathlib.Path) -> bool:
     return files and builds.shard_bytes(output) == builds.shard_bytes(local)
 
 
-def process(cluster, name: str) -> processes.Process:
-    """A process of the cluster."""
-    return next(each for each in processes.load(cluster.folder) if each.name == name)
-
-
 def test_the_cluster_has_two_task_managers_and_all_their_slots(cluster):
     found = flink.overview(cluster.master)
     assert found == flink.Overview(found.version, 2, 2 * SLOTS, 2 * SLOTS)
@@ -128,9 +125,13 @@ def test_the_cluster_has_two_task_managers_and_all_their_slots(cluster):
 
 
 def test_starting_it_again_changes_nothing(cluster):
-    before = processes.load(cluster.folder)
+    before = _processes(cluster)
     clusters.start(cluster)
-    assert processes.load(cluster.folder) == before
+    assert _processes(cluster) == before
+
+
+def _processes(cluster):
+    return {each.name: each.process() for each in background.programs(cluster.folder)}
 
 
 def test_each_pool_starts_a_worker_for_its_task_manager(cluster):
@@ -265,7 +266,7 @@ def _lose_a_task_manager(cluster, parts, output, said) -> None:
     _wait_for_shards(job, output, 2)
     # All that a machine has: the TaskManager, its pool, and the pool's workers.
     for name in ("taskmanager-1", "pool-1"):
-        process(cluster, name).kill(signal.SIGKILL)
+        Program(name, cluster.folder).signal(signal.SIGKILL)
     assert job.wait(JOB_TIMEOUT_SEC) != 0, said.read_text()
     assert "Traceback" not in said.read_text(), said.read_text()
     assert not (output / "manifest.json").exists()
@@ -310,7 +311,7 @@ def test_it_is_stopped_with_everything_that_it_started(tmp_path):
         clusters.start(mine)
     except UserError as e:
         pytest.skip(str(e))
-    begun = processes.load(mine.folder)
+    begun = background.programs(mine.folder)
     assert clusters.stop(mine) == len(begun) == 3
-    assert not any(each.alive() for each in begun)
+    assert not any(each.process() for each in begun)
     assert clusters.status(mine) == "not ready: it was not started"

@@ -21,8 +21,10 @@ from apache_beam.portability.api import (
     endpoints_pb2,
 )
 
-from deploy.flink import cluster, flink_home, processes
+from deploy.flink import cluster, flink_home
 from imageshards.errors import UserError
+from scripts import background
+from scripts.background import Program
 from tests.support import portable_servers
 
 TIMEOUT_SEC = 60
@@ -104,7 +106,8 @@ def test_task_managers_that_name_their_workers_alike_do_not_meet_in_a_pool(tmp_p
     pools = []
     try:
         for name, command, extra in cluster.commands(plan, tmp_path)[:2]:
-            pools.append(processes.start(name, command, extra, tmp_path))
+            pools.append(Program(name, tmp_path))
+            pools[-1].start(command, extra)
         hosts = [plan.pool_host(0), plan.pool_host(1)]
         assert len(set(hosts)) == 2
         with contextlib.ExitStack() as stack:
@@ -117,8 +120,8 @@ def test_task_managers_that_name_their_workers_alike_do_not_meet_in_a_pool(tmp_p
             assert not second.control.gone["1-1"].wait(1)
             second.stop("1-1")
     finally:
-        processes.end(pools)
-    assert not any(each.alive() for each in pools)
+        assert background.stop(pools) == 2
+    assert not any(each.process() for each in pools)
 
 
 @pytest.mark.slow
@@ -219,18 +222,22 @@ def test_nothing_to_stop_and_nothing_to_show(tmp_path, capsys):
     assert capsys.readouterr().out == "nothing was running\nnot ready: it was not started\n"
 
 
-def test_a_process_is_remembered_ended_with_its_children_and_never_taken_for_another(tmp_path):
-    begun = processes.start("sleeper", ["sh", "-c", "sleep 60 & wait"], {}, tmp_path)
-    processes.save(tmp_path, [begun])
-    (found,) = processes.load(tmp_path)
-    assert found == begun
-    assert found.alive()
-    assert not dataclasses.replace(found, started=found.started - 1).alive()
+def test_a_program_is_remembered_ended_with_its_children_and_never_taken_for_another(tmp_path):
+    sleeper = Program("sleeper", tmp_path)
+    begun = sleeper.start(["sh", "-c", "sleep 60 & wait"])
+    (found,) = background.programs(tmp_path)
+    assert found == sleeper
+    assert found.process() == begun
+    text = found.pid_file.read_text()
+    found.pid_file.write_text(f"{begun.pid} {begun.create_time() - 60}")
+    assert found.process() is None
+    found.signal(signal.SIGKILL)  # its number is another's: nothing happens
+    found.pid_file.write_text(text)
     children: list[psutil.Process] = []
     while not children:
-        children = psutil.Process(begun.pid).children()
-    processes.end([found])
-    assert not found.alive()
+        children = begun.children()
+    assert background.stop([found]) == 1
+    assert found.process() is None
     _, left = psutil.wait_procs(children, timeout=5)
     assert left == []
-    found.kill(signal.SIGKILL)  # its number may be another's by now: nothing happens
+    assert background.programs(tmp_path) == []

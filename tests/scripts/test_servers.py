@@ -18,9 +18,9 @@ from scripts import background, prism
 from tests.support import portable_servers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SCRIPTS = {
-    "worker_pool": ("worker pool", "--environment_config localhost:{port}"),
-    "prism": ("job service", "--job_endpoint localhost:{port}"),
+SERVERS = {
+    "worker-pool": "--environment_config localhost:{port}",
+    "job-service": "--job_endpoint localhost:{port}",
 }
 
 
@@ -33,25 +33,23 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "imageshards"
 
 
-def script(name: str, action: str, port: int, **environment: str) -> tuple[int, str]:
+def script(name: str, action: str, port: int) -> tuple[int, str]:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / f"{name}.py"), action, "--port", str(port)],
+        [sys.executable, str(ROOT / "scripts" / "servers.py"), action, name, "--port", str(port)],
         capture_output=True, text=True, timeout=120, check=False, cwd="/",
-        # A narrow terminal, as where readline was imported: `ps` would cut command lines at it.
-        env=os.environ | {"COLUMNS": "40"} | environment,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", SERVERS)
 def test_a_server_is_started_once_and_stopped(cache, name):
-    title, usage = SCRIPTS[name]
+    title, usage = name.replace("-", " "), SERVERS[name]
     port = portable_servers.free_port()
     assert script(name, "status", port) == (1, f"{title}: not running\n")
     code, said = script(name, "start", port)
     try:
         assert code == 0, said
-        pid = int((cache / "run" / f"{title.replace(' ', '-')}-{port}.pid").read_text())
+        pid = int((cache / "run" / f"{name}-{port}.pid").read_text().split()[0])
         assert f"{title} runs as process {pid} at localhost:{port}" in said
         assert usage.format(port=port) in said
         assert script(name, "start", port)[1].startswith(f"{title} already runs as process {pid}")
@@ -69,16 +67,16 @@ def test_a_port_that_another_program_has_is_refused(cache):
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
-        code, said = script("worker_pool", "start", port)
+        code, said = script("worker-pool", "start", port)
         assert code == 2
         assert f"--port received {port}, where another program listens" in said
         # A number in the file that is another program's by now is left alone.
         (cache / "run").mkdir(parents=True)
-        (cache / "run" / f"worker-pool-{port}.pid").write_text(f"{os.getpid()}\n")
-        assert script("worker_pool", "stop", port)[1].startswith("no worker pool of ours")
+        began = psutil.Process().create_time() - 60
+        (cache / "run" / f"worker-pool-{port}.pid").write_text(f"{os.getpid()} {began}\n")
+        assert script("worker-pool", "stop", port)[1].startswith("no worker pool of ours")
 
 
-MARK = "listener-of-this-test"
 # Listens once the file is there; ends where the port is taken.
 LISTENER = """
 import pathlib, socket, sys, time
@@ -95,9 +93,9 @@ time.sleep(600)
 
 def listener(cache: pathlib.Path) -> tuple[background.Server, list[str], pathlib.Path]:
     """A server that listens once a file is there."""
-    server = background.Server("listener", portable_servers.free_port(), MARK)
+    server = background.Server("listener", portable_servers.free_port())
     wanted = cache / "listen"
-    return server, [sys.executable, "-c", LISTENER, str(server.port), str(wanted), MARK], wanted
+    return server, [sys.executable, "-c", LISTENER, str(server.port), str(wanted)], wanted
 
 
 def test_a_port_that_is_taken_while_a_server_begins_is_not_called_ours(cache):
@@ -106,7 +104,7 @@ def test_a_port_that_is_taken_while_a_server_begins_is_not_called_ours(cache):
 
     def take() -> None:
         deadline = time.monotonic() + 60
-        while not server.pid_file.exists():
+        while not server.program.pid_file.exists():
             assert time.monotonic() < deadline
             time.sleep(0.005)
         with socket.socket() as other:
@@ -120,21 +118,21 @@ def test_a_port_that_is_taken_while_a_server_begins_is_not_called_ours(cache):
         taking = threads.submit(take)
         try:
             with pytest.raises(background.ServerError, match="where another program listens"):
-                server.start(command, os.environ)
+                server.start(command)
         finally:
             done.set()
         taking.result(60)
-    assert not server.pid_file.exists()
+    assert not server.program.pid_file.exists()
 
 
 def test_a_server_that_still_begins_is_waited_for(cache):
     server, command, wanted = listener(cache)
     with concurrent.futures.ThreadPoolExecutor() as threads:
-        first = threads.submit(server.start, command, os.environ)
-        while server.pid() is None:
+        first = threads.submit(server.start, command)
+        while (running := server.program.process()) is None:
             assert not first.done(), first.result()
-        pid = server.pid()
-        second = threads.submit(server.start, ["not", "begun"], os.environ)
+        pid = running.pid
+        second = threads.submit(server.start, ["not", "begun"])
         with pytest.raises(concurrent.futures.TimeoutError):
             second.result(0.5)
         wanted.touch()
