@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from beam_pipeline import cli, runners
+from beam_pipeline.beam_files import export_s3_flags
 from beam_pipeline.columns.label_transform import template_in_the_making
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.staging import LOCK_NAME, OutputState
@@ -26,7 +27,6 @@ from imageshards import storage
 from imageshards.errors import LeaseLostError, UserError
 from imageshards.manifest import STAGING_NAME, load_manifest
 from imageshards.storage import OutputLock, output_lock, run_concurrently
-from imageshards.storage.settings import settings_from
 
 # As often as a worker of Beam's own local processes may be killed before we give up.
 MAX_RUNS = 3
@@ -61,7 +61,7 @@ def run(options: BuildOptions, beam_args: Sequence[str]) -> str:
 
 def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
     begun = time.monotonic()
-    settings_from(beam_args)
+    export_s3_flags(beam_args)
     storage.reset_counts()
     # Before any process is started: they inherit what it imports, and mistakes are told at once.
     storage.check_bucket(options.source.input, "--input")

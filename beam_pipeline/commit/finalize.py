@@ -134,7 +134,7 @@ def _rewrite(task: FinalizeTask, sink: BalancedSink) -> dict[str, Any]:
     for name, taken in itertools.groupby(task.take, key=lambda pair: pair[0]):
         sources.append((name, {record for _, record in taken}))
     final, staged = sink.final_path(task.shard.name), sink.staged_path(task.shard.name)
-    with AtomicFile(final, aside=staged) as file:
+    with AtomicFile(final, beside=staged) as file:
         handle = sink.open(file.local_path)
         try:
             for name, wanted in sources:

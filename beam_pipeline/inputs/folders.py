@@ -84,26 +84,21 @@ def _not_listed(path: str, e: OSError) -> UserError:
     )
 
 
-def files_below(path: str, after: str = "", until: str = "") -> Iterator[Found]:
-    """Every file below a folder, ordered by path; of one in a store perhaps only a range."""
+def files_below(path: str) -> Iterator[Found]:
+    """Every file below a folder, ordered by path."""
     if is_local(path):
         return _walk(path, _above(path), None)
-    return _found_there(path, storage.files_from(prefix_of(path, False), after, until))
+    return _found_there(path, storage.files_below(path))
 
 
-def prefix_of(path: str, is_pattern: bool) -> str:
-    """What the paths of all files in a folder, or behind a glob, of a store begin with."""
-    return _MAGIC.split(path)[0] if is_pattern else path.rstrip("/") + "/"
-
-
-def files_matching(pattern: str, after: str = "", until: str = "") -> Iterator[Found]:
+def files_matching(pattern: str) -> Iterator[Found]:
     """Every file that matches a glob, as Beam reads globs, ordered by path."""
     if is_local(pattern):
         yield from _matching_here(pattern)
         return
     matches = re.compile(FileSystem.translate_pattern(pattern)).match
     # A store is asked for no more than the names that begin as the pattern does.
-    found = storage.files_from(prefix_of(pattern, True), after, until)
+    found = storage.files_from(_MAGIC.split(pattern)[0])
     yield from (file for file in _found_there(pattern, found) if matches(file[0]))
 
 

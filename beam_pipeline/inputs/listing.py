@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -17,7 +15,6 @@ from beam_pipeline.inputs.folders import (
     files_matching,
     glob_root,
     is_glob,
-    prefix_of,
     printable,
     subfolders,
 )
@@ -27,13 +24,9 @@ from beam_pipeline.options import MANIFEST_SUFFIXES, InputOptions, label_group
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.storage import is_local, key_ranges, map_concurrently
+from imageshards.storage import is_local, map_concurrently
 
 BATCH_SIZE = 1000
-# Names that a store lists by one request.
-PAGE = 1000
-# Ranges of names that long folders of a store are cut into; none where there are as many folders.
-RANGES = 64
 SPLIT_FOLDERS = {
     "train", "training", "val", "valid", "validation", "dev", "eval", "evaluation", "test",
     "testing",
@@ -55,7 +48,6 @@ class ListingTask:
         kind: `folder`, `glob`, `manifest`, or `outside` for files beside class folders,
             which are only counted.
         span: Part of a manifest.
-        after, until: Range of paths in a store: those after the one, up to and with the other.
     """
 
     path: str
@@ -63,8 +55,6 @@ class ListingTask:
     label: str | None = None
     kind: str = "folder"
     span: Span = WHOLE
-    after: str = ""
-    until: str = ""
 
 
 def input_root(source: InputOptions) -> str:
@@ -137,36 +127,9 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
                 f"--input {source.input!r} is a flat folder or glob, so the label must be in the "
                 "file name; expected --label_regex, for example '^([a-z]+)\\.' for cat.0.jpg."
             )
-        yield from _in_ranges(
-            [ListingTask(source.input, kind="glob" if is_glob(source.input) else "folder")]
-        )
+        yield ListingTask(source.input, kind="glob" if is_glob(source.input) else "folder")
     else:
-        yield from _in_ranges(list(_class_folders(source, layout)))
-
-
-def _in_ranges(tasks: list[ListingTask]) -> Iterator[ListingTask]:
-    """Cuts long folders of a store into ranges of names, unless there are many folders anyway."""
-    long = [t for t in tasks if t.kind != "outside" and storage.begins_anywhere(t.path)]
-    wanted = RANGES // max(1, len(long))
-    if wanted < 2:
-        yield from tasks
-        return
-    yield from (task for task in tasks if task not in long)
-    for found in map_concurrently(functools.partial(_ranges, wanted=wanted), long):
-        yield from found
-
-
-def _ranges(task: ListingTask, wanted: int) -> list[ListingTask]:
-    prefix = prefix_of(task.path, task.kind == "glob")
-    try:
-        page = [file.path for file in itertools.islice(storage.files_from(prefix), PAGE)]
-        if len(page) < PAGE:
-            return [task]
-        cuts = key_ranges.cut_points(prefix, page, storage.first_from, wanted)
-    except OSError:
-        return [task]  # the error is reported when it is listed
-    ends = zip(["", *cuts], [*cuts, ""], strict=True)
-    return [dataclasses.replace(task, after=after, until=until) for after, until in ends]
+        yield from _class_folders(source, layout)
 
 
 def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
@@ -242,7 +205,7 @@ def _image_refs(task: ListingTask, source: InputOptions) -> Iterator[ImageRef | 
     root = input_root(source)
     prefix = len(root.rstrip("/")) + 1  # keys are the path below the root
     files = files_matching if task.kind == "glob" else files_below
-    found = files(task.path, task.after, task.until)
+    found = files(task.path)
     for path, size_bytes, mtime_ns in found:
         below = path[prefix:]
         if isinstance(size_bytes, Skipped):

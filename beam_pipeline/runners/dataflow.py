@@ -265,7 +265,7 @@ def _active_jobs(client: Any, cloud: Any) -> list[str]:
 
 
 def _credentials() -> Any:
-    from imageshards.storage.credentials import find_credentials
+    from imageshards.storage.gcs import find_credentials
 
     if os.environ.get("STORAGE_EMULATOR_HOST"):
         raise UserError(

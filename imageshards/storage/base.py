@@ -1,12 +1,18 @@
-"""What the kinds of storage share: their small types, their counters, their interface."""
+"""What all kinds of storage share: small types, counters, and the interface of a backend."""
 
 from __future__ import annotations
 
 import abc
+import contextlib
+import errno
 import os
+import shutil
 import threading
 from collections.abc import Iterable, Iterator
-from typing import BinaryIO, NamedTuple
+from typing import IO, BinaryIO, NamedTuple
+
+# Streams of stores are read in ranges of this size, which is the most of one held in memory.
+RANGE_BYTES = 8 << 20
 
 
 class Stat(NamedTuple):
@@ -88,8 +94,8 @@ class Counter:
     ) -> None:
         """Adds to each count."""
         with self._lock:
-            for place, amount in enumerate((requests, retries, bytes_read, bytes_written)):
-                self._counts[place] += amount
+            for i, amount in enumerate((requests, retries, bytes_read, bytes_written)):
+                self._counts[i] += amount
 
     def counts(self) -> Counts:
         """The counts so far."""
@@ -118,95 +124,145 @@ class Backend(abc.ABC):
     """
 
     @abc.abstractmethod
-    def read(self, path: str, max_bytes: int | None = None) -> bytes:
-        """A whole object, or no more than its first `max_bytes`."""
-
-    @abc.abstractmethod
-    def write(self, path: str, data: bytes) -> Stat:
-        """Writes an object that appears whole or not at all."""
-
-    @abc.abstractmethod
     def open_read(self, path: str) -> BinaryIO:
         """A buffered stream that can seek."""
+
+    def read(self, path: str, max_bytes: int | None = None) -> bytes:
+        """A whole object, or no more than its first `max_bytes`."""
+        with self.open_read(path) as file:
+            return file.read() if max_bytes is None else file.read(max_bytes)
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        """Bytes `start` to before `end`; fewer at the end of the object."""
+        with self.open_read(path) as file:
+            file.seek(start)
+            return file.read(end - start)
+
+    def download(self, path: str, local_path: str) -> None:
+        """Writes a file of this machine from an object; it appears whole or not at all."""
+        with self.open_read(path) as source, write_whole(local_path) as file:
+            shutil.copyfileobj(source, file, RANGE_BYTES)
 
     @abc.abstractmethod
     def stat(self, path: str) -> Stat | None:
         """What is there; None if nothing, or a folder."""
 
     @abc.abstractmethod
-    def list_folder(self, folder: str) -> list[Entry]:
-        """One level of a folder, by name; empty if nothing is there."""
-
-    #: Whether a listing may begin behind any name, as those of buckets may.
-    begins_anywhere = False
-
-    @abc.abstractmethod
-    def files_from(self, prefix: str, after: str = "") -> Iterator[Stat]:
-        """Every object whose path begins with a text, ordered by path.
-
-        Those up to `after` may be left out already, and only where that is of help are.
-        """
-
-    def first_from(self, prefix: str, after: str) -> str | None:
-        """The first path that begins with a text and is behind another; None: none, or unknown."""
-        return None
+    def files_from(self, prefix: str) -> Iterator[Stat]:
+        """Every object whose path begins with a text, ordered by path."""
 
     def files_below(self, folder: str) -> Iterator[Stat]:
         """Every object below a folder, ordered by path."""
         return self.files_from(folder.rstrip("/") + "/")
 
-    @abc.abstractmethod
-    def delete(self, paths: Iterable[str]) -> None:
-        """Deletes objects; missing ones are fine."""
+    def is_folder(self, path: str) -> bool:
+        """Whether there is anything below a path."""
+        return next(self.files_below(path), None) is not None
 
-    @abc.abstractmethod
-    def copy(self, source: str, target: str) -> None:
-        """Copies one object within this kind of storage, over what is there."""
+    def list_folder(self, folder: str) -> list[Entry]:
+        """One level of a folder, by name; empty if nothing is there."""
+        above = folder.rstrip("/") + "/"
+        entries: dict[str, Entry] = {}
+        for found in self.files_below(folder):
+            name, slash, _ = found.path.removeprefix(above).partition("/")
+            if slash:
+                entries[name] = Entry(name, above + name, True, 0, 0)
+            else:
+                entries[name] = Entry(name, found.path, False, found.size_bytes, found.mtime_ns)
+        return [entries[name] for name in sorted(entries)]
 
-    @abc.abstractmethod
+    def write(self, path: str, data: bytes) -> Stat:
+        """Writes an object that appears whole or not at all."""
+        raise _cannot_write(path)
+
     def upload(self, local_path: str, path: str) -> Stat:
         """Writes an object from a file of this machine; it appears whole or not at all."""
+        raise _cannot_write(path)
 
     #: Size of the parts that `upload_stream` sends; 0 where a file is sent when it is whole.
     part_bytes = 0
 
     def upload_stream(self, stream: BinaryIO, path: str) -> Stat:
         """Writes an object from a stream of any length; it appears whole or not at all."""
-        raise NotImplementedError
+        raise _cannot_write(path)
 
     def drop_unfinished(self, folder: str) -> None:  # noqa: B027  # most keep nothing
-        """Drops what uploads that were killed have left in a folder, but not in those below it."""
+        """Drops the parts that killed uploads have left in a folder, but not in those below it."""
 
-    @abc.abstractmethod
-    def download(self, path: str, local_path: str) -> None:
-        """Writes a file of this machine from an object; it appears whole or not at all."""
-
-    @abc.abstractmethod
     def create(self, path: str, data: bytes) -> str | None:
         """Writes an object unless there is one; its version, or None if there is one."""
+        raise _cannot_write(path)
 
-    @abc.abstractmethod
     def replace_if(self, path: str, data: bytes, version: str) -> str | None:
         """Writes an object if it still has a version; its new one, or None if it changed."""
+        raise _cannot_write(path)
 
-    @abc.abstractmethod
     def age_sec(self, path: str) -> float | None:
         """Seconds since an object was written, by the storage's own clock; None if missing."""
+        raise _cannot_write(path)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Deletes objects; missing ones are fine."""
+        raise _cannot_write(next(iter(paths), ""))
+
+    def delete_folder(self, folder: str) -> None:
+        """Deletes everything below a folder; a missing one is fine."""
+        self.delete(found.path for found in self.files_below(folder))
+
+    def copy(self, source: str, target: str) -> None:
+        """Copies one object within this kind of storage, over what is there."""
+        raise _cannot_write(target)
 
     def move(self, source: str, target: str) -> None:
         """Copies one object and deletes it."""
         self.copy(source, target)
         self.delete([source])
 
-    def delete_folder(self, folder: str) -> None:
-        """Deletes everything below a folder; a missing one is fine."""
-        self.delete(found.path for found in self.files_below(folder))
-
-    @abc.abstractmethod
-    def check_bucket(self, path: str, flag: str) -> None:
+    def check_bucket(self, path: str, flag: str, must_list: bool) -> None:  # noqa: B027
         """Raises `StorageError`, naming a flag, unless the bucket of a path can be used."""
 
 
-def temporary(path: str) -> str:
-    """Where a file of this machine is written before it gets its name."""
-    return f"{path}.tmp-{os.getpid()}-{threading.get_ident()}"
+class FolderBackend(Backend):
+    """A backend whose folders are real: what is below one is found by walking through it."""
+
+    @abc.abstractmethod
+    def list_folder(self, folder: str) -> list[Entry]:
+        """One level of a folder, by name; empty if nothing is there."""
+
+    def files_below(self, folder: str) -> Iterator[Stat]:
+        # The order of whole paths, as stores list them: "a-b" comes before "a/b".
+        for entry in sorted(self.list_folder(folder), key=lambda e: e.name + "/" * e.is_folder):
+            if entry.is_folder:
+                yield from self.files_below(entry.path)
+            else:
+                yield Stat(entry.path, entry.size_bytes, entry.mtime_ns, "")
+
+    def files_from(self, prefix: str) -> Iterator[Stat]:
+        above, slash, _ = prefix.rpartition("/")
+        for found in self.files_below(above or slash or "."):
+            if found.path.startswith(prefix):
+                yield found
+
+
+def _cannot_write(path: str) -> OSError:
+    return OSError(errno.EROFS, "this kind of storage is only read", path)
+
+
+@contextlib.contextmanager
+def write_whole(path: str) -> Iterator[IO[bytes]]:
+    """A file of this machine that appears whole or not at all, and survives a power cut.
+
+    Folders above it are made.
+    """
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    unfinished = f"{path}.tmp-{os.getpid()}-{threading.get_ident()}"
+    try:
+        with open(unfinished, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(unfinished)
+        raise

@@ -1,4 +1,4 @@
-"""Requests to a store, several at once and in order, with few answers waiting."""
+"""Several calls at once, as a store that answers slowly wants them; results in order."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 
-AT_ONCE = 16
+_AT_ONCE = 16
 
 
 def map_concurrently(
-    function: Callable[[_In], _Out], items: Iterable[_In], at_once: int = AT_ONCE
+    function: Callable[[_In], _Out], items: Iterable[_In], at_once: int = _AT_ONCE
 ) -> Generator[_Out, None, None]:
     """`map(function, items)` in threads, at most `at_once` items ahead of the consumer."""
     waiting: collections.deque[concurrent.futures.Future[_Out]] = collections.deque()

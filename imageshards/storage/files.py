@@ -1,31 +1,61 @@
-"""Files and objects, on this machine and in stores, by one set of functions.
+"""Functions on paths; the scheme of a path says which backend does the work.
 
-`gs://` is read by google-cloud-storage, `s3://` by boto3, any other scheme by Beam's
-`FileSystems`; they are imported when a path first asks for them. A process has one client
-per store, shared by its threads and never by a process forked from it.
-
-Errors of one object are `FileNotFoundError`, `PermissionError` or another `OSError`, after
-retries; of a bucket, its rights or the credentials: `errors.StorageError`.
+`gs://` is read by google-cloud-storage, `s3://` by boto3, and other schemes by what was
+registered for them. Libraries are imported when a path first asks for them. A process has one
+client per scheme, shared by its threads and never by a process forked from it.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
-import contextlib
+import collections
+import errno
+import fnmatch
+import glob as local_glob
 import os
+import pkgutil
+import re
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
-from typing import BinaryIO
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, BinaryIO
 
 from imageshards.errors import StorageError
 from imageshards.storage.base import COUNTER, Backend, Counts, Entry, Stat
+from imageshards.storage.concurrency import map_concurrently
 
-# How many objects of a folder are copied at once.
-_COPIES = 16
+_MAGIC = re.compile(r"[*?\[]")
 
 _lock = threading.Lock()
 _backends: dict[str, Backend] = {}
+_other_backends: list[str] = []
+_settings_source = ""
+
+
+def register_backend(name: str, first: bool = False) -> None:
+    """Adds file systems that another library knows, for schemes that are not known here.
+
+    Args:
+        name: `module:function`, loaded when it is needed. The function takes a scheme and
+            returns its `Backend`, or None if the library does not know it.
+        first: Ask it before those that were registered so far.
+    """
+    if name not in _other_backends:
+        _other_backends.insert(0 if first else len(_other_backends), name)
+
+
+def register_settings(name: str) -> None:
+    """Names a source of settings for `gs` and `s3` beside the environment.
+
+    Args:
+        name: `module:function`; the function takes a scheme and returns its settings.
+    """
+    global _settings_source
+    _settings_source = name
+
+
+def settings_of(scheme: str) -> Mapping[str, Any]:
+    """What the registered source says of a store's credentials and address; often nothing."""
+    return pkgutil.resolve_name(_settings_source)(scheme) if _settings_source else {}
 
 
 def forget_clients() -> None:
@@ -46,44 +76,72 @@ def is_local(path: str) -> bool:
 
 
 def backend(path: str) -> Backend:
-    """This process's client for the storage of a path."""
+    """This process's client for the storage of a path.
+
+    Raises:
+        StorageError: A package is missing, or its settings are wrong.
+        OSError: Nobody here knows the scheme.
+    """
     scheme = "" if is_local(path) else path.partition("://")[0]
     found = _backends.get(scheme)
     if found is None:
         with _lock:
             found = _backends.get(scheme)
             if found is None:
-                found = _backends[scheme] = _new_backend(scheme)
+                found = _backends[scheme] = _new_backend(scheme, path)
     return found
 
 
-def _new_backend(scheme: str) -> Backend:
+def _new_backend(scheme: str, path: str) -> Backend:
     if scheme == "":
         from imageshards.storage.local import LocalBackend
 
         return LocalBackend()
-    if scheme == "gs":
-        with _extra("gs://", "gcp"):
-            from imageshards.storage.gcs import GcsBackend
-        return GcsBackend()
-    if scheme == "s3":
-        with _extra("s3://", "aws"):
-            from imageshards.storage.s3 import S3Backend
-        return S3Backend()
-    from imageshards.storage.beam_files import BeamBackend
-
-    return BeamBackend()
-
-
-@contextlib.contextmanager
-def _extra(scheme: str, name: str) -> Iterator[None]:
     try:
-        yield
+        if scheme == "gs":
+            from imageshards.storage.gcs import GcsBackend
+
+            return GcsBackend()
+        if scheme == "s3":
+            from imageshards.storage.s3 import S3Backend
+
+            return S3Backend()
     except ImportError as e:
+        extra = {"gs": "gcp", "s3": "aws"}[scheme]
         raise StorageError(
-            f"a {scheme} path needs the package {e.name!r}, which is not installed; install it by "
-            f"pip install 'imageshards[{name}]'."
+            f"{path!r} needs the package {e.name!r}, which is not installed; install it with "
+            f"pip install 'imageshards[{extra}]'."
         ) from e
+    for name in _other_backends:
+        found: Backend | None = pkgutil.resolve_name(name)(scheme)
+        if found is not None:
+            return found
+    text = "it is on no file system that can be used here"
+    raise OSError(errno.EPROTONOSUPPORT, text, path)
+
+
+def check_bucket(path: str, flag: str, must_list: bool = True) -> None:
+    """Finds out at once, with few requests, whether the bucket of a path can be used.
+
+    Args:
+        path: A path in it.
+        flag: The flag that gave the path, for the message.
+        must_list: Whether a bucket whose names must not be listed is refused; objects of it
+            may still be readable.
+
+    Raises:
+        StorageError: No such bucket, no rights to it, no credentials, or a package is missing.
+    """
+    try:
+        here = backend(path)
+    except StorageError as e:
+        raise StorageError(f"{flag} {e}") from e
+    except OSError as e:
+        raise StorageError(
+            f"{flag} {path!r} is on no file system that can be used here; expected a path of this "
+            "machine, gs://, s3:// or one that an installed library knows."
+        ) from e
+    here.check_bucket(path, flag, must_list)
 
 
 def join(folder: str, *names: str) -> str:
@@ -108,6 +166,16 @@ def read(path: str, max_bytes: int | None = None) -> bytes:
     return backend(path).read(path, max_bytes)
 
 
+def read_range(path: str, start: int, end: int) -> bytes:
+    """Bytes `start` to before `end` of a file; fewer at its end."""
+    return backend(path).read_range(path, start, end)
+
+
+def open_read(path: str) -> BinaryIO:
+    """A buffered stream that can seek; stores are read in ranges of some MiB."""
+    return backend(path).open_read(path)
+
+
 def write(path: str, data: bytes | str) -> Stat:
     """Writes a file that appears whole or not at all; folders above it are made."""
     return backend(path).write(path, data.encode() if isinstance(data, str) else data)
@@ -118,29 +186,14 @@ def upload(local_path: str, path: str) -> Stat:
     return backend(path).upload(local_path, path)
 
 
-def part_bytes(path: str) -> int:
-    """Size of the parts that `upload_stream` sends; 0 where a file is sent when it is whole."""
-    return backend(path).part_bytes
-
-
-def upload_stream(stream: BinaryIO, path: str) -> Stat:
-    """Writes a file from a stream of any length, part by part; it appears whole or not at all."""
-    return backend(path).upload_stream(stream, path)
-
-
-def drop_unfinished(folder: str) -> None:
-    """Drops what uploads that were killed have left in a folder, where a store keeps it."""
-    backend(folder).drop_unfinished(folder)
-
-
 def download(path: str, local_path: str) -> None:
     """Writes a file of this machine; it appears whole or not at all."""
     backend(path).download(path, local_path)
 
 
-def open_read(path: str) -> BinaryIO:
-    """A buffered stream that can seek; stores are read in ranges of some MiB."""
-    return backend(path).open_read(path)
+def drop_unfinished(folder: str) -> None:
+    """Drops what uploads that were killed have left in a folder, where a store keeps it."""
+    backend(folder).drop_unfinished(folder)
 
 
 def stat(path: str) -> Stat | None:
@@ -153,6 +206,11 @@ def exists(path: str) -> bool:
     return stat(path) is not None
 
 
+def is_folder(path: str) -> bool:
+    """Whether there is a folder of this name: in a store, anything below it."""
+    return backend(path).is_folder(path)
+
+
 def list_folder(folder: str) -> list[Entry]:
     """One level of a folder, by name; empty if nothing is there."""
     return backend(folder).list_folder(folder)
@@ -160,32 +218,30 @@ def list_folder(folder: str) -> list[Entry]:
 
 def files_below(folder: str) -> Iterator[Stat]:
     """Every file below a folder, ordered by path."""
-    return backend(folder).files_below(folder)
+    yield from backend(folder).files_below(folder)
 
 
-def files_from(prefix: str, after: str = "", until: str = "") -> Iterator[Stat]:
-    """Every file whose path begins with a text, ordered by path.
-
-    Args:
-        prefix: The text.
-        after: Only those behind this path.
-        until: Only those up to this path; all if empty.
-    """
-    for file in backend(prefix).files_from(prefix, after):
-        if until and file.path > until:
-            return
-        if file.path > after:  # stores that are only similar may begin before it
-            yield file
+def files_from(prefix: str) -> Iterator[Stat]:
+    """Every file whose path begins with a text, ordered by path."""
+    yield from backend(prefix).files_from(prefix)
 
 
-def begins_anywhere(path: str) -> bool:
-    """Whether a listing there may begin behind any name at no price."""
-    return backend(path).begins_anywhere
-
-
-def first_from(prefix: str, after: str) -> str | None:
-    """The first path that begins with a text and is behind another; None: none, or unknown."""
-    return backend(prefix).first_from(prefix, after)
+def glob(pattern: str) -> list[str]:
+    """The files, but no folders, that match a pattern, sorted; `*` does not cross a slash."""
+    if is_local(pattern):
+        return sorted(path for path in local_glob.glob(pattern) if os.path.isfile(path))
+    parts = pattern.split("/")
+    first = next((i for i, part in enumerate(parts) if _MAGIC.search(part)), len(parts) - 1)
+    found = ["/".join(parts[:first])]
+    for depth, part in enumerate(parts[first:], first):
+        wants_folders = depth < len(parts) - 1
+        found = [
+            entry.path
+            for folder in found
+            for entry in list_folder(folder)
+            if entry.is_folder == wants_folders and fnmatch.fnmatchcase(entry.name, part)
+        ]
+    return sorted(found)
 
 
 def delete(paths: Iterable[str]) -> None:
@@ -228,31 +284,10 @@ def move(source: str, target: str) -> None:
 def copy_folder(source: str, target: str) -> None:
     """Copies every file below a folder, several at once."""
     prefix = len(source.rstrip("/")) + 1
-    with concurrent.futures.ThreadPoolExecutor(_COPIES) as threads:
-        found = [
-            threads.submit(copy, file.path, join(target, file.path[prefix:]))
-            for file in files_below(source)
-        ]
-    for copied in found:
-        copied.result()
-
-
-def create(path: str, data: bytes | str) -> str | None:
-    """Writes a file unless there is one; its version, or None if there is one."""
-    return backend(path).create(path, data.encode() if isinstance(data, str) else data)
-
-
-def replace_if(path: str, data: bytes | str, version: str) -> str | None:
-    """Writes a file if it still has a version; its new one, or None if it has changed.
-
-    Files of this machine have no versions: there it only has to exist.
-    """
-    return backend(path).replace_if(path, data.encode() if isinstance(data, str) else data, version)
-
-
-def age_sec(path: str) -> float | None:
-    """Seconds since a file was written, by its storage's own clock; None if missing."""
-    return backend(path).age_sec(path)
+    copied = map_concurrently(
+        lambda file: copy(file.path, join(target, file.path[prefix:])), files_below(source)
+    )
+    collections.deque(copied, maxlen=0)
 
 
 def counts() -> Counts:
@@ -268,16 +303,3 @@ def unreported() -> Counts:
 def reset_counts() -> None:
     """Counts anew, as a new job does."""
     COUNTER.reset()
-
-
-def check_bucket(path: str, flag: str) -> None:
-    """Finds out at once, with few requests, whether the bucket of a path can be used.
-
-    Args:
-        path: A path in it.
-        flag: The flag that gave the path, for the message.
-
-    Raises:
-        StorageError: No such bucket, no rights to it, no credentials, or an extra is missing.
-    """
-    backend(path).check_bucket(path, flag)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import datetime
 import email.utils
-import functools
 import os
-import threading
+import socket
 import urllib.parse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 import google.auth
@@ -23,13 +22,16 @@ from google.api_core import retry
 from google.cloud import storage as gcs
 from google.cloud.storage import exceptions as gcs_exceptions
 
+from imageshards.errors import StorageError
+from imageshards.storage import files
 from imageshards.storage.base import COUNTER, Stat
-from imageshards.storage.credentials import find_credentials as find_credentials
-from imageshards.storage.http import Getter, is_direct
-from imageshards.storage.objects import CONNECTIONS, ObjectStore, Trouble, split_uri
+from imageshards.storage.direct import DirectReader, needs_no_proxy
+from imageshards.storage.objects import CONNECTIONS, ObjectStore, StoreError, split_uri
 
+_SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
+_KEY_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
+_CONTENT_TYPE = "application/octet-stream"
 _TIMEOUT_SEC = (5.0, 30.0)  # to connect, to answer
-_DELETED_AT_ONCE = 100
 _LISTED = "items(name,size,updated,generation),prefixes,nextPageToken"
 _NETWORK = (
     ConnectionError,
@@ -60,6 +62,7 @@ class GcsBackend(ObjectStore):
     """One client, with the credentials that Google's libraries find."""
 
     scheme = "gs"
+    deleted_at_once = 100
     errors = (
         api_exceptions.GoogleAPICallError,
         api_exceptions.RetryError,
@@ -77,26 +80,26 @@ class GcsBackend(ObjectStore):
         # The project is only of use for making buckets, which nobody does here.
         self._client: Any = gcs.Client("none", self._credentials, self._session)
         self._retry: Any = retry.Retry(
-            _may_pass, initial=0.5, maximum=16.0, timeout=60.0, on_error=self._again
+            _may_pass, initial=0.5, maximum=16.0, timeout=60.0, on_error=self._note_retry
         )
-        self._again_now = threading.local()
+        self._options: dict[str, Any] = {"retry": self._retry, "timeout": _TIMEOUT_SEC}
         self._base = self._client._connection.get_api_base_url_for_mtls()
-        self._direct = Getter(self._base) if is_direct(self._base) else None
+        self._direct = DirectReader(self._base) if needs_no_proxy(self._base) else None
         self._refresh = google.auth.transport.requests.Request(requests.Session())
-        self._lasting: dict[str, Any] = {"retry": self._retry, "timeout": _TIMEOUT_SEC}
 
-    def _again(self, error: Exception) -> None:
+    def _note_retry(self, error: Exception) -> None:
         if _may_pass(error):
             COUNTER.add(retries=1)
-            self._again_now.count = getattr(self._again_now, "count", 0) + 1
+            self._call.retries = getattr(self._call, "retries", 0) + 1
 
     @property
-    def _is_anonymous(self) -> bool:
+    def is_anonymous(self) -> bool:
+        """Whether no credentials were found."""
         return isinstance(self._credentials, google.auth.credentials.AnonymousCredentials)
 
-    def who(self) -> str:
-        if self._is_anonymous:
-            return "nobody (no credentials were found)"
+    def account(self) -> str | None:
+        if self.is_anonymous:
+            return None
         name = getattr(self._credentials, "service_account_email", None)
         return f"the service account {name}" if name else "the credentials in use"
 
@@ -104,32 +107,29 @@ class GcsBackend(ObjectStore):
         if kind == "missing":
             return "fix the name, or create the bucket"
         if kind == "unreachable":
-            return "fix the network, or STORAGE_EMULATOR_HOST if an emulator is meant"
-        if self._is_anonymous or kind == "credentials":
-            return (
-                "run `gcloud auth application-default login`, or set "
-                "GOOGLE_APPLICATION_CREDENTIALS to a key file"
-            )
-        return "give it the role Storage Object Admin there, or use other credentials"
+            return "fix the network, its proxy (https_proxy), or STORAGE_EMULATOR_HOST"
+        if self.is_anonymous or kind == "credentials":
+            login = "run `gcloud auth application-default login`"
+            return f"{login}, or set {_KEY_VARIABLE} to a key file"
+        return "give it the role Storage Object Admin there (to read only, Storage Object Viewer)"
 
-    def sort_error(self, error: BaseException) -> Trouble:
+    def classify_error(self, error: BaseException) -> StoreError:
         if isinstance(error, api_exceptions.RetryError) and error.cause is not None:
             error = error.cause
         if isinstance(error, google.auth.exceptions.GoogleAuthError):
-            return Trouble("credentials", str(error))
+            return StoreError("credentials", str(error))
         if isinstance(error, _NETWORK):
-            return Trouble("unreachable", _first_line(error))
-        code = _code(error)
-        return Trouble(_KINDS.get(code, "other"), f"{code}: {_first_line(error)}")
+            return StoreError("unreachable", str(error))
+        text = getattr(error, "message", None) or str(error)
+        return StoreError(_KINDS.get(_code(error), "other"), f"{_code(error)}: {text}")
 
     def probe(self, bucket: str, prefix: str) -> None:
-        url = f"{self._base}/storage/v1/b/{bucket}/o"
-        asked = {"prefix": prefix, "maxResults": "1", "fields": "items(name)"}
-        hasty = retry.Retry(_may_pass, initial=0.3, timeout=5.0, on_error=self._again)
-        hasty(self._json)("GET", url, asked, (5.0, 5.0))
+        query = {"prefix": prefix, "maxResults": "1", "fields": "items(name)"}
+        once = retry.Retry(_may_pass, initial=0.3, timeout=5.0, on_error=self._note_retry)
+        once(self._get_json)(f"{self._base}/storage/v1/b/{bucket}/o", query, (5.0, 5.0))
 
-    def _json(self, method: str, url: str, asked: Any, timeout: Any = _TIMEOUT_SEC) -> Any:
-        reply = self._session.request(method, url, params=asked, timeout=timeout)
+    def _get_json(self, url: str, query: Any, timeout: Any = _TIMEOUT_SEC) -> Any:
+        reply = self._session.request("GET", url, params=query, timeout=timeout)
         if not reply.ok:
             raise api_exceptions.from_http_response(reply)
         return reply
@@ -144,151 +144,164 @@ class GcsBackend(ObjectStore):
             quoted = urllib.parse.quote(name, safe="")
             target = f"/download/storage/v1/b/{bucket}/o/{quoted}?alt=media"
             headers: dict[str, str] = {}
-            if not self._is_anonymous:
-                url = self._base + target
-                self.asked(
-                    path,
-                    lambda: self._credentials.before_request(self._refresh, "GET", url, headers),
-                )
-            data = self.straight(path, self._direct, target, headers, max_bytes)
+            if not self.is_anonymous:
+                with self.translate_errors(path):
+                    self._credentials.before_request(
+                        self._refresh, "GET", self._base + target, headers
+                    )
+            data = self.read_direct(path, self._direct, target, headers, max_bytes)
             if data is not None:
                 return data
-        return self._read(path, {} if max_bytes is None else {"end": max_bytes - 1})
+        if max_bytes is not None:
+            return self.read_range(path, 0, max_bytes)
+        with self.translate_errors(path):
+            return self._download(path)
 
-    def _read(self, path: str, span: dict[str, int]) -> bytes:
-        blob = self._blob(path)
-        try:
-            data: bytes = self.asked(
-                path, lambda: blob.download_as_bytes(checksum=None, **span, **self._lasting)
-            )
-        except OSError as e:
-            if "416" in str(e):  # a range of an object that is empty
-                return b""
-            raise
+    def get_range(self, path: str, start: int, end: int) -> bytes:
+        return self._download(path, start=start, end=end - 1)
+
+    def _download(self, path: str, **span: int) -> bytes:
+        # Records have checksums of their own, and so have shards.
+        data: bytes = self._blob(path).download_as_bytes(checksum=None, **span, **self._options)
         COUNTER.add(bytes_read=len(data))
         return data
 
-    def read_range(self, path: str, start: int, end: int) -> bytes:
-        return self._read(path, {"start": start, "end": end - 1})
-
     def stat(self, path: str) -> Stat | None:
-        found = self._look(path)
+        found = self._look_up(path)
         return None if found is None else _stat(path, found.json())
 
-    def _look(self, path: str) -> Any:
+    def _look_up(self, path: str) -> Any:
         bucket, name = split_uri(path)
         if not name or name.endswith("/"):
             return None
         quoted = urllib.parse.quote(name, safe="")
         url = f"{self._base}/storage/v1/b/{bucket}/o/{quoted}"
-        asked = {"fields": "name,size,updated,generation"}
+        query = {"fields": "name,size,updated,generation"}
         try:
-            return self.asked(path, lambda: self._retry(self._json)("GET", url, asked))
+            with self.translate_errors(path):
+                return self._retry(self._get_json)(url, query)
         except FileNotFoundError:
             return None
 
     def age_sec(self, path: str) -> float | None:
-        found = self._look(path)
+        found = self._look_up(path)
         if found is None:
             return None
         now = email.utils.parsedate_to_datetime(found.headers["date"]).timestamp()
         return max(0.0, now - _stat(path, found.json()).mtime_ns / 1e9)
 
-    def page(
-        self, bucket: str, prefix: str, delimiter: str, after: str = "", most: int = 0
-    ) -> Iterator[Stat | str]:
+    def list_pages(
+        self, bucket: str, prefix: str, delimiter: str, page_objects: int
+    ) -> Iterator[list[Stat | str]]:
         url = f"{self._base}/storage/v1/b/{bucket}/o"
-        asked = {"prefix": prefix, "delimiter": delimiter, "fields": _LISTED}
-        asked |= {"startOffset": after, "maxResults": str(most or self.page_objects)}
-        asked = {name: value for name, value in asked.items() if value}
+        query = {"prefix": prefix, "delimiter": delimiter, "fields": _LISTED}
+        query = {name: value for name, value in query.items() if value}
+        query["maxResults"] = str(page_objects)
         while True:
-            page = self._retry(self._json)("GET", url, asked).json()
-            for found in page.get("items", ()):
-                yield _stat(f"gs://{bucket}/{found['name']}", found)
-            yield from page.get("prefixes", ())
+            page = self._retry(self._get_json)(url, query).json()
+            objects = [_stat(f"gs://{bucket}/{o['name']}", o) for o in page.get("items", ())]
+            yield [*objects, *page.get("prefixes", ())]
             if not page.get("nextPageToken"):
                 return
-            asked["pageToken"] = page["nextPageToken"]
+            query["pageToken"] = page["nextPageToken"]
 
     def write(self, path: str, data: bytes) -> Stat:
         blob = self._blob(path)
-        self.asked(path, lambda: blob.upload_from_string(data, _TYPE, **self._lasting))
-        COUNTER.add(bytes_written=len(data))
-        return _of_blob(path, blob)
+        with self.translate_errors(path):
+            blob.upload_from_string(data, _CONTENT_TYPE, **self._options)
+        return _written(path, blob)
 
     def upload(self, local_path: str, path: str) -> Stat:
         blob = self._blob(path)
-        self.asked(path, lambda: blob.upload_from_filename(local_path, _TYPE, **self._lasting))
-        COUNTER.add(bytes_written=os.path.getsize(local_path))
-        return _of_blob(path, blob)
+        with self.translate_errors(path):
+            blob.upload_from_filename(local_path, _CONTENT_TYPE, **self._options)
+        return _written(path, blob)
 
     def upload_stream(self, stream: BinaryIO, path: str) -> Stat:
         blob = self._blob(path)
         blob.chunk_size = self.part_bytes
-        self.asked(path, lambda: blob.upload_from_file(stream, content_type=_TYPE, **self._lasting))
-        COUNTER.add(bytes_written=blob.size)
-        return _of_blob(path, blob)
+        with self.translate_errors(path):
+            blob.upload_from_file(stream, content_type=_CONTENT_TYPE, **self._options)
+        return _written(path, blob)
 
-    def create(self, path: str, data: bytes) -> str | None:
-        return self._write_if(path, data, 0)
-
-    def replace_if(self, path: str, data: bytes, version: str) -> str | None:
-        return self._write_if(path, data, int(version))
-
-    def _write_if(self, path: str, data: bytes, generation: int) -> str | None:
+    def write_if(self, path: str, data: bytes, version: str | None) -> str:
         blob = self._blob(path)
-        self._again_now.count = 0
-        try:
-            blob.upload_from_string(data, _TYPE, if_generation_match=generation, **self._lasting)
-        except self.errors as e:
-            trouble = self.sort_error(e)
-            if trouble.kind != "changed" and not (trouble.kind == "missing" and generation):
-                raise self._error(path, trouble) from e
-            if not self.agreed(path, data, self._again_now.count):
-                return None
-            found = self.stat(path)
-            return None if found is None else found.version
-        COUNTER.add(bytes_written=len(data))
-        return str(blob.generation)
+        generation = 0 if version is None else int(version)  # 0: there is no such object
+        blob.upload_from_string(
+            data, _CONTENT_TYPE, if_generation_match=generation, **self._options
+        )
+        return _written(path, blob).version
 
-    def delete(self, paths: Iterable[str]) -> None:
-        waiting: list[str] = []
-        for path in paths:
-            waiting.append(path)
-            if len(waiting) == _DELETED_AT_ONCE:
-                self._delete(waiting)
-                waiting = []
-        self._delete(waiting)
-
-    def _delete(self, paths: list[str]) -> None:
-        if len(paths) > 1:
-            blobs = [self._blob(path) for path in paths]
-
-            def delete_all() -> None:
-                with self._client.batch(raise_exception=False) as batch:
-                    for blob in blobs:
-                        blob.delete(timeout=_TIMEOUT_SEC)
-                for reply in batch._responses:
-                    if not reply.ok and reply.status_code != 404:
-                        raise api_exceptions.from_http_response(reply)
-
-            self.asked(paths[0], lambda: self._retry(delete_all)())
+    def delete_objects(self, bucket: str, names: Sequence[str]) -> None:
+        blobs = [self._client.bucket(bucket).blob(name) for name in names]
+        if len(blobs) == 1:
+            with contextlib.suppress(api_exceptions.NotFound):
+                blobs[0].delete(**self._options)
             return
-        for path in paths:
-            with contextlib.suppress(FileNotFoundError):
-                self.asked(path, functools.partial(self._blob(path).delete, **self._lasting))
+
+        def delete_all() -> None:
+            with self._client.batch(raise_exception=False) as batch:
+                for blob in blobs:
+                    blob.delete(timeout=_TIMEOUT_SEC)
+            for reply in batch._responses:
+                if not reply.ok and reply.status_code != 404:
+                    raise api_exceptions.from_http_response(reply)
+
+        self._retry(delete_all)()
 
     def copy(self, source: str, target: str) -> None:
         made, blob = self._blob(target), self._blob(source)
         token = None
-        while True:  # large objects, and those that go to another region, take several calls
-            rewrite = functools.partial(made.rewrite, blob, token, **self._lasting)
-            token, _, _ = self.asked(source, rewrite)
-            if token is None:
-                return
+        with self.translate_errors(source):
+            while True:  # large objects, and those that go to another region, take several calls
+                token, _, _ = made.rewrite(blob, token, **self._options)
+                if token is None:
+                    return
 
 
-_TYPE = "application/octet-stream"
+def find_credentials(scopes: Sequence[str] = _SCOPES) -> Any:
+    """Google's own search for credentials, without its 20 s of waiting; anonymous if none.
+
+    Raises:
+        StorageError: The key file that is named is not there.
+    """
+    settings = files.settings_of("gs")
+    if os.environ.get("STORAGE_EMULATOR_HOST") or settings.get("no_auth"):
+        return google.auth.credentials.AnonymousCredentials()
+    key = os.environ.get(_KEY_VARIABLE)
+    if key and not os.path.isfile(key):
+        raise StorageError(
+            f"gs:// cannot be used: {_KEY_VARIABLE} is {key!r}, where there is no file; set it to "
+            "the key file of a service account, or unset it."
+        )
+    before = os.environ.get("NO_GCE_CHECK")
+    if before is None and not _has_metadata_server():
+        os.environ["NO_GCE_CHECK"] = "true"
+    try:
+        found, _ = google.auth.default(list(scopes))
+    except google.auth.exceptions.DefaultCredentialsError:
+        return google.auth.credentials.AnonymousCredentials()
+    finally:
+        if before is None:
+            os.environ.pop("NO_GCE_CHECK", None)
+    if settings.get("impersonate"):
+        from google.auth import impersonated_credentials
+
+        *delegates, target = str(settings["impersonate"]).split(",")
+        return impersonated_credentials.Credentials(
+            found, target, list(scopes), delegates=delegates
+        )
+    return found
+
+
+def _has_metadata_server() -> bool:
+    """Whether this is a machine of Google's; elsewhere nobody answers at that address."""
+    host, _, port = os.environ.get("GCE_METADATA_HOST", "169.254.169.254").partition(":")
+    try:
+        socket.create_connection((host, int(port or 80)), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 def _may_pass(error: Any) -> bool:
@@ -305,17 +318,11 @@ def _code(error: Any) -> int:
     return int(code) if isinstance(code, int) else 0
 
 
-def _first_line(error: BaseException) -> str:
-    text = str(getattr(error, "message", None) or error)
-    return next(iter(text.splitlines()), type(error).__name__)
-
-
 def _stat(path: str, found: Any) -> Stat:
-    # Python 3.10 does not read the Z of "2026-11-21T12:47:40.455Z".
-    updated = datetime.datetime.fromisoformat(found["updated"].removesuffix("Z") + "+00:00")
+    updated = datetime.datetime.fromisoformat(found["updated"])
     return Stat(path, int(found["size"]), int(updated.timestamp() * 1e9), found["generation"])
 
 
-def _of_blob(path: str, blob: Any) -> Stat:
-    mtime_ns = int(blob.updated.timestamp() * 1e9)
-    return Stat(path, blob.size, mtime_ns, str(blob.generation))
+def _written(path: str, blob: Any) -> Stat:
+    COUNTER.add(bytes_written=blob.size)
+    return Stat(path, blob.size, int(blob.updated.timestamp() * 1e9), str(blob.generation))

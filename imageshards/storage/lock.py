@@ -151,6 +151,7 @@ class Lease(OutputLock):
 
     def __init__(self, path: str, times: LeaseTimes = _TIMES):
         super().__init__(path)
+        self._store = files.backend(path)
         self._times = times
         self._nonce = uuid.uuid4().hex
         self._renewals = 0
@@ -163,7 +164,7 @@ class Lease(OutputLock):
     def _take(self) -> None:
         for _ in range(_ATTEMPTS):
             self._renewed_at = time.monotonic()
-            version = files.create(self._path, self._content())
+            version = self._store.create(self._path, self._content())
             if version is None:
                 version = self._take_over()
             if version is not None:
@@ -177,11 +178,11 @@ class Lease(OutputLock):
     def _take_over(self) -> str | None:
         """Takes a lease whose holder is gone; None if it changed or was given back meanwhile."""
         # Before its content: a version that is too old is refused.
-        found, age_sec = files.stat(self._path), files.age_sec(self._path)
+        found, age_sec = self._store.stat(self._path), self._store.age_sec(self._path)
         if found is None or age_sec is None:
             return None
         try:
-            holder = json.loads(files.read(self._path))
+            holder = json.loads(self._store.read(self._path))
         except FileNotFoundError:
             return None
         except ValueError:
@@ -194,13 +195,13 @@ class Lease(OutputLock):
                 f"a job that was killed on another machine ends {self._times.stale_sec:.0f} s "
                 "after it."
             )
-        return files.replace_if(self._path, self._content(), found.version)
+        return self._store.replace_if(self._path, self._content(), found.version)
 
-    def _content(self) -> str:
+    def _content(self) -> bytes:
         # Other bytes each time: some stores' versions are hashes of the content.
         self._renewals += 1
         holder = {"host": socket.gethostname(), "pid": os.getpid(), "nonce": self._nonce}
-        return json.dumps(holder | {"renewals": self._renewals})
+        return json.dumps(holder | {"renewals": self._renewals}).encode()
 
     def renew(self) -> None:
         if self._thread is None:
@@ -211,7 +212,7 @@ class Lease(OutputLock):
         while not self._stop.wait(self._times.renew_sec):
             begun = time.monotonic()
             try:
-                version = files.replace_if(self._path, self._content(), self._version or "")
+                version = self._store.replace_if(self._path, self._content(), self._version or "")
             except (OSError, UserError) as e:
                 give_up_sec = self._times.give_up_sec
                 if time.monotonic() - self._renewed_at < give_up_sec:
@@ -243,7 +244,7 @@ class Lease(OutputLock):
             ) from error
         if self._version is not None:
             with contextlib.suppress(OSError, UserError):  # it ends by itself
-                files.delete([self._path])
+                self._store.delete([self._path])
 
 
 def _has_ended(holder: Any) -> bool:

@@ -1,171 +1,190 @@
-"""What buckets have in common: URIs, and which of their errors is about how much."""
+"""What stores of objects have in common: URIs, folders made of names, and errors.
+
+An error of a store's library is about one object, or about its bucket and so about all of them:
+the first is an `OSError` and the caller goes on, the second a `StorageError` that ends the job.
+"""
 
 from __future__ import annotations
 
 import abc
+import collections
+import contextlib
 import errno
 import io
-import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, BinaryIO, TypeVar, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, cast
 
 from imageshards.errors import StorageError
-from imageshards.storage.base import Backend, Entry, Stat
-from imageshards.storage.http import Getter
-from imageshards.storage.local import whole_file
+from imageshards.storage.base import RANGE_BYTES, Backend, Entry, Stat
+from imageshards.storage.direct import DirectReader
 
-# Streams are read in ranges of this size.
-RANGE_BYTES = 4 << 20
-# Threads that share a client: what reading ahead and copying need.
+# Connections of a client: what its threads need to read ahead and to copy.
 CONNECTIONS = 128
-# Objects that are refused one after another do not each ask what the bucket is like.
+# A bucket that answered so recently is not asked again when one of its objects is refused.
 _TRUST_SEC = 10.0
-
-_T = TypeVar("_T")
+_NOBODY = "nobody (no credentials were found)"
 
 
 def split_uri(uri: str) -> tuple[str, str]:
-    """Bucket and name of an object."""
+    """Bucket and name of an object: `s3://bucket/a/b` → (`bucket`, `a/b`)."""
     bucket, _, name = uri.partition("://")[2].partition("/")
     return bucket, name
 
 
-class Trouble(Exception):
-    """What a store said, sorted.
+class StoreError(Exception):
+    """What a store's library raised, classified.
 
     Attributes:
-        kind: `missing`, `refused`, `credentials`, `changed`, `range`, `unreachable` or `other`.
+        kind: `missing`, `refused`, `credentials`, `changed` (a condition of a write does not
+            hold), `range` (beyond the object's end), `unreachable` or `other`.
         text: What it said, for a person.
     """
 
     def __init__(self, kind: str, text: str):
         super().__init__(kind, text)
         self.kind = kind
-        self.text = text.rstrip(". ")
+        self.text = next(iter(text.strip().splitlines()), kind).rstrip(". ")[:300]
 
 
 class ObjectStore(Backend):
     """A store of buckets. What the client library raises becomes `OSError` or `StorageError`."""
 
     scheme: str
-    #: What the library raises.
+    #: What the library raises, after retries of its own.
     errors: tuple[type[BaseException], ...]
     #: How many objects are listed by one request, at most.
     page_objects = 1000
-    begins_anywhere = True
+    #: How many objects are deleted by one request, at most.
+    deleted_at_once = 1000
     part_bytes = 8 << 20  # s3:// takes no fewer than 5 MiB, gs:// multiples of 256 KiB
 
     def __init__(self) -> None:
-        self._sound: dict[str, float] = {}
+        self._usable_at: dict[str, float] = {}  # bucket → when it last answered
         self._probing = threading.Lock()
+        # Of the call that a thread has under way: how often it was sent again.
+        self._call = threading.local()
 
     @abc.abstractmethod
-    def sort_error(self, error: BaseException) -> Trouble:
-        """What kind of error it is."""
+    def classify_error(self, error: BaseException) -> StoreError:
+        """What kind of error of the library it is."""
 
     @abc.abstractmethod
     def probe(self, bucket: str, prefix: str) -> None:
-        """Asks for one name in a bucket, without patience; raises the library's errors."""
+        """Asks for one name in a bucket, with few retries; raises the library's errors."""
 
     @abc.abstractmethod
-    def who(self) -> str:
-        """The credentials in use, for messages."""
+    def account(self) -> str | None:
+        """Whose credentials are in use, for messages; None without any."""
 
     @abc.abstractmethod
     def remedy(self, kind: str) -> str:
         """What to do about an error of a bucket."""
 
     @abc.abstractmethod
-    def page(
-        self, bucket: str, prefix: str, delimiter: str, after: str = "", most: int = 0
-    ) -> Iterator[Stat | str]:
-        """Objects and, where there is a delimiter, names that end with it, page by page.
-
-        Args:
-            bucket, prefix, delimiter: Where.
-            after: An object to begin at, or just behind it.
-            most: How many to ask for at once.
-        """
+    def list_pages(
+        self, bucket: str, prefix: str, delimiter: str, page_objects: int
+    ) -> Iterator[list[Stat | str]]:
+        """Pages of objects and, where there is a delimiter, of what names share up to it."""
 
     @abc.abstractmethod
-    def read_range(self, path: str, start: int, end: int) -> bytes:
-        """Bytes `start` to before `end`; fewer at the end."""
+    def get_range(self, path: str, start: int, end: int) -> bytes:
+        """Bytes `start` to before `end`; raises the library's errors."""
 
-    def asked(self, path: str, ask: Callable[[], _T]) -> _T:
-        """Calls the library; its errors become ours."""
+    @abc.abstractmethod
+    def delete_objects(self, bucket: str, names: Sequence[str]) -> None:
+        """Deletes some objects; missing ones are fine. Raises the library's errors."""
+
+    @abc.abstractmethod
+    def write_if(self, path: str, data: bytes, version: str | None) -> str:
+        """Writes if there is this version, or nothing for None; raises the library's errors."""
+
+    @contextlib.contextmanager
+    def translate_errors(self, path: str) -> Iterator[None]:
+        """Makes the library's errors ours."""
         try:
-            return ask()
+            yield
         except self.errors as e:
-            raise self._error(path, self.sort_error(e)) from e
+            raise self._translated(path, self.classify_error(e)) from e
 
-    def straight(
+    def read_direct(
         self,
         path: str,
-        getter: Getter,
+        reader: DirectReader,
         target: str,
         headers: Mapping[str, str],
         max_bytes: int | None,
     ) -> bytes | None:
-        """Reads without the library; None if that has to be asked."""
+        """Reads past the library; None if that has to be asked."""
         try:
-            return getter.get(target, headers, max_bytes)
+            return reader.get(target, headers, max_bytes)
         except FileNotFoundError as e:
-            raise self._error(path, Trouble("missing", "404")) from e
+            raise self._translated(path, StoreError("missing", "404")) from e
 
-    def _error(self, path: str, trouble: Trouble) -> Exception:
+    def _translated(self, path: str, error: StoreError) -> Exception:
         bucket, _ = split_uri(path)
-        if trouble.kind == "credentials":
-            return self._bucket_error(f"{self.scheme}://{bucket}", trouble)
-        if trouble.kind in ("missing", "refused", "unreachable"):
-            found = self._probed(bucket, "", may_trust=trouble.kind != "unreachable")
-            if found is not None and (found.kind == trouble.kind or found.kind == "credentials"):
+        if error.kind == "credentials":
+            return self._bucket_error(f"{self.scheme}://{bucket}", error)
+        if error.kind in ("missing", "refused", "unreachable"):
+            found = self._check(bucket, "", may_trust=error.kind != "unreachable")
+            if found is not None and found.kind in (error.kind, "credentials"):
                 return self._bucket_error(f"{self.scheme}://{bucket}", found)
-        if trouble.kind == "missing":
+        if error.kind == "missing":
             return FileNotFoundError(errno.ENOENT, "no such object", path)
-        if trouble.kind == "refused":
-            return PermissionError(errno.EACCES, "access to the object is refused (403)", path)
-        return OSError(errno.EIO, trouble.text, path)
+        if error.kind == "refused":
+            text = "access to the object is refused (403)"
+            if self.account() is None:
+                text += f" to {_NOBODY}; {self.remedy('refused')}"
+            return PermissionError(errno.EACCES, text, path)
+        return OSError(errno.EIO, error.text, path)
 
-    def _probed(self, bucket: str, prefix: str, may_trust: bool) -> Trouble | None:
+    def _check(self, bucket: str, prefix: str, may_trust: bool) -> StoreError | None:
         """What is wrong with a bucket; one that answered just now is trusted."""
         with self._probing:
-            if may_trust and time.monotonic() < self._sound.get(bucket, -_TRUST_SEC) + _TRUST_SEC:
+            answered = self._usable_at.get(bucket, -_TRUST_SEC)
+            if may_trust and time.monotonic() < answered + _TRUST_SEC:
                 return None
             try:
                 self.probe(bucket, prefix)
             except self.errors as e:
-                return self.sort_error(e)
-            self._sound[bucket] = time.monotonic()
+                return self.classify_error(e)
+            self._usable_at[bucket] = time.monotonic()
             return None
 
-    def _bucket_error(self, what: str, trouble: Trouble) -> StorageError:
+    def _bucket_error(self, what: str, error: StoreError) -> StorageError:
+        account = self.account() or _NOBODY
         found = {
             "missing": "names a bucket that does not exist",
-            "refused": f"cannot be used: access is refused (403) to {self.who()}",
-            "credentials": f"cannot be used with {self.who()} ({trouble.text})",
-            "unreachable": f"cannot be reached ({trouble.text})",
-        }.get(trouble.kind, f"cannot be used ({trouble.text})")
-        return StorageError(f"{what} {found}; {self.remedy(trouble.kind)}.")
+            "refused": f"cannot be used: access is refused (403) to {account}",
+            "credentials": f"cannot be used with {account} ({error.text})",
+            "unreachable": f"cannot be reached ({error.text})",
+        }.get(error.kind, f"cannot be used ({error.text})")
+        return StorageError(f"{what} {found}; {self.remedy(error.kind)}.")
 
-    def check_bucket(self, path: str, flag: str) -> None:
+    def check_bucket(self, path: str, flag: str, must_list: bool) -> None:
         bucket, name = split_uri(path)
         if not bucket:
             raise StorageError(
                 f"{flag} {path!r} names no bucket; expected {self.scheme}://BUCKET/FOLDER."
             )
-        found = self._probed(bucket, name, may_trust=False)
-        if found is not None:
-            raise self._bucket_error(f"{flag} {path!r}", found)
+        error = self._check(bucket, name, may_trust=False)
+        if error is not None and (must_list or error.kind not in ("refused", "other")):
+            raise self._bucket_error(f"{flag} {path!r}", error)
+
+    def is_folder(self, path: str) -> bool:
+        bucket, name = split_uri(path)
+        prefix = name.rstrip("/") + "/" if name.strip("/") else ""
+        with self.translate_errors(path):
+            return any(self.list_pages(bucket, prefix, "", 1))
 
     def list_folder(self, folder: str) -> list[Entry]:
         bucket, name = split_uri(folder)
         prefix = name.rstrip("/") + "/" if name.strip("/") else ""
         above = f"{self.scheme}://{bucket}/{prefix}"
         entries = []
-        for found in self._pages(folder, bucket, prefix, "/"):
+        for found in self._list(folder, bucket, prefix, "/"):
             if isinstance(found, str):
                 below = found[len(prefix) : -1]
                 entries.append(Entry(below, above + below, True, 0, 0))
@@ -174,55 +193,79 @@ class ObjectStore(Backend):
                 entries.append(Entry(below, found.path, False, found.size_bytes, found.mtime_ns))
         return sorted(entries)
 
-    def files_from(self, prefix: str, after: str = "") -> Iterator[Stat]:
-        bucket, name = split_uri(prefix)
-        for found in self._pages(prefix, bucket, name, "", split_uri(after)[1]):
+    def files_from(self, prefix: str) -> Iterator[Stat]:
+        for found in self._list(prefix, *split_uri(prefix), ""):
             if not isinstance(found, str):
                 yield found
 
-    def first_from(self, prefix: str, after: str) -> str | None:
-        bucket, name = split_uri(prefix)
-        # Two: some stores begin with the name itself. No more, also if they do not begin there.
-        pages = self.page(bucket, name, "", split_uri(after)[1], most=2)
-        for found in self.asked(prefix, lambda: list(itertools.islice(pages, 2))):
-            if not isinstance(found, str) and found.path > after:
-                return found.path
-        return None
-
-    def _pages(
-        self, path: str, bucket: str, prefix: str, delimiter: str, after: str = ""
-    ) -> Iterator[Stat | str]:
-        pages = self.page(bucket, prefix, delimiter, after)
-        while (found := self.asked(path, lambda: next(pages, None))) is not None:
-            # Stores mark folders by objects whose names end with a slash.
-            if isinstance(found, str) or not found.path.endswith("/"):
-                yield found
+    def _list(self, path: str, bucket: str, prefix: str, delimiter: str) -> Iterator[Stat | str]:
+        pages = self.list_pages(bucket, prefix, delimiter, self.page_objects)
+        while True:
+            with self.translate_errors(path):
+                page = next(pages, None)
+            if page is None:
+                return
+            for found in page:
+                # Stores mark folders by objects whose names end with a slash.
+                if isinstance(found, str) or not found.path.endswith("/"):
+                    yield found
 
     def open_read(self, path: str) -> BinaryIO:
         found = self.stat(path)
         if found is None:
             raise FileNotFoundError(errno.ENOENT, "no such object", path)
-        ranges = _Ranges(self, path, found.size_bytes)
-        return cast(BinaryIO, io.BufferedReader(ranges, RANGE_BYTES))
+        return cast(BinaryIO, io.BufferedReader(_ObjectReader(self, found), RANGE_BYTES))
 
-    def download(self, path: str, local_path: str) -> None:
-        with self.open_read(path) as source, whole_file(local_path) as file:
-            while data := source.read(RANGE_BYTES):
-                file.write(data)
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        with self.translate_errors(path):
+            try:
+                return self.get_range(path, start, end)
+            except self.errors as e:
+                if self.classify_error(e).kind == "range":  # nothing is there, as of a file
+                    return b""
+                raise
 
-    def agreed(self, path: str, data: bytes, retries: int) -> bool:
-        """Whether a refused conditional write was ours: its answer lost, then sent again."""
-        return retries > 0 and self.read(path) == data
+    def delete(self, paths: Iterable[str]) -> None:
+        names: dict[str, list[str]] = collections.defaultdict(list)
+        for path in paths:
+            bucket, name = split_uri(path)
+            names[bucket].append(name)
+        for bucket, all_of_it in names.items():
+            for start in range(0, len(all_of_it), self.deleted_at_once):
+                some = all_of_it[start : start + self.deleted_at_once]
+                with self.translate_errors(f"{self.scheme}://{bucket}/{some[0]}"):
+                    self.delete_objects(bucket, some)
+
+    def create(self, path: str, data: bytes) -> str | None:
+        return self._write_if(path, data, None)
+
+    def replace_if(self, path: str, data: bytes, version: str) -> str | None:
+        return self._write_if(path, data, version)
+
+    def _write_if(self, path: str, data: bytes, version: str | None) -> str | None:
+        self._call.retries = 0
+        try:
+            return self.write_if(path, data, version)
+        except self.errors as e:
+            error = self.classify_error(e)
+            is_gone = error.kind == "missing" and version is not None
+            if error.kind != "changed" and not is_gone:
+                raise self._translated(path, error) from e
+        # Perhaps ours was written, its answer was lost, and it was refused when sent again.
+        if is_gone or not self._call.retries or self.read(path) != data:
+            return None
+        found = self.stat(path)
+        return None if found is None else found.version
 
 
-class _Ranges(io.RawIOBase):
+class _ObjectReader(io.RawIOBase):
     """An object as a file: each read asks for a range."""
 
-    def __init__(self, store: ObjectStore, path: str, size_bytes: int):
+    def __init__(self, store: ObjectStore, found: Stat):
         self._store = store
-        self._path = path
-        self._size_bytes = size_bytes
-        self._at = 0
+        self._path = found.path
+        self._size_bytes = found.size_bytes
+        self._position = 0
 
     def readable(self) -> bool:
         return True
@@ -231,18 +274,28 @@ class _Ranges(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size_bytes}[whence]
-        self._at = max(0, base + offset)
-        return self._at
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size_bytes}[whence]
+        self._position = max(0, base + offset)
+        return self._position
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def readinto(self, buffer: Any) -> int:
-        end = min(self._at + len(buffer), self._size_bytes)
-        if end <= self._at:
-            return 0
-        data = self._store.read_range(self._path, self._at, end)
+        data = self._read(len(buffer))
         buffer[: len(data)] = data
-        self._at += len(data)
         return len(data)
+
+    def readall(self) -> bytes:
+        pieces = []
+        while piece := self._read(RANGE_BYTES):
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def _read(self, size: int) -> bytes:
+        end = min(self._position + size, self._size_bytes)
+        if end <= self._position:
+            return b""
+        data = self._store.read_range(self._path, self._position, end)
+        self._position += len(data)
+        return data

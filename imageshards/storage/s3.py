@@ -2,56 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
-import functools
-import threading
+import errno
+import random
+import time
 import urllib.parse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 import boto3
 import botocore
+import urllib3.exceptions
 from botocore import exceptions
 from botocore.config import Config
 
-from imageshards.storage import parts
-from imageshards.storage import settings as storage_settings
+from imageshards.errors import StorageError
+from imageshards.storage import files
 from imageshards.storage.base import COUNTER, Stat
-from imageshards.storage.http import Getter, is_direct
-from imageshards.storage.objects import CONNECTIONS, ObjectStore, Trouble, split_uri
-from imageshards.storage.signing import Signer, scope_of
+from imageshards.storage.direct import DirectReader, Signer, needs_no_proxy, signature_scope
+from imageshards.storage.objects import CONNECTIONS, ObjectStore, StoreError, split_uri
 
 # What one PUT may carry; above it the parts of an upload do.
 _MAX_PUT_BYTES = 5 << 30
-_DELETED_AT_ONCE = 1000
+# Tries of a GET whose answer breaks off: botocore's own end when an answer begins.
+_TRIES = 5
+_FIRST_WAIT_SEC = 0.2
 # Headers of a GET that say nothing a plain read needs.
 _PLAIN = {"x-amz-date", "x-amz-content-sha256", "x-amz-security-token", "x-amz-checksum-mode"}
-
 _KINDS = {
-    "404": "missing",
-    "NoSuchKey": "missing",
-    "NoSuchBucket": "missing",
-    "403": "refused",
-    "AccessDenied": "refused",
-    "AllAccessDisabled": "refused",
-    "InvalidAccessKeyId": "credentials",
-    "SignatureDoesNotMatch": "credentials",
-    "ExpiredToken": "credentials",
-    "InvalidToken": "credentials",
-    "TokenRefreshRequired": "credentials",
-    "412": "changed",
-    "PreconditionFailed": "changed",
-    "409": "changed",
-    "ConditionalRequestConflict": "changed",
-    "416": "range",
-    "InvalidRange": "range",
-}
+    "missing": ("404", "NoSuchKey", "NoSuchBucket"),
+    "refused": ("403", "AccessDenied", "AllAccessDisabled"),
+    "credentials": (
+        "401", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken",
+        "TokenRefreshRequired",
+    ),
+    "changed": ("412", "PreconditionFailed", "409", "ConditionalRequestConflict"),
+    "range": ("416", "InvalidRange"),
+}  # fmt: skip
+_KIND_OF = {code: kind for kind, codes in _KINDS.items() for code in codes}
 
 
 class _Direct(NamedTuple):
-    """How objects of a bucket are had without the library."""
+    """How objects of a bucket are read without the library."""
 
-    getter: Getter
+    reader: DirectReader
     above: str
     signer: Signer | None
 
@@ -64,67 +59,75 @@ class S3Backend(ObjectStore):
 
     def __init__(self) -> None:
         super().__init__()
-        settings = storage_settings.s3_settings()
-        session = boto3.Session(
-            settings.get("access_key_id"),
-            settings.get("secret_access_key"),
-            settings.get("session_token"),
-            settings.get("region_name"),
-        )
-        self._credentials = session.get_credentials()
-        common: dict[str, Any] = {"connect_timeout": 5, "max_pool_connections": CONNECTIONS}
-        if self._credentials is None:
-            common["signature_version"] = botocore.UNSIGNED
-        patient = Config(
-            read_timeout=30, retries={"mode": "standard", "total_max_attempts": 6}, **common
-        )
-        hasty = Config(
-            read_timeout=5, retries={"mode": "standard", "total_max_attempts": 2}, **common
-        )
-        where = {name: settings.get(name) for name in ("endpoint_url", "use_ssl", "verify")}
-        if session.region_name is None:
-            where["region_name"] = "us-east-1"  # the bucket's own is found by its redirect
-        self._client: Any = self._counted(session.client("s3", config=patient, **where))
-        self._hasty: Any = self._counted(session.client("s3", config=hasty, **where))
+        settings = files.settings_of("s3")
+        try:
+            session = boto3.Session(
+                settings.get("access_key_id"),
+                settings.get("secret_access_key"),
+                settings.get("session_token"),
+                settings.get("region_name"),
+            )
+            self._credentials = session.get_credentials()
+            where = {name: settings.get(name) for name in ("endpoint_url", "use_ssl", "verify")}
+            if session.region_name is None:
+                where["region_name"] = "us-east-1"  # the bucket's own is found by its redirect
+            self._client = self._new_client(session, where, read_sec=30, tries=6)
+            self._probing_client = self._new_client(session, where, read_sec=5, tries=2)
+        except (exceptions.BotoCoreError, ValueError) as e:
+            raise StorageError(
+                f"s3:// cannot be used with the settings of boto3 ({e}); fix AWS_PROFILE, "
+                "AWS_ENDPOINT_URL or the files in ~/.aws."
+            ) from e
         self._direct: dict[str, _Direct | None] = {}
-        self._seen = threading.local()
 
-    def _counted(self, client: Any) -> Any:
-        client.meta.events.register("before-send.s3", self._sending)
+    def _new_client(self, session: Any, where: Any, read_sec: int, tries: int) -> Any:
+        config = Config(
+            connect_timeout=5,
+            read_timeout=read_sec,
+            max_pool_connections=CONNECTIONS,
+            # Waits longer and longer, with jitter, after 429, 5xx, resets and time-outs.
+            retries={"mode": "standard", "total_max_attempts": tries},
+            # Public buckets are read by anyone.
+            signature_version=None if self._credentials else botocore.UNSIGNED,
+        )
+        client = session.client("s3", config=config, **where)
+        client.meta.events.register("before-send.s3", self._note_request)
         return client
 
-    def _sending(self, request: Any, **_: Any) -> None:
-        first = b"attempt=1" in _bytes(request.headers.get("amz-sdk-request", b"attempt=1"))
-        COUNTER.add(requests=1, retries=0 if first else 1)
-        self._seen.request = request
+    def _note_request(self, request: Any, **_: Any) -> None:
+        is_first = b"attempt=1" in _bytes(request.headers.get("amz-sdk-request", b"attempt=1"))
+        COUNTER.add(requests=1, retries=0 if is_first else 1)
+        self._call.retries = 0 if is_first else getattr(self._call, "retries", 0) + 1
+        self._call.request = request
 
-    def who(self) -> str:
-        if self._credentials is None:
-            return "nobody (no credentials were found)"
-        return f"access key {self._credentials.access_key}"
+    def account(self) -> str | None:
+        key = getattr(self._credentials, "access_key", None)
+        return None if key is None else f"the access key {key}"
 
     def remedy(self, kind: str) -> str:
         if kind == "missing":
             return "fix the name, or create the bucket"
         if kind == "unreachable":
-            return "fix the endpoint (--s3_endpoint_url, AWS_ENDPOINT_URL) or the network"
+            return "fix the endpoint (AWS_ENDPOINT_URL, --s3_endpoint_url) or the network"
         if self._credentials is None:
             return "run `aws configure`, or set AWS_PROFILE or AWS_ACCESS_KEY_ID"
-        return "give it rights to list, read and write there, or use another AWS_PROFILE"
+        return "give it the rights to list, read and write there, or use another AWS_PROFILE"
 
-    def sort_error(self, error: BaseException) -> Trouble:
+    def classify_error(self, error: BaseException) -> StoreError:
         if isinstance(error, exceptions.ClientError):
             code = str(error.response.get("Error", {}).get("Code", ""))
             text = error.response.get("Error", {}).get("Message") or code
-            return Trouble(_KINDS.get(code, "other"), f"{code}: {text}")
+            return StoreError(_KIND_OF.get(code, "other"), f"{code}: {text}")
         if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
-            return Trouble("credentials", str(error))
+            return StoreError("credentials", str(error))
+        if isinstance(error, exceptions.ParamValidationError):
+            return StoreError("missing", "no bucket can have this name")
         if isinstance(error, exceptions.HTTPClientError | exceptions.ConnectionError):
-            return Trouble("unreachable", str(error))
-        return Trouble("other", str(error))
+            return StoreError("unreachable", str(error))
+        return StoreError("other", str(error))
 
     def probe(self, bucket: str, prefix: str) -> None:
-        self._hasty.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1)
+        self._probing_client.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1)
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
         bucket, key = split_uri(path)
@@ -132,181 +135,179 @@ class S3Backend(ObjectStore):
         if direct is not None:
             target = direct.above + urllib.parse.quote(key, safe="/")
             headers = {} if direct.signer is None else direct.signer.headers(target)
-            data = self.straight(path, direct.getter, target, headers, max_bytes)
+            data = self.read_direct(path, direct.reader, target, headers, max_bytes)
             if data is not None:
                 return data
-        return self.asked(path, lambda: self._get(bucket, key, max_bytes))
+        with self.translate_errors(path):
+            return self._download(path, max_bytes)
 
-    def _get(self, bucket: str, key: str, max_bytes: int | None, **only: str) -> bytes:
-        body = self._client.get_object(Bucket=bucket, Key=key, **only)["Body"]
-        with body:
-            data: bytes = body.read(max_bytes)
+    def get_range(self, path: str, start: int, end: int) -> bytes:
+        return self._download(path, None, Range=f"bytes={start}-{end - 1}")
+
+    def _download(self, path: str, max_bytes: int | None, **options: str) -> bytes:
+        bucket, key = split_uri(path)
+        for attempt in range(1, _TRIES + 1):
+            body = self._client.get_object(Bucket=bucket, Key=key, **options)["Body"]
+            try:
+                with body:
+                    data: bytes = body.read(max_bytes)
+                break
+            except (exceptions.BotoCoreError, urllib3.exceptions.HTTPError) as e:
+                if attempt == _TRIES:
+                    text = f"the answer broke off {_TRIES} times ({e})"
+                    raise OSError(errno.EIO, text, path) from e
+                COUNTER.add(retries=1)
+                # Jitter keeps threads that failed together from coming back together.
+                time.sleep(_FIRST_WAIT_SEC * 2**attempt * random.uniform(0.5, 1))
         if bucket not in self._direct:
-            self._learn(bucket, key)
+            self._direct[bucket] = self._learn_direct(key)
         COUNTER.add(bytes_read=len(data))
         return data
 
-    def read_range(self, path: str, start: int, end: int) -> bytes:
-        bucket, key = split_uri(path)
-        span = f"bytes={start}-{end - 1}"
-        return self.asked(path, lambda: self._get(bucket, key, None, Range=span))
-
-    def _learn(self, bucket: str, key: str) -> None:
+    def _learn_direct(self, key: str) -> _Direct | None:
         """From a GET that went well: where the bucket's objects are, and how to sign for them."""
-        request = self._seen.request
+        request = self._call.request
         parts = urllib.parse.urlsplit(request.url)
         quoted = urllib.parse.quote(key, safe="/")
-        scope = scope_of(_bytes(request.headers.get("Authorization", "")).decode())
+        scope = signature_scope(_bytes(request.headers.get("Authorization", "")).decode())
         others = {n.lower() for n in request.headers if n.lower().startswith("x-amz-")} - _PLAIN
         is_plain = not parts.query and not others and parts.path.endswith(quoted)
-        self._direct[bucket] = None
-        if is_plain and is_direct(request.url) and (self._credentials is None or scope):
-            above = parts.path.removesuffix(quoted)
-            signer = Signer(self._credentials, parts.netloc, scope) if scope else None
-            self._direct[bucket] = _Direct(
-                Getter(f"{parts.scheme}://{parts.netloc}"), above, signer
-            )
+        if not is_plain or not needs_no_proxy(request.url):
+            return None
+        if self._credentials is not None and scope is None:
+            return None
+        signer = Signer(self._credentials, parts.netloc, scope) if scope else None
+        reader = DirectReader(f"{parts.scheme}://{parts.netloc}")
+        return _Direct(reader, parts.path.removesuffix(quoted), signer)
 
     def stat(self, path: str) -> Stat | None:
-        found = self._head(path)
+        found = self._look_up(path)
         return None if found is None else _stat(path, found, "ContentLength")
 
-    def _head(self, path: str) -> Any:
+    def _look_up(self, path: str) -> Any:
         bucket, key = split_uri(path)
         if not key or key.endswith("/"):
             return None
         try:
-            return self.asked(path, lambda: self._client.head_object(Bucket=bucket, Key=key))
+            with self.translate_errors(path):
+                return self._client.head_object(Bucket=bucket, Key=key)
         except FileNotFoundError:
             return None
 
     def age_sec(self, path: str) -> float | None:
-        found = self._head(path)
+        found = self._look_up(path)
         if found is None:
             return None
-        headers = found["ResponseMetadata"]["HTTPHeaders"]
-        now = email.utils.parsedate_to_datetime(headers["date"])
-        return max(0.0, (now - found["LastModified"]).total_seconds())
+        return max(0.0, (_date(found) - found["LastModified"]).total_seconds())
 
-    def page(
-        self, bucket: str, prefix: str, delimiter: str, after: str = "", most: int = 0
-    ) -> Iterator[Stat | str]:
+    def list_pages(
+        self, bucket: str, prefix: str, delimiter: str, page_objects: int
+    ) -> Iterator[list[Stat | str]]:
         pages = self._client.get_paginator("list_objects_v2").paginate(
-            Bucket=bucket, Prefix=prefix, Delimiter=delimiter, StartAfter=after,
-            MaxKeys=most or self.page_objects,
-        )  # fmt: skip
+            Bucket=bucket, Prefix=prefix, Delimiter=delimiter, MaxKeys=page_objects
+        )
         for page in pages:
-            for found in page.get("Contents", ()):
-                yield _stat(f"s3://{bucket}/{found['Key']}", found, "Size")
-            for below in page.get("CommonPrefixes", ()):
-                yield below["Prefix"]
+            contents = page.get("Contents", ())
+            objects = (_stat(f"s3://{bucket}/{found['Key']}", found, "Size") for found in contents)
+            yield [*objects, *(below["Prefix"] for below in page.get("CommonPrefixes", ()))]
 
     def write(self, path: str, data: bytes) -> Stat:
-        return self._put(path, data, len(data))
+        with self.translate_errors(path):
+            return self._put(path, data, len(data))
+
+    def _put(self, path: str, body: Any, size_bytes: int, **options: str) -> Stat:
+        bucket, key = split_uri(path)
+        done = self._client.put_object(Bucket=bucket, Key=key, Body=body, **options)
+        COUNTER.add(bytes_written=size_bytes)
+        return _written(path, size_bytes, done)
 
     def upload(self, local_path: str, path: str) -> Stat:
-        with open(local_path, "rb") as file:
+        with open(local_path, "rb") as file, self.translate_errors(path):
             size_bytes = file.seek(0, 2)
             file.seek(0)
             if size_bytes <= _MAX_PUT_BYTES:
                 return self._put(path, file, size_bytes)
-            bucket, key = split_uri(path)
-            self.asked(path, lambda: self._client.upload_fileobj(file, bucket, key))
-        COUNTER.add(bytes_written=size_bytes)
-        found = self.stat(path)
-        if found is None:
-            raise FileNotFoundError(2, "the object is gone", path)
-        return found
+            return self._send_parts(file, path)
 
     def upload_stream(self, stream: BinaryIO, path: str) -> Stat:
+        with self.translate_errors(path):
+            return self._send_parts(stream, path)
+
+    def _send_parts(self, stream: BinaryIO, path: str) -> Stat:
+        """Sends a stream part by part; there is no object before the last call."""
         bucket, key = split_uri(path)
-        asked = functools.partial(self.asked, path)
-        size_bytes, done = parts.send(
-            self._client, asked, stream, self.part_bytes, Bucket=bucket, Key=key
-        )
-        return _written(path, size_bytes, done)
+        where = {"Bucket": bucket, "Key": key}
+        where["UploadId"] = self._client.create_multipart_upload(**where)["UploadId"]
+        try:
+            sent: list[dict[str, Any]] = []
+            size_bytes = 0
+            while data := stream.read(self.part_bytes):
+                number = len(sent) + 1
+                done = self._client.upload_part(Body=data, PartNumber=number, **where)
+                sums = {name: done[name] for name in done if name.startswith("Checksum")}
+                sent.append({"PartNumber": number, "ETag": done["ETag"], **sums})
+                size_bytes += len(data)
+                COUNTER.add(bytes_written=len(data))
+            done = self._client.complete_multipart_upload(MultipartUpload={"Parts": sent}, **where)
+            return _written(path, size_bytes, done)
+        except BaseException:
+            self._abort_parts(**where)
+            raise
+
+    def _abort_parts(self, **where: str) -> None:
+        # What is not dropped here is kept, and charged for, until a rule of the bucket ends it.
+        with contextlib.suppress(*self.errors):
+            self._client.abort_multipart_upload(**where)
 
     def drop_unfinished(self, folder: str) -> None:
         bucket, name = split_uri(folder)
-        self.asked(folder, lambda: parts.drop(self._client, bucket, name.rstrip("/") + "/"))
+        prefix = name.rstrip("/") + "/"
+        with self.translate_errors(folder):
+            pages = self._client.get_paginator("list_multipart_uploads").paginate(
+                Bucket=bucket, Prefix=prefix, Delimiter="/"
+            )
+            for found in (upload for page in pages for upload in page.get("Uploads", ())):
+                key = found["Key"]
+                if key.startswith(prefix) and "/" not in key.removeprefix(prefix):
+                    self._abort_parts(Bucket=bucket, Key=key, UploadId=found["UploadId"])
 
-    def _put(self, path: str, body: Any, size_bytes: int, **only: str) -> Stat:
-        bucket, key = split_uri(path)
-        done = self.asked(
-            path, lambda: self._client.put_object(Bucket=bucket, Key=key, Body=body, **only)
-        )
-        COUNTER.add(bytes_written=size_bytes)
-        return _written(path, size_bytes, done)
+    def write_if(self, path: str, data: bytes, version: str | None) -> str:
+        condition = {"IfNoneMatch": "*"} if version is None else {"IfMatch": version}
+        return self._put(path, data, len(data), **condition).version
 
-    def create(self, path: str, data: bytes) -> str | None:
-        return self._put_if(path, data, IfNoneMatch="*")
-
-    def replace_if(self, path: str, data: bytes, version: str) -> str | None:
-        return self._put_if(path, data, IfMatch=version)
-
-    def _put_if(self, path: str, data: bytes, **only: str) -> str | None:
-        bucket, key = split_uri(path)
-        try:
-            done = self._client.put_object(Bucket=bucket, Key=key, Body=data, **only)
-        except self.errors as e:
-            trouble = self.sort_error(e)
-            if trouble.kind not in ("changed", "missing"):
-                raise self._error(path, trouble) from e
-            meta = getattr(e, "response", {}).get("ResponseMetadata", {})
-            if trouble.kind == "missing" or not self.agreed(
-                path, data, meta.get("RetryAttempts", 0)
-            ):
-                self.asked(path, lambda: self.probe(bucket, key)) if "IfMatch" not in only else None
-                return None
-            found = self.stat(path)
-            return None if found is None else found.version
-        COUNTER.add(bytes_written=len(data))
-        return str(done["ETag"])
-
-    def delete(self, paths: Iterable[str]) -> None:
-        waiting: dict[str, list[str]] = {}
-        for path in paths:
-            bucket, key = split_uri(path)
-            keys = waiting.setdefault(bucket, [])
-            keys.append(key)
-            if len(keys) == _DELETED_AT_ONCE:
-                self._delete(bucket, waiting.pop(bucket))
-        for bucket, keys in waiting.items():
-            self._delete(bucket, keys)
-
-    def _delete(self, bucket: str, keys: list[str]) -> None:
-        path = f"s3://{bucket}/{keys[0]}"
-        if len(keys) == 1:
-            self.asked(path, lambda: self._client.delete_object(Bucket=bucket, Key=keys[0]))
+    def delete_objects(self, bucket: str, names: Sequence[str]) -> None:
+        if len(names) == 1:
+            self._client.delete_object(Bucket=bucket, Key=names[0])
             return
-        wanted = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
-        done = self.asked(path, lambda: self._client.delete_objects(Bucket=bucket, Delete=wanted))
-        for failed in done.get("Errors", ()):
+        wanted = {"Objects": [{"Key": name} for name in names], "Quiet": True}
+        for failed in self._client.delete_objects(Bucket=bucket, Delete=wanted).get("Errors", ()):
             if failed.get("Code") != "NoSuchKey":
-                raise OSError(5, str(failed.get("Message")), f"s3://{bucket}/{failed.get('Key')}")
+                path = f"s3://{bucket}/{failed.get('Key')}"
+                raise OSError(errno.EIO, str(failed.get("Message")), path)
 
     def copy(self, source: str, target: str) -> None:
         (from_bucket, from_key), (bucket, key) = split_uri(source), split_uri(target)
         there = {"Bucket": from_bucket, "Key": from_key}
-        ask = self._client.copy_object
-        try:
-            ask(Bucket=bucket, Key=key, CopySource=there)
-        except self.errors as e:
-            trouble = self.sort_error(e)
-            if not trouble.text.startswith(("InvalidRequest", "EntityTooLarge")):
-                raise self._error(source, trouble) from e
-            # Above 5 GiB a copy is made of parts.
-            self.asked(source, lambda: self._client.copy(there, bucket, key))
+        with self.translate_errors(source):
+            try:
+                self._client.copy_object(Bucket=bucket, Key=key, CopySource=there)
+            except exceptions.ClientError as e:
+                if e.response["Error"].get("Code") not in ("InvalidRequest", "EntityTooLarge"):
+                    raise
+                self._client.copy(there, bucket, key)  # above 5 GiB a copy is made of parts
 
 
 def _bytes(value: Any) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
 
 
+def _date(reply: Any) -> Any:
+    return email.utils.parsedate_to_datetime(reply["ResponseMetadata"]["HTTPHeaders"]["date"])
+
+
 def _written(path: str, size_bytes: int, done: Any) -> Stat:
     """What the answer to a write says of the object."""
-    written = email.utils.parsedate_to_datetime(done["ResponseMetadata"]["HTTPHeaders"]["date"])
-    return Stat(path, size_bytes, int(written.timestamp()) * 10**9, done["ETag"])
+    return Stat(path, size_bytes, int(_date(done).timestamp()) * 10**9, done["ETag"])
 
 
 def _stat(path: str, found: Any, size: str) -> Stat:

@@ -170,3 +170,31 @@ def test_what_is_not_there_is_one_sentence(server, there, name, words):
     uri = f"{server.scheme}://{name}"
     with pytest.raises(UserError, match=f"^--input {uri!r} [^\n]*{words}[^\n]*$"):
         _listed(uri)
+
+
+def test_a_class_may_be_named_like_a_glob(server):
+    root = f"{server.bucket()}/in"
+    for name in ("C/1.jpg", "C[2]/1.jpg", "[misc]/1.jpg", "loose.jpg"):
+        storage.write(f"{root}/{name}", b"x")
+    assert sorted((ref.label, ref.key) for ref in _listed(root)) == [
+        ("C", "C/1.jpg"), ("C[2]", "C[2]/1.jpg"), ("[misc]", "[misc]/1.jpg"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("", ["1.jpg", "10/2é.jpg", "10/a.jpg", "2é.jpg", "é.jpg"]),
+        ("/*.jpg", ["1.jpg", "2é.jpg", "é.jpg"]),
+        ("/1*/*", ["10/2é.jpg", "10/a.jpg"]),
+    ],
+)
+def test_a_flat_folder_or_glob_is_listed_by_few_requests(server, pattern, expected):
+    root = f"{server.bucket()}/in"
+    for name in ("1.jpg", "10/", "10/a.jpg", "10/2é.jpg", "10/b.txt", "2é.jpg", "é.jpg", ".h.jpg"):
+        storage.write(f"{root}/{name}", b"x")
+    storage.write(f"{root}-else/1.jpg", b"x")
+    server.clear()
+    found = _listed(root + pattern, layout="flat", label_regex=r"(.)\.")
+    assert [ref.key for ref in found] == expected
+    assert len(server.requests()) == 2  # one for the bucket, one for the names

@@ -13,12 +13,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from imageshards import storage
 from imageshards.errors import LeaseLostError, OutputError, UserError
-from imageshards.storage import files, output_lock
+from imageshards.storage import output_lock
 from imageshards.storage.lock import FileLock, Lease, LeaseTimes
 from tests.support.store_servers import StoreServer, store_server
 
@@ -233,15 +234,16 @@ def test_a_lost_lease_interrupts_the_job_with_a_sentence(path, how, interruptibl
 
 def test_a_store_that_is_away_for_a_moment_loses_nothing(path, monkeypatch, interruptible):
     calls = []
-    replace_if = storage.replace_if
+    store = storage.backend(path)
+    replace_if = store.replace_if
 
-    def away(*arguments: str) -> str | None:
+    def away(*arguments: Any) -> str | None:
         calls.append(1)
         if len(calls) < 4:
             raise OSError(5, "away")
         return replace_if(*arguments)
 
-    monkeypatch.setattr(files, "replace_if", away)
+    monkeypatch.setattr(store, "replace_if", away)
     with Lease(path, FAST) as lock:
         lock.renew()
         deadline = time.monotonic() + TIMEOUT_SEC

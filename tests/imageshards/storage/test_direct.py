@@ -8,7 +8,7 @@ import pytest
 from botocore import awsrequest, credentials
 from botocore.auth import S3SigV4Auth
 
-from imageshards.storage.signing import Scope, Signer, scope_of
+from imageshards.storage.direct import Signer, signature_scope
 
 WHEN = datetime.datetime(2026, 11, 21, 23, 59, 59, tzinfo=datetime.UTC)
 
@@ -24,11 +24,11 @@ WHEN = datetime.datetime(2026, 11, 21, 23, 59, 59, tzinfo=datetime.UTC)
 )
 def test_signatures_are_those_of_botocore(host, target, token, monkeypatch):
     given = credentials.Credentials("AKID", "secret/key", token)
-    scope = Scope("eu-central-1", "s3")
+    scope = "eu-central-1/s3"
 
     request = awsrequest.AWSRequest("GET", f"https://{host}{target}")
     request.context["signing"] = {}
-    auth = S3SigV4Auth(given, "s3", scope.region)
+    auth = S3SigV4Auth(given, "s3", "eu-central-1")
     monkeypatch.setattr("botocore.auth.get_current_datetime", lambda: WHEN)
     auth.add_auth(request)
 
@@ -37,11 +37,11 @@ def test_signatures_are_those_of_botocore(host, target, token, monkeypatch):
     assert ours["authorization"] == theirs["authorization"]
     assert ours["x-amz-date"] == theirs["x-amz-date"]
     assert ours.get("x-amz-security-token") == theirs.get("x-amz-security-token")
-    assert scope_of(ours["authorization"]) == scope
+    assert signature_scope(ours["authorization"]) == scope
 
 
 def test_the_key_is_of_the_day_and_of_the_secret():
-    scope = Scope("us-east-1", "s3")
+    scope = "us-east-1/s3"
     given = credentials.Credentials("AKID", "one")
     signer = Signer(given, "h", scope)
     for day in range(3):
@@ -57,4 +57,4 @@ def test_the_key_is_of_the_day_and_of_the_secret():
     ["", "AWS AKID:abc=", "AWS4-ECDSA-P256-SHA256 Credential=AKID/20261121/s3/aws4_request, x"],
 )
 def test_other_kinds_of_signatures_are_left_to_the_library(authorization):
-    assert scope_of(authorization) is None
+    assert signature_scope(authorization) is None

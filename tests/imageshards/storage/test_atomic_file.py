@@ -33,7 +33,7 @@ WAIT_SEC = 60
 SENDER = """
 import sys, time
 from imageshards.storage import AtomicFile
-from tests.imageshards.storage.test_multipart import PART, data_of, fill
+from tests.imageshards.storage.test_atomic_file import PART, data_of, fill
 with AtomicFile(sys.argv[1]) as file:
     fill(file, data_of(PART + 5))
     time.sleep(600)

@@ -1,0 +1,210 @@
+"""What Beam knows of files: other file systems (`hdfs://`, …), and the stores' settings.
+
+`imageshards.storage` asks for both by name when a path needs them, so that it need not know Beam,
+and this module loads Beam only then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, BinaryIO, cast
+
+from imageshards.storage.base import COUNTER, Backend, Stat
+
+# Beam's flag (`apache_beam.options.pipeline_options.S3Options`) → what boto3 looks for.
+_S3_VARIABLES = {
+    "access_key_id": "AWS_ACCESS_KEY_ID",
+    "secret_access_key": "AWS_SECRET_ACCESS_KEY",
+    "session_token": "AWS_SESSION_TOKEN",
+    "endpoint_url": "AWS_ENDPOINT_URL_S3",
+    "region_name": "AWS_DEFAULT_REGION",
+}
+_PIECE_BYTES = 1 << 20
+
+
+def new_backend(scheme: str) -> Backend | None:
+    """The backend for a scheme; None if Beam does not know it."""
+    from apache_beam.io.filesystems import FileSystems
+
+    try:
+        FileSystems.get_filesystem(f"{scheme}://")
+    except Exception:  # noqa: BLE001  # each file system has errors of its own
+        return None
+    return BeamBackend()
+
+
+class BeamBackend(Backend):
+    """`apache_beam.io.filesystems.FileSystems`, one client per process where Beam keeps one.
+
+    Such a file system has no atomic writes, no versions and no clock of its own: files are
+    written under another name and renamed, and a lock is not quite safe.
+    """
+
+    def __init__(self) -> None:
+        from apache_beam.io.filesystem import CompressionTypes
+        from apache_beam.io.filesystems import FileSystems
+
+        self._files: Any = FileSystems
+        self._plain = {"compression_type": CompressionTypes.UNCOMPRESSED}
+
+    def open_read(self, path: str) -> BinaryIO:
+        COUNTER.add(requests=1)
+        with _as_os_error(path):
+            return cast(BinaryIO, self._files.open(path, **self._plain))
+
+    def read(self, path: str, max_bytes: int | None = None) -> bytes:
+        data = super().read(path, max_bytes)
+        COUNTER.add(bytes_read=len(data))
+        return data
+
+    def stat(self, path: str) -> Stat | None:
+        COUNTER.add(requests=1)
+        with _as_os_error(path):
+            if not self._files.exists(path):
+                return None
+            files = self._files.get_filesystem(path)
+        try:
+            with _as_os_error(path):
+                found = _stat(files.metadata(path))
+        except OSError:  # gone meanwhile, or a folder
+            return None
+        is_folder = not found.size_bytes and self.is_folder(path)
+        return None if is_folder else found
+
+    def files_from(self, prefix: str) -> Iterator[Stat]:
+        COUNTER.add(requests=1)
+        with _as_os_error(prefix):
+            matched = self._files.match([prefix + "**"])[0].metadata_list
+        # Stores mark folders by objects whose names end with a slash.
+        found = [_stat(m) for m in matched if not m.path.endswith("/")]
+        yield from sorted(found, key=lambda s: s.path)
+
+    def write(self, path: str, data: bytes) -> Stat:
+        return self._write(path, io.BytesIO(data))
+
+    def upload(self, local_path: str, path: str) -> Stat:
+        with open(local_path, "rb") as source:
+            return self._write(path, source)
+
+    def _write(self, path: str, source: BinaryIO) -> Stat:
+        unfinished = f"{path}.part"
+        self._make_parent(path)
+        with _as_os_error(unfinished), self._files.create(unfinished, **self._plain) as file:
+            while piece := source.read(_PIECE_BYTES):
+                file.write(piece)
+                COUNTER.add(bytes_written=len(piece))
+        self.move(unfinished, path)
+        return Stat(path, source.tell(), time.time_ns(), "")
+
+    def delete(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            with _as_os_error(path):
+                if self._files.exists(path):
+                    self._files.delete([path])
+
+    def copy(self, source: str, target: str) -> None:
+        self._replace(self._files.copy, source, target)
+
+    def move(self, source: str, target: str) -> None:
+        self._replace(self._files.rename, source, target)
+
+    def _replace(self, method: Any, source: str, target: str) -> None:
+        self.delete([target])  # a rename onto something is refused by some
+        self._make_parent(target)
+        with _as_os_error(source):
+            method([source], [target])
+
+    def _make_parent(self, path: str) -> None:
+        parent = path.rpartition("/")[0]
+        with _as_os_error(parent):
+            if not self._files.exists(parent):
+                self._files.mkdirs(parent)
+
+    def create(self, path: str, data: bytes) -> str | None:
+        """Not atomic here: two callers at the same instant may both succeed."""
+        return None if self._exists(path) else self.write(path, data).version
+
+    def replace_if(self, path: str, data: bytes, version: str) -> str | None:
+        """As `write` if the file is there: it has no version to compare."""
+        return self.write(path, data).version if self._exists(path) else None
+
+    def _exists(self, path: str) -> bool:
+        with _as_os_error(path):
+            return bool(self._files.exists(path))
+
+    def age_sec(self, path: str) -> float | None:
+        found = self.stat(path)
+        return None if found is None else max(0.0, time.time() - found.mtime_ns / 1e9)
+
+
+def _stat(found: Any) -> Stat:
+    mtime_ns = int((found.last_updated_in_seconds or 0) * 1e9)
+    return Stat(found.path, found.size_in_bytes, mtime_ns, "")
+
+
+@contextlib.contextmanager
+def _as_os_error(path: str) -> Iterator[None]:
+    """Beam's errors, of many kinds, become `OSError`."""
+    try:
+        yield
+    except Exception as e:
+        if isinstance(e, OSError) and e.errno:
+            raise
+        causes = getattr(e, "exception_details", None) or {}
+        cause = next((c for c in causes.values() if isinstance(c, BaseException)), e)
+        text = str(cause)
+        is_missing = "404" in text or "not found" in text.lower() or "No such file" in text
+        raise OSError(errno.ENOENT if is_missing else errno.EIO, text, path) from e
+
+
+def export_s3_flags(
+    flags: Sequence[str], environ: MutableMapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Puts Beam's `--s3_…` flags where boto3 looks, for this process and those it starts.
+
+    Args:
+        flags: The command line's pipeline options: `--name=value` or `--name value`.
+        environ: Where to.
+
+    Returns:
+        The variables that were set; they may hold secrets.
+    """
+    found = {}
+    for i, flag in enumerate(flags):
+        name, equals, value = flag.partition("=")
+        variable = _S3_VARIABLES.get(name.removeprefix("--s3_")) if name[:5] == "--s3_" else None
+        if variable is None:
+            continue
+        if not equals and i + 1 < len(flags):
+            value = flags[i + 1]
+        found[variable] = value
+    environ.update(found)
+    return found
+
+
+def store_settings(scheme: str) -> Mapping[str, Any]:
+    """What a Beam worker's pipeline options say about `gs` or `s3`; nothing elsewhere."""
+    # Set by Beam's workers (`FileSystems.set_options`); not worth importing Beam for.
+    module = sys.modules.get("apache_beam.io.filesystems")
+    options = getattr(getattr(module, "FileSystems", None), "_pipeline_options", None)
+    if options is None:
+        return {}
+    from apache_beam.options.pipeline_options import GoogleCloudOptions, S3Options
+
+    settings: dict[str, Any]
+    if scheme == "s3":
+        given = options.view_as(S3Options)
+        settings = {name: getattr(given, f"s3_{name}", None) for name in _S3_VARIABLES}
+        settings["verify"] = given.s3_verify
+        settings["use_ssl"] = False if given.s3_disable_ssl else None
+        return {name: value for name, value in settings.items() if value is not None}
+    given = options.view_as(GoogleCloudOptions)
+    impersonate = getattr(given, "impersonate_service_account", None)
+    settings = {"no_auth": given.no_auth, "impersonate": impersonate}
+    return {name: value for name, value in settings.items() if value}
