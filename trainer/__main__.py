@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from trainer.commands import console
 from trainer.commands.command_line import parse_config
 from trainer.dataset.open import open_inputs
+from trainer.imports import quiet_import
 from trainer.training.output_folder import prepare_output
 
 PROGRAM = "python -m trainer"
@@ -33,13 +34,13 @@ def _train(argv: Sequence[str] | None) -> int:
     if config.data.where:
         # Counting what meets a condition is TensorFlow's work, which has to be told first
         # how many devices its CPU is.
-        with console.quiet_import():
+        with quiet_import():
             from trainer.models.strategy import make_strategy
         devices = make_strategy(config.replicas, config.batch_size)
     # Mistakes are told before the seconds it takes to import TensorFlow.
     inputs = open_inputs(config)
     prepare_output(config.output)
-    with console.quiet_import():
+    with quiet_import():
         from trainer.training.run import train
         from trainer.training.signals import Stopped
     try:

@@ -23,6 +23,7 @@ from trainer.commands.flags import DATA, EXTERNAL, TRAINING, add_flags
 from trainer.config import TrainConfig
 from trainer.dataset.manifest import find_split
 from trainer.dataset.open import Inputs, cpu_count, open_dataset, open_inputs
+from trainer.imports import quiet_import
 
 PROGRAM = "python -m trainer.bench_input"
 SECONDS = 5.0
@@ -109,7 +110,7 @@ def measured(config: TrainConfig, inputs: Inputs, seconds: float) -> dict[str, A
     Raises:
         UserError: A record cannot be read.
     """
-    with console.quiet_import():
+    with quiet_import():
         import tensorflow as tf
 
         from trainer.commands import bench_stages

@@ -20,6 +20,7 @@ from trainer.dataset.compatibility import class_ids, model_inputs
 from trainer.dataset.manifest import check_shards, find_split, validation_split
 from trainer.dataset.open import open_dataset, read_options, select
 from trainer.dataset.spec import DataSet, ModelInputs, Split, Subset
+from trainer.imports import quiet_import
 from trainer.serving import model_file
 from trainer.training.metrics_log import finite
 
@@ -101,7 +102,7 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 
 def _devices(run: TrainConfig) -> Any:
-    with console.quiet_import():
+    with quiet_import():
         from trainer.models.strategy import make_strategy
     return make_strategy(run.replicas, run.batch_size)
 
@@ -114,7 +115,7 @@ def _run(
     inputs: ModelInputs,
     folder: str | None,
 ) -> int:
-    with console.quiet_import():
+    with quiet_import():
         from trainer.evaluation.evaluator import Evaluator
         from trainer.reader import broken_records
         from trainer.reader.broken_handler import BrokenRecordHandler

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from imageshards.errors import UserError
 from trainer.commands import console
 from trainer.dataset.spec import ModelCard
+from trainer.imports import quiet_import
 from trainer.serving import model_file
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def export(args: argparse.Namespace) -> list[str]:
     if args.format == "keras":
         source = model_file.find_model(args.model_path)
         return _written(output, lambda path: _copied(source, path, output))
-    with console.quiet_import():
+    with quiet_import():
         from trainer.serving import formats
 
         model, card = model_file.load_model(args.model_path)

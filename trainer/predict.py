@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from imageshards.errors import UserError
 from trainer.commands import console
 from trainer.dataset import remote
+from trainer.imports import quiet_import
 from trainer.serving import model_file
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def predict(args: argparse.Namespace) -> int:
             raise UserError(f"{flag} received {received}; expected at least 1.")
     card = model_file.read_card(args.model_path)
     files = find_files(args.files)
-    with console.quiet_import():
+    with quiet_import():
         from trainer.serving.predictor import Predictor
 
         model, card = model_file.load_model(args.model_path)

@@ -10,13 +10,13 @@ import signal
 import sys
 from typing import Any
 
-from trainer.commands import console
+from trainer.imports import quiet_import
 
 
 def main() -> int:
     signum = signal.Signals[sys.argv[1]]
     step = int(sys.argv[2])
-    with console.quiet_import():
+    with quiet_import():
         from trainer.training import loop
 
     one_step = loop.Loop._one_step

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import os
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -71,34 +69,6 @@ def run(program: str, body: Callable[[], int], interrupted: str = "stopped") -> 
     except KeyboardInterrupt:
         print(f"{program}: {interrupted}.", file=sys.stderr)
         return EXIT_INTERRUPTED
-
-
-@contextmanager
-def quiet_import() -> Iterator[None]:
-    """Keeps TensorFlow's start-up log off the terminal, unless it was asked for.
-
-    Its first lines are written before any log level is read, so the file descriptor itself
-    is turned aside; if the import fails, they are shown after all.
-    """
-    # Set by whoever ran tensorflow-transform in this shell; the trainer is Keras 3.
-    os.environ.pop("TF_USE_LEGACY_KERAS", None)
-    level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if level != "3" or "tensorflow" in sys.modules:
-        yield
-        return
-    sys.stderr.flush()
-    terminal = os.dup(2)
-    with tempfile.TemporaryFile() as aside:
-        os.dup2(aside.fileno(), 2)
-        try:
-            yield
-        except Exception:
-            aside.seek(0)
-            os.write(terminal, aside.read())
-            raise
-        finally:
-            os.dup2(terminal, 2)
-            os.close(terminal)
 
 
 @contextmanager

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any, NamedTuple, cast
 
-from trainer.commands import console
 from trainer.config import is_remote
 from trainer.dataset import stores
+from trainer.imports import quiet_import
 
 _loading = threading.Lock()
 
@@ -208,7 +208,7 @@ def _as_os_error(path: str) -> Iterator[None]:
 
 def _tensorflow() -> Any:
     """TensorFlow, loaded once and without its start-up log, whichever thread comes first."""
-    with _loading, console.quiet_import():
+    with _loading, quiet_import():
         import tensorflow
 
         return tensorflow

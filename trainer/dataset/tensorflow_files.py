@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, cast
 
 from imageshards import storage
 from imageshards.storage.base import Entry, FolderBackend, Stat
-from trainer.commands import console
+from trainer.imports import quiet_import
 
 # Names an emulator of gs:// to Google's libraries; TensorFlow's own client does not know it.
 _EMULATOR_VARIABLE = "STORAGE_EMULATOR_HOST"
@@ -133,7 +133,7 @@ class _TensorFlowFile(io.RawIOBase):
 @contextlib.contextmanager
 def _as_os_error(path: str) -> Iterator[Any]:
     """Gives TensorFlow, loaded once and without its start-up log; its errors become `OSError`."""
-    with _loading, console.quiet_import():
+    with _loading, quiet_import():
         import tensorflow as tf
     try:
         yield tf

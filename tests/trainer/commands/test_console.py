@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import pathlib
-import subprocess
-import sys
-
 import pytest
 
 from imageshards.errors import UserError
 from trainer.commands import console
-
-ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
 def test_what_a_person_can_mend_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,15 +38,3 @@ def test_a_missing_package_is_told_with_the_way_to_get_it(
     )
     with pytest.raises(ModuleNotFoundError):
         console.run("program", bug)
-
-
-def test_importing_tensorflow_says_nothing_and_leaves_the_terminal_as_it_was() -> None:
-    code = (
-        "import sys; from trainer.commands import console as cli\n"
-        "with cli.quiet_import():\n    import tensorflow\n"
-        "print('afterwards', file=sys.stderr)"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert ran.stderr == "afterwards\n"
