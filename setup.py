@@ -109,8 +109,11 @@ setuptools.setup(
             "trainer.*",
         ]
     ),
-    # Lists of what lazy packages export, the pages' templates and style sheet.
-    package_data={"": ["*.pyi", "*.css", "*.html", "*.jinja"]},
+    # Lists of what lazy packages export, the pages' templates and style sheet, a traced graph.
+    package_data={
+        "": ["*.pyi", "*.css", "*.html", "*.jinja"],
+        "beam_pipeline.columns": ["label_graph/**/*"],
+    },
     python_requires=">=3.11,<3.14",
     install_requires=PIPELINE,
     extras_require={

@@ -6,8 +6,7 @@ import dataclasses
 
 import apache_beam as beam
 
-from beam_pipeline.columns.transform_temp import TFT_TEMP, transform_folder
-from beam_pipeline.columns.transforms import AnalyseColumns
+from beam_pipeline.columns import TFT_TEMP, AnalyseColumns, transform_temp_folder
 from beam_pipeline.commit import TRANSFORM, CommitShards, CommitSpec, OutputState
 from beam_pipeline.inputs import ListImages, ManifestSchema, RefuseDuplicateKeys, schema_of
 from beam_pipeline.options import BuildOptions
@@ -37,7 +36,8 @@ def build(options: BuildOptions, runner: Runner, state: OutputState) -> bool:
     staging = state.staging
     options = with_pinned_classes(options, state.pinned_classes)
     schema = schema_of(options.source)
-    with transform_folder(options, schema, runner.local, staging) as temporary:
+    columns = schema.columns if schema else ()
+    with transform_temp_folder(options, columns, runner.local, staging) as temporary:
         pipeline = runner.new_pipeline()
         checked = runner.first_check(pipeline)
         construct(pipeline, options, schema, staging, state.finished_folder, temporary, checked)
@@ -67,12 +67,12 @@ def construct(
     listed = pipeline | "List" >> ListImages(options.source, schema)  # RefBatch, {reason: files}
     batches = listed.batches | "Split" >> AssignSplits(options.plan)
     columns = batches | "Analyse" >> AnalyseColumns(
-        schema.columns if schema else (),
-        options.plan.class_names,
-        options.plan.pinned_classes,
-        options.transform_module,
-        transform_temp or storage.join(staging, TFT_TEMP),
         storage.join(staging, TRANSFORM),
+        schema.columns if schema else (),
+        class_names=options.plan.class_names,
+        pinned_classes=options.plan.pinned_classes,
+        transform_module=options.transform_module,
+        temp_dir=transform_temp or storage.join(staging, TFT_TEMP),
     )  # RefBatch with features, and the folder of the exported transform
     planned = columns.batches | "Plan" >> PlanShards(options.plan, options.image)  # ShardUnit
     write = WriteBalancedTFRecord(

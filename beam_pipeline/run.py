@@ -15,11 +15,10 @@ from types import ModuleType
 
 from beam_pipeline import cli, runners
 from beam_pipeline.beam_files import export_s3_flags
-from beam_pipeline.columns.label_transform import template_in_the_making
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.staging import LOCK_NAME, OutputState
 from beam_pipeline.imports import quick_imports
-from beam_pipeline.options import MANIFEST_SUFFIXES, BuildOptions
+from beam_pipeline.options import BuildOptions
 from beam_pipeline.progress import PoolProgress, ProgressLine, final_table, plan_table
 from beam_pipeline.shards import process_pool
 from beam_pipeline.shards.process_pool import LocalPool
@@ -140,19 +139,11 @@ def _build(
         return _run_pipeline(options, beam_args, state, begun, None)
     progress: list[ProgressLine] = []
     with contextlib.ExitStack() as stack:
-        if not _has_columns(options):
-            stack.enter_context(template_in_the_making())
         _import_beam()
         pool = stack.enter_context(LocalPool(workers, lambda sentence: progress[0].say(sentence)))
         progress.append(stack.enter_context(ProgressLine(PoolProgress(pool).line)))
         lock.renew()  # by a thread, so after the pool has forked its processes
         return _run_pipeline(options, beam_args, state, begun, pool)
-
-
-def _has_columns(options: BuildOptions) -> bool:
-    """Whether there may be more to analyse than labels."""
-    manifest = options.source.input.lower().endswith(MANIFEST_SUFFIXES)
-    return manifest or options.source.layout == "manifest" or bool(options.transform_module)
 
 
 def _run_pipeline(

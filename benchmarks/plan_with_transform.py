@@ -38,12 +38,11 @@ def construct(pipeline: beam.Pipeline, options: BuildOptions, total: str) -> Non
     listed = pipeline | "List" >> ListImages(options.source, None)
     batches = listed.batches | "Split" >> AssignSplits(options.plan)
     columns = batches | "Analyse" >> AnalyseColumns(
-        (),
-        options.plan.class_names,
-        options.plan.pinned_classes,
-        options.transform_module,
-        os.path.join(options.output, "tft_temp"),
         os.path.join(options.output, "transform"),
+        class_names=options.plan.class_names,
+        pinned_classes=options.plan.pinned_classes,
+        transform_module=options.transform_module,
+        temp_dir=os.path.join(options.output, "tft_temp"),
     )
     planned = columns.batches | "Plan" >> PlanShards(options.plan, options.image)
     (

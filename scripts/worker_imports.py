@@ -4,7 +4,7 @@
 
 For each kind of build a graph is made as for a remote runner; then a fresh Python does what a
 worker does: imports Beam's harness, unpickles every step, runs until the first picture is
-opened. The export of the label transform, one element for one worker, is measured by itself.
+opened.
 """
 
 from __future__ import annotations
@@ -126,18 +126,6 @@ def be_a_worker(graph_file: pathlib.Path) -> None:
     raise SystemExit("no picture was opened")
 
 
-def export_labels() -> None:
-    """Prints the cost of what the one exporting element imports."""
-    import apache_beam.runners.worker.sdk_worker_main  # noqa: F401
-
-    recorder = Recorder()
-    from beam_pipeline.imports import import_tensorflow_transform
-
-    import_tensorflow_transform()
-    recorder.end("export of the labels, one worker")
-    print(json.dumps(recorder.phases))
-
-
 def measure(kind: str) -> tuple[list[dict[str, Any]], dict[str, float]]:
     """Phases of a worker for a kind of build, and package → ms of importing it."""
     with tempfile.TemporaryDirectory(prefix="imageshards-") as folder:
@@ -176,8 +164,6 @@ def report() -> None:
             _print_phase(phase)
         slowest = sorted(spent, key=lambda package: -spent[package])[:10]
         print("  ms by package: " + ", ".join(f"{name} {spent[name]:.0f}" for name in slowest))
-    for phase in json.loads(_python("--export-labels").stdout.splitlines()[-1]):
-        _print_phase(phase)
 
 
 def _print_phase(phase: dict[str, Any]) -> None:
@@ -195,14 +181,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--make-graph", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
-    parser.add_argument("--export-labels", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.make_graph:
         make_graph(args.make_graph[0], pathlib.Path(args.make_graph[1]))
     elif args.worker:
         be_a_worker(pathlib.Path(args.worker))
-    elif args.export_labels:
-        export_labels()
     else:
         report()
 

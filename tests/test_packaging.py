@@ -43,7 +43,7 @@ def _run(*argv: str, cwd: pathlib.Path = REPOSITORY) -> subprocess.CompletedProc
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A copy of what an sdist is made from, away from this repository."""
     root = tmp_path_factory.mktemp("away") / "a checkout"
-    for package in ("beam_pipeline", "trainer", "tests"):
+    for package in ("imageshards", "beam_pipeline", "trainer", "tests"):
         shutil.copytree(
             REPOSITORY / package, root / package, ignore=shutil.ignore_patterns("__pycache__")
         )
@@ -98,13 +98,17 @@ def test_a_missing_version_is_one_sentence(checkout: pathlib.Path, tmp_path: pat
     assert "__version__" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_the_sdist_holds_both_packages_and_no_tests(sdist: pathlib.Path) -> None:
+def test_the_sdist_holds_the_packages_and_no_tests(sdist: pathlib.Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    for package in ("beam_pipeline", "trainer"):
+    for package in ("imageshards", "beam_pipeline", "trainer"):
         sources = {f"{package}/{p.name}" for p in (REPOSITORY / package).glob("*.py")}
         assert sources <= names
     assert {"setup.py", "LICENSE"} <= names
+    graph = [
+        p for p in (REPOSITORY / "beam_pipeline/columns/label_graph").rglob("*") if p.is_file()
+    ]
+    assert graph and {p.relative_to(REPOSITORY).as_posix() for p in graph} <= names
     assert not [name for name in names if name.startswith("tests")]
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 import numpy as np
 
-from beam_pipeline.columns.label_transform import LABEL_VOCABULARY
+from beam_pipeline.columns.export import LABEL_VOCABULARY, vocabulary_text
 from beam_pipeline.planning.classes import class_order
 from imageshards import storage
 
@@ -158,7 +158,7 @@ class UnionFn(beam.CombineFn):
 def write_vocabulary(classes: Sequence[str], directory: str) -> str:
     """Writes one class name per line to `directory/label` and returns its path."""
     path = storage.join(directory, LABEL_VOCABULARY)
-    storage.write(path, "".join(f"{name}\n" for name in classes))
+    storage.write(path, vocabulary_text(classes))
     return path
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline.columns.label_transform import LABEL_ID, LABEL_TEXT
+from beam_pipeline.columns.export import LABEL_ID, LABEL_TEXT
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.errors import UserError

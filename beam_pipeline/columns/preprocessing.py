@@ -10,6 +10,7 @@ import importlib
 import importlib.abc
 import os
 import sys
+import tempfile
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,7 +22,8 @@ from beam_pipeline.columns.analyzers import (
     ZScoreFn,
 )
 from beam_pipeline.columns.arrow import REF_COLUMN
-from beam_pipeline.columns.label_transform import LABEL_ID, LABEL_TEXT, label_id
+from beam_pipeline.columns.export import LABEL_ID, LABEL_TEXT, LABEL_VOCABULARY, RAW_METADATA_DIR
+from beam_pipeline.imports import quick_imports
 from beam_pipeline.options import ColumnSpec
 from imageshards.errors import UserError
 from imageshards.manifest import RECORD_FEATURES
@@ -29,6 +31,31 @@ from imageshards.manifest import RECORD_FEATURES
 RESERVED_FEATURES = frozenset(RECORD_FEATURES) | {REF_COLUMN}
 
 _RECORD_DTYPES = ("int64", "float32", "string")
+
+
+def import_tensorflow_transform() -> None:
+    """Imports TensorFlow and tensorflow-transform without their start-up lines.
+
+    The lines are written by native code before any log level is read, so the file
+    descriptor is turned aside; if the import fails they are shown after all.
+    """
+    if "tensorflow_transform" in sys.modules:
+        return
+    from beam_pipeline.columns import tensorflow_settings  # noqa: F401  # in the environment
+
+    sys.stderr.flush()
+    real = os.dup(2)
+    with tempfile.TemporaryFile() as aside, quick_imports():
+        os.dup2(aside.fileno(), 2)
+        try:
+            import tensorflow_transform  # noqa: F401
+        except BaseException:
+            aside.seek(0)
+            os.write(real, aside.read())
+            raise
+        finally:
+            os.dup2(real, 2)
+            os.close(real)
 
 
 def raw_feature_spec(columns: Sequence[ColumnSpec]) -> dict[str, Any]:
@@ -44,6 +71,24 @@ def raw_feature_spec(columns: Sequence[ColumnSpec]) -> dict[str, Any]:
         else:
             spec[column.name] = tf.io.FixedLenFeature(column.shape, dtype)
     return spec
+
+
+def write_raw_metadata(feature_spec: dict[str, Any], transform_dir: str) -> str:
+    """Writes what the exported graph is fed, as `TFTransformOutput.raw_metadata` reads it."""
+    import tensorflow_transform as tft
+    from tensorflow_transform.tf_metadata import metadata_io
+
+    metadata = tft.DatasetMetadata.from_feature_spec(feature_spec)
+    metadata_io.write_metadata(metadata, os.path.join(transform_dir, RAW_METADATA_DIR))
+    return transform_dir
+
+
+def label_id(text: Any, vocabulary: Any) -> Any:
+    """Tensor of class ids, int64; -1 for a label outside the vocabulary file."""
+    import tensorflow_transform as tft
+
+    tft.annotate_asset(LABEL_VOCABULARY, LABEL_VOCABULARY)
+    return tft.apply_vocabulary(text, vocabulary)
 
 
 class TransformModule:

@@ -10,15 +10,17 @@ The one argument is a dict of batched raw columns, named as in `metadata/schema.
 dense `[batch]` or `[batch, k]`, a `tf.SparseTensor` for a variable-length column; the
 result is a dict of transformed features. An unknown label becomes -1.
 
-TensorFlow takes seconds to import and is never needed to decide a class order, so it is
-imported where a graph is traced or run, and not by this module. With labels only, that
-is one element of one stage.
+TensorFlow takes seconds to import, so it is imported where a graph is traced or run, and not by
+this module. With labels alone that is nowhere: see `export`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -30,26 +32,22 @@ from beam_pipeline.columns.arrow import (
     arrow_schema,
     to_ref_batch,
 )
-from beam_pipeline.columns.label_transform import (
-    LABEL_ID,
-    LABEL_VOCABULARY,
-    TRANSFORM_FN_DIR,
-    TRANSFORMED_METADATA_DIR,
-    export_labels,
-    write_raw_metadata,
-)
+from beam_pipeline.columns.export import export_labels
 from beam_pipeline.columns.preprocessing import (
     RESERVED_FEATURES,
     Preprocess,
     TransformModule,
+    import_tensorflow_transform,
     raw_feature_spec,
+    write_raw_metadata,
 )
-from beam_pipeline.imports import import_tensorflow_transform
-from beam_pipeline.options import ColumnSpec
+from beam_pipeline.options import BuildOptions, ColumnSpec
 from beam_pipeline.planning.classes import class_order, distinct_labels
 from beam_pipeline.planning.refs import RefBatch
 from imageshards import storage
 from imageshards.errors import UserError
+
+TFT_TEMP = "tft_temp"
 
 
 class Analysed(NamedTuple):
@@ -66,18 +64,19 @@ class Analysed(NamedTuple):
 
 
 class AnalyseColumns(beam.PTransform):
-    """Computes the label vocabulary and extra features, and exports the transform.
+    """`RefBatch`es → the same with features for columns; exports the transform that made them.
 
     Without extra columns and module, only the distinct labels are combined, and one
     element exports the graph: the batches themselves pass untouched, waiting for nothing.
 
     Args:
-        columns: Declared extra columns.
+        transform_dir: Folder that the transform is exported to.
+        columns: Extra columns of the references; `schema_of(source).columns` of a manifest.
         class_names: Given class order; a label outside is an error.
         pinned_classes: Class order of the data set being rebuilt; new labels follow.
         transform_module: A `.py` file or dotted module with `preprocessing_fn(inputs)`.
-        temp_dir: For intermediate graphs; every worker must see it.
-        transform_dir: Where the transform is exported.
+        temp_dir: Folder for intermediate graphs, which every worker must see and nobody removes;
+            default: `transform_dir` with `-temp` behind its name.
 
     Raises:
         UserError: A column has a reserved name or is declared twice, or the module is
@@ -86,20 +85,21 @@ class AnalyseColumns(beam.PTransform):
 
     def __init__(
         self,
-        columns: tuple[ColumnSpec, ...],
-        class_names: tuple[str, ...] | None,
-        pinned_classes: tuple[str, ...],
-        transform_module: str | None,
-        temp_dir: str,
         transform_dir: str,
+        columns: Sequence[ColumnSpec] = (),
+        *,
+        class_names: tuple[str, ...] | None = None,
+        pinned_classes: tuple[str, ...] = (),
+        transform_module: str | None = None,
+        temp_dir: str = "",
     ):
         super().__init__()
         _check_names(columns)
-        self._columns = columns
+        self._columns = tuple(columns)
         self._class_names = class_names
         self._pinned = pinned_classes
         self._module = None if transform_module is None else TransformModule(transform_module)
-        self._temp_dir = temp_dir
+        self._temp_dir = temp_dir or transform_dir.rstrip("/") + "-temp"
         self._transform_dir = transform_dir
 
     def expand(self, batches: beam.PCollection[RefBatch]) -> Analysed:
@@ -151,30 +151,50 @@ class AnalyseColumns(beam.PTransform):
         return Analysed(transformed | "ToRefBatches" >> beam.Map(to_ref_batch), written)
 
 
-def exported_features(transform_dir: str) -> dict[str, dict[str, Any]]:
-    """Extra features as exported: name → `{"dtype": …, "shape": …}` as in the manifest.
+@contextlib.contextmanager
+def transform_temp_folder(
+    options: BuildOptions, columns: Sequence[ColumnSpec], is_local_run: bool, staging: str
+) -> Iterator[str]:
+    """A folder for tensorflow-transform while it analyses columns; gone afterwards.
 
-    The shape is `None` for a variable length. Read without TensorFlow.
+    TensorFlow on every worker must read and write it, and it knows folders of its machine and gs://.
+    With labels alone nothing is put there.
+
+    Args:
+        options: What is asked.
+        columns: Extra columns.
+        is_local_run: Whether this machine does the work.
+        staging: Folder of the unfinished data set.
+
+    Raises:
+        UserError: There is no such folder unless --transform_temp_dir gives one.
     """
-    from google.protobuf import text_format
-    from tensorflow_metadata.proto.v0 import schema_pb2
+    given = options.transform_temp_dir
+    is_needed = bool(columns) or options.transform_module is not None
+    if given is None and storage.is_local(staging):
+        yield storage.join(staging, TFT_TEMP)
+    elif given is None and is_local_run:
+        with tempfile.TemporaryDirectory(prefix="imageshards-") as folder:
+            yield folder
+    elif given is None and (_tensorflow_reads(staging) or not is_needed):
+        yield storage.join(staging, TFT_TEMP)
+    elif given is None:
+        raise UserError(
+            f"--output {options.output!r} is in a store that TensorFlow does not read, and "
+            "tensorflow-transform needs a folder that every worker sees for the extra columns; "
+            "give one on a shared mount or gs:// by --transform_temp_dir."
+        )
+    else:
+        folder = storage.join(given, f"imageshards-{uuid.uuid4().hex[:8]}")
+        try:
+            yield folder
+        finally:
+            storage.delete_folder(folder)
 
-    path = storage.join(transform_dir, TRANSFORMED_METADATA_DIR, "schema.pbtxt")
-    schema = text_format.Parse(storage.read(path).decode(), schema_pb2.Schema())
-    dtypes = {schema_pb2.INT: "int64", schema_pb2.FLOAT: "float32", schema_pb2.BYTES: "string"}
-    features = {}
-    for feature in sorted(schema.feature, key=lambda feature: feature.name):
-        if feature.name != LABEL_ID:
-            fixed = feature.HasField("shape")
-            shape = [dim.size for dim in feature.shape.dim] if fixed else None
-            features[feature.name] = {"dtype": dtypes[feature.type], "shape": shape}
-    return features
 
-
-def exported_classes(transform_dir: str) -> list[str]:
-    """Class names by class id, as exported. Read without TensorFlow."""
-    path = storage.join(transform_dir, TRANSFORM_FN_DIR, "assets", LABEL_VOCABULARY)
-    return storage.read(path).decode().split("\n")[:-1]
+def _tensorflow_reads(path: str) -> bool:
+    # Its own client for gs:// does not know of emulators.
+    return path.startswith("gs://") and not os.environ.get("STORAGE_EMULATOR_HOST")
 
 
 def _check_names(columns: Sequence[ColumnSpec]) -> None:

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from beam_pipeline.columns import transforms as columns
+from beam_pipeline.columns import exported_classes, exported_features
 from beam_pipeline.commit import quarantine, tfds
 from beam_pipeline.commit.finalize import FinalizeTask, backup_shards, plan_finalize
 from beam_pipeline.commit.staging import mark_committed
@@ -169,7 +169,7 @@ def manifest_of(
     transform = storage.join(spec.staging, TRANSFORM)
     classes = list(layout.classes)
     exported, features = run_concurrently(
-        lambda: columns.exported_classes(transform), lambda: columns.exported_features(transform)
+        lambda: exported_classes(transform), lambda: exported_features(transform)
     )
     if exported != classes:
         raise UserError(

@@ -10,7 +10,7 @@ import apache_beam as beam
 from apache_beam.runners.portability.fn_api_runner import fn_runner
 from apache_beam.testing.util import assert_that, equal_to
 
-from beam_pipeline.columns.transforms import AnalyseColumns
+from beam_pipeline.columns import AnalyseColumns
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 
 ODD_LABELS = ("tabby cat", "crème, brûlée", "日本", 'a "b"', "-1")
@@ -23,12 +23,8 @@ def batches_of(refs: list[ImageRef], size: int) -> list[RefBatch]:
 def analyse(tmp: Path, batches: list[RefBatch], **given: Any) -> tuple[list[list[ImageRef]], str]:
     """Runs `AnalyseColumns`; returns the references of each batch and the export."""
     arguments: dict[str, Any] = {
-        "columns": (),
-        "class_names": None,
-        "pinned_classes": (),
-        "transform_module": None,
-        "temp_dir": str(tmp / "tmp"),
         "transform_dir": str(tmp / "transform"),
+        "temp_dir": str(tmp / "tmp"),
         **given,
     }
     out = tmp / "out"

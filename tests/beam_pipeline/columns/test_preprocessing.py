@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from beam_pipeline.columns import AnalyseColumns, exported_classes, exported_features
 from beam_pipeline.columns.preprocessing import TransformModule
-from beam_pipeline.columns.transforms import AnalyseColumns, exported_classes, exported_features
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.errors import UserError
@@ -94,7 +94,7 @@ def test_module_that_does_not_load(tmp_path, source, message):
     path = tmp_path / "m.py"
     path.write_text(source)
     with pytest.raises(UserError, match=message):
-        AnalyseColumns((), None, (), str(path), "tmp", "transform")
+        AnalyseColumns("transform", transform_module=str(path))
 
 
 @pytest.mark.parametrize("name", ["/no/such/file.py", "no.such.module"])

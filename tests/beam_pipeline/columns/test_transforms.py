@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from beam_pipeline.columns.transforms import AnalyseColumns, exported_classes, exported_features
+from beam_pipeline.columns import AnalyseColumns, exported_classes, exported_features
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.errors import UserError, user_error_in
@@ -215,7 +215,7 @@ def test_exported_features_describe_every_column(through_tft):
 )
 def test_bad_column_name(columns, message):
     with pytest.raises(UserError, match=message):
-        AnalyseColumns(columns, None, (), None, "tmp", "transform")
+        AnalyseColumns("transform", columns)
 
 
 def test_importing_columns_does_not_import_tensorflow():

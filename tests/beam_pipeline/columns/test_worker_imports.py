@@ -13,7 +13,7 @@ from scripts import worker_imports
 from tests.conftest import REPOSITORY
 
 # Beam's own harness has imported these, or they are small.
-LEAN = {"beam_pipeline", "PIL", "google_crc32c"}
+LEAN = {"beam_pipeline", "imageshards", "PIL", "google_crc32c", "lazy_loader"}
 
 
 @pytest.mark.slow

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import os
-import types
 
 import pytest
 
-from beam_pipeline.columns.transform_temp import transform_folder
+from beam_pipeline.columns import transform_temp_folder
 from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions
 from imageshards.errors import UserError
 
-NO_COLUMNS = types.SimpleNamespace(columns=())
-COLUMNS = types.SimpleNamespace(columns=(ColumnSpec("age", "float"),))
+COLUMNS = (ColumnSpec("age", "float"),)
 
 
-def folder_for(output, schema=None, is_local_run=False, **more):
+def folder_for(output, columns=(), is_local_run=False, **more):
     options = BuildOptions(InputOptions("in.csv"), output, **more)
-    return transform_folder(options, schema, is_local_run, f"{output}/.staging")
+    return transform_temp_folder(options, columns, is_local_run, f"{output}/.staging")
 
 
 @pytest.mark.parametrize("is_local_run", [True, False])
-@pytest.mark.parametrize("schema", [None, NO_COLUMNS, COLUMNS])
-def test_below_an_output_that_is_a_folder(tmp_path, schema, is_local_run):
-    with folder_for(str(tmp_path), schema, is_local_run) as folder:
+@pytest.mark.parametrize("columns", [(), COLUMNS])
+def test_below_an_output_that_is_a_folder(tmp_path, columns, is_local_run):
+    with folder_for(str(tmp_path), columns, is_local_run) as folder:
         assert folder == f"{tmp_path}/.staging/tft_temp"
 
 
@@ -44,11 +42,11 @@ def test_gs_is_read_by_tensorflow_itself_but_an_emulator_is_not(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("schema", "module", "is_refused"),
-    [(None, None, False), (NO_COLUMNS, None, False), (COLUMNS, None, True), (None, "m.py", True)],
+    ("columns", "module", "is_refused"),
+    [((), None, False), (COLUMNS, None, True), ((), "m.py", True)],
 )
-def test_elsewhere_on_s3_a_folder_is_asked_for_if_one_is_needed(schema, module, is_refused):
-    wanted = folder_for("s3://b/set", schema, transform_module=module)
+def test_elsewhere_on_s3_a_folder_is_asked_for_if_one_is_needed(columns, module, is_refused):
+    wanted = folder_for("s3://b/set", columns, transform_module=module)
     if is_refused:
         with pytest.raises(UserError, match="'s3://b/set' .* shared mount or gs://.*temp_dir"):
             wanted.__enter__()

@@ -1,0 +1,88 @@
+"""The exported transform of a data set, in tensorflow-transform's layout: written and read.
+
+With labels alone there is nothing to analyse, and the graph that tensorflow-transform traces is the
+same for every data set: it looks labels up in a vocabulary file beside it. So that graph is part of
+this package (`label_graph/`; `scripts/trace_label_graph.py` makes it), and an export is a copy with
+another vocabulary. No process imports TensorFlow for it, which would take seconds of each build.
+"""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from imageshards import storage
+from imageshards.storage.concurrency import run_concurrently
+
+LABEL_TEXT = "image/class/text"
+LABEL_ID = "image/class/label"
+LABEL_VOCABULARY = "label"
+
+TRANSFORM_FN_DIR = "transform_fn"
+TRANSFORMED_METADATA_DIR = "transformed_metadata"
+RAW_METADATA_DIR = "metadata"
+
+LABEL_GRAPH = pathlib.Path(__file__).parent / "label_graph"
+_VOCABULARY_PATH = f"{TRANSFORM_FN_DIR}/assets/{LABEL_VOCABULARY}"
+_SCHEMA_PATH = f"{TRANSFORMED_METADATA_DIR}/schema.pbtxt"
+
+
+def export_labels(classes: Sequence[str], transform_dir: str) -> str:
+    """Exports a transform from label to class id; returns `transform_dir`.
+
+    It may be done again: the same classes give the same files.
+
+    Args:
+        classes: Class names by class id.
+        transform_dir: Folder, on this machine or in a store.
+    """
+    files = {
+        path.relative_to(LABEL_GRAPH).as_posix(): path.read_bytes()
+        for path in sorted(LABEL_GRAPH.rglob("*"))
+        if path.is_file()
+    }
+    files[_VOCABULARY_PATH] = vocabulary_text(classes).encode()
+    # The graph was traced with one class, whose id is 0.
+    files[_SCHEMA_PATH] = files[_SCHEMA_PATH].replace(
+        b"max: 0\n", b"max: %d\n" % (len(classes) - 1)
+    )
+    run_concurrently(
+        *(
+            functools.partial(storage.write, storage.join(transform_dir, name), data)
+            for name, data in files.items()
+        )
+    )
+    return transform_dir
+
+
+def vocabulary_text(classes: Sequence[str]) -> str:
+    """The vocabulary file: a class name per line, by class id."""
+    return "".join(f"{name}\n" for name in classes)
+
+
+def exported_classes(transform_dir: str) -> list[str]:
+    """Class names by class id, as exported. Read without TensorFlow."""
+    text = storage.read(storage.join(transform_dir, _VOCABULARY_PATH)).decode()
+    return text.split("\n")[:-1]
+
+
+def exported_features(transform_dir: str) -> dict[str, dict[str, Any]]:
+    """Extra features as exported: name → `{"dtype": …, "shape": …}` as in the manifest.
+
+    The shape is `None` for a variable length. Read without TensorFlow.
+    """
+    from google.protobuf import text_format
+    from tensorflow_metadata.proto.v0 import schema_pb2
+
+    text = storage.read(storage.join(transform_dir, _SCHEMA_PATH)).decode()
+    schema = text_format.Parse(text, schema_pb2.Schema())
+    dtypes = {schema_pb2.INT: "int64", schema_pb2.FLOAT: "float32", schema_pb2.BYTES: "string"}
+    features = {}
+    for feature in sorted(schema.feature, key=lambda feature: feature.name):
+        if feature.name != LABEL_ID:
+            fixed = feature.HasField("shape")
+            shape = [dim.size for dim in feature.shape.dim] if fixed else None
+            features[feature.name] = {"dtype": dtypes[feature.type], "shape": shape}
+    return features

@@ -1,0 +1,110 @@
+"""The exported transform: with labels alone a copy of the package's graph with its vocabulary."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from beam_pipeline.columns import exported_classes, exported_features
+from beam_pipeline.columns.export import LABEL_GRAPH, export_labels
+
+CLASSES = ["b", "a", "ž", " spaced out ", "0"]
+
+
+def files_in(folder: pathlib.Path) -> dict[str, bytes]:
+    return {
+        p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()
+    }
+
+
+@pytest.mark.parametrize("classes", [["one"], CLASSES, [f"class {i}" for i in range(1000)]])
+def test_the_classes_and_no_features_are_read_back(tmp_path, classes):
+    target = str(tmp_path / "transform")
+    assert export_labels(classes, target) == target
+    assert exported_classes(target) == classes
+    assert exported_features(target) == {}
+
+
+def test_the_same_classes_give_the_same_files_however_often(tmp_path):
+    export_labels(["x", "y", "z"], str(tmp_path))
+    export_labels(CLASSES, str(tmp_path))
+    export_labels(CLASSES, str(tmp_path / "other"))
+    other = files_in(tmp_path / "other")
+    assert {n: d for n, d in files_in(tmp_path).items() if not n.startswith("other")} == other
+    assert set(other) == {
+        "metadata/schema.pbtxt",
+        "transformed_metadata/schema.pbtxt",
+        "transform_fn/saved_model.pb",
+        "transform_fn/assets/label",
+        "transform_fn/variables/variables.index",
+        "transform_fn/variables/variables.data-00000-of-00001",
+    }
+
+
+@pytest.mark.process
+def test_an_export_loads_neither_beam_nor_tensorflow(tmp_path):
+    code = (
+        "import sys; from beam_pipeline.columns.export import *\n"
+        "export_labels(['x', 'y'], sys.argv[1]); exported_features(sys.argv[1])\n"
+        "sys.exit(bool({'apache_beam', 'tensorflow'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code, tmp_path], check=False).returncode == 0
+    assert exported_classes(str(tmp_path)) == ["x", "y"]
+
+
+@pytest.mark.slow
+def test_it_is_opened_by_tensorflow_and_by_tensorflow_transform(tmp_path):
+    import tensorflow as tf
+    import tensorflow_transform as tft
+
+    one, other = str(tmp_path / "one"), str(tmp_path / "other")
+    export_labels(CLASSES, one)
+    export_labels(CLASSES[::-1], other)
+    output = tft.TFTransformOutput(one)
+    assert [v.decode() for v in output.vocabulary_by_name("label")] == CLASSES
+    domain = output.transformed_domains()["image/class/label"]
+    assert (domain.min, domain.max) == (-1, len(CLASSES) - 1)
+    assert list(output.raw_feature_spec()) == ["image/class/text"]
+    expected = [*range(len(CLASSES)), -1]
+    assert ids_by(output.transform_raw_features) == expected
+    # Two data sets in one process do not share a table.
+    first, second = (tf.saved_model.load(f"{folder}/transform_fn") for folder in (one, other))
+    assert ids_by(first.transform_fn) == expected
+    assert ids_by(second.transform_fn) == [*range(len(CLASSES))[::-1], -1]
+    assert ids_by(first.transform_fn) == expected
+
+
+def ids_by(transform: Any) -> list[int]:
+    import tensorflow as tf
+
+    names = tf.constant([*CLASSES, "unknown"])
+    return transform({"image/class/text": names})["image/class/label"].numpy().tolist()
+
+
+@pytest.mark.slow
+def test_the_packages_graph_is_what_tensorflow_transform_traces_today(tmp_path):
+    """If not: `python -m scripts.trace_label_graph`."""
+    from scripts.trace_label_graph import trace
+
+    trace(tmp_path / "traced")
+    traced, packaged = files_in(tmp_path / "traced"), files_in(LABEL_GRAPH)
+    assert traced.keys() == packaged.keys()
+    assert ops_of(traced["transform_fn/saved_model.pb"]) == ops_of(
+        packaged["transform_fn/saved_model.pb"]
+    )
+    schemas = {name for name in traced if name.endswith(".pbtxt")}
+    assert {n: traced[n] for n in schemas} == {n: packaged[n] for n in schemas}
+
+
+def ops_of(saved_model: bytes) -> tuple[str, list[list[str]]]:
+    """Version of TensorFlow, and the operations of each function, whatever their names."""
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    (graph,) = saved_model_pb2.SavedModel.FromString(saved_model).meta_graphs
+    functions = [[node.op for node in f.node_def] for f in graph.graph_def.library.function]
+    version = graph.meta_info_def.tensorflow_version.rpartition(".")[0]
+    return version, sorted([*functions, [node.op for node in graph.graph_def.node]])
