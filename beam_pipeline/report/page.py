@@ -8,14 +8,13 @@ import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from beam_pipeline.report import sections
+from beam_pipeline.report.pictures import THUMB_PX, Thumb, thumbs_of
 from imageshards import storage
 from imageshards.errors import OutputError
-from imageshards.manifest import write_whole
-from imageshards.page.html import Markup, escape, page, section
-from imageshards.page.style import STYLE
+from imageshards.page import contact_sheet, render
 
 REPORT_NAME = "report"
 PAGE_NAME = "index.html"
@@ -23,6 +22,22 @@ PAGE_NAME = "index.html"
 _SHEET_NAME = "contact_sheet-{}.png"
 _EXAMPLES_PER_REASON = 3
 _MAX_REJECTS_READ = 20_000
+
+
+class Sheet(NamedTuple):
+    """Pictures of one split.
+
+    Attributes:
+        split: Its name.
+        file: Name of the contact sheet, which is there if there are pictures.
+        thumbs: The pictures.
+        missing: How many more were to be read, but could not be.
+    """
+
+    split: str
+    file: str
+    thumbs: Sequence[Thumb]
+    missing: int
 
 
 def write_report(directory: str, manifest: Mapping[str, Any]) -> list[str]:
@@ -61,7 +76,7 @@ def _write_files(directory: str, folder: str, manifest: Mapping[str, Any]) -> li
     path = os.path.join(folder, PAGE_NAME)
     title = os.path.abspath(directory) if storage.is_local(directory) else directory
     title = os.path.basename(title)
-    write_whole(path, page_of(title, manifest, sheets, _reject_examples(directory)))
+    storage.write(path, page_of(title, manifest, sheets, _reject_examples(directory)))
     return [path, *paths]
 
 
@@ -77,7 +92,7 @@ def _upload(paths: list[str], folder: str) -> list[str]:
 def page_of(
     title: str,
     manifest: Mapping[str, Any],
-    sheets: str,
+    sheets: Sequence[Sheet],
     rejects: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> str:
     """The page as one HTML document without outside resources.
@@ -85,52 +100,43 @@ def page_of(
     Args:
         title: Its heading.
         manifest: The manifest.
-        sheets: The contact sheets, as HTML.
+        sheets: Pictures of each split.
         rejects: Reason → a few lines of rejects.jsonl.
     """
-    parts = {
-        "splits": ("Splits", sections.splits_table(manifest)),
-        "pictures": ("Pictures", Markup(sheets)),
-        "classes": ("Classes", sections.classes_part(manifest)),
-        "sources": ("Originals", sections.sources_part(manifest)),
-        "shards": ("Shards", sections.shards_part(manifest)),
-        "rejects": ("Rejects", sections.rejects_part(manifest, rejects)),
-        "made": ("How it was made", sections.made_part(manifest)),
-    }
-    links = {name: heading for name, (heading, content) in parts.items() if content}
-    footer = Markup(
-        "<footer>Every record can be checked again with <code>python -m beam_pipeline.verify "
-        f"{escape(title)}</code>.</footer>\n"
-    )
-    return page(
-        f"{title} – data set report",
-        STYLE,
-        sections.header(title, manifest, links),
-        "<main>\n",
-        *(section(name, heading, content) for name, (heading, content) in parts.items()),
-        "</main>\n",
-        footer,
+    return render(
+        "beam_pipeline.report",
+        "page.jinja",
+        title=title,
+        tiles=sections.tiles(manifest),
+        splits=sections.splits(manifest),
+        even=sections.is_even(manifest),
+        sheets=sheets,
+        classes=sections.classes(manifest),
+        source=sections.source(manifest),
+        shard_charts=sections.shard_charts(manifest),
+        rejects=manifest["rejects"],
+        reject_examples=rejects,
+        image=sections.values_as_text(manifest["image"]),
+        origin=sections.values_as_text(sections.origin(manifest)),
+        options=sections.values_as_text(manifest.get("options", {})),
     )
 
 
 def _write_sheets(
     directory: str, folder: str, manifest: Mapping[str, Any]
-) -> tuple[list[str], str]:
-    from beam_pipeline.report.sheets import sheet_of, thumbs_of
-
-    paths, markup = [], []
+) -> tuple[list[str], list[Sheet]]:
+    """Writes a contact sheet per split that has pictures; returns paths, and what is shown."""
+    paths, sheets = [], []
     for name, split in manifest["splits"].items():
         compression = manifest.get("compression", "none")
         thumbs, missing = thumbs_of(directory, split["shards"], compression)
-        if not thumbs and not missing:
-            continue
-        file = _SHEET_NAME.format(name)
+        sheets.append(Sheet(name, _SHEET_NAME.format(name), thumbs, missing))
         if thumbs:
-            paths.append(os.path.join(folder, file))
+            paths.append(os.path.join(folder, sheets[-1].file))
+            drawn = contact_sheet([t.picture for t in thumbs], [t.label for t in thumbs], THUMB_PX)
             # Photos hardly shrink further, at any level.
-            sheet_of(thumbs).save(paths[-1], compress_level=1)
-        markup.append(sections.contact_sheet(name, thumbs, missing, file))
-    return paths, "".join(markup)
+            drawn.save(paths[-1], compress_level=1)
+    return paths, sheets
 
 
 def _reject_examples(directory: str) -> dict[str, list[dict[str, Any]]]:

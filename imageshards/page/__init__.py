@@ -1,0 +1,27 @@
+"""One report kit for both programs: pages from templates, bar charts, contact sheets.
+
+`style.css` and the templates `base.jinja` (the page around the sections) and `kit.jinja`
+(tables, tiles, charts) lie beside this file. jinja2 and Pillow are loaded when something is
+drawn.
+"""
+
+from imageshards.page.charts import BarChart, histogram, strip
+from imageshards.page.page import Meter, Rows, number, percent, plural, render, share, size
+from imageshards.page.sheets import contact_sheet, data_uri, thumbnail
+
+__all__ = [
+    "BarChart",
+    "Meter",
+    "Rows",
+    "contact_sheet",
+    "data_uri",
+    "histogram",
+    "number",
+    "percent",
+    "plural",
+    "render",
+    "share",
+    "size",
+    "strip",
+    "thumbnail",
+]

@@ -1,4 +1,4 @@
-"""Curves of a run as inline SVG, drawn by matplotlib in the colours of the page around them."""
+"""Curves of a run as SVG, drawn by matplotlib in the colours of the page around them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
-
-from imageshards.page.trainer_html import Markup, escape
 
 # matplotlib knows no CSS: it draws in stand-ins, which are replaced by the page's variables.
 _COLOURS = {
@@ -18,6 +16,25 @@ _COLOURS = {
     "#050607": "var(--warn)",
 }
 _BAR, _PALE, _SOFT, _LINE, _WARN = _COLOURS
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # Text stays text: it can be searched, and takes the page's font.
+    "font.size": 10,
+    "text.color": _SOFT,
+    "axes.labelcolor": _SOFT,
+    "axes.edgecolor": _LINE,
+    "axes.spines.left": False,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": _LINE,
+    "xtick.color": _SOFT,
+    "ytick.color": _SOFT,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+}
 _LARGE_IN, _SMALL_IN = (5.6, 2.9), (4.0, 2.4)
 # Names such as axes_1 recur in every chart of a page; those that are referred to are hashes.
 _PLAIN_ID = re.compile(r' id="[A-Za-z0-9.]+_\d+"')
@@ -68,23 +85,17 @@ CHARTS = (
 )
 
 
-def curves(history: Sequence[Mapping[str, Any]]) -> Markup:
-    """All charts there are values for.
+def curves(history: Sequence[Mapping[str, Any]]) -> list[tuple[Chart, str]]:
+    """All charts there are values for, each with its SVG.
 
     Args:
         history: The objects of metrics.jsonl.
     """
-    groups = []
-    for small in (False, True):
-        drawn = "".join(
-            _figure(chart, history)
-            for chart in CHARTS
-            if chart.small == small
-            and any(record.get(key) is not None for key in chart.curves for record in history)
-        )
-        if drawn:
-            groups.append(f'<div class="charts{" small" * small}">\n{drawn}</div>\n')
-    return Markup("".join(groups))
+    return [
+        (chart, _svg(chart, history))
+        for chart in CHARTS
+        if any(record.get(key) is not None for key in chart.curves for record in history)
+    ]
 
 
 def best_epoch(history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -93,75 +104,49 @@ def best_epoch(history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None
     return min(validated, key=lambda record: record["val_loss"], default=None)
 
 
-def _figure(chart: Chart, history: Sequence[Mapping[str, Any]]) -> str:
-    return (
-        f'<figure class="chart"><figcaption>{escape(chart.title)}'
-        f"<small>{escape(chart.unit)}</small></figcaption>\n{_svg(chart, history)}</figure>\n"
-    )
-
-
 def _svg(chart: Chart, history: Sequence[Mapping[str, Any]]) -> str:
     import matplotlib
     from matplotlib.figure import Figure
 
-    settings: dict[Any, Any] = {
-        "svg.fonttype": "none",  # Text stays text: it can be searched, and takes the page's font.
-        "svg.hashsalt": chart.title,
-        "font.size": 10,
-        "text.color": _SOFT,
-    }
     buffer = io.StringIO()
-    with matplotlib.rc_context(settings):
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": chart.title}):
         figure = Figure(figsize=_SMALL_IN if chart.small else _LARGE_IN, layout="constrained")
-        axes = figure.add_subplot()
-        _draw(axes, chart, history)
+        _draw(figure.add_subplot(), chart, history)
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    return _for_page(buffer.getvalue(), chart)
+    return _for_page(buffer.getvalue())
 
 
 def _draw(axes: Any, chart: Chart, history: Sequence[Mapping[str, Any]]) -> None:
     from matplotlib.ticker import MaxNLocator
 
     epochs = [record["epoch"] for record in history]
-    present = [key for key in chart.curves if any(r.get(key) is not None for r in history)]
-    for key in present:
-        # Of two curves the first stays in the background.
-        back = len(chart.curves) > 1 and key == next(iter(chart.curves))
-        colour, width = (_PALE, 1.6) if back else (_BAR, 2.0)
+    best = best_epoch(history) if len(history) > 1 else None
+    # Lines between a few points look like many; below that the points are shown, too.
+    marker = "o" if len(history) <= 30 else ""
+    for key, name in chart.curves.items():
         values = [
             float("nan") if record.get(key) is None else chart.factor * record[key]
             for record in history
         ]
-        # Lines between a few points look like many; below that the points are shown, too.
-        marker = "o" if len(history) <= 30 else ""
-        axes.plot(
-            epochs,
-            values,
-            color=colour,
-            linewidth=width,
-            marker=marker,
-            ms=4,
-            label=chart.curves[key],
-        )
-        best = best_epoch(history)
-        if key.startswith("val_") and best is not None and len(history) > 1:
+        if all(value != value for value in values):
+            continue
+        # Of two curves the first stays in the background.
+        back = len(chart.curves) > 1 and key == next(iter(chart.curves))
+        colour, width = (_PALE, 1.6) if back else (_BAR, 2.0)
+        axes.plot(epochs, values, color=colour, linewidth=width, marker=marker, ms=4, label=name)
+        if key.startswith("val_") and best is not None:
             index = history.index(best)
             axes.plot([epochs[index]], [values[index]], "o", color=_WARN, ms=7, label="best loss")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes.set_xlabel("epoch", color=_SOFT)
-    axes.grid(axis="y", color=_LINE, linewidth=0.8)
-    axes.tick_params(colors=_SOFT, length=0)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side == "bottom")
-        spine.set_color(_LINE)
+    axes.set_xlabel("epoch")
     if len(chart.curves) > 1:
-        axes.legend(frameon=False, labelcolor=_SOFT, fontsize=9)
+        axes.legend()
     if chart.from_zero:
         highest = max(chart.factor * (r.get(k) or 0) for r in history for k in chart.curves)
         axes.set_ylim(0, chart.top or 1.1 * highest or 1.0)
 
 
-def _for_page(svg: str, chart: Chart) -> str:
+def _for_page(svg: str) -> str:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = _PLAIN_ID.sub("", svg)
@@ -169,4 +154,4 @@ def _for_page(svg: str, chart: Chart) -> str:
     svg = re.sub(r' width="[\d.]+pt"| height="[\d.]+pt"', "", svg, count=2)
     for stand_in, variable in _COLOURS.items():
         svg = svg.replace(stand_in, variable)
-    return svg.replace("<svg", f'<svg role="img" aria-label="{escape(chart.title)}"', 1)
+    return svg

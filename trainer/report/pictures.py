@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import os
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from imageshards.page import thumbnail
 from trainer.dataset import tfrecord
 from trainer.dataset.example import Values, read_example
 from trainer.dataset.spec import DataSet, Subset
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 THUMB_PX = 224
 _MAX_TEXT = 200
-_JPEG_QUALITY = 82
 # What our own builder says of every picture: of no help in judging it.
 _OWN_TEXTS = {
     "image/class/text",
@@ -34,14 +36,14 @@ class Source(NamedTuple):
         number: Of the record within it, from 0.
         filename: The file the picture was made from; None where nobody said.
         texts: Other texts in the record, by feature.
-        thumb: A small JPEG; None where the picture cannot be shown.
+        thumb: A small picture; None where it cannot be shown.
     """
 
     shard: str
     number: int
     filename: str | None
     texts: Mapping[str, str]
-    thumb: bytes | None
+    thumb: Image.Image | None
 
 
 def look_up(subset: Subset, records: Collection[int]) -> dict[int, Source]:
@@ -116,18 +118,6 @@ def _text(values: Values | None) -> str | None:
     return text[:_MAX_TEXT] + "…" if len(text) > _MAX_TEXT else text
 
 
-def _thumb(values: Values | None) -> bytes | None:
-    from PIL import Image
-
+def _thumb(values: Values | None) -> Image.Image | None:
     encoded = values.values[0] if values and values.values else None
-    if not isinstance(encoded, bytes):
-        return None
-    try:
-        with Image.open(io.BytesIO(encoded)) as picture:
-            picture.draft("RGB", (THUMB_PX, THUMB_PX))
-            picture.thumbnail((THUMB_PX, THUMB_PX))
-            buffer = io.BytesIO()
-            picture.convert("RGB").save(buffer, "JPEG", quality=_JPEG_QUALITY)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        return None
-    return buffer.getvalue()
+    return thumbnail(encoded, THUMB_PX) if isinstance(encoded, bytes) else None

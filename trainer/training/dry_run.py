@@ -9,13 +9,15 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from PIL import Image
 
 from imageshards.errors import UserError
+from imageshards.page import contact_sheet, size
 from trainer.dataset.spec import ModelInputs, Subset
-from trainer.report.sheets import contact_sheet
 from trainer.training.step import Batch
 
 SHEET_NAME = "dry_run.png"
+THUMB_PX = 144
 MAX_PICTURES = 64
 MAX_CLASSES = 20
 _BAR_CHARACTERS = 24
@@ -62,7 +64,7 @@ def describe(
     ]
     try:
         os.makedirs(folder, exist_ok=True)
-        contact_sheet(pictures, captions).save(path)
+        contact_sheet([thumb(p) for p in pictures], captions, THUMB_PX).save(path)
     except OSError as e:
         raise UserError(
             f"{path} cannot be written ({e.strerror or e}); expected a local folder with room "
@@ -145,9 +147,9 @@ def memory_lines(batch: Batch, model: keras.Model, memory: Mapping[str, int]) ->
     groups = [("on every device, without activations", on_device), ("in the reader", memory)]
     lines = []
     for title, parts in groups:
-        shown = {name: size for name, size in parts.items() if size}
-        lines.append(f"{title}: {size_text(sum(shown.values()))}")
-        lines += [f"  {size_text(size):>8}  {name}" for name, size in shown.items()]
+        shown = {name: size_bytes for name, size_bytes in parts.items() if size_bytes}
+        lines.append(f"{title}: {size(sum(shown.values()))}")
+        lines += [f"  {size(size_bytes):>8}  {name}" for name, size_bytes in shown.items()]
     return lines
 
 
@@ -162,13 +164,17 @@ def caption(label: Any, weight: float, classes: Sequence[str]) -> str:
     return text if weight else "left out: broken"
 
 
-def size_text(size_bytes: float) -> str:
-    """27_345_000 → "27.3 MB"."""
-    units = ["B", "kB", "MB", "GB", "TB"]
-    while size_bytes >= 999.5 and len(units) > 1:
-        size_bytes /= 1000
-        del units[0]
-    return f"{size_bytes:.0f} B" if units[0] == "B" else f"{size_bytes:.3g} {units[0]}"
+def thumb(pixels: np.ndarray) -> Image.Image:
+    """A picture as large as fits; small ones are enlarged, their pixels kept square.
+
+    Args:
+        pixels: uint8 [height, width, 3 or 1].
+    """
+    picture = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).convert("RGB")
+    scale = THUMB_PX / max(picture.size)
+    width, height = (max(1, round(side * scale)) for side in picture.size)
+    sampling = Image.Resampling.BOX if scale < 1 else Image.Resampling.NEAREST
+    return picture.resize((width, height), sampling)
 
 
 def _flat(batch: Batch) -> Iterator[tuple[str, Any]]:

@@ -130,3 +130,15 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"dry_run.png cannot be written .*--output"):
         dry_run.describe(batch_of([0]), subset_of(), model, INPUTS, {}, str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [((20, 40, 3), (144, 72)), ((500, 250, 1), (72, 144)), ((1, 900, 3), (144, 1))],
+)
+def test_small_pictures_are_enlarged_and_large_ones_reduced(
+    given: tuple[int, int, int], expected: tuple[int, int]
+) -> None:
+    drawn = dry_run.thumb(np.full(given, 200, np.uint8))
+    assert drawn.size == expected and drawn.mode == "RGB"
+    assert drawn.getcolors() == [(expected[0] * expected[1], (200, 200, 200))]

@@ -1,4 +1,4 @@
-"""Contact sheets: a few records of evenly spaced shards as small pictures."""
+"""A few records of evenly spaced shards, as small pictures."""
 
 from __future__ import annotations
 
@@ -11,21 +11,15 @@ from google.protobuf.message import DecodeError
 
 from imageshards import storage
 from imageshards.example import Values, decode_example
+from imageshards.page import thumbnail
 from imageshards.storage import map_concurrently
 from imageshards.tfrecord import Record, RecordError, read_records, scan_records
 
 if TYPE_CHECKING:
-    from PIL import Image, ImageFont
+    from PIL import Image
 
-COLUMNS = 8
-ROWS = 8
+MAX_PICTURES = 64
 THUMB_PX = 128
-GAP_PX = 8
-CAPTION_PX = 18
-
-_PAPER, _INK, _TRACK = (251, 250, 248), (80, 86, 94), (239, 238, 234)
-# Of what is shown at most 128 px wide, nobody sees more.
-_JPEG_QUALITY = 80
 
 
 class Thumb(NamedTuple):
@@ -64,7 +58,7 @@ def thumbs_of(
         shards: The split's entries of the manifest.
         compression: `none` or `gzip`.
     """
-    wanted = quotas([shard["num_records"] for shard in shards], COLUMNS * ROWS)
+    wanted = quotas([shard["num_records"] for shard in shards], MAX_PICTURES)
     asked = [
         (storage.join(directory, shard["file"]), compression, count, _mean_bytes(shard))
         for shard, count in zip(shards, wanted, strict=True)
@@ -100,9 +94,8 @@ def _thumbs(path: str, compression: str, count: int, mean_bytes: int) -> Iterato
     try:
         for record in _first_records(path, compression, count, mean_bytes):
             features = decode_example(record.payload)
-            try:
-                picture = _small(_first(features, "image/encoded"))
-            except (OSError, SyntaxError, ValueError):
+            picture = thumbnail(_first(features, "image/encoded"), THUMB_PX)
+            if picture is None:
                 continue
             label, key = (
                 _first(features, name).decode("utf-8", "replace")
@@ -116,60 +109,3 @@ def _thumbs(path: str, compression: str, count: int, mean_bytes: int) -> Iterato
 def _first(features: Mapping[str, Values], name: str) -> bytes:
     value = features.get(name) or [b""]
     return value[0] if isinstance(value[0], bytes) else b""
-
-
-def _small(encoded: bytes) -> Image.Image:
-    from PIL import Image
-
-    # Our own pictures, already limited by the build: a large one is no bomb here.
-    Image.MAX_IMAGE_PIXELS = None
-    with Image.open(io.BytesIO(encoded)) as picture:
-        picture.draft("RGB", (THUMB_PX, THUMB_PX))
-        picture.thumbnail((THUMB_PX, THUMB_PX), Image.Resampling.BOX)
-        return picture.convert("RGB")
-
-
-def to_jpeg(picture: Image.Image) -> bytes:
-    """A thumb for the page."""
-    buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=_JPEG_QUALITY)
-    return buffer.getvalue()
-
-
-def sheet_of(thumbs: Sequence[Thumb]) -> Image.Image:
-    """Thumbs in rows of `COLUMNS`, the class name under each."""
-    from PIL import Image, ImageDraw
-
-    columns = max(1, min(COLUMNS, len(thumbs)))
-    rows = max(1, -(-len(thumbs) // COLUMNS))
-    step_x, step_y = THUMB_PX + GAP_PX, THUMB_PX + CAPTION_PX + GAP_PX
-    sheet = Image.new("RGB", (columns * step_x + GAP_PX, rows * step_y + GAP_PX), _PAPER)
-    draw = ImageDraw.Draw(sheet)
-    font = _font()
-    for i, thumb in enumerate(thumbs):
-        x, y = GAP_PX + i % COLUMNS * step_x, GAP_PX + i // COLUMNS * step_y
-        draw.rectangle((x, y, x + THUMB_PX - 1, y + THUMB_PX - 1), fill=_TRACK)
-        width, height = thumb.picture.size
-        sheet.paste(thumb.picture, (x + (THUMB_PX - width) // 2, y + (THUMB_PX - height) // 2))
-        label = _fitted(thumb.label, draw, font)
-        draw.text((x, y + THUMB_PX + 2), label, fill=_INK, font=font)
-    return sheet
-
-
-def _font() -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
-    from PIL import ImageFont
-
-    try:
-        return ImageFont.truetype("DejaVuSans.ttf", 11)
-    except OSError:  # Pillow's own font knows Latin letters only.
-        return ImageFont.load_default(size=12)
-
-
-def _fitted(label: str, draw: Any, font: Any) -> str:
-    """As much of a name as there is room for, on one line."""
-    label = " ".join(label[:200].split())
-    if draw.textlength(label, font=font) <= THUMB_PX:
-        return label
-    while label and draw.textlength(label + "…", font=font) > THUMB_PX:
-        label = label[:-1]
-    return label + "…"

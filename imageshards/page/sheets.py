@@ -1,0 +1,93 @@
+"""Small pictures: thumbnails, pictures inside a page, and contact sheets."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from PIL import Image, ImageDraw, ImageFont
+
+    Font = ImageFont.ImageFont | ImageFont.FreeTypeFont
+
+COLUMNS = 8
+GAP_PX = 8
+CAPTION_PX = 18
+
+# The light page's colours: a sheet is seen outside of it.
+_PAPER, _INK, _TRACK = (251, 250, 248), (80, 86, 94), (239, 238, 234)
+# Of what is shown this small, nobody sees more.
+_JPEG_QUALITY = 80
+
+
+def thumbnail(encoded: bytes, side_px: int) -> Image.Image | None:
+    """A picture in RGB, at most `side_px` wide and high; None where it cannot be decoded."""
+    from PIL import Image
+
+    # A picture of a data set was limited by who wrote it: a large one is no bomb here.
+    Image.MAX_IMAGE_PIXELS = None
+    try:
+        with Image.open(io.BytesIO(encoded)) as picture:
+            picture.draft("RGB", (side_px, side_px))
+            picture.thumbnail((side_px, side_px))
+            return picture.convert("RGB")
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+def data_uri(picture: Image.Image, kind: str = "jpeg") -> str:
+    """A picture inside the page; `kind` is `jpeg` or `png`."""
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, quality=_JPEG_QUALITY, optimize=kind == "png")
+    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+
+
+def contact_sheet(
+    pictures: Sequence[Image.Image], captions: Sequence[str], side_px: int
+) -> Image.Image:
+    """Pictures in rows of `COLUMNS`, a line of text under each.
+
+    Args:
+        pictures: RGB, none larger than `side_px`.
+        captions: One per picture; cut where there is no room.
+        side_px: Width and height of a picture's place.
+
+    Returns:
+        An RGB picture.
+    """
+    from PIL import Image, ImageDraw
+
+    columns = max(1, min(COLUMNS, len(pictures)))
+    rows = max(1, -(-len(pictures) // COLUMNS))
+    step_x, step_y = side_px + GAP_PX, side_px + CAPTION_PX + GAP_PX
+    sheet = Image.new("RGB", (columns * step_x + GAP_PX, rows * step_y + GAP_PX), _PAPER)
+    draw, font = ImageDraw.Draw(sheet), _font()
+    for i, (picture, caption) in enumerate(zip(pictures, captions, strict=True)):
+        x, y = GAP_PX + i % COLUMNS * step_x, GAP_PX + i // COLUMNS * step_y
+        draw.rectangle((x, y, x + side_px - 1, y + side_px - 1), fill=_TRACK)
+        sheet.paste(
+            picture, (x + (side_px - picture.width) // 2, y + (side_px - picture.height) // 2)
+        )
+        draw.text((x, y + side_px + 2), _fitted(caption, side_px, draw, font), fill=_INK, font=font)
+    return sheet
+
+
+def _font() -> Font:
+    from PIL import ImageFont
+
+    try:
+        return ImageFont.truetype("DejaVuSans.ttf", 11)
+    except OSError:  # Pillow's own font knows Latin letters only.
+        return ImageFont.load_default(size=12)
+
+
+def _fitted(text: str, width_px: int, draw: ImageDraw.ImageDraw, font: Font) -> str:
+    """As much of a text as there is room for, on one line."""
+    text = " ".join(text[:200].split())
+    if draw.textlength(text, font=font) <= width_px:
+        return text
+    while text and draw.textlength(text + "…", font=font) > width_px:
+        text = text[:-1]
+    return text + "…"

@@ -1,0 +1,134 @@
+"""Pages from templates: whatever the values, they are text; numbers are made readable."""
+
+from __future__ import annotations
+
+import html
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imageshards.page import Meter, number, percent, plural, render, share, size
+from tests.support.html_page import Page
+
+
+def page_of(title: str = "x", **figures: Any) -> str:
+    given = {"what": "report", "tiles": (), "parts": ()} | figures
+    return render("imageshards.page", "base.jinja", title=title, **given)
+
+
+@given(st.text())
+def test_any_text_is_text(text: str) -> None:
+    drawn = page_of(text, parts=[(text, text, "content")])
+    page = Page(drawn)
+    assert len(page.tags) == len(Page(page_of("x", parts=[("x", "x", "content")])).tags)
+    drawn.encode("utf-8")
+    if text.isprintable():
+        match = re.search("<h1>(.*)</h1>", drawn)
+        assert match is not None and html.unescape(match[1]) == text
+        assert page.all("section")[0]["aria-labelledby"] == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("<script>alert(1)</script>", "<script>alert(1)</script>"),
+        ("a \"quoted\" & 'odd' name", "a \"quoted\" & 'odd' name"),
+        ("no\x00utf\udce9 \x85", "no\ufffdutf? \ufffd"),
+    ],
+)
+def test_hostile_names_are_shown_as_they_are(text: str, shown: str) -> None:
+    page = Page(page_of(tiles=[(text, text, text)]))
+    assert page.all("script") == []
+    assert page.words.count(shown) == 3
+
+
+def test_a_part_without_content_is_left_out_of_the_page_and_its_links() -> None:
+    page = Page(page_of(parts=[("a", "Some", "words"), ("b", "None", " \n")]))
+    assert page.all("a") == [{"href": "#a"}]
+    assert page.all("h2") == [{"id": "a"}]
+
+
+def test_what_a_template_asks_for_must_be_given() -> None:
+    import jinja2
+
+    with pytest.raises(jinja2.UndefinedError, match="parts"):
+        render("imageshards.page", "base.jinja", title="x", what="x", tiles=())
+
+
+def table(*args: Any, **kwargs: Any) -> str:
+    from imageshards.page.page import _environment
+
+    kit: Any = _environment("imageshards.page").get_template("kit.jinja").module
+    return str(kit.table(*args, **kwargs))
+
+
+def test_tables_escape_their_cells() -> None:
+    drawn = table("<b>", ["<b>", "<b>"], [["<b>", "<b>"]])
+    assert "<b>" not in drawn and drawn.count("&lt;b&gt;") == 5
+    assert "<b>" not in table("", ["", ""], [["", "<b>"]], code=True)
+
+
+def test_a_table_names_its_rows_and_columns() -> None:
+    rows = [["cat", "3", Meter(0.5, "50 %")]]
+    page = Page(table("Classes", ["Class", "Images", "Share"], rows, numeric=[1]))
+    assert page.all("th") == [
+        {"scope": "col"},
+        {"scope": "col", "class": "number"},
+        {"scope": "col"},
+        {"scope": "row"},
+    ]
+    assert page.all("td") == [{"class": "number"}, {}]
+    assert page.all("b") == [{"style": "width:50.0%"}]
+    assert table("Classes", ["Class"], []).strip() == ""
+
+
+def test_loading_the_kit_is_cheap() -> None:
+    heavy = ("PIL", "apache_beam", "jinja2", "matplotlib", "numpy", "tensorflow")
+    program = f"import imageshards.page, sys; print(set({heavy}) & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "set()", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "expected"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (27_345_000, "27.3 MB"), (999_999, "1 MB")],
+)
+def test_bytes_have_a_unit(size_bytes: int, expected: str) -> None:
+    assert size(size_bytes) == expected
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "expected"),
+    [(0, 0, "0 %"), (5, 5, "100 %"), (99_999, 100_000, "99.9 %"), (3, 1399, "0.21 %")],
+)
+def test_shares_are_readable(part: int, whole: int, expected: str) -> None:
+    assert share(part, whole).replace("\u00a0", " ") == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (0, "0 %"),
+        (1, "100 %"),
+        (0.0214, "2.1 %"),
+        (1e-9, "0.1 %"),
+        (0.99999, "99.9 %"),
+        (None, "–"),
+    ],
+)
+def test_percentages_never_claim_all_or_nothing_falsely(value: float | None, expected: str) -> None:
+    assert percent(value).replace("\u00a0", " ") == expected
+
+
+def test_numbers_and_nouns_are_readable() -> None:
+    assert (number(1234567), number(1234.5678), number(0.5)) == ("1,234,567", "1,235", "0.5")
+    assert (plural(1, "class"), plural(2, "class"), plural(1000, "record")) == (
+        "1 class",
+        "2 classes",
+        "1,000 records",
+    )

@@ -1,0 +1,64 @@
+"""Small pictures: what can be decoded, and contact sheets of any number of them."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import pytest
+from PIL import Image
+
+from imageshards.page import contact_sheet, data_uri, thumbnail
+from imageshards.page.sheets import CAPTION_PX, GAP_PX
+
+
+def encoded(size: tuple[int, int], mode: str = "RGB", kind: str = "JPEG") -> bytes:
+    buffer = io.BytesIO()
+    Image.new(mode, size, 200).save(buffer, kind)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [((400, 200), (64, 32)), ((30, 600), (3, 64)), ((20, 10), (20, 10))]
+)
+@pytest.mark.parametrize(("mode", "kind"), [("RGB", "JPEG"), ("L", "JPEG"), ("P", "PNG")])
+def test_a_thumbnail_fits_and_is_never_enlarged(
+    given: tuple[int, int], expected: tuple[int, int], mode: str, kind: str
+) -> None:
+    picture = thumbnail(encoded(given, mode, kind), 64)
+    assert picture is not None
+    assert (picture.size, picture.mode) == (expected, "RGB")
+
+
+@pytest.mark.parametrize("damaged", [b"", b"no picture", encoded((400, 200))[:300]])
+def test_what_cannot_be_decoded_has_no_thumbnail(damaged: bytes) -> None:
+    assert thumbnail(damaged, 64) is None
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "png"])
+def test_a_picture_inside_a_page_is_the_picture(kind: str) -> None:
+    uri = data_uri(Image.new("RGB", (5, 7)), kind)
+    head, _, content = uri.partition(",")
+    assert head == f"data:image/{kind};base64"
+    with Image.open(io.BytesIO(base64.b64decode(content))) as picture:
+        assert (picture.size, picture.format) == ((5, 7), kind.upper())
+
+
+@pytest.mark.parametrize("count", [0, 1, 8, 11])
+def test_a_contact_sheet_has_a_place_for_every_picture(count: int) -> None:
+    pictures = [Image.new("RGB", (40, 20), (200, 200, 200))] * count
+    sheet = contact_sheet(pictures, [f"a rather long caption {i}" for i in range(count)], 64)
+    columns, rows = max(1, min(count, 8)), max(1, -(-count // 8))
+    step = 64 + GAP_PX
+    assert sheet.size == (columns * step + GAP_PX, rows * (step + CAPTION_PX) + GAP_PX)
+    for i in range(count):
+        x = GAP_PX + i % 8 * step + 32
+        y = GAP_PX + i // 8 * (step + CAPTION_PX) + 32
+        assert sheet.getpixel((x, y)) == (200, 200, 200)
+
+
+def test_a_caption_is_cut_where_there_is_no_room() -> None:
+    pictures = [Image.new("RGB", (64, 64))] * 2
+    sheet = contact_sheet(pictures, ["x" * 500, ""], 64)
+    below = sheet.crop((GAP_PX + 64, GAP_PX + 64, GAP_PX + 64 + GAP_PX, sheet.height))
+    assert len(below.getcolors() or ()) == 1
