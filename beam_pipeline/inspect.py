@@ -7,25 +7,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from beam_pipeline.progress import split_table
 from imageshards.errors import UserError
 
 
 def summary_text(manifest: Mapping[str, Any]) -> str:
     """A table of splits, then classes and rejects, for a terminal."""
-    rows = [("split", "shards", "records", "min/shard", "max/shard", "MB")]
-    for name, split in manifest["splits"].items():
-        counts = [shard["num_records"] for shard in split["shards"]] or [0]
-        megabytes = sum(shard["num_bytes"] for shard in split["shards"]) / 1e6
-        numbers = (len(split["shards"]), split["num_records"], min(counts), max(counts))
-        rows.append((name, *(f"{n:,}" for n in numbers), f"{megabytes:,.1f}"))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
+    lines = [split_table(manifest)]
     rejected = sum(manifest["rejects"].values())
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in manifest["rejects"].items())
     lines.append(f"classes  {len(manifest['classes']):,}")
@@ -58,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     directory = directory if storage.is_local(directory) else directory.rstrip("/")
     try:
         storage.check_bucket(directory, "DIR")
-        manifest = load_manifest(directory)
+        manifest = load_manifest(directory, "DIR")
         paths = write_report(directory, manifest)
     except UserError as e:
         print(f"error: {e}", file=sys.stderr)

@@ -7,7 +7,7 @@ import dataclasses
 import apache_beam as beam
 
 from beam_pipeline.columns import TFT_TEMP, AnalyseColumns, transform_temp_folder
-from beam_pipeline.commit import TRANSFORM, CommitShards, CommitSpec, OutputState
+from beam_pipeline.commit import CommitShards, CommitSpec, OutputState
 from beam_pipeline.inputs import ListImages, ManifestSchema, RefuseDuplicateKeys, schema_of
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.planning import AssignSplits, PlanShards
@@ -15,6 +15,7 @@ from beam_pipeline.runners import Runner
 from beam_pipeline.shards import BalancedSink, WriteBalancedTFRecord
 from beam_pipeline.versions import byte_versions
 from imageshards import storage
+from imageshards.manifest import TRANSFORM_NAME
 
 _SUFFIXES = {"none": ".tfrecord", "gzip": ".tfrecord.gz"}
 
@@ -67,7 +68,7 @@ def construct(
     listed = pipeline | "List" >> ListImages(options.source, schema)  # RefBatch, {reason: files}
     batches = listed.batches | "Split" >> AssignSplits(options.plan)
     columns = batches | "Analyse" >> AnalyseColumns(
-        storage.join(staging, TRANSFORM),
+        storage.join(staging, TRANSFORM_NAME),
         schema.columns if schema else (),
         class_names=options.plan.class_names,
         pinned_classes=options.plan.pinned_classes,

@@ -19,12 +19,13 @@ from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.staging import LOCK_NAME, OutputState
 from beam_pipeline.imports import quick_imports
 from beam_pipeline.options import BuildOptions
-from beam_pipeline.progress import PoolProgress, ProgressLine, final_table, plan_table
+from beam_pipeline.progress import PLANNING, PoolProgress, final_table, plan_table
 from beam_pipeline.shards import process_pool
 from beam_pipeline.shards.process_pool import LocalPool
 from imageshards import storage
 from imageshards.errors import LeaseLostError, UserError
 from imageshards.manifest import STAGING_NAME, load_manifest
+from imageshards.progress import ProgressLine
 from imageshards.storage import OutputLock, output_lock, run_concurrently
 
 # As often as a worker of Beam's own local processes may be killed before we give up.
@@ -141,7 +142,7 @@ def _build(
     with contextlib.ExitStack() as stack:
         _import_beam()
         pool = stack.enter_context(LocalPool(workers, lambda sentence: progress[0].say(sentence)))
-        progress.append(stack.enter_context(ProgressLine(PoolProgress(pool).line)))
+        progress.append(stack.enter_context(ProgressLine(PoolProgress(pool).line, PLANNING)))
         lock.renew()  # by a thread, so after the pool has forked its processes
         return _run_pipeline(options, beam_args, state, begun, pool)
 
@@ -172,7 +173,7 @@ def _run_pipeline(
                     raise
                 _say_lost(attempt, staging, e)
     manifest, committed = run_concurrently(
-        lambda: load_manifest(options.output), lambda: staging_folder.committed(staging)
+        lambda: load_manifest(options.output, "--output"), lambda: staging_folder.committed(staging)
     )
     reused = committed.get("reused_images", 0)
     staging_folder.remove(staging)

@@ -6,6 +6,8 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 
+from imageshards.progress import text_table
+
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
@@ -87,16 +89,8 @@ def medians(rounds: Sequence[Sequence[float]]) -> tuple[float, ...]:
 
 
 def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Lines of a table: names to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  "
-        + "  ".join(
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    """Lines of a table, the header first: names to the left, numbers to the right."""
+    return [f"  {line}" for line in text_table(rows[0], rows[1:]).splitlines()]
 
 
 def _number(value: float) -> str:

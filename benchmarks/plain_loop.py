@@ -14,14 +14,12 @@ import hashlib
 import multiprocessing
 import os
 import random
-import struct
 from collections.abc import Sequence
-
-import google_crc32c
 
 from beam_pipeline.images.encode import encode_image
 from beam_pipeline.options import ImageOptions
 from imageshards.example import Values, encode_example
+from imageshards.tfrecord import frame_record
 
 Image = tuple[str, str, str, int]
 """Path, key, label, class id."""
@@ -30,12 +28,6 @@ Shard = tuple[str, list[Image]]
 """Path and images of one shard."""
 
 OPTIONS = ImageOptions()
-
-
-def masked_crc(data: bytes) -> int:
-    """The checksum of TFRecord: https://www.tensorflow.org/tutorials/load_data/tfrecord."""
-    crc = google_crc32c.value(data)
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def list_images(root: str) -> list[Image]:
@@ -73,10 +65,7 @@ def write_shard(shard: Shard) -> int:
             with open(path, "rb") as file:
                 data = file.read()
             payload = encode_example(features_of(data, key, label, class_id))
-            length = struct.pack("<Q", len(payload))
-            out.write(length + struct.pack("<I", masked_crc(length)))
-            out.write(payload)
-            out.write(struct.pack("<I", masked_crc(payload)))
+            out.write(frame_record(payload))
     return len(images)
 
 

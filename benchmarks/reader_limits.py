@@ -108,23 +108,23 @@ def _on_all_cores(stream: Any) -> Any:
 
 def _jpegs(job: Job) -> list[bytes]:
     """The first pictures of the data set."""
+    from imageshards.example import decode_example
+    from imageshards.tfrecord import read_records
     from trainer.config import DataConfig
-    from trainer.dataset.example import read_example
     from trainer.dataset.open import open_dataset
-    from trainer.dataset.tfrecord import scan
 
     dataset = open_dataset(DataConfig(job.data))
     name = dataset.image_feature
     payloads = (
-        frame.payload
+        record.payload
         for shard in dataset.splits["train"].shards
-        for frame in scan(shard.path, dataset.compression)
+        for record in read_records(shard.path, dataset.compression)
     )
-    examples = (read_example(payload, [name]) for payload in payloads)
+    examples = (decode_example(payload, [name]) for payload in payloads)
     return [
         value
         for example in itertools.islice(examples, IN_MEMORY)
-        for value in example[name].values
+        for value in example[name]
         if isinstance(value, bytes)
     ]
 

@@ -1,3 +1,101 @@
-"""What both programs need: the contract on disk, files and objects, errors, the report kit."""
+"""What people import: a data set's manifest, its records, its check.
+
+    import imageshards as ims
+
+    manifest = ims.load_manifest("shards/")
+    for example in ims.read_examples("shards/", "train"):
+        jpeg, label = example["image/encoded"][0], example["image/class/label"][0]
+
+The face of the package, and the leaf below the two programs `beam_pipeline` and `trainer`: the
+contract on disk, files and objects, errors, progress, the report kit. Importing it loads none of
+that, and never TensorFlow or Beam: a name is looked up when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from imageshards.errors import UserError
+    from imageshards.example import Values, decode_example, encode_example
+    from imageshards.manifest import load_manifest
+    from imageshards.tfrecord import Record, RecordError, read_records, write_records
 
 __version__ = "0.1.0"
+
+# Where each name stands. The programs are named here and nowhere else in this package.
+_HOMES = {
+    "UserError": "imageshards.errors",
+    "Values": "imageshards.example",
+    "decode_example": "imageshards.example",
+    "encode_example": "imageshards.example",
+    "load_manifest": "imageshards.manifest",
+    "Record": "imageshards.tfrecord",
+    "RecordError": "imageshards.tfrecord",
+    "read_records": "imageshards.tfrecord",
+    "write_records": "imageshards.tfrecord",
+    "verify": "beam_pipeline.verify.command",
+}
+
+__all__ = [
+    "Record",
+    "RecordError",
+    "UserError",
+    "Values",
+    "__version__",
+    "decode_example",
+    "encode_example",
+    "load_manifest",
+    "read_examples",
+    "read_records",
+    "verify",  # a program's, so no type checker may follow it
+    "write_records",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})
+
+
+def read_examples(
+    directory: str, split: str | None = None, only: Collection[str] | None = None
+) -> Iterator[dict[str, Values]]:
+    """Yields the features of every record of a data set, by name, each as a list of values.
+
+    Shard by shard, in the manifest's order, every checksum looked at: for a look at the data,
+    not for training.
+
+    Args:
+        directory: What a build wrote, here or in a store.
+        split: One of its splits; None for all.
+        only: Names of the features that are wanted; None for all.
+
+    Raises:
+        UserError: There is no data set, or no such split.
+        RecordError: A record is damaged.
+        OSError: A shard is missing or cannot be read.
+    """
+    from imageshards import errors, example, manifest, storage, tfrecord
+
+    described = manifest.load_manifest(directory)
+    if split is not None and split not in described["splits"]:
+        raise errors.UserError(
+            f"split received {split!r}; expected one of {', '.join(described['splits'])}."
+        )
+    compression = described.get("compression", "none")
+    for name, shard in manifest.shards_of(described):
+        if split in (None, name):
+            path = storage.join(directory, shard["file"])
+            for record in tfrecord.read_records(path, compression):
+                yield example.decode_example(record.payload, only)

@@ -17,7 +17,7 @@ class OutputError(UserError):
 
 
 class DamagedManifestError(UserError):
-    """A manifest.json that no build of ours has written like that."""
+    """A manifest.json that no build has written like that; a build with --overwrite replaces it."""
 
 
 class StorageError(UserError):

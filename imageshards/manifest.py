@@ -1,37 +1,60 @@
-"""`manifest.json`: the contract between the two programs, written last."""
+"""`manifest.json`, the contract between the two programs: its names, how it is written and read.
+
+A data set is a folder with shards and, written last, this file. What its keys mean stands in
+ARCHITECTURE.md; they are fixed by `format_version`, and more may be added.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from imageshards import storage
 from imageshards.errors import DamagedManifestError, UserError
 
-MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
+
+# Files and folders of a data set.
+MANIFEST_NAME = "manifest.json"
+TRANSFORM_NAME = "transform"
+QUARANTINE_NAME = "quarantine"
+REJECTS_NAME = "rejects.jsonl"
+REPORT_NAME = "report"
+# Of one that is being built.
 STAGING_NAME = ".staging"
 
-# What every record holds, whatever its extra columns.
+SHARD_NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.tfrecord(\.gz)?")
+"""Split, number, number of shards, and `.gz` where they are compressed."""
+
+IMAGE_FEATURE = "image/encoded"
+LABEL_FEATURE = "image/class/label"
+CLASS_FEATURE = "image/class/text"
+FILENAME_FEATURE = "image/filename"
+SHA256_FEATURE = "image/key/sha256"
+
+# What every record holds, whatever its extra columns. A shape of null is a variable length.
 RECORD_FEATURES: dict[str, dict[str, Any]] = {
-    "image/encoded": {"dtype": "string", "shape": []},
+    IMAGE_FEATURE: {"dtype": "string", "shape": []},
     "image/format": {"dtype": "string", "shape": []},
     "image/height": {"dtype": "int64", "shape": []},
     "image/width": {"dtype": "int64", "shape": []},
     "image/channels": {"dtype": "int64", "shape": []},
     "image/colorspace": {"dtype": "string", "shape": []},
-    "image/class/label": {"dtype": "int64", "shape": []},
-    "image/class/text": {"dtype": "string", "shape": []},
-    "image/filename": {"dtype": "string", "shape": []},
-    "image/key/sha256": {"dtype": "string", "shape": []},
+    LABEL_FEATURE: {"dtype": "int64", "shape": []},
+    CLASS_FEATURE: {"dtype": "string", "shape": []},
+    FILENAME_FEATURE: {"dtype": "string", "shape": []},
+    SHA256_FEATURE: {"dtype": "string", "shape": []},
 }
+DTYPES = ("int64", "float32", "string")
+COMPRESSIONS = ("none", "gzip")
 
 # Columns below this name hold one entry per box; these four are the sides of the boxes, 0..1.
 OBJECT_PREFIX = "image/object/"
 BOX_FEATURES = tuple(f"{OBJECT_PREFIX}bbox/{side}" for side in ("xmin", "xmax", "ymin", "ymax"))
 
-_REQUIRED: dict[str, type] = {
+_KEYS: dict[str, type] = {
     "format_version": int,
     "splits": dict,
     "classes": list,
@@ -41,63 +64,146 @@ _REQUIRED: dict[str, type] = {
     "rejects": dict,
     "fingerprint": str,
 }
+_SHARD_KEYS: dict[str, type] = {"file": str, "num_records": int, "num_bytes": int}
+# No reader needs these two, but `verify` does.
+_MORE_SHARD_KEYS: dict[str, type] = {"sha256": str, "classes": dict}
+_JSON_NAMES = {int: "a whole number", str: "a text", list: "an array", dict: "an object"}
+_REMEDY = "build the data set again with python -m beam_pipeline and --overwrite"
 
 
-def load_manifest(directory: str) -> dict[str, Any]:
-    """Reads and checks `directory/manifest.json`.
+def load_manifest(
+    directory: str, argument: str = "directory", read: Callable[[str], bytes] = storage.read
+) -> dict[str, Any]:
+    """Reads and checks `directory/manifest.json`: whoever has it may rely on its form.
+
+    Args:
+        directory: The data set, on this machine or in a store.
+        argument: What received it, for messages: `--data`.
+        read: Reads a whole file.
 
     Raises:
         DamagedManifestError: It is damaged.
         UserError: There is none, it cannot be read, or a newer version wrote it; or its store
             cannot be used.
     """
-    path = storage.join(directory, MANIFEST_NAME)
+    manifest = read_manifest(directory, argument, read)
+    for problem in form_problems(manifest):
+        raise DamagedManifestError(
+            f"{argument} received {directory!r}, in whose {MANIFEST_NAME} {problem}; {_REMEDY}."
+        )
+    return manifest
+
+
+def read_manifest(
+    directory: str, argument: str = "directory", read: Callable[[str], bytes] = storage.read
+) -> dict[str, Any]:
+    """As `load_manifest`, but checks only that the fixed keys are there."""
+    received = f"{argument} received {directory!r}"
     try:
-        manifest = json.loads(storage.read(path))
-    except FileNotFoundError:
+        manifest = json.loads(read(storage.join(directory, MANIFEST_NAME)))
+    except (FileNotFoundError, NotADirectoryError):
         raise UserError(
-            f"{directory!r} holds no {MANIFEST_NAME}, so it is not a finished data set; expected "
-            "the --output of a build that ran to its end (run the same build again to finish it)."
+            f"{received}, where there is no {MANIFEST_NAME}; a directory without a manifest is not "
+            "a data set: build one with python -m beam_pipeline --input PHOTOS --output "
+            f"{directory}, or run its build again to finish it."
         ) from None
     except OSError as e:
+        # TensorFlow quotes a store's whole answer.
+        reason = (e.strerror or str(e)).strip().splitlines()[0].rstrip(". ")
         raise UserError(
-            f"{path} could not be read ({e.strerror or e}); fix its permissions, or try again."
+            f"{received}, whose {MANIFEST_NAME} could not be read ({reason}); expected a file that "
+            "may be read: fix its permissions, or try again."
         ) from e
     except ValueError as e:
         raise DamagedManifestError(
-            f"{path} could not be read ({e}); expected the JSON a build writes; build again with "
-            "--overwrite."
+            f"{received}, whose {MANIFEST_NAME} could not be read ({e}); expected the JSON that a "
+            f"build writes; {_REMEDY}."
         ) from e
-    check_manifest(manifest, path)
+    _check_keys(manifest, received)
     return dict(manifest)
 
 
-def check_manifest(manifest: Any, path: str) -> None:
-    """Raises `UserError` unless the fixed keys are there with the right types."""
+def _check_keys(manifest: Any, received: str) -> None:
     if not isinstance(manifest, Mapping):
         raise DamagedManifestError(
-            f"{path} holds a {type(manifest).__name__}; expected a JSON object; build again with "
-            "--overwrite."
+            f"{received}, whose {MANIFEST_NAME} holds a {type(manifest).__name__}; expected a JSON "
+            f"object; {_REMEDY}."
         )
     version = manifest.get("format_version")
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise UserError(
-            f"{path} has format_version {version}; this release reads up to {FORMAT_VERSION}: "
-            "upgrade imageshards."
+            f"{received}, whose {MANIFEST_NAME} has format_version {version}; this release reads "
+            f"up to {FORMAT_VERSION}: upgrade imageshards."
         )
-    for key, kind in _REQUIRED.items():
+    for key, kind in _KEYS.items():
         if not isinstance(manifest.get(key), kind):
+            found = f"has {key} = {manifest[key]!r}" if key in manifest else f"lacks {key!r}"
             raise DamagedManifestError(
-                f"{path} has {key!r} = {manifest.get(key)!r}; expected a {kind.__name__}; "
-                "build again with --overwrite."
+                f"{received}, whose {MANIFEST_NAME} {found}; expected {_JSON_NAMES[kind]}; "
+                f"{_REMEDY}."
             )
 
 
-def write_whole(path: str, text: str) -> None:
-    """Writes a file that appears whole or not at all, and survives a power cut."""
-    storage.write(path, text)
+def form_problems(manifest: Mapping[str, Any], *, complete: bool = False) -> Iterator[str]:
+    """What of a manifest has the wrong form, as phrases; what reads it may trip over it.
+
+    Args:
+        manifest: What `read_manifest` returns.
+        complete: Whether to look for what only the check of a data set needs, too.
+    """
+    for split, entry in manifest["splits"].items():
+        if not isinstance(entry, dict) or not isinstance(entry.get("shards"), list):
+            yield f"split {split!r} has no list of shards"
+            continue
+        if not isinstance(entry.get("num_records"), int):
+            yield f"split {split!r} has no num_records"
+        for number, shard in enumerate(entry["shards"]):
+            yield from _shard_problems(f"shard {number} of split {split!r}", shard, complete)
+    for name, spec in manifest["features"].items():
+        yield from _feature_problems(name, spec)
+    compression = manifest.get("compression", "none")
+    if compression not in COMPRESSIONS:
+        yield f"the compression is {compression!r}, not {' or '.join(COMPRESSIONS)}"
+    if complete:
+        for name, spec in RECORD_FEATURES.items():
+            if manifest["features"].get(name) != spec:
+                yield f"feature {name!r} is not declared as {spec}"
+        for key in ("size", "mode"):
+            if key not in manifest["image"]:
+                yield f"'image' has no {key!r}"
+
+
+def _shard_problems(where: str, shard: Any, complete: bool) -> Iterator[str]:
+    for key, kind in (_SHARD_KEYS | _MORE_SHARD_KEYS).items():
+        wanted = complete or key in _SHARD_KEYS
+        value = shard.get(key) if isinstance(shard, dict) else None
+        if not isinstance(value, kind) and (wanted or value is not None):
+            yield f"{where} has no valid {key!r}"
+
+
+def _feature_problems(name: str, spec: Any) -> Iterator[str]:
+    if not isinstance(spec, dict) or "shape" not in spec or "dtype" not in spec:
+        yield f"feature {name!r} has no dtype and shape"
+    elif spec["dtype"] not in DTYPES:
+        yield f"feature {name!r} is {spec['dtype']}, not int64, float32 or string"
+    elif spec["shape"] is not None and not (
+        isinstance(spec["shape"], list) and all(isinstance(n, int) for n in spec["shape"])
+    ):
+        yield f"feature {name!r} has the shape {spec['shape']!r}, neither whole numbers nor null"
+
+
+def write_manifest(directory: str, manifest: Mapping[str, Any]) -> None:
+    """Writes `directory/manifest.json`, whole or not at all: from then on it is a data set."""
+    storage.write(storage.join(directory, MANIFEST_NAME), to_json(manifest))
 
 
 def to_json(value: Any) -> str:
     """JSON as all our files have it: readable, and the same bytes for the same content."""
     return json.dumps(value, indent=1, sort_keys=False, ensure_ascii=False) + "\n"
+
+
+def shards_of(manifest: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every (split, entry of a shard) of a manifest, in its order."""
+    for split, entry in manifest["splits"].items():
+        for shard in entry["shards"]:
+            yield split, shard

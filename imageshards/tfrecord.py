@@ -1,7 +1,8 @@
-"""TFRecord files read with offsets, and with every checksum looked at.
+"""TFRecord files: framing, checksums, every record with its place, every damage with a reason.
 
 Framing (https://www.tensorflow.org/tutorials/load_data/tfrecord): length (uint64, little
-endian), masked CRC32C of the length, payload, masked CRC32C of the payload.
+endian), masked CRC32C of the length, payload, masked CRC32C of the payload. TensorFlow, which
+takes seconds to import, is not needed to read or write it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import gzip
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, NamedTuple, cast
 
 import google_crc32c
@@ -22,9 +23,10 @@ FOOTER_BYTES = 4
 # A protobuf message ends at 2 GiB, so no length above it was written on purpose.
 MAX_RECORD_BYTES = 2**31 - 1
 
-_BUFFER_BYTES = 1 << 20
+_GZIP_MAGIC = b"\x1f\x8b"
+_LENGTH = struct.Struct("<Q")
+_CRC = struct.Struct("<I")
 _HEADER = struct.Struct("<QI")
-_FOOTER = struct.Struct("<I")
 
 
 class Record(NamedTuple):
@@ -40,6 +42,11 @@ class Record(NamedTuple):
     offset_bytes: int
     payload: bytes
 
+    @property
+    def next_offset_bytes(self) -> int:
+        """Where the next record starts."""
+        return self.offset_bytes + HEADER_BYTES + len(self.payload) + FOOTER_BYTES
+
 
 class RecordError(Exception):
     """A record that is not what was written.
@@ -48,43 +55,80 @@ class RecordError(Exception):
         path: The file.
         number: Of the record within the file, from 0.
         offset_bytes: Where its header starts; within the decompressed bytes for gzip.
-        what: What was found, without a full stop.
+        reason: What was found, without a full stop.
+        next_offset_bytes: Where the next record starts; None where nobody can tell: then the
+            rest of the file is lost.
+        payload: The bytes whose checksum is wrong; None where there are none.
     """
 
-    def __init__(self, path: str, number: int, offset_bytes: int, what: str):
-        super().__init__(path, number, offset_bytes, what)
+    def __init__(
+        self,
+        path: str,
+        number: int,
+        offset_bytes: int,
+        reason: str,
+        next_offset_bytes: int | None = None,
+        payload: bytes | None = None,
+    ):
+        super().__init__(path, number, offset_bytes, reason, next_offset_bytes, payload)
         self.path = path
         self.number = number
         self.offset_bytes = offset_bytes
-        self.what = what
+        self.reason = reason
+        self.next_offset_bytes = next_offset_bytes
+        self.payload = payload
 
     def __str__(self) -> str:
-        return f"{self.path}, record {self.number} at byte {self.offset_bytes}: {self.what}."
+        return f"{self.path}, record {self.number} at byte {self.offset_bytes}: {self.reason}."
 
 
-def read_records(path: str, compression: str = "none") -> Iterator[Record]:
+OpenRemote = Callable[[str], IO[bytes]]
+"""Opens a path of a store, or of another remote filesystem, to be read."""
+
+
+def read_records(
+    path: str, compression: str = "none", open_remote: OpenRemote = storage.open_read
+) -> Iterator[Record]:
     """Yields the records of a file, in order.
 
     Args:
         path: A local path, or one of a store (`gs://`, `s3://`, …).
         compression: `none` or `gzip`.
+        open_remote: Opens paths that are not local.
 
     Raises:
         RecordError: At the first wrong checksum, absurd length or truncated tail.
         OSError: The file cannot be opened or read.
     """
-    with _open(path) as stream:
-        size_bytes = os.fstat(stream.fileno()).st_size if storage.is_local(path) else None
-        for record in scan_records(stream, path, compression, size_bytes):
-            if isinstance(record, RecordError):
-                raise record
-            yield record
+    for record in scan_file(path, compression, open_remote):
+        if isinstance(record, RecordError):
+            raise record
+        yield record
+
+
+def scan_file(
+    path: str, compression: str = "none", open_remote: OpenRemote = storage.open_read
+) -> Iterator[Record | RecordError]:
+    """Yields the records of a file and, in their place, what is wrong with them.
+
+    Args:
+        path: A local path, or one of a store (`gs://`, `s3://`, …).
+        compression: `none` or `gzip`.
+        open_remote: Opens paths that are not local.
+
+    Raises:
+        OSError: The file cannot be opened or read.
+    """
+    is_local = storage.is_local(path)
+    with storage.open_read(path) if is_local else open_remote(path) as stream:
+        size_bytes = os.fstat(stream.fileno()).st_size if is_local else None
+        yield from scan_records(stream, path, compression, size_bytes)
 
 
 def scan_records(
     stream: IO[bytes], path: str, compression: str = "none", size_bytes: int | None = None
 ) -> Iterator[Record | RecordError]:
-    """Yields records and, in their place, what is wrong with them.
+    """Yields the records of a stream and, in their place, what is wrong with them.
 
     After a wrong payload checksum the next record is still known and comes next; after a
     wrong header or a truncated tail nothing does.
@@ -112,24 +156,65 @@ def scan_records(
                 return
             body = _read(plain, length + FOOTER_BYTES)
         except (EOFError, gzip.BadGzipFile, zlib.error) as e:
-            yield RecordError(path, number, offset, f"the gzip stream is damaged ({e})".rstrip("."))
+            problem = f"the gzip stream is damaged from here on ({str(e).rstrip('.')})"
+            yield RecordError(path, number, offset, problem)
             return
         if len(body) < length + FOOTER_BYTES:
             yield RecordError(path, number, offset, _truncated(length, len(body)))
             return
         payload = body[:length]
-        if _masked_crc32c(payload) == _FOOTER.unpack_from(body, length)[0]:
+        after = offset + HEADER_BYTES + length + FOOTER_BYTES
+        if _masked_crc32c(payload) == _CRC.unpack_from(body, length)[0]:
             yield Record(number, offset, payload)
         else:
-            yield RecordError(path, number, offset, "the payload's CRC is wrong")
+            problem = "the payload's checksum is wrong"
+            yield RecordError(path, number, offset, problem, after, payload)
         number += 1
-        offset += HEADER_BYTES + length + FOOTER_BYTES
+        offset = after
 
 
-def _open(path: str) -> IO[bytes]:
-    if storage.is_local(path):
-        return open(path, "rb", buffering=_BUFFER_BYTES)
-    return storage.open_read(path)
+def write_records(path: str, payloads: Iterable[bytes], compression: str = "none") -> int:
+    """Writes a local file of records, which appears whole or not at all.
+
+    Args:
+        path: Local.
+        payloads: The records.
+        compression: `none` or `gzip`.
+
+    Returns:
+        The size of the file in bytes.
+    """
+    with storage.AtomicFile(path) as file:
+        with open(file.local_path, "wb") as stored:
+            if compression == "gzip":
+                # Neither a name nor a time: equal records make equal files.
+                with gzip.GzipFile("", "wb", fileobj=stored, mtime=0) as packed:
+                    packed.writelines(map(frame_record, payloads))
+            else:
+                stored.writelines(map(frame_record, payloads))
+            num_bytes = stored.tell()
+        file.commit()
+    return num_bytes
+
+
+def frame_record(payload: bytes) -> bytes:
+    """One record with its header and footer."""
+    length = _LENGTH.pack(len(payload))
+    header = length + _CRC.pack(_masked_crc32c(length))
+    return header + payload + _CRC.pack(_masked_crc32c(payload))
+
+
+def compression_of(head: bytes) -> str | None:
+    """`none` or `gzip` from the first 12 bytes of a file; None if it holds no TFRecords.
+
+    The checksum comes first: the length of a record may look like gzip's magic number.
+    """
+    if not head:
+        return "none"
+    if len(head) >= HEADER_BYTES:
+        if _masked_crc32c(head[:8]) == _HEADER.unpack_from(head)[1]:
+            return "none"
+    return "gzip" if head.startswith(_GZIP_MAGIC) else None
 
 
 def _read(stream: IO[bytes], count: int) -> bytes:
@@ -146,13 +231,14 @@ def _read(stream: IO[bytes], count: int) -> bytes:
 
 
 def _check_header(header: bytes, offset: int, size_bytes: int | None) -> tuple[str, int]:
+    """What is wrong with a header, empty if nothing is, and the length of its payload."""
     if len(header) < HEADER_BYTES:
         return f"the file ends inside the header ({len(header)} of {HEADER_BYTES} bytes)", 0
     length, crc = _HEADER.unpack(header)
     if _masked_crc32c(header[:8]) != crc:
-        return f"the CRC of the length is wrong (length read as {length} bytes)", 0
+        return "the checksum of its length is wrong, so nothing behind it can be read", 0
     if length > MAX_RECORD_BYTES:
-        return f"the length is absurd ({length} bytes)", 0
+        return f"its length is absurd ({length} bytes)", 0
     if size_bytes is not None and offset + HEADER_BYTES + length + FOOTER_BYTES > size_bytes:
         return _truncated(length, size_bytes - offset - HEADER_BYTES), 0
     return "", length

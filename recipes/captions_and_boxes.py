@@ -16,13 +16,12 @@ import io
 import json
 import pathlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
 from PIL import Image
 
-from trainer.dataset import tfrecord
-from trainer.dataset.example import read_example
+import imageshards
 
 # xmin, xmax, ymin, ymax: 0..1, of the width and of the height.
 Box = tuple[float, float, float, float]
@@ -92,17 +91,10 @@ def write_manifest(pictures: pathlib.Path, output: pathlib.Path) -> None:
     print(f"{len(rows)} rows, {boxes} with a box, in {output}")
 
 
-def records(shards: pathlib.Path) -> Iterator[Mapping[str, Sequence[Any]]]:
-    """The features of every record, by name: lists of int, float or bytes."""
-    for path in sorted(shards.glob("*.tfrecord")):
-        for frame in tfrecord.scan(str(path)):
-            features = read_example(frame.payload)
-            yield {name: features[name].values for name in sorted(features)}
-
-
 def show(shards: pathlib.Path) -> None:
     """Prints the features of the first record, one per line."""
-    for name, values in next(records(shards)).items():
+    example = next(imageshards.read_examples(str(shards)))
+    for name, values in sorted(example.items()):
         shown = [
             value
             if not isinstance(value, bytes)
@@ -117,9 +109,10 @@ def show(shards: pathlib.Path) -> None:
 def check(shards: pathlib.Path) -> None:
     """Prints how well the records' boxes fit what their pictures show."""
     fits, cut = [], 0
-    for record in records(shards):
-        found = find_box(Image.open(io.BytesIO(record["image/encoded"][0])))
-        for xmin, xmax, ymin, ymax in zip(*(record[BBOX + side] for side in SIDES), strict=True):
+    for example in imageshards.read_examples(str(shards)):
+        (encoded,) = example["image/encoded"]
+        found = find_box(Image.open(io.BytesIO(cast(bytes, encoded))))
+        for xmin, xmax, ymin, ymax in zip(*(example[BBOX + side] for side in SIDES), strict=True):
             # The rest of a shape may be smaller than the rest of the box around all of it.
             if min(xmin, ymin) <= 0 or max(xmax, ymax) >= 1:
                 cut += 1

@@ -31,6 +31,7 @@ COMMANDS = {
     "imageshards-export": "trainer.export:main",
     "imageshards-bench-input": "trainer.bench_input:main",
 }
+PACKAGES = ("imageshards", "beam_pipeline", "trainer")
 MODULES = ["beam_pipeline", "beam_pipeline.verify", "beam_pipeline.inspect", "trainer"]
 HEAVY = ("apache_beam", "tensorflow", "tensorflow_transform", "keras")
 
@@ -43,7 +44,7 @@ def _run(*argv: str, cwd: pathlib.Path = REPOSITORY) -> subprocess.CompletedProc
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A copy of what an sdist is made from, away from this repository."""
     root = tmp_path_factory.mktemp("away") / "a checkout"
-    for package in ("imageshards", "beam_pipeline", "trainer", "tests"):
+    for package in (*PACKAGES, "tests"):
         shutil.copytree(
             REPOSITORY / package, root / package, ignore=shutil.ignore_patterns("__pycache__")
         )
@@ -98,12 +99,12 @@ def test_a_missing_version_is_one_sentence(checkout: pathlib.Path, tmp_path: pat
     assert "__version__" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_the_sdist_holds_the_packages_and_no_tests(sdist: pathlib.Path) -> None:
+def test_the_sdist_holds_all_packages_and_no_tests(sdist: pathlib.Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    for package in ("imageshards", "beam_pipeline", "trainer"):
-        sources = {f"{package}/{p.name}" for p in (REPOSITORY / package).glob("*.py")}
-        assert sources <= names
+    for package in PACKAGES:
+        sources = (REPOSITORY / package).rglob("*.py")
+        assert {str(path.relative_to(REPOSITORY)) for path in sources} <= names
     assert {"setup.py", "LICENSE"} <= names
     graph = [
         p for p in (REPOSITORY / "beam_pipeline/columns/label_graph").rglob("*") if p.is_file()

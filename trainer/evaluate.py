@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards.errors import UserError
+from imageshards.progress import text_table
 from trainer.commands import console
 from trainer.commands.command_line import data_config
 from trainer.commands.flags import DATA, EXTERNAL, TRAINING, add_flags
@@ -209,15 +210,18 @@ def _text(figures: dict[str, Any], evaluation: Evaluation) -> str:
     rows = worst(figures_of(evaluation), WORST_CLASSES)
     total = len(figures["classes"])
     title = "class" if total <= WORST_CLASSES else f"worst {len(rows)} of {total} classes"
-    width = max(len(title), *(len(row.name) for row in rows)) if rows else len(title)
-    lines += ["", f"{title:<{width}}  examples  recall  precision  most often taken for"]
-    for row in rows:
-        taken = f"{row.taken_for} ({row.num_taken})" if row.taken_for else "-"
-        lines.append(
-            f"{row.name:<{width}}  {row.num_examples:>8}  {_share(row.recall)}  "
-            f"{_share(row.precision):>9}  {taken}"
+    header = (title, "examples", "recall", "precision", "most often taken for")
+    cells = [
+        (
+            row.name,
+            str(row.num_examples),
+            _share(row.recall),
+            _share(row.precision),
+            f"{row.taken_for} ({row.num_taken})" if row.taken_for else "-",
         )
-    return "\n".join(lines)
+        for row in rows
+    ]
+    return "\n".join([*lines, "", text_table(header, cells, texts=(0, 4))])
 
 
 def _share(value: float | None) -> str:

@@ -7,7 +7,6 @@ import functools
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -32,17 +31,15 @@ from imageshards.errors import UserError
 from imageshards.manifest import (
     FORMAT_VERSION,
     MANIFEST_NAME,
+    QUARANTINE_NAME,
     RECORD_FEATURES,
-    to_json,
-    write_whole,
+    REJECTS_NAME,
+    REPORT_NAME,
+    SHARD_NAME,
+    TRANSFORM_NAME,
+    write_manifest,
 )
 from imageshards.storage import map_concurrently, run_concurrently
-
-TRANSFORM = "transform"
-QUARANTINE = "quarantine"
-REPORT = "report"
-
-_SHARD_FILE = re.compile(r"\w+-\d{5}-of-\d{5}\.tfrecord(\.gz)?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,9 +117,7 @@ def _remove_old_data_set(spec: CommitSpec, names: set[str]) -> None:
     )
     keep = {spec.sink.file_of(name) for name in names}
     storage.delete(
-        entry.path
-        for entry in found
-        if _SHARD_FILE.fullmatch(entry.name) and entry.name not in keep
+        entry.path for entry in found if SHARD_NAME.fullmatch(entry.name) and entry.name not in keep
     )
 
 
@@ -148,7 +143,7 @@ def finish_commit(
         manifest = manifest_of(shards, layout, summary, skipped, spec)
         write_companions(manifest, spec)
         mark_committed(spec.staging, manifest["fingerprint"], summary.reused_images)
-        write_whole(storage.join(spec.output, MANIFEST_NAME), to_json(manifest))
+        write_manifest(spec.output, manifest)
     except OSError as e:
         raise output_error(spec.output, e) from e
     return str(manifest["fingerprint"])
@@ -166,7 +161,7 @@ def manifest_of(
     Raises:
         UserError: The exported label vocabulary is not that of the plan.
     """
-    transform = storage.join(spec.staging, TRANSFORM)
+    transform = storage.join(spec.staging, TRANSFORM_NAME)
     classes = list(layout.classes)
     exported, features = run_concurrently(
         lambda: exported_classes(transform), lambda: exported_features(transform)
@@ -227,10 +222,10 @@ def write_companions(manifest: dict[str, Any], spec: CommitSpec) -> None:
     staging, output = spec.staging, spec.output
     files = tfds.tfds_files(manifest, "image_shards")
     run_concurrently(
-        lambda: _replace_folder(storage.join(staging, TRANSFORM), storage.join(output, TRANSFORM)),
+        lambda: _replace_folder(*(storage.join(d, TRANSFORM_NAME) for d in (staging, output))),
         lambda: _place_quarantine(staging, output, bool(manifest["rejects"])),
-        lambda: _remove_folder(storage.join(output, REPORT)),
-        *(functools.partial(write_whole, storage.join(output, n), t) for n, t in files.items()),
+        lambda: _remove_folder(storage.join(output, REPORT_NAME)),
+        *(functools.partial(storage.write, storage.join(output, n), t) for n, t in files.items()),
     )
     if spec.report:
         from beam_pipeline.report.page import write_report
@@ -240,12 +235,12 @@ def write_companions(manifest: dict[str, Any], spec: CommitSpec) -> None:
 
 def _place_quarantine(staging: str, output: str, wanted: bool) -> None:
     if wanted:
-        staged = storage.join(staging, QUARANTINE)
-        listed = storage.join(staging, quarantine.LIST_NAME)
-        storage.copy(listed, storage.join(staged, quarantine.LIST_NAME))
-        _replace_folder(staged, storage.join(output, QUARANTINE))
+        staged = storage.join(staging, QUARANTINE_NAME)
+        listed = storage.join(staging, REJECTS_NAME)
+        storage.copy(listed, storage.join(staged, REJECTS_NAME))
+        _replace_folder(staged, storage.join(output, QUARANTINE_NAME))
     else:
-        _remove_folder(storage.join(output, QUARANTINE))
+        _remove_folder(storage.join(output, QUARANTINE_NAME))
 
 
 def _replace_folder(source: str, target: str) -> None:

@@ -27,9 +27,9 @@ from beam_pipeline.shards.result import Reject
 from imageshards import storage
 from imageshards.errors import ImageError, UserError
 from imageshards.example import Values, encode_example
+from imageshards.manifest import REJECTS_NAME
 from imageshards.storage import map_concurrently
 
-LIST_NAME = "rejects.jsonl"
 # Rejects that are in memory at once when they are sorted, some 20 MB.
 RUN_LENGTH = 50_000
 
@@ -69,14 +69,14 @@ def write_list(rejects: Iterable[Reject], folder: str) -> str:
     However many there are, only `RUN_LENGTH` are in memory: sorted runs of them wait in
     temporary files, and are merged.
     """
-    path = storage.join(folder, LIST_NAME)
+    path = storage.join(folder, REJECTS_NAME)
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="imageshards-"))
         runs: list[Iterable[tuple[str, str, str]]] = []
         left = iter(rejects)
         while run := sorted((r.split, r.key, _line(r)) for r in itertools.islice(left, RUN_LENGTH)):
             runs.append(run if len(run) < RUN_LENGTH else _waiting(run, scratch, stack))
-        merged = os.path.join(scratch, LIST_NAME)
+        merged = os.path.join(scratch, REJECTS_NAME)
         with open(merged, "w", encoding="utf-8") as file:
             file.writelines(line for _, _, line in heapq.merge(*runs))
         storage.upload(merged, path)

@@ -11,7 +11,7 @@ from typing import Any
 
 from imageshards import storage
 from imageshards.errors import DamagedManifestError, OutputError, UserError
-from imageshards.manifest import MANIFEST_NAME, load_manifest, write_whole
+from imageshards.manifest import MANIFEST_NAME, load_manifest
 from imageshards.storage import run_concurrently
 
 LOCK_NAME = "lock"
@@ -83,7 +83,7 @@ def _manifest(output: str) -> tuple[dict[str, Any] | None, UserError | None]:
     if not storage.exists(storage.join(output, MANIFEST_NAME)):
         return None, None
     try:
-        return load_manifest(output), None
+        return load_manifest(output, "--output"), None
     except DamagedManifestError as e:
         return None, e
 
@@ -154,7 +154,7 @@ def add_job_notes(staging: str, **notes: Any) -> None:
 
 
 def _write_notes(staging: str, notes: dict[str, Any]) -> None:
-    write_whole(storage.join(staging, JOB_NAME), json.dumps(notes) + "\n")
+    storage.write(storage.join(staging, JOB_NAME), json.dumps(notes) + "\n")
 
 
 def mark_committed(staging: str, fingerprint: str, reused_images: int = 0) -> None:
@@ -166,7 +166,7 @@ def mark_committed(staging: str, fingerprint: str, reused_images: int = 0) -> No
         reused_images: Images whose shards an earlier run had finished.
     """
     said = {"fingerprint": fingerprint, "reused_images": reused_images}
-    write_whole(storage.join(staging, COMMITTED_NAME), json.dumps(said))
+    storage.write(storage.join(staging, COMMITTED_NAME), json.dumps(said))
 
 
 def committed(staging: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from apache_beam import pvalue
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
-from beam_pipeline.commit.data_set import QUARANTINE, CommitSpec, begin_commit, finish_commit
+from beam_pipeline.commit.data_set import CommitSpec, begin_commit, finish_commit
 from beam_pipeline.commit.finalize import finalize_shard
 from beam_pipeline.commit.quarantine import WriteQuarantine
 from beam_pipeline.commit.summary import SumSummariesFn, ToListFn, summarise, without_shards
@@ -17,6 +17,7 @@ from beam_pipeline.shards.result import ShardResult
 from beam_pipeline.shards.sink import BalancedSink
 from beam_pipeline.shards.writer import read_result
 from imageshards import storage
+from imageshards.manifest import QUARANTINE_NAME
 
 
 def result_of(path: str, sink: BalancedSink) -> ShardResult:
@@ -66,7 +67,7 @@ class CommitShards(beam.PTransform):
             | "Rejects" >> beam.FlatMap(lambda result: result.rejects)
             | "Quarantine"
             >> WriteQuarantine(
-                storage.join(spec.staging, QUARANTINE, "rejects"), spec.max_quarantine_bytes
+                storage.join(spec.staging, QUARANTINE_NAME, "rejects"), spec.max_quarantine_bytes
             )
         )  # file names
         summary = (

@@ -14,9 +14,9 @@ from beam_pipeline.report import sections
 from beam_pipeline.report.pictures import THUMB_PX, Thumb, thumbs_of
 from imageshards import storage
 from imageshards.errors import OutputError
+from imageshards.manifest import QUARANTINE_NAME, REJECTS_NAME, REPORT_NAME
 from imageshards.page import contact_sheet, render
 
-REPORT_NAME = "report"
 PAGE_NAME = "index.html"
 
 _SHEET_NAME = "contact_sheet-{}.png"
@@ -141,7 +141,7 @@ def _write_sheets(
 
 def _reject_examples(directory: str) -> dict[str, list[dict[str, Any]]]:
     examples: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-    path = storage.join(directory, "quarantine", "rejects.jsonl")
+    path = storage.join(directory, QUARANTINE_NAME, REJECTS_NAME)
     try:
         with storage.open_read(path) as file:
             for _, line in zip(range(_MAX_REJECTS_READ), file, strict=False):

@@ -7,8 +7,6 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from google.protobuf.message import DecodeError
-
 from imageshards import storage
 from imageshards.example import Values, decode_example
 from imageshards.page import thumbnail
@@ -102,7 +100,7 @@ def _thumbs(path: str, compression: str, count: int, mean_bytes: int) -> Iterato
                 for name in ("image/class/text", "image/filename")
             )
             yield Thumb(picture, label, key)
-    except (OSError, RecordError, DecodeError):
+    except (OSError, RecordError, ValueError):
         return  # Counted by the caller; what is wrong is for verify to say.
 
 

@@ -22,12 +22,13 @@ from apache_beam.options.pipeline_options import (
     TestOptions,
 )
 
-from beam_pipeline.progress import ProgressLine
+from beam_pipeline.progress import PLANNING
 from beam_pipeline.runners import jobs, preflight
 from beam_pipeline.runners.jobs import RemoteJob, RemoteProgress
 from beam_pipeline.runners.runner import Runner, lost_a_worker
 from imageshards import storage
 from imageshards.errors import UserError, user_error_in
+from imageshards.progress import ProgressLine
 
 FAILURE_NAME = "failure.txt"
 CANCEL_TIMEOUT_SEC = 40.0
@@ -62,7 +63,8 @@ class RemoteRunner(Runner):
                 running = self._submit(pipeline)
                 if running is None:
                     return False
-                with ProgressLine(RemoteProgress(staging, running.counters).line) as line:
+                progress = RemoteProgress(staging, running.counters)
+                with ProgressLine(progress.line, PLANNING) as line:
                     running.wait(line.say, begun=functools.partial(_note, staging, running.job))
             except Exception as e:
                 if known := self.explain(e):

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
+import contextlib
 import dataclasses
 import json
+import multiprocessing
+import os
+import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from imageshards.errors import UserError
+
+if TYPE_CHECKING:
+    from beam_pipeline.verify.shard import Problem, ShardResult
 
 DEFAULT_SAMPLE = 32
 
@@ -38,14 +46,14 @@ class Verdict:
     """What was found.
 
     Attributes:
-        problems: `verify_shard.Problem`s, in the order of `CHECKS`, then of the shards.
+        problems: In the order of `CHECKS`, then of the shards.
         found: Number of problems of every check, those not listed one by one included.
         notes: Sentences that are no problems.
         skipped: The form of the manifest allowed no further check.
     """
 
     directory: str
-    problems: list[Any] = dataclasses.field(default_factory=list)
+    problems: list[Problem] = dataclasses.field(default_factory=list)
     found: Counter[str] = dataclasses.field(default_factory=Counter)
     notes: list[str] = dataclasses.field(default_factory=list)
     skipped: bool = False
@@ -65,7 +73,7 @@ def verify(
     directory: str,
     sample: int | None = DEFAULT_SAMPLE,
     workers: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    show_progress: bool = False,
 ) -> Verdict:
     """Re-reads a data set whole.
 
@@ -73,29 +81,27 @@ def verify(
         directory: What a build wrote, here or in a store.
         sample: Pictures decoded per split, evenly spread over its records; None for all.
         workers: Processes; None for one per core.
-        progress: Called with (shards done, shards in all).
+        show_progress: Whether a terminal shows how far it is.
 
     Raises:
         UserError: There is no manifest that could be read, or its store cannot be used.
     """
-    from beam_pipeline.verify.data_set import notes_of, structure_problems
-    from beam_pipeline.verify.pool import check_shards
+    from beam_pipeline.verify.data_set import data_set_problems, notes_of
     from beam_pipeline.verify.shard import Problem
     from imageshards import storage
-    from imageshards.manifest import load_manifest
+    from imageshards.manifest import form_problems, read_manifest
 
     started = time.monotonic()
     directory = directory if storage.is_local(directory) else directory.rstrip("/")
     storage.check_bucket(directory, "DIR")
-    manifest = load_manifest(directory)
+    manifest = read_manifest(directory, "DIR")
     verdict = Verdict(directory)
-    found = [
-        Problem("manifest", f"manifest.json: {phrase}.") for phrase in structure_problems(manifest)
-    ]
+    wrong_form = form_problems(manifest, complete=True)
+    found = [Problem("manifest", f"manifest.json: {phrase}.") for phrase in wrong_form]
     verdict.skipped = bool(found)
     if not verdict.skipped:
-        results = check_shards(directory, manifest, sample, workers, progress)
-        found = _dataset_problems(directory, manifest, results)
+        results = _check_shards(directory, manifest, sample, workers, show_progress)
+        found = data_set_problems(directory, manifest, results)
         verdict.notes = notes_of(manifest, directory, results)
         for result in results:
             found.extend(result.problems)
@@ -111,38 +117,112 @@ def verify(
     return verdict
 
 
-def _dataset_problems(directory: str, manifest: Mapping[str, Any], results: list[Any]) -> list[Any]:
-    """What no single shard can tell."""
-    from beam_pipeline.verify import companions
-    from beam_pipeline.verify import data_set as dataset
-    from beam_pipeline.verify.shard import Problem
+def sampled_records(counts: Sequence[int], sample: int | None) -> list[frozenset[int] | None]:
+    """Which records of every shard are decoded: `sample` in all, evenly spread.
 
-    compression = manifest.get("compression", "none")
-    return [
-        *(
-            Problem(check, f"{phrase}.")
-            for check, phrases in (
-                ("manifest", (f"manifest.json: {p}" for p in dataset.manifest_problems(manifest))),
-                ("balance", dataset.balance_problems(manifest)),
-                ("accounting", companions.accounting_problems(manifest, directory)),
-                ("metadata", companions.metadata_problems(manifest, directory)),
-            )
-            for phrase in phrases
-        ),
-        *dataset.extra_shards(manifest, directory),
-        *dataset.checksum_problems(results, manifest),
-        *dataset.duplicate_problems(results, directory, compression),
+    Args:
+        counts: Records per shard of one split.
+        sample: Records wanted; None for all.
+
+    Returns:
+        Per shard the numbers of its records; None for all.
+    """
+    if sample is None:
+        return [None] * len(counts)
+    total = sum(counts)
+    sample = min(sample, total)
+    wanted = iter([(2 * i + 1) * total // (2 * sample) for i in range(sample)])
+    position = next(wanted, total)
+    start, chosen = 0, []
+    for count in counts:
+        mine = set()
+        while position < start + count:
+            mine.add(position - start)
+            position = next(wanted, total)
+        chosen.append(frozenset(mine))
+        start += count
+    return list(chosen)
+
+
+def _check_shards(
+    directory: str,
+    manifest: Mapping[str, Any],
+    sample: int | None,
+    workers: int | None,
+    show_progress: bool,
+) -> list[ShardResult]:
+    """Checks all shards of a manifest, by several processes; results in its order.
+
+    Raises:
+        UserError: A process was killed.
+    """
+    from concurrent.futures.process import BrokenProcessPool
+
+    from beam_pipeline.verify.shard import ShardTask, check_shard
+
+    tasks = [
+        ShardTask(
+            directory,
+            shard,
+            manifest.get("compression", "none"),
+            manifest["features"],
+            tuple(manifest["classes"]),
+            manifest["image"],
+            decode,
+        )
+        for split in manifest["splits"].values()
+        for shard, decode in zip(
+            split["shards"],
+            sampled_records([s["num_records"] for s in split["shards"]], sample),
+            strict=True,
+        )
     ]
+    workers = min(workers or len(os.sched_getaffinity(0)), len(tasks))
+    try:
+        with _process_map(workers) as process_map:
+            results = process_map(check_shard, tasks)
+            if show_progress:
+                from imageshards.progress import progress_bar
+
+                results = progress_bar(results, total=len(tasks), desc="verifying", unit=" shards")
+            return list(results)
+    except BrokenProcessPool as e:
+        raise UserError(
+            "A process of the check was killed, most likely for lack of memory; "
+            "run it again with a smaller --workers."
+        ) from e
+
+
+@contextlib.contextmanager
+def _process_map(workers: int) -> Iterator[Callable[..., Iterable[ShardResult]]]:
+    """`map` by several processes, or by this one."""
+    if workers <= 1:
+        yield map
+        return
+    # Not fork: the caller may run threads of Beam or TensorFlow.
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(workers, context, _ignore_interrupt) as pool:
+        try:
+            yield pool.map
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _ignore_interrupt() -> None:
+    """Ctrl-C reaches all processes of a terminal; the first one ends the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def text_of(verdict: Verdict) -> str:
     """The table of checks, the problems and the notes, for a terminal."""
-    lines = [f"{'check':<12}{'result':<10}what was looked at"]
+    from imageshards.progress import text_table
+
+    rows = []
     for check, what in CHECKS.items():
         count = verdict.found[check]
         state = "skipped" if verdict.skipped and not count else f"{count} wrong" if count else "ok"
-        lines.append(f"{check:<12}{state:<10}{what}")
-    lines.append("")
+        rows.append((check, state, what))
+    lines = [text_table(("check", "result", "what was looked at"), rows, texts=(0, 1, 2)), ""]
     lines.extend(problem.message for problem in verdict.problems)
     hidden = sum(verdict.found.values()) - len(verdict.problems)
     if hidden:
@@ -201,10 +281,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--sample received {args.sample}; expected 0 or more.")
     if args.workers is not None and args.workers < 1:
         parser.error(f"--workers received {args.workers}; expected at least 1.")
-    progress = _show_progress if sys.stderr.isatty() else None
     try:
         sample = None if args.full else args.sample
-        verdict = verify(args.directory, sample, args.workers, progress)
+        verdict = verify(args.directory, sample, args.workers, show_progress=True)
     except UserError as e:
         print(f"error: {e}", file=sys.stderr)
         return 2
@@ -212,8 +291,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     print(json_of(verdict) if args.json else text_of(verdict))
     return 0 if verdict.ok else 1
-
-
-def _show_progress(done: int, total: int) -> None:
-    end = "\n" if done == total else ""
-    print(f"\rverifying: {done} of {total} shards", end=end, file=sys.stderr, flush=True)

@@ -1,9 +1,9 @@
-"""What must hold for a data set as a whole: its manifest, its folder, its companions."""
+"""What must hold for a data set as a whole: its manifest, its folder, what is beside the shards."""
 
 from __future__ import annotations
 
+import json
 import os
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -11,44 +11,36 @@ from typing import Any
 from beam_pipeline.verify.shard import MAX_PROBLEMS, Problem, ShardResult
 from imageshards import storage
 from imageshards.example import decode_example
-from imageshards.manifest import RECORD_FEATURES, STAGING_NAME
+from imageshards.manifest import (
+    FILENAME_FEATURE,
+    QUARANTINE_NAME,
+    REJECTS_NAME,
+    SHARD_NAME,
+    STAGING_NAME,
+    TRANSFORM_NAME,
+    shards_of,
+)
 from imageshards.tfrecord import RecordError, read_records
 
-SHARD_NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.tfrecord(\.gz)?")
-
-_ENTRY = {"file": str, "num_records": int, "num_bytes": int, "sha256": str, "classes": dict}
+_REJECTS = f"{QUARANTINE_NAME}/{REJECTS_NAME}"
 
 
-def shards_of(manifest: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every (split, shard entry) of a manifest, in its order."""
-    for split, entry in manifest["splits"].items():
-        for shard in entry["shards"]:
-            yield split, shard
-
-
-def structure_problems(manifest: Mapping[str, Any]) -> list[str]:
-    """What of a manifest has the wrong form, as phrases; then nothing else can be checked."""
-    problems = []
-    for split, entry in manifest["splits"].items():
-        if not isinstance(entry, dict) or not isinstance(entry.get("shards"), list):
-            problems.append(f"split {split!r} has no list of shards")
-            continue
-        if not isinstance(entry.get("num_records"), int):
-            problems.append(f"split {split!r} has no num_records")
-        for number, shard in enumerate(entry["shards"]):
-            for key, kind in _ENTRY.items():
-                if not isinstance(shard, dict) or not isinstance(shard.get(key), kind):
-                    problems.append(f"shard {number} of split {split!r} has no valid {key!r}")
-    for name, spec in manifest["features"].items():
-        if not isinstance(spec, dict) or "shape" not in spec or "dtype" not in spec:
-            problems.append(f"feature {name!r} has no dtype and shape")
-    for name, spec in RECORD_FEATURES.items():
-        if manifest["features"].get(name) != spec:
-            problems.append(f"feature {name!r} is not declared as {spec}")
-    for key in ("size", "mode"):
-        if key not in manifest["image"]:
-            problems.append(f"'image' has no {key!r}")
-    return problems
+def data_set_problems(
+    directory: str, manifest: Mapping[str, Any], results: Sequence[ShardResult]
+) -> list[Problem]:
+    """What no single shard can tell."""
+    phrases = {
+        "manifest": (f"manifest.json: {phrase}" for phrase in manifest_problems(manifest)),
+        "balance": balance_problems(manifest),
+        "accounting": accounting_problems(manifest, directory),
+        "metadata": metadata_problems(manifest, directory),
+    }
+    return [
+        *(Problem(check, f"{phrase}.") for check, found in phrases.items() for phrase in found),
+        *extra_shards(manifest, directory),
+        *checksum_problems(results, manifest),
+        *duplicate_problems(results, directory, manifest.get("compression", "none")),
+    ]
 
 
 def manifest_problems(manifest: Mapping[str, Any]) -> Iterator[str]:
@@ -155,7 +147,7 @@ def _keys(path: str, wanted: set[int], compression: str) -> Iterator[tuple[int, 
     try:
         for record in read_records(path, compression) if wanted else ():
             if record.number in wanted:
-                key = decode_example(record.payload)["image/filename"][0]
+                key = decode_example(record.payload, {FILENAME_FEATURE})[FILENAME_FEATURE][0]
                 text = key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key)
                 yield record.number, record.offset_bytes, text
     except RecordError:
@@ -187,6 +179,95 @@ def notes_of(
             "--group_column keeps such pictures together."
         )
     return notes
+
+
+def accounting_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[str]:
+    """Whether every listed image became a record or a reject, as phrases."""
+    records = sum(entry["num_records"] for entry in manifest["splits"].values())
+    rejects = sum(manifest["rejects"].values())
+    if manifest["listed"] != records + rejects:
+        yield (
+            f"manifest.json: {manifest['listed']} images were listed, but {records} records + "
+            f"{rejects} rejects = {records + rejects}"
+        )
+    yield from _quarantine_problems(manifest["rejects"], directory, rejects)
+
+
+def _quarantine_problems(listed: Mapping[str, int], directory: str, total: int) -> Iterator[str]:
+    folder = storage.join(directory, QUARANTINE_NAME)
+    reasons: Counter[str] = Counter()
+    try:
+        with storage.open_read(storage.join(folder, REJECTS_NAME)) as file:
+            reasons.update(json.loads(line)["reason"] for line in file if line.strip())
+    except FileNotFoundError:
+        if total:
+            yield f"{_REJECTS} is missing, but the manifest counts {total} rejects"
+            return
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        yield f"{_REJECTS} could not be read ({type(e).__name__}: {e})"
+        return
+    for reason in sorted(reasons.keys() | listed.keys()):
+        if reasons[reason] != listed.get(reason, 0):
+            yield (
+                f"{_REJECTS} holds {reasons[reason]} rejects for {reason!r}; "
+                f"the manifest says {listed.get(reason, 0)}"
+            )
+    names = sorted(n for n in names_in(folder) if SHARD_NAME.fullmatch(n))
+    count = 0
+    for name in names:
+        compression = "gzip" if name.endswith(".gz") else "none"
+        try:
+            count += sum(1 for _ in read_records(storage.join(folder, name), compression))
+        except RecordError as e:
+            place = f"{QUARANTINE_NAME}/{name}, record {e.number} at byte {e.offset_bytes}"
+            yield f"{place}: {e.reason}"
+            return
+    if names and count != total:
+        yield f"the quarantine holds {count} records; the manifest says {total} rejects"
+
+
+def metadata_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[str]:
+    """Whether the TFDS files and TFT's output are there and agree, as phrases."""
+    for name in ("features.json", "dataset_info.json"):
+        try:
+            content = json.loads(storage.read(storage.join(directory, name)))
+        except FileNotFoundError:
+            yield f"{name} is missing"
+            continue
+        except (OSError, ValueError) as e:
+            yield f"{name} could not be read ({e})"
+            continue
+        check = _features_problems if name == "features.json" else _dataset_info_problems
+        yield from check(content, manifest)
+    for name in ("transform_fn", "transformed_metadata"):
+        if not has_folder(storage.join(directory, TRANSFORM_NAME, name)):
+            yield f"{TRANSFORM_NAME}/{name} is missing"
+
+
+def _features_problems(content: Any, manifest: Mapping[str, Any]) -> Iterator[str]:
+    try:
+        names = set(content["featuresDict"]["features"])
+    except (KeyError, TypeError) as e:
+        yield f"features.json has no valid features ({type(e).__name__}: {e})"
+        return
+    for name in sorted(names ^ manifest["features"].keys()):
+        where = "features.json" if name in names else "manifest.json"
+        yield f"feature {name!r} is in {where} alone"
+
+
+def _dataset_info_problems(content: Any, manifest: Mapping[str, Any]) -> Iterator[str]:
+    try:
+        lengths = {
+            split["name"]: [int(length) for length in split["shardLengths"]]
+            for split in content["splits"]
+        }
+    except (KeyError, TypeError, ValueError) as e:
+        yield f"dataset_info.json has no valid splits ({type(e).__name__}: {e})"
+        return
+    for name in sorted(lengths.keys() | manifest["splits"].keys()):
+        shards = manifest["splits"].get(name, {}).get("shards", [])
+        if lengths.get(name) != [shard["num_records"] for shard in shards]:
+            yield f"dataset_info.json and manifest.json differ in the shards of split {name!r}"
 
 
 def _repeated(values: Iterable[int]) -> set[int]:

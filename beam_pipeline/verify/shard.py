@@ -1,4 +1,4 @@
-"""One shard against its entry of the manifest, in one pass over its bytes."""
+"""One shard, its records and their pictures against the manifest, in one pass over its bytes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import IO, Any, BinaryIO, NamedTuple, cast
 
-from google.protobuf.message import DecodeError
-
-from beam_pipeline.verify.picture import picture_problem, size_problem
 from imageshards import storage
-from imageshards.example import Values, decode_example
+from imageshards.example import Values, decode_example, dtype_of
 from imageshards.tfrecord import Record, RecordError, scan_records
 
 # Of one kind, per shard: the rest is counted.
@@ -25,6 +22,7 @@ MAX_PROBLEMS = 5
 
 _BUFFER_BYTES = 1 << 20
 _SHA256 = re.compile(rb"[0-9a-f]{64}")
+_MODES = {1: "L", 3: "RGB"}
 
 
 class Problem(NamedTuple):
@@ -127,16 +125,16 @@ def _check_records(task: ShardTask, result: ShardResult, stream: IO[bytes]) -> N
     for record in scan_records(stream, result.file, task.compression, result.num_bytes):
         result.num_records += 1
         if isinstance(record, RecordError):
-            result.add("framing", record.what, record)
+            result.add("framing", record.reason, record)
             result.key_hashes.append(0)
             result.content_hashes.append(0)
             continue
         features: dict[str, Values] | None
         try:
             features = decode_example(record.payload)
-        except DecodeError:
+        except ValueError as e:
             features = None
-            result.add("schema", "the payload is no tf.train.Example", record)
+            result.add("schema", str(e), record)
         if features is not None:
             problems = schema_problems(features, task.features)
             for problem in problems:
@@ -157,8 +155,8 @@ def schema_problems(
         if spec is None:
             problems.append(f"feature {name!r} is not in the manifest")
             continue
-        dtype = _dtype(values)
-        if dtype not in (None, spec["dtype"]):
+        dtype = dtype_of(values)
+        if dtype not in ("", spec["dtype"]):
             problems.append(f"feature {name!r} is {dtype}; the manifest says {spec['dtype']}")
         elif spec["shape"] is not None and len(values) != math.prod(spec["shape"]):
             problems.append(
@@ -166,13 +164,6 @@ def schema_problems(
                 f"{spec['shape']} needs {math.prod(spec['shape'])}"
             )
     return problems
-
-
-def _dtype(values: Values) -> str | None:
-    if not values:
-        return None
-    kind = type(values[0])
-    return "string" if kind is bytes else "float32" if kind is float else "int64"
 
 
 def _check_content(
@@ -213,6 +204,56 @@ def _constant_problems(features: Mapping[str, Values], channels: int) -> Iterato
             yield f"feature {name!r} is {features[name][0]!r}; expected {value!r}"
     if not _SHA256.fullmatch(_bytes(features, "image/key/sha256")):
         yield "feature 'image/key/sha256' is not 64 hexadecimal digits"
+
+
+def size_problem(height: int, width: int, channels: int, image: Mapping[str, Any]) -> str:
+    """Why a size in pixels cannot come from the manifest's image options; "" if it can.
+
+    Args:
+        height, width: Of the encoded picture, in pixels.
+        channels: 1 or 3.
+        image: The manifest's `image`.
+    """
+    if channels != image.get("channels", channels):
+        return f"it has {channels} channels; the manifest says {image['channels']}"
+    size, mode = image["size"], image["mode"]
+    target = (size, size) if isinstance(size, int) else tuple(size)
+    if min(height, width) < 1:
+        return f"its size is {width}x{height} px"
+    if mode == "none":
+        return ""
+    if mode == "shortest":
+        right = min(height, width) == target[0]
+        smaller = min(height, width) < target[0]
+    else:
+        right = (height, width) == target
+        smaller = height <= target[0] and width <= target[1]
+    if right or (smaller and image.get("only_shrink")):
+        return ""
+    return (
+        f"its size is {width}x{height} px, which --resize_mode {mode} to "
+        f"{target[1]}x{target[0]} px does not give"
+    )
+
+
+def picture_problem(encoded: bytes, height: int, width: int, channels: int) -> str:
+    """Why JPEG bytes do not decode to what their record says; "" if they do."""
+    from PIL import Image
+
+    # Our own pictures, already limited by the build: a large one is no bomb here.
+    Image.MAX_IMAGE_PIXELS = None
+    try:
+        with Image.open(io.BytesIO(encoded)) as picture:
+            found = (picture.format, picture.size, picture.mode)
+            if found == ("JPEG", (width, height), _MODES.get(channels)):
+                picture.load()
+                return ""
+    except (OSError, SyntaxError, ValueError) as e:
+        return f"the picture does not decode ({e})".rstrip(".")
+    return (
+        f"the picture is {found[0]} {found[1][0]}x{found[1][1]} px {found[2]}; the record says "
+        f"JPEG {width}x{height} px with {channels} channels"
+    )
 
 
 def _compare_with_entry(task: ShardTask, result: ShardResult) -> None:

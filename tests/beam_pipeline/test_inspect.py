@@ -22,10 +22,10 @@ def test_the_table_shows_splits_classes_and_rejects(tmp_path):
     dataset.manifest["splits"]["train"]["shards"][0]["num_records"] = 1234
     lines = summary_text(dataset.manifest).splitlines()
     assert lines[0].split() == ["split", "shards", "records", "min/shard", "max/shard", "MB"]
-    assert lines[1].split() == ["train", "3", "18", "6", "1,234", "0.0"]
-    assert lines[2].split() == ["validation", "2", "12", "6", "6", "0.0"]
-    assert len({len(line) for line in lines[:3]}) == 1
-    assert lines[3:] == [
+    assert lines[2].split() == ["train", "3", "18", "6", "1,234", "0.0"]
+    assert lines[3].split() == ["validation", "2", "12", "6", "6", "0.0"]
+    assert len({len(line) for line in lines[:4]}) == 1
+    assert lines[4:] == [
         "classes  2",
         "listed   33",
         "rejects  3 (truncated 2, empty 1)",

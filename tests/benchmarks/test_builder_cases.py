@@ -134,6 +134,7 @@ def test_an_outcome_is_shown_and_kept():
     assert outcome.text().splitlines() == [
         "speed: 5 images",
         "        seconds",
+        "  ----  -------",
         "  ours    1,234",
         "  ratio: 1 (1 to 1 in 1 rounds), goal >= 0.95: met",
         "  a note",

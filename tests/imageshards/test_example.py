@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.example import Values, decode_example, encode_example
+from imageshards.example import Values, decode_example, dtype_of, encode_example
+from tests.support.external_sets import example
 
 FLOATS = st.floats(width=32, allow_nan=False)
 INTS = st.integers(-(2**63), 2**63 - 1)
@@ -27,6 +28,64 @@ def test_what_is_encoded_is_decoded(features):
 def test_the_order_of_features_changes_no_byte(features):
     reverse = dict(reversed(features.items()))
     assert encode_example(reverse) == encode_example(features)
+
+
+@given(FEATURES)
+def test_what_tensorflow_wrote_is_decoded(features):
+    assert decode_example(example(features)) == features
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_read_or_refused_as_by_tensorflow(data):
+    from google.protobuf.message import DecodeError
+    from tensorflow.core.example.example_pb2 import Example
+
+    try:
+        expected = set(Example.FromString(data).features.feature)
+    except DecodeError:
+        with pytest.raises(ValueError, match=r"it is no tf\.train\.Example"):
+            decode_example(data)
+    else:
+        assert set(decode_example(data)) == expected
+
+
+def test_only_what_is_wanted_is_decoded():
+    payload = example({"a": 1, "b": [2.5, 3.5]})
+    assert decode_example(payload, {"b", "absent"}) == {"b": [2.5, 3.5]}
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"), [([b"x"], "string"), ([1], "int64"), ([1.5], "float32"), ([], "")]
+)
+def test_the_dtype_is_that_of_the_values(values, dtype):
+    assert dtype_of(decode_example(encode_example({"x": values}))["x"]) == dtype
+
+
+def test_numbers_that_are_not_packed_are_read():
+    int64_list = bytes([0x08, 5, 0x08, 6])
+    float_list = bytes([0x0D, 0, 0, 0x80, 0x3F])
+    entries = b""
+    for name, field, values in ((b"i", 3, int64_list), (b"f", 2, float_list)):
+        feature = bytes([field << 3 | 2, len(values)]) + values
+        entry = bytes([0x0A, 1]) + name + bytes([0x12, len(feature)]) + feature
+        entries += bytes([0x0A, len(entry)]) + entry
+    found = decode_example(bytes([0x0A, len(entries)]) + entries)
+    assert found == {"i": [5, 6], "f": [1.0]}
+
+
+@pytest.mark.parametrize(
+    "damaged", [b"\x0a", b"\x0a\x05abc", b"\x0b", b"\x00", b"\xff" * 12, b"no example"]
+)
+def test_what_is_no_example_is_refused(damaged):
+    with pytest.raises(ValueError, match=r"it is no tf\.train\.Example"):
+        decode_example(damaged)
+
+
+def test_a_cut_example_is_refused():
+    payload = example({"label": 3, "image": b"x" * 50})
+    for end in range(1, len(payload)):
+        with pytest.raises(ValueError, match=r"it is no tf\.train\.Example"):
+            decode_example(payload[:end])
 
 
 def test_tensorflow_reads_and_writes_the_same_bytes():

@@ -1,7 +1,8 @@
-"""TFRecord files: every checksum is looked at, and every damage is placed."""
+"""TFRecord files: what is written is read, every checksum is looked at, every damage is placed."""
 
 import gzip
 import io
+import pickle
 import struct
 
 import google_crc32c
@@ -13,8 +14,12 @@ from imageshards.tfrecord import (
     MAX_RECORD_BYTES,
     Record,
     RecordError,
+    compression_of,
+    frame_record,
     read_records,
+    scan_file,
     scan_records,
+    write_records,
 )
 from tests.support.dataset_factory import framed
 
@@ -102,7 +107,7 @@ def test_any_truncation_is_noticed_or_ends_between_records(payloads, data):
     assert len(found) == len(complete) + (not between)
     if not between:
         assert isinstance(found[-1], RecordError)
-        assert "file ends inside" in found[-1].what
+        assert "file ends inside" in found[-1].reason
         assert found[-1].number == len(complete)
 
 
@@ -116,10 +121,12 @@ def test_any_truncation_of_a_gzip_file_is_noticed(payloads, data):
 
 def test_records_after_a_wrong_payload_are_still_read():
     data = bytearray(framed([b"first", b"second", b"third"]))
-    data[21 + 12] ^= 1
+    data[21 + 12] ^= 1  # an s becomes an r
     first, second, third = scan(bytes(data))
     assert (first.payload, third) == (b"first", Record(2, 43, b"third"))
-    assert second.what == "the payload's CRC is wrong"
+    assert (first.next_offset_bytes, second.next_offset_bytes) == (21, 43)
+    assert second.payload == b"recond"
+    assert second.reason == "the payload's checksum is wrong"
 
 
 def test_the_first_damage_ends_reading_with_its_place(tmp_path):
@@ -145,7 +152,7 @@ def test_a_length_that_cannot_be_is_not_read(length, what):
     raw = struct.pack("<Q", length)
     crc = google_crc32c.value(raw)
     masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-    assert what in only_error(raw + struct.pack("<I", masked) + b"x").what
+    assert what in only_error(raw + struct.pack("<I", masked) + b"x").reason
 
 
 def test_what_cannot_be_in_the_file_is_not_asked_for():
@@ -164,7 +171,7 @@ def test_what_cannot_be_in_the_file_is_not_asked_for():
 def test_a_truncated_record_is_noticed_without_knowing_the_size():
     (found,) = scan_records(io.BytesIO(framed([b"abcdef"])[:-3]), "x")
     assert isinstance(found, RecordError)
-    assert found.what == "the file ends inside the record (7 of 10 bytes)"
+    assert found.reason == "the file ends inside the record (7 of 10 bytes)"
 
 
 def test_a_stream_that_gives_less_than_asked_is_read_on():
@@ -176,4 +183,92 @@ def test_a_stream_that_gives_less_than_asked_is_read_on():
 
 
 def test_bytes_that_are_no_gzip_are_named():
-    assert "gzip stream is damaged" in only_error(GOLDEN, "gzip").what
+    assert "gzip stream is damaged" in only_error(GOLDEN, "gzip").reason
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_tensorflow_reads_what_is_written(tmp_path, compression):
+    import tensorflow as tf
+
+    path = tmp_path / "x"
+    payloads = [b"first", b"", b"the third one", b"4"]
+    assert write_records(str(path), payloads, compression) == path.stat().st_size
+    kind = "GZIP" if compression == "gzip" else ""
+    assert list(tf.data.TFRecordDataset(str(path), kind).as_numpy_iterator()) == payloads
+
+
+@given(st.lists(st.binary(max_size=50), max_size=6), st.sampled_from(["none", "gzip"]))
+def test_what_is_written_is_read_with_its_places(tmp_path_factory, payloads, compression):
+    path = str(tmp_path_factory.mktemp("w") / "x")
+    write_records(path, payloads, compression)
+    starts = [sum(len(p) + 16 for p in payloads[:i]) for i in range(len(payloads))]
+    expected = list(zip(range(len(payloads)), starts, payloads, strict=True))
+    assert list(read_records(path, compression)) == expected
+
+
+def test_equal_records_make_equal_gzip_files(tmp_path):
+    for name in "ab":
+        write_records(str(tmp_path / name), [b"1", b"2"], "gzip")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    # Where gzip keeps the time of writing (RFC 1952, MTIME).
+    assert (tmp_path / "a").read_bytes()[4:8] == bytes(4)
+
+
+def test_an_interrupted_write_leaves_the_old_file_and_no_other(tmp_path):
+    def interrupted():
+        yield b"new"
+        raise KeyboardInterrupt
+
+    path = tmp_path / "x.tfrecord"
+    path.write_bytes(GOLDEN)
+    with pytest.raises(KeyboardInterrupt):
+        write_records(str(path), interrupted())
+    assert path.read_bytes() == GOLDEN
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_after_a_wrong_length_nothing_is_known(tmp_path):
+    path = tmp_path / "x.tfrecord"
+    data = bytearray(framed([b"first", b"second", b"third"]))
+    data[21] ^= 0xFF
+    path.write_bytes(data)
+    first, broken = scan_file(str(path))
+    assert isinstance(broken, RecordError)
+    assert first.payload == b"first"
+    assert (broken.number, broken.offset_bytes, broken.next_offset_bytes) == (1, 21, None)
+    assert "nothing behind it can be read" in broken.reason
+
+
+def test_a_remote_path_is_opened_by_what_the_caller_gives():
+    def opened(path):
+        assert path == "ram://x"
+        return io.BytesIO(GOLDEN)
+
+    assert [r.payload for r in read_records("ram://x", open_remote=opened)] == [b"", b"shard"]
+
+
+def test_a_missing_file_is_an_os_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        list(read_records(str(tmp_path / "none")))
+
+
+@pytest.mark.parametrize(
+    ("head", "compression"),
+    [
+        (GOLDEN[:12], "none"),
+        (b"", "none"),
+        (gzip.compress(GOLDEN, mtime=0)[:12], "gzip"),
+        # A length whose first bytes are gzip's magic number.
+        (frame_record(bytes(0x8B1F))[:12], "none"),
+        (b"not a TFRecord", None),
+        (b"short", None),
+    ],
+)
+def test_the_compression_is_told_by_the_first_bytes(head, compression):
+    assert compression_of(head) == compression
+
+
+def test_an_error_survives_a_pickle_as_between_processes():
+    error = RecordError("x", 1, 16, "the payload's checksum is wrong", 37, b"shard")
+    copy = pickle.loads(pickle.dumps(error))  # our own bytes
+    assert (str(copy), copy.payload) == (str(error), b"shard")

@@ -6,33 +6,23 @@ import gzip
 import hashlib
 import io
 import json
-import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 from PIL import Image
 
-from imageshards.example import Values, encode_example
+from imageshards.example import Values, decode_example, encode_example
 from imageshards.manifest import RECORD_FEATURES, to_json
+from imageshards.tfrecord import frame_record
 
 CLASSES = ("cat", "dog")
 
 
 def framed(payloads: Sequence[bytes]) -> bytes:
     """The bytes of a TFRecord file."""
-    parts = []
-    for payload in payloads:
-        length = struct.pack("<Q", len(payload))
-        parts += [length, _masked(length), payload, _masked(payload)]
-    return b"".join(parts)
-
-
-def _masked(data: bytes) -> bytes:
-    crc = google_crc32c.value(data)
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+    return b"".join(map(frame_record, payloads))
 
 
 def jpeg(number: int, size: tuple[int, int] = (16, 16), mode: str = "RGB") -> bytes:
@@ -143,8 +133,6 @@ class Dataset:
         (self.directory / "dataset_info.json").write_text(json.dumps({"splits": splits}))
 
     def _entry(self, name: str) -> dict[str, Any]:
-        from imageshards.example import decode_example
-
         data = (self.directory / name).read_bytes()
         texts = Counter(
             decode_example(payload)["image/class/text"][0].decode()  # type: ignore[union-attr]

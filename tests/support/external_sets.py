@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from imageshards.tfrecord import Record, read_records, write_records
 from tests.support.trainer_data import draw_shape
-from trainer.dataset import tfrecord
 from trainer.dataset.spec import DataSet, Subset
 
 
@@ -49,7 +49,7 @@ def write_kaggle(folder: pathlib.Path, counts: Mapping[str, int], **features: st
             {"image": jpeg(i % 3, i), "class": i % 3, "id": f"{name}-{i}"} for i in range(count)
         ]
         renamed = [{features.get(k, k): v for k, v in r.items()} for r in records]
-        tfrecord.write(str(folder / name), map(example, renamed))
+        write_records(str(folder / name), map(example, renamed))
 
 
 def write_slim(
@@ -70,7 +70,7 @@ def write_slim(
             )
             for i, label in enumerate(labels)
         ]
-        tfrecord.write(str(folder / name), payloads)
+        write_records(str(folder / name), payloads)
 
 
 def flip_byte(path: pathlib.Path, at: int) -> None:
@@ -80,9 +80,9 @@ def flip_byte(path: pathlib.Path, at: int) -> None:
     path.write_bytes(data)
 
 
-def frames(path: pathlib.Path | str, compression: str = "none") -> list[tfrecord.Frame]:
+def records_of(path: pathlib.Path | str, compression: str = "none") -> list[Record]:
     """The records of a file that is whole."""
-    return list(tfrecord.scan(str(path), compression))
+    return list(read_records(str(path), compression))
 
 
 def whole_split(dataset: DataSet, split: str = "train") -> Subset:

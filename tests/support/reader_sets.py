@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from imageshards.manifest import IMAGE_FEATURE, LABEL_FEATURE
 from trainer.dataset.spec import (
-    IMAGE_FEATURE,
-    LABEL_FEATURE,
     DataSet,
     FeatureSpec,
     ImageSpec,

@@ -98,6 +98,9 @@ def write_manifest(folder: pathlib.Path, **changes: Any) -> None:
             "image/encoded": {"dtype": "string", "shape": []},
             "image/class/label": {"dtype": "int64", "shape": []},
         },
+        "listed": 0,
+        "rejects": {},
+        "fingerprint": "0" * 64,
     }
     (folder / "manifest.json").write_text(json.dumps(manifest | changes), encoding="utf-8")
 

@@ -6,8 +6,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from imageshards.progress import text_table
+
 # With fewer cores at work than this share, something else than the CPU holds the reader up.
 IDLE_SHARE = 0.75
+_COLUMNS = ("images_per_second", "cpu_microseconds", "added_cpu_microseconds")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,13 +127,11 @@ def text(figures: Mapping[str, Any]) -> str:
         f"{figures['batch_size']}, pictures of {height_px}x{width_px}x{channels} px, augmentation "
         f"{figures['augment']}{where}, {order}, {figures['threads']} threads",
         "",
-        "reader up to  images/s  CPU us/image  of them here",
+        text_table(
+            ["reader up to", "images/s", "CPU us/image", "of them here"],
+            [[row["stage"], *(f"{row[c]:,.0f}" for c in _COLUMNS)] for row in figures["stages"]],
+        ),
     ]
-    for row in figures["stages"]:
-        lines.append(
-            f"{row['stage']:<12}  {row['images_per_second']:>8,.0f}  "
-            f"{row['cpu_microseconds']:>12,.0f}  {row['added_cpu_microseconds']:>12,.0f}"
-        )
     memory = {name: size for name, size in figures["memory_bytes"].items() if size}
     parts = ", ".join(f"{name} {_megabytes(size)}" for name, size in memory.items())
     return "\n".join([

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from imageshards.errors import UserError
-from trainer.dataset import counts_cache, tfrecord
-from trainer.dataset.example import read_example
+from imageshards.example import decode_example
+from imageshards.tfrecord import Record, RecordError, scan_file
+from trainer.dataset import counts_cache, remote
 from trainer.dataset.filters import filter_function
 from trainer.dataset.spec import DataSet, Split
 
@@ -79,10 +80,10 @@ def class_id(dataset: DataSet, payload: bytes) -> int:
         RecordProblem: It is no `tf.train.Example`, has no label, or one that is no class.
     """
     try:
-        features = read_example(payload, {dataset.label_feature})
+        features = decode_example(payload, {dataset.label_feature})
     except ValueError as e:
-        raise RecordProblem(f"it is no tf.train.Example ({e})") from e
-    values = features[dataset.label_feature].values if features else []
+        raise RecordProblem(str(e)) from e
+    values = features.get(dataset.label_feature, [])
     if len(values) != 1:
         raise RecordProblem(f"it has no feature {dataset.label_feature} with one value")
     label = values[0]
@@ -106,45 +107,45 @@ def _count(dataset: DataSet, split: Split, filters: Sequence[str]) -> tuple[list
     totals: Counter[int | None] = Counter()
     bad: list[_Bad] = []
     for shard in split.shards:
-        for frames in _batches(shard.path, dataset.compression, bad):
-            totals.update(_classify_all(classify, frames, shard.path, bad))
+        for records in _batches(shard.path, dataset.compression, bad):
+            totals.update(_classify_all(classify, records, shard.path, bad))
     return [totals[i] for i in range(len(dataset.classes))], bad
 
 
-def _batches(path: str, compression: str, bad: list[_Bad]) -> Iterator[list[tfrecord.Frame]]:
-    frames: list[tfrecord.Frame] = []
+def _batches(path: str, compression: str, bad: list[_Bad]) -> Iterator[list[Record]]:
+    batch: list[Record] = []
     try:
-        for frame in tfrecord.scan_all(path, compression):
-            if isinstance(frame, tfrecord.BrokenFrame):
-                bad.append(_Bad(path, frame.number, frame.offset_bytes, frame.reason))
-            elif frame.payload:
-                frames.append(frame)
-            if len(frames) == _BATCH_RECORDS:
-                yield frames
-                frames = []
+        for record in scan_file(path, compression, remote.open_binary):
+            if isinstance(record, RecordError):
+                bad.append(_Bad(path, record.number, record.offset_bytes, record.reason))
+            elif record.payload:
+                batch.append(record)
+            if len(batch) == _BATCH_RECORDS:
+                yield batch
+                batch = []
     except OSError as e:
         raise UserError(
             f"--data received a data set whose file {path} cannot be read ({e.strerror or e}); "
             "expected every file of it: copy it again."
         ) from e
-    if frames:
-        yield frames
+    if batch:
+        yield batch
 
 
 def _classify_all(
-    classify: _Classify, frames: Sequence[tfrecord.Frame], path: str, bad: list[_Bad]
+    classify: _Classify, records: Sequence[Record], path: str, bad: list[_Bad]
 ) -> list[int | None]:
     """Classifies a batch; where that fails, its halves, down to the records at fault."""
     try:
-        return classify([frame.payload for frame in frames])
+        return classify([record.payload for record in records])
     except RecordProblem as e:
-        if len(frames) == 1:
-            bad.append(_Bad(path, frames[0].number, frames[0].offset_bytes, str(e)))
+        if len(records) == 1:
+            bad.append(_Bad(path, records[0].number, records[0].offset_bytes, str(e)))
             return []
-    half = len(frames) // 2
+    half = len(records) // 2
     return [
-        *_classify_all(classify, frames[:half], path, bad),
-        *_classify_all(classify, frames[half:], path, bad),
+        *_classify_all(classify, records[:half], path, bad),
+        *_classify_all(classify, records[half:], path, bad),
     ]
 
 

@@ -10,9 +10,10 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from imageshards.errors import UserError
+from imageshards.example import Values, decode_example
+from imageshards.tfrecord import Record, scan_file
 from trainer.config import DataConfig
-from trainer.dataset import remote, tfrecord
-from trainer.dataset.example import Values, read_example
+from trainer.dataset import remote
 from trainer.dataset.external_counts import FileCount, check_labels, count_files
 from trainer.dataset.external_features import Roles, check_picture, find_roles, infer_features
 from trainer.dataset.external_files import files_below
@@ -26,7 +27,7 @@ _SAMPLE_FILES = 4
 # More than any data set of pictures has: a larger label is some other number.
 _MAX_CLASSES = 100_000
 
-_Record = Mapping[str, Values]
+_Features = Mapping[str, Values]
 
 
 def open_external(config: DataConfig) -> DataSet:
@@ -90,18 +91,18 @@ def has_records(data: str) -> bool:
     return True
 
 
-def _sample(data: str, layout: Layout) -> dict[str, list[_Record]]:
+def _sample(data: str, layout: Layout) -> dict[str, list[_Features]]:
     """The first records of every split that has any."""
     samples = {}
     for name, files in layout.splits.items():
-        records: list[_Record] = []
+        examples: list[_Features] = []
         for file in files[:_SAMPLE_FILES]:
-            frames = tfrecord.scan_all(file.path, layout.compression)
-            for frame in itertools.islice(frames, _SAMPLE_RECORDS // _SAMPLE_FILES):
-                if isinstance(frame, tfrecord.Frame):
-                    records += _read(frame)
-        if records:
-            samples[name] = records
+            records = scan_file(file.path, layout.compression, remote.open_binary)
+            for record in itertools.islice(records, _SAMPLE_RECORDS // _SAMPLE_FILES):
+                if isinstance(record, Record):
+                    examples += _read(record)
+        if examples:
+            samples[name] = examples
     if not samples:
         raise UserError(
             f"--data received {data!r}, whose first files hold no tf.train.Example; expected "
@@ -110,9 +111,9 @@ def _sample(data: str, layout: Layout) -> dict[str, list[_Record]]:
     return samples
 
 
-def _read(frame: tfrecord.Frame) -> list[_Record]:
+def _read(record: Record) -> list[_Features]:
     try:
-        found = read_example(frame.payload)
+        found = decode_example(record.payload)
     except ValueError:
         return []
     return [found] if found else []
@@ -125,7 +126,7 @@ def _usual(layout: Layout) -> dict[str, str | None]:
 
 
 def _labelled(
-    layout: Layout, samples: Mapping[str, Sequence[_Record]], label: str
+    layout: Layout, samples: Mapping[str, Sequence[_Features]], label: str
 ) -> dict[str, tuple[FoundFile, ...]]:
     """Splits with labels: those of a competition's test have none."""
     kept = {}

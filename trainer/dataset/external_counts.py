@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tqdm import tqdm
-
 from imageshards.errors import UserError
+from imageshards.example import Values, decode_example
+from imageshards.progress import progress_bar
+from imageshards.tfrecord import RecordError, scan_file
 from trainer.config import is_remote
-from trainer.dataset import counts_cache, tfrecord
-from trainer.dataset.example import Values, read_example
+from trainer.dataset import counts_cache, remote
 from trainer.dataset.external_layouts import FoundFile
 
 # Disks are read by one thread; a remote filesystem wants its answers awaited in company.
@@ -80,8 +80,7 @@ def count_files(
         one = _Counting(compression, label_feature, text_feature)
         with concurrent.futures.ThreadPoolExecutor(_threads(files)) as pool:
             paths = [file.path for file in files]
-            # On a terminal only: a log wants no bar.
-            counts = tqdm(pool.map(one, paths), total=len(paths), unit=" files", disable=None)
+            counts = progress_bar(pool.map(one, paths), total=len(paths), unit=" files")
             found = dict(zip(paths, counts, strict=True))
         # Before it is kept: what is broken may be repaired with no change in size or time.
         _check_broken(data, files, found, skip_broken)
@@ -147,20 +146,20 @@ class _Counting:
         broken: list[tuple[int, int, str]] = []
         num_records, is_cut = 0, False
         try:
-            for frame in tfrecord.scan_all(path, self._compression):
+            for record in scan_file(path, self._compression, remote.open_binary):
                 num_records += 1
-                if isinstance(frame, tfrecord.BrokenFrame):
-                    broken.append((frame.number, frame.offset_bytes, frame.reason))
-                    is_cut = frame.next_offset_bytes is None
+                if isinstance(record, RecordError):
+                    broken.append((record.number, record.offset_bytes, record.reason))
+                    is_cut = record.next_offset_bytes is None
                     continue
                 try:
-                    features = read_example(frame.payload, self._wanted)
+                    features = decode_example(record.payload, self._wanted)
                     label = self._label_of(features)
                 except ValueError as e:
-                    broken.append((frame.number, frame.offset_bytes, str(e)))
+                    broken.append((record.number, record.offset_bytes, str(e)))
                     continue
                 labels[label] += 1
-                at.setdefault(label, frame.number)
+                at.setdefault(label, record.number)
                 if self._text in features and label not in texts:
                     texts[label] = self._text_of(features)
         except OSError as e:
@@ -178,7 +177,7 @@ class _Counting:
         )
 
     def _label_of(self, features: Mapping[str, Values]) -> Label:
-        values = features.get(self._label, Values("", [])).values
+        values = features.get(self._label, [])
         label = values[0] if len(values) == 1 else None
         if isinstance(label, bytes):
             return label.decode()
@@ -187,7 +186,7 @@ class _Counting:
         return label
 
     def _text_of(self, features: Mapping[str, Values]) -> str:
-        values = features[self._text or ""].values
+        values = features[self._text or ""]
         text = values[0] if values else b""
         return text.decode(errors="replace") if isinstance(text, bytes) else ""
 

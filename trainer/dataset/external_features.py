@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 
 from imageshards.errors import UserError
-from trainer.dataset.example import Values
+from imageshards.example import Values, dtype_of
 from trainer.dataset.spec import FeatureSpec
 
 KEYS = ("image", "label", "filename", "text")
@@ -56,11 +56,11 @@ def infer_features(records: Sequence[Mapping[str, Values]]) -> dict[str, Feature
     specs = {}
     for name in sorted({name for record in records for name in record}):
         found = [record[name] for record in records if name in record]
-        dtypes = {values.dtype for values in found if values.dtype}
+        dtypes = {dtype_of(values) for values in found if values}
         if len(dtypes) != 1:
             # Without values, or of several types: nothing a model could read.
             continue
-        lengths = {len(values.values) for values in found}
+        lengths = {len(values) for values in found}
         if len(found) < len(records) or len(lengths) > 1:
             shape = None
         else:
@@ -110,7 +110,7 @@ def check_picture(data: str, feature: str, values: Values) -> None:
     Raises:
         UserError: They begin no JPEG, PNG or GIF.
     """
-    first = values.values[0] if values.values else b""
+    first = values[0] if values else b""
     if not isinstance(first, bytes) or not first.startswith(_PICTURES):
         raise UserError(
             f"--data received {data!r}, whose feature {feature!r} holds no encoded picture (it "

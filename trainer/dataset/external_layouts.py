@@ -8,9 +8,10 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+from imageshards import tfrecord
 from imageshards.errors import UserError
 from trainer.config import DataConfig
-from trainer.dataset import external_files, remote, tfrecord
+from trainer.dataset import external_files, remote
 from trainer.dataset.tfds import TfdsFolder, find_folder, open_tfds
 
 _TAIL_BYTES = 16
@@ -121,7 +122,7 @@ def _look_at(named: tuple[str, int | None]) -> FoundFile:
     path, count = named
     try:
         found = remote.stat(path)
-        with tfrecord.open_binary(path) as stored:
+        with remote.open_binary(path) as stored:
             head = stored.read(tfrecord.HEADER_BYTES)
             stored.seek(max(0, found.num_bytes - _TAIL_BYTES))
             tail = stored.read(_TAIL_BYTES)
@@ -166,7 +167,8 @@ def _counts_are_right(files: Sequence[FoundFile], compression: str) -> bool:
     smallest = min((f for f in files if f.num_bytes), key=lambda f: f.num_bytes, default=None)
     if smallest is None:
         return all(file.num_records == 0 for file in files)
-    held = sum(1 for _ in tfrecord.scan_all(smallest.path, compression))
+    records = tfrecord.scan_file(smallest.path, compression, remote.open_binary)
+    held = sum(1 for _ in records)
     if held == smallest.num_records:
         return True
     print(

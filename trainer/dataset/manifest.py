@@ -1,4 +1,4 @@
-"""`manifest.json` as the trainer understands it: splits, classes and pictures, checked on entry."""
+"""A checked `manifest.json` as the trainer's data set: splits, classes, features, pictures."""
 
 from __future__ import annotations
 
@@ -8,22 +8,12 @@ import json
 import os
 from typing import Any
 
+from imageshards import manifest
 from imageshards.errors import UserError
+from imageshards.manifest import FILENAME_FEATURE, IMAGE_FEATURE, LABEL_FEATURE, MANIFEST_NAME
 from trainer.config import is_remote
 from trainer.dataset import remote
-from trainer.dataset.spec import (
-    FILENAME_FEATURE,
-    IMAGE_FEATURE,
-    LABEL_FEATURE,
-    DataSet,
-    FeatureSpec,
-    ImageSpec,
-    Shard,
-    Split,
-)
-
-FORMAT_VERSION = 1
-MANIFEST_FILE = "manifest.json"
+from trainer.dataset.spec import DataSet, FeatureSpec, ImageSpec, Shard, Split
 
 _TRAIN_NAMES = ("train", "training")
 _VALIDATION_NAMES = ("validation", "val", "valid", "test")
@@ -81,7 +71,7 @@ def _names(dataset: DataSet) -> str:
 def has_manifest(data: str) -> bool:
     """Whether `data` is a folder with a `manifest.json`."""
     try:
-        remote.stat(os.path.join(data, MANIFEST_FILE))
+        remote.stat(os.path.join(data, MANIFEST_NAME))
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:
@@ -95,29 +85,14 @@ def load_manifest(data: str) -> DataSet:
     Raises:
         UserError: There is none, or it does not say what a trainer needs.
     """
-    text = _read_text(data)
+    raw = manifest.load_manifest(data, "--data", remote.read)
     try:
-        raw = json.loads(text)
-    except ValueError as e:
+        return _data_set(data, raw)
+    except (TypeError, ValueError) as e:
         raise UserError(
-            f"--data received {data!r}, whose manifest.json is not JSON ({e}); "
-            "build the data set again."
-        ) from e
-    _check_version(data, raw)
-    try:
-        dataset = _parse(data, raw)
-    except (AttributeError, KeyError, TypeError, ValueError) as e:
-        what = f"lacks {e}" if isinstance(e, KeyError) else f"has an unexpected value ({e})"
-        raise UserError(
-            f"--data received {data!r}, whose manifest.json {what}; "
+            f"--data received {data!r}, whose manifest.json has an unexpected value ({e}); "
             "build the data set again with python -m beam_pipeline."
         ) from e
-    if not dataset.classes:
-        raise UserError(
-            f"--data received {data!r}, whose manifest.json names no class; "
-            "expected labelled pictures."
-        )
-    return dataset
 
 
 def check_shards(data: str, splits: list[Split]) -> None:
@@ -143,31 +118,6 @@ def check_shards(data: str, splits: list[Split]) -> None:
     )
 
 
-def _read_text(data: str) -> str:
-    path = os.path.join(data, MANIFEST_FILE)
-    missing = UserError(
-        f"--data received {data!r}, where there is no manifest.json; a directory without a "
-        "manifest is not a data set: build one with "
-        f"python -m beam_pipeline --input PHOTOS --output {data}."
-    )
-    try:
-        return remote.read(path).decode()
-    except (FileNotFoundError, NotADirectoryError) as e:
-        raise missing from e
-    except (OSError, UnicodeDecodeError) as e:
-        raise UserError(
-            f"--data received {data!r}, whose manifest.json cannot be read ({_reason(e)}); "
-            f"expected {'a bucket or filesystem' if is_remote(data) else 'a text file'} that may "
-            "be read."
-        ) from e
-
-
-def _reason(error: Exception) -> str:
-    """Why a file cannot be read, in one line: TensorFlow quotes a store's whole answer."""
-    text = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    return text.strip().splitlines()[0].rstrip(". ")
-
-
 def _size_bytes(path: str) -> int | None:
     try:
         return remote.stat(path).num_bytes
@@ -175,34 +125,21 @@ def _size_bytes(path: str) -> int | None:
         return None
 
 
-def _check_version(data: str, raw: Any) -> None:
-    version = raw.get("format_version") if isinstance(raw, dict) else None
-    if not isinstance(version, int) or version < 1:
-        raise UserError(
-            f"--data received {data!r}, whose manifest.json has no format_version; "
-            "build the data set again with python -m beam_pipeline."
-        )
-    if version > FORMAT_VERSION:
-        raise UserError(
-            f"--data received {data!r}, whose manifest.json has format_version {version}; this "
-            f"trainer understands up to {FORMAT_VERSION}: install a newer one."
-        )
-
-
-def _parse(data: str, raw: dict[str, Any]) -> DataSet:
-    for feature, dtype in ((IMAGE_FEATURE, "string"), (LABEL_FEATURE, "int64")):
-        if raw["features"][feature]["dtype"] != dtype:
-            raise ValueError(f"{feature} is not {dtype}")
-    features = {name: _parse_feature(name, spec) for name, spec in raw["features"].items()}
-    compression = raw.get("compression", "none")
-    if compression not in ("none", "gzip"):
-        raise ValueError(f"compression is {compression!r}, not none or gzip")
+def _data_set(data: str, raw: dict[str, Any]) -> DataSet:
+    if not raw["classes"]:
+        raise ValueError("it names no class; expected labelled pictures")
+    features = {name: _feature(spec) for name, spec in raw["features"].items()}
+    for name, dtype in ((IMAGE_FEATURE, "string"), (LABEL_FEATURE, "int64")):
+        if name not in features:
+            raise ValueError(f"the features lack {name!r}")
+        if features[name].dtype != dtype:
+            raise ValueError(f"{name} is {features[name].dtype}, not {dtype}")
     return DataSet(
         data=data,
-        splits={name: _parse_split(data, name, split) for name, split in raw["splits"].items()},
+        splits={name: _split(data, name, split) for name, split in raw["splits"].items()},
         classes=tuple(str(name) for name in raw["classes"]),
-        image=_parse_image(raw["image"]),
-        compression=compression,
+        image=_image(raw["image"]),
+        compression=raw.get("compression", "none"),
         shard_by=str(raw.get("shard_by", "balanced")),
         features=features,
         filename_feature=FILENAME_FEATURE if FILENAME_FEATURE in features else None,
@@ -210,12 +147,12 @@ def _parse(data: str, raw: dict[str, Any]) -> DataSet:
     )
 
 
-def _parse_split(data: str, name: str, raw: dict[str, Any]) -> Split:
+def _split(data: str, name: str, raw: dict[str, Any]) -> Split:
     shards = tuple(
         Shard(
             os.path.join(data, s["file"]),
-            int(s["num_records"]),
-            int(s["num_bytes"]),
+            s["num_records"],
+            s["num_bytes"],
             s.get("classes"),
             s.get("sha256"),
         )
@@ -235,14 +172,11 @@ def _fingerprint(raw: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
-def _parse_feature(name: str, raw: dict[str, Any]) -> FeatureSpec:
-    if raw["dtype"] not in ("int64", "float32", "string"):
-        raise ValueError(f"{name} is {raw['dtype']}, not int64, float32 or string")
-    shape = raw["shape"]
-    return FeatureSpec(raw["dtype"], None if shape is None else tuple(int(n) for n in shape))
+def _feature(raw: dict[str, Any]) -> FeatureSpec:
+    return FeatureSpec(raw["dtype"], None if raw["shape"] is None else tuple(raw["shape"]))
 
 
-def _parse_image(raw: dict[str, Any]) -> ImageSpec:
+def _image(raw: dict[str, Any]) -> ImageSpec:
     size = raw.get("size")
     if size is not None:
         height_px, width_px = (size, size) if isinstance(size, int) else size

@@ -13,8 +13,9 @@ import uuid
 from collections.abc import Sequence
 
 from imageshards.errors import UserError
+from imageshards.tfrecord import RecordError, scan_file
 from trainer.config import is_remote
-from trainer.dataset import stores, tfrecord
+from trainer.dataset import stores
 from trainer.dataset.spec import DataSet, Shard
 
 COPIES_AT_ONCE = 8
@@ -146,8 +147,8 @@ def _check_damaged(dataset: DataSet, shard: Shard, part: str) -> None:
     Raises:
         UserError: It is. Where records are damaged, the reader tells which.
     """
-    frames = tfrecord.scan_all(part, dataset.compression)
-    if any(isinstance(frame, tfrecord.BrokenFrame) for frame in frames):
+    records = scan_file(part, dataset.compression)
+    if any(isinstance(record, RecordError) for record in records):
         return
     raise UserError(
         f"--data received {dataset.data!r}, whose shard {os.path.basename(shard.path)} has another "

@@ -6,9 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-IMAGE_FEATURE = "image/encoded"
-LABEL_FEATURE = "image/class/label"
-FILENAME_FEATURE = "image/filename"
+from imageshards.manifest import FILENAME_FEATURE, IMAGE_FEATURE, LABEL_FEATURE
+
 # The picture's name among a model's inputs.
 IMAGE_INPUT = "image"
 

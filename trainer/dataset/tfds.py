@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from imageshards.errors import UserError
-from trainer.dataset import remote, tfrecord
+from trainer.dataset import remote
 
 INFO_FILE = "dataset_info.json"
 _FEATURES_FILE = "features.json"
@@ -112,8 +112,7 @@ def _latest(folder: str) -> str | None:
 
 
 def _read_text(path: str) -> str:
-    with tfrecord.open_binary(path) as stored:
-        return stored.read().decode()
+    return remote.read(path).decode()
 
 
 def _walk(name: str, feature: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from imageshards.example import decode_example
 from trainer.dataset.counting import RecordProblem, class_id
-from trainer.dataset.example import read_example
 from trainer.dataset.spec import DataSet, FeatureSpec, ModelInputs
 
 # Payloads → what is wrong with each, empty where nothing is.
@@ -60,12 +60,12 @@ def _reason(dataset: DataSet, payload: bytes, message: str) -> str:
     except RecordProblem as e:
         return str(e)
     name = dataset.image_feature
-    encoded = read_example(payload, {name}).get(name)
-    if encoded is None or len(encoded.values) != 1 or not encoded.values[0]:
+    encoded = decode_example(payload, {name}).get(name, [])
+    if len(encoded) != 1 or not encoded[0]:
         return f"it has no picture in {name}"
     if "Name: <unknown>" in message or "parse" in message:
         return "a feature is missing, or has another type or length than it should"
     if not dataset.image.varies and ("nsure" in message or "ncompatible shape" in message):
         return f"its picture is not of {'x'.join(map(str, dataset.image.size or ()))} px"
-    first = bytes(encoded.values[0])[:4] if isinstance(encoded.values[0], bytes) else b""
+    first = encoded[0][:4] if isinstance(encoded[0], bytes) else b""
     return f"its picture cannot be decoded (it begins with {first.hex(' ')})"

@@ -8,7 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from imageshards.errors import UserError
-from trainer.dataset import counting, tfrecord
+from imageshards.tfrecord import Record, scan_file, write_records
+from trainer.dataset import counting, remote
 from trainer.dataset.spec import DataSet, Shard, Split, Subset
 from trainer.dataset.subset import select
 from trainer.reader.find_broken import BrokenRecord, find, wrong_files
@@ -91,7 +92,7 @@ def _copy(subset: Subset, index: int, shard: Shard, broken: set[int], folder: st
 
     try:
         os.makedirs(folder, exist_ok=True)
-        num_bytes = tfrecord.write(path, payloads(), dataset.compression)
+        num_bytes = write_records(path, payloads(), dataset.compression)
     except OSError as e:
         raise UserError(
             f"--output received a place where {path}, a copy of a shard without its broken "
@@ -106,11 +107,11 @@ def _kept(shard: Shard, compression: str, broken: set[int]) -> Iterator[bytes]:
     """As many payloads as the shard should hold."""
     number = 0
     try:
-        for frame in tfrecord.scan_all(shard.path, compression):
-            if frame.number >= shard.num_records:
+        for record in scan_file(shard.path, compression, remote.open_binary):
+            if record.number >= shard.num_records:
                 return
-            whole = isinstance(frame, tfrecord.Frame) and frame.number not in broken
-            yield frame.payload or PLACEHOLDER if whole else PLACEHOLDER
+            whole = isinstance(record, Record) and record.number not in broken
+            yield record.payload or PLACEHOLDER if whole else PLACEHOLDER
             number += 1
     except FileNotFoundError:
         pass

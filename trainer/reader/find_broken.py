@@ -6,7 +6,8 @@ import concurrent.futures
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
-from trainer.dataset import remote, tfrecord
+from imageshards.tfrecord import Record, RecordError, scan_file
+from trainer.dataset import remote
 from trainer.dataset.spec import FeatureSpec, Shard, Subset
 from trainer.reader.broken_check import Check, make_check
 
@@ -102,28 +103,28 @@ def _look_through(
     def note(number: int, offset_bytes: int, reason: str) -> None:
         found.append(BrokenRecord(shard.path, number, start + number, offset_bytes, reason))
 
-    def flush(frames: list[tfrecord.Frame]) -> None:
-        reasons = check([frame.payload for frame in frames])
-        for frame, reason in zip(frames, reasons, strict=True):
+    def flush(records: list[Record]) -> None:
+        reasons = check([record.payload for record in records])
+        for record, reason in zip(records, reasons, strict=True):
             if reason:
-                note(frame.number, frame.offset_bytes, reason)
-        frames.clear()
+                note(record.number, record.offset_bytes, reason)
+        records.clear()
 
-    waiting: list[tfrecord.Frame] = []
+    waiting: list[Record] = []
     # Beyond the count nothing is decoded: it is not read for training, either.
-    for frame in _frames(shard.path, compression, place):
-        if frame.number >= shard.num_records:
-            if frame.number == shard.num_records:
-                place.surplus_offset_bytes = frame.offset_bytes
-        elif isinstance(frame, tfrecord.BrokenFrame):
-            note(frame.number, frame.offset_bytes, frame.reason)
-        elif wanted is None or frame.number in wanted:
-            waiting.append(frame)
+    for record in _records(shard.path, compression, place):
+        if record.number >= shard.num_records:
+            if record.number == shard.num_records:
+                place.surplus_offset_bytes = record.offset_bytes
+        elif isinstance(record, RecordError):
+            note(record.number, record.offset_bytes, record.reason)
+        elif wanted is None or record.number in wanted:
+            waiting.append(record)
         if len(waiting) == _BATCH_RECORDS:
             flush(waiting)
     flush(waiting)
     found += _missing(shard, start, place)
-    found.sort(key=lambda record: record.number)
+    found.sort(key=lambda broken: broken.number)
     return [*found, *_surplus(shard, index, place)]
 
 
@@ -138,18 +139,12 @@ class _Place:
     is_there: bool = True
 
 
-def _frames(
-    path: str, compression: str, place: _Place
-) -> Iterator[tfrecord.Frame | tfrecord.BrokenFrame]:
+def _records(path: str, compression: str, place: _Place) -> Iterator[Record | RecordError]:
     try:
-        for frame in tfrecord.scan_all(path, compression):
-            place.number, place.offset_bytes = frame.number, frame.offset_bytes
-            if isinstance(frame, tfrecord.Frame):
-                around = tfrecord.HEADER_BYTES + tfrecord.FOOTER_BYTES
-                place.next_offset_bytes = frame.offset_bytes + around + len(frame.payload)
-            else:
-                place.next_offset_bytes = frame.next_offset_bytes or frame.offset_bytes
-            yield frame
+        for record in scan_file(path, compression, remote.open_binary):
+            place.number, place.offset_bytes = record.number, record.offset_bytes
+            place.next_offset_bytes = record.next_offset_bytes or record.offset_bytes
+            yield record
     except FileNotFoundError:
         place.is_there = False
 

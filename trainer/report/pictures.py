@@ -8,9 +8,10 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from imageshards.example import Values, decode_example
 from imageshards.page import thumbnail
-from trainer.dataset import tfrecord
-from trainer.dataset.example import Values, read_example
+from imageshards.tfrecord import Record, scan_file
+from trainer.dataset import remote
 from trainer.dataset.spec import DataSet, Subset
 
 if TYPE_CHECKING:
@@ -65,22 +66,22 @@ def look_up(subset: Subset, records: Collection[int]) -> dict[int, Source]:
     for index, numbers in sorted(wanted.items()):
         path = shards[index].path
         try:
-            frames = _frames(path, subset.dataset.compression, numbers)
+            payloads = _payloads(path, subset.dataset.compression, numbers)
         except OSError:
             continue
-        for number, payload in frames.items():
+        for number, payload in payloads.items():
             source = _source(subset.dataset, os.path.basename(path), number, payload)
             if source is not None:
                 found[starts[index] + number] = source
     return found
 
 
-def _frames(path: str, compression: str, numbers: Collection[int]) -> dict[int, bytes]:
+def _payloads(path: str, compression: str, numbers: Collection[int]) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
-    for frame in tfrecord.scan_all(path, compression):
-        if isinstance(frame, tfrecord.Frame) and frame.number in numbers:
-            found[frame.number] = frame.payload
-        if frame.number >= max(numbers):
+    for record in scan_file(path, compression, remote.open_binary):
+        if isinstance(record, Record) and record.number in numbers:
+            found[record.number] = record.payload
+        if record.number >= max(numbers):
             break
     return found
 
@@ -94,7 +95,7 @@ def _source(dataset: DataSet, shard: str, number: int, payload: bytes) -> Source
     filename = dataset.filename_feature
     wanted = {dataset.image_feature, *texts} | ({filename} if filename else set())
     try:
-        features = read_example(payload, wanted)
+        features = decode_example(payload, wanted)
     except ValueError:
         return None
     return Source(
@@ -108,7 +109,7 @@ def _source(dataset: DataSet, shard: str, number: int, payload: bytes) -> Source
 
 def _text(values: Values | None) -> str | None:
     """All texts of a feature on one line; None where there are none, or they are no texts."""
-    parts = [value for value in values.values if isinstance(value, bytes)] if values else []
+    parts = [value for value in values or () if isinstance(value, bytes)]
     # Serialized masks or arrays are kept in strings, too.
     if not parts or any(b"\0" in part for part in parts):
         return None
@@ -119,5 +120,5 @@ def _text(values: Values | None) -> str | None:
 
 
 def _thumb(values: Values | None) -> Image.Image | None:
-    encoded = values.values[0] if values and values.values else None
+    encoded = values[0] if values else None
     return thumbnail(encoded, THUMB_PX) if isinstance(encoded, bytes) else None

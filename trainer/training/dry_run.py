@@ -13,6 +13,7 @@ from PIL import Image
 
 from imageshards.errors import UserError
 from imageshards.page import contact_sheet, size
+from imageshards.progress import text_table
 from trainer.dataset.spec import ModelInputs, Subset
 from trainer.training.step import Batch
 
@@ -76,7 +77,7 @@ def describe(
 
 def shape_lines(batch: Batch, model_inputs: ModelInputs) -> list[str]:
     """Name, dtype, shape and range of everything in a batch."""
-    rows = [("", "dtype", "shape", "from", "to")]
+    header, rows = ("", "dtype", "shape", "from", "to"), []
     height_px, width_px = model_inputs.size
     for name, value in _flat(batch):
         # A ragged tensor has no shape of its own: its values and their lengths do.
@@ -85,11 +86,7 @@ def shape_lines(batch: Batch, model_inputs: ModelInputs) -> list[str]:
         shape = [value.shape[0], "ragged"] if ragged else list(values.shape)
         low, high = (_short(f(values)) for f in (np.min, np.max)) if values.size else ("-", "-")
         rows.append((name, str(values.dtype), str(shape).replace("'", ""), low, high))
-    widths = [max(len(row[i]) for row in rows) for i in range(5)]
-    lines = [
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    lines = text_table(header, rows, texts=range(5)).splitlines()
     return [*lines, f"the model sees pictures of {height_px} x {width_px} px (height x width)"]
 
 

@@ -8,6 +8,7 @@ import shutil
 from typing import Any
 
 from imageshards.errors import UserError
+from imageshards.manifest import TRANSFORM_NAME
 from trainer.dataset import remote
 from trainer.dataset.spec import DataSet
 
@@ -127,7 +128,7 @@ def copy_transform(dataset: DataSet, output: str) -> None:
     Raises:
         UserError: There is one that cannot be copied.
     """
-    source = os.path.join(dataset.data, "transform", TRANSFORM_FOLDER)
+    source = os.path.join(dataset.data, TRANSFORM_NAME, TRANSFORM_FOLDER)
     target = os.path.join(output, TRANSFORM_FOLDER)
     if not dataset.has_manifest or os.path.isdir(target):
         return

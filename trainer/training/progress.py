@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 import time
-from typing import Any
 
-from tqdm import tqdm
+from imageshards.progress import progress_bar
 
 # Below this share of the time, waiting for data is not worth a word.
 STARVED = 0.05
@@ -65,15 +63,12 @@ class ProgressBar:
 
     def __init__(self, title: str, done: int, total: int, batch_size: int) -> None:
         self._batch_size = batch_size
-        self._bar: Any = tqdm(
+        self._bar = progress_bar(
             total=total * batch_size,
             initial=done * batch_size,
             desc=title,
             unit=" images",
             unit_scale=True,
-            leave=False,
-            dynamic_ncols=True,
-            disable=not sys.stderr.isatty(),
         )
 
     def step(self, loss: float | None, wait_fraction: float) -> None:

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from beam_pipeline.verify.command import CHECKS, main, text_of, verify
-from beam_pipeline.verify.picture import picture_problem, size_problem
-from beam_pipeline.verify.pool import sampled_records
+from beam_pipeline.verify.command import CHECKS, main, sampled_records, text_of, verify
+from beam_pipeline.verify.shard import picture_problem, size_problem
 from tests.support.dataset_factory import Dataset, features_of, framed, jpeg
 
 FIRST = "train-00000-of-00003.tfrecord"
@@ -79,7 +78,7 @@ def test_one_flipped_bit_is_named_with_file_record_and_offset(dataset):
     assert problems.keys() == {"framing", "checksums"}
     (framing,) = problems["framing"]
     assert (framing.file, framing.record, framing.offset_bytes) == (SECOND, 4, start)
-    expected = f"{SECOND}, record 4 at byte {start}: the payload's CRC is wrong."
+    expected = f"{SECOND}, record 4 at byte {start}: the payload's checksum is wrong."
     assert framing.message == expected
     assert problems["checksums"][0].file == SECOND
 

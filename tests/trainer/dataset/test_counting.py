@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from imageshards.errors import UserError
-from tests.support.external_sets import example, flip_byte
-from trainer.dataset import tfrecord
+from imageshards.tfrecord import write_records
+from tests.support.external_sets import example, flip_byte, records_of
 from trainer.dataset.counting import RecordProblem, class_counts, class_id
 from trainer.dataset.spec import DataSet, FeatureSpec, ImageSpec, Shard, Split
 from trainer.dataset.subset import select
@@ -29,7 +29,7 @@ def make(folder: pathlib.Path, shards: list[list[bytes]], **changes: Any) -> Any
     paths = [folder / f"{i}.tfrecord" for i in range(len(shards))]
     found = []
     for path, payloads in zip(paths, shards, strict=True):
-        size = tfrecord.write(str(path), payloads, changes.get("compression", "none"))
+        size = write_records(str(path), payloads, changes.get("compression", "none"))
         found.append(Shard(str(path), len(payloads), size))
     features = {
         "image": FeatureSpec("string", ()),
@@ -132,7 +132,7 @@ class TestBroken:
     )
     def test_a_broken_record_is_placed(self, tmp_path, filters, payload, reason):
         data = self.spoiled(tmp_path, payload)
-        offset = list(tfrecord.scan(data[1].shards[1].path))[1].offset_bytes
+        offset = records_of(data[1].shards[1].path)[1].offset_bytes
         for _ in range(2):
             with pytest.raises(UserError, match=f"1.tfrecord .* record 1, byte {offset}: {reason}"):
                 counted(data, filters)

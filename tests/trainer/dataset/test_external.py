@@ -7,16 +7,17 @@ import shutil
 import pytest
 
 from imageshards.errors import UserError
+from imageshards.tfrecord import write_records
 from tests.support.external_sets import (
     example,
     flip_byte,
     jpeg,
+    records_of,
     whole_split,
     write_kaggle,
     write_slim,
 )
 from trainer.config import DataConfig
-from trainer.dataset import tfrecord
 from trainer.dataset.external import has_records, open_external
 from trainer.dataset.spec import FeatureSpec, ImageSpec, ModelInputs, ReadOptions
 from trainer.reader import broken_records
@@ -119,7 +120,7 @@ class TestTfds:
 
     def test_files_to_validate_on_are_counted(self, folder, tmp_path):
         payloads = [example({"photo": jpeg(), "kind": 1, "name": "x"})] * 3
-        tfrecord.write(str(tmp_path / "more-2.tfrecord"), payloads)
+        write_records(str(tmp_path / "more-2.tfrecord"), payloads)
         config = DataConfig(
             str(folder / "1.10.0"), validation_data=str(tmp_path / "more-2.tfrecord")
         )
@@ -341,7 +342,7 @@ class TestSlim:
 
     def test_broken_records_stop_the_pass_or_are_counted(self, folder):
         path = folder / "train-00001-of-00002"
-        offset = list(tfrecord.scan(str(path)))[1].offset_bytes
+        offset = records_of(path)[1].offset_bytes
         flip_byte(path, offset + 40)
         place = rf"{path.name} is broken at record 1, byte {offset}: the payload's checksum"
         with pytest.raises(UserError, match=place):
@@ -354,7 +355,7 @@ class TestSlim:
 
     def test_an_unknown_loss_is_never_allowed(self, folder):
         path = folder / "train-00001-of-00002"
-        offset = list(tfrecord.scan(str(path)))[1].offset_bytes
+        offset = records_of(path)[1].offset_bytes
         flip_byte(path, offset)
         with pytest.raises(UserError, match=f"record 1, byte {offset}: .* and how many records th"):
             open_external(self.config(folder, skip_broken=100))
@@ -362,7 +363,7 @@ class TestSlim:
 
 def test_names_as_labels_are_classes(tmp_path):
     payloads = [example({"image": jpeg(), "label": name}) for name in ("dog", "cat", "dog")]
-    tfrecord.write(str(tmp_path / "x.tfrecord"), payloads)
+    write_records(str(tmp_path / "x.tfrecord"), payloads)
     dataset = open_external(DataConfig(str(tmp_path)))
     assert dataset.classes == ("cat", "dog")
     assert dataset.splits["train"].shards[0].classes == {"cat": 1, "dog": 2}
@@ -374,7 +375,7 @@ def test_names_as_labels_are_classes(tmp_path):
 
 def test_an_id_is_preferred_to_a_name(tmp_path):
     records = {"image": jpeg(), "label": "dog", "class": 0}
-    tfrecord.write(str(tmp_path / "x.tfrecord"), [example(records)])
+    write_records(str(tmp_path / "x.tfrecord"), [example(records)])
     assert open_external(DataConfig(str(tmp_path))).label_feature == "class"
 
 
@@ -383,7 +384,7 @@ def test_features_are_inferred(tmp_path):
         {"image": jpeg(), "label": 0, "meta": [0.5, 1.0], "some": 3, "tokens": [1, 2]},
         {"image": jpeg(), "label": 1, "meta": [0.5, 2.0], "tokens": [1]},
     ]
-    tfrecord.write(str(tmp_path / "x.tfrecord"), map(example, records))
+    write_records(str(tmp_path / "x.tfrecord"), map(example, records))
     dataset = open_external(DataConfig(str(tmp_path), image_size=(8, 9)))
     assert dataset.features == {
         "image": FeatureSpec("string", ()),
@@ -398,15 +399,15 @@ def test_features_are_inferred(tmp_path):
 def test_shards_of_one_class_each_are_recognised(tmp_path):
     for label in (0, 1):
         payload = example({"image": jpeg(), "label": label})
-        tfrecord.write(str(tmp_path / f"{'ab'[label]}.tfrecord"), [payload])
+        write_records(str(tmp_path / f"{'ab'[label]}.tfrecord"), [payload])
     assert open_external(DataConfig(str(tmp_path))).shard_by == "class"
-    tfrecord.write(str(tmp_path / "a.tfrecord"), [payload, example({"image": jpeg(), "label": 0})])
+    write_records(str(tmp_path / "a.tfrecord"), [payload, example({"image": jpeg(), "label": 0})])
     assert open_external(DataConfig(str(tmp_path))).shard_by == "balanced"
 
 
 def test_a_number_that_is_no_class_id_is_refused(tmp_path):
     payload = example({"image": jpeg(), "label": 20210101})
-    tfrecord.write(str(tmp_path / "a.tfrecord"), [payload])
+    write_records(str(tmp_path / "a.tfrecord"), [payload])
     with pytest.raises(UserError, match="label is up to 20210101; expected class ids"):
         open_external(DataConfig(str(tmp_path)))
 

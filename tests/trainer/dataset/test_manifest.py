@@ -130,12 +130,13 @@ def test_no_split_to_train_on_is_an_error_that_lists_the_splits(folder: pathlib.
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format_version": 2}, "format_version 2; this trainer understands up to 1"),
-        ({"format_version": "1"}, "has no format_version"),
+        ({"format_version": 2}, "format_version 2; this release reads up to 1: upgrade"),
+        ({"format_version": "1"}, "has format_version = '1'; expected a whole number"),
         ({"splits": None}, "lacks 'splits'"),
-        ({"features": {}}, "lacks 'image/encoded'"),
+        ({"features": {}}, "the features lack 'image/encoded'"),
         ({"classes": []}, "names no class"),
         ({"compression": "zip"}, "compression is 'zip'"),
+        ({"splits": {"train": []}}, "split 'train' has no list of shards"),
         ({"splits": {"train": {"num_records": 3, "shards": []}}}, "counts 3 records, its shards 0"),
         ({"image": {"size": 8, "mean": [0.5], "std": [0.5]}}, "are not 3 numbers each"),
         ({"image": {"size": 8, "channels": 4}}, "channels is 4"),
@@ -249,5 +250,5 @@ def test_a_feature_of_an_unknown_type_is_refused(folder: pathlib.Path) -> None:
         "x": {"dtype": "complex64", "shape": []},
     }
     edit_manifest(folder, features=features)
-    with pytest.raises(UserError, match="x is complex64, not int64, float32 or string"):
+    with pytest.raises(UserError, match="'x' is complex64, not int64, float32 or string"):
         _load(folder)

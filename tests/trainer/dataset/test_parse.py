@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from imageshards.errors import UserError
+from imageshards.manifest import IMAGE_FEATURE, LABEL_FEATURE
 from tests.support.reader_sets import (
     CLASSES,
     FEATURES,
@@ -21,7 +22,7 @@ from tests.support.reader_sets import (
 )
 from trainer.dataset.compatibility import check_inputs
 from trainer.dataset.parse import batch_parser
-from trainer.dataset.spec import IMAGE_FEATURE, LABEL_FEATURE, DataSet, FeatureSpec
+from trainer.dataset.spec import DataSet, FeatureSpec
 
 tf = pytest.importorskip("tensorflow")
 

@@ -19,8 +19,9 @@ import pytest
 
 from imageshards import storage
 from imageshards.errors import UserError
+from imageshards.tfrecord import read_records, write_records
 from tests.support.store_servers import StoreServer, store_server
-from trainer.dataset import remote, stores, tfrecord
+from trainer.dataset import remote, stores
 
 BODY = b"0123456789" * 300_000
 
@@ -116,11 +117,12 @@ def test_records_are_scanned_with_few_requests(
 ) -> None:
     payloads = [bytes([i % 256]) * (10 * (i % 97)) for i in range(9000)]
     local = str(tmp_path / "records")
-    tfrecord.write(local, payloads, compression)
+    write_records(local, payloads, compression)
     uri = store.bucket() + "/records"
     storage.upload(local, uri)
     store.clear()
-    assert [frame.payload for frame in tfrecord.scan(uri, compression)] == payloads
+    found = read_records(uri, compression, remote.open_binary)
+    assert [record.payload for record in found] == payloads
     assert len(store.requests()) <= 12
     assert compression == "none" or gzip.decompress(remote.read(uri))
 

@@ -7,9 +7,10 @@ import gzip
 import pytest
 
 from imageshards.errors import UserError
-from tests.support.external_sets import example, flip_byte, frames, jpeg, whole_split
+from imageshards.example import decode_example
+from imageshards.tfrecord import write_records
+from tests.support.external_sets import example, flip_byte, jpeg, records_of, whole_split
 from tests.support.trainer_data import make_data_set
-from trainer.dataset import tfrecord
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.spec import FeatureSpec, ReadOptions
 from trainer.dataset.subset import select
@@ -42,10 +43,10 @@ def load(folder):
 def spoil(folder, index, number, payload):
     """Puts another payload in a record's place; the manifest is none the wiser."""
     path = shard(folder, index)
-    payloads = [f.payload for f in frames(path)]
+    payloads = [r.payload for r in records_of(path)]
     payloads[number] = payload
-    tfrecord.write(str(path), payloads)
-    return frames(path)[number].offset_bytes
+    write_records(str(path), payloads)
+    return records_of(path)[number].offset_bytes
 
 
 def places(found):
@@ -107,8 +108,8 @@ def test_a_feature_the_model_needs_is_looked_for(folder):
 
 
 def test_wrong_checksums_and_missing_records_are_found(folder):
-    flip_byte(shard(folder, 0), frames(shard(folder, 0))[3].offset_bytes + 30)
-    whole = frames(shard(folder, 1))
+    flip_byte(shard(folder, 0), records_of(shard(folder, 0))[3].offset_bytes + 30)
+    whole = records_of(shard(folder, 1))
     shard(folder, 1).write_bytes(shard(folder, 1).read_bytes()[: whole[5].offset_bytes])
     shard(folder, 2).unlink()
     found = broken_records.find(load(folder), [], framing=True)
@@ -126,7 +127,7 @@ def test_wrong_checksums_and_missing_records_are_found(folder):
 
 
 def test_all_behind_a_wrong_length_is_lost(folder):
-    place = frames(shard(folder, 0))[4].offset_bytes
+    place = records_of(shard(folder, 0))[4].offset_bytes
     flip_byte(shard(folder, 0), place)
     found = broken_records.find(load(folder), [0])
     assert [(r.record, r.offset_bytes) for r in found] == [(4, place), (5, place), (6, place)]
@@ -135,10 +136,11 @@ def test_all_behind_a_wrong_length_is_lost(folder):
 
 def test_records_beyond_the_count_are_told_once_per_shard(folder):
     path = shard(folder, 1)
-    payloads = [f.payload for f in frames(path)]
-    tfrecord.write(str(path), [*payloads, b"more", b"and more"])
+    payloads = [r.payload for r in records_of(path)]
+    write_records(str(path), [*payloads, b"more", b"and more"])
     (found,) = broken_records.find(load(folder))
-    assert (found.number, found.record, found.offset_bytes) == (7, -2, frames(path)[7].offset_bytes)
+    offset = records_of(path)[7].offset_bytes
+    assert (found.number, found.record, found.offset_bytes) == (7, -2, offset)
     assert "7 records it should have, for 2 more" in found.reason
 
 
@@ -179,11 +181,11 @@ def test_repair_keeps_every_other_record_in_its_place(tmp_path, compression):
     )
     selection = load(data)
     paths = [data / s.path for s in (selection.split.shards)]
-    payloads = [[f.payload for f in frames(path, compression)] for path in map(str, paths)]
+    payloads = [[r.payload for r in records_of(path, compression)] for path in map(str, paths)]
     payloads[0][3] = b"no example"
-    tfrecord.write(str(paths[0]), payloads[0], compression)
-    tfrecord.write(str(paths[1]), payloads[1][:5], compression)
-    tfrecord.write(str(paths[2]), [*payloads[2], b"surplus"], compression)
+    write_records(str(paths[0]), payloads[0], compression)
+    write_records(str(paths[1]), payloads[1][:5], compression)
+    write_records(str(paths[2]), [*payloads[2], b"surplus"], compression)
     found = broken_records.find(selection)
     assert [r.record for r in found] == [3, 12, 13, -3]
     repaired = broken_records.repair(selection, found, str(tmp_path / "repaired"))
@@ -191,7 +193,7 @@ def test_repair_keeps_every_other_record_in_its_place(tmp_path, compression):
     assert broken_records.wrong_files(repaired) == []
     empty = [record for is_empty, record in numbers(repaired) if is_empty]
     assert sorted(empty) == [3, 12, 13]
-    kept = [f.payload for s in repaired.split.shards for f in frames(s.path, compression)]
+    kept = [f.payload for s in repaired.split.shards for f in records_of(s.path, compression)]
     whole = [p for part in payloads for p in part]
     assert [p for i, p in enumerate(kept) if i not in (3, 12, 13)] == [
         p for i, p in enumerate(whole) if i not in (3, 12, 13)
@@ -215,7 +217,7 @@ def test_a_missing_shard_becomes_empty_records(folder, tmp_path):
     shard(folder, 2).unlink()
     selection = load(folder)
     repaired = broken_records.repair(selection, broken_records.find(selection), str(tmp_path / "r"))
-    assert [f.payload for f in frames(repaired.split.shards[2].path)] == [b""] * 6
+    assert [r.payload for r in records_of(repaired.split.shards[2].path)] == [b""] * 6
     assert len(numbers(repaired)) == NUM_RECORDS
 
 
@@ -225,8 +227,8 @@ def test_a_selection_is_counted_anew(folder, tmp_path, counted):
     if counted:
         shards = []
         for s in dataset.splits["train"].shards:
-            labels = collections.Counter(dataset.classes[_label(f.payload)] for f in frames(s.path))
-            shards.append(dataclasses.replace(s, classes=labels))
+            labels = (dataset.classes[_label(r.payload)] for r in records_of(s.path))
+            shards.append(dataclasses.replace(s, classes=collections.Counter(labels)))
         split = dataclasses.replace(dataset.splits["train"], shards=tuple(shards))
         dataset = dataclasses.replace(dataset, splits={"train": split})
     chosen = select(
@@ -248,9 +250,7 @@ def test_a_selection_is_counted_anew(folder, tmp_path, counted):
 
 
 def _label(payload):
-    from trainer.dataset.example import read_example
-
-    return read_example(payload)[LABEL].values[0]
+    return decode_example(payload, {LABEL})[LABEL][0]
 
 
 def test_an_unwritable_folder_is_told(folder, tmp_path):
@@ -265,7 +265,7 @@ def test_offsets_in_gzip_are_of_what_was_packed(tmp_path):
     data = make_data_set(tmp_path / "d", {"train": 4}, num_shards=1, compression="gzip")
     path = data / "train-00000-of-00001.tfrecord.gz"
     plain = bytearray(gzip.decompress(path.read_bytes()))
-    offset = frames(path, "gzip")[2].offset_bytes
+    offset = records_of(path, "gzip")[2].offset_bytes
     plain[offset + 50] ^= 1
     path.write_bytes(gzip.compress(plain))
     (found,) = broken_records.find(load(data), [], framing=True)
@@ -280,7 +280,7 @@ def test_real_broken_pictures_are_found_exactly_where_the_reader_fails(broken_jp
     data = make_data_set(tmp_path / "d", {"train": 3}, num_shards=1, mode="shortest")
     path = data / "train-00000-of-00001.tfrecord"
     payloads = [example({LABEL: 0, IMAGE: p.read_bytes()}) for p in files]
-    size = tfrecord.write(str(path), payloads)
+    size = write_records(str(path), payloads)
     selection = load(data)
     one = dataclasses.replace(selection.split.shards[0], num_records=len(files), num_bytes=size)
     split = dataclasses.replace(selection.split, shards=(one,))

@@ -1,0 +1,125 @@
+"""What a person sees while work goes on: a bar, a line that renews itself, a table at the end.
+
+All of it is tqdm's on a terminal. Where standard error is no terminal a bar stays quiet, and a
+line becomes one plain line every ten seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, TextIO
+
+from tqdm import tqdm
+
+_LINE_SECONDS = 0.5
+_LOG_SECONDS = 10.0
+
+
+def progress_bar(work: Iterable[Any] | None = None, **options: Any) -> tqdm[Any]:
+    """tqdm on standard error, on a terminal only: a log wants no bar.
+
+    Args:
+        work: What is done, one by one; None where `update` tells.
+        options: tqdm's own: `total`, `unit`, `desc`, `initial`, …
+    """
+    return tqdm(work, disable=None, dynamic_ncols=True, leave=False, **options)
+
+
+class ProgressLine:
+    """A line that renews itself on a terminal, plain lines elsewhere; on standard error.
+
+    Args:
+        line: Says how far the work is; empty for nothing to say.
+        waiting: What a terminal shows until then.
+    """
+
+    def __init__(self, line: Callable[[], str], waiting: str = ""):
+        self._line = line
+        self._waiting = waiting
+        self._out = _own_stderr()
+        self._bar: tqdm[Any] | None = None  # on a terminal only: it has a thread
+        if self._out.isatty():
+            self._bar = tqdm(file=self._out, bar_format="{desc}", dynamic_ncols=True, leave=False)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> ProgressLine:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(2)
+        if self._bar is not None:
+            self._bar.close()
+
+    def say(self, sentence: str) -> None:
+        """Prints a line of its own."""
+        if self._bar is not None:
+            self._bar.write(sentence, self._out)
+        else:
+            self._out.write(f"{sentence}\n")
+        self._out.flush()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_LOG_SECONDS if self._bar is None else _LINE_SECONDS):
+            line = self._line()
+            if self._bar is not None:
+                self._bar.set_description_str(line or self._waiting)
+            elif line:
+                self.say(line)
+
+
+def _own_stderr() -> TextIO:
+    """Standard error by a descriptor of its own: that of the process is turned aside at times."""
+    try:
+        return os.fdopen(os.dup(sys.stderr.fileno()), "w", errors="backslashreplace")
+    except (OSError, ValueError):  # replaced by something that is no file
+        return sys.stderr
+
+
+def rate_line(
+    done: int, total: int, unit: str, seconds: float, before: int = 0, *details: str
+) -> str:
+    """`1,200/1,399 images  380 images/s  9.1 MB/s  0 rejects  ETA 00:01`.
+
+    Args:
+        done: Units done, those of earlier runs included.
+        total: Units to do.
+        unit: What is counted.
+        seconds: Since the first unit of this run.
+        before: Units done by earlier runs.
+        details: What else there is to say, before the time left.
+    """
+    rate = (done - before) / seconds if seconds > 0 else 0.0
+    parts = [f"{done:,}/{total:,} {unit}", *details]
+    if rate > 0:
+        parts.insert(1, f"{rate:,.0f} {unit}/s")
+        parts.append(f"ETA {tqdm.format_interval(round(max(0, total - done) / rate))}")
+    return "  ".join(parts)
+
+
+def text_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], texts: Collection[int] = (0,)
+) -> str:
+    """Aligned columns under a header: texts to the left, numbers to the right.
+
+    Args:
+        header: Names of the columns.
+        rows: One cell per column each.
+        texts: Which columns are texts.
+    """
+    cells = [list(header), *map(list, rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["-" * width for width in widths])
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i in texts else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    )

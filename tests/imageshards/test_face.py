@@ -1,0 +1,91 @@
+"""What people import is light, and holds what it says."""
+
+from __future__ import annotations
+
+import pathlib
+import pkgutil
+import statistics
+import subprocess
+import sys
+
+import pytest
+
+import imageshards as ims
+from tests.support.dataset_factory import Dataset
+
+ROOT = pathlib.Path(__file__).parents[2]
+HEAVY = ("apache_beam", "tensorflow", "tensorflow_transform", "keras", "beam_pipeline", "trainer")
+
+
+def loaded_after(code: str) -> set[str]:
+    """Top-level packages that some code loads in a fresh interpreter."""
+    told = subprocess.run(
+        [sys.executable, "-c", f"import sys; old = {{*sys.modules}}\n{code}\n"
+         "print(*{*sys.modules} - old)"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return {name.partition(".")[0] for name in told.stdout.split()}
+
+
+def test_importing_the_face_loads_nothing_else():
+    assert loaded_after("import imageshards") - {*sys.stdlib_module_names} == {"imageshards"}
+
+
+def test_the_whole_leaf_loads_neither_beam_nor_tensorflow_nor_a_program():
+    modules = [m.name for m in pkgutil.walk_packages(ims.__path__, "imageshards.")]
+    assert {"imageshards.tfrecord", "imageshards.progress", "imageshards.storage.s3"} <= {*modules}
+    assert not loaded_after(f"import {', '.join(modules)}") & {*HEAVY}
+
+
+def test_reading_a_data_set_loads_neither_beam_nor_tensorflow(tmp_path):
+    Dataset(tmp_path)
+    read = f"import imageshards as i; assert len([*i.read_examples({str(tmp_path)!r})]) == 30"
+    assert not loaded_after(read) & {*HEAVY}
+
+
+def test_the_face_is_imported_in_a_moment():
+    code = "from time import perf_counter as now; t = now(); import imageshards; print(now() - t)"
+
+    def seconds() -> float:
+        command = [sys.executable, "-c", code]
+        return float(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)
+
+    assert statistics.median(seconds() for _ in range(3)) < 0.2
+
+
+def test_every_name_is_there():
+    assert {*ims.__all__} <= {*dir(ims)}
+    for name in ims.__all__:
+        assert getattr(ims, name) is not None, name
+    with pytest.raises(AttributeError, match="'imageshards' has no attribute 'absent'"):
+        ims.absent  # noqa: B018
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_examples_come_in_the_manifest_s_order(tmp_path, compression):
+    dataset = Dataset(tmp_path, compression=compression)
+    expected = [
+        ims.decode_example(payload)
+        for payloads in dataset.payloads.values()
+        for payload in payloads
+    ]
+    assert [*ims.read_examples(str(tmp_path))] == expected
+    assert [*ims.read_examples(str(tmp_path), "validation")] == expected[18:]
+    names = {"image/filename"}
+    found = [*ims.read_examples(str(tmp_path), "train", only=names)]
+    assert [*found[0]] == [*names] and len(found) == 18
+
+
+def test_an_unknown_split_and_a_damaged_record_are_told(tmp_path):
+    dataset = Dataset(tmp_path)
+    with pytest.raises(ims.UserError, match="'test'; expected one of train, validation"):
+        next(ims.read_examples(str(tmp_path), "test"))
+    shard = tmp_path / dataset.splits["train"][0]
+    shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(ims.RecordError, match="record 5 at byte .* ends inside the record"):
+        list(ims.read_examples(str(tmp_path)))
+
+
+def test_a_data_set_is_verified_from_python(tmp_path):
+    Dataset(tmp_path)
+    assert ims.verify(str(tmp_path), workers=1).ok

@@ -1,0 +1,114 @@
+"""What a person sees: a line on a terminal, plain lines in a log, tables that are aligned."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+
+import pytest
+
+from imageshards import progress
+from imageshards.progress import ProgressLine, progress_bar, rate_line, text_table
+
+
+def on_a_terminal(code: str) -> str:
+    """What a program writes to a terminal 80 columns wide."""
+    parent, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    with subprocess.Popen([sys.executable, "-c", code], stderr=terminal) as process:
+        os.close(terminal)
+        shown = b""
+        try:
+            while piece := os.read(parent, 1 << 16):
+                shown += piece
+        except OSError:  # what Linux says when the other side is closed
+            pass
+        assert process.wait() == 0
+    os.close(parent)
+    return shown.decode()
+
+
+def test_a_line_renews_itself_on_a_terminal_and_leaves_it_clean():
+    shown = on_a_terminal(
+        "import threading\n"
+        "from imageshards import progress\n"
+        "progress._LINE_SECONDS = 0.001\n"
+        "lines = iter(['', '1 of 9 images', '2 of 9 images', 'last', 'last', 'last'])\n"
+        "ended, said = threading.Event(), threading.Event()\n"
+        "def next_line():\n"
+        "    found = next(lines, None)\n"
+        "    (ended if found is None else said).set()\n"
+        "    return found or ''\n"
+        "with progress.ProgressLine(next_line, 'planning ...') as line:\n"
+        "    said.wait(20)\n"
+        "    line.say('a process was killed')\n"
+        "    ended.wait(20)\n"
+    )
+    for expected in ("planning ...", "\r2 of 9 images", "\ra process was killed", "\rlast"):
+        assert expected in shown.replace("\n", "\r")
+    assert shown.rpartition("\r")[0].rpartition("\r")[2].strip() == ""  # wiped out
+    assert "last" not in shown.rpartition("\r")[2]
+
+
+def test_a_log_gets_plain_lines_and_no_bar(tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "_LOG_SECONDS", 0.01)
+    with open(tmp_path / "log", "w+") as log:
+        monkeypatch.setattr(sys, "stderr", log)
+        lines, ended = iter(["", "1 of 2", "2 of 2"]), threading.Event()
+
+        def next_line():
+            found = next(lines, None)
+            if found is None:
+                ended.set()
+            return found or ""
+
+        with ProgressLine(next_line, "planning ...") as line:
+            line.say("a process was killed")
+            assert ended.wait(20)
+        assert list(progress_bar([1, 2], unit=" shards")) == [1, 2]
+        log.seek(0)
+        assert sorted(log.read().splitlines()) == ["1 of 2", "2 of 2", "a process was killed"]
+
+
+def test_the_end_of_the_work_is_the_end_of_the_line(monkeypatch):
+    monkeypatch.setattr(progress, "_LOG_SECONDS", 60.0)
+    begun = time.monotonic()
+    with ProgressLine(lambda: "never asked"):
+        pass
+    assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ((0, 1399, "images", 0.0, 0, "0 rejects"), "0/1,399 images  0 rejects"),
+        ((30, 40, "shards", 5.0), "30/40 shards  6 shards/s  ETA 00:02"),
+        (
+            (1200, 1399, "images", 3.0, 0, "9.1 MB/s", "0 rejects"),
+            "1,200/1,399 images  400 images/s  9.1 MB/s  0 rejects  ETA 00:00",
+        ),
+        # Only this run's units tell the speed.
+        ((1200, 100_000, "images", 10.0, 1000), "1,200/100,000 images  20 images/s  ETA 1:22:20"),
+        ((5, 10, "images", 9.0, 5), "5/10 images"),
+        ((12, 10, "images", 1.0), "12/10 images  12 images/s  ETA 00:00"),
+    ],
+)
+def test_a_rate_and_the_time_left(arguments, line):
+    assert rate_line(*arguments) == line
+
+
+def test_a_table_has_texts_to_the_left_and_numbers_to_the_right():
+    assert text_table(["split", "n"], [["train", "1,000"], ["t", "5"]]) == (
+        "split      n\n-----  -----\ntrain  1,000\nt          5"
+    )
+    assert text_table(["a", "b"], [["1", "long"], ["22", "x"]], texts=(0, 1)) == (
+        "a   b\n--  ----\n1   long\n22  x"
+    )
+    assert text_table(["only", "names"], []) == "only  names\n----  -----"
