@@ -23,7 +23,7 @@ from trainer.dataset.open import open_dataset, read_options, select
 from trainer.dataset.spec import DataSet, ModelInputs, Split, Subset
 from trainer.imports import quiet_import
 from trainer.serving import model_file
-from trainer.training.metrics_log import finite
+from trainer.training.metrics import finite
 
 if TYPE_CHECKING:
     from trainer.evaluation.evaluator import Evaluation

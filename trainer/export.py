@@ -90,14 +90,14 @@ def export(args: argparse.Namespace) -> list[str]:
         source = model_file.find_model(args.model_path)
         return _written(output, lambda path: _copied(source, path, output))
     with quiet_import():
-        from trainer.serving import formats
+        from trainer.serving import servable
 
         model, card = model_file.load_model(args.model_path)
     if args.format == "tflite":
-        lines = _written(output, lambda path: formats.write_tflite(model, card, path))
+        lines = _written(output, lambda path: servable.write_tflite(model, card, path))
         return [*lines, f"labels   {_write_labels(card, output)}"]
     transform = model_file.find_transform(args.model_path)
-    return _written(output, lambda path: formats.write_saved_model(model, card, transform, path))
+    return _written(output, lambda path: servable.write_saved_model(model, card, transform, path))
 
 
 def check_output(output: str, kind: str, overwrite: bool) -> None:

@@ -186,7 +186,7 @@ def _check_masks(strategy: Any, name: str) -> Any:
         picture = keras.Input((64,))
         network = keras.Model(picture, layer(picture))
         if name != "stock":
-            from trainer.models.replica_seeds import separate_replicas
+            from trainer.models.strategy import separate_replicas
 
             separate_replicas(network)
 
@@ -222,8 +222,8 @@ def _check_overflow(strategy: Any, name: str) -> Any:
     return [bool(finite), float(network.optimizer.dynamic_scale.numpy())]
 
 
-def _check_trap(strategy: Any, name: str) -> Any:
-    """What TensorFlow says of a setting that `traps` refuses."""
+def _check_unsupported(strategy: Any, name: str) -> Any:
+    """What TensorFlow says of a setting that `trainer.models.unsupported` refuses."""
     from trainer.config import OptimizerConfig
 
     settings: dict[str, dict[str, Any]] = {
@@ -254,7 +254,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "resume": _check_resume,
     "masks": _check_masks,
     "overflow": _check_overflow,
-    "trap": _check_trap,
+    "unsupported": _check_unsupported,
 }
 
 

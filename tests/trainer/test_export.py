@@ -10,14 +10,13 @@ import pytest
 
 from tests.support.pictures import saved as encoded
 from tests.support.pictures import scene
-from tests.support.served_models import SIZE, card, image_spec, network, saved
+from tests.support.served_models import SIZE, card, image_spec, network, picture_reader, saved
 from trainer import export
 from trainer.dataset.spec import FeatureSpec
 
 tf = pytest.importorskip("tensorflow")
 
-from trainer.serving.preprocess import picture_reader  # noqa: E402
-from trainer.serving.servable import top  # noqa: E402
+from trainer.serving.predictor import top  # noqa: E402
 
 JPEG = encoded(scene(), quality=95)
 

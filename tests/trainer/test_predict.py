@@ -11,13 +11,11 @@ import pytest
 
 from tests.support.pictures import saved as encoded
 from tests.support.pictures import scene
-from tests.support.served_models import SIZE, card, image_spec, network, saved
+from tests.support.served_models import SIZE, card, image_spec, network, picture_reader, saved
 from trainer import predict
 from trainer.dataset.spec import FeatureSpec
 
 tf = pytest.importorskip("tensorflow")
-
-from trainer.serving.preprocess import picture_reader  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.dataset.compatibility import class_ids
-from trainer.dataset.spec import ModelInputs, ReadOptions, Subset
+from trainer.dataset.spec import Batch, ModelInputs, ReadOptions, Subset
+from trainer.models.model import model_input
 from trainer.reader import order, pipeline
 from trainer.reader.broken_handler import BrokenRecordHandler
 from trainer.reader.stream import is_framing_error, next_batch, record_numbers
-from trainer.training.step import Batch, model_input
 
 TOP = 5
 
@@ -207,7 +207,7 @@ def _make_step(
         }
 
     # Padded sequences change their length from batch to batch.
-    @tf.function(reduce_retracing=True)
+    @tf.function(autograph=False, reduce_retracing=True)
     def step(batch: Batch) -> Any:
         return strategy.run(on_replica, args=(batch,))
 

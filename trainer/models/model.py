@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,10 +15,9 @@ from imageshards.errors import UserError
 from trainer.config import OptimizerConfig
 from trainer.dataset.spec import ImageSpec, ModelInputs, input_name
 from trainer.models import user_model
-from trainer.models.losses import make_loss
-from trainer.models.optimizer import exclude, make_optimizer
+from trainer.models.optimizer import CrossEntropy, exempt_from_decay, make_optimizer
 from trainer.models.pretrained import load_weights
-from trainer.models.replica_seeds import separate_replicas
+from trainer.models.strategy import separate_replicas
 
 CNN = "cnn"
 IMAGE_INPUT = "image"
@@ -124,14 +123,18 @@ def compile_model(
         UserError: The warm-up is as long as the run.
     """
     optimizer = make_optimizer(config, batch_size, total_steps, _head(model))
-    exclude(optimizer, model)
-    num_classes = model.output_shape[-1]
+    exempt_from_decay(optimizer, model)
     model.compile(
         optimizer=optimizer,
-        loss=make_loss(config.label_smoothing, num_classes),
+        loss=CrossEntropy(model.output_shape[-1], config.label_smoothing),
         jit_compile=config.jit_compile,
     )
     optimizer.build(model.trainable_variables)
+
+
+def model_input(inputs: Mapping[str, Any]) -> Any:
+    """What a model is called with: a lone picture, or all inputs by name."""
+    return inputs["image"] if set(inputs) == {"image"} else dict(inputs)
 
 
 def state_variables(model: keras.Model) -> list[Any]:

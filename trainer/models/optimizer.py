@@ -1,24 +1,21 @@
-"""The optimizers by name, with what Keras's own leave to be minded."""
+"""How weights are changed: the loss, the learning rate of every step, the optimizer."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import keras
 import tensorflow as tf
+from keras import ops
 
+from imageshards.errors import UserError
 from trainer.config import OptimizerConfig
-from trainer.models.schedule import learning_rate_at, make_schedule
 
-__all__ = [
-    "averaged_weights",
-    "exclude",
-    "inner",
-    "learning_rate_at",
-    "make_optimizer",
-]
+# The global batch that --learning_rate is meant for under --scale_learning_rate.
+REFERENCE_BATCH = 256
 
 _NORMS = (
     keras.layers.BatchNormalization,
@@ -26,6 +23,128 @@ _NORMS = (
     keras.layers.LayerNormalization,
     keras.layers.RMSNormalization,
 )
+
+
+@keras.saving.register_keras_serializable("imageshards")
+class CrossEntropy(keras.losses.Loss):
+    """Cross-entropy of logits: the mean over a batch, so that a weight of 0 counts as loss 0.
+
+    The divisor is the number of examples, not the sum of their weights: otherwise replicas
+    with lighter examples would weigh more, and results would depend on their number.
+
+    Args:
+        num_classes: K.
+        label_smoothing: Share of every label that is spread evenly over all classes.
+    """
+
+    def __init__(
+        self, num_classes: int, label_smoothing: float = 0.0, name: str = "cross_entropy"
+    ) -> None:
+        super().__init__(name=name, reduction="sum_over_batch_size")
+        self.num_classes = num_classes
+        self.label_smoothing = label_smoothing
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        """Class ids [b] or shares [b, K], and logits [b, K] → float32 [b]."""
+        if len(y_true.shape) < 2 and not self.label_smoothing:
+            return keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
+        if len(y_true.shape) < 2:
+            y_true = ops.one_hot(ops.cast(y_true, "int32"), self.num_classes)
+        return keras.losses.categorical_crossentropy(
+            y_true, y_pred, from_logits=True, label_smoothing=self.label_smoothing
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` needs."""
+        names = ("num_classes", "label_smoothing", "name")
+        return {name: getattr(self, name) for name in names}
+
+
+@keras.saving.register_keras_serializable("imageshards")
+class Schedule(keras.optimizers.schedules.LearningRateSchedule):
+    """The learning rate of every step: a warm-up, then one of five shapes.
+
+    Step s of a warm-up over W steps has (s + 1) / (W + 1) of the peak: it rises from 0, but
+    no step is wasted on a rate of 0.
+
+    Args:
+        peak: The highest rate.
+        shape: One of `trainer.config.SCHEDULES`.
+        warmup_steps, total_steps, decay_steps, decay_rate: As `OptimizerConfig` has them.
+    """
+
+    def __init__(
+        self,
+        peak: float,
+        shape: str,
+        warmup_steps: int,
+        total_steps: int,
+        decay_steps: int,
+        decay_rate: float,
+    ) -> None:
+        super().__init__()
+        self.peak = peak
+        self.shape = shape
+        self.warmup_steps = warmup_steps
+        self.total_steps = total_steps
+        self.decay_steps = decay_steps
+        self.decay_rate = decay_rate
+
+    def __call__(self, step: Any) -> Any:
+        """int step, counted from 0 → float32 rate."""
+        step = ops.cast(step, "float32")
+        rate = self.peak * self._factor(step - self.warmup_steps)
+        if not self.warmup_steps:
+            return rate
+        warming = self.peak * (step + 1.0) / (self.warmup_steps + 1.0)
+        return ops.where(step < self.warmup_steps, warming, rate)
+
+    def _factor(self, after: Any) -> Any:
+        """The share of the peak so many steps after the warm-up."""
+        after = ops.maximum(after, 0.0)
+        progress = ops.minimum(after / max(1, self.total_steps - self.warmup_steps), 1.0)
+        if self.shape == "linear":
+            return 1.0 - progress
+        if self.shape == "cosine":
+            return 0.5 * (1.0 + ops.cos(math.pi * progress))
+        if self.shape == "exponential":
+            return ops.power(self.decay_rate, after / self.decay_steps)
+        if self.shape == "step":
+            # The quotient of two floats may fall short of a whole number.
+            return ops.power(self.decay_rate, ops.floor((after + 0.5) / self.decay_steps))
+        return ops.ones_like(after)
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` needs."""
+        names = ("peak", "shape", "warmup_steps", "total_steps", "decay_steps", "decay_rate")
+        return {name: getattr(self, name) for name in names}
+
+
+def make_schedule(config: OptimizerConfig, batch_size: int, total_steps: int) -> Schedule:
+    """The learning rates of a run of `total_steps` batches.
+
+    The peak is scaled as Goyal et al., 2017 (arXiv:1706.02677) have it: in proportion to the
+    examples behind one change of the weights, accumulated batches included.
+
+    Raises:
+        UserError: The warm-up takes the whole run.
+    """
+    if config.warmup_steps >= total_steps:
+        raise UserError(
+            f"--warmup_steps received {config.warmup_steps}, but the run has {total_steps} "
+            "step(s) in all; expected fewer."
+        )
+    peak = config.learning_rate
+    if config.scale_learning_rate:
+        peak *= batch_size * config.accumulate_steps / REFERENCE_BATCH
+    return Schedule(
+        peak,
+        config.schedule,
+        config.warmup_steps,
+        total_steps,
+        config.decay_steps or max(1, math.ceil(total_steps / 3)),
+        config.decay_rate,
+    )
 
 
 @keras.saving.register_keras_serializable("imageshards")
@@ -73,16 +192,30 @@ def make_optimizer(
         options |= {"use_ema": True, "ema_momentum": momentum}
     if config.accumulate_steps > 1:
         options["gradient_accumulation_steps"] = config.accumulate_steps
-    optimizer = _MAKERS[config.optimizer](config, options, head)
+    if config.optimizer in ("sgd", "rmsprop", "muon"):
+        options["momentum"] = float(config.momentum)
+    if config.optimizer == "sgd":
+        options["nesterov"] = True
+    if config.optimizer == "adamw":  # The only one that takes no None.
+        options["weight_decay"] = config.weight_decay
+    if config.optimizer == "muon":
+        options |= {"adam_weight_decay": config.weight_decay or None}
+        options |= {"exclude_layers": [head] if head else None}
+    optimizer = _CLASSES[config.optimizer](**options)
     return LossScaleOptimizer(optimizer) if config.precision == "float16" else optimizer
 
 
-def inner(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """`optimizer` itself or, under loss scaling, the one inside."""
-    return getattr(optimizer, "inner_optimizer", optimizer)
+_CLASSES: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
+    "sgd": keras.optimizers.SGD,
+    "adam": keras.optimizers.Adam,
+    "adamw": keras.optimizers.AdamW,
+    "rmsprop": keras.optimizers.RMSprop,
+    "lamb": keras.optimizers.Lamb,
+    "muon": keras.optimizers.Muon,
+}
 
 
-def exclude(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> int:
+def exempt_from_decay(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> int:
     """Exempts norms, biases and everything else of at most one dimension from weight decay.
 
     Call it before `optimizer.build`.
@@ -98,7 +231,7 @@ def exclude(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> int:
     }
     exempt = [v for v in model.trainable_variables if len(v.shape) < 2 or id(v) in norms]
     if exempt:
-        inner(optimizer).exclude_from_weight_decay(var_list=exempt)
+        _without_loss_scale(optimizer).exclude_from_weight_decay(var_list=exempt)
     return len(exempt)
 
 
@@ -109,7 +242,7 @@ def averaged_weights(model: keras.Model) -> Iterator[None]:
     Enter it outside `strategy.run`, to validate or to save. Without `ema`, and before the
     first step, when there is no average yet, it does nothing.
     """
-    optimizer = inner(model.optimizer)
+    optimizer = _without_loss_scale(model.optimizer)
     if not optimizer.use_ema or not int(optimizer._iterations.numpy()):
         yield
         return
@@ -126,40 +259,6 @@ def averaged_weights(model: keras.Model) -> Iterator[None]:
             variable.assign(value)
 
 
-def _sgd(config: OptimizerConfig, options: dict[str, Any], head: str | None) -> Any:
-    return keras.optimizers.SGD(momentum=float(config.momentum), nesterov=True, **options)
-
-
-def _adam(config: OptimizerConfig, options: dict[str, Any], head: str | None) -> Any:
-    return keras.optimizers.Adam(**options)
-
-
-def _adamw(config: OptimizerConfig, options: dict[str, Any], head: str | None) -> Any:
-    return keras.optimizers.AdamW(**options | {"weight_decay": config.weight_decay})
-
-
-def _rmsprop(config: OptimizerConfig, options: dict[str, Any], head: str | None) -> Any:
-    return keras.optimizers.RMSprop(momentum=config.momentum, **options)
-
-
-def _lamb(config: OptimizerConfig, options: dict[str, Any], head: str | None) -> Any:
-    return keras.optimizers.Lamb(**options)
-
-
-def _muon(config: OptimizerConfig, options: dict[str, Any], head: str | None) -> Any:
-    return keras.optimizers.Muon(
-        momentum=config.momentum,
-        adam_weight_decay=options["weight_decay"],
-        exclude_layers=[head] if head else None,
-        **options,
-    )
-
-
-_MAKERS: dict[str, Callable[[OptimizerConfig, dict[str, Any], str | None], Any]] = {
-    "sgd": _sgd,
-    "adam": _adam,
-    "adamw": _adamw,
-    "rmsprop": _rmsprop,
-    "lamb": _lamb,
-    "muon": _muon,
-}
+def _without_loss_scale(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """`optimizer` itself or, under loss scaling, the one inside."""
+    return getattr(optimizer, "inner_optimizer", optimizer)

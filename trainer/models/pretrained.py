@@ -6,7 +6,6 @@ import dataclasses
 import os
 import warnings
 import zipfile
-from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -95,11 +94,8 @@ def _try(target: keras.Model, path: str, initial: dict[int, Any]) -> dict[int, A
 
 
 def _weights(model: keras.Model) -> list[Any]:
-    return list(_unique(v for v in model.weights if "float" in v.dtype))
-
-
-def _unique(variables: Iterable[Any]) -> Iterable[Any]:
-    return {id(variable): variable for variable in variables}.values()
+    """The weights that are numbers, each once."""
+    return list({id(v): v for v in model.weights if "float" in v.dtype}.values())
 
 
 def _is_hdf5(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""What looks harmless and trains something else: refused, or told."""
+"""Settings that TensorFlow or Keras take but do not support: refused, or noted where they work."""
 
 from __future__ import annotations
 
@@ -12,38 +12,23 @@ from trainer.config import OptimizerConfig, TrainConfig, uneven_batch
 FEW_FOR_STATISTICS = 8
 
 
-def check(config: TrainConfig, replicas: int, model: Any = None) -> None:
-    """Refuses what would crash in the middle or, worse, train something else in silence.
+def check(config: TrainConfig, replicas: int) -> None:
+    """Refuses what would fail in the first step or silently train another model.
 
     Each of these was seen with TensorFlow 2.21 and Keras 3.15.
 
     Args:
         config: The run.
         replicas: Devices that share a batch.
-        model: The Keras model, where it is built already.
 
     Raises:
         UserError: Names the cause and the remedy.
     """
     optimizer = config.optimizer
-    if replicas > 1:
-        _check_replicated(optimizer, replicas)
     if config.batch_size % replicas:
         raise uneven_batch(config.batch_size, replicas)
-    if optimizer.jit_compile and model is not None:
-        stubborn = [
-            layer.name
-            for layer in model._flatten_layers(include_self=False)
-            if not getattr(layer, "supports_jit", True)
-        ]
-        if stubborn:
-            raise UserError(
-                f"--jit_compile received true, but XLA cannot compile {', '.join(stubborn[:3])} "
-                f"of {model.name}; leave --jit_compile out."
-            )
-
-
-def _check_replicated(optimizer: OptimizerConfig, replicas: int) -> None:
+    if replicas == 1:
+        return
     if optimizer.jit_compile:
         raise UserError(
             f"--jit_compile received true with {replicas} replicas, where TensorFlow cannot "
@@ -64,14 +49,11 @@ def _check_replicated(optimizer: OptimizerConfig, replicas: int) -> None:
         )
 
 
-def notes(
-    config: TrainConfig, replicas: int, model: Any, total_steps: int, gpus: int = 0
-) -> list[str]:
-    """What is allowed, but might not be what somebody expects; a sentence each.
+def notes(config: TrainConfig, model: Any, total_steps: int, gpus: int = 0) -> list[str]:
+    """What is allowed, but may surprise; a sentence each.
 
     Args:
         config: The run.
-        replicas: Devices that share a batch.
         model: The compiled Keras model.
         total_steps: Of the whole run.
         gpus: How many of the devices are GPUs.
@@ -81,7 +63,7 @@ def notes(
         _small_statistics(config.batch_size, model),
         _slow_precision(optimizer.precision, gpus),
         _slow_average(optimizer, total_steps),
-        _ends_between(optimizer, total_steps),
+        _unfinished_accumulation(optimizer, total_steps),
         _idle_muon(optimizer, model),
     ]
     if optimizer.optimizer == "adamw" and not optimizer.weight_decay:
@@ -119,7 +101,7 @@ def _slow_average(optimizer: OptimizerConfig, total_steps: int) -> str | None:
     )
 
 
-def _ends_between(optimizer: OptimizerConfig, total_steps: int) -> str | None:
+def _unfinished_accumulation(optimizer: OptimizerConfig, total_steps: int) -> str | None:
     left = total_steps % optimizer.accumulate_steps
     if not left:
         return None

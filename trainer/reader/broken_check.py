@@ -31,7 +31,7 @@ def make_check(dataset: DataSet, inputs: Mapping[str, FeatureSpec]) -> Check:
     parse = batch_parser(dataset, ModelInputs(size, dataset.image, inputs))
     pictures = batch_pictures(dataset.image, size)
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
     def read(serialized: tf.Tensor) -> tf.Tensor:
         encoded = parse(serialized).encoded
         return tf.shape(pictures(encoded, tf.range(tf.size(encoded, tf.int64))))

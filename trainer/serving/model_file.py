@@ -14,8 +14,11 @@ from typing import Any
 
 from imageshards.errors import UserError
 from trainer.dataset.spec import FeatureSpec, ImageSpec, ModelCard, ModelInputs
-from trainer.training.output_folder import MODEL_FILE, TRANSFORM_FOLDER
 
+# In the output folder of a run: the model, and the tensorflow-transform graph of its data set.
+MODEL_FILE = "model.keras"
+TRANSFORM_FOLDER = "transform_fn"
+# Inside a model file.
 CARD_FILE = "imageshards.json"
 FORMAT_VERSION = 1
 

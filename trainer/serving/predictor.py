@@ -18,7 +18,7 @@ from trainer.dataset import remote
 from trainer.dataset.spec import ModelCard
 from trainer.serving.columns import Columns
 from trainer.serving.preprocess import record_jpegs
-from trainer.serving.servable import top
+from trainer.serving.servable import probabilities
 
 # How lines begin that TensorFlow adds to the reason.
 _WHERE = ("Graph execution error", "Detected at", "File ", "[[", "(")
@@ -70,7 +70,7 @@ class Predictor:
             inputs = images
             if self._columns.reads_picture:
                 inputs = {"image": images, **self._columns({}, records)}
-            return tf.nn.softmax(tf.cast(model(inputs, training=False), tf.float32))
+            return probabilities(model, inputs)
 
         shape = (None, *card.inputs.size, card.inputs.image.channels)
         self._read = tf.function(read, [tf.TensorSpec((), tf.string)], autograph=False)
@@ -117,6 +117,14 @@ class Predictor:
             return np.zeros((0, len(self._classes)), np.float32)
         images, records = zip(*read, strict=True)
         return self._predict(tf.stack(images), tf.stack(records)).numpy()
+
+
+def top(
+    shares: Sequence[float], classes: Sequence[str], count: int
+) -> list[tuple[str, int, float]]:
+    """The `count` most probable classes of one picture: (name, id, probability), best first."""
+    order = sorted(range(len(classes)), key=lambda i: (-shares[i], i))[:count]
+    return [(classes[i], i, float(shares[i])) for i in order]
 
 
 def _reason(error: tf.errors.OpError) -> str:

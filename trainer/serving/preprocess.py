@@ -20,9 +20,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.augment.decode import batch_pictures
-from trainer.dataset.spec import ImageSpec
-from trainer.serving import exif, resample, resize_geometry
+from trainer.serving import exif
+from trainer.serving.resize import ResizeGeometry, resize, resize_geometry
 
 # (fraction of the size, least source pixels at that size for each result): the builder
 # decodes large JPEGs by scaled inverse DCTs, so the graph does, too.
@@ -31,26 +30,6 @@ _DRAFTS = ((8, 1.4), (4, 2.0), (2, 2.0))
 _WHITE = (255, 255, 255)
 # ITU-R 601-2 luma in 16 bits, as Pillow has it.
 _LUMA = (19595, 38470, 7471)
-
-
-def picture_reader(image: ImageSpec, size: tuple[int, int]) -> Callable[[Any], Any]:
-    """A function that makes original files the model's pictures.
-
-    Args:
-        image: Of the data set the model was trained on.
-        size: (height, width) in pixels the model sees.
-
-    Returns:
-        Files, string [b] → uint8 [b, *size, channels]. It raises
-        `tf.errors.InvalidArgumentError` for a batch with a broken file.
-    """
-    pictures = batch_pictures(image, size)
-
-    def read(encoded: Any) -> Any:
-        records = record_jpegs(encoded, image.options)
-        return pictures(records, tf.zeros_like(encoded, tf.int64))
-
-    return read
 
 
 def record_jpegs(encoded: Any, options: Mapping[str, Any]) -> Any:
@@ -109,10 +88,10 @@ def _jpeg(encoded: Any, options: Mapping[str, Any]) -> Any:
     _check_pixels(height, width, options)
     turn = exif.orientation(encoded)
     swap = exif.swaps_axes(turn)
-    placed = resize_geometry.plan(
+    geometry = resize_geometry(
         tf.where(swap, width, height), tf.where(swap, height, width), options
     )
-    draft = _draft(placed.shrink, options)
+    draft = _draft(geometry.shrink, options)
 
     def decode(ratio: int) -> Callable[[], Any]:
         # Pillow's inverse DCT; TensorFlow's default is a coarser one.
@@ -123,7 +102,9 @@ def _jpeg(encoded: Any, options: Mapping[str, Any]) -> Any:
     ratios = [1, *(shrink for shrink, _ in _DRAFTS)]
     pixels = tf.switch_case(draft, [decode(ratio) for ratio in ratios])
     pixels = tf.ensure_shape(pixels, (None, None, _channels(options)))
-    return _placed(pixels, placed, turn, tf.gather(tf.constant(ratios, tf.float64), draft), options)
+    return _resized_upright(
+        pixels, geometry, turn, tf.gather(tf.constant(ratios, tf.float64), draft), options
+    )
 
 
 def _draft(shrink: Any, options: Mapping[str, Any]) -> Any:
@@ -160,8 +141,8 @@ def _other(encoded: Any, options: Mapping[str, Any]) -> Any:
     if _channels(options) == 1:
         pixels = _grey(pixels)
     one = tf.constant(1.0, tf.float64)
-    return _placed(
-        pixels, resize_geometry.plan(height, width, options), tf.constant(1), one, options
+    return _resized_upright(
+        pixels, resize_geometry(height, width, options), tf.constant(1), one, options
     )
 
 
@@ -171,14 +152,14 @@ def _with_alpha(pixels: Any) -> Any:
     return tf.concat([pixels, opaque], -1)[..., :4]
 
 
-def _placed(
-    pixels: Any, placed: resize_geometry.Placing, turn: Any, ratio: Any, options: Mapping[str, Any]
+def _resized_upright(
+    pixels: Any, geometry: ResizeGeometry, turn: Any, ratio: Any, options: Mapping[str, Any]
 ) -> Any:
     """Stored pixels → the result: resized as stored, turned, put on the canvas.
 
     Args:
         pixels: Decoded at 1 / `ratio` of the size.
-        placed: For the upright picture.
+        geometry: Of the upright picture.
         turn: Its EXIF orientation.
         ratio: float64 scalar.
         options: The manifest's `image` object.
@@ -186,29 +167,29 @@ def _placed(
     swap = exif.swaps_axes(turn)
     # The kept part lies around the middle: mirroring does not move it.
     left, top, right, bottom = (
-        tf.where(swap, placed.crop[other], placed.crop[own]) / ratio
+        tf.where(swap, geometry.crop[other], geometry.crop[own]) / ratio
         for own, other in ((0, 1), (1, 0), (2, 3), (3, 2))
     )
     height, width = (tf.cast(side, tf.float64) for side in tf.unstack(tf.shape(pixels)[:2]))
     # A size that `ratio` does not divide was rounded up.
     box = (left, top, tf.minimum(right, width), tf.minimum(bottom, height))
     size = (
-        tf.where(swap, placed.content[1], placed.content[0]),
-        tf.where(swap, placed.content[0], placed.content[1]),
+        tf.where(swap, geometry.content[1], geometry.content[0]),
+        tf.where(swap, geometry.content[0], geometry.content[1]),
     )
-    resized = resample.resize(pixels, size, box, str(options.get("filter", "bicubic")))
-    return _on_canvas(exif.upright(resized, turn), placed, options)
+    resized = resize(pixels, size, box, str(options.get("filter", "bicubic")))
+    return _on_canvas(exif.upright(resized, turn), geometry, options)
 
 
-def _on_canvas(content: Any, placed: resize_geometry.Placing, options: Mapping[str, Any]) -> Any:
+def _on_canvas(content: Any, geometry: ResizeGeometry, options: Mapping[str, Any]) -> Any:
     if options.get("mode") != "pad":
         return content
     ground = tf.constant([[options.get("background", _WHITE)]], tf.uint8)
     if _channels(options) == 1:
         ground = _grey(ground)
-    top, left = placed.offset
-    bottom = placed.canvas[0] - top - placed.content[0]
-    right = placed.canvas[1] - left - placed.content[1]
+    top, left = geometry.offset
+    bottom = geometry.canvas[0] - top - geometry.content[0]
+    right = geometry.canvas[1] - left - geometry.content[1]
     ground = tf.cast(ground, tf.int32)
     around = tf.pad(tf.cast(content, tf.int32) - ground, [[top, bottom], [left, right], [0, 0]])
     return tf.cast(around + ground, tf.uint8)

@@ -1,12 +1,14 @@
-"""A trained model as something to serve: files and raw columns in, classes out."""
+"""A trained model as something to serve: a SavedModel that takes image files, or a TFLite file."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import tempfile
 from typing import Any
 
 import tensorflow as tf
 
+from imageshards.errors import UserError
 from trainer.augment.decode import batch_pictures
 from trainer.dataset.spec import ModelCard
 from trainer.serving.columns import Columns
@@ -14,76 +16,137 @@ from trainer.serving.preprocess import record_jpegs
 
 IMAGE_BYTES = "image_bytes"
 SIGNATURE = "serving_default"
+_LABELS_ASSET = "labels.txt"
 
 
-class Servable(tf.Module):
-    """What `tf.saved_model.save` writes: the model with everything before and behind it.
+def write_saved_model(model: Any, card: ModelCard, transform: str | None, path: str) -> list[str]:
+    """Writes a SavedModel whose signature takes image files.
 
-    Attributes:
-        classes: Variable, string [classes]: their names, in the order of the ids.
-        labels: Asset with the same names, one per line.
-        columns: Which raw columns a request brings besides the file.
+    Besides the signature it has `classes`, their names as a variable in the order of the ids, and
+    an asset with the same names, one per line.
 
     Args:
         model: The `keras.Model`, logits out.
         card: How it was trained.
         transform: Folder of the data set's tensorflow-transform graph, or None.
-        labels_file: Text file for `labels`, or None.
+        path: A folder that is not there yet.
+
+    Returns:
+        Lines that describe the signature.
 
     Raises:
         UserError: The transform cannot be loaded.
     """
+    saved = _variables_of(model)
+    saved.columns = columns = Columns(card.inputs, transform)
+    saved.classes = tf.Variable(card.classes, trainable=False, name="classes")
+    function = _serve(model, card, columns, saved.classes)
+    with tempfile.TemporaryDirectory() as folder:
+        labels = os.path.join(folder, _LABELS_ASSET)
+        with open(labels, "w", encoding="utf-8") as f:
+            f.writelines(f"{name}\n" for name in card.classes)
+        saved.labels = tf.saved_model.Asset(labels)
+        tf.saved_model.save(saved, path, signatures={SIGNATURE: function})
+    return _described(card, columns, function)
 
-    def __init__(
-        self, model: Any, card: ModelCard, transform: str | None, labels_file: str | None = None
-    ):
-        super().__init__()
-        self.columns = Columns(card.inputs, transform)
-        self.classes = tf.Variable(card.classes, trainable=False, name="classes")
-        self.labels = tf.saved_model.Asset(labels_file) if labels_file else None
-        # Not the model itself: Keras would trace each of its layers once more.
-        self._weights = [variable.value for variable in model.variables]
-        self._pictures = batch_pictures(card.inputs.image, card.inputs.size)
-        self._options = card.inputs.image.options
-        self._predict = _probabilities(model)
 
-    def signatures(self) -> dict[str, Any]:
-        """The concrete functions to save, by name."""
+def write_tflite(model: Any, card: ModelCard, path: str) -> list[str]:
+    """Writes a TFLite model: pixels in, probabilities out.
 
-        def serve(image_bytes: Any, **columns: Any) -> dict[str, Any]:
-            return self._serve(image_bytes, columns)
+    Args:
+        model: The `keras.Model`.
+        card: How it was trained.
+        path: A file that is not there yet.
 
-        spec = tf.TensorSpec((None,), tf.string, IMAGE_BYTES)
-        function = tf.function(serve, autograph=False).get_concrete_function(
-            spec, **self.columns.signature
+    Returns:
+        Lines that describe its inputs.
+
+    Raises:
+        UserError: The model takes sequences of any length.
+    """
+    inputs = card.inputs
+    unbounded = [name for name, spec in inputs.features.items() if spec.shape is None]
+    if unbounded and inputs.sequence_length is None:
+        raise UserError(
+            f"--format tflite received a model that takes {', '.join(unbounded)} of any length, "
+            "where TFLite wants a fixed one; train with --sequence_length, or use --format "
+            "saved_model."
         )
-        return {SIGNATURE: function}
+    specs = {t.name: tf.TensorSpec((1, *t.shape[1:]), t.dtype, t.name) for t in model.inputs}
 
-    def _serve(self, image_bytes: Any, columns: dict[str, Any]) -> dict[str, Any]:
-        records = record_jpegs(image_bytes, self._options)
-        inputs: Any = self._pictures(records, tf.zeros_like(records, tf.int64))
-        if self.columns.signature or self.columns.reads_picture:
-            inputs = {"image": inputs, **self.columns(columns, records)}
-        probabilities = self._predict(inputs)
-        best = tf.argmax(probabilities, -1)
+    def predict(**tensors: Any) -> dict[str, Any]:
+        fed = dict(tensors) if inputs.features else tensors["image"]
+        return {"probabilities": probabilities(model, fed)}
+
+    function = tf.function(predict, autograph=False).get_concrete_function(**specs)
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([function], _variables_of(model))
+    with open(path, "wb") as f:
+        f.write(converter.convert())
+    height_px, width_px = inputs.size
+    return [
+        *(f"input    {n}: {s.dtype.name} {s.shape.as_list()}" for n, s in sorted(specs.items())),
+        f"pictures are decoded and fitted to {height_px}x{width_px} px by the caller, 0..255",
+    ]
+
+
+def probabilities(model: Any, inputs: Any) -> Any:
+    """What `model`, logits out, makes of a batch: float32 [b, classes]."""
+    return tf.nn.softmax(tf.cast(model(inputs, training=False), tf.float32))
+
+
+def _variables_of(model: Any) -> Any:
+    """What is saved with a function that calls `model`.
+
+    Not the model itself: its layers would each be traced once more, and in a Keras 3 model the
+    converter of TFLite does not find the variables, but writes NaN for them.
+    """
+    module = tf.Module()
+    module.weights = [variable.value for variable in model.variables]
+    return module
+
+
+def _serve(model: Any, card: ModelCard, columns: Columns, classes: Any) -> Any:
+    """Files and raw columns → classes: a concrete function."""
+    pictures = batch_pictures(card.inputs.image, card.inputs.size)
+
+    def serve(image_bytes: Any, **given: Any) -> dict[str, Any]:
+        records = record_jpegs(image_bytes, card.inputs.image.options)
+        inputs: Any = pictures(records, tf.zeros_like(records, tf.int64))
+        if columns.signature or columns.reads_picture:
+            inputs = {"image": inputs, **columns(given, records)}
+        found = probabilities(model, inputs)
+        best = tf.argmax(found, -1)
         return {
-            "class": tf.gather(self.classes, best),
+            "class": tf.gather(classes, best),
             "class_id": best,
-            "probability": tf.reduce_max(probabilities, -1),
-            "probabilities": probabilities,
+            "probability": tf.reduce_max(found, -1),
+            "probabilities": found,
         }
 
-
-def top(
-    probabilities: Sequence[float], classes: Sequence[str], count: int
-) -> list[tuple[str, int, float]]:
-    """The `count` most probable classes of one picture: (name, id, probability), best first."""
-    order = sorted(range(len(classes)), key=lambda i: (-probabilities[i], i))[:count]
-    return [(classes[i], i, float(probabilities[i])) for i in order]
+    files = tf.TensorSpec((None,), tf.string, IMAGE_BYTES)
+    return tf.function(serve, autograph=False).get_concrete_function(files, **columns.signature)
 
 
-def _probabilities(model: Any) -> Any:
-    def predict(inputs: Any) -> Any:
-        return tf.nn.softmax(tf.cast(model(inputs, training=False), tf.float32))
+def _described(card: ModelCard, columns: Columns, function: Any) -> list[str]:
+    positional, named = function.structured_input_signature
+    taken = {spec.name: spec for spec in (*positional, *named.values())}
+    outputs = sorted(function.structured_outputs.items())
+    lines = [f"input    {name}: {_shape_text(spec)}" for name, spec in sorted(taken.items())]
+    lines += [f"output   {name}: {spec.dtype.name}" for name, spec in outputs]
+    lines.append(f"classes  {len(card.classes)}, also in assets/{_LABELS_ASSET}")
+    if columns.taken_as_recorded:
+        lines.append(
+            f"note: no transform makes {', '.join(columns.taken_as_recorded)}; give the values "
+            "that the records have"
+        )
+    if not card.inputs.image.options:
+        lines.append(
+            "note: nothing says how the records' pictures were made: JPEGs are decoded as they "
+            "are, without EXIF"
+        )
+    return lines
 
-    return predict
+
+def _shape_text(spec: Any) -> str:
+    sides = ["batch", *("any" if side is None else str(side) for side in spec.shape[1:])]
+    return f"{spec.dtype.name} [{', '.join(sides)}]"

@@ -1,4 +1,4 @@
-"""Checkpoints: every variable of a run by value, and where the run stands, whole or not at all.
+"""Checkpoints: every variable of a run and where the run stands, written whole or not at all.
 
     checkpoints/step-00000123/arrays.npz   # every variable, in order, named 00000, 00001, …
     checkpoints/step-00000123/state.json   # the position and what was measured so far
@@ -22,9 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from imageshards import storage
 from imageshards.errors import UserError
+from trainer.training.output_folder import CHECKPOINTS_FOLDER
 
-FOLDER = "checkpoints"
 FORMAT_VERSION = 1
 _ARRAYS, _STATE = "arrays.npz", "state.json"
 _NAME = re.compile(r"step-(\d+)$")
@@ -35,7 +36,7 @@ class RunState:
     """Where a run stands; JSON values only.
 
     Attributes:
-        identity: What has to be the same when the run goes on; see `trainer.training.resume_check`.
+        identity: The settings a resumed run must have, too: see `trainer.training.resume_check`.
         step: Training steps done.
         sums: Loss, correct weight and weight of the unfinished epoch.
         train_sec, wait_sec: Seconds of the unfinished epoch, and those of them in which
@@ -66,7 +67,7 @@ class Checkpoints:
     """
 
     def __init__(self, output: str, keep: int) -> None:
-        self.folder = os.path.join(output, FOLDER)
+        self.folder = os.path.join(output, CHECKPOINTS_FOLDER)
         self._keep = keep
 
     def steps(self) -> list[int]:
@@ -81,7 +82,7 @@ class Checkpoints:
         return os.path.join(self.folder, f"step-{step:08d}")
 
     def save(self, state: RunState, arrays: Sequence[np.ndarray[Any, Any]]) -> str:
-        """Writes a checkpoint under a temporary name, renames it, and drops old ones.
+        """Writes a checkpoint under a temporary name, renames it, and deletes old ones.
 
         Args:
             state: Where the run stands.
@@ -106,7 +107,7 @@ class Checkpoints:
         except OSError as e:
             shutil.rmtree(temporary, ignore_errors=True)
             raise self._unwritable(state.step, e) from e
-        self._drop_old(state.best_step)
+        self._delete_old(state.best_step)
         return path
 
     def save_state(self, state: RunState) -> None:
@@ -140,17 +141,17 @@ class Checkpoints:
         except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as e:
             raise UserError(
                 f"--output holds the checkpoint {path}, which cannot be read ({e}); delete it to "
-                "go on from the one before, or begin anew with --overwrite."
+                "resume from the one before, or start over with --overwrite."
             ) from e
 
     def _unwritable(self, step: int, error: OSError) -> UserError:
         return UserError(
             f"--output received {os.path.dirname(self.folder)!r}, where the checkpoint of step "
             f"{step} cannot be written ({error.strerror}); make room, then run the same command "
-            "again: it goes on from the checkpoint before."
+            "again to resume from the checkpoint before."
         )
 
-    def _drop_old(self, best_step: int | None) -> None:
+    def _delete_old(self, best_step: int | None) -> None:
         for step in self.steps()[: -self._keep]:
             if step != best_step:
                 shutil.rmtree(self.path(step), ignore_errors=True)
@@ -187,7 +188,7 @@ def restore(variables: Sequence[Any], arrays: Sequence[np.ndarray[Any, Any]]) ->
         raise UserError(
             f"--output holds a checkpoint of {len(want)} variables, but this model and optimizer "
             f"have {len(have)}, or their shapes differ; expected the same --model in the same "
-            "version: use another --output, or begin anew with --overwrite."
+            "version: use another --output, or start over with --overwrite."
         )
     for variable, array in zip(variables, arrays, strict=True):
         variable.assign(array)
@@ -207,12 +208,8 @@ def _read_arrays(path: str) -> list[np.ndarray[Any, Any]]:
 
 
 def _write_state(path: str, state: RunState) -> None:
-    temporary = f"{path}.{os.getpid()}"
-    with open(temporary, "w", encoding="utf-8") as f:
-        json.dump({"format_version": FORMAT_VERSION, **dataclasses.asdict(state)}, f, indent=1)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(temporary, path)
+    raw = {"format_version": FORMAT_VERSION, **dataclasses.asdict(state)}
+    storage.write(path, json.dumps(raw, indent=1))
 
 
 def _sync(folder: str) -> None:

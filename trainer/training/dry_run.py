@@ -14,8 +14,7 @@ from PIL import Image
 from imageshards.errors import UserError
 from imageshards.page import contact_sheet, size
 from imageshards.progress import text_table
-from trainer.dataset.spec import ModelInputs, Subset
-from trainer.training.step import Batch
+from trainer.dataset.spec import Batch, ModelInputs, Subset
 
 SHEET_NAME = "dry_run.png"
 THUMB_PX = 144

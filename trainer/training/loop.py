@@ -1,74 +1,38 @@
-"""The training loop: steps, epochs, checkpoints; it can be left and entered at any step."""
+"""The training loop: steps, epochs, checkpoints; it can be left and resumed at any step."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from imageshards.errors import UserError
+from trainer.dataset.spec import Batch
 from trainer.models.model import state_variables
-from trainer.reader.stream import next_batch
+from trainer.reader.stream import TrainingStream, next_batch
 from trainer.training.checkpoint import Checkpoints, RunState, values_of
-from trainer.training.epochs import end_of_epoch, epoch_of_step
-from trainer.training.metrics_log import epoch_record, finite, line, write_metrics
+from trainer.training.epochs import Epochs
+from trainer.training.metrics import epoch_record, finite, line, write_metrics
 from trainer.training.progress import ProgressBar, StepClock
 from trainer.training.signals import StopRequest
-from trainer.training.step import Batch
-
-
-class Stream(Protocol):
-    """Where batches come from."""
-
-    def iterator(self, step: int) -> Iterator[Batch]:
-        """Distributed batches from `step` on, without end."""
-
-    def handle_broken(self, error: tf.errors.OpError, step: int) -> None:
-        """Leaves out what made the batch of `step` fail, or raises a UserError."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Schedule:
-    """How long a run is, in steps.
-
-    Attributes:
-        num_records: In one pass over the data.
-        batch_size: Global batch.
-        total: Steps in all.
-        checkpoint_steps: Steps between two checkpoints.
-    """
-
-    num_records: int
-    batch_size: int
-    total: int
-    checkpoint_steps: int
-
-    def end(self, epoch: int) -> int:
-        """The step with which `epoch` (from 0) ends."""
-        return min(self.total, end_of_epoch(epoch, self.num_records, self.batch_size))
-
-    @property
-    def epochs(self) -> int:
-        """Epochs begun by the end of the run."""
-        return epoch_of_step(self.total - 1, self.num_records, self.batch_size) + 1
 
 
 class Loop:
-    """Trains `model` from `state` to the end of `schedule`.
+    """Trains `model` from `state` to the last of `epochs`.
 
     Args:
         model: Compiled, its optimizer built, its variables as `state` left them.
         train_step: One step; see `trainer.training.step.make_train_step`.
         stream: Batches.
-        schedule: How long.
+        epochs: How long.
         state: Where the run stands; changed as it goes on.
         checkpoints: Where it is saved.
+        checkpoint_steps: Steps between two checkpoints, besides those at the ends of epochs.
         output: The run's folder, for metrics.jsonl.
         validate: Returns (val_loss, val_accuracy); None for no validation.
         observers: Called with every epoch's object.
@@ -79,10 +43,11 @@ class Loop:
         *,
         model: keras.Model,
         train_step: Callable[[Batch], tf.Tensor],
-        stream: Stream,
-        schedule: Schedule,
+        stream: TrainingStream,
+        epochs: Epochs,
         state: RunState,
         checkpoints: Checkpoints,
+        checkpoint_steps: int,
         output: str,
         validate: Callable[[], tuple[float, float]] | None,
         observers: tuple[Callable[[dict[str, Any]], None], ...] = (),
@@ -90,9 +55,10 @@ class Loop:
         self._model = model
         self._train_step = train_step
         self._stream = stream
-        self._schedule = schedule
+        self._epochs = epochs
         self._state = state
         self._checkpoints = checkpoints
+        self._checkpoint_steps = checkpoint_steps
         self._output = output
         self._validate = validate
         self._observers = observers
@@ -109,29 +75,27 @@ class Loop:
             Stopped: SIGTERM or Ctrl-C came; the run is saved.
             UserError: Of the data, the disk, or a loss that is no number any more.
         """
-        state, schedule = self._state, self._schedule
+        history = self._state.history
         self._reopen_epoch()
-        write_metrics(self._output, state.history)
+        write_metrics(self._output, history)
         with StopRequest() as stop:
-            while len(state.history) < schedule.epochs:
-                self._train_epoch(len(state.history), stop)
-                self._finish_epoch(len(state.history), stop)
+            while len(history) < self._epochs.count:
+                self._train_epoch(len(history), stop)
+                self._finish_epoch(len(history), stop)
 
     def _reopen_epoch(self) -> None:
         """Takes back the last line of metrics.jsonl where `--steps` had cut its epoch short."""
         state = self._state
-        if not state.history or state.step >= self._schedule.total:
+        if not state.history or state.step >= self._epochs.total_steps:
             return
-        epoch = len(state.history) - 1
-        whole = end_of_epoch(epoch, self._schedule.num_records, self._schedule.batch_size)
-        if state.step < whole:
+        if state.step < self._epochs.full_end(len(state.history) - 1):
             state.history.pop()
 
     def _train_epoch(self, epoch: int, stop: StopRequest) -> None:
-        state, end = self._state, self._schedule.end(epoch)
-        begin = self._schedule.end(epoch - 1) if epoch else 0
-        title = f"epoch {epoch + 1}/{self._schedule.epochs}"
-        bar = ProgressBar(title, state.step - begin, end - begin, self._schedule.batch_size)
+        state, end = self._state, self._epochs.end(epoch)
+        begin = self._epochs.end(epoch - 1) if epoch else 0
+        title = f"epoch {epoch + 1}/{self._epochs.count}"
+        bar = ProgressBar(title, state.step - begin, end - begin, self._epochs.batch_size)
         self._clock.reset(state.train_sec, state.wait_sec)
         try:
             while state.step < end:
@@ -140,18 +104,18 @@ class Loop:
                 if stop.requested:
                     self._save()
                     raise stop.stopped()
-                if state.step % self._schedule.checkpoint_steps == 0 and state.step < end:
+                if state.step % self._checkpoint_steps == 0 and state.step < end:
                     self._save()
         finally:
             bar.close()
 
     def _one_step(self, end: int) -> float | None:
-        """Fetches a batch, hands it over, and settles the step before."""
+        """Fetches a batch, starts a step with it, and collects what the step before measured."""
         state, clock = self._state, self._clock
         batch = self._fetch()
         probe = state.step % clock.PROBE_STEPS == 0
         if probe:
-            self._settle()
+            self._collect_previous_step()
         started_sec = time.perf_counter()
         try:
             sums = self._train_step(batch)
@@ -159,20 +123,20 @@ class Loop:
             if probe:
                 sums.numpy()
                 clock.probed(time.perf_counter() - started_sec)
-            loss = self._settle()
+            loss = self._collect_previous_step()
         except tf.errors.ResourceExhaustedError as e:
             raise UserError(
-                f"--batch_size received {self._schedule.batch_size}, for which the devices have "
+                f"--batch_size received {self._epochs.batch_size}, for which the devices have "
                 "not enough memory; expected a smaller one, or a smaller --image_size."
             ) from e
         self._pending = sums
         state.step += 1
         clock.pause()
         if self._first and state.step < end:
-            # It traced and compiled the graph: no measure of speed.
+            # This step also traced and compiled the graph, so its time says nothing of the speed.
             clock.reset(state.train_sec, state.wait_sec)
         else:
-            state.images += self._schedule.batch_size
+            state.images += self._epochs.batch_size
         self._first = False
         return loss
 
@@ -184,17 +148,17 @@ class Loop:
                     self._iterator = self._stream.iterator(self._state.step)
                 batch = next_batch(self._iterator)
             except tf.errors.OpError as e:
-                self._settle()
+                self._collect_previous_step()
                 self._iterator = None
                 self._stream.handle_broken(e, self._state.step)
                 continue
             self._clock.fetched(time.perf_counter() - started_sec)
             return batch
 
-    def _settle(self) -> float | None:
+    def _collect_previous_step(self) -> float | None:
         """Waits for the step before, adds up what it measured, and returns its mean loss.
 
-        One step behind: the devices have always got work while Python does this.
+        One step behind, so that the devices have work while Python does this.
         """
         if self._pending is None:
             return None
@@ -207,7 +171,7 @@ class Loop:
         return loss / weight if weight else 0.0
 
     def _save(self) -> None:
-        self._settle()
+        self._collect_previous_step()
         state = self._state
         state.train_sec, state.wait_sec = self._clock.train_sec, self._clock.wait_sec
         arrays = values_of(state_variables(self._model))
@@ -228,7 +192,7 @@ class Loop:
         )
 
     def _finish_epoch(self, epoch: int, stop: StopRequest) -> None:
-        self._settle()
+        self._collect_previous_step()
         state = self._state
         # Before validation, so that a kill in the middle of it costs nothing but itself.
         self._save()
@@ -248,11 +212,11 @@ class Loop:
             record |= {"val_loss": finite(loss), "val_accuracy": finite(accuracy)}
             self._note_best(record)
         state.history.append(record)
-        if state.step == end_of_epoch(epoch, self._schedule.num_records, self._schedule.batch_size):
+        if state.step == self._epochs.full_end(epoch):
             state.sums, state.train_sec, state.wait_sec, state.images = (0.0, 0.0, 0.0), 0.0, 0.0, 0
         self._checkpoints.save_state(state)
         write_metrics(self._output, state.history)
-        print(line(record, self._schedule.epochs), flush=True)
+        print(line(record, self._epochs.count), flush=True)
         for observe in self._observers:
             observe(record)
         self._clock.resume()

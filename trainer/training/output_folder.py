@@ -1,4 +1,4 @@
-"""The output folder of a run: what is there, what may be replaced, what is written at the end."""
+"""The output folder of a run: what may be replaced there, and what is written at its end."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ import os
 import shutil
 from typing import Any
 
+from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.manifest import TRANSFORM_NAME
 from trainer.dataset import remote
 from trainer.dataset.spec import DataSet
+from trainer.serving.model_file import MODEL_FILE, TRANSFORM_FOLDER
+from trainer.training.metrics import METRICS_FILE
 
-MODEL_FILE = "model.keras"
+CHECKPOINTS_FOLDER = "checkpoints"
 BEST_MODEL_FILE = "best.keras"
 DIGEST_FILE = "weights.sha256"
-METRICS_FILE = "metrics.jsonl"
-TRANSFORM_FOLDER = "transform_fn"
 
 _PART_BYTES = 1 << 20
 
 # What a run leaves behind, and --overwrite takes away; nothing else in the folder is touched.
 _OF_A_RUN = (
-    "checkpoints",
+    CHECKPOINTS_FOLDER,
     MODEL_FILE,
     BEST_MODEL_FILE,
     DIGEST_FILE,
@@ -54,7 +55,7 @@ def prepare_output(output: str) -> None:
         ) from e
 
 
-def check_vacant(output: str) -> None:
+def check_no_model(output: str) -> None:
     """Refuses to replace a trained model whose checkpoints are gone.
 
     Raises:
@@ -62,8 +63,8 @@ def check_vacant(output: str) -> None:
     """
     if os.path.exists(os.path.join(output, MODEL_FILE)):
         raise UserError(
-            f"--output received {output!r}, which holds a {MODEL_FILE} but no checkpoint to go on "
-            "from; use another --output, or --overwrite to replace it."
+            f"--output received {output!r}, which holds a {MODEL_FILE} but no checkpoint to "
+            "resume from; use another --output, or --overwrite to replace it."
         )
 
 
@@ -102,21 +103,19 @@ def weights_digest(model: Any) -> str:
     return digest.hexdigest()
 
 
-def write_text(path: str, text: str) -> None:
-    """Writes a file, whole or not at all.
+def write_digest(output: str, model: Any) -> None:
+    """Writes weights.sha256 of a Keras model, whole or not at all.
 
     Raises:
         UserError: It cannot be written, for example to a full disk.
     """
-    temporary = f"{path}.{os.getpid()}"
+    text = f"{weights_digest(model)}  {MODEL_FILE}\n"
     try:
-        with open(temporary, "w", encoding="utf-8") as f:
-            f.write(text)
-        os.replace(temporary, path)
+        storage.write(os.path.join(output, DIGEST_FILE), text)
     except OSError as e:
         raise UserError(
-            f"--output received {os.path.dirname(path)!r}, where {os.path.basename(path)} cannot "
-            f"be written ({e.strerror}); make room, then run the same command again."
+            f"--output received {output!r}, where {DIGEST_FILE} cannot be written ({e.strerror}); "
+            "make room, then run the same command again."
         ) from e
 
 

@@ -1,4 +1,4 @@
-"""What must not change between the parts of one training run."""
+"""Where a run resumes, and the settings that must not have changed since it was begun."""
 
 from __future__ import annotations
 
@@ -9,20 +9,53 @@ from typing import Any
 from imageshards.errors import UserError
 from trainer.config import TrainConfig
 from trainer.dataset.open import Inputs
+from trainer.training.checkpoint import Checkpoints, RunState
+from trainer.training.output_folder import check_no_model, forget_run
 
 # Schedules whose rate at a step depends on how many steps there will be.
 _NEEDS_TOTAL = ("linear", "cosine")
 
 
-def identity(config: TrainConfig, inputs: Inputs, place: str, total_steps: int) -> dict[str, Any]:
-    """The position's constants and everything that decides what a step does, as JSON values.
+def open_run(
+    config: TrainConfig, checkpoints: Checkpoints, settings: Mapping[str, Any]
+) -> tuple[RunState, list[Any] | None]:
+    """Where the run in `config.output` stands.
+
+    Args:
+        config: The run.
+        checkpoints: Its checkpoints.
+        settings: What `settings_of` returns.
+
+    Returns:
+        The state of the last checkpoint and the values of its variables; where there is none, the
+        state of a run that begins, and None.
+
+    Raises:
+        UserError: Another run is there, and must not be replaced.
+    """
+    if config.dry_run:
+        return RunState(settings), None
+    if config.overwrite:
+        forget_run(config.output)
+    latest = checkpoints.load_latest()
+    if latest is None:
+        check_no_model(config.output)
+        return RunState(settings), None
+    check_same(config.output, latest[0].identity, settings)
+    return latest
+
+
+def settings_of(
+    config: TrainConfig, inputs: Inputs, augment_on: str, total_steps: int
+) -> dict[str, Any]:
+    """Everything that decides what a step does, as JSON values.
 
     The number of replicas is not among them, nor what only changes speed.
 
     Args:
         config: The run.
         inputs: Its data.
-        place: `device` or `host`, where augmentation is done.
+        augment_on: `device` or `host`, where augmentation is done.
         total_steps: How long the run is meant to be.
     """
     optimizer = config.optimizer
@@ -41,7 +74,7 @@ def identity(config: TrainConfig, inputs: Inputs, place: str, total_steps: int) 
         "model": config.model,
         "weights": config.weights,
         "augment": config.augment,
-        "augment_on": place if config.augment != "none" else None,
+        "augment_on": augment_on if config.augment != "none" else None,
         **dataclasses.asdict(optimizer),
     }
     waits = optimizer.schedule in ("step", "exponential") and optimizer.decay_steps is None
@@ -50,24 +83,24 @@ def identity(config: TrainConfig, inputs: Inputs, place: str, total_steps: int) 
     return found
 
 
-def check_same(output: str, begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Compares a run that was begun with what is asked for now.
+def check_same(output: str, begun: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Compares the settings a run was begun with to those of the command that resumes it.
 
     Raises:
         UserError: They differ; the sentence names the first flag.
     """
-    for name in sorted({*begun, *wanted}, key=lambda name: (name != "data", name)):
-        if begun.get(name) == wanted.get(name):
+    for name in sorted({*begun, *settings}, key=lambda name: (name != "data", name)):
+        if begun.get(name) == settings.get(name):
             continue
         if name == "data":
             raise UserError(
                 f"--output received {output!r}, which holds a run on other data: the manifest has "
-                "changed since; use another --output, or begin anew with --overwrite."
+                "changed since; use another --output, or start over with --overwrite."
             )
         raise UserError(
-            f"--{name} received {_shown(wanted.get(name))}, but the run in --output {output!r} "
-            f"was begun with {_shown(begun.get(name))}; use that to go on, another --output, or "
-            "--overwrite to begin anew."
+            f"--{name} received {_shown(settings.get(name))}, but the run in --output {output!r} "
+            f"was begun with {_shown(begun.get(name))}; use that to resume it, another --output, "
+            "or --overwrite to start over."
         )
 
 

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from trainer.augment.augmentation import (
+    Augmentation,
     check_pairs,
     make_augmentation,
     resolve_augment_on,
@@ -24,26 +25,20 @@ from trainer.reader import pipeline
 from trainer.reader.broken_handler import BrokenRecordHandler
 from trainer.reader.stream import TrainingStream
 from trainer.report import page as report
-from trainer.serving import model_file
-from trainer.training import dry_run, tensorboard
-from trainer.training.checkpoint import Checkpoints, RunState, restore
-from trainer.training.epochs import total_steps
-from trainer.training.loop import Loop, Schedule
-from trainer.training.metrics_log import METRICS_FILE
+from trainer.serving.model_file import MODEL_FILE, save_model
+from trainer.training import dry_run, metrics
+from trainer.training.checkpoint import Checkpoints, restore, values_of
+from trainer.training.epochs import Epochs, total_steps
+from trainer.training.loop import Loop
 from trainer.training.output_folder import (
     BEST_MODEL_FILE,
-    DIGEST_FILE,
-    MODEL_FILE,
-    check_vacant,
     copy_transform,
-    forget_run,
     prepare_output,
-    weights_digest,
-    write_text,
+    write_digest,
 )
-from trainer.training.resume_check import check_same, identity
+from trainer.training.resume_check import open_run, settings_of
 from trainer.training.step import make_train_step
-from trainer.training.summary import plan_lines, result_lines, verdict
+from trainer.training.summary import plan_lines, report_facts, result_lines, verdict
 
 
 def train(
@@ -51,7 +46,7 @@ def train(
     inputs: Inputs | None = None,
     devices: tf.distribute.Strategy | None = None,
 ) -> dict[str, Any]:
-    """Trains, or goes on with training, and leaves everything in `config.output`.
+    """Trains, or resumes training, and leaves everything in `config.output`.
 
     Args:
         config: What is asked for.
@@ -70,78 +65,62 @@ def train(
     inputs = inputs or open_inputs(config)
     prepare_output(config.output)
     if config.tensorboard:
-        tensorboard.check()
+        metrics.check_tensorboard()
     run = _Run(config, inputs, devices)
-    for line in run.plan():
-        print(line, flush=True)
+    run.print_plan()
     if config.dry_run:
-        run.show()
+        run.show_batch()
         return {}
     run.train()
-    run.save()
+    run.save_model()
+    run.save_best_model()
     run.report()
     return run.state.history[-1]
 
 
 class _Run:
-    """The parts of one run, put together."""
+    """The parts of one run, each made from those above it."""
 
     def __init__(
         self, config: TrainConfig, inputs: Inputs, devices: tf.distribute.Strategy
     ) -> None:
         self.config, self.inputs, self.devices = config, inputs, devices
-        self.classes = inputs.training.classes
-        name = model.resolve_name(config.model)
-        replicas = devices.num_replicas_in_sync
-        unsupported.check(config, replicas)
         # Pictures can be mixed, captions and other columns cannot.
-        mix = not inputs.model.features
-        check_pairs(config.augment, config.batch_size, replicas, mix)
+        self.mix = not inputs.model.features
+        self.model_name = self._check()
         self.augment_on = resolve_augment_on(config.augment_on, strategy.gpu_count())
         self.broken_handler = BrokenRecordHandler(
             config.data.skip_broken, config.output, config.data.data, inputs.model.features
         )
-        num_records = self.broken_handler.open(inputs.training).num_records
-        batch_size = config.batch_size
-        total = total_steps(config.epochs, config.steps, num_records, batch_size)
-        self.schedule = Schedule(num_records, batch_size, total, config.checkpoint_steps)
+        self.epochs = self._count_epochs()
         self.checkpoints = Checkpoints(config.output, config.keep_checkpoints)
-        self.state, arrays = self._open_state()
-        self.model = self._build(name)
-        if arrays is not None:
-            restore(model.state_variables(self.model), arrays)
-        self.augmentation = make_augmentation(
-            config.augment,
-            self.augment_on,
-            image=inputs.dataset.image,
-            size=inputs.model.size,
-            seed=config.seed,
-            num_classes=len(self.classes),
-            mix=mix,
-        )
+        settings = settings_of(config, inputs, self.augment_on, self.epochs.total_steps)
+        self.state, values = open_run(config, self.checkpoints, settings)
+        self.model = self._build_model()
+        if values is not None:
+            restore(model.state_variables(self.model), values)
+        self.augmentation = self._make_augmentation()
         self.stream = TrainingStream(
-            config, inputs, self.augmentation, self.devices, self.broken_handler
+            config, inputs, self.augmentation, devices, self.broken_handler
         )
-        self.evaluator = self._evaluator()
+        self.evaluator = self._make_evaluator()
         self.evaluation: Evaluation | None = None
 
-    def plan(self) -> list[str]:
-        """What is about to happen."""
+    def print_plan(self) -> None:
+        """What is about to happen, and what of it may surprise."""
+        total = self.epochs.total_steps
         lines = plan_lines(
-            self.config, self.inputs, self.model, self.devices, self.schedule, self.augment_on
+            self.config, self.inputs, self.model, self.devices, self.epochs, self.augment_on
         )
-        replicas, gpus = self.devices.num_replicas_in_sync, strategy.gpu_count()
-        notes = unsupported.notes(self.config, replicas, self.model, self.schedule.total, gpus)
+        notes = unsupported.notes(self.config, self.model, total, strategy.gpu_count())
         lines += [f"note: {note}" for note in notes]
-        if self.state.step >= self.schedule.total:
-            lines.append(
-                f"all {self.schedule.total} steps are done already; --overwrite begins anew"
-            )
+        if self.state.step >= total:
+            lines.append(f"all {total} steps are done already; --overwrite starts over")
         elif self.state.step:
-            lines.append(f"goes on after step {self.state.step} of {self.schedule.total}")
-        return lines
+            lines.append(f"resumes after step {self.state.step} of {total}")
+        print("\n".join(lines), flush=True)
 
-    def show(self) -> None:
+    def show_batch(self) -> None:
         """`--dry_run`: one batch as the model would get it."""
         config, inputs = self.config, self.inputs
         dry_run.describe(
@@ -157,43 +136,42 @@ class _Run:
 
     def train(self) -> None:
         """Trains from where the run stands to its end."""
+        step = make_train_step(
+            self.model, self.devices, self.augmentation.device, self.config.optimizer.jit_compile
+        )
         Loop(
             model=self.model,
-            train_step=make_train_step(
-                self.model,
-                self.devices,
-                self.augmentation.device,
-                self.config.optimizer.jit_compile,
-            ),
+            train_step=step,
             stream=self.stream,
-            schedule=self.schedule,
+            epochs=self.epochs,
             state=self.state,
             checkpoints=self.checkpoints,
+            checkpoint_steps=self.config.checkpoint_steps,
             output=self.config.output,
             validate=self._validate if self.evaluator else None,
             observers=self._observers(),
         ).run()
 
-    def save(self) -> None:
-        """Writes model.keras, weights.sha256 and, where an earlier epoch was better, best.keras."""
+    def save_model(self) -> None:
+        """Writes model.keras, weights.sha256 and the data set's transform."""
         output = self.config.output
         with averaged_weights(self.model):
-            model_file.save_model(self.model, os.path.join(output, MODEL_FILE), self._card())
-            digest = weights_digest(self.model)
-        write_text(os.path.join(output, DIGEST_FILE), f"{digest}  {MODEL_FILE}\n")
+            save_model(self.model, os.path.join(output, MODEL_FILE), self._card(self.state.step))
+            write_digest(output, self.model)
         copy_transform(self.inputs.dataset, output)
+
+    def save_best_model(self) -> None:
+        """Writes best.keras where an earlier epoch than the last was the best."""
         best = self.state.best_step
         if best is None or best == self.state.step:
             return
-        last = [variable.numpy() for variable in model.state_variables(self.model)]
-        restore(
-            model.state_variables(self.model), self.checkpoints.load(self.checkpoints.path(best))[1]
-        )
+        variables = model.state_variables(self.model)
+        last = values_of(variables)
+        restore(variables, self.checkpoints.load(self.checkpoints.path(best))[1])
         with averaged_weights(self.model):
-            model_file.save_model(
-                self.model, os.path.join(output, BEST_MODEL_FILE), self._card(best)
-            )
-        restore(model.state_variables(self.model), last)
+            path = os.path.join(self.config.output, BEST_MODEL_FILE)
+            save_model(self.model, path, self._card(best))
+        restore(variables, last)
 
     def report(self) -> None:
         """Writes report/ and prints where everything is, and who waited for whom."""
@@ -204,59 +182,70 @@ class _Run:
         page = report.write_report(
             os.path.join(output, "report"),
             title=f"{self.model.name}, {os.path.basename(os.path.normpath(config.data.data))}",
-            facts=self._facts(str(found) if found else "not measured"),
+            facts=report_facts(
+                config, self.model, self.devices, self.state, self.augment_on, found
+            ),
             history=self.state.history,
             evaluation=self.evaluation,
             subset=self.evaluator.subset if self.evaluator else None,
         )
         print(f"model    {os.path.join(output, MODEL_FILE)}")
-        print(f"metrics  {os.path.join(output, METRICS_FILE)}")
+        print(f"metrics  {os.path.join(output, metrics.METRICS_FILE)}")
         print(f"report   {page}")
-        for line in result_lines(self.state, self.broken_handler.found):
+        for line in result_lines(self.state, self.broken_handler.found, found):
             print(line)
-        if found is not None:
-            print(found)
 
-    def _open_state(self) -> tuple[RunState, list[Any] | None]:
-        """Where the run stands: at its last checkpoint, or at the beginning."""
-        output = self.config.output
-        wanted = identity(self.config, self.inputs, self.augment_on, self.schedule.total)
-        if self.config.dry_run:
-            return RunState(wanted), None
-        if self.config.overwrite:
-            forget_run(output)
-        latest = self.checkpoints.load_latest()
-        if latest is None:
-            check_vacant(output)
-            return RunState(wanted), None
-        check_same(output, latest[0].identity, wanted)
-        return latest
+    def _check(self) -> str:
+        """Refuses what cannot be trained; returns the model's name as it is spelt."""
+        replicas = self.devices.num_replicas_in_sync
+        name = model.resolve_name(self.config.model)
+        unsupported.check(self.config, replicas)
+        check_pairs(self.config.augment, self.config.batch_size, replicas, self.mix)
+        return name
 
-    def _build(self, name: str) -> keras.Model:
-        keras.utils.set_random_seed(self.config.seed)
+    def _count_epochs(self) -> Epochs:
+        config = self.config
+        num_records = self.broken_handler.open(self.inputs.training).num_records
+        total = total_steps(config.epochs, config.steps, num_records, config.batch_size)
+        return Epochs(num_records, config.batch_size, total)
+
+    def _build_model(self) -> keras.Model:
+        config, inputs = self.config, self.inputs
+        keras.utils.set_random_seed(config.seed)
         with self.devices.scope():
             built = model.build_model(
-                name,
-                self.inputs.model,
-                len(self.classes),
-                weights=self.config.weights,
-                precision=self.config.optimizer.precision,
+                self.model_name,
+                inputs.model,
+                len(inputs.training.classes),
+                weights=config.weights,
+                precision=config.optimizer.precision,
             )
-            model.compile_model(
-                built, self.config.optimizer, self.config.batch_size, self.schedule.total
-            )
+            model.compile_model(built, config.optimizer, config.batch_size, self.epochs.total_steps)
         return built
 
-    def _evaluator(self) -> Evaluator | None:
-        if self.inputs.validation is None:
+    def _make_augmentation(self) -> Augmentation:
+        config, inputs = self.config, self.inputs
+        return make_augmentation(
+            config.augment,
+            self.augment_on,
+            image=inputs.dataset.image,
+            size=inputs.model.size,
+            seed=config.seed,
+            num_classes=len(inputs.training.classes),
+            mix=self.mix,
+        )
+
+    def _make_evaluator(self) -> Evaluator | None:
+        inputs = self.inputs
+        if inputs.validation is None:
             return None
         return Evaluator(
             self.model,
             self.devices,
-            self.inputs.validation,
-            self.inputs.read_options,
+            inputs.validation,
+            inputs.read_options,
             self.config.batch_size,
-            self.inputs.model,
+            inputs.model,
             self.broken_handler,
         )
 
@@ -271,36 +260,19 @@ class _Run:
     def _observers(self) -> tuple[Callable[[dict[str, Any]], None], ...]:
         if not self.config.tensorboard:
             return ()
-        writer = tensorboard.Writer(os.path.join(self.config.output, "tensorboard"))
+        board = metrics.TensorBoard(os.path.join(self.config.output, "tensorboard"))
         pictures = self.stream.first(self.state.step)["inputs"]["image"]
-        writer.images(self.state.step, "augmented", pictures)
+        board.images(self.state.step, "augmented", pictures)
+        return (board.epoch,)
 
-        def observe(record: dict[str, Any]) -> None:
-            numbers = {k: v for k, v in record.items() if v is not None and k != "step"}
-            writer.scalars(record["step"], numbers)
-
-        return (observe,)
-
-    def _card(self, step: int | None = None) -> ModelCard:
+    def _card(self, step: int) -> ModelCard:
         inputs = self.inputs
         return ModelCard(
-            self.classes,
+            inputs.training.classes,
             inputs.model,
             inputs.dataset.image_feature,
             inputs.dataset.label_feature,
             inputs.dataset.fingerprint,
             self.config.as_json(),
-            self.state.step if step is None else step,
+            step,
         )
-
-    def _facts(self, found: str) -> dict[str, str]:
-        config = self.config
-        return {
-            "data": config.data.data,
-            "model": f"{self.model.name}, {self.model.count_params():,} parameters",
-            "steps": f"{self.state.step} of global batch {config.batch_size}",
-            "devices": strategy.describe(self.devices),
-            "seed": str(config.seed),
-            "augmentation": f"{config.augment} on the {self.augment_on}",
-            "speed": found,
-        }

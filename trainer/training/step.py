@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-Batch = dict[str, Any]
+from trainer.dataset.spec import Batch
+from trainer.models.model import model_input
+
 Prepare = Callable[[Batch], Batch]
-
-
-def model_input(inputs: Mapping[str, tf.Tensor]) -> Any:
-    """What a model of `trainer.models.model` is called with: a lone picture, or all by name."""
-    return inputs["image"] if set(inputs) == {"image"} else dict(inputs)
 
 
 def make_train_step(
@@ -38,7 +35,7 @@ def make_train_step(
     replicas = strategy.num_replicas_in_sync
 
     # XLA knows no projective transform: what `prepare` does stays outside of what it compiles.
-    @tf.function(reduce_retracing=True, jit_compile=jit_compile or None)
+    @tf.function(autograph=False, reduce_retracing=True, jit_compile=jit_compile or None)
     def learn(inputs: Any, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
         variables = model.trainable_variables
         with tf.GradientTape() as tape:
@@ -61,8 +58,9 @@ def make_train_step(
         batch = prepare(batch) if prepare is not None else batch
         return compute(model_input(batch["inputs"]), batch["label"], batch["weight"])
 
-    # Padded sequences change their length from batch to batch.
-    @tf.function(reduce_retracing=True)
+    # Padded sequences change their length from batch to batch. As in Keras's own loop, nothing is
+    # converted by autograph, which would take longer than tracing.
+    @tf.function(autograph=False, reduce_retracing=True)
     def step(batch: Batch) -> tf.Tensor:
         sums = strategy.run(on_replica, args=(batch,))
         return strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None)

@@ -13,7 +13,7 @@ from trainer.models import strategy
 from trainer.reader.broken_records import BrokenRecord, describe
 from trainer.reader.stream import TrainingStream
 from trainer.training.checkpoint import RunState
-from trainer.training.loop import Schedule
+from trainer.training.epochs import Epochs
 from trainer.training.progress import Verdict, judge
 
 # Images read to learn what one core needs for one of them.
@@ -25,14 +25,14 @@ def plan_lines(
     inputs: Inputs,
     model: keras.Model,
     devices: tf.distribute.Strategy,
-    schedule: Schedule,
-    place: str,
+    epochs: Epochs,
+    augment_on: str,
 ) -> list[str]:
     """What is about to be trained, on what, and how."""
     training, validation, size = inputs.training, inputs.validation, inputs.model.size
     shards = len(training.split.shards)
     replicas = devices.num_replicas_in_sync
-    where = f" on the {place}" if config.augment != "none" else ""
+    where = f" on the {augment_on}" if config.augment != "none" else ""
     lines = [
         f"{config.data.data}: {training.num_records} records to train on in {shards} shards, "
         f"{validation.num_records if validation else 0} to validate, "
@@ -41,7 +41,7 @@ def plan_lines(
         f"{size[0]}x{size[1]}x{inputs.dataset.image.channels} px, {strategy.describe(devices)}, "
         f"global batch {config.batch_size} ({config.batch_size // replicas} each), "
         f"augmentation {config.augment}{where}",
-        f"{schedule.total} steps, {schedule.epochs} {_plural('epoch', schedule.epochs)}; a pass "
+        f"{epochs.total_steps} steps, {epochs.count} {_plural('epoch', epochs.count)}; a pass "
         f"is {training.num_records / config.batch_size:.1f} batches, its last records open the "
         "next one",
     ]
@@ -52,7 +52,27 @@ def plan_lines(
     return lines
 
 
-def result_lines(state: RunState, found: list[BrokenRecord]) -> list[str]:
+def report_facts(
+    config: TrainConfig,
+    model: keras.Model,
+    devices: tf.distribute.Strategy,
+    state: RunState,
+    augment_on: str,
+    found: Verdict | None,
+) -> dict[str, str]:
+    """What the report says of a run, by name."""
+    return {
+        "data": config.data.data,
+        "model": f"{model.name}, {model.count_params():,} parameters",
+        "steps": f"{state.step} of global batch {config.batch_size}",
+        "devices": strategy.describe(devices),
+        "seed": str(config.seed),
+        "augmentation": f"{config.augment} on the {augment_on}",
+        "speed": str(found or "not measured"),
+    }
+
+
+def result_lines(state: RunState, broken: list[BrokenRecord], found: Verdict | None) -> list[str]:
     """What came out of a run."""
     lines = []
     best = next((r for r in state.history if r["step"] == state.best_step), None)
@@ -64,10 +84,10 @@ def result_lines(state: RunState, found: list[BrokenRecord]) -> list[str]:
             f"lowest val_loss {best['val_loss']:.4f} after epoch {best['epoch']}, with accuracy "
             f"{best['val_accuracy']:.3f}: best.keras"
         )
-    if found:
-        lines.append(f"{len(found)} broken {_plural('record', len(found))} left out:")
-        lines.extend(f"  {describe(record)}" for record in found)
-    return lines
+    if broken:
+        lines.append(f"{len(broken)} broken {_plural('record', len(broken))} left out:")
+        lines.extend(f"  {describe(record)}" for record in broken)
+    return [*lines, str(found)] if found else lines
 
 
 def verdict(stream: TrainingStream, state: RunState, batch_size: int) -> Verdict | None:

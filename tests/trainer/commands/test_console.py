@@ -8,7 +8,7 @@ from imageshards.errors import UserError
 from trainer.commands import console
 
 
-def test_what_a_person_can_mend_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_person_can_fix_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     def mistaken() -> int:
         raise UserError("--x received 1; expected 2.")
 

@@ -15,7 +15,7 @@ from trainer.dataset.spec import FeatureSpec, ImageSpec, ModelInputs
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
 
-from trainer.models import model, replica_seeds, user_model  # noqa: E402
+from trainer.models import model, strategy, user_model  # noqa: E402
 
 RGB = ImageSpec((8, 8), False, 3, (0.5, 0.4, 0.3), (0.25, 0.2, 0.1))
 PICTURE = ModelInputs((8, 8), RGB)
@@ -43,7 +43,7 @@ def test_normalisation_is_synchronised_and_dropout_is_not(tmp_path: pathlib.Path
     (norm,) = [layer for layer in network.layers if hasattr(layer, "moving_variance")]
     assert norm.synchronized
     (dropout,) = [layer for layer in network.layers if hasattr(layer, "seed_generator")]
-    assert isinstance(dropout.seed_generator, replica_seeds.ReplicaSeeds)
+    assert isinstance(dropout.seed_generator, strategy.ReplicaSeeds)
     network.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras", compile=False)
     pixels = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8)

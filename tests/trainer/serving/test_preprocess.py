@@ -16,13 +16,14 @@ from PIL import Image
 from beam_pipeline.images import geometry
 from beam_pipeline.images.decode import exif_orientation
 from beam_pipeline.images.encode import encode_image
-from beam_pipeline.options import ImageOptions
+from beam_pipeline.options import RESIZE_MODES, ImageOptions
 from tests.support.pictures import saved, scene
+from tests.support.served_models import picture_reader
 from trainer.dataset.spec import ImageSpec
 
 tf = pytest.importorskip("tensorflow")
 
-from trainer.serving import exif, preprocess, resample, resize_geometry  # noqa: E402
+from trainer.serving import exif, preprocess, resize  # noqa: E402
 
 
 def manifest_options(options: ImageOptions) -> dict[str, Any]:
@@ -97,15 +98,16 @@ def test_an_exif_block_behind_the_pixels_is_none() -> None:
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 600), st.integers(1, 600),
-    st.sampled_from(resize_geometry.MODES), st.booleans(),
+    st.sampled_from(RESIZE_MODES), st.booleans(),
 )  # fmt: skip
-def test_placing_is_the_builders_layout(
+def test_the_geometry_is_the_builders_layout(
     width: int, height: int, wide: int, tall: int, mode: str, only_shrink: bool
 ) -> None:
     tall = wide if mode == "shortest" else tall
     options = ImageOptions(height_px=tall, width_px=wide, resize_mode=mode, only_shrink=only_shrink)
     layout = geometry.canvas_layout(width, height, options)
-    found = resize_geometry.plan(tf.constant(height), tf.constant(width), manifest_options(options))
+    given = manifest_options(options)
+    found = resize.resize_geometry(tf.constant(height), tf.constant(width), given)
     assert tuple(float(x) for x in found.crop) == pytest.approx(layout.crop, abs=1e-9)
     assert tuple(int(x) for x in found.content) == layout.content[::-1]
     assert tuple(int(x) for x in found.canvas) == layout.canvas[::-1]
@@ -113,7 +115,7 @@ def test_placing_is_the_builders_layout(
     assert float(found.shrink) == pytest.approx(layout.shrink)
 
 
-@pytest.mark.parametrize("name", resample.FILTERS)
+@pytest.mark.parametrize("name", resize.FILTERS)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_resampling_is_pillows_to_the_pixel(name: str, channels: int) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (61, 83, channels), np.uint8)
@@ -124,7 +126,7 @@ def test_resampling_is_pillows_to_the_pixel(name: str, channels: int) -> None:
     ):  # fmt: skip
         expected = np.asarray(image.resize(size[::-1], Image.Resampling[name.upper()], box=box))
         edges = tuple(tf.constant(float(x), tf.float64) for x in box)
-        found = resample.resize(tf.constant(noise), size, edges, name).numpy()
+        found = resize.resize(tf.constant(noise), size, edges, name).numpy()
         np.testing.assert_array_equal(found.reshape(expected.shape), expected, str((size, box)))
 
 
@@ -213,5 +215,5 @@ def test_without_a_manifest_files_are_read_as_the_records_were() -> None:
     tag[0x0112] = 6
     data = saved(scene(60, 40), exif=tag)
     image = ImageSpec(None, True, 3, (0.5,) * 3, (0.25,) * 3)
-    found = preprocess.picture_reader(image, (40, 60))(tf.constant([data]))
+    found = picture_reader(image, (40, 60))(tf.constant([data]))
     np.testing.assert_array_equal(found[0], tf.io.decode_jpeg(data))  # as stored, not upright

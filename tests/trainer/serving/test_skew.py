@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from tests.support.served_models import network
+from tests.support.served_models import network, picture_reader
 from trainer import export
 from trainer.augment.decode import fit_inside
 from trainer.config import DataConfig
@@ -131,8 +131,6 @@ def exported(folder: pathlib.Path, built: Built, names: list[str], size: tuple[i
 def test_pixels_and_probabilities_are_those_of_training(
     built: Built, tmp_path: pathlib.Path, side_px: int
 ) -> None:
-    from trainer.serving.preprocess import picture_reader
-
     size = (side_px, side_px)
     model, inputs, serve = exported(tmp_path, built, ["image"], size)
     records = keyed_records(built, inputs)

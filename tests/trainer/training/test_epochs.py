@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.training.epochs import end_of_epoch, epoch_of_step, total_steps
+from trainer.training.epochs import Epochs, total_steps
 
 counts = st.integers(1, 64).flatmap(lambda b: st.tuples(st.integers(b, 5000), st.just(b)))
 
@@ -15,28 +15,38 @@ def test_an_epoch_ends_with_the_last_batch_that_fits_and_the_rest_opens_the_next
     counts: tuple[int, int], epoch: int
 ) -> None:
     records, batch = counts
-    end = end_of_epoch(epoch, records, batch)
+    epochs = Epochs(records, batch, 10**9)
+    end = epochs.end(epoch)
     seen = end * batch
     assert 0 <= (epoch + 1) * records - seen < batch
-    assert end > (end_of_epoch(epoch - 1, records, batch) if epoch else 0)
+    assert end > (epochs.end(epoch - 1) if epoch else 0)
 
 
 @given(counts, st.integers(0, 20_000))
 def test_every_step_belongs_to_the_epoch_whose_end_comes_next(
     counts: tuple[int, int], step: int
 ) -> None:
-    records, batch = counts
-    epoch = epoch_of_step(step, records, batch)
-    assert step < end_of_epoch(epoch, records, batch)
-    assert epoch == 0 or end_of_epoch(epoch - 1, records, batch) <= step
+    epochs = Epochs(*counts, 10**9)
+    epoch = epochs.of_step(step)
+    assert step < epochs.end(epoch)
+    assert epoch == 0 or epochs.end(epoch - 1) <= step
 
 
 @given(counts, st.integers(1, 50))
 def test_a_run_of_whole_epochs_ends_where_its_last_epoch_does(
-    counts: tuple[int, int], epochs: int
+    counts: tuple[int, int], number: int
 ) -> None:
     records, batch = counts
-    total = total_steps(epochs, None, records, batch)
-    assert total == end_of_epoch(epochs - 1, records, batch)
-    assert epoch_of_step(total - 1, records, batch) == epochs - 1
-    assert total_steps(epochs, 17, records, batch) == 17
+    total = total_steps(number, None, records, batch)
+    epochs = Epochs(records, batch, total)
+    assert total == epochs.end(number - 1) == epochs.full_end(number - 1)
+    assert epochs.count == number
+    assert total_steps(number, 17, records, batch) == 17
+
+
+@given(counts, st.integers(1, 20_000))
+def test_a_run_of_steps_may_end_within_its_last_epoch(counts: tuple[int, int], total: int) -> None:
+    epochs = Epochs(*counts, total)
+    last = epochs.count - 1
+    assert epochs.end(last) == total <= epochs.full_end(last)
+    assert last == 0 or epochs.end(last - 1) < total

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.training.metrics_log import epoch_record, finite, line
+from trainer.training.metrics import epoch_record, finite, line
 from trainer.training.progress import StepClock, judge
 
 

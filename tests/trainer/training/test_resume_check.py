@@ -12,13 +12,13 @@ from imageshards.errors import UserError
 from tests.support.trainer_data import edit_manifest, make_data_set
 from trainer.config import DataConfig, OptimizerConfig, TrainConfig
 from trainer.dataset.open import open_inputs
-from trainer.training.resume_check import check_same, identity
+from trainer.training.resume_check import check_same, settings_of
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     pytest.importorskip("tensorflow")
-    path = tmp_path_factory.mktemp("identity") / "shards"
+    path = tmp_path_factory.mktemp("settings") / "shards"
     return make_data_set(path, {"train": 12, "validation": 3}, size_px=((8, 8),))
 
 
@@ -26,8 +26,8 @@ def _config(folder: pathlib.Path, data: dict[str, Any], **changes: Any) -> Train
     return TrainConfig(DataConfig(str(folder), **data), "out", batch_size=4, **changes)
 
 
-def _identity(config: TrainConfig, place: str = "host", total: int = 9) -> dict[str, Any]:
-    return identity(config, open_inputs(config), place, total)
+def _settings(config: TrainConfig, place: str = "host", total: int = 9) -> dict[str, Any]:
+    return settings_of(config, open_inputs(config), place, total)
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def _identity(config: TrainConfig, place: str = "host", total: int = 9) -> dict[
 def test_what_does_not_change_a_step_may_change(
     folder: pathlib.Path, data: dict[str, Any], changes: dict[str, Any]
 ) -> None:
-    begun = _identity(_config(folder, {}))
-    check_same("out", begun, _identity(_config(folder, data, **changes), total=70))
+    begun = _settings(_config(folder, {}))
+    check_same("out", begun, _settings(_config(folder, data, **changes), total=70))
 
 
 @pytest.mark.parametrize(
@@ -67,15 +67,15 @@ def test_what_changes_a_step_is_refused_by_its_flag(
 ) -> None:
     config = dataclasses.replace(_config(folder, data), **changes)
     with pytest.raises(UserError) as caught:
-        check_same("out", _identity(_config(folder, {})), _identity(config))
+        check_same("out", _settings(_config(folder, {})), _settings(config))
     assert str(caught.value).startswith(flag) and "--overwrite" in str(caught.value)
 
 
 def test_the_place_of_augmentation_counts_only_where_there_is_any(folder: pathlib.Path) -> None:
     plain = _config(folder, {}, augment="none")
-    assert _identity(plain, "host") == _identity(plain, "device")
+    assert _settings(plain, "host") == _settings(plain, "device")
     with pytest.raises(UserError, match="--augment_on received device"):
-        check_same("out", _identity(_config(folder, {})), _identity(_config(folder, {}), "device"))
+        check_same("out", _settings(_config(folder, {})), _settings(_config(folder, {}), "device"))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_run_may_be_made_longer_where_its_rates_do_not_depend_on_that(
     folder: pathlib.Path, optimizer: OptimizerConfig, longer: bool
 ) -> None:
     config = _config(folder, {}, optimizer=optimizer)
-    begun, wanted = _identity(config, total=9), _identity(config, total=18)
+    begun, wanted = _settings(config, total=9), _settings(config, total=18)
     if longer:
         check_same("out", begun, wanted)
         return
@@ -103,4 +103,4 @@ def test_other_data_is_told_as_such(folder: pathlib.Path, tmp_path: pathlib.Path
     other = make_data_set(tmp_path / "o", {"train": 12, "validation": 3}, size_px=((8, 8),))
     edit_manifest(other, classes=["circle", "square", "oval"])
     with pytest.raises(UserError, match="a run on other data: the manifest has changed"):
-        check_same("out", _identity(_config(folder, {})), _identity(_config(other, {})))
+        check_same("out", _settings(_config(folder, {})), _settings(_config(other, {})))
