@@ -109,7 +109,8 @@ def commands(cluster: Cluster, home: pathlib.Path) -> list[tuple[str, list[str],
     found: list[tuple[str, list[str], dict[str, str]]] = []
     here = {
         "FLINK_LOG_DIR": str(cluster.folder),
-        "FLINK_PID_DIR": str(cluster.folder),
+        # Not among ours.
+        "FLINK_PID_DIR": str(cluster.folder / "flink"),
         # What the distribution's own environment would add to ours.
         "FLINK_IDENT_STRING": f"imageshards-{cluster.rest_port}",
     }
