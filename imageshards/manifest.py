@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from imageshards import storage
@@ -71,22 +71,19 @@ _JSON_NAMES = {int: "a whole number", str: "a text", list: "an array", dict: "an
 _REMEDY = "build the data set again with python -m beam_pipeline and --overwrite"
 
 
-def load_manifest(
-    directory: str, argument: str = "directory", read: Callable[[str], bytes] = storage.read
-) -> dict[str, Any]:
+def load_manifest(directory: str, argument: str = "directory") -> dict[str, Any]:
     """Reads and checks `directory/manifest.json`: whoever has it may rely on its form.
 
     Args:
         directory: The data set, on this machine or in a store.
         argument: What received it, for messages: `--data`.
-        read: Reads a whole file.
 
     Raises:
         DamagedManifestError: It is damaged.
         UserError: There is none, it cannot be read, or a newer version wrote it; or its store
             cannot be used.
     """
-    manifest = read_manifest(directory, argument, read)
+    manifest = read_manifest(directory, argument)
     for problem in form_problems(manifest):
         raise DamagedManifestError(
             f"{argument} received {directory!r}, in whose {MANIFEST_NAME} {problem}; {_REMEDY}."
@@ -94,13 +91,11 @@ def load_manifest(
     return manifest
 
 
-def read_manifest(
-    directory: str, argument: str = "directory", read: Callable[[str], bytes] = storage.read
-) -> dict[str, Any]:
+def read_manifest(directory: str, argument: str = "directory") -> dict[str, Any]:
     """As `load_manifest`, but checks only that the fixed keys are there."""
     received = f"{argument} received {directory!r}"
     try:
-        manifest = json.loads(read(storage.join(directory, MANIFEST_NAME)))
+        manifest = json.loads(storage.read(storage.join(directory, MANIFEST_NAME)))
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(
             f"{received}, where there is no {MANIFEST_NAME}; a directory without a manifest is not "

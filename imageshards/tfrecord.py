@@ -11,7 +11,7 @@ import gzip
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import IO, NamedTuple, cast
 
 import google_crc32c
@@ -82,46 +82,35 @@ class RecordError(Exception):
         return f"{self.path}, record {self.number} at byte {self.offset_bytes}: {self.reason}."
 
 
-OpenRemote = Callable[[str], IO[bytes]]
-"""Opens a path of a store, or of another remote filesystem, to be read."""
-
-
-def read_records(
-    path: str, compression: str = "none", open_remote: OpenRemote = storage.open_read
-) -> Iterator[Record]:
+def read_records(path: str, compression: str = "none") -> Iterator[Record]:
     """Yields the records of a file, in order.
 
     Args:
         path: A local path, or one of a store (`gs://`, `s3://`, …).
         compression: `none` or `gzip`.
-        open_remote: Opens paths that are not local.
 
     Raises:
         RecordError: At the first wrong checksum, absurd length or truncated tail.
         OSError: The file cannot be opened or read.
     """
-    for record in scan_file(path, compression, open_remote):
+    for record in scan_file(path, compression):
         if isinstance(record, RecordError):
             raise record
         yield record
 
 
-def scan_file(
-    path: str, compression: str = "none", open_remote: OpenRemote = storage.open_read
-) -> Iterator[Record | RecordError]:
+def scan_file(path: str, compression: str = "none") -> Iterator[Record | RecordError]:
     """Yields the records of a file and, in their place, what is wrong with them.
 
     Args:
         path: A local path, or one of a store (`gs://`, `s3://`, …).
         compression: `none` or `gzip`.
-        open_remote: Opens paths that are not local.
 
     Raises:
         OSError: The file cannot be opened or read.
     """
-    is_local = storage.is_local(path)
-    with storage.open_read(path) if is_local else open_remote(path) as stream:
-        size_bytes = os.fstat(stream.fileno()).st_size if is_local else None
+    with storage.open_read(path) as stream:
+        size_bytes = os.fstat(stream.fileno()).st_size if storage.is_local(path) else None
         yield from scan_records(stream, path, compression, size_bytes)
 
 

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from imageshards import storage
 from imageshards.errors import UserError
 from trainer.commands import console
-from trainer.dataset import remote
+from trainer.dataset.tensorflow_files import check_readable
 from trainer.imports import quiet_import
 from trainer.serving import model_file
 
@@ -122,10 +123,11 @@ def find_files(paths: Sequence[str]) -> list[str]:
 def _pictures_in(path: str) -> list[str] | None:
     """The pictures in a folder, sorted; None where `path` is no folder."""
     try:
-        remote.check(path, "FILE")
-        if not remote.is_folder(path):
+        check_readable(path, "FILE")
+        if not storage.is_folder(path):
             return None
-        return [file for file in remote.files_below(path) if file.lower().endswith(EXTENSIONS)]
+        found = (file.path for file in storage.files_below(path))
+        return [file for file in found if file.lower().endswith(EXTENSIONS)]
     except OSError as e:
         raise UserError(
             f"FILE received {path!r}, which cannot be listed ({e.strerror or e}); expected a file "

@@ -32,6 +32,7 @@ _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
 _KEY_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 _CONTENT_TYPE = "application/octet-stream"
 _TIMEOUT_SEC = (5.0, 30.0)  # to connect, to answer
+_PROBE_SEC = 5.0
 _LISTED = "items(name,size,updated,generation),prefixes,nextPageToken"
 _NETWORK = (
     ConnectionError,
@@ -125,8 +126,9 @@ class GcsBackend(ObjectStore):
 
     def probe(self, bucket: str, prefix: str) -> None:
         query = {"prefix": prefix, "maxResults": "1", "fields": "items(name)"}
-        once = retry.Retry(_may_pass, initial=0.3, timeout=5.0, on_error=self._note_retry)
-        once(self._get_json)(f"{self._base}/storage/v1/b/{bucket}/o", query, (5.0, 5.0))
+        hasty = retry.Retry(_may_pass, initial=0.3, timeout=_PROBE_SEC, on_error=self._note_retry)
+        url = f"{self._base}/storage/v1/b/{bucket}/o"
+        hasty(self._get_json)(url, query, (_PROBE_SEC, _PROBE_SEC))
 
     def _get_json(self, url: str, query: Any, timeout: Any = _TIMEOUT_SEC) -> Any:
         reply = self._session.request("GET", url, params=query, timeout=timeout)

@@ -239,14 +239,6 @@ def test_after_a_wrong_length_nothing_is_known(tmp_path):
     assert "nothing behind it can be read" in broken.reason
 
 
-def test_a_remote_path_is_opened_by_what_the_caller_gives():
-    def opened(path):
-        assert path == "ram://x"
-        return io.BytesIO(GOLDEN)
-
-    assert [r.payload for r in read_records("ram://x", open_remote=opened)] == [b"", b"shard"]
-
-
 def test_a_missing_file_is_an_os_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         list(read_records(str(tmp_path / "none")))

@@ -1,7 +1,7 @@
 """Google's own addresses for gs://, as a proxy on loopback answers them from an emulator.
 
 TensorFlow's client knows no other address than Google's, but it takes a proxy (`https_proxy`)
-and a list of certificates (`CURL_CA_BUNDLE`) from its environment.
+and a list of certificates (`CURL_CA_BUNDLE`) from its environment, as Google's own library does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from typing import Any
 
 HOSTS = ("www.googleapis.com", "storage.googleapis.com")
-_NO_BUCKET = b"<Error><Code>NoSuchBucket</Code></Error>"
 
 
 class Front:
@@ -43,14 +42,11 @@ class Front:
         self.asked.append((host, path, span))
         if self.refusing:
             return 403, b'{"error": {"code": 403,\n "message": "Anonymous caller."}}'
-        if host == HOSTS[0]:
+        if host == HOSTS[0] or path.startswith(("/storage/v1/", "/download/storage/v1/")):
             return self._ask(path, span)
         bucket, _, name = path.partition("?")[0][1:].partition("/")
-        if name:
-            quoted = urllib.parse.quote(urllib.parse.unquote(name), safe="")
-            return self._ask(f"/download/storage/v1/b/{bucket}/o/{quoted}?alt=media", span)
-        status, _ = self._ask(f"/storage/v1/b/{bucket}/o", "")
-        return (404, _NO_BUCKET) if status == 404 else (200, b"<ListBucketResult/>")
+        quoted = urllib.parse.quote(urllib.parse.unquote(name), safe="")
+        return self._ask(f"/download/storage/v1/b/{bucket}/o/{quoted}?alt=media", span)
 
     def _ask(self, path: str, span: str) -> tuple[int, bytes]:
         request = urllib.request.Request(self.emulator + path)
@@ -76,6 +72,7 @@ def google_front(emulator: str, folder: pathlib.Path) -> Iterator[Front]:
     front.environ = {
         "https_proxy": f"http://127.0.0.1:{server.server_address[1]}",
         "CURL_CA_BUNDLE": str(certificate),
+        "REQUESTS_CA_BUNDLE": str(certificate),
         "SSL_CERT_FILE": str(certificate),
     }
     thread = threading.Thread(target=server.serve_forever, daemon=True)

@@ -22,7 +22,6 @@ from tests.trainer.test_evaluate import save_model
 from trainer import bench_input, evaluate, predict
 from trainer.__main__ import main
 from trainer.commands.command_line import parse_config
-from trainer.dataset import stores
 from trainer.dataset.open import Inputs, open_inputs
 
 tf = pytest.importorskip("tensorflow")
@@ -70,10 +69,8 @@ def store(
 ) -> Iterator[StoreServer]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     with running.environment():
-        stores.forget_clients()
         yield running
         running.heal()
-    stores.forget_clients()
 
 
 @pytest.fixture
@@ -301,7 +298,7 @@ def test_pictures_in_buckets_are_predicted(
         f"{bucket}/pictures/{name}" for name in ("b.jpg", "below/a.jpg")
     ]
     assert [row["top"] for row in there] == [row["top"] for row in here]
-    assert missing["error"] == "there is no such object"
+    assert missing["error"] == "no such object"
 
 
 @pytest.mark.parametrize("command", [main, evaluate.main, bench_input.main])
@@ -310,7 +307,7 @@ def test_a_missing_bucket_or_data_set_is_one_sentence(
 ) -> None:
     flags = ["--model_path", model] if command == evaluate.main else []
     for folder, expected in (
-        (f"{store.scheme}://no-such-bucket/set", "whose bucket does not exist"),
+        (f"{store.scheme}://no-such-bucket/set", "names a bucket that does not exist"),
         (store.bucket() + "/empty", "there is no manifest.json"),
     ):
         assert command([*flags, "--data", folder]) == 2

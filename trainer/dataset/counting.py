@@ -11,7 +11,7 @@ from typing import Any
 from imageshards.errors import UserError
 from imageshards.example import decode_example
 from imageshards.tfrecord import Record, RecordError, scan_file
-from trainer.dataset import counts_cache, remote
+from trainer.dataset import counts_cache
 from trainer.dataset.filters import filter_function
 from trainer.dataset.spec import DataSet, Split
 
@@ -115,7 +115,7 @@ def _count(dataset: DataSet, split: Split, filters: Sequence[str]) -> tuple[list
 def _batches(path: str, compression: str, bad: list[_Bad]) -> Iterator[list[Record]]:
     batch: list[Record] = []
     try:
-        for record in scan_file(path, compression, remote.open_binary):
+        for record in scan_file(path, compression):
             if isinstance(record, RecordError):
                 bad.append(_Bad(path, record.number, record.offset_bytes, record.reason))
             elif record.payload:

@@ -9,16 +9,17 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.example import Values, decode_example
 from imageshards.tfrecord import Record, scan_file
 from trainer.config import DataConfig
-from trainer.dataset import remote
 from trainer.dataset.external_counts import FileCount, check_labels, count_files
 from trainer.dataset.external_features import Roles, check_picture, find_roles, infer_features
 from trainer.dataset.external_files import files_below
 from trainer.dataset.external_layouts import FoundFile, Layout, find_layout
 from trainer.dataset.spec import DataSet, ImageSpec, Shard, Split
+from trainer.dataset.tensorflow_files import check_readable
 from trainer.dataset.tfds import find_folder
 
 # Enough to tell a fixed length from a variable one, little enough to be read at once.
@@ -46,7 +47,7 @@ def open_external(config: DataConfig) -> DataSet:
         UserError: The files, the features or the labels are not what a trainer needs.
     """
     if config.validation_data is not None:
-        remote.check(config.validation_data, "--validation_data")
+        check_readable(config.validation_data, "--validation_data")
     layout = find_layout(config)
     samples = _sample(config.data, layout)
     main = next((name for name in ("train", "training") if name in samples), min(samples))
@@ -83,12 +84,9 @@ def has_records(data: str) -> bool:
     try:
         if find_folder(data) is not None or any(c in data for c in "*?["):
             return True
-        if remote.is_folder(data):
-            return bool(files_below(data))
-        remote.stat(data)
+        return bool(files_below(data)) if storage.is_folder(data) else storage.exists(data)
     except OSError:
         return False
-    return True
 
 
 def _sample(data: str, layout: Layout) -> dict[str, list[_Features]]:
@@ -97,7 +95,7 @@ def _sample(data: str, layout: Layout) -> dict[str, list[_Features]]:
     for name, files in layout.splits.items():
         examples: list[_Features] = []
         for file in files[:_SAMPLE_FILES]:
-            records = scan_file(file.path, layout.compression, remote.open_binary)
+            records = scan_file(file.path, layout.compression)
             for record in itertools.islice(records, _SAMPLE_RECORDS // _SAMPLE_FILES):
                 if isinstance(record, Record):
                     examples += _read(record)

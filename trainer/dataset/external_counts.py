@@ -13,7 +13,7 @@ from imageshards.example import Values, decode_example
 from imageshards.progress import progress_bar
 from imageshards.tfrecord import RecordError, scan_file
 from trainer.config import is_remote
-from trainer.dataset import counts_cache, remote
+from trainer.dataset import counts_cache
 from trainer.dataset.external_layouts import FoundFile
 
 # Disks are read by one thread; a remote filesystem wants its answers awaited in company.
@@ -146,7 +146,7 @@ class _Counting:
         broken: list[tuple[int, int, str]] = []
         num_records, is_cut = 0, False
         try:
-            for record in scan_file(path, self._compression, remote.open_binary):
+            for record in scan_file(path, self._compression):
                 num_records += 1
                 if isinstance(record, RecordError):
                     broken.append((record.number, record.offset_bytes, record.reason))

@@ -5,13 +5,14 @@ Only names are looked at here; the file itself has the last word, elsewhere.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections import defaultdict
 from collections.abc import Sequence
 
+from imageshards import storage
 from imageshards.errors import UserError
-from trainer.dataset import remote
 
 SPLIT_NAMES = ("train", "training", "validation", "valid", "val", "test", "testing", "eval", "dev")
 ENDINGS = "*.tfrec, *.tfrecord, *.tfrecords (each also with .gz) or NAME-00000-of-00008"
@@ -37,13 +38,14 @@ def list_files(flag: str, data: str) -> list[str]:
     """
     try:
         if any(c in data for c in "*?["):
-            paths = remote.matches(data)
-        elif remote.is_folder(data):
+            paths = storage.glob(data)
+        elif storage.is_folder(data):
             paths = files_below(data)
             _check_series(flag, data, paths)
-        else:
-            remote.stat(data)
+        elif storage.exists(data):
             paths = [data]
+        else:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), data)
     except OSError as e:
         raise UserError(
             f"{flag} received {data!r}, which cannot be listed ({e.strerror or e}); expected a "
@@ -64,13 +66,11 @@ def files_below(data: str) -> list[str]:
     Raises:
         OSError: It cannot be listed.
     """
-    folders, names = remote.list_folder(data)
-    paths = [os.path.join(data, name) for name in names]
-    for folder in folders:
-        if not folder.startswith("."):
-            inner = os.path.join(data, folder)
-            paths += [os.path.join(inner, name) for name in remote.list_folder(inner)[1]]
-    return sorted(path for path in paths if _is_records(os.path.basename(path)))
+    entries = storage.list_folder(data)
+    for folder in entries.copy():
+        if folder.is_folder and not folder.name.startswith("."):
+            entries += storage.list_folder(folder.path)
+    return sorted(e.path for e in entries if not e.is_folder and _is_records(e.name))
 
 
 def split_files(data: str, paths: Sequence[str]) -> dict[str, list[str]]:

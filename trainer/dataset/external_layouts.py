@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from imageshards import tfrecord
+from imageshards import storage, tfrecord
 from imageshards.errors import UserError
 from trainer.config import DataConfig
-from trainer.dataset import external_files, remote
+from trainer.dataset import external_files
 from trainer.dataset.tfds import TfdsFolder, find_folder, open_tfds
 
 _TAIL_BYTES = 16
@@ -121,17 +122,18 @@ def _with_counts(paths: Sequence[str]) -> list[tuple[str, int | None]]:
 def _look_at(named: tuple[str, int | None]) -> FoundFile:
     path, count = named
     try:
-        found = remote.stat(path)
-        with remote.open_binary(path) as stored:
-            head = stored.read(tfrecord.HEADER_BYTES)
-            stored.seek(max(0, found.num_bytes - _TAIL_BYTES))
-            tail = stored.read(_TAIL_BYTES)
+        found = storage.stat(path)
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        size_bytes = found.size_bytes
+        head = storage.read_range(path, 0, tfrecord.HEADER_BYTES)
+        tail = storage.read_range(path, max(0, size_bytes - _TAIL_BYTES), size_bytes)
     except OSError as e:
         raise UserError(
             f"--data received a data set whose file {path} cannot be read ({e.strerror or e}); "
             "expected every file of it: copy it again."
         ) from e
-    return FoundFile(path, found.num_bytes, found.modified_nsec, head + tail, count)
+    return FoundFile(path, size_bytes, found.mtime_ns, head + tail, count)
 
 
 def _compression(files: Sequence[FoundFile]) -> str:
@@ -167,7 +169,7 @@ def _counts_are_right(files: Sequence[FoundFile], compression: str) -> bool:
     smallest = min((f for f in files if f.num_bytes), key=lambda f: f.num_bytes, default=None)
     if smallest is None:
         return all(file.num_records == 0 for file in files)
-    records = tfrecord.scan_file(smallest.path, compression, remote.open_binary)
+    records = tfrecord.scan_file(smallest.path, compression)
     held = sum(1 for _ in records)
     if held == smallest.num_records:
         return True

@@ -8,11 +8,10 @@ import json
 import os
 from typing import Any
 
-from imageshards import manifest
+from imageshards import manifest, storage
 from imageshards.errors import UserError
 from imageshards.manifest import FILENAME_FEATURE, IMAGE_FEATURE, LABEL_FEATURE, MANIFEST_NAME
 from trainer.config import is_remote
-from trainer.dataset import remote
 from trainer.dataset.spec import DataSet, FeatureSpec, ImageSpec, Shard, Split
 
 _TRAIN_NAMES = ("train", "training")
@@ -71,12 +70,9 @@ def _names(dataset: DataSet) -> str:
 def has_manifest(data: str) -> bool:
     """Whether `data` is a folder with a `manifest.json`."""
     try:
-        remote.stat(os.path.join(data, MANIFEST_NAME))
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+        return storage.exists(storage.join(data, MANIFEST_NAME))
     except OSError:
         return is_remote(data)  # reading it tells what is wrong
-    return True
 
 
 def load_manifest(data: str) -> DataSet:
@@ -85,7 +81,7 @@ def load_manifest(data: str) -> DataSet:
     Raises:
         UserError: There is none, or it does not say what a trainer needs.
     """
-    raw = manifest.load_manifest(data, "--data", remote.read)
+    raw = manifest.load_manifest(data, "--data")
     try:
         return _data_set(data, raw)
     except (TypeError, ValueError) as e:
@@ -120,9 +116,10 @@ def check_shards(data: str, splits: list[Split]) -> None:
 
 def _size_bytes(path: str) -> int | None:
     try:
-        return remote.stat(path).num_bytes
+        found = storage.stat(path)
     except OSError:
         return None
+    return None if found is None else found.size_bytes
 
 
 def _data_set(data: str, raw: dict[str, Any]) -> DataSet:

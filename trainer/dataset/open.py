@@ -7,7 +7,6 @@ import os
 
 from imageshards.errors import UserError
 from trainer.config import DataConfig, TrainConfig
-from trainer.dataset import remote, stores
 from trainer.dataset.compatibility import check_inputs
 from trainer.dataset.counts_cache import cache_home
 from trainer.dataset.manifest import (
@@ -19,6 +18,7 @@ from trainer.dataset.manifest import (
 )
 from trainer.dataset.spec import DataSet, ModelInputs, ReadOptions, Split, Subset
 from trainer.dataset.subset import select as select_records
+from trainer.dataset.tensorflow_files import check_readable, needs_copy
 
 CACHE_FOLDER = "cache"
 SHARDS_FOLDER = "shards"
@@ -56,7 +56,7 @@ def open_dataset(config: DataConfig) -> DataSet:
     Raises:
         UserError: There is no data set, or flags and data exclude each other.
     """
-    remote.check(config.data, "--data")
+    check_readable(config.data, "--data")
     if has_manifest(config.data):
         _refuse_external_flags(config)
         return load_manifest(config.data)
@@ -91,7 +91,7 @@ def read_options(config: DataConfig, output: str | None = None) -> ReadOptions:
         UserError: A folder for copies is named, but no shards are copied.
     """
     folder = config.cache_folder
-    if stores.is_store(config.data):
+    if needs_copy(config.data):
         # One folder for all runs and commands: it takes long to fill.
         folder = folder or os.path.join(cache_home(), SHARDS_FOLDER)
     elif folder and config.cache != "disk":

@@ -1,4 +1,4 @@
-"""Copies of whole shards on a local disk, from wherever they lie, each checked once."""
+"""Copies of whole shards on a local disk, from wherever they are, each checked once."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import time
 import uuid
 from collections.abc import Sequence
 
+from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.tfrecord import RecordError, scan_file
 from trainer.config import is_remote
-from trainer.dataset import stores
 from trainer.dataset.spec import DataSet, Shard
 
 COPIES_AT_ONCE = 8
 # Between two lines that say how far it is.
 _TOLD_EVERY_SEC = 10.0
-_PART_BYTES = 1 << 20
+_PART_BYTES = 8 << 20
 
 
 def copy_path(folder: str, shard: Shard) -> str:
     """Where the copy of a shard belongs."""
     # Shards of several folders may share a name.
-    place = hashlib.sha256(os.path.dirname(shard.path).encode()).hexdigest()[:8]
-    return os.path.join(folder, f"{place}-{os.path.basename(shard.path)}")
+    origin = hashlib.sha256(os.path.dirname(shard.path).encode()).hexdigest()[:8]
+    return os.path.join(folder, f"{origin}-{os.path.basename(shard.path)}")
 
 
 def copy_shards(dataset: DataSet, shards: Sequence[Shard], folder: str) -> None:
@@ -108,36 +108,31 @@ def _copy(dataset: DataSet, shard: Shard, path: str, stopped: threading.Event) -
 
 
 def _fetch(shard: Shard, part: str, stopped: threading.Event) -> str | None:
-    """Copies a shard; its SHA-256, or None where it cannot be had."""
-    if stores.is_store(shard.path):
-        try:
-            return stores.download(shard.path, part, lambda: not stopped.is_set())
-        except FileNotFoundError:
-            return None
-        except OSError as e:
-            if e.filename != shard.path:
-                raise  # the local file's
-            raise UserError(
-                f"--data received a data set whose shard {shard.path} cannot be copied "
-                f"({e.strerror}); expected shards that may be read: start again, those that are "
-                "copied already are used again."
-            ) from e
+    """Copies a shard; its SHA-256 (of a remote one), or None where it is missing."""
     if not is_remote(shard.path):
         try:
             shutil.copyfile(shard.path, part)
         except FileNotFoundError:
             return None
         return ""
-    import tensorflow as tf
-
-    try:
-        tf.io.gfile.copy(shard.path, part, overwrite=True)
-    except tf.errors.OpError:
-        return None
     digest = hashlib.sha256()
-    with open(part, "rb") as file:
-        while data := file.read(_PART_BYTES):
-            digest.update(data)
+    try:
+        with storage.open_read(shard.path) as stored, open(part, "wb") as copied:
+            while data := stored.read(_PART_BYTES):
+                if stopped.is_set():
+                    raise InterruptedError
+                digest.update(data)
+                copied.write(data)
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        if e.filename != shard.path:
+            raise  # the local file's
+        raise UserError(
+            f"--data received a data set whose shard {shard.path} cannot be copied "
+            f"({e.strerror}); expected shards that may be read: start again, those that are "
+            "copied already are used again."
+        ) from e
     return digest.hexdigest()
 
 

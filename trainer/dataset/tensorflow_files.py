@@ -52,9 +52,10 @@ def check_readable(path: str, flag: str) -> None:
             os.environ[_NO_METADATA_VARIABLE] = "true"
 
 
-def new_backend(scheme: str) -> TensorFlowBackend:
-    """The backend for a scheme that nobody else knows."""
-    return TensorFlowBackend()
+def new_backend(scheme: str) -> TensorFlowBackend | None:
+    """The backend for a scheme; None if TensorFlow does not know it."""
+    with _as_os_error(scheme) as tf:
+        return TensorFlowBackend() if scheme in tf.io.gfile.get_registered_schemes() else None
 
 
 class TensorFlowBackend(FolderBackend):

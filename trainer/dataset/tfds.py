@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from imageshards import storage
 from imageshards.errors import UserError
-from trainer.dataset import remote
 
 INFO_FILE = "dataset_info.json"
 _FEATURES_FILE = "features.json"
@@ -48,15 +48,15 @@ def find_folder(data: str) -> str | None:
         UserError: There are several configurations to choose from.
         OSError: A folder cannot be listed.
     """
-    if any(c in data for c in "*?[") or not remote.is_folder(data):
+    if any(c in data for c in "*?[") or not storage.is_folder(data):
         return None
     found = _latest(data)
     if found is not None:
         return found
     configurations = {
-        name: below
-        for name in remote.list_folder(data)[0]
-        if (below := _latest(os.path.join(data, name))) is not None
+        entry.name: below
+        for entry in storage.list_folder(data)
+        if entry.is_folder and (below := _latest(entry.path)) is not None
     }
     if len(configurations) > 1:
         raise UserError(
@@ -96,23 +96,23 @@ def open_tfds(folder: str) -> TfdsFolder:
 
 
 def _latest(folder: str) -> str | None:
-    folders, names = remote.list_folder(folder)
-    if INFO_FILE in names:
+    entries = storage.list_folder(folder)
+    if _has_info(entries):
         return folder
     versions = sorted(
-        (name for name in folders if _VERSION.match(name)),
-        key=lambda name: [int(n) for n in name.split(".")],
+        (entry for entry in entries if entry.is_folder and _VERSION.match(entry.name)),
+        key=lambda entry: [int(n) for n in entry.name.split(".")],
         reverse=True,
     )
-    for name in versions:
-        below = os.path.join(folder, name)
-        if INFO_FILE in remote.list_folder(below)[1]:
-            return below
-    return None
+    return next((e.path for e in versions if _has_info(storage.list_folder(e.path))), None)
+
+
+def _has_info(entries: list[storage.Entry]) -> bool:
+    return any(entry.name == INFO_FILE and not entry.is_folder for entry in entries)
 
 
 def _read_text(path: str) -> str:
-    return remote.read(path).decode()
+    return storage.read(path).decode()
 
 
 def _walk(name: str, feature: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:

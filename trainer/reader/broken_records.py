@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from imageshards.errors import UserError
 from imageshards.tfrecord import Record, scan_file, write_records
-from trainer.dataset import counting, remote
+from trainer.dataset import counting
 from trainer.dataset.spec import DataSet, Shard, Split, Subset
 from trainer.dataset.subset import select
 from trainer.reader.find_broken import BrokenRecord, find, wrong_files
@@ -107,7 +107,7 @@ def _kept(shard: Shard, compression: str, broken: set[int]) -> Iterator[bytes]:
     """As many payloads as the shard should hold."""
     number = 0
     try:
-        for record in scan_file(shard.path, compression, remote.open_binary):
+        for record in scan_file(shard.path, compression):
             if record.number >= shard.num_records:
                 return
             whole = isinstance(record, Record) and record.number not in broken

@@ -12,7 +12,7 @@ import tensorflow as tf
 from imageshards.errors import UserError
 from trainer.dataset.shard_cache import copy_path, copy_shards, gigabytes, local_size_bytes
 from trainer.dataset.spec import ReadOptions, Shard, Subset
-from trainer.dataset.stores import is_store
+from trainer.dataset.tensorflow_files import needs_copy
 from trainer.reader.sources import INSPECT_RECORDS, Source, file_source, interleave, number_source
 
 # Left for the model and everything else when a cache is weighed against free memory.
@@ -91,7 +91,7 @@ def on_disk(subset: Subset, read_options: ReadOptions) -> Subset:
             read, or is whole but another one than the data set says.
     """
     whole = subset.split.shards
-    shards = [s for s in whole if read_options.cache == "disk" or is_store(s.path)]
+    shards = [s for s in whole if read_options.cache == "disk" or needs_copy(s.path)]
     if not shards:
         return subset
     if read_options.cache_folder is None:
@@ -104,7 +104,7 @@ def on_disk(subset: Subset, read_options: ReadOptions) -> Subset:
             copy_shards(subset.dataset, missing, folder)
     except OSError as e:
         why, otherwise = "--cache received 'disk'", ", or use --cache none"
-        if is_store(shards[0].path):
+        if needs_copy(shards[0].path):
             why, otherwise = f"--data received {subset.dataset.data!r}, which is copied first", ""
         raise UserError(
             f"{why}, but {folder!r} cannot be filled ({e}); expected a writable folder with "

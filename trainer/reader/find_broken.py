@@ -6,8 +6,8 @@ import concurrent.futures
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
+from imageshards import storage
 from imageshards.tfrecord import Record, RecordError, scan_file
-from trainer.dataset import remote
 from trainer.dataset.spec import FeatureSpec, Shard, Subset
 from trainer.reader.broken_check import Check, make_check
 
@@ -84,9 +84,10 @@ def find(
 
 def _size_bytes(shard: Shard) -> int | None:
     try:
-        return remote.stat(shard.path).num_bytes
+        found = storage.stat(shard.path)
     except OSError:
         return None
+    return None if found is None else found.size_bytes
 
 
 def _look_through(
@@ -141,7 +142,7 @@ class _Place:
 
 def _records(path: str, compression: str, place: _Place) -> Iterator[Record | RecordError]:
     try:
-        for record in scan_file(path, compression, remote.open_binary):
+        for record in scan_file(path, compression):
             place.number, place.offset_bytes = record.number, record.offset_bytes
             place.next_offset_bytes = record.next_offset_bytes or record.offset_bytes
             yield record

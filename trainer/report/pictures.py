@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from imageshards.example import Values, decode_example
 from imageshards.page import thumbnail
 from imageshards.tfrecord import Record, scan_file
-from trainer.dataset import remote
 from trainer.dataset.spec import DataSet, Subset
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def look_up(subset: Subset, records: Collection[int]) -> dict[int, Source]:
 
 def _payloads(path: str, compression: str, numbers: Collection[int]) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
-    for record in scan_file(path, compression, remote.open_binary):
+    for record in scan_file(path, compression):
         if isinstance(record, Record) and record.number in numbers:
             found[record.number] = record.payload
         if record.number >= max(numbers):

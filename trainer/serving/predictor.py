@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from imageshards import storage
 from imageshards.errors import UserError
 from trainer.augment.decode import batch_pictures
-from trainer.dataset import remote
 from trainer.dataset.spec import ModelCard
 from trainer.serving.columns import Columns
 from trainer.serving.preprocess import record_jpegs
@@ -102,7 +102,7 @@ class Predictor:
     def _load(self, file: str) -> tuple[Any, Any] | str:
         """The picture and its record; or what is wrong with the file."""
         try:
-            data = remote.read(file)
+            data = storage.read(file)
         except OSError as e:
             return e.strerror or str(e)
         if not data:

@@ -10,7 +10,6 @@ from typing import Any
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.manifest import TRANSFORM_NAME
-from trainer.dataset import remote
 from trainer.dataset.spec import DataSet
 from trainer.serving.model_file import MODEL_FILE, TRANSFORM_FOLDER
 from trainer.training.metrics import METRICS_FILE
@@ -19,7 +18,6 @@ CHECKPOINTS_FOLDER = "checkpoints"
 BEST_MODEL_FILE = "best.keras"
 DIGEST_FILE = "weights.sha256"
 
-_PART_BYTES = 1 << 20
 
 # What a run leaves behind, and --overwrite takes away; nothing else in the folder is touched.
 _OF_A_RUN = (
@@ -133,13 +131,9 @@ def copy_transform(dataset: DataSet, output: str) -> None:
         return
     partial = f"{target}.{os.getpid()}"
     try:
-        if not remote.is_folder(source):
+        if not storage.is_folder(source):
             return
-        for path in remote.files_below(source):
-            place = os.path.join(partial, path.removeprefix(source + "/"))
-            os.makedirs(os.path.dirname(place), exist_ok=True)
-            with remote.open_binary(path) as stored, open(place, "wb") as copied:
-                shutil.copyfileobj(stored, copied, _PART_BYTES)
+        storage.copy_folder(source, partial)
         os.replace(partial, target)
     except OSError as e:
         shutil.rmtree(partial, ignore_errors=True)

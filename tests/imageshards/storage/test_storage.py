@@ -11,6 +11,7 @@ import threading
 import time
 from typing import Any
 
+import boto3
 import pytest
 
 from beam_pipeline.beam_files import export_s3_flags
@@ -484,3 +485,115 @@ def test_whole_or_not_at_all_on_this_machine(tmp_path, monkeypatch):
         storage.write(str(path), b"new")
     assert path.read_bytes() == b"old"
     assert [p.name for p in pathlib.Path(path.parent).iterdir()] == ["x"]
+
+
+def test_folders_are_what_names_make_them(place):
+    for name in ("a/x.tfrec", "a/b/y.tfrec", "empty"):
+        storage.write(storage.join(place, name), name)
+    assert storage.is_folder(place) and storage.is_folder(storage.join(place, "a") + "/")
+    for name in ("empty", "a/x", "none"):
+        assert not storage.is_folder(storage.join(place, name))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*", ["empty"]),
+        ("a/?.tfrec", ["a/x.tfrec"]),
+        ("*/*.tfrec", ["a/x.tfrec"]),
+        ("*/[a-c]/*", ["a/b/y.tfrec"]),
+        ("*.none", []),
+    ],
+)
+def test_globs_find_files_and_do_not_cross_slashes(folder, pattern, expected):
+    place = storage.join(folder, "globs")
+    for name in ("a/x.tfrec", "a/b/y.tfrec", "empty"):
+        storage.write(storage.join(place, name), name)
+    assert storage.glob(storage.join(place, pattern)) == [
+        storage.join(place, name) for name in expected
+    ]
+
+
+def test_ranges_are_read(place):
+    path, empty = storage.join(place, "x"), storage.join(place, "empty")
+    storage.write(path, b"0123456789")
+    storage.write(empty, b"")
+    assert storage.read_range(path, 3, 7) == b"3456"
+    assert storage.read_range(path, 8, 100) == b"89"
+    assert storage.read_range(path, 10, 100) == storage.read_range(empty, 0, 12) == b""
+
+
+def test_a_long_stream_is_read_by_few_requests(server):
+    path, data = server.bucket() + "/x", os.urandom(3 << 20) * 6
+    storage.write(path, data)
+    server.clear()
+    with storage.open_read(path) as file:
+        assert file.read() == data and file.read(1) == b""
+    assert len(server.requests()) == 4  # its size, and three ranges
+
+
+def test_a_bucket_that_must_not_be_listed_may_be_read(server):
+    bucket = server.bucket()
+    server.fail(403, times=100)
+    storage.check_bucket(bucket, "--data", must_list=False)
+    server.heal()
+    for where, text in ((f"{server.scheme}://no-such-bucket", "does not exist"),):
+        with pytest.raises(StorageError, match=text):
+            storage.check_bucket(where, "--data", must_list=False)
+
+
+def _answer(connection: socket.socket, body: bytes, sent: int) -> None:
+    with connection:
+        connection.recv(65536)
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        connection.sendall(head.encode() + body[:sent])
+
+
+def test_an_answer_that_breaks_off_is_asked_for_again(monkeypatch):
+    """boto3 tries again until an answer begins, not until it ends."""
+    body, broken = b"0123456789" * 300_000, 2
+    endpoint = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        for turn in range(broken + 1):
+            _answer(endpoint.accept()[0], body, 1000 if turn < broken else len(body))
+
+    threading.Thread(target=serve, daemon=True).start()
+    for name, value in StoreServer("s3", endpoint.getsockname()[1]).environ.items():
+        monkeypatch.setenv(name, value)
+    storage.forget_clients()
+    before = storage.counts().retries
+    with endpoint:
+        assert storage.read("s3://bucket/x") == body
+    assert storage.counts().retries == before + broken
+    storage.forget_clients()
+
+
+@pytest.mark.parametrize("server", ["s3"], indirect=True)
+def test_without_credentials_public_objects_are_read_and_others_are_told(
+    server, monkeypatch, tmp_path
+):
+    bucket = server.bucket()
+    for name in ("public", "private"):
+        storage.write(f"{bucket}/{name}", b"x")
+    there = {"Bucket": bucket.removeprefix("s3://"), "Key": "public"}
+    boto3.client("s3").put_object_acl(ACL="public-read", **there)
+    _without_credentials(monkeypatch, tmp_path)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    storage.forget_clients()
+    assert storage.read(f"{bucket}/public") == b"x"
+    # moto lets nobody list the bucket either, so that it is the bucket's refusal.
+    with pytest.raises((StorageError, PermissionError), match=r"\(403\) to nobody .*`aws conf"):
+        storage.read(f"{bucket}/private")
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    storage.forget_clients()
+    with pytest.raises(StorageError, match=r"settings of boto3 \(.*nobody.*\); fix AWS_PROFILE"):
+        storage.read(f"{bucket}/public")
+    storage.forget_clients()
+
+
+def test_a_scheme_that_nobody_knows_is_one_sentence():
+    with pytest.raises(StorageError, match="--input 'nostore://b' is on no file system"):
+        storage.check_bucket("nostore://b", "--input")
+    with pytest.raises(OSError, match="no file system"):
+        storage.read("nostore://b/x")

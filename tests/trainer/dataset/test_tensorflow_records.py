@@ -1,4 +1,4 @@
-"""Files of filesystems that only TensorFlow knows, and when TensorFlow is not needed at all."""
+"""Records on filesystems that only TensorFlow knows, and where TensorFlow is not needed."""
 
 import gzip
 import pathlib
@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+import trainer  # noqa: F401  # registers the filesystems that TensorFlow knows
 from imageshards.tfrecord import Record, read_records, write_records
-from trainer.dataset import remote
 
 # tf.io.TFRecordWriter of TensorFlow 2.21, which wrote b"" and b"shard".
 GOLDEN = bytes.fromhex("000000000000000029039807d8ea82a20500000000000000eab2043e7368617264d21d1056")
@@ -29,22 +29,13 @@ def folder():
 
 @pytest.mark.parametrize(("name", "kind"), [("x.tfrecord", "none"), ("x.gz", "gzip")])
 def test_records_are_read(folder, name, kind):
-    found = list(read_records(f"{folder}/{name}", kind, remote.open_binary))
+    found = list(read_records(f"{folder}/{name}", kind))
     assert found == [Record(0, 0, b""), Record(1, 16, b"shard")]
-
-
-def test_folders_are_listed(folder):
-    assert remote.is_folder(folder)
-    assert remote.list_folder(folder) == (["sub"], ["x.gz", "x.tfrecord"])
-    assert remote.matches(f"{folder}/*.tfrecord") == [f"{folder}/x.tfrecord"]
-    assert remote.stat(f"{folder}/x.tfrecord").num_bytes == len(GOLDEN)
 
 
 def test_a_missing_file_is_an_os_error(folder):
     with pytest.raises(FileNotFoundError):
-        remote.stat(f"{folder}/none")
-    with pytest.raises(FileNotFoundError):
-        list(read_records(f"{folder}/none", open_remote=remote.open_binary))
+        list(read_records(f"{folder}/none"))
 
 
 def test_tensorflow_is_not_needed_for_local_records(tmp_path):
@@ -53,8 +44,8 @@ def test_tensorflow_is_not_needed_for_local_records(tmp_path):
     code = (
         "import sys; from trainer.dataset import external, counting; "
         "from trainer.reader import broken_records; "
-        "from trainer.dataset import remote; from imageshards.tfrecord import read_records; "
-        f"list(read_records({str(shard)!r}, open_remote=remote.open_binary)); "
+        "from imageshards.tfrecord import read_records; "
+        f"list(read_records({str(shard)!r})); "
         "sys.exit(bool({'tensorflow', 'keras', 'numpy'} & set(sys.modules)))"
     )
     root = pathlib.Path(__file__).parents[3]

@@ -1,0 +1,189 @@
+"""gs:// as TensorFlow reads it itself, what is found out before it waits, and other filesystems."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from imageshards import storage
+from imageshards.errors import UserError
+from imageshards.storage import gcs
+from tests.support.commands import run_module
+from tests.support.google_front import Front, google_front
+from tests.support.store_servers import StoreServer, store_server
+from tests.support.trainer_data import make_data_set
+from trainer.__main__ import main
+from trainer.dataset.tensorflow_files import check_readable, needs_copy
+
+# Nothing of the machine's own may help or hinder.
+OF_THE_MACHINE = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS", "no_proxy")
+CONTENT = b"0123456789" * 1000
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[StoreServer]:
+    with store_server("gs") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("gs") / "set"
+    return make_data_set(folder, {"train": 24, "validation": 6}, size_px=((16, 16),))
+
+
+@pytest.fixture(scope="module")
+def data(emulator: StoreServer, local: pathlib.Path) -> str:
+    with emulator.environment():
+        folder = emulator.bucket("photos") + "/sets/one"
+        storage.copy_folder(str(local), folder)
+        storage.write(folder + "/transform/transform_fn/assets/vocabulary", "one\n")
+    return folder
+
+
+@pytest.fixture
+def front(
+    emulator: StoreServer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Front]:
+    with google_front(emulator.url, tmp_path) as running:
+        for name in OF_THE_MACHINE:
+            monkeypatch.delenv(name, raising=False)
+        settings = {"CLOUDSDK_CONFIG": str(tmp_path / "none"), "NO_GCE_CHECK": "true"}
+        for name, value in {**running.environ, **settings}.items():
+            monkeypatch.setenv(name, value)
+        storage.forget_clients()
+        yield running
+        storage.forget_clients()
+
+
+@pytest.mark.slow
+def test_a_model_trained_from_a_real_bucket_is_that_of_the_local_data_set(
+    front: Front, local: pathlib.Path, data: str, tmp_path: pathlib.Path
+) -> None:
+    common = ["--model", "tests.support.tiny_models:plain", "--epochs", "1", "--batch_size", "8"]
+    here, there = tmp_path / "here", tmp_path / "there"
+    assert main([*common, "--data", str(local), "--output", str(here)]) == 0
+    done = run_module("trainer", *common, "--data", data, "--output", there)
+    assert done.returncode == 0, done.stderr
+    assert (here / "weights.sha256").read_text() == (there / "weights.sha256").read_text()
+    assert (there / "transform_fn/assets/vocabulary").read_text() == "one\n"
+    # Read in place, a few MiB at a time: sixteen shards are open at once.
+    assert not (there / "cache").exists()
+    spans = {span for _, path, span in front.asked if "tfrecord" in path and span}
+    assert spans == {f"bytes=0-{8 * 2**20 - 1}"}
+
+
+def test_a_refused_bucket_is_one_sentence(front: Front, data: str) -> None:
+    front.refusing = True
+    begun = time.monotonic()
+    done = run_module("trainer", "--data", data)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "access is refused (403) to nobody (no credentials were found); run `gcloud" in (
+        done.stderr
+    )
+    assert time.monotonic() - begun < 60
+
+
+def test_a_bucket_that_does_not_exist_is_one_sentence(front: Front) -> None:
+    with pytest.raises(UserError, match="^--data 'gs://none/x' names a bucket that does not exist"):
+        check_readable("gs://none/x", "--data")
+    with pytest.raises(UserError, match="names no bucket; expected gs://BUCKET/FOLDER"):
+        check_readable("gs://", "--data")
+
+
+def test_a_bucket_is_looked_at_once_and_may_refuse_to_list_its_names(
+    front: Front, data: str
+) -> None:
+    check_readable(data, "--data")
+    assert [host for host, _, _ in front.asked] == ["storage.googleapis.com"]
+    front.refusing = True
+    check_readable(data, "--data")
+
+
+def test_nobody_waits_long_where_nothing_answers(
+    front: Front, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gcs, "_PROBE_SEC", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(UserError, match=r"cannot be reached \(.*\); fix the network"):
+            check_readable(data, "--data")
+    with pytest.raises(UserError, match=r"cannot be reached \(.*\); fix the network"):
+        check_readable(data, "--data")
+
+
+def test_a_key_file_that_is_gone_is_one_sentence(
+    front: Front, data: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "gone.json"))
+    with pytest.raises(UserError, match=r"^--data gs:// .*GOOGLE_APP.* is '.*gone.json', where"):
+        check_readable(data, "--data")
+
+
+def test_without_credentials_tensorflow_is_kept_from_looking_for_any(
+    front: Front, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_GCE_CHECK")
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")  # where nobody is
+    check_readable(data, "--data")
+    assert os.environ["NO_GCE_CHECK"] == "true"
+    assert os.environ["GCS_READ_CACHE_BLOCK_SIZE_MB"] == "8"
+
+
+def test_shards_are_copied_where_tensorflow_cannot_read_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    assert not needs_copy("gs://b/x") and needs_copy("s3://b/x")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://localhost:1")
+    assert needs_copy("gs://b/x")
+    assert not any(map(needs_copy, ("/b/x", "hdfs://b/x", "s3x://b/x")))
+
+
+class TestOtherFileSystems:
+    """`ram://` is one that only TensorFlow knows."""
+
+    @pytest.fixture(scope="class")
+    def folder(self) -> str:
+        import tensorflow as tf
+
+        # Written once: this filesystem appends to what is there.
+        tf.io.gfile.makedirs("ram://files/sub")
+        for name in ("sub/a.txt", "x.gz", "x.tfrecord"):
+            with tf.io.gfile.GFile(f"ram://files/{name}", "wb") as file:
+                file.write(CONTENT)
+        return "ram://files"
+
+    def test_files_are_read(self, folder: str, tmp_path: pathlib.Path) -> None:
+        path = f"{folder}/x.tfrecord"
+        assert storage.read(path) == CONTENT and storage.read(path, 3) == CONTENT[:3]
+        assert storage.read_range(path, 2, 7) == CONTENT[2:7]
+        with storage.open_read(path) as file:
+            assert file.seek(-4, os.SEEK_END) == len(CONTENT) - 4
+            assert file.read() == CONTENT[-4:] and file.read(1) == b""
+        storage.download(path, str(tmp_path / "copy"))
+        assert (tmp_path / "copy").read_bytes() == CONTENT
+
+    def test_folders_are_listed(self, folder: str) -> None:
+        assert storage.is_folder(folder) and not storage.is_folder(folder + "/x.gz")
+        entries = [(entry.name, entry.is_folder) for entry in storage.list_folder(folder)]
+        assert entries == [("sub", True), ("x.gz", False), ("x.tfrecord", False)]
+        below = [found.path.removeprefix("ram://files/") for found in storage.files_below(folder)]
+        assert below == ["sub/a.txt", "x.gz", "x.tfrecord"]
+        assert storage.glob(f"{folder}/*.tfrecord") == [f"{folder}/x.tfrecord"]
+        found = storage.stat(f"{folder}/x.tfrecord")
+        assert found is not None and found.size_bytes == len(CONTENT)
+
+    def test_what_is_missing_is_told_apart(self, folder: str) -> None:
+        assert storage.stat(f"{folder}/none") is None and not storage.list_folder(f"{folder}/none")
+        with pytest.raises(FileNotFoundError, match="no such file"):
+            storage.read(f"{folder}/none")
+
+    def test_nothing_is_written(self, folder: str) -> None:
+        with pytest.raises(OSError, match="only read"):
+            storage.write(f"{folder}/new", b"")
