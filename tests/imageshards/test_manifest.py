@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from imageshards import storage
 from imageshards.errors import DamagedManifestError, UserError
 from imageshards.manifest import (
     SHARD_NAME,
@@ -85,12 +86,13 @@ def test_a_newer_one_wants_a_newer_release(dataset):
     assert not isinstance(caught.value, DamagedManifestError)
 
 
-def test_one_that_may_not_be_read_is_told_in_one_line():
+def test_one_that_may_not_be_read_is_told_in_one_line(monkeypatch):
     def refused(path):
         raise PermissionError(errno.EACCES, "refused by the store.\n at line 3", path)
 
+    monkeypatch.setattr(storage, "read", refused)
     with pytest.raises(UserError, match=r"could not be read \(refused by the store\); .*fix its"):
-        load_manifest("gs://bucket/set", "--data", refused)
+        load_manifest("gs://bucket/set", "--data")
 
 
 TRAIN = ("splits", "train")

@@ -52,8 +52,8 @@ def _server() -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
     )
-    if server.stdin is not None:
-        atexit.register(server.stdin.close)
+    # Closes its input, and waits for it.
+    atexit.register(server.communicate)
     return server
 
 

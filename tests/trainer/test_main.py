@@ -10,20 +10,22 @@ import pathlib
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import fields as fields_of
 from typing import Any
 
 import pytest
 
 from tests.support.commands import ROOT, run_module
+from tests.support.forked_commands import run_forked
 from tests.support.trainer_data import edit_manifest, make_data_set, read_split, write_manifest
 from trainer.__main__ import main
 from trainer.commands.command_line import parse_config
 from trainer.config import DataConfig, OptimizerConfig, TrainConfig
 
-_train = functools.partial(run_module, "trainer")
 KEYS = ["epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy"]
 KEYS += ["images_per_second", "wait_fraction", "learning_rate"]
+SMALL = ["--model", "tests.support.tiny_models:dense"]
 FILES = ["checkpoints", "metrics.jsonl", "model.keras", "report", "weights.sha256"]
 
 
@@ -120,7 +122,7 @@ def test_broken_data_sets_are_refused_before_training(
 
 def test_the_trainer_never_imports_the_builder() -> None:
     imported = set()
-    for path in (ROOT / "trainer").glob("*.py"):
+    for path in (ROOT / "trainer").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 imported |= {alias.name.split(".")[0] for alias in node.names}
@@ -142,10 +144,12 @@ def test_one_and_two_replicas_train_alike_and_leave_a_model(
 ) -> None:
     common = ["--data", shapes, "--epochs", 3, "--batch_size", 16, "--seed", 2, "--augment", "none"]
     outputs = [tmp_path / "one", tmp_path / "two"]
-    for replicas, output in enumerate(outputs, 1):
-        ran = run_module(
-            "trainer", *common, "--replicas", replicas, "--output", output, TF_USE_LEGACY_KERAS="1"
-        )
+    runs: list[Callable[..., Any]] = [
+        functools.partial(run_module, TF_USE_LEGACY_KERAS="1"),
+        run_forked,
+    ]
+    for replicas, (run, output) in enumerate(zip(runs, outputs, strict=True), 1):
+        ran = run("trainer", *common, "--replicas", replicas, "--output", output)
         assert ran.returncode == 0, ran.stderr
         assert ran.stderr == ""
         assert f"{replicas} replica" in ran.stdout and "28 steps, 3 epochs" in ran.stdout
@@ -198,7 +202,7 @@ def test_grey_gzip_pictures_of_varying_size_train_without_validation(
         tmp_path / "grey", {"train": 20}, size_px=sizes, grey=True, compression="gzip",
         mode="shortest",
     )  # fmt: skip
-    ran = run_module(
+    ran = run_forked(
         "trainer", "--data", path, "--epochs", 1, "--batch_size", 8, "--image_size", "40x48"
     )
     assert ran.returncode == 0, ran.stderr
@@ -214,25 +218,23 @@ def test_a_flipped_bit_stops_the_run_and_may_be_left_out(tmp_path: pathlib.Path)
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(bytes(content))
-    flags = ["--data", path, "--epochs", 2, "--batch_size", 8, "--replicas", 2]
-    ran = _train(*flags)
+    flags = ["--data", path, "--epochs", 2, "--batch_size", 8, "--replicas", 2, *SMALL]
+    ran = run_forked("trainer", *flags)
     assert ran.returncode == 2
     assert ran.stderr.startswith(f"python -m trainer: --data received '{path}'")
     for words in (shard.name, "record ", "byte ", "--skip_broken", "beam_pipeline.verify"):
         assert words in ran.stderr
     assert ran.stderr.count("\n") == 1
     assert not (tmp_path / "flipped-model" / "model.keras").exists()
-    ran = _train(*flags, "--skip_broken", 1)
+    ran = run_forked("trainer", *flags, "--skip_broken", 1)
     assert ran.returncode == 0, ran.stderr
     assert "1 broken record left out:" in ran.stdout and shard.name in ran.stdout
     assert [record["step"] for record in _metrics(tmp_path / "flipped-model")] == [3, 7]
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_and_the_same_command_goes_on(
-    shapes: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    flags = ["--data", str(shapes), "--output", str(tmp_path), "--epochs", "100000"]
+def test_ctrl_c_saves_and_says_how_to_resume(shapes: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    flags = ["--data", str(shapes), "--output", str(tmp_path), "--epochs", "100000", *SMALL]
     ran = subprocess.Popen(
         [sys.executable, "-u", "-m", "trainer", *flags],
         cwd=ROOT,
