@@ -62,9 +62,10 @@ def test_an_empty_file_holds_no_records(tmp_path):
 
 
 def test_a_path_of_a_beam_filesystem_is_read(tmp_path):
-    import beam_pipeline  # noqa: F401  # registers Beam's file systems
     from apache_beam.io.filesystems import FileSystems
     from apache_beam.io.localfilesystem import LocalFileSystem
+
+    import beam_pipeline  # noqa: F401  # registers Beam's file systems
 
     class Elsewhere(LocalFileSystem):
         @classmethod
