@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
+import pathlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+import apache_beam
 
 
 def overview(
@@ -98,3 +101,28 @@ def serving(
             done.set()
             server.shutdown()
             thread.join()
+
+
+def fake_java(folder: pathlib.Path, then: str) -> pathlib.Path:
+    """A `java` that says its version, and runs a shell command for a jar."""
+    path = folder / "java"
+    path.write_text(
+        "#!/bin/sh\n"
+        'if [ "$1" = -version ]; then echo \'openjdk version "17.0.1"\' >&2; exit 0; fi\n'
+        f"{then}\n"
+    )
+    path.chmod(0o755)
+    return path
+
+
+def flags(folder: pathlib.Path, master: str, then: str = "exit 0") -> list[str]:
+    """Flags of a build for a cluster, with a `java` that runs a shell command for the jar."""
+    jar = folder / f"beam-runners-flink-2.2-job-server-{apache_beam.__version__}.jar"
+    jar.write_bytes(b"")
+    return [
+        "--runner=FlinkRunner",
+        f"--flink_master={master}",
+        "--flink_version=2.2",
+        f"--flink_job_server_jar={jar}",
+        f"--job_server_java_launcher={fake_java(folder, then)}",
+    ]

@@ -1,7 +1,9 @@
-"""Builds in processes of their own, on the servers of `portable_servers`."""
+"""Builds on the servers of `portable_servers`, in processes of their own or in this one."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import pathlib
 import subprocess
@@ -9,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from beam_pipeline.__main__ import main
 from tests.support.builds import jpeg
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -35,20 +38,21 @@ def flags(photos: pathlib.Path | str, output: pathlib.Path | str) -> list[str]:
     ]  # fmt: skip
 
 
-def start(*arguments: str, cwd: pathlib.Path | None = None) -> subprocess.Popen:
+def start(*arguments: str) -> subprocess.Popen:
     """A build in a process group of its own; it says everything to one pipe."""
     return subprocess.Popen(
         [sys.executable, "-m", "beam_pipeline", *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        cwd=cwd, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
 
 
-def run(*arguments: str, cwd: pathlib.Path | None = None) -> tuple[int, str]:
-    """A whole build: exit code and what it said."""
-    process = start(*arguments, cwd=cwd)
-    said, _ = process.communicate(timeout=TIMEOUT_S)
-    return process.returncode, said
+def run_here(*arguments: str) -> tuple[int, str]:
+    """A whole build in this process: exit code and what it said."""
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        code = main(arguments)
+    return code, said.getvalue()
 
 
 def finished_shards(output: pathlib.Path) -> int:

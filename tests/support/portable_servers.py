@@ -176,10 +176,10 @@ def worker_pool(folder: pathlib.Path, port: int = 0) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def running(folder: pathlib.Path) -> Iterator[Servers]:
+def running(folder: pathlib.Path, log_level: str = "warn") -> Iterator[Servers]:
     """A Prism and a worker pool."""
     prism_binary()
-    with worker_pool(folder) as pool, job_service(folder) as service:
+    with worker_pool(folder) as pool, job_service(folder, log_level=log_level) as service:
         yield Servers(service, pool)
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pathlib
 import signal
 import subprocess
 import sys
 import time
 
-import apache_beam
 import psutil
 import pytest
 from apache_beam.options.pipeline_options import (
@@ -20,10 +18,9 @@ from apache_beam.options.pipeline_options import (
 from beam_pipeline.runners import flink, job_server
 from beam_pipeline.runners.runner import job_name
 from imageshards.errors import UserError
-from tests.support import builds, portable_servers
-from tests.support.flink_stand_in import Jobs, serving
+from tests.support import portable_servers
+from tests.support.flink_stand_in import Jobs, flags, serving
 
-JAR = f"beam-runners-flink-2.2-job-server-{apache_beam.__version__}.jar"
 NAME = job_name("gs://bucket/shards")
 
 # Java that is asked for its version, and else listens at --job-port as a job server would.
@@ -34,30 +31,6 @@ listening = socket.create_server(("127.0.0.1", port))
 print("listening", flush=True)
 time.sleep(600)
 """
-
-
-def fake_java(folder: pathlib.Path, then: str) -> pathlib.Path:
-    """A `java` that says its version, and runs a shell command for a jar."""
-    path = folder / "java"
-    path.write_text(
-        "#!/bin/sh\n"
-        'if [ "$1" = -version ]; then echo \'openjdk version "17.0.1"\' >&2; exit 0; fi\n'
-        f"{then}\n"
-    )
-    path.chmod(0o755)
-    return path
-
-
-def flags(folder: pathlib.Path, master: str, then: str = "exit 0") -> list[str]:
-    jar = folder / JAR
-    jar.write_bytes(b"")
-    return [
-        "--runner=FlinkRunner",
-        f"--flink_master={master}",
-        "--flink_version=2.2",
-        f"--flink_job_server_jar={jar}",
-        f"--job_server_java_launcher={fake_java(folder, then)}",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -185,29 +158,3 @@ def test_a_server_ends_with_a_client_that_is_killed(tmp_path):
         process.wait(20)
         _, alive = psutil.wait_procs(family, timeout=20)
     assert alive == []
-
-
-@pytest.mark.slow
-def test_a_build_through_a_job_server_that_it_starts_makes_the_same_bytes(tmp_path):
-    """Beam's own jar cannot be had everywhere: Prism stands in for what `java -jar` would start."""
-    prism = portable_servers.prism_binary()
-    images = builds.class_folders(tmp_path / "in", {"cat": 20, "dog": 20})
-    given = ["--input", str(images), "--num_shards", "train=4,validation=2"]
-    assert builds.build(*given, "--output", tmp_path / "local") == 0
-    then = (
-        'while [ "$1" != --job-port ]; do shift; done; '
-        f"exec {prism} --job_port=$2 --serve_http=false"
-    )
-    with serving(Jobs().replies) as master, portable_servers.worker_pool(tmp_path) as pool:
-        beam = [*flags(tmp_path, master, then), "--environment_config", pool.address]
-        command = [sys.executable, "-m", "beam_pipeline", *given, "--output", tmp_path / "flink"]
-        done = subprocess.run(
-            [str(part) for part in [*command, *beam]],
-            capture_output=True, text=True, timeout=600, cwd=portable_servers.ROOT,
-        )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert builds.shard_bytes(tmp_path / "flink") == builds.shard_bytes(tmp_path / "local")
-    for name in ("manifest.json", "features.json", "dataset_info.json"):
-        assert (tmp_path / "flink" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
-    for flag in ("--environment_type=EXTERNAL", "--parallelism=6", "--max_bundle_size=1000"):
-        assert f"{flag}: " in done.stderr

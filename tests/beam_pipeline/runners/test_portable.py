@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
-import subprocess
 import sys
 
+import apache_beam as beam
 import psutil
 import pytest
 
+from beam_pipeline import cancel, runners
 from beam_pipeline.runners import jobs
-from tests.support import portable_servers
+from beam_pipeline.runners.submit import RemoteRunner
+from tests.support import flink_stand_in, pool_tasks, portable_servers
 from tests.support.builds import build, manifest, shard_bytes
 from tests.support.portable_builds import (
     IMAGES,
@@ -22,12 +25,14 @@ from tests.support.portable_builds import (
     flags,
     keep_few_shards,
     photos_in,
-    run,
+    run_here,
     start,
     wait_for,
 )
 
 pytestmark = pytest.mark.slow
+
+SECRET = "open-sesame"  # noqa: S105
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +51,13 @@ def local(photos, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory, local):
-    with portable_servers.running(tmp_path_factory.mktemp("servers")) as both:
+    """The last test kills them."""
+    with portable_servers.running(tmp_path_factory.mktemp("servers"), "info") as both:
         yield both
 
 
-def assert_resumes(photos, output, local, servers, before: int) -> None:
-    """The same command finishes the data set and redoes none of the finished shards."""
-    code, said = run(*flags(photos, output), *servers.flags)
-    assert code == 0, said
+def assert_resumed(said: str, output, local, before: int) -> None:
+    """The same command finished the data set and redid none of the finished shards."""
     reused = re.search(r"([\d,]+) images were finished by an earlier run", said)
     assert reused, said
     assert before * (IMAGES // SHARDS) <= int(reused[1].replace(",", "")) <= IMAGES
@@ -72,30 +76,46 @@ def noted(output) -> jobs.RemoteJob:
     return job
 
 
-def cancel(output) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "beam_pipeline.cancel", str(output)],
-        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
-    return done.returncode, done.stdout + done.stderr
+def test_a_worker_knows_the_options_tells_no_secrets_and_may_print(servers, tmp_path):
+    given = ["--s3_endpoint_url=http://localhost:1", f"--s3_secret_access_key={SECRET}"]
+    runner = runners.choose([*servers.flags, *given])
+    assert isinstance(runner, RemoteRunner)
+    pipeline = runner.new_pipeline()
+    pipeline | beam.Create([str(tmp_path / "told.json")]) | beam.Map(pool_tasks.tell)
+    runner.run_small(pipeline, timeout_sec=120)
+    logs = servers.pool.log.read_text() + servers.job_service.log.read_text()
+    assert json.loads((tmp_path / "told.json").read_text()) == {
+        "executable": sys.executable,
+        "endpoint": "http://localhost:1",
+        "secret": SECRET,
+        "forked": True,
+    }
+    assert "[SDK] " in logs  # so the worker's own log is among them
+    assert SECRET not in logs
 
 
-def test_the_same_data_set_though_a_worker_is_killed(photos, local, servers, tmp_path):
+def test_a_build_through_a_flink_job_server_that_it_starts(photos, local, servers, tmp_path):
+    """Beam's own jar cannot be had everywhere: Prism stands in for what `java -jar` would start."""
+    then = (
+        'while [ "$1" != --job-port ]; do shift; done; '
+        f"exec {portable_servers.prism_binary()} --job_port=$2 --serve_http=false"
+    )
+    with flink_stand_in.serving(flink_stand_in.Jobs().replies) as master:
+        given = flink_stand_in.flags(tmp_path, master, then)
+        given += ["--environment_config", servers.pool.address]
+        code, said = run_here(*flags(photos, tmp_path / "set"), *given)
+    assert code == 0, said
+    assert_same(tmp_path / "set", local)
+    for name in ("features.json", "dataset_info.json"):
+        assert (tmp_path / "set" / name).read_bytes() == (local / name).read_bytes()
+    for flag in ("--environment_type=EXTERNAL", "--parallelism=8", "--max_bundle_size=1000"):
+        assert f"{flag}: " in said
+
+
+def test_ctrl_c_then_a_killed_client_then_a_killed_worker(photos, local, servers, tmp_path, capsys):
     output = tmp_path / "set"
-    process = start(*flags(photos, output), *servers.flags)
-    wait_for(lambda: finished_shards(output) >= 2, "2 shards", process)
-    (worker,) = servers.workers()
-    worker.kill()
-    said, _ = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 0, said
-    assert "a worker process was killed" in said
-    assert re.search(rf"train +{SHARDS} +{IMAGES - 2} ", said), said
-    assert_same(output, local)
-
-
-def test_ctrl_c_then_a_killed_client_and_the_same_command_goes_on(photos, local, servers, tmp_path):
-    output = tmp_path / "set"
-    process = start(*flags(photos, output), *servers.flags)
+    command = [*flags(photos, output), *servers.flags]
+    process = start(*command)
     wait_for(lambda: finished_shards(output) >= 2, "2 shards", process)
     job = noted(output)
     os.killpg(process.pid, signal.SIGINT)  # a terminal signals the whole group
@@ -108,53 +128,61 @@ def test_ctrl_c_then_a_killed_client_and_the_same_command_goes_on(photos, local,
     assert not (output / "manifest.json").exists()
 
     before = keep_few_shards(output)
-    process = start(*flags(photos, output), *servers.flags)
+    process = start(*command)
     wait_for(lambda: finished_shards(output) > before, "another shard", process)
     (worker,) = servers.workers()
     worker.suspend()  # so that the job runs for as long as this test needs it to
     process.kill()
     process.wait()
     job = noted(output)
-    code, said = run(*flags(photos, output), *servers.flags)
+    code, said = run_here(*command)
     assert code == 2, said
     assert f"job {job.job_id} at {servers.job_service.address}, which is RUNNING" in said
     assert finished_shards(output) > before  # nothing was taken away
     assert jobs.state_of(job) == "RUNNING"
-    assert cancel(output) == (0, f"job {job.job_id} at {job.endpoint}: CANCELLED\n")
+    assert cancel.main([str(output)]) == 0
+    assert capsys.readouterr().out == f"job {job.job_id} at {job.endpoint}: CANCELLED\n"
     wait_for(lambda: not servers.workers(), "the end of its workers")
-    assert_resumes(photos, output, local, servers, finished_shards(output))
+
+    before = keep_few_shards(output)
+    process = start(*command)
+    wait_for(lambda: finished_shards(output) > before, "another shard", process)
+    (worker,) = servers.workers()
+    worker.kill()
+    said, _ = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, said
+    assert "a worker process was killed" in said
+    assert re.search(rf"train +{SHARDS} +{IMAGES - 2} ", said), said
+    assert_resumed(said, output, local, before)
 
 
-def test_a_killed_job_service_and_pool_are_one_sentence_each(photos, local, tmp_path):
+def test_a_killed_job_service_and_pool_are_one_sentence_each(photos, local, servers, tmp_path):
     output = tmp_path / "set"
-    with (
-        portable_servers.worker_pool(tmp_path) as pool,
-        portable_servers.job_service(tmp_path) as first,
-    ):
-        servers = portable_servers.Servers(first, pool)
-        process = start(*flags(photos, output), *servers.flags)
-        wait_for(lambda: finished_shards(output) >= 2, "2 shards", process)
-        first.kill()
+    pool = servers.pool
+    process = start(*flags(photos, output), *servers.flags)
+    wait_for(lambda: finished_shards(output) >= 2, "2 shards", process)
+    servers.job_service.kill()
+    said, _ = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 2, said
+    assert "the job service does not answer any more" in said and "Traceback" not in said
+    wait_for(lambda: not servers.workers(), "the end of the workers of a lost job service")
+    with portable_servers.job_service(tmp_path) as second:
+        before = keep_few_shards(output)
+        again = portable_servers.Servers(second, pool)
+        process = start(*flags(photos, output), *again.flags)
+        wait_for(lambda: finished_shards(output) > before, "another shard", process)
+        family = pool.family()
+        pool.kill()
         said, _ = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == 2, said
-        assert "the job service does not answer any more" in said and "Traceback" not in said
-        wait_for(lambda: not servers.workers(), "the end of the workers of a lost job service")
-        with portable_servers.job_service(tmp_path) as second:
-            servers = portable_servers.Servers(second, pool)
-            before = keep_few_shards(output)
-            process = start(*flags(photos, output), *servers.flags)
-            wait_for(lambda: finished_shards(output) > before, "another shard", process)
-            family = pool.family()
-            pool.kill()
-            said, _ = process.communicate(timeout=TIMEOUT_S)
-            assert process.returncode == 2, said
-            # A worker is missed first, or the pool.
-            assert re.search(rf"pool at {pool.address} is gone|'{pool.address}', but no", said), (
-                said
-            )
-            assert "Traceback" not in said
-            _, alive = psutil.wait_procs(family, timeout=20)
-            assert not alive
-            with portable_servers.worker_pool(tmp_path) as another:
-                servers = portable_servers.Servers(second, another)
-                assert_resumes(photos, output, local, servers, finished_shards(output))
+        # A worker is missed first, or the pool.
+        assert re.search(rf"pool at {pool.address} is gone|'{pool.address}', but no", said), said
+        assert "Traceback" not in said
+        _, alive = psutil.wait_procs(family, timeout=20)
+        assert not alive
+        with portable_servers.worker_pool(tmp_path) as another:
+            again = portable_servers.Servers(second, another)
+            before = finished_shards(output)
+            code, said = run_here(*flags(photos, output), *again.flags)
+            assert code == 0, said
+            assert_resumed(said, output, local, before)

@@ -18,16 +18,14 @@ from beam_pipeline.versions import versions
 from imageshards.errors import UserError
 from tests.support import portable_servers
 from tests.support.builds import class_folders
-from tests.support.portable_builds import ROOT, run, start, wait_for
+from tests.support.portable_builds import ROOT, run_here, start, wait_for
 
 HERE = ["--runner", "PortableRunner", "--job_endpoint"]
 EXTERNAL = ["--environment_type", "EXTERNAL", "--environment_config"]
 
-# A package of our name that cannot be imported, as where it is not installed.
-# Beam's own pool, which starts the `python` of its PATH.
 BEAMS_POOL = "apache_beam.runners.worker.worker_pool_main"
 
-OTHER_PILLOW = "import PIL.Image\nPIL.__version__ = '1.1.7'\n"
+# A package of our name that cannot be imported, as where it is not installed.
 ABSENT = "raise ModuleNotFoundError(\"No module named 'beam_pipeline'\", name='beam_pipeline')\n"
 
 
@@ -151,13 +149,13 @@ def test_a_folder_that_only_the_client_sees(servers, tmp_path, monkeypatch):
 
 
 @contextlib.contextmanager
-def other_pool(tmp_path, environment, module="beam_pipeline.worker_pool"):
-    """A pool in another environment: host:port."""
+def beams_pool(tmp_path, environment):
+    """Beam's own pool, which starts the `python` of its PATH: host:port."""
     log = tmp_path / "other.log"
     port = portable_servers.free_port()
     with open(log, "wb") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", module, "--service_port", str(port)],
+            [sys.executable, "-m", BEAMS_POOL, "--service_port", str(port)],
             stdout=file, stderr=file, cwd=environment.get("CWD", ROOT),
             env=os.environ | environment, start_new_session=True,
         )  # fmt: skip
@@ -180,10 +178,10 @@ def test_a_pool_without_the_package(servers, tmp_path):
         "CWD": "/",
         "PATH": f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
-    with other_pool(tmp_path, environment, BEAMS_POOL) as address:
+    with beams_pool(tmp_path, environment) as address:
         flags = portable_servers.portable_flags(servers.job_service.address, address)
         output = str(tmp_path / "out")
-        code, said = run("--input", str(tmp_path / "in"), "--output", output, *flags)
+        code, said = run_here("--input", str(tmp_path / "in"), "--output", output, *flags)
     assert code == 2, said
     assert "Traceback" not in said
     assert "no imageshards of this release" in said.strip().splitlines()[-1]
@@ -192,23 +190,23 @@ def test_a_pool_without_the_package(servers, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_pool_with_another_pillow(servers, tmp_path):
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(OTHER_PILLOW)
-    with other_pool(tmp_path, {"PYTHONPATH": str(tmp_path / "site")}) as address:
-        flags = portable_servers.portable_flags(servers.job_service.address, address)
-        said = refused(flags, tmp_path, tmp_path / "out")
-    assert "here and 1.1.7 there" in said and "constraints.txt" in said
+def test_a_pool_with_another_pillow(servers, tmp_path, monkeypatch):
+    """The worker tells its own; here the client's is another."""
+    monkeypatch.setattr(preflight, "versions", lambda: versions() | {"pillow": "1.1.7"})
+    said = refused(servers.flags, tmp_path, tmp_path / "out")
+    assert f"pillow 1.1.7 here and {versions()['pillow']} there" in said
+    assert "constraints.txt" in said
 
 
-@pytest.fixture
-def lazy_pool(tmp_path):
+@pytest.fixture(scope="module")
+def lazy_pool(tmp_path_factory):
     """A pool whose workers never begin to work."""
+    tmp_path = tmp_path_factory.mktemp("lazy")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").write_text("#!/bin/sh\nexec sleep 600\n")
     (tmp_path / "bin" / "python").chmod(0o755)
     path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    with other_pool(tmp_path, {"PATH": path}, BEAMS_POOL) as address:
+    with beams_pool(tmp_path, {"PATH": path}) as address:
         yield address
 
 
