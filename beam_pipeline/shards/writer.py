@@ -57,14 +57,23 @@ def finished_result(name: str, sink: BalancedSink, digest: str) -> ShardResult |
     # A commit that was killed may have put another in its place, and kept a copy of this one.
     for folder in dict.fromkeys((sink.finished, sink.output, sink.staging)):
         if _holds(storage.join(folder, sink.file_of(name)), result):
-            staged = folder == sink.staging
-            return dataclasses.replace(result, staged=staged, reused=True)
+            found = dataclasses.replace(result, staged=folder == sink.staging)
+            if found != result:  # the commit reads where it is
+                _write_result(found, sink)
+            return dataclasses.replace(found, reused=True)
     return None
 
 
 def read_result(name: str, sink: BalancedSink) -> ShardResult:
     """The result kept beside a finished shard."""
     return ShardResult.from_json(storage.read(sink.result_path(name)).decode())
+
+
+def _write_result(result: ShardResult, sink: BalancedSink) -> None:
+    with AtomicFile(sink.result_path(result.name)) as file:
+        with open(file.local_path, "w", encoding="utf-8") as text:
+            text.write(result.to_json())
+        file.commit()
 
 
 def _holds(path: str, result: ShardResult) -> bool:
@@ -105,11 +114,7 @@ def write_shard(
         with AtomicFile(sink.written_path(name)) as file:
             result = _write_records(unit, sink, file, digest, progress)
             result = dataclasses.replace(result, stored=file.commit())
-        # Only now is it finished: what is known of it says so.
-        with AtomicFile(sink.result_path(name)) as beside:
-            with open(beside.local_path, "w", encoding="utf-8") as text:
-                text.write(result.to_json())
-            beside.commit()
+        _write_result(result, sink)  # only now is it finished
         return result
     except OSError as e:
         raise output_error(sink.staging, e) from e
