@@ -1,7 +1,8 @@
 """Imports of big libraries, made quick.
 
-A third of the time that Beam and TensorFlow take to import is spent by the garbage collector,
-which finds nothing.
+Without the garbage collector Beam is imported in 0.4 to 0.7 CPU s less (of 2.5), TensorFlow with
+tensorflow-transform in 0.7 to 1.0 (of 4.2): minima of 6 to 8 rounds, Python 3.11 on 2 shared cores.
+Each full collection afterwards would look through 215,000 objects in 0.3 s, were they not frozen.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def quick_imports() -> Iterator[None]:
-    """Rests the garbage collector; what was imported is never looked at again."""
+    """Stops the garbage collector for a while; what was imported by then is never collected."""
     enabled = gc.isenabled()
     gc.disable()
     try:

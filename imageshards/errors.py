@@ -45,9 +45,10 @@ class ImageError(Exception):
         return f"{self.code}: {self.message}"
 
 
+_USER_ERRORS = (UserError, OutputError, DamagedManifestError, StorageError, LeaseLostError)
 # A Beam runner wraps what a worker raised, at times as text only.
 _IN_TEXT = re.compile(
-    r"(?:UserError|OutputError|StorageError|LeaseLostError): "
+    rf"(?:{'|'.join(kind.__name__ for kind in _USER_ERRORS)}): "
     r"(.*?)(?: \[while running [^\n]*)?(?:\n|$)"
 )
 

@@ -11,6 +11,10 @@ from imageshards.errors import ImageError, OutputError, UserError, user_error_in
 SENTENCE = "--input 'a b' holds no image; expected files."
 
 
+def _kinds(base):
+    return [base.__name__, *(name for kind in base.__subclasses__() for name in _kinds(kind))]
+
+
 def raised(make):
     try:
         make()
@@ -52,6 +56,12 @@ def while_handling():
 )
 def test_the_sentence_is_found(error):
     assert str(user_error_in(error)) == SENTENCE
+
+
+@pytest.mark.parametrize("name", _kinds(UserError))
+def test_every_kind_is_found_in_text(name):
+    """Whoever adds a kind is told here that runners may hand it on as text only."""
+    assert str(user_error_in(RuntimeError(f"imageshards.errors.{name}: {SENTENCE}"))) == SENTENCE
 
 
 @pytest.mark.parametrize(

@@ -27,22 +27,26 @@ def loaded_after(code: str) -> set[str]:
     return {name.partition(".")[0] for name in told.stdout.split()}
 
 
+@pytest.mark.process
 def test_importing_the_face_loads_nothing_else():
     assert loaded_after("import imageshards") - {*sys.stdlib_module_names} == {"imageshards"}
 
 
+@pytest.mark.process
 def test_the_whole_leaf_loads_neither_beam_nor_tensorflow_nor_a_program():
     modules = [m.name for m in pkgutil.walk_packages(ims.__path__, "imageshards.")]
     assert {"imageshards.tfrecord", "imageshards.progress", "imageshards.storage.s3"} <= {*modules}
     assert not loaded_after(f"import {', '.join(modules)}") & {*HEAVY}
 
 
+@pytest.mark.process
 def test_reading_a_data_set_loads_neither_beam_nor_tensorflow(tmp_path):
     Dataset(tmp_path)
     read = f"import imageshards as i; assert len([*i.read_examples({str(tmp_path)!r})]) == 30"
     assert not loaded_after(read) & {*HEAVY}
 
 
+@pytest.mark.process
 def test_the_face_is_imported_in_a_moment():
     code = "from time import perf_counter as now; t = now(); import imageshards; print(now() - t)"
 

@@ -35,6 +35,7 @@ def on_a_terminal(code: str) -> str:
     return shown.decode()
 
 
+@pytest.mark.process
 def test_a_line_renews_itself_on_a_terminal_and_leaves_it_clean():
     shown = on_a_terminal(
         "import threading\n"

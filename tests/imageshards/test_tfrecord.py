@@ -188,6 +188,7 @@ def test_bytes_that_are_no_gzip_are_named():
     assert "gzip stream is damaged" in only_error(GOLDEN, "gzip").reason
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 def test_tensorflow_reads_what_is_written(tmp_path, compression):
     import tensorflow as tf

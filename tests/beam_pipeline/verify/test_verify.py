@@ -447,6 +447,7 @@ def test_json_tells_all(dataset, capsys):
     assert set(told["found"]) <= set(CHECKS)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("module", ["beam_pipeline.verify.command", "beam_pipeline.inspect"])
 def test_help_loads_neither_beam_nor_tensorflow(module):
     code = (
