@@ -156,7 +156,10 @@ TRAINING: dict[str, _Flag] = {
 
 OPTIMIZER: dict[str, _Flag] = {
     "optimizer": ({"choices": OPTIMIZERS}, "sgd is with Nesterov momentum"),
-    "learning_rate": ({"type": float, "metavar": "X"}, "the highest"),
+    "learning_rate": (
+        {"type": float, "metavar": "X"},
+        "the peak, where the warm-up ends and the schedule begins",
+    ),
     "scale_learning_rate": (
         {"action": "store_true"},
         "multiplies --learning_rate by global batch / 256",
