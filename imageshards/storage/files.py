@@ -116,7 +116,7 @@ def _new_backend(scheme: str, path: str) -> Backend:
         found: Backend | None = pkgutil.resolve_name(name)(scheme)
         if found is not None:
             return found
-    text = "it is on no file system that can be used here"
+    text = f"{path} is on no file system that can be used here"
     raise OSError(errno.EPROTONOSUPPORT, text, path)
 
 

@@ -338,6 +338,6 @@ def test_a_manifest_that_is_broken_is_told_as_at_home(
     with pytest.raises(UserError, match="format_version 99"):
         _inputs(remote)
     storage.write(f"{remote}/manifest.json", b"\xff\xfe")
-    with pytest.raises(UserError, match="manifest.json cannot be read"):
+    with pytest.raises(UserError, match="manifest.json could not be read"):
         _inputs(remote)
     assert os.path.isdir(local)

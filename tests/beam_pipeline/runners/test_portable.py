@@ -11,6 +11,7 @@ import sys
 import apache_beam as beam
 import psutil
 import pytest
+from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline import cancel, runners
 from beam_pipeline.runners import jobs
@@ -76,7 +77,9 @@ def noted(output) -> jobs.RemoteJob:
     return job
 
 
-def test_a_worker_knows_the_options_tells_no_secrets_and_may_print(servers, tmp_path):
+def test_a_worker_knows_the_options_tells_no_secrets_and_may_print(servers, tmp_path, monkeypatch):
+    # A pipeline leaves its options with Beam's file systems; other tests have other stores.
+    monkeypatch.setattr(FileSystems, "_pipeline_options", None)
     given = ["--s3_endpoint_url=http://localhost:1", f"--s3_secret_access_key={SECRET}"]
     runner = runners.choose([*servers.flags, *given])
     assert isinstance(runner, RemoteRunner)

@@ -529,7 +529,9 @@ def test_a_long_stream_is_read_by_few_requests(server):
     server.clear()
     with storage.open_read(path) as file:
         assert file.read() == data and file.read(1) == b""
-    assert len(server.requests()) == 4  # its size, and three ranges
+    # Google's library may ask for the bucket as well, in a thread of its own.
+    of_file = [asked for asked in server.requests() if "/x" in asked.target]
+    assert len(of_file) == 4  # its size, and three ranges
 
 
 def test_a_bucket_that_must_not_be_listed_may_be_read(server):
