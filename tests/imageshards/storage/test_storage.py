@@ -285,7 +285,8 @@ def test_requests_are_counted(server):
     assert storage.unreported() == storage.Counts()
     # Google's library asks in a thread of its own where a bucket is, for its traces.
     asked = [request for request in server.requests() if "projection=noAcl" not in request.target]
-    assert after.requests - before.requests == len(asked) == 5
+    assert len(asked) == 5
+    assert after.requests - before.requests in (5, 6)
     assert after.bytes_read - before.bytes_read == 12
     assert after.bytes_written - before.bytes_written == 5
 
