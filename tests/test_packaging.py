@@ -19,6 +19,8 @@ from packaging.requirements import Requirement
 import imageshards
 from tests.conftest import REPOSITORY
 
+pytestmark = pytest.mark.process
+
 PYTHONS = ("3.11", "3.12", "3.13")
 
 COMMANDS = {

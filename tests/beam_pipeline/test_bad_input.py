@@ -14,6 +14,8 @@ from beam_pipeline.__main__ import main
 from beam_pipeline.verify import command as verify
 from tests.support.builds import build, class_folders, manifest
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def photos(tmp_path):

@@ -7,10 +7,14 @@ import runpy
 import subprocess
 import sys
 
+import pytest
+
 import beam_pipeline
 from imageshards.tfrecord import read_records
 from tests.conftest import REPOSITORY
 from tests.support.builds import class_folders
+
+pytestmark = pytest.mark.process
 
 
 def test_the_face_loads_nothing_until_it_is_asked():

@@ -14,6 +14,8 @@ from imageshards.example import decode_example
 from imageshards.tfrecord import read_records
 from tests.support.builds import build, class_folders, jpeg, manifest, shard_bytes
 
+pytestmark = pytest.mark.process
+
 COUNTS = {"ant": 31, "bee's nest": 17, "Čmelák": 9}
 
 

@@ -14,6 +14,8 @@ from imageshards.example import decode_example
 from imageshards.tfrecord import read_records
 from tests.support.builds import build, manifest, shard_bytes
 
+pytestmark = pytest.mark.process
+
 COUNT = 24
 BOX = "image/object/bbox/"
 

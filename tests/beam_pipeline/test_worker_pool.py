@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import socket
 
+import pytest
+
 from beam_pipeline import worker_pool
+
+pytestmark = pytest.mark.process
 
 
 def test_a_port_that_is_taken_is_one_sentence(capsys):

@@ -17,6 +17,8 @@ from imageshards.example import decode_example
 from imageshards.tfrecord import read_records
 from tests.support.builds import build, class_folders
 
+pytestmark = pytest.mark.process
+
 
 def payloads(folder: pathlib.Path) -> list[bytes]:
     return sorted(

@@ -15,6 +15,8 @@ from benchmarks.reader_kinds import Job
 from benchmarks.reader_rounds import Window, in_turn
 from tests.support.builds import class_folders
 
+pytestmark = pytest.mark.process
+
 RECORDS = 96
 HASTY = ("--warm_up", "0", "--settle", "0")
 

@@ -27,6 +27,8 @@ from scripts import background
 from scripts.background import Program
 from tests.support import portable_servers
 
+pytestmark = pytest.mark.process
+
 TIMEOUT_SEC = 60
 
 

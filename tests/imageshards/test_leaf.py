@@ -5,7 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.commands import ROOT
+
+pytestmark = pytest.mark.process
 
 IMPORT_ALL = """
 import importlib, pkgutil, sys

@@ -25,6 +25,8 @@ from tests.conftest import REPOSITORY
 from trainer import evaluate, export, predict
 from trainer.commands.command_line import parse_config
 
+pytestmark = pytest.mark.process
+
 RECIPES = REPOSITORY / "recipes"
 SCRIPTS = sorted(RECIPES.glob("*.sh"))
 FIELDS = ("Shows", "Command", "Hardware", "Time", "Result")

@@ -17,6 +17,8 @@ import pytest
 from scripts import background, prism
 from tests.support import portable_servers
 
+pytestmark = pytest.mark.process
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SERVERS = {
     "worker-pool": "--environment_config localhost:{port}",

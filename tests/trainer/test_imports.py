@@ -5,7 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.commands import ROOT
+
+pytestmark = pytest.mark.process
 
 
 def test_importing_tensorflow_says_nothing_and_leaves_the_terminal_as_it_was() -> None:

@@ -23,6 +23,8 @@ from trainer.__main__ import main
 from trainer.commands.command_line import parse_config
 from trainer.config import DataConfig, OptimizerConfig, TrainConfig
 
+pytestmark = pytest.mark.process
+
 KEYS = ["epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy"]
 KEYS += ["images_per_second", "wait_fraction", "learning_rate"]
 SMALL = ["--model", "tests.support.tiny_models:dense"]

@@ -19,6 +19,8 @@ from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.errors import UserError, user_error_in
 from tests.support.columns_run import ODD_LABELS, analyse, batches_of
 
+pytestmark = pytest.mark.process
+
 COLUMNS = (
     ColumnSpec("int/scalar", "int"),
     ColumnSpec("int/fixed", "int", (2,)),

@@ -12,6 +12,8 @@ from beam_pipeline.columns import tensorflow_settings
 from scripts import worker_imports
 from tests.conftest import REPOSITORY
 
+pytestmark = pytest.mark.process
+
 # Beam's own harness has imported these, or they are small.
 LEAN = {"beam_pipeline", "imageshards", "PIL", "google_crc32c", "lazy_loader"}
 

@@ -22,6 +22,8 @@ from tests.support.pictures import (
     scene,
 )
 
+pytestmark = pytest.mark.process
+
 
 def test_describes_what_it_made():
     encoded = encode_image(JPEG, SMALL)

@@ -17,6 +17,8 @@ from imageshards.errors import ImageError, UserError
 from tests.support.builds import build, class_folders, manifest, shard_bytes
 from tests.support.store_servers import store_server
 
+pytestmark = pytest.mark.process
+
 FLAGS = ("--image_size", "32", "--num_shards", "train=3,validation=1", "--no_report")
 
 

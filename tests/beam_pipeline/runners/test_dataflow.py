@@ -38,6 +38,8 @@ from tests.support.dataflow_stand_in import PROJECT, REGION, StandIn
 from tests.support.portable_graph import Graph
 from tests.support.store_servers import StoreServer, gcs_server
 
+pytestmark = pytest.mark.process
+
 BUILD = ("--image_size", "32", "--num_shards", "train=3,validation=1", "--no_report")
 REAL = ("--runner", "DataflowRunner", "--project", PROJECT, "--region", REGION)
 

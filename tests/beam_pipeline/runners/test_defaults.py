@@ -12,6 +12,8 @@ from imageshards.errors import UserError
 from tests.conftest import REPOSITORY
 from tests.support.flink_stand_in import overview, serving
 
+pytestmark = pytest.mark.process
+
 FLINK = ["--runner", "FlinkRunner"]
 
 

@@ -16,6 +16,8 @@ from beam_pipeline.runners import flink, job_server
 from imageshards.errors import UserError
 from tests.support.flink_stand_in import overview, serving
 
+pytestmark = pytest.mark.process
+
 
 def a_jar() -> bytes:
     """The smallest jar: a zip without files."""

@@ -21,6 +21,8 @@ from imageshards.errors import UserError
 from tests.support import portable_servers
 from tests.support.flink_stand_in import Jobs, flags, serving
 
+pytestmark = pytest.mark.process
+
 NAME = job_name("gs://bucket/shards")
 
 # Java that is asked for its version, and else listens at --job-port as a job server would.

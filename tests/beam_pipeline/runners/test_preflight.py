@@ -20,6 +20,8 @@ from tests.support import portable_servers
 from tests.support.builds import class_folders
 from tests.support.portable_builds import ROOT, run_here, start, wait_for
 
+pytestmark = pytest.mark.process
+
 HERE = ["--runner", "PortableRunner", "--job_endpoint"]
 EXTERNAL = ["--environment_type", "EXTERNAL", "--environment_config"]
 

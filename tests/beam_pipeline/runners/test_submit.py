@@ -16,6 +16,8 @@ from imageshards.errors import UserError
 from tests.support.builds import build, class_folders
 from tests.support.portable_servers import free_port
 
+pytestmark = pytest.mark.process
+
 JOB = RemoteJob("localhost:1", "job-003", "imageshards-abc")
 
 

@@ -10,6 +10,8 @@ from beam_pipeline.shards.process_pool import MAX_ATTEMPTS, LocalPool
 from imageshards.errors import UserError
 from tests.support import tasks
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def said() -> list[str]:

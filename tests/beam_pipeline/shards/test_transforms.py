@@ -21,6 +21,8 @@ from beam_pipeline.shards.transforms import WriteBalancedTFRecord
 from imageshards.tfrecord import read_records
 from tests.support.builds import class_folders
 
+pytestmark = pytest.mark.process
+
 SMALL = ImageOptions(height_px=16, width_px=16)
 
 

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from imageshards.page import Meter, number, percent, plural, render, share, size
 from tests.support.html_page import Page
 
+pytestmark = pytest.mark.process
+
 
 def page_of(title: str = "x", **figures: Any) -> str:
     given = {"what": "report", "tiles": (), "parts": ()} | figures

@@ -27,6 +27,8 @@ from tests.support.commands import ROOT
 from tests.support.store_servers import StoreServer, store_server
 from tests.support.stores import store_uri
 
+pytestmark = pytest.mark.process
+
 PART = ObjectStore.part_bytes
 WAIT_SEC = 60
 # Sends the first part of a file, and is still writing it.

@@ -23,6 +23,8 @@ from imageshards.storage import output_lock
 from imageshards.storage.lock import FileLock, Lease, LeaseTimes
 from tests.support.store_servers import StoreServer, store_server
 
+pytestmark = pytest.mark.process
+
 FAST = LeaseTimes(renew_sec=0.02)
 TIMEOUT_SEC = 30
 

@@ -23,6 +23,8 @@ from imageshards.storage.objects import ObjectStore
 from tests.support.store_servers import StoreServer, store_server
 from tests.support.stores import store_uri
 
+pytestmark = pytest.mark.process
+
 STORES = ("gs", "s3")
 
 

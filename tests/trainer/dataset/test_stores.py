@@ -11,6 +11,8 @@ from imageshards import storage
 from imageshards.tfrecord import read_records, write_records
 from tests.support.store_servers import StoreServer, store_server
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module", params=["s3", "gs"])
 def store(request: pytest.FixtureRequest) -> Iterator[StoreServer]:

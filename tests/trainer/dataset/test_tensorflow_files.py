@@ -20,6 +20,8 @@ from tests.support.trainer_data import make_data_set
 from trainer.__main__ import main
 from trainer.dataset.tensorflow_files import check_readable, needs_copy
 
+pytestmark = pytest.mark.process
+
 # Nothing of the machine's own may help or hinder.
 OF_THE_MACHINE = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS", "no_proxy")
 CONTENT = b"0123456789" * 1000

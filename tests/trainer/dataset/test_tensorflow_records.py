@@ -10,6 +10,8 @@ import pytest
 import trainer  # noqa: F401  # registers the filesystems that TensorFlow knows
 from imageshards.tfrecord import Record, read_records, write_records
 
+pytestmark = pytest.mark.process
+
 # tf.io.TFRecordWriter of TensorFlow 2.21, which wrote b"" and b"shard".
 GOLDEN = bytes.fromhex("000000000000000029039807d8ea82a20500000000000000eab2043e7368617264d21d1056")
 

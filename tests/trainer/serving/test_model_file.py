@@ -17,6 +17,8 @@ from tests.support.served_models import SIZE, card, network, saved
 from trainer.dataset.spec import FeatureSpec
 from trainer.serving import model_file
 
+pytestmark = pytest.mark.process
+
 keras = pytest.importorskip("keras")
 
 CARD = card({"age": FeatureSpec("float32", ()), "tokens": FeatureSpec("int64", None)})
