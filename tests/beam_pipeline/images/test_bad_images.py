@@ -132,6 +132,7 @@ def test_the_broken_jpegs_settle(broken_jpegs):
     assert {"ok", "empty", "truncated", "corrupt", "too_many_pixels"} <= set(settled.values())
 
 
+@pytest.mark.process
 def test_nothing_is_printed_about_bad_files(tmp_path):
     bad_animation = bytearray(animation("PNG"))
     bad_animation[bad_animation.index(b"acTL") + 4 :][:4] = b"\0\0\0\0"
