@@ -19,7 +19,7 @@ from beam_pipeline import cli, runners
 from beam_pipeline.columns.transforms import AnalyseColumns
 from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import BuildOptions
-from beam_pipeline.planning.shard_unit import ShardUnit
+from beam_pipeline.planning.refs import ShardUnit
 from beam_pipeline.planning.transforms import AssignSplits, PlanShards
 
 

@@ -1,9 +1,9 @@
-"""Full-pass analyses whose result depends on the values only, not on their order or bundles.
+"""TFT analyzers whose result does not depend on the order of values or on bundles.
 
-TFT's own mean and variance add floats as they come: another number of workers gives
-another last bit, and with it other shards. Here the accumulators are exact integers, so
-merging them is associative and commutative, and a single rounding happens at the end.
-Nothing here imports TensorFlow.
+The mean and variance of TFT itself add floats in the order they arrive: with another number of
+workers the last bit differs, and with it the bytes of the shards. Here the accumulators are
+exact integers, so that merging is associative and commutative, and there is one rounding, at the
+end. Nothing here imports TensorFlow.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from beam_pipeline.planning.classes import class_order
 from imageshards import storage
 
 # np.frexp writes a float32 as m * 2**(e - 24) with a 24-bit integer m and e >= -148
-# (denormals included), so every float32 is a whole number of these units.
+# (denormals included), so every float32 is a multiple of 2**-172.
 _UNIT_EXPONENT = 172
 _MANTISSA_BITS = 24
 # 2**14 squares of 24-bit mantissas stay below 2**63.
@@ -31,7 +31,7 @@ _Bounds = tuple[float, float]
 
 
 class ExactSums(NamedTuple):
-    """Sums of float32 values without any rounding.
+    """Exact sums of float32 values.
 
     Attributes:
         num_values: How many there are.
@@ -44,7 +44,7 @@ class ExactSums(NamedTuple):
     squares: int = 0
 
     def plus(self, other: ExactSums) -> ExactSums:
-        """The sums over both sets of values."""
+        """The sums over the values of both."""
         return ExactSums(
             self.num_values + other.num_values,
             self.total + other.total,
@@ -52,17 +52,17 @@ class ExactSums(NamedTuple):
         )
 
     def mean(self) -> Fraction:
-        """Exact mean; 0 of no values."""
+        """Exact mean; 0 if there are no values."""
         return Fraction(self.total, max(self.num_values, 1) << _UNIT_EXPONENT)
 
     def variance(self) -> Fraction:
-        """Exact population variance; 0 of no values."""
+        """Exact population variance; 0 if there are no values."""
         count = max(self.num_values, 1)
         return Fraction(count * self.squares - self.total**2, count**2 << (2 * _UNIT_EXPONENT))
 
 
 def exact_sums(values: np.ndarray) -> ExactSums:
-    """Sums of a float32 array of any shape, exactly; every value must be finite."""
+    """Exact sums of a float32 array of any shape, all of whose values are finite."""
     flat = np.asarray(values, np.float32).ravel()
     result = ExactSums()
     for start in range(0, flat.size, _CHUNK):
@@ -85,7 +85,7 @@ def _exact_sums_of_chunk(values: np.ndarray) -> ExactSums:
 class ZScoreFn(beam.CombineFn):
     """Batches of float32 → float64 `[mean, standard deviation]` of the population.
 
-    The deviation of equal (or no) values is given as 1, so that scaling yields 0.
+    Where all values are equal, or there are none, the deviation is 1, so that scaling gives 0.
     """
 
     def create_accumulator(self) -> ExactSums:
@@ -108,7 +108,7 @@ class ZScoreFn(beam.CombineFn):
 class MinMaxFn(beam.CombineFn):
     """Batches of float32 → float64 `[minimum, maximum - minimum]`.
 
-    The range of equal (or no) values is given as 1, so that scaling yields 0.
+    Where all values are equal, or there are none, the range is 1, so that scaling gives 0.
     """
 
     def create_accumulator(self) -> _Bounds:
@@ -134,18 +134,18 @@ class MinMaxFn(beam.CombineFn):
         low, high = accumulator
         if low > high:
             return np.array([0.0, 1.0], np.float64)
-        # Of 0.0 and -0.0 either may come first: adding 0.0 leaves one of them.
+        # min(0.0, -0.0) depends on their order; adding 0.0 turns -0.0 into 0.0.
         return np.array([low + 0.0, (high - low) or 1.0], np.float64)
 
 
 class UnionFn(beam.CombineFn):
-    """Iterables of labels → the set of all."""
+    """Iterables of labels → the set of all labels."""
 
     def create_accumulator(self) -> set[str]:
         return set()
 
     def add_input(self, accumulator: set[str], element: Iterable[str]) -> set[str]:
-        accumulator.update(element)  # in place: of many classes a copy for every batch is dear
+        accumulator.update(element)  # in place: a copy per batch is slow with many classes
         return accumulator
 
     def merge_accumulators(self, accumulators: Iterable[set[str]]) -> set[str]:
@@ -197,7 +197,7 @@ def _write_in_order(
 
 
 class ScaleStatistics(beam.PTransform):
-    """TFT analyzer: tuples of one float32 array → float64 `[offset, divisor]`, once."""
+    """TFT analyzer: tuples of one float32 array → one float64 array `[offset, divisor]`."""
 
     def __init__(self, combine_fn: Callable[[], beam.CombineFn]):
         super().__init__()

@@ -1,4 +1,4 @@
-"""References to Arrow record batches and back: the only form in which columns meet TFT."""
+"""Converts references to Arrow record batches, which TFT reads, and its results back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from beam_pipeline.options import ColumnSpec
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.errors import UserError
 
-# Carries the pickled reference past TFT; no feature may have this name.
+# Column with the pickled reference, which TFT passes through; a reserved feature name.
 REF_COLUMN = "__image_ref__"
 
 _ARROW_TYPES = {"int": pa.int64(), "float": pa.float32(), "string": pa.binary()}
@@ -23,17 +23,17 @@ _CONVERSION_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError)
 
 
 def arrow_schema(columns: Sequence[ColumnSpec]) -> pa.Schema:
-    """Lists of values for the label, every column and the reference itself."""
+    """The schema of a record batch: lists of the label, of every column, and of the reference."""
     fields = [pa.field(LABEL_TEXT, pa.list_(pa.binary()))]
     fields += [pa.field(spec.name, pa.list_(_ARROW_TYPES[spec.kind])) for spec in columns]
     return pa.schema([*fields, pa.field(REF_COLUMN, pa.list_(pa.binary()))])
 
 
 class ToRecordBatch:
-    """`RefBatch` → one `pa.RecordBatch` with a row per reference, in order.
+    """`RefBatch` → one `pa.RecordBatch` with one row per reference, in order.
 
-    A missing scalar or vector is an error; a missing variable-length value is an empty
-    list. NaN and infinities pass in unscaled columns and are an error in scaled ones.
+    A missing scalar or vector is an error, a missing variable-length value becomes []. NaN and
+    infinities are kept in unscaled columns and are an error in scaled ones.
     """
 
     def __init__(self, columns: Sequence[ColumnSpec]):
@@ -49,20 +49,20 @@ class ToRecordBatch:
         if not refs:
             return
         schema = arrow_schema(self._columns)
-        arrays = [_ones(pa.array([ref.label for ref in refs], pa.binary()))]
+        arrays = [_one_value_lists(pa.array([ref.label for ref in refs], pa.binary()))]
         arrays += [_column_array(refs, spec) for spec in self._columns]
         pickled = [pickle.dumps(tuple(ref._replace(columns=None)), protocol=5) for ref in refs]
-        arrays.append(_ones(pa.array(pickled, pa.binary())))
+        arrays.append(_one_value_lists(pa.array(pickled, pa.binary())))
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def to_ref_batch(transformed: tuple[pa.RecordBatch, Any]) -> RefBatch:
-    """Transformed rows → references whose `columns` are features ready for the record."""
+    """Transformed rows → references whose `columns` are the features of the record."""
     record_batch, _ = transformed
     rows: dict[str, list[list[Any]]] = {}
     for name, array in zip(record_batch.schema.names, record_batch.columns, strict=True):
         if name != LABEL_ID:
-            rows[name] = _flat(array).to_pylist()
+            rows[name] = _flatten_rows(array).to_pylist()
     pickled = rows.pop(REF_COLUMN)
     names = sorted(rows)
     refs = [
@@ -72,12 +72,13 @@ def to_ref_batch(transformed: tuple[pa.RecordBatch, Any]) -> RefBatch:
     return RefBatch(refs)
 
 
-def _ones(values: pa.Array) -> pa.Array:
+def _one_value_lists(values: pa.Array) -> pa.Array:
+    """Each value as a list of one."""
     return pa.ListArray.from_arrays(np.arange(len(values) + 1, dtype=np.int32), values)
 
 
-def _flat(array: pa.Array) -> pa.Array:
-    """One list of values per row, whatever the inner shape."""
+def _flatten_rows(array: pa.Array) -> pa.Array:
+    """One flat list of values per row, whatever the inner shape."""
     while pa.types.is_nested(array.type.value_type):
         inner = array.values
         array = type(array).from_arrays(inner.offsets.take(array.offsets), inner.values)
@@ -93,14 +94,14 @@ def _column_array(refs: Sequence[ImageRef], spec: ColumnSpec) -> pa.Array:
             try:
                 _rows_array([row], spec)
             except _CONVERSION_ERRORS as cause:
-                raise UserError(_bad_value(ref, row, spec)) from cause
+                raise UserError(_wrong_value_message(ref, row, spec)) from cause
         raise UserError(f"column {spec.name!r} could not be read ({e}).") from e
 
 
 def _rows_array(rows: Sequence[Any], spec: ColumnSpec) -> pa.Array:
-    """Raises one of `_CONVERSION_ERRORS` unless every row fits `spec`."""
+    """The rows as an Arrow array; raises a `_CONVERSION_ERRORS` if one does not fit `spec`."""
     if spec.shape == ():
-        return _ones(_values_array(rows, spec))
+        return _one_value_lists(_values_array(rows, spec))
     lists = [() if row is None and spec.shape is None else row for row in rows]
     if any(isinstance(row, str | bytes) for row in lists):
         raise TypeError("a string is not a list")
@@ -116,7 +117,7 @@ def _values_array(values: Sequence[Any], spec: ColumnSpec) -> pa.Array:
     if spec.kind == "float":
         return _float_array(values, spec.scale != "none")
     if spec.kind == "int":
-        # Arrow would cut 1.5 to 1 if asked for integers: it is asked what it sees.
+        # Converted to int64 at once, 1.5 would become 1: let Arrow infer the type first.
         seen = pa.array(values)
         if len(seen) and not pa.types.is_signed_integer(seen.type):
             raise TypeError(f"{seen.type} is not int64")
@@ -128,8 +129,8 @@ def _values_array(values: Sequence[Any], spec: ColumnSpec) -> pa.Array:
     return array
 
 
-def _float_array(values: Sequence[Any], must_be_finite: bool) -> pa.Array:
-    # from_pandas=False keeps NaN apart from missing.
+def _float_array(values: Sequence[Any], is_scaled: bool) -> pa.Array:
+    # from_pandas=True would read NaN as missing.
     array = pa.array(values, pa.float64(), from_pandas=False)
     if array.null_count:
         raise ValueError("missing")
@@ -138,12 +139,12 @@ def _float_array(values: Sequence[Any], must_be_finite: bool) -> pa.Array:
         floats = doubles.astype(np.float32)
     if not np.isfinite(floats[np.isfinite(doubles)]).all():
         raise OverflowError("beyond float32")
-    if must_be_finite and not np.isfinite(floats).all():
+    if is_scaled and not np.isfinite(floats).all():
         raise ValueError("not finite")
     return pa.array(floats, pa.float32(), from_pandas=False)
 
 
-def _bad_value(ref: ImageRef, row: Any, spec: ColumnSpec) -> str:
+def _wrong_value_message(ref: ImageRef, row: Any, spec: ColumnSpec) -> str:
     one = _EXPECTED[spec.kind]
     if spec.kind == "float":
         one += " within float32" if spec.scale == "none" else " within float32, not NaN or infinite"

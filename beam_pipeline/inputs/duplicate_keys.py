@@ -1,7 +1,7 @@
-"""Refuses an input in which a key occurs twice; shuffles 8 bytes an image.
+"""Finds keys that occur more than once; shuffles 8 bytes an image.
 
 Only hashes of keys are shuffled. Where two are equal, a second pass over the references finds the
-images.
+keys and images.
 """
 
 from __future__ import annotations

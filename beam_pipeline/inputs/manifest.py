@@ -1,4 +1,4 @@
-"""A manifest as input, in files of CSV, JSON Lines or Parquet: one row → one `ImageRef`."""
+"""Manifests as input (CSV, JSON Lines, Parquet): the roles of columns, and rows → `ImageRef`s."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from imageshards.errors import UserError
 from imageshards.manifest import BOX_FEATURES, RECORD_FEATURES
 from imageshards.storage import is_local
 
-# Rows looked at to tell the type of a column that was not declared.
+# Rows from which the type of an undeclared column is inferred.
 INFERENCE_ROWS = 1000
 
 _IMAGE_NAMES = ("image", "path", "uri", "file", "filename", "image_path", "image_uri")
@@ -43,7 +43,7 @@ class ManifestSchema:
     Attributes:
         image, label: Columns of the image path and of the class name.
         key, split, group: Columns of these, if there are any.
-        columns: Extra columns that become features.
+        columns: Extra columns, which become features.
     """
 
     image: str
@@ -55,18 +55,18 @@ class ManifestSchema:
 
     @property
     def names(self) -> list[str]:
-        """The columns that are read."""
+        """All columns that are read, each once."""
         roles = (self.image, self.label, self.key, self.split, self.group)
         return list(dict.fromkeys([*filter(None, roles), *(c.name for c in self.columns)]))
 
 
 def manifest_files(path: str) -> Iterator[str]:
-    """The files of a manifest: itself, or those that match a glob, ordered by path.
+    """The files of a manifest: the path itself, or the files that match a glob, ordered by path.
 
     Raises:
         UserError: None matches.
     """
-    if not is_glob(path) or _is_stored(path):
+    if not is_glob(path) or _is_object(path):
         yield path
         return
     above = len(glob_root(path).rstrip("/"))
@@ -81,8 +81,8 @@ def manifest_files(path: str) -> Iterator[str]:
     yield from names
 
 
-def _is_stored(path: str) -> bool:
-    """Whether a store has a file that is named like a glob."""
+def _is_object(path: str) -> bool:
+    """Whether a store has an object of exactly this name, although it looks like a glob."""
     try:
         return not is_local(path) and storage.exists(path)
     except OSError:
@@ -138,7 +138,7 @@ def _optional_role(
 ) -> str | None:
     if given is not None and given not in names:
         raise UserError(
-            f"{flag} received {given!r}, but {source.input!r} has the columns {_listed(names)}."
+            f"{flag} received {given!r}, but {source.input!r} has the columns {_quoted(names)}."
         )
     return given or next((name for name in known if name in names), None)
 
@@ -150,13 +150,13 @@ def _role(
     if found is None:
         raise UserError(
             f"--input {source.input!r} has no {flag[2:].removesuffix('_column')} column among "
-            f"{_listed(names)}; expected one named {' or '.join(known[:2])}, or {flag}."
+            f"{_quoted(names)}; expected one named {' or '.join(known[:2])}, or {flag}."
         )
     return found
 
 
-def _listed(names: Sequence[str]) -> str:
-    # Quoted, so that a space before a name is seen.
+def _quoted(names: Sequence[str]) -> str:
+    # Quotes show a space before or after a name.
     return ", ".join(repr(name) for name in names) or "none"
 
 
@@ -167,7 +167,7 @@ def _check_columns(
         if column.name not in names:
             raise UserError(
                 f"--columns received {column.name!r}, but {source.input!r} has the columns "
-                f"{_listed(names)}."
+                f"{_quoted(names)}."
             )
         if column.name in RECORD_FEATURES:
             raise UserError(
@@ -178,8 +178,8 @@ def _check_columns(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Where:
-    """A row of a file, for a person; most are never shown."""
+class _RowLocation:
+    """File and row; formatted only where a message needs it, as most rows have no error."""
 
     path: str
     row: object
@@ -189,10 +189,10 @@ class _Where:
 
 
 def read_refs(path: str, schema: ManifestSchema | None, span: Span = WHOLE) -> Iterator[ImageRef]:
-    """The references of a manifest's file, or of a span of it, in its order.
+    """The references of a file of a manifest, or of a span of it, in the order of its rows.
 
-    Relative image paths are relative to the manifest's folder. An empty split or group
-    is none: the image is drawn by its key.
+    Relative image paths are relative to the folder of the manifest. An empty split or group counts
+    as none: the split is then drawn by the key.
 
     Raises:
         UserError: A row lacks its image or label, or holds a value of the wrong type; the
@@ -203,7 +203,7 @@ def read_refs(path: str, schema: ManifestSchema | None, span: Span = WHOLE) -> I
     folder = path.rpartition("/")[0]
     sides = [c.name for c in schema.columns if c.name in BOX_FEATURES]
     for row_name, row in read_rows(path, schema.names, span):
-        where = _Where(path, row_name)
+        where = _RowLocation(path, row_name)
         image = _text(where, row, schema.image)
         uri = _uri(folder, image)
         size_bytes, mtime_ns = _stat(uri)
@@ -236,7 +236,7 @@ def _stat(uri: str) -> tuple[int, int]:
     try:
         status = os.stat(uri)
     except (OSError, ValueError):
-        return -1, 0  # the reader finds out why, and quarantines it
+        return -1, 0  # quarantined with the reason when it is read
     return status.st_size, status.st_mtime_ns
 
 
@@ -257,9 +257,9 @@ def _optional_text(where: object, row: Mapping[str, Any], column: str | None) ->
         return None
     try:
         if isinstance(value, bool) or not isinstance(value, str | int):
-            raise ValueError("no text")
+            raise ValueError("not text")
         text = str(value)
-        text.encode()  # a lone surrogate is no text either
+        text.encode()  # a lone surrogate is not text either
     except ValueError as e:
         raise UserError(
             f"{where} has {shown(value)} in column {column!r}; expected text: fix the row."

@@ -1,12 +1,11 @@
-"""What the columns of a manifest hold: types inferred from cells, cells checked and converted.
+"""The types of manifest columns, inferred from their cells; cells are checked and converted.
 
-CSV knows text only. A column of it counts as numbers when every cell that is not empty
-reads as one and would be written the same way again: `7`, `-0.5`, `1e5`, `nan`, `inf`;
-but `007`, `+49170` and integers beyond 64 bits are names of something, and stay text.
-Cells that are JSON lists (`[1, 2]`) make a column of variable length. `true` and `false`
-of JSON and Parquet become 1 and 0.
+CSV has text only. A CSV column is numeric if every non-empty cell is a number in its usual
+spelling: `7`, `-0.5`, `1e5`, `nan`, `inf`. `007`, `+49170` and integers beyond 64 bits are
+identifiers and stay text. Cells with JSON lists (`[1, 2]`) make a column of variable length.
+`true` and `false` of JSON and Parquet become 1 and 0.
 
-Columns of boxes are lists with one value per box: four of sides, and others beside them.
+Columns of bounding boxes hold one value per box: the four sides, and others such as its class.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ _FLOAT = re.compile(
 # A double that rounds to a finite float32 is smaller than this.
 _FLOAT32_END = (2.0 - 2.0**-24) * 2.0**127
 _SHOWN_CHARACTERS = 80
-# Boxes may reach a little out of the picture; farther out they were given in pixels.
+# Boxes may reach beyond the picture by its own size; larger values must be pixels.
 _BOX_MARGIN = 1.0
 
 
 def infer(name: str, cells: Sequence[Any]) -> ColumnSpec:
-    """The narrowest of int, float, string that fits; lists are of variable length."""
-    given = [cell for cell in map(_meaning, cells) if cell is not None]
+    """Infers a column's type from its cells: int, else float, else string; lists vary in length."""
+    given = [cell for cell in map(_parse_cell, cells) if cell is not None]
     lists = sum(isinstance(cell, list) for cell in given)
     flat = [v for cell in given for v in (cell if isinstance(cell, list) else [cell])]
     if flat and all(isinstance(v, int) and -(2**63) <= v < 2**63 for v in flat):
@@ -47,7 +46,7 @@ def infer(name: str, cells: Sequence[Any]) -> ColumnSpec:
         kind = "float"
     else:
         kind = "string"
-    # A caption may read "[1]"; among numbers, a lone one is a list of one.
+    # Strings count as lists only if all cells are: a single caption may read "[1]".
     variable = lists and (kind != "string" or lists == len(given))
     return ColumnSpec(name, kind, None if variable else ())
 
@@ -56,8 +55,8 @@ def _all_ints(values: Sequence[Any]) -> bool:
     return all(isinstance(v, int) for v in values)
 
 
-def _meaning(cell: Any) -> Any:
-    """What the text of a CSV cell stands for; other values as they are."""
+def _parse_cell(cell: Any) -> Any:
+    """A CSV cell as number, list, text or None; values of other formats as they are."""
     if not isinstance(cell, str):
         return cell
     text = cell.strip()
@@ -80,10 +79,10 @@ def _json_list(text: str) -> list[Any] | None:
 
 
 def column_of_arrow(name: str, kind: pa.DataType) -> ColumnSpec:
-    """The column that an Arrow type makes.
+    """The column for an Arrow type.
 
     Raises:
-        UserError: Records cannot hold it.
+        UserError: A record cannot hold values of this type.
     """
     shape: tuple[int, ...] | None = ()
     value = kind
@@ -107,13 +106,13 @@ def column_of_arrow(name: str, kind: pa.DataType) -> ColumnSpec:
 
 
 def convert(column: ColumnSpec, cell: Any) -> Any:
-    """A cell as its column's type: a scalar, or a list.
+    """Converts a cell to its column's type: a scalar or a list.
 
-    Text for a list column is a JSON list, or values between spaces. A missing string is
-    the empty one, a missing list of variable length has no value.
+    Text in a list column is a JSON list or values separated by spaces. A missing string becomes
+    "", a missing list of variable length becomes [].
 
     Raises:
-        ValueError: It is something else, or beyond int64 or float32.
+        ValueError: It has another type or length, or is beyond int64 or float32.
     """
     if column.shape == ():
         return _scalar(column.kind, "" if cell is None and column.kind == "string" else cell)
@@ -135,15 +134,15 @@ def _elements(cell: Any) -> Sequence[Any]:
 def _scalar(kind: str, value: Any) -> int | float | str:
     if kind == "string":
         if not isinstance(value, str):
-            raise ValueError("no text")
-        value.encode()  # a lone surrogate is no text either
+            raise ValueError("not text")
+        value.encode()  # a lone surrogate is not text either
         return value
     if isinstance(value, str):
         value = _number(value)
     if kind == "int":
         return _int64(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("no number")
+        raise ValueError("not a number")
     if _FLOAT32_END <= abs(value) < math.inf:
         raise ValueError("beyond float32")
     return float(value)
@@ -153,13 +152,13 @@ def _int64(value: Any) -> int:
     if isinstance(value, float) and not value.is_integer():
         raise ValueError("a fraction")
     if not isinstance(value, int | float) or not -(2**63) <= value < 2**63:
-        raise ValueError("no int64")
+        raise ValueError("not int64")
     return int(value)
 
 
 def _number(text: str) -> int | float:
-    if "_" in text or not text.isascii():  # what Python reads, but no other program
-        raise ValueError("no number")
+    if "_" in text or not text.isascii():  # only Python reads 1_000
+        raise ValueError("not a number")
     try:
         return int(text)
     except ValueError:
@@ -170,7 +169,7 @@ def _number(text: str) -> int | float:
 
 
 def wrong_cell(where: str, column: ColumnSpec, cell: Any) -> UserError:
-    """The sentence for a cell that `convert` refused."""
+    """The error for a cell that `convert` refused."""
     size = "" if column.shape == () else f" x {column.shape[0] if column.shape else 'any number'}"
     missing = f" ({column.name}:{column.kind}[] if values may be missing)"
     return UserError(
@@ -181,15 +180,15 @@ def wrong_cell(where: str, column: ColumnSpec, cell: Any) -> UserError:
 
 
 def shown(cell: Any) -> str:
-    """A cell in a sentence: not longer than a line."""
+    """A cell for a message, cut to a line."""
     text = repr(cell)
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
 
 
 def with_box_type(column: ColumnSpec) -> ColumnSpec:
-    """The column with the type that boxes need: their number differs from image to image.
+    """A column of boxes with variable length, as images have different numbers of boxes.
 
-    A column that is not one of boxes stays as it is.
+    Sides are floats. Any other column is returned as it is.
     """
     if not column.name.startswith(OBJECT_PREFIX):
         return column
@@ -198,10 +197,10 @@ def with_box_type(column: ColumnSpec) -> ColumnSpec:
 
 
 def check_box_columns(path: str, columns: Sequence[ColumnSpec]) -> None:
-    """Checks the columns of boxes among those of a manifest.
+    """Checks the types of box columns.
 
     Raises:
-        UserError: One has a type that boxes cannot have, or a side is missing.
+        UserError: One has another type than boxes need, or one of the four sides is missing.
     """
     for column in columns:
         scaled_side = column.name in BOX_FEATURES and column.scale != "none"
@@ -223,11 +222,11 @@ def check_boxes(where: object, sides: Mapping[str, Sequence[float]]) -> None:
     """Checks the boxes of one row.
 
     Args:
-        where: The row, for a person.
-        sides: Column → its values.
+        where: Location of the row, for messages.
+        sides: Column → values, one per box.
 
     Raises:
-        UserError: Sides of different number, or not relative to the picture.
+        UserError: Sides have different numbers of values, or are not relative to the picture.
     """
     lengths = {name: len(values) for name, values in sides.items()}
     if len(set(lengths.values())) > 1:

@@ -21,27 +21,29 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import parquet
 
-# Where a row is, for a person (`str` of it: some have to count); its cells by column name.
+# The location of a row, as text only when an error message needs it; its cells by column name.
 Row = tuple[object, dict[str, Any]]
 
-# The csv module stops at 128 KiB, which long captions and many boxes exceed; a cell larger
-# than this is a quote that is not closed.
+# The default limit of the csv module, 128 KiB, is too small for long captions and many boxes. A
+# cell larger than this is most likely a quote that was never closed.
 _MAX_CELL_CHARACTERS = 16 * 1024 * 1024
-# Columns that pandas writes for the row index.
+# Columns in which pandas stores its row index.
 _INDEX_COLUMNS = ("", "__index_level_0__")
 _BARE_CR = re.compile("(?<=\r)(?!\n)(?!$)")
 _BATCH_ROWS = 1000
-# A span takes a worker about a second.
+# One span is about a second of work.
 SPAN_BYTES = 32 << 20
 SPAN_ROWS = 100_000
 
 
 class Span(NamedTuple):
-    """A part of a file: bytes in which lines of JSON begin, or row groups of Parquet.
+    """A part of a manifest: a range of bytes (JSON Lines) or of row groups (Parquet).
+
+    A line belongs to the span in which its first byte is.
 
     Attributes:
-        begin: The first.
-        end: The one after the last; None for the end of the file.
+        begin: First byte or row group.
+        end: One after the last; None for the end of the file.
     """
 
     begin: int = 0
@@ -52,15 +54,16 @@ WHOLE = Span()
 
 
 @dataclasses.dataclass(frozen=True)
-class _Line:
-    """A line of a span, which counts those before it only when it is shown."""
+class _LineOfSpan:
+    """Line number in the file; lines before the span are counted only if it is printed."""
 
     path: str
     begin: int
     number: int
 
     def __str__(self) -> str:
-        before, left = 1, self.begin - 1  # one ends at the span's beginning, or after it
+        # The line that reaches into the span ends in it or just before it: it counts as one.
+        before, left = 1, self.begin - 1
         try:
             with storage.open_read(self.path) as file:
                 while left and (block := file.read(min(left, 1 << 20))):
@@ -72,7 +75,7 @@ class _Line:
 
 
 def spans(path: str) -> list[Span]:
-    """The parts of a manifest that are read each by itself, in order.
+    """The spans of a manifest, in order; each can be read by another worker.
 
     Raises:
         UserError: The file cannot be read.
@@ -89,12 +92,12 @@ def spans(path: str) -> list[Span]:
         raise _unreadable(path, e) from e
     size_bytes = found.size_bytes if found else 0
     begins = range(0, max(1, size_bytes), SPAN_BYTES)
-    # What is written behind the last one meanwhile is not left out.
+    # The last span is open-ended, so that rows appended meanwhile are read, too.
     return [Span(at, at + SPAN_BYTES) for at in begins[:-1]] + [Span(begins[-1])]
 
 
 def _spans_of_groups(rows: Sequence[int]) -> list[Span]:
-    """Row groups, joined until there are enough rows."""
+    """Consecutive row groups, joined until a span has `SPAN_ROWS` rows."""
     found, begin, count = [], 0, 0
     for group, in_group in enumerate(rows):
         count += in_group
@@ -105,13 +108,13 @@ def _spans_of_groups(rows: Sequence[int]) -> list[Span]:
 
 
 def read_rows(path: str, columns: Sequence[str] | None = None, span: Span = WHOLE) -> Iterator[Row]:
-    """The rows of a manifest, in order; the format is told by the name, CSV unless known.
+    """Reads the rows of a manifest in order; the file name tells the format, CSV by default.
 
-    Columns without a name, and the row index of pandas, are left out.
+    Columns without a name and the row index of pandas are left out.
 
     Args:
         path: The manifest, on this machine or in a store.
-        columns: The columns wanted; a Parquet file is read no further than that.
+        columns: Columns to read; default: all. Only a Parquet file saves time by it.
         span: One of `spans(path)`, or all.
 
     Raises:
@@ -130,7 +133,7 @@ def _is_json(path: str) -> bool:
 
 
 def is_parquet(path: str) -> bool:
-    """Whether the file brings types of its own."""
+    """Whether it is a Parquet file, whose columns have types."""
     return path.lower().endswith((".parquet", ".pq"))
 
 
@@ -142,7 +145,7 @@ def parquet_schema(path: str) -> pa.Schema:
     """
     with _parquet_file(path) as file:
         schema = file.schema_arrow
-    _refuse_twice(f"--input {path!r}", schema.names)
+    _check_unique(f"--input {path!r}", schema.names)
     for name in set(_INDEX_COLUMNS).intersection(schema.names):
         schema = schema.remove(schema.get_field_index(name))
     return schema
@@ -156,13 +159,13 @@ def _unreadable(path: str, e: Exception) -> UserError:
 
 
 def _lines(path: str, span: Span = WHOLE) -> Iterator[str]:
-    """Lines with their ends: LF, CRLF or CR; of a span those that begin in it."""
+    """The lines that begin in a span, with their ends: LF, CRLF or CR."""
     number, at = 0, span.begin
     try:
         with storage.open_read(path) as file:
             if at:
                 file.seek(at - 1)
-                # Of a line that goes on behind the span, all is another's.
+                # Skip the rest of the line before; if that is the whole span, no line begins here.
                 most = -1 if span.end is None else span.end - at + 1
                 at += len(file.readline(most)) - 1
                 if span.end is not None and at >= span.end:
@@ -178,17 +181,17 @@ def _lines(path: str, span: Span = WHOLE) -> Iterator[str]:
                 else:
                     yield text
     except UnicodeDecodeError as e:
+        where = _location(path, span, number or 1)
         raise UserError(
-            f"--input {path!r} {_line(path, span, number or 1)} is not UTF-8 text ({e.reason}); "
-            "save the file as UTF-8."
+            f"--input {path!r} {where} is not UTF-8 text ({e.reason}); save the file as UTF-8."
         ) from e
     except OSError as e:
         raise _unreadable(path, e) from e
 
 
-def _line(path: str, span: Span, number: int) -> object:
-    """The name of a span's line."""
-    return _Line(path, span.begin, number) if span.begin else f"line {number}"
+def _location(path: str, span: Span, number: int) -> object:
+    """`line N` of the file, for the Nth line of a span."""
+    return _LineOfSpan(path, span.begin, number) if span.begin else f"line {number}"
 
 
 def _csv_rows(path: str, columns: Sequence[str] | None) -> Iterator[Row]:
@@ -197,10 +200,10 @@ def _csv_rows(path: str, columns: Sequence[str] | None) -> Iterator[Row]:
     line = 1
     try:
         header = next(reader, [])
-        _refuse_twice(f"{path} line 1", header)
-        _refuse_absent(path, columns, header)
+        _check_unique(f"{path} line 1", header)
+        _check_present(path, columns, header)
         while True:
-            line = reader.line_num + 1  # a cell may span lines: the first one counts
+            line = reader.line_num + 1  # the first line of a row whose cells have line breaks
             cells = next(reader, None)
             if cells is None:
                 return
@@ -216,14 +219,14 @@ def _csv_rows(path: str, columns: Sequence[str] | None) -> Iterator[Row]:
         raise UserError(f"{path} line {line} is not CSV ({e}); fix its quotes.") from e
 
 
-def _refuse_twice(where: str, names: Sequence[str]) -> None:
+def _check_unique(where: str, names: Sequence[str]) -> None:
     twice = [name for name in names if name and names.count(name) > 1]
     if twice:
         raise UserError(f"{where} names the column {twice[0]!r} twice; rename one.")
 
 
-def _refuse_absent(path: str, columns: Sequence[str] | None, names: Sequence[str]) -> None:
-    """One of several files may lack what the first one has."""
+def _check_present(path: str, columns: Sequence[str] | None, names: Sequence[str]) -> None:
+    """Columns are found in the first file; every other file must have them."""
     absent = [name for name in columns or () if name not in names]
     if absent:
         raise UserError(
@@ -236,7 +239,7 @@ def _json_rows(path: str, span: Span) -> Iterator[Row]:
     for number, line in enumerate(_lines(path, span), start=1):
         if not line.strip():
             continue
-        where = _line(path, span, number)
+        where = _location(path, span, number)
         try:
             row = json.loads(line)
         except json.JSONDecodeError as e:
@@ -256,7 +259,7 @@ def _json_rows(path: str, span: Span) -> Iterator[Row]:
 def _parquet_rows(path: str, columns: Sequence[str] | None, span: Span) -> Iterator[Row]:
     wanted = list(parquet_schema(path).names if columns is None else columns)
     with _parquet_file(path) as file:
-        _refuse_absent(path, columns, file.schema_arrow.names)
+        _check_present(path, columns, file.schema_arrow.names)
         end = file.num_row_groups if span.end is None else span.end
         if end > file.num_row_groups:
             raise UserError(

@@ -1,7 +1,6 @@
 from .batching import BatchRefs
 from .plan import ShardPlan
-from .refs import ImageRef, RefBatch
-from .shard_unit import ShardUnit
+from .refs import ImageRef, RefBatch, ShardUnit
 from .transforms import AssignSplits, PlannedShards, PlanShards, SampleImages
 
 __all__ = [

@@ -1,8 +1,9 @@
-"""References to images: the small things that are listed, split, planned and shuffled."""
+"""References to images: what is listed, split, planned and shuffled, alone or as a shard."""
 
 from __future__ import annotations
 
 import array
+import dataclasses
 import functools
 import itertools
 import pickle
@@ -50,11 +51,49 @@ class RefBatch:
         return f"RefBatch({len(self.refs)} refs)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (pack_refs(self.refs),)
+        return _unpickle_batch, (pack_refs(self.refs),)
 
 
-def _unpickle(packed: bytes) -> RefBatch:
+def _unpickle_batch(packed: bytes) -> RefBatch:
     return RefBatch(unpack_refs(packed))
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardUnit:
+    """One shard to write: a unit of work that is done, or not done, as a whole.
+
+    Attributes:
+        split: Name of the split.
+        index: Index of the shard in the split.
+        num_shards: Shards of the split.
+        group: Shards of one group are kept even with each other: "" or a class name.
+        class_ids: Label → id, for the labels of this shard.
+        refs: Its images, in the order of its records.
+    """
+
+    split: str
+    index: int
+    num_shards: int
+    group: str
+    class_ids: dict[str, int]
+    refs: list[ImageRef]
+
+    @property
+    def name(self) -> str:
+        """Unique name of the shard, the stem of its file."""
+        return f"{self.split}-{self.index:05d}-of-{self.num_shards:05d}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # All references cross a shuffle, or wait for a local process, as units.
+        ids = (list(self.class_ids), list(self.class_ids.values()))
+        shard = (self.split, self.index, self.num_shards, self.group)
+        return _unpickle_unit, (shard, ids, pack_refs(self.refs))
+
+
+def _unpickle_unit(
+    shard: tuple[str, int, int, str], ids: tuple[list[str], list[int]], refs: bytes
+) -> ShardUnit:
+    return ShardUnit(*shard, dict(zip(*ids, strict=True)), unpack_refs(refs))
 
 
 # As `ImageRef._make`, without its check, in a third of the time.

@@ -27,8 +27,7 @@ from beam_pipeline.planning.plan import (
     bucket_ranks,
     make_plan,
 )
-from beam_pipeline.planning.refs import ImageRef, RefBatch, with_split
-from beam_pipeline.planning.shard_unit import ShardUnit
+from beam_pipeline.planning.refs import ImageRef, RefBatch, ShardUnit, with_split
 from imageshards.errors import ImageError, UserError
 
 # Enough for a mean within a few percent; encoding them takes well under a second.

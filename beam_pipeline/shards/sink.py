@@ -19,7 +19,7 @@ from apache_beam.io.filesystem import CompressedFile, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline.options import ImageOptions
-from beam_pipeline.planning.shard_unit import ShardUnit
+from beam_pipeline.planning.refs import ShardUnit
 from beam_pipeline.shards import process_pool
 from beam_pipeline.shards.result import Reject, ShardResult
 from beam_pipeline.shards.writer import read_result, write_shard

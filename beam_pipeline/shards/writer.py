@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from beam_pipeline.images.read import read_images
-from beam_pipeline.planning.refs import ImageRef
-from beam_pipeline.planning.shard_unit import ShardUnit
+from beam_pipeline.planning.refs import ImageRef, ShardUnit
 from beam_pipeline.shards.record import make_features
 from beam_pipeline.shards.result import Reject, ShardResult, ShardStats, count_classes
 from imageshards import storage

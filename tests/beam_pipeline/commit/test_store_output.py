@@ -21,8 +21,7 @@ from beam_pipeline import inspect
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.finalize import finalize_shard, plan_finalize
 from beam_pipeline.options import ImageOptions
-from beam_pipeline.planning.refs import ImageRef
-from beam_pipeline.planning.shard_unit import ShardUnit
+from beam_pipeline.planning.refs import ImageRef, ShardUnit
 from beam_pipeline.shards.sink import BalancedSink
 from beam_pipeline.shards.writer import write_shard
 from beam_pipeline.verify import command as verify

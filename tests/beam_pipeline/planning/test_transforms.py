@@ -21,8 +21,7 @@ from beam_pipeline.planning import plan as plan_module
 from beam_pipeline.planning import transforms as planning
 from beam_pipeline.planning.hashing import ORDER, KeyHasher
 from beam_pipeline.planning.plan import RECORD_OVERHEAD_BYTES, bucket_ranks, make_plan
-from beam_pipeline.planning.refs import ImageRef, RefBatch
-from beam_pipeline.planning.shard_unit import ShardUnit
+from beam_pipeline.planning.refs import ImageRef, RefBatch, ShardUnit
 from imageshards.errors import UserError
 from tests.support.builds import jpeg
 

@@ -16,8 +16,7 @@ from PIL import Image
 
 from beam_pipeline.commit import staging
 from beam_pipeline.options import ImageOptions
-from beam_pipeline.planning.refs import ImageRef
-from beam_pipeline.planning.shard_unit import ShardUnit
+from beam_pipeline.planning.refs import ImageRef, ShardUnit
 from beam_pipeline.shards.writer import write_shard
 from imageshards import storage
 from imageshards.storage import AtomicFile
