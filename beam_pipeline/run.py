@@ -141,7 +141,9 @@ def _build(
     progress: list[ProgressLine] = []
     with contextlib.ExitStack() as stack:
         _import_beam()
-        pool = stack.enter_context(LocalPool(workers, lambda sentence: progress[0].say(sentence)))
+        pool = stack.enter_context(
+            LocalPool(workers, lambda sentence: progress[0].say(sentence), lock.fileno())
+        )
         progress.append(stack.enter_context(ProgressLine(PoolProgress(pool).line, PLANNING)))
         lock.renew()  # by a thread, so after the pool has forked its processes
         return _run_pipeline(options, beam_args, state, begun, pool)

@@ -23,6 +23,8 @@ from imageshards.storage import files
 
 # How often a lease that changes hands is asked for again.
 _ATTEMPTS = 5
+# How long processes of a job that was killed may take to end: until its next write, usually.
+_ORPHANS_SEC = 60.0
 
 # Nonces of the leases that this process holds.
 _held: set[str] = set()
@@ -59,6 +61,11 @@ class OutputLock(abc.ABC):
     def __init__(self, path: str):
         self._path = path
         self._output = files.parent_of(files.parent_of(path))
+        self._nonce = uuid.uuid4().hex
+
+    def _holder(self) -> dict[str, Any]:
+        """What the lock says of who holds it."""
+        return {"host": socket.gethostname(), "pid": os.getpid(), "nonce": self._nonce}
 
     def __enter__(self) -> OutputLock:
         try:
@@ -79,6 +86,10 @@ class OutputLock(abc.ABC):
     def renew(self) -> None:
         """Keeps the lock from now on, by a thread if need be: call it after the last fork."""
 
+    def fileno(self) -> int | None:
+        """A descriptor whose copies in other processes keep the lock, too; None if none do."""
+        return None
+
     @abc.abstractmethod
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         """Gives the lock back."""
@@ -90,7 +101,11 @@ def output_lock(path: str) -> OutputLock:
 
 
 class FileLock(OutputLock):
-    """A lock of the kernel, which lets go when the process ends, however it ends."""
+    """A lock of the kernel, which lets go when the process ends, however it ends.
+
+    A process that was given a copy of `fileno()` holds it, too. So a job that was killed keeps
+    its lock until the last process that writes for it has ended, and the next job waits for that.
+    """
 
     _file: Any = None
 
@@ -101,15 +116,20 @@ class FileLock(OutputLock):
         while not self._is_at_path():
             self._file.close()
             self._open()
-        # A child that outlives this process must not hold its lock.
+        # A child that outlives this process must not hold its lock by chance.
         os.register_at_fork(after_in_child=self._close)
         self._file.truncate(0)
-        self._file.write(str(os.getpid()).encode())
+        self._file.write(json.dumps(self._holder()).encode())
+        _held.add(self._nonce)
 
     def renew(self) -> None:
         """Nothing to do: the kernel knows that this process lives."""
 
+    def fileno(self) -> int:
+        return int(self._file.fileno())
+
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        _held.discard(self._nonce)
         self._close()
 
     def _close(self) -> None:
@@ -119,16 +139,32 @@ class FileLock(OutputLock):
     def _open(self) -> None:
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
         self._file = open(self._path, "a+b", buffering=0)
+        deadline = time.monotonic() + _ORPHANS_SEC
+        while not self._try_lock():
+            self._file.seek(0)
+            holder = _parse_holder(self._file.read())
+            if _has_ended(holder) and time.monotonic() < deadline:
+                time.sleep(0.05)
+                continue
+            self._file.close()
+            if _has_ended(holder):
+                raise UserError(
+                    f"--output {self._output!r} is still held by worker processes of a job that "
+                    f"was killed (process {holder['pid']}); end them (`ps` shows them with the "
+                    "command of that job), then run the same command again to resume."
+                )
+            raise UserError(
+                f"--output {self._output!r} is in use by another job (process "
+                f"{holder.get('pid', 'unknown')} on {holder.get('host', 'unknown')}); wait for it "
+                "to end, or choose another folder."
+            )
+
+    def _try_lock(self) -> bool:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._file.seek(0)
-            holder = self._file.read().decode() or "unknown"
-            self._file.close()
-            raise UserError(
-                f"--output {self._output!r} is in use by another job (process {holder}); wait for "
-                "it to end, or choose another folder."
-            ) from None
+            return False
+        return True
 
     def _is_at_path(self) -> bool:
         try:
@@ -153,7 +189,6 @@ class Lease(OutputLock):
         super().__init__(path)
         self._store = files.backend(path)
         self._times = times
-        self._nonce = uuid.uuid4().hex
         self._renewals = 0
         self._version: str | None = None
         self._stop = threading.Event()
@@ -182,11 +217,9 @@ class Lease(OutputLock):
         if found is None or age_sec is None:
             return None
         try:
-            holder = json.loads(self._store.read(self._path))
+            holder = _parse_holder(self._store.read(self._path))
         except FileNotFoundError:
             return None
-        except ValueError:
-            holder = {}
         if age_sec < self._times.stale_sec and not _has_ended(holder):
             raise UserError(
                 f"--output {self._output!r} is in use by another job (process "
@@ -200,8 +233,7 @@ class Lease(OutputLock):
     def _content(self) -> bytes:
         # Other bytes each time: some stores' versions are hashes of the content.
         self._renewals += 1
-        holder = {"host": socket.gethostname(), "pid": os.getpid(), "nonce": self._nonce}
-        return json.dumps(holder | {"renewals": self._renewals}).encode()
+        return json.dumps(self._holder() | {"renewals": self._renewals}).encode()
 
     def renew(self) -> None:
         if self._thread is None:
@@ -247,15 +279,23 @@ class Lease(OutputLock):
                 self._store.delete([self._path])
 
 
-def _has_ended(holder: Any) -> bool:
-    """Whether the process that holds a lease was of this machine and is gone."""
-    if not isinstance(holder, dict) or holder.get("host") != socket.gethostname():
-        return False
+def _parse_holder(content: bytes) -> dict[str, Any]:
+    """What a lock says of its holder; empty where it says nothing that can be read."""
     try:
-        pid = int(holder["pid"])
-        if pid == os.getpid():  # in containers many processes have the same number
-            return holder.get("nonce") not in _held
-        os.kill(pid, 0)
+        holder = json.loads(content)
+    except ValueError:
+        return {}
+    return holder if isinstance(holder, dict) else {}
+
+
+def _has_ended(holder: dict[str, Any]) -> bool:
+    """Whether the process that held a lock was of this machine and is gone."""
+    if holder.get("host") != socket.gethostname():
+        return False
+    if holder.get("pid") == os.getpid():  # in containers many processes have the same number
+        return holder.get("nonce") not in _held
+    try:
+        os.kill(int(holder["pid"]), 0)
     except ProcessLookupError:
         return True
     except (OSError, KeyError, TypeError, ValueError):

@@ -255,15 +255,49 @@ def test_changed_images_and_options_are_noticed_when_it_goes_on(photos, tmp_path
     assert shard_bytes(other) == shard_bytes(fresh)
 
 
-def test_a_killed_worker_process_is_replaced(photos, undisturbed, tmp_path):
+def test_any_process_but_the_main_one_may_be_killed_five_times(photos, undisturbed, tmp_path):
+    """Workers, and what starts new workers after the first kill."""
     output = tmp_path / "set"
     process = start(photos, output)
-    wait_for(lambda: finished_shards(output) and workers_of(process), process, "a worker")
-    workers_of(process)[0].kill()
+    killed: list[str] = []
+    for shards in (1, 4, 7, 10, 13):
+        wait_for(lambda n=shards: len(finished_shards(output)) >= n, process, f"{shards} shards")
+        family = psutil.Process(process.pid).children(recursive=True)
+        running = [child for child in family if _command(child)]
+        victim = running[len(killed) % len(running)]
+        killed.append(" ".join(_command(victim)))
+        victim.kill()
     said, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0, said
     assert "a worker process was killed" in said
+    assert "Traceback" not in said
+    assert len(set(killed)) > 1, "only workers were killed"
     assert shard_bytes(output) == shard_bytes(undisturbed)
+    assert manifest(output) == manifest(undisturbed)
+
+
+def test_a_job_waits_for_the_workers_of_one_that_was_killed(photos, tmp_path):
+    """So a worker that is slow to end cannot put its shard over one of the next job."""
+    output, fresh = tmp_path / "set", tmp_path / "fresh"
+    process = start(photos, output)
+    wait_for(lambda: len(finished_shards(output)) >= 3, process, "3 shards")
+    worker = workers_of(process)[0]
+    worker.suspend()
+    process.kill()
+    process.wait()
+    following = start(photos, output, "--quality", "60")
+    lock = str(output / ".staging" / "lock")
+    opened = psutil.Process(following.pid)
+    wait_for(lambda: lock in {f.path for f in opened.open_files()}, following, "its wait")
+    before = {path: path.stat().st_mtime_ns for path in (output / ".staging").iterdir()}
+    with pytest.raises(subprocess.TimeoutExpired):
+        following.wait(1)
+    assert {path: path.stat().st_mtime_ns for path in (output / ".staging").iterdir()} == before
+    worker.resume()
+    said, _ = following.communicate(timeout=TIMEOUT_S)
+    assert following.returncode == 0, said
+    assert build(*flags(photos, fresh), "--quality", "60") == 0
+    assert shard_bytes(output) == shard_bytes(fresh)
 
 
 def test_a_killed_worker_of_beams_own_processes_is_survived(photos, undisturbed, tmp_path):

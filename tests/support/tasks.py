@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
+import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 
@@ -20,13 +22,35 @@ def double(value: int, progress) -> Done:
     return Done(2 * value)
 
 
-def die_once(marker: str, value: int, progress) -> Done:
-    """Kills its process unless another run of it was killed before."""
+def die_until(marker: str, kills: int, value: int, progress) -> Done:
+    """Kills its process, so many times."""
     path = pathlib.Path(marker)
-    if not path.exists():
-        path.touch()
+    progress(1, 100, 0)
+    with open(path, "ab") as file:
+        file.write(b".")
+    if path.stat().st_size <= kills:
         os.kill(os.getpid(), signal.SIGKILL)
-    return double(value, progress)
+    return Done(2 * value)
+
+
+def wait_for(begun: str, go_on: str, progress) -> Done:
+    """Waits for a file to appear; gives out how many times it was begun."""
+    with open(begun, "ab") as file:
+        file.write(b".")
+    wait_until(pathlib.Path(go_on).exists)
+    return Done(pathlib.Path(begun).stat().st_size)
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError("what was waited for did not happen within 60 s")
+        time.sleep(0.005)
+
+
+def pid(progress) -> Done:
+    return Done(os.getpid())
 
 
 def die(progress) -> Done:
@@ -36,6 +60,17 @@ def die(progress) -> Done:
 
 def fail(progress) -> Done:
     raise ValueError("no such luck")
+
+
+class UnpicklableError(Exception):
+    """It is pickled with one argument, and made with two."""
+
+    def __init__(self, first: str, second: str):
+        super().__init__(f"{first} {second}")
+
+
+def fail_without_pickle(progress) -> Done:
+    raise UnpicklableError("two", "arguments")
 
 
 def was_done_before(size: int, progress) -> Done:

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +20,7 @@ import pytest
 
 from imageshards import storage
 from imageshards.errors import LeaseLostError, OutputError, UserError
-from imageshards.storage import output_lock
+from imageshards.storage import lock, output_lock
 from imageshards.storage.lock import FileLock, Lease, LeaseTimes
 from tests.support.store_servers import StoreServer, store_server
 
@@ -37,9 +38,20 @@ with FileLock(sys.argv[1]):
 """
 
 
-def start(path: object) -> subprocess.Popen:
+# As HOLD; and a worker of it keeps the lock until its standard input ends.
+HOLD_WITH_WORKER = """
+import subprocess, sys, time
+from imageshards.storage.lock import FileLock
+with FileLock(sys.argv[1]) as lock:
+    subprocess.Popen(["cat"], pass_fds=[lock.fileno()], stdout=subprocess.DEVNULL)
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def start(path: object, program: str = HOLD) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)], text=True,
+        [sys.executable, "-c", program, str(path)], text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
@@ -64,13 +76,49 @@ def test_a_second_process_is_refused_with_the_first_ones_number(held):
     assert f"process {process.pid}" in text
 
 
+def kill_and_leave_a_worker(path: object) -> subprocess.Popen:
+    process = start(path, HOLD_WITH_WORKER)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    process.kill()
+    process.wait()
+    return process
+
+
+def test_workers_of_a_killed_process_are_waited_for(tmp_path, monkeypatch):
+    path = str(tmp_path / "out" / ".staging" / "lock")
+    input_of_worker = kill_and_leave_a_worker(path).stdin
+    assert input_of_worker is not None
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            input_of_worker.close()  # so it ends
+        threading.Event().wait(seconds)
+
+    monkeypatch.setattr("imageshards.storage.lock.time.sleep", wait)
+    with FileLock(path):
+        assert len(waits) >= 3
+
+
+def test_a_worker_of_a_killed_process_that_does_not_end_is_told_of(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "_ORPHANS_SEC", 0.1)
+    path = tmp_path / "out" / ".staging" / "lock"
+    process = kill_and_leave_a_worker(path)
+    assert process.stdin is not None
+    with process.stdin, pytest.raises(UserError, match=f"process {process.pid}.*end them"):
+        with FileLock(str(path)):
+            pass
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_lock_of_a_killed_process_is_free(held, number):
     path, process = held
     process.send_signal(number)
     process.wait(10)
     with FileLock(str(path)):
-        assert path.read_text() == str(os.getpid())
+        assert json.loads(path.read_text())["pid"] == os.getpid()
 
 
 def test_a_lock_is_free_again_after_its_block_even_after_an_error(tmp_path):
