@@ -17,10 +17,10 @@ from trainer.commands import console
 from trainer.commands.command_line import data_config
 from trainer.commands.flags import DATA, EXTERNAL, TRAINING, add_flags
 from trainer.config import TrainConfig
-from trainer.dataset.compatibility import class_ids, model_inputs
 from trainer.dataset.manifest import check_shards, find_split, validation_split
-from trainer.dataset.open import open_dataset, read_options, select
+from trainer.dataset.open import model_inputs, open_dataset, read_options, select
 from trainer.dataset.spec import DataSet, ModelInputs, Split, Subset
+from trainer.dataset.subset import class_ids
 from trainer.imports import quiet_import
 from trainer.serving import model_file
 from trainer.training.metrics import finite

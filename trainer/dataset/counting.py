@@ -1,24 +1,34 @@
-"""How many records of each class a split holds, where nobody has said it."""
+"""How many records of each class files hold, and which are broken: counted once, then cached."""
 
 from __future__ import annotations
 
-import dataclasses
+import hashlib
+import json
 import os
+import sys
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.example import decode_example
+from imageshards.example import Values, decode_example
+from imageshards.progress import progress_bar
 from imageshards.tfrecord import Record, RecordError, scan_file
-from trainer.dataset import counts_cache
-from trainer.dataset.filters import filter_function
+from trainer.config import is_remote
+from trainer.dataset.external_files import ExternalFile
 from trainer.dataset.spec import DataSet, Split
+from trainer.dataset.subset import filter_function
 
+# A disk is read by one thread; a store answers slowly, so several files are read at once.
+_REMOTE_THREADS = 8
 _BATCH_RECORDS = 512
-_CACHE_VERSION = 1
+_CACHE_VERSION = 2
 
-# Payloads → the class id of each, None for one that does not count.
+# A class id, or the name of a class where records hold names.
+Label = int | str
+# Payloads → the class id of each, None for one that does not pass the filters.
 _Classify = Callable[[Sequence[bytes]], list[int | None]]
 
 
@@ -26,12 +36,52 @@ class RecordProblem(ValueError):
     """Why a record cannot be counted, without a full stop."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Bad:
+class Broken(NamedTuple):
+    """A record that cannot be counted.
+
+    Attributes:
+        path: The file.
+        number: Of the record within the file, from 0.
+        offset_bytes: Where it begins.
+        reason: What is wrong, without a full stop.
+        rest_is_lost: Whether nobody can tell what comes after it.
+    """
+
     path: str
     number: int
     offset_bytes: int
     reason: str
+    rest_is_lost: bool = False
+
+
+class LabelCount(NamedTuple):
+    """The records of one file that have one label.
+
+    Attributes:
+        label: As it stands in the records.
+        num_records: How many have it.
+        first_record: Number of the first of them within the file.
+        text: The class name that comes with the label; empty where none does.
+    """
+
+    label: Label
+    num_records: int
+    first_record: int
+    text: str
+
+
+class FileCount(NamedTuple):
+    """What one file holds.
+
+    Attributes:
+        num_records: Broken ones included.
+        labels: Every label that occurs.
+        broken: Records that cannot be read or have no label.
+    """
+
+    num_records: int
+    labels: Sequence[LabelCount]
+    broken: Sequence[Broken]
 
 
 def class_counts(
@@ -39,38 +89,32 @@ def class_counts(
 ) -> tuple[int, ...]:
     """The records of `split` that pass `filters`, per class id of the data set.
 
-    What was counted once is kept, see `trainer.dataset.counts_cache`. Empty records, the places of
-    broken ones, do not count.
+    Empty records, the placeholders of broken ones, do not count.
 
     Args:
         dataset: Where the split belongs.
         split: The split.
-        filters: As `--where` gives them, see `trainer.dataset.filters`.
+        filters: As `--where` gives them, see `trainer.dataset.subset`.
         skip_broken: How many records may be broken; they do not count, either.
 
     Raises:
         UserError: More records are broken, or have a label that is no class; it names file,
-            record and byte offset. Or a condition is wrong.
+            record and byte offset. Or a filter is wrong.
     """
-    shards = [[os.path.basename(s.path), s.num_records, s.num_bytes] for s in split.shards]
     key = {
         "version": _CACHE_VERSION,
         "fingerprint": dataset.fingerprint,
         "label": [dataset.label_feature, dataset.label_offset, list(dataset.classes)],
-        "shards": shards,
+        "shards": [[os.path.basename(s.path), s.num_records, s.num_bytes] for s in split.shards],
         "where": sorted(filters),
     }
 
-    def count() -> Any:
-        counts, bad = _count(dataset, split, filters)
-        # Before it is kept: what is broken may be repaired with no change in size.
-        _check_bad(dataset, bad, skip_broken)
-        return {"counts": counts, "bad": [dataclasses.astuple(one) for one in bad]}
+    def check(counted: Any) -> None:
+        check_broken(dataset.data, [Broken(*one) for one in counted[1]], skip_broken)
 
     what = f"classes of {split.name} in {dataset.data}" + "".join(f", {text}" for text in filters)
-    counted = counts_cache.cached(what, key, count)
-    _check_bad(dataset, [_Bad(*one) for one in counted["bad"]], skip_broken)
-    return tuple(counted["counts"])
+    counts, _ = _cached(what, key, lambda: _count_split(dataset, split, filters), check)
+    return tuple(counts)
 
 
 def class_id(dataset: DataSet, payload: bytes) -> int:
@@ -79,82 +123,253 @@ def class_id(dataset: DataSet, payload: bytes) -> int:
     Raises:
         RecordProblem: It is no `tf.train.Example`, has no label, or one that is no class.
     """
-    try:
-        features = decode_example(payload, {dataset.label_feature})
-    except ValueError as e:
-        raise RecordProblem(str(e)) from e
-    values = features.get(dataset.label_feature, [])
-    if len(values) != 1:
-        raise RecordProblem(f"it has no feature {dataset.label_feature} with one value")
-    label = values[0]
-    if isinstance(label, bytes):
-        name = label.decode(errors="replace")
-        if name in dataset.classes:
-            return dataset.classes.index(name)
-        raise RecordProblem(f"its {dataset.label_feature} is {name!r}, which is no class")
+    name = dataset.label_feature
+    label = _label_in(_decoded(payload, {name}), name)
+    if isinstance(label, str):
+        if label in dataset.classes:
+            return dataset.classes.index(label)
+        raise RecordProblem(f"its {name} is {label!r}, which is no class")
     least = dataset.label_offset
     greatest = least + len(dataset.classes) - 1
-    if not isinstance(label, int) or not least <= label <= greatest:
+    if not least <= label <= greatest:
         raise RecordProblem(
-            f"its {dataset.label_feature} is {label}, expected {least} to {greatest} "
-            "(see --label_offset)"
+            f"its {name} is {label}, expected {least} to {greatest} (see --label_offset)"
         )
     return label - least
 
 
-def _count(dataset: DataSet, split: Split, filters: Sequence[str]) -> tuple[list[int], list[_Bad]]:
-    classify = _matching(dataset, filters) if filters else _labelled(dataset)
-    totals: Counter[int | None] = Counter()
-    bad: list[_Bad] = []
-    for shard in split.shards:
-        for records in _batches(shard.path, dataset.compression, bad):
-            totals.update(_classify_all(classify, records, shard.path, bad))
-    return [totals[i] for i in range(len(dataset.classes))], bad
+def count_files(
+    data: str,
+    files: Sequence[ExternalFile],
+    compression: str,
+    label_feature: str,
+    text_feature: str | None,
+    skip_broken: int = 0,
+) -> dict[str, FileCount]:
+    """Counts the records and labels of files without a manifest.
+
+    Args:
+        data: As `--data` received it.
+        files: What is counted.
+        compression: `none` or `gzip`.
+        label_feature: Holds the class: one int64, or its name.
+        text_feature: Holds the class's name beside an int64; None where none does.
+        skip_broken: How many records may be broken.
+
+    Returns:
+        The count of every path.
+
+    Raises:
+        UserError: More records are broken, or an unknown number of them is lost, or a file
+            cannot be read.
+    """
+    key = {
+        "version": _CACHE_VERSION,
+        "files": [[f.path, f.num_bytes, f.modified_nsec, f.ends.hex()] for f in files],
+        "features": [label_feature, text_feature],
+    }
+
+    def count() -> list[FileCount]:
+        def one(file: ExternalFile) -> FileCount:
+            return _count_file(file.path, compression, label_feature, text_feature)
+
+        threads = _REMOTE_THREADS if any(is_remote(file.path) for file in files) else 1
+        counts = storage.map_concurrently(one, files, threads)
+        return list(progress_bar(counts, total=len(files), unit=" files"))
+
+    def check(counted: Any) -> None:
+        counts = [_file_count(*one) for one in counted]
+        for file, count in zip(files, counts, strict=True):
+            if skip_broken and file.num_records is None and count.broken:
+                _check_rest(count.broken[-1], skip_broken)
+        check_broken(data, [broken for count in counts for broken in count.broken], skip_broken)
+
+    num_bytes = sum(file.num_bytes for file in files)
+    what = f"records of {data} ({len(files)} files, {num_bytes / 1e6:,.0f} MB)"
+    counted = _cached(what, key, count, check)
+    return {file.path: _file_count(*one) for file, one in zip(files, counted, strict=True)}
 
 
-def _batches(path: str, compression: str, bad: list[_Bad]) -> Iterator[list[Record]]:
-    batch: list[Record] = []
+def check_broken(data: str, broken: Sequence[Broken], skip_broken: int) -> None:
+    """Compares broken records with how many there may be.
+
+    Raises:
+        UserError: There are more; it names the first one's file, number and byte offset.
+    """
+    if len(broken) <= skip_broken:
+        return
+    first = broken[0]
+    others = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
+    raise UserError(
+        f"--data received {data!r}, whose file {first.path} is broken at record {first.number}, "
+        f"byte {first.offset_bytes}: {first.reason}{others}; expected at most {skip_broken} broken "
+        f"records: copy the file again, or allow them by --skip_broken {len(broken)}."
+    )
+
+
+def cache_home() -> str:
+    """The user's own folder for what can be had again: `$XDG_CACHE_HOME/imageshards`."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(home, "imageshards")
+
+
+def _cached(what: str, key: object, count: Callable[[], Any], check: Callable[[Any], None]) -> Any:
+    """What `count()` returned when it was first called with this `key`.
+
+    Says on stderr what it does. A cache that cannot be read or written is done without.
+
+    Args:
+        what: What is counted, for people.
+        key: JSON values that say what the result depends on.
+        count: Returns JSON values; named tuples come back as lists.
+        check: Raises where a result may not be used. Such a result is not kept: what is broken
+            may be repaired with no change in size.
+    """
+    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
+    path = os.path.join(cache_home(), "counts", f"{name}.json")
+    try:
+        with open(path, encoding="utf-8") as stored:
+            counted = json.load(stored)["counted"]
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    else:
+        print(f"{what}: counted before, see {path}", file=sys.stderr)
+        check(counted)
+        return counted
+    print(f"{what}: counting, once …", file=sys.stderr, flush=True)
+    start = time.monotonic()
+    counted = count()
+    check(counted)
+    try:
+        storage.write(path, json.dumps({"key": key, "counted": counted}))
+        kept = f"kept in {path}"
+    except OSError:
+        kept = "not kept"
+    print(f"counted in {time.monotonic() - start:.1f} s, {kept}", file=sys.stderr)
+    return counted
+
+
+def _whole_records(path: str, compression: str, broken: list[Broken]) -> Iterator[Record]:
+    """The records of a file; those that cannot be read are added to `broken`."""
     try:
         for record in scan_file(path, compression):
             if isinstance(record, RecordError):
-                bad.append(_Bad(path, record.number, record.offset_bytes, record.reason))
-            elif record.payload:
-                batch.append(record)
-            if len(batch) == _BATCH_RECORDS:
-                yield batch
-                batch = []
+                is_last = record.next_offset_bytes is None
+                broken.append(
+                    Broken(path, record.number, record.offset_bytes, record.reason, is_last)
+                )
+            else:
+                yield record
     except OSError as e:
         raise UserError(
             f"--data received a data set whose file {path} cannot be read ({e.strerror or e}); "
             "expected every file of it: copy it again."
         ) from e
-    if batch:
-        yield batch
+
+
+def _decoded(payload: bytes, wanted: set[str]) -> Mapping[str, Values]:
+    try:
+        return decode_example(payload, wanted)
+    except ValueError as e:
+        raise RecordProblem(str(e)) from e
+
+
+def _label_in(features: Mapping[str, Values], name: str) -> Label:
+    values = features.get(name, [])
+    label = values[0] if len(values) == 1 else None
+    if isinstance(label, bytes):
+        return label.decode(errors="replace")
+    if not isinstance(label, int):
+        raise RecordProblem(f"it has no feature {name} with one value")
+    return label
+
+
+def _count_file(
+    path: str, compression: str, label_feature: str, text_feature: str | None
+) -> FileCount:
+    wanted = {label_feature} | ({text_feature} if text_feature else set())
+    broken: list[Broken] = []
+    labels: dict[Label, LabelCount] = {}
+    for record in _whole_records(path, compression, broken):
+        try:
+            features = _decoded(record.payload, wanted)
+            label = _label_in(features, label_feature)
+        except RecordProblem as e:
+            broken.append(Broken(path, record.number, record.offset_bytes, str(e)))
+            continue
+        before = labels.get(label) or LabelCount(label, 0, record.number, "")
+        text = before.text or _text_in(features, text_feature)
+        labels[label] = before._replace(num_records=before.num_records + 1, text=text)
+    num_records = sum(count.num_records for count in labels.values()) + len(broken)
+    return FileCount(num_records, list(labels.values()), broken)
+
+
+def _text_in(features: Mapping[str, Values], name: str | None) -> str:
+    values = features.get(name or "")
+    text = values[0] if values else b""
+    return text.decode(errors="replace") if isinstance(text, bytes) else ""
+
+
+def _file_count(num_records: int, labels: Sequence[Any], broken: Sequence[Any]) -> FileCount:
+    """From JSON, where named tuples are lists."""
+    return FileCount(
+        num_records, [LabelCount(*one) for one in labels], [Broken(*one) for one in broken]
+    )
+
+
+def _check_rest(last: Broken, skip_broken: int) -> None:
+    if last.rest_is_lost:
+        raise UserError(
+            f"--skip_broken received {skip_broken}, but {last.path} is broken at record "
+            f"{last.number}, byte {last.offset_bytes}: {last.reason}, and how many records that "
+            "loses nobody has written down; expected a whole file: copy it again, or leave it out "
+            "by a glob."
+        )
+
+
+def _count_split(
+    dataset: DataSet, split: Split, filters: Sequence[str]
+) -> tuple[list[int], list[Broken]]:
+    classify = _filtered_classes(dataset, filters) if filters else _all_classes(dataset)
+    totals: Counter[int | None] = Counter()
+    broken: list[Broken] = []
+    for shard in split.shards:
+        batch: list[Record] = []
+        for record in _whole_records(shard.path, dataset.compression, broken):
+            if record.payload:
+                batch.append(record)
+            if len(batch) == _BATCH_RECORDS:
+                totals.update(_classify_all(classify, batch, shard.path, broken))
+                batch = []
+        totals.update(_classify_all(classify, batch, shard.path, broken))
+    return [totals[i] for i in range(len(dataset.classes))], broken
 
 
 def _classify_all(
-    classify: _Classify, records: Sequence[Record], path: str, bad: list[_Bad]
+    classify: _Classify, records: Sequence[Record], path: str, broken: list[Broken]
 ) -> list[int | None]:
     """Classifies a batch; where that fails, its halves, down to the records at fault."""
+    if not records:
+        return []
     try:
         return classify([record.payload for record in records])
     except RecordProblem as e:
         if len(records) == 1:
-            bad.append(_Bad(path, records[0].number, records[0].offset_bytes, str(e)))
+            broken.append(Broken(path, records[0].number, records[0].offset_bytes, str(e)))
             return []
     half = len(records) // 2
     return [
-        *_classify_all(classify, records[:half], path, bad),
-        *_classify_all(classify, records[half:], path, bad),
+        *_classify_all(classify, records[:half], path, broken),
+        *_classify_all(classify, records[half:], path, broken),
     ]
 
 
-def _labelled(dataset: DataSet) -> _Classify:
+def _all_classes(dataset: DataSet) -> _Classify:
     return lambda payloads: [class_id(dataset, payload) for payload in payloads]
 
 
-def _matching(dataset: DataSet, filters: Sequence[str]) -> _Classify:
-    """Conditions are left to the reader's own code: a float must compare as it will there."""
+def _filtered_classes(dataset: DataSet, filters: Sequence[str]) -> _Classify:
+    """Filters are left to the reader's own code: a float must compare as it will there."""
     import tensorflow as tf
 
     label_and_filter = filter_function(dataset, filters)
@@ -174,16 +389,3 @@ def _matching(dataset: DataSet, filters: Sequence[str]) -> _Classify:
         return [label if kept else None for label, kept in pairs]
 
     return classify
-
-
-def _check_bad(dataset: DataSet, bad: Sequence[_Bad], skip_broken: int) -> None:
-    if len(bad) <= skip_broken:
-        return
-    first = bad[0]
-    others = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-    raise UserError(
-        f"--data received {dataset.data!r}, whose file {first.path} is broken at record "
-        f"{first.number}, byte {first.offset_bytes}: {first.reason}{others}; expected at most "
-        f"{skip_broken} broken records: copy the file again, or allow them by --skip_broken "
-        f"{len(bad)}."
-    )

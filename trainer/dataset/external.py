@@ -2,33 +2,60 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import difflib
 import hashlib
 import itertools
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
-from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.example import Values, decode_example
+from imageshards.example import Values, decode_example, dtype_of
 from imageshards.tfrecord import Record, scan_file
 from trainer.config import DataConfig
-from trainer.dataset.external_counts import FileCount, check_labels, count_files
-from trainer.dataset.external_features import Roles, check_picture, find_roles, infer_features
-from trainer.dataset.external_files import files_below
-from trainer.dataset.external_layouts import FoundFile, Layout, find_layout
-from trainer.dataset.spec import DataSet, ImageSpec, Shard, Split
+from trainer.dataset.counting import FileCount, count_files
+from trainer.dataset.external_files import ExternalFile, Layout, find_layout
+from trainer.dataset.spec import DataSet, FeatureSpec, ImageSpec, Shard, Split
 from trainer.dataset.tensorflow_files import check_readable
-from trainer.dataset.tfds import find_folder
 
 # Enough to tell a fixed length from a variable one, little enough to be read at once.
 _SAMPLE_RECORDS = 64
 _SAMPLE_FILES = 4
 # More than any data set of pictures has: a larger label is some other number.
 _MAX_CLASSES = 100_000
+# JPEG, PNG, GIF: what TensorFlow's decoder of JPEGs takes.
+_PICTURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8")
+
+# What tf-slim, TFDS, Kaggle's organisers and the tutorials call them, best known first.
+_USUAL_NAMES = {
+    "image": ("image/encoded", "image", "image_raw", "image/image_raw", "image_bytes", "jpeg"),
+    "label": ("image/class/label", "label", "class", "target", "class_id"),
+    "filename": ("image/filename", "filename", "file_name", "image_name", "image_id", "id"),
+    "text": ("image/class/text", "class_name", "label_name"),
+}
+_DTYPES = {
+    "image": ("string",),
+    # Ids first; where there are none, the names of the classes do as well.
+    "label": ("int64", "string"),
+    "filename": ("string",),
+    "text": ("string",),
+}
 
 _Features = Mapping[str, Values]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Roles:
+    """Which feature is the picture, the class, the source file's name, the class's name."""
+
+    image: str
+    label: str
+    filename: str | None
+    text: str | None
 
 
 def open_external(config: DataConfig) -> DataSet:
@@ -51,16 +78,16 @@ def open_external(config: DataConfig) -> DataSet:
     layout = find_layout(config)
     samples = _sample(config.data, layout)
     main = next((name for name in ("train", "training") if name in samples), min(samples))
-    features = infer_features(samples[main])
-    roles = find_roles(config.data, features, config.feature_map, _usual(layout))
-    check_picture(config.data, roles.image, samples[main][0][roles.image])
-    kept = _labelled(layout, samples, roles.label)
-    counts = _counts(config, layout, kept, roles)
+    features = _infer_features(samples[main])
+    roles = _find_roles(config, layout, features)
+    _check_picture(config.data, roles.image, samples[main][0][roles.image])
+    files = _labelled_splits(layout, samples, roles.label)
+    counts = _counts(config, layout, files, roles)
     classes = _classes(config, layout, counts, roles)
-    check_labels(counts, roles.label, config.label_offset, classes)
+    _check_labels(counts, roles.label, config.label_offset, classes)
     splits = {
-        name: Split(name, tuple(_shard(f, counts.get(f.path), config, classes) for f in files))
-        for name, files in kept.items()
+        name: Split(name, tuple(_shard(f, counts.get(f.path), config, classes) for f in found))
+        for name, found in files.items()
     }
     return DataSet(
         data=config.data,
@@ -74,19 +101,9 @@ def open_external(config: DataConfig) -> DataSet:
         label_feature=roles.label,
         filename_feature=roles.filename,
         label_offset=config.label_offset,
-        fingerprint=_fingerprint(config, splits, kept, classes, roles),
+        fingerprint=_fingerprint(config, splits, files, classes, roles),
         has_manifest=False,
     )
-
-
-def has_records(data: str) -> bool:
-    """Whether `data` means TFRecords: a glob, a file, or a folder that holds some."""
-    try:
-        if find_folder(data) is not None or any(c in data for c in "*?["):
-            return True
-        return bool(files_below(data)) if storage.is_folder(data) else storage.exists(data)
-    except OSError:
-        return False
 
 
 def _sample(data: str, layout: Layout) -> dict[str, list[_Features]]:
@@ -97,8 +114,9 @@ def _sample(data: str, layout: Layout) -> dict[str, list[_Features]]:
         for file in files[:_SAMPLE_FILES]:
             records = scan_file(file.path, layout.compression)
             for record in itertools.islice(records, _SAMPLE_RECORDS // _SAMPLE_FILES):
-                if isinstance(record, Record):
-                    examples += _read(record)
+                with contextlib.suppress(ValueError):
+                    if isinstance(record, Record) and (found := decode_example(record.payload)):
+                        examples.append(found)
         if examples:
             samples[name] = examples
     if not samples:
@@ -109,23 +127,96 @@ def _sample(data: str, layout: Layout) -> dict[str, list[_Features]]:
     return samples
 
 
-def _read(record: Record) -> list[_Features]:
-    try:
-        found = decode_example(record.payload)
-    except ValueError:
-        return []
-    return [found] if found else []
+def _infer_features(records: Sequence[_Features]) -> dict[str, FeatureSpec]:
+    """Dtype and shape of every feature, as far as some records tell.
+
+    One value everywhere is a scalar, the same number of values everywhere a fixed length,
+    anything else a variable length.
+    """
+    specs = {}
+    for name in sorted({name for record in records for name in record}):
+        found = [record[name] for record in records if name in record]
+        dtypes = {dtype_of(values) for values in found if values}
+        if len(dtypes) != 1:
+            # Without values, or of several types: nothing a model could read.
+            continue
+        lengths = {len(values) for values in found}
+        shape: tuple[int, ...] | None = None
+        if len(found) == len(records) and len(lengths) == 1:
+            shape = () if lengths == {1} else tuple(lengths)
+        specs[name] = FeatureSpec(dtypes.pop(), shape)
+    return specs
 
 
-def _usual(layout: Layout) -> dict[str, str | None]:
-    if layout.tfds is None:
-        return {}
-    return {"image": layout.tfds.image_feature, "label": layout.tfds.label_feature}
+def _find_roles(config: DataConfig, layout: Layout, features: Mapping[str, FeatureSpec]) -> _Roles:
+    """By `--feature_map`, else as TFDS says, else by the usual names."""
+    for key in config.feature_map:
+        if key not in _USUAL_NAMES:
+            raise UserError(
+                f"--feature_map received {key!r}; expected NAME=FEATURE, where NAME is one of "
+                f"{', '.join(_USUAL_NAMES)}."
+            )
+    tfds = layout.tfds
+    known = {"image": tfds.image_feature, "label": tfds.label_feature} if tfds else {}
+
+    def find(key: str) -> str | None:
+        if key in config.feature_map:
+            return _mapped_feature(config.data, key, config.feature_map[key], features)
+        scalars = {name: spec.dtype for name, spec in features.items() if spec.shape == ()}
+        names = [n for n in (known.get(key) or "", *_USUAL_NAMES[key]) if n in scalars]
+        return next((n for dtype in _DTYPES[key] for n in names if scalars[n] == dtype), None)
+
+    def need(key: str) -> str:
+        found = find(key)
+        if found is None:
+            raise UserError(
+                f"--data received {config.data!r}, where no feature is known to be the {key}; "
+                f"expected --feature_map {key}=FEATURE with one of {_listed(features)}."
+            )
+        return found
+
+    return _Roles(need("image"), need("label"), find("filename"), find("text"))
 
 
-def _labelled(
+def _mapped_feature(data: str, key: str, name: str, features: Mapping[str, FeatureSpec]) -> str:
+    """What `--feature_map KEY=NAME` names, checked."""
+    if name not in features:
+        near = difflib.get_close_matches(name, features, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UserError(
+            f"--feature_map received {key}={name}, but the records of {data!r} have no such "
+            f"feature; {hint}expected one of {_listed(features)}."
+        )
+    spec, dtypes = features[name], _DTYPES[key]
+    if spec.dtype not in dtypes or spec.shape != ():
+        usable = [n for n, f in features.items() if f.dtype in dtypes and f.shape == ()]
+        many = "" if spec.shape == () else ", not one for each record"
+        raise UserError(
+            f"--feature_map received {key}={name}, a feature of {spec.dtype}{many}; expected one "
+            f"{' or '.join(dtypes)} for each record: {_listed(usable)}."
+        )
+    return name
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _check_picture(data: str, feature: str, values: Values) -> None:
+    """Looks at the first bytes of a picture: raw pixels are a common surprise."""
+    first = values[0] if values else b""
+    if not isinstance(first, bytes) or not first.startswith(_PICTURES):
+        raise UserError(
+            f"--data received {data!r}, whose feature {feature!r} holds no encoded picture (it "
+            f"begins with {str(first)[:16]}); expected a JPEG (PNG and GIF work, too): name "
+            "another feature by --feature_map image=FEATURE, or write the records again with "
+            "tf.io.encode_jpeg."
+        )
+
+
+def _labelled_splits(
     layout: Layout, samples: Mapping[str, Sequence[_Features]], label: str
-) -> dict[str, tuple[FoundFile, ...]]:
+) -> dict[str, tuple[ExternalFile, ...]]:
     """Splits with labels: those of a competition's test have none."""
     kept = {}
     for name, files in layout.splits.items():
@@ -142,8 +233,8 @@ def _labelled(
 def _counts(
     config: DataConfig,
     layout: Layout,
-    splits: Mapping[str, Sequence[FoundFile]],
-    roles: Roles,
+    splits: Mapping[str, Sequence[ExternalFile]],
+    roles: _Roles,
 ) -> dict[str, FileCount]:
     """The counting pass, where something is unknown without it; empty otherwise."""
     files = [file for found in splits.values() for file in found]
@@ -155,7 +246,7 @@ def _counts(
     )
 
 
-def _tfds_classes(layout: Layout, roles: Roles) -> tuple[str, ...] | None:
+def _tfds_classes(layout: Layout, roles: _Roles) -> tuple[str, ...] | None:
     # The names belong to that label only, not to another one that was mapped.
     if layout.tfds is None or layout.tfds.label_feature != roles.label:
         return None
@@ -163,7 +254,7 @@ def _tfds_classes(layout: Layout, roles: Roles) -> tuple[str, ...] | None:
 
 
 def _classes(
-    config: DataConfig, layout: Layout, counts: Mapping[str, FileCount], roles: Roles
+    config: DataConfig, layout: Layout, counts: Mapping[str, FileCount], roles: _Roles
 ) -> tuple[str, ...]:
     named = config.class_names or _tfds_classes(layout, roles)
     if named is not None:
@@ -172,15 +263,16 @@ def _classes(
                 f"--class_names received {','.join(named)!r}; expected every name once."
             )
         return tuple(named)
-    found = {label for count in counts.values() for label in count.labels}
-    ids = sorted(label for label in found if isinstance(label, int))
-    if not found:
+    labels = [label for count in counts.values() for label in count.labels]
+    texts = {one.label: one.text for one in labels if one.text}
+    ids = sorted({one.label for one in labels if isinstance(one.label, int)})
+    if not labels:
         raise UserError(
             f"--data received {config.data!r}, which holds no record with a label; expected "
             "TFRecords of labelled pictures."
         )
     if not ids:
-        return tuple(sorted(str(label) for label in found))
+        return tuple(sorted({str(one.label) for one in labels}))
     if ids[-1] - config.label_offset >= _MAX_CLASSES:
         raise UserError(
             f"--data received {config.data!r}, where {roles.label} is up to {ids[-1]}; expected "
@@ -192,26 +284,43 @@ def _classes(
             "--label_offset 1 makes the first class number 0",
             file=sys.stderr,
         )
-    return _numbered_classes(max(1, ids[-1] + 1 - config.label_offset), counts, config)
-
-
-def _numbered_classes(
-    num_classes: int, counts: Mapping[str, FileCount], config: DataConfig
-) -> tuple[str, ...]:
-    """The texts that come with the ids, else the ids themselves."""
-    texts = {
-        label - config.label_offset: text
-        for count in counts.values()
-        for label, text in count.texts.items()
-        if text and isinstance(label, int)
-    }
-    names = [texts.get(i, str(i)) for i in range(num_classes)]
+    # The texts that come with the ids, else the ids themselves.
+    num_classes = max(1, ids[-1] + 1 - config.label_offset)
+    names = [texts.get(i + config.label_offset, str(i)) for i in range(num_classes)]
     # ImageNet has two kinds of crane: their numbers tell them apart.
-    return tuple(f"{n} {i}" if names.count(n) > 1 else n for i, n in enumerate(names))
+    times = Counter(names)
+    return tuple(f"{n} {i}" if times[n] > 1 else n for i, n in enumerate(names))
+
+
+def _check_labels(
+    counts: Mapping[str, FileCount], feature: str, label_offset: int, classes: Sequence[str]
+) -> None:
+    """Compares every label with the classes; a wrong one is told with its file and record."""
+    first, last = label_offset, label_offset + len(classes) - 1
+    for path, count in counts.items():
+        for label, _, record, _ in count.labels:
+            if isinstance(label, str):
+                if label not in classes:
+                    raise UserError(
+                        f"--class_names received {','.join(classes)!r}, but record {record} of "
+                        f"{path} has {feature} {label!r}; expected the name of every class."
+                    )
+            elif not first <= label <= last:
+                if label == len(classes) and not label_offset:
+                    remedy = "labels that begin at 1 need --label_offset 1"
+                elif label < first:
+                    remedy = "lower --label_offset, or leave these records out"
+                else:
+                    remedy = "name every class by --class_names"
+                raise UserError(
+                    f"--label_offset received {label_offset}, and record {record} of {path} has "
+                    f"{feature} {label}; expected {first} to {last} for {len(classes)} classes: "
+                    f"{remedy}."
+                )
 
 
 def _shard(
-    file: FoundFile, count: FileCount | None, config: DataConfig, classes: Sequence[str]
+    file: ExternalFile, count: FileCount | None, config: DataConfig, classes: Sequence[str]
 ) -> Shard:
     if count is None:
         return Shard(file.path, file.num_records or 0, file.num_bytes)
@@ -223,13 +332,16 @@ def _shard(
             f"records, not the {expected} it should; expected the file as it was "
             "written: copy it again."
         )
-    labels = {
-        label if isinstance(label, str) else classes[label - config.label_offset]: n
-        for label, n in count.labels.items()
-    }
     # A broken record has no label: what is known of the classes then does not add up.
-    complete = not count.broken and expected == count.num_records
-    return Shard(file.path, expected, file.num_bytes, labels if complete else None)
+    if count.broken or expected != count.num_records:
+        return Shard(file.path, expected, file.num_bytes)
+    labels = {
+        one.label
+        if isinstance(one.label, str)
+        else classes[one.label - config.label_offset]: one.num_records
+        for one in count.labels
+    }
+    return Shard(file.path, expected, file.num_bytes, labels)
 
 
 def _shard_by(splits: Mapping[str, Split]) -> str:
@@ -256,9 +368,9 @@ def _image(config: DataConfig, layout: Layout, feature: str) -> ImageSpec:
 def _fingerprint(
     config: DataConfig,
     splits: Mapping[str, Split],
-    files: Mapping[str, Sequence[FoundFile]],
+    files: Mapping[str, Sequence[ExternalFile]],
     classes: Sequence[str],
-    roles: Roles,
+    roles: _Roles,
 ) -> str:
     """Of names, sizes, checksums at both ends and counts: a copy elsewhere has the same."""
     shards = {

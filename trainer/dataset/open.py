@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping, Sequence
 
 from imageshards.errors import UserError
 from trainer.config import DataConfig, TrainConfig
-from trainer.dataset.compatibility import check_inputs
-from trainer.dataset.counts_cache import cache_home
+from trainer.dataset.counting import cache_home, class_counts
+from trainer.dataset.external import open_external
+from trainer.dataset.external_files import has_records
 from trainer.dataset.manifest import (
     check_shards,
     has_manifest,
@@ -16,8 +18,19 @@ from trainer.dataset.manifest import (
     train_split,
     validation_split,
 )
-from trainer.dataset.spec import DataSet, ModelInputs, ReadOptions, Split, Subset
+from trainer.dataset.spec import (
+    IMAGE_INPUT,
+    DataSet,
+    FeatureSpec,
+    ModelCard,
+    ModelInputs,
+    ReadOptions,
+    Split,
+    Subset,
+    input_name,
+)
 from trainer.dataset.subset import select as select_records
+from trainer.dataset.subset import unknown_feature
 from trainer.dataset.tensorflow_files import check_readable, needs_copy
 
 CACHE_FOLDER = "cache"
@@ -60,8 +73,6 @@ def open_dataset(config: DataConfig) -> DataSet:
     if has_manifest(config.data):
         _refuse_external_flags(config)
         return load_manifest(config.data)
-    from trainer.dataset.external import has_records, open_external
-
     if not has_records(config.data):
         return load_manifest(config.data)  # raises, and says what is missing
     return open_external(config)
@@ -73,14 +84,13 @@ def select(config: DataConfig, dataset: DataSet, split: Split, balance: str = "n
     Raises:
         UserError: A class or a condition is unknown, or nothing is left.
     """
-
-    def count() -> tuple[int, ...]:
-        from trainer.dataset.counting import class_counts
-
-        return class_counts(dataset, split, config.where, config.skip_broken)
-
     return select_records(
-        dataset, split, classes=config.classes, filters=config.where, balance=balance, count=count
+        dataset,
+        split,
+        classes=config.classes,
+        filters=config.where,
+        balance=balance,
+        count=lambda: class_counts(dataset, split, config.where, config.skip_broken),
     )
 
 
@@ -137,6 +147,70 @@ def open_inputs(config: TrainConfig) -> Inputs:
         read_options(data, config.output),
         ModelInputs(size, dataset.image, features, data.sequences, data.sequence_length),
     )
+
+
+def check_inputs(dataset: DataSet, names: Sequence[str]) -> Mapping[str, FeatureSpec]:
+    """The features besides the picture that a model is to be fed with.
+
+    Args:
+        dataset: What they are features of.
+        names: As `--inputs` gives them; `image` stands for the picture.
+
+    Returns:
+        Their specifications by name, in the order of `names`, without `image`.
+
+    Raises:
+        UserError: `image` is missing, a name is unknown, or no model can be fed with it.
+    """
+    received = f"--inputs received {','.join(names)!r}"
+    if IMAGE_INPUT not in names:
+        raise UserError(f"{received}; expected image, the picture, among the names.")
+    inputs: dict[str, FeatureSpec] = {}
+    for name in names:
+        if name == IMAGE_INPUT:
+            continue
+        if name == dataset.image_feature:
+            raise UserError(f"{received}; expected the picture under the name image, not {name}.")
+        if name == dataset.label_feature:
+            raise UserError(
+                f"{received}, but {name} is the label, which the model has to find; leave it out."
+            )
+        if name not in dataset.features:
+            raise UserError(f"{received}; {unknown_feature(name, dataset.features)}.")
+        if dataset.features[name].dtype == "string":
+            raise UserError(
+                f"{received}, but {name} is a text, and TensorFlow cannot put texts on devices; "
+                "expected numbers: turn it into some with a column of python -m beam_pipeline "
+                "(texts are shown in the report)."
+            )
+        same = [n for n in (IMAGE_INPUT, *inputs) if input_name(n) == input_name(name)]
+        if same:
+            raise UserError(
+                f"{received}, but {same[0]} and {name} would both be called "
+                f"{input_name(name)} as inputs of the model; leave one of them out."
+            )
+        inputs[name] = dataset.features[name]
+    return inputs
+
+
+def model_inputs(dataset: DataSet, card: ModelCard) -> ModelInputs:
+    """What a trained model is fed with, from another data set.
+
+    Raises:
+        UserError: The data set lacks a feature, or has it in another form.
+    """
+    for name, spec in card.inputs.features.items():
+        if dataset.features.get(name) != spec:
+            has = dataset.features.get(name)
+            raise UserError(
+                f"--data received {dataset.data!r}, which has {name} "
+                f"{f'as {has.dtype} {has.shape}' if has else 'not at all'}; expected "
+                f"{spec.dtype} {spec.shape}, which the model is fed with."
+            )
+    features = check_inputs(dataset, (IMAGE_INPUT, *card.inputs.features))
+    # Sizes of stored pictures are the data set's; their channels are what the model was built for.
+    image = dataclasses.replace(dataset.image, channels=card.inputs.image.channels)
+    return dataclasses.replace(card.inputs, image=image, features=features)
 
 
 def _refuse_external_flags(config: DataConfig) -> None:

@@ -11,8 +11,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.dataset.compatibility import class_ids
 from trainer.dataset.spec import Batch, ModelInputs, ReadOptions, Subset
+from trainer.dataset.subset import class_ids
 from trainer.models.model import model_input
 from trainer.reader import order, pipeline
 from trainer.reader.broken_handler import BrokenRecordHandler

@@ -20,7 +20,7 @@ from tests.support.reader_sets import (
     record_of,
     value_of,
 )
-from trainer.dataset.compatibility import check_inputs
+from trainer.dataset.open import check_inputs
 from trainer.dataset.parse import batch_parser
 from trainer.dataset.spec import DataSet, FeatureSpec
 

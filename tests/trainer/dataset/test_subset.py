@@ -11,9 +11,23 @@ from hypothesis import strategies as st
 
 from imageshards.errors import UserError
 from tests.support.reader_sets import CLASSES, FEATURES, IMAGE, choose, make_set
-from trainer.dataset.filters import filter_function
-from trainer.dataset.spec import DataSet, Shard, Split
-from trainer.dataset.subset import model_classes, subset_filter
+from trainer.dataset.spec import DataSet, FeatureSpec, Shard, Split
+from trainer.dataset.subset import (
+    OPERATORS,
+    Filter,
+    filter_function,
+    model_classes,
+    parse_filters,
+    subset_filter,
+)
+
+_FILTERED = {
+    "image/width": FeatureSpec("int64", ()),
+    "age": FeatureSpec("float32", ()),
+    "text": FeatureSpec("string", ()),
+    "box": FeatureSpec("float32", (4,)),
+    "tokens": FeatureSpec("int64", None),
+}
 
 
 def _counted(counts: tuple[int, ...], known: bool = True) -> DataSet:
@@ -147,3 +161,49 @@ def test_ids_of_the_data_set_become_ids_of_the_model() -> None:
     subset = dataclasses.replace(choose(_counted((1, 1, 1))), class_ids=(2, 0))
     found = model_classes(subset, tf.constant([-1, 0, 1, 2], tf.int64))
     assert found.numpy().tolist() == [-1, 1, -1, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("image/width>=128", Filter("image/width", ">=", 128)),
+        (" image/width <= -1 ", Filter("image/width", "<=", -1)),
+        ("age<1.5", Filter("age", "<", 1.5)),
+        ("age>1e3", Filter("age", ">", 1000.0)),
+        ("age!=0", Filter("age", "!=", 0.0)),
+        ("text==a >= b", Filter("text", "==", "a >= b")),
+        ("text!=", Filter("text", "!=", "")),
+    ],
+)
+def test_filters_are_parsed(text: str, expected: Filter) -> None:
+    assert parse_filters([text], _FILTERED) == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("image/width", r"expected FEATURE, one of >= .* for example"),
+        ("", "expected FEATURE"),
+        (">=3", "expected FEATURE"),
+        ("image/widht>=3", r"no feature 'image/widht' \(did you mean image/width\?\)"),
+        ("unlike>=3", r"no feature 'unlike'; expected one of image/width, age"),
+        ("image/width>=12.5", "value is '12.5'; expected a whole number"),
+        ("image/width>=", "expected a whole number"),
+        ("image/width>=9223372036854775808", "expected a whole number"),
+        ("age>=old", "expected a number"),
+        ("age==nan", "expected a number"),
+        ("text>=b", "is a text; expected == or !="),
+        ("box>=1", r"has shape \[4\]; expected a feature that is a single value"),
+        ("tokens==1", "has variable length"),
+    ],
+)
+def test_a_text_that_is_no_filter_is_refused_with_a_hint(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        parse_filters([text], _FILTERED)
+    assert str(caught.value).startswith(f"--where received {text!r}")
+
+
+@given(st.sampled_from(OPERATORS), st.integers(-(2**63), 2**63 - 1), st.sampled_from(["", " "]))
+def test_any_int64_comes_back_as_it_was_written(operator: str, value: int, space: str) -> None:
+    text = f"image/width{space}{operator}{space}{value}"
+    assert parse_filters([text], _FILTERED) == (Filter("image/width", operator, value),)

@@ -13,7 +13,6 @@ import pytest
 
 from imageshards.errors import UserError
 from tests.support.trainer_data import CLASSES, make_data_set
-from trainer.dataset.compatibility import class_ids
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.spec import (
     DataSet,
@@ -24,6 +23,7 @@ from trainer.dataset.spec import (
     Split,
     Subset,
 )
+from trainer.dataset.subset import class_ids
 
 tf = pytest.importorskip("tensorflow")
 

@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.reader_sets import MODEL, READ_OPTIONS, SIDE_PX, choose, make_set, value_of
 from tests.support.trainer_data import edit_manifest, make_data_set
-from trainer.dataset.compatibility import check_inputs
 from trainer.dataset.manifest import load_manifest
+from trainer.dataset.open import check_inputs
 from trainer.dataset.spec import DataSet, ModelInputs, ReadOptions, Subset
 
 tf = pytest.importorskip("tensorflow")

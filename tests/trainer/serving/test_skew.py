@@ -20,9 +20,8 @@ from tests.support.served_models import network, picture_reader
 from trainer import export
 from trainer.augment.decode import fit_inside
 from trainer.config import DataConfig
-from trainer.dataset.compatibility import check_inputs
 from trainer.dataset.manifest import load_manifest, train_split
-from trainer.dataset.open import select
+from trainer.dataset.open import check_inputs, select
 from trainer.dataset.spec import DataSet, ModelCard, ModelInputs, ReadOptions
 from trainer.reader import pipeline
 from trainer.serving import model_file
