@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from beam_pipeline import cli, runners
-from beam_pipeline.beam_files import export_s3_flags
+from beam_pipeline.beam_files import export_store_flags
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.staging import LOCK_NAME, OutputState
 from beam_pipeline.imports import quick_imports
@@ -61,7 +61,7 @@ def run(options: BuildOptions, beam_args: Sequence[str]) -> str:
 
 def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
     begun = time.monotonic()
-    export_s3_flags(beam_args)
+    export_store_flags(beam_args)
     storage.reset_counts()
     # Before any process is started: they inherit what it imports, and mistakes are told at once.
     storage.check_bucket(options.source.input, "--input")

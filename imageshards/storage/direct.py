@@ -37,12 +37,13 @@ class DirectReader:
 
     Args:
         base_url: Scheme, host and port.
+        verify: Whether to check the host's certificate, or by which file of trusted ones.
     """
 
-    def __init__(self, base_url: str):
+    def __init__(self, base_url: str, verify: bool | str | None = None):
         parts = urllib.parse.urlsplit(base_url)
         self.host = parts.netloc
-        self._tls = _tls() if parts.scheme == "https" else None
+        self._tls = _tls(verify) if parts.scheme == "https" else None
         self._idle: collections.deque[http.client.HTTPConnection] = collections.deque()
 
     def get(self, target: str, headers: Mapping[str, str], max_bytes: int | None) -> bytes | None:
@@ -93,8 +94,11 @@ def needs_no_proxy(url: str) -> bool:
     return bool(urllib.request.proxy_bypass(parts.hostname or ""))
 
 
-def _tls() -> ssl.SSLContext:
-    bundle = os.environ.get("AWS_CA_BUNDLE") or os.environ.get("REQUESTS_CA_BUNDLE")
+def _tls(verify: bool | str | None) -> ssl.SSLContext:
+    if verify is False:
+        return ssl._create_unverified_context()
+    environ = os.environ.get("AWS_CA_BUNDLE") or os.environ.get("REQUESTS_CA_BUNDLE")
+    bundle = verify if isinstance(verify, str) else environ
     if bundle is None:
         import certifi
 

@@ -286,10 +286,10 @@ def find_credentials(scopes: Sequence[str] = _SCOPES) -> Any:
     finally:
         if before is None:
             os.environ.pop("NO_GCE_CHECK", None)
-    if settings.get("impersonate"):
+    if account := settings.get("impersonate_service_account"):
         from google.auth import impersonated_credentials
 
-        *delegates, target = str(settings["impersonate"]).split(",")
+        *delegates, target = str(account).split(",")
         return impersonated_credentials.Credentials(
             found, target, list(scopes), delegates=delegates
         )

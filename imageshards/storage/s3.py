@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import boto3
 import botocore
-import urllib3.exceptions
+import urllib3
 from botocore import exceptions
 from botocore.config import Config
 
@@ -68,7 +68,12 @@ class S3Backend(ObjectStore):
                 settings.get("region_name"),
             )
             self._credentials = session.get_credentials()
-            where = {name: settings.get(name) for name in ("endpoint_url", "use_ssl", "verify")}
+            # Not as None, which boto3 takes for no TLS.
+            names = {"endpoint_url", "use_ssl", "verify"} & settings.keys()
+            where = {name: settings[name] for name in names}
+            self._verify = where.get("verify")
+            if self._verify is False:  # which was asked for, and need not be warned of
+                urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
             if session.region_name is None:
                 where["region_name"] = "us-east-1"  # the bucket's own is found by its redirect
             self._client = self._new_client(session, where, read_sec=30, tries=6)
@@ -177,7 +182,7 @@ class S3Backend(ObjectStore):
         if self._credentials is not None and scope is None:
             return None
         signer = Signer(self._credentials, parts.netloc, scope) if scope else None
-        reader = DirectReader(f"{parts.scheme}://{parts.netloc}")
+        reader = DirectReader(f"{parts.scheme}://{parts.netloc}", self._verify)
         return _Direct(reader, parts.path.removesuffix(quoted), signer)
 
     def stat(self, path: str) -> Stat | None:

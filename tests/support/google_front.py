@@ -7,8 +7,8 @@ and a list of certificates (`CURL_CA_BUNDLE`) from its environment, as Google's 
 from __future__ import annotations
 
 import contextlib
-import datetime
 import http.server
+import json
 import pathlib
 import ssl
 import threading
@@ -18,7 +18,14 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
-HOSTS = ("www.googleapis.com", "storage.googleapis.com")
+from tests.support.certificates import self_signed
+
+HOSTS = (
+    "www.googleapis.com",
+    "storage.googleapis.com",
+    "oauth2.googleapis.com",
+    "iamcredentials.googleapis.com",
+)
 
 
 class Front:
@@ -27,6 +34,7 @@ class Front:
     Attributes:
         environ: What a process has to have in its environment to take it for Google.
         asked: (host, path, Range header) of every request.
+        callers: Whose access token each of them had; empty without one.
         refusing: Whether every request is answered with 403.
     """
 
@@ -35,6 +43,7 @@ class Front:
         self.tls = tls
         self.environ: dict[str, str] = {}
         self.asked: list[tuple[str, str, str]] = []
+        self.callers: list[str] = []
         self.refusing = False
 
     def answer(self, host: str, path: str, span: str) -> tuple[int, bytes]:
@@ -63,7 +72,7 @@ class Front:
 def google_front(emulator: str, folder: pathlib.Path) -> Iterator[Front]:
     """A proxy before the emulator at this address; its certificate is kept in `folder`."""
     certificate = folder / "google.pem"
-    certificate.write_bytes(_certificate())
+    certificate.write_bytes(self_signed(*HOSTS))
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate)
     front = Front(emulator, tls)
@@ -105,36 +114,21 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """One request of the client's."""
         span = self.headers.get("Range", "")
-        status, body = self.front.answer(self._host, self.path, span)
+        self.front.callers.append(self.headers.get("Authorization", "").removeprefix("Bearer "))
+        self._send(*self.front.answer(self._host, self.path, span))
+
+    def do_POST(self) -> None:
+        """Asks for an access token: a user's own, or that of an account it may act as."""
+        self.rfile.read(int(self.headers["Content-Length"]))
+        account = self.path.rpartition("/")[2].partition(":")[0]
+        token = {"access_token": "user", "expires_in": 3600, "token_type": "Bearer"}
+        if self._host == HOSTS[3]:
+            token = {"accessToken": account, "expireTime": "2999-01-01T00:00:00Z"}
+        self._send(200, json.dumps(token).encode())
+
+    def _send(self, status: int, body: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
         self.wfile.flush()
-
-
-def _certificate() -> bytes:
-    """A key and a certificate for Google's names that nobody else trusts."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
-    now = datetime.datetime.now(datetime.UTC)
-    names = x509.SubjectAlternativeName([x509.DNSName(host) for host in HOSTS])
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(names, critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    plain = serialization.NoEncryption()
-    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    return key.private_bytes(pem, form, plain) + certificate.public_bytes(pem)

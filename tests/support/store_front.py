@@ -1,8 +1,8 @@
-"""A stand-in for an object store, as a process: `python store_front.py s3|gs`.
+"""A stand-in for an object store, as a process: `python store_front.py s3|gs [CERTIFICATE]`.
 
 A well-known emulator does what a store does; before it stands a small proxy that adds what
 a real store has and an emulator lacks: time (latency), trouble (faults) and a log of the
-requests. It prints its port, and ends when its standard input is closed.
+requests. It prints its ports, for http and https, and ends when its standard input is closed.
 
 Paths below `/__stand_in__/` are for tests: `store_servers.StoreServer` asks for them.
 """
@@ -13,6 +13,7 @@ import asyncio
 import json
 import os
 import re
+import ssl
 import sys
 import threading
 import urllib.parse
@@ -243,10 +244,14 @@ def _emulator(kind: str) -> tuple[int, int]:
     return emulator._api._httpd.server_address[1], 2
 
 
-async def _main(kind: str) -> None:
+async def _main(kind: str, certificate: str = "") -> None:
     front = Front(*_emulator(kind))
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if certificate else None
+    if tls:
+        tls.load_cert_chain(certificate)
     server = await asyncio.start_server(front.serve, "127.0.0.1", 0, limit=1 << 26)
-    print(server.sockets[0].getsockname()[1], flush=True)
+    safe = await asyncio.start_server(front.serve, "127.0.0.1", 0, limit=1 << 26, ssl=tls)
+    print(*(each.sockets[0].getsockname()[1] for each in (server, safe)), flush=True)
     loop = asyncio.get_running_loop()
     closed = asyncio.Event()
 
@@ -259,5 +264,5 @@ async def _main(kind: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(sys.argv[1]))
+    asyncio.run(_main(*sys.argv[1:]))
     os._exit(0)  # the emulators' threads have nothing to save

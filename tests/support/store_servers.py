@@ -38,12 +38,14 @@ class StoreServer:
     Attributes:
         scheme: `s3` or `gs`.
         url: Its address.
+        https_url: Another one, of a server that has a certificate.
         environ: What a process has to have in its environment to use it.
     """
 
-    def __init__(self, scheme: str, port: int):
+    def __init__(self, scheme: str, port: int, https_port: int = 0):
         self.scheme = scheme
         self.url = f"http://127.0.0.1:{port}"
+        self.https_url = f"https://127.0.0.1:{https_port}"
         self._buckets = 0
         self.environ = (
             {
@@ -132,7 +134,10 @@ class StoreServer:
 
 @contextlib.contextmanager
 def store_server(
-    scheme: str, latency_sec: float = 0.0, cores: set[int] | None = None
+    scheme: str,
+    latency_sec: float = 0.0,
+    cores: set[int] | None = None,
+    certificate: pathlib.Path | None = None,
 ) -> Iterator[StoreServer]:
     """A stand-in for `s3` or `gs`.
 
@@ -140,10 +145,11 @@ def store_server(
         scheme: Of the store.
         latency_sec: Added to every request.
         cores: Those that its process may use, if not all.
+        certificate: File with its key and certificate, if it is to have any.
     """
     environ = {k: v for k, v in os.environ.items() if k != "STORAGE_EMULATOR_HOST"}
     process = subprocess.Popen(
-        [sys.executable, str(_FRONT), scheme],
+        [sys.executable, str(_FRONT), scheme, *([str(certificate)] if certificate else [])],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -157,7 +163,7 @@ def store_server(
         line = process.stdout.readline()
         if not line:
             raise RuntimeError(f"the stand-in for {scheme}:// did not start")
-        server = StoreServer(scheme, int(line))
+        server = StoreServer(scheme, *map(int, line.split()))
         if latency_sec:
             server.set_latency(latency_sec)
         yield server

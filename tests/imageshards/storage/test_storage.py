@@ -14,7 +14,7 @@ from typing import Any
 import boto3
 import pytest
 
-from beam_pipeline.beam_files import export_s3_flags
+from beam_pipeline.beam_files import export_store_flags
 from imageshards import storage
 from imageshards.errors import StorageError
 from imageshards.storage import direct, objects
@@ -391,7 +391,7 @@ def test_missing_credentials_are_told_without_waiting(monkeypatch, tmp_path, ser
 def test_flags_of_beam_reach_the_client(server, monkeypatch):
     environ: dict[str, str] = {}
     flags = [f"--s3_endpoint_url={server.url}", "--s3_access_key_id", "me", "--s3_region_name=eu-1"]
-    export_s3_flags(["--runner=X", *flags], environ)
+    export_store_flags(["--runner=X", *flags], environ)
     assert environ == {
         "AWS_ENDPOINT_URL_S3": server.url,
         "AWS_ACCESS_KEY_ID": "me",

@@ -1,0 +1,160 @@
+"""Beam's flags about stores act in the main process, in those it forks, and in Beam's workers.
+
+Each is shown by what it changes: a build that ends otherwise, or another caller at the store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from imageshards import storage
+from imageshards.errors import StorageError
+from tests.support import builds
+from tests.support.certificates import self_signed
+from tests.support.google_front import Front, google_front
+from tests.support.portable_servers import free_port
+from tests.support.store_servers import StoreServer, gcs_server, store_server
+
+pytestmark = pytest.mark.process
+
+NAMES = ("AWS_ENDPOINT_URL", "AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "STORAGE_EMULATOR_HOST")
+
+
+@pytest.fixture(autouse=True)
+def own_environment() -> Iterator[None]:
+    """What a build puts there is gone when its test ends."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileSystems, "_pipeline_options", None)
+        before = dict(os.environ)
+        storage.forget_clients()
+        yield
+        os.environ.clear()
+        os.environ.update(before)
+    storage.forget_clients()
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return builds.class_folders(tmp_path_factory.mktemp("photos"), {"cat": 8, "dog": 8})
+
+
+def read_from(bucket: str, output: pathlib.Path, *flags: str) -> int:
+    """The exit code of a build whose main process lists, and whose others read, a bucket."""
+    shards = ("--splits", "train=1", "--num_shards", "2", "--no_report")
+    return builds.build("--input", f"{bucket}/photos", "--output", output, *shards, *flags)
+
+
+class TestS3:
+    @pytest.fixture(scope="class")
+    def certificate(self, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+        path = tmp_path_factory.mktemp("tls") / "s3.pem"
+        path.write_bytes(self_signed())
+        return path
+
+    @pytest.fixture(scope="class")
+    def server(self, certificate: pathlib.Path, photos: pathlib.Path) -> Iterator[StoreServer]:
+        with store_server("s3", certificate=certificate) as server:
+            with server.environment():
+                storage.copy_folder(str(photos), f"{server.bucket('pictures')}/photos")
+            yield server
+
+    @pytest.fixture
+    def https(self, server: StoreServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The store is reached by https, with a certificate that nobody knows."""
+        for name, value in server.environ.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.https_url)
+
+    @pytest.mark.usefixtures("https")
+    def test_an_unknown_certificate_is_refused(self, tmp_path, capsys):
+        assert read_from("s3://pictures", tmp_path / "out") == 2
+        assert "certificate" in capsys.readouterr().err
+
+    @pytest.mark.usefixtures("https")
+    @pytest.mark.parametrize("is_named", [True, False])
+    def test_verify_names_the_certificates_or_looks_at_none(self, tmp_path, certificate, is_named):
+        flags = ["--s3_verify", str(certificate)] if is_named else ["--s3_verify=false"]
+        assert read_from("s3://pictures", tmp_path / "out", *flags) == 0
+
+    @pytest.mark.usefixtures("https")
+    def test_verify_with_a_file_that_is_not_there_is_one_sentence(self, tmp_path, capsys):
+        assert read_from("s3://pictures", tmp_path / "out", "--s3_verify=no.pem") == 2
+        assert "--s3_verify received 'no.pem'; expected true, false" in capsys.readouterr().err
+
+    @pytest.mark.usefixtures("https")
+    @pytest.mark.parametrize(
+        ("flags", "words"),
+        [((), "certificate"), (("--s3_verify=false",), "no job service listens there")],
+    )
+    def test_the_client_of_a_job_elsewhere_obeys(self, tmp_path, capsys, flags, words):
+        elsewhere = ("--runner=PortableRunner", f"--job_endpoint=localhost:{free_port()}")
+        assert read_from("s3://pictures", tmp_path / "out", *elsewhere, *flags) == 2
+        assert words in capsys.readouterr().err
+
+    @pytest.mark.usefixtures("https")
+    def test_a_worker_of_beam_obeys(self, monkeypatch):
+        path = "s3://pictures/photos/cat/cat 0.jpg"
+        for text, is_read in (("true", False), ("false", True)):
+            options = PipelineOptions([f"--s3_verify={text}"])
+            monkeypatch.setattr(FileSystems, "_pipeline_options", options)
+            storage.forget_clients()
+            for _ in range(2):  # the second goes past the library
+                if is_read:
+                    assert storage.read(path) == builds.jpeg(10_000)
+                else:
+                    with pytest.raises(StorageError, match="certificate"):
+                        storage.read(path)
+
+    @pytest.mark.parametrize("flags", [(), ("--s3_disable_ssl",)])
+    def test_without_ssl_a_store_of_amazon_s_is_asked_in_the_clear(
+        self, server, tmp_path, monkeypatch, capsys, flags
+    ):
+        """The proxy for http answers in its place; the one for https does not."""
+        for name, value in server.environ.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("AWS_ENDPOINT_URL")
+        monkeypatch.setenv("http_proxy", server.url)
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{free_port()}")
+        code = read_from("s3://pictures", tmp_path / "out", *flags)
+        said = capsys.readouterr()
+        assert code == (0 if flags else 2), said.err
+
+
+class TestGcs:
+    @pytest.fixture(scope="class")
+    def front(self, photos, tmp_path_factory) -> Iterator[Front]:
+        """Google's addresses, which answer everybody; their callers are known."""
+        with gcs_server() as emulator, emulator.environment():
+            storage.copy_folder(str(photos), f"{emulator.bucket('pictures')}/photos")
+            with google_front(emulator.url, tmp_path_factory.mktemp("google")) as front:
+                yield front
+
+    @pytest.mark.parametrize(
+        ("flags", "callers"),
+        [
+            ((), {"user"}),
+            (("--no_auth",), {""}),
+            (("--impersonate_service_account=boss@x.example",), {"boss@x.example"}),
+        ],
+    )
+    def test_the_caller_is_who_the_flags_say(
+        self, front, tmp_path, monkeypatch, capsys, flags, callers
+    ):
+        key = tmp_path / "key.json"
+        login = {"type": "authorized_user", "client_id": "c", "client_secret": "s"}
+        key.write_text(json.dumps(login | {"refresh_token": "r"}))
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key))
+        monkeypatch.delenv("STORAGE_EMULATOR_HOST")
+        for name, value in front.environ.items():
+            monkeypatch.setenv(name, value)
+        front.callers.clear()
+        assert read_from("gs://pictures", tmp_path / "out", *flags) == 0, capsys.readouterr().err
+        assert set(front.callers) == callers
+        assert len(front.callers) >= 16  # all pictures were read by it
