@@ -23,7 +23,7 @@ def main() -> int:
 
     def killed(self: Any, *arguments: Any) -> Any:
         loss = one_step(self, *arguments)
-        if self._state.step == step:
+        if self.state.step == step:
             os.kill(os.getpid(), signum)
         return loss
 

@@ -70,7 +70,7 @@ def start(
 
 def make_step(strategy: Any, network: Any, jit_compile: bool = False) -> Any:
     """One step, as the training loop takes it."""
-    from trainer.training.step import make_train_step
+    from trainer.training.loop import make_train_step
 
     step = make_train_step(network, strategy, None, jit_compile)
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.external_sets import flip_byte, write_kaggle, write_slim
 from trainer import evaluate
 from trainer.__main__ import main
-from trainer.training.epochs import total_steps
+from trainer.training.loop import total_steps
 
 pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Checkpoints: every variable of a run and where the run stands, written whole or not at all.
+"""Checkpoints: every variable of a run and its position, written whole or not at all.
 
     checkpoints/step-00000123/arrays.npz   # every variable, in order, named 00000, 00001, …
     checkpoints/step-00000123/state.json   # the position and what was measured so far
@@ -36,7 +36,7 @@ class RunState:
     """Where a run stands; JSON values only.
 
     Attributes:
-        identity: The settings a resumed run must have, too: see `trainer.training.resume_check`.
+        identity: The settings a resumed run must share: see `trainer.training.resume_check`.
         step: Training steps done.
         sums: Loss, correct weight and weight of the unfinished epoch.
         train_sec, wait_sec: Seconds of the unfinished epoch, and those of them in which

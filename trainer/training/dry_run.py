@@ -1,4 +1,4 @@
-"""`--dry_run`: one batch as the model will see it, and what a run will need."""
+"""`--dry_run`: one batch as the model will see it, and the memory that a run will need."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def describe(
         batch: One global batch, after augmentation: see `trainer.reader.pipeline`.
         subset: What is trained on.
         model: Built, with an optimizer if it is compiled.
-        model_inputs: What it is fed with.
-        memory: Estimated bytes of the reader, by what they are for.
+        model_inputs: Of the model.
+        memory: Estimated bytes of the reader, by purpose.
         folder: Local, for `dry_run.png`; made where it is missing.
 
     Returns:
@@ -48,13 +48,13 @@ def describe(
         UserError: It cannot be written.
     """
     labels = np.asarray(batch["label"])
-    print("one batch, as the model gets it")
-    print("\n".join(f"  {line}" for line in shape_lines(batch, model_inputs)))
-    print("\nclasses")
     shares = class_shares(labels, len(subset.classes))
-    print("\n".join(f"  {line}" for line in class_lines(shares, subset)))
-    print("\nmemory")
-    print("\n".join(f"  {line}" for line in memory_lines(batch, model, memory)))
+    for title, lines in (
+        ("one batch, as the model gets it", shape_lines(batch, model_inputs)),
+        ("\nclasses", class_lines(shares, subset)),
+        ("\nmemory", memory_lines(batch, model, memory)),
+    ):
+        print(title, *(f"  {line}" for line in lines), sep="\n")
     path = os.path.join(folder, SHEET_NAME)
     pictures = np.asarray(batch["inputs"]["image"])[:MAX_PICTURES]
     weights = np.asarray(batch["weight"])
@@ -127,7 +127,7 @@ def class_lines(shares: np.ndarray, subset: Subset) -> list[str]:
 
 
 def memory_lines(batch: Batch, model: keras.Model, memory: Mapping[str, int]) -> list[str]:
-    """What is known of it: activations are not, they are the framework's matter."""
+    """The memory of devices, without activations, and of the reader."""
     trainable = sum(_bytes(v) for v in model.trainable_variables)
     optimizer = getattr(model, "optimizer", None)
     slots = sum(_bytes(v) for v in optimizer.variables) if optimizer is not None else 0

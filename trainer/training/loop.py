@@ -1,7 +1,8 @@
-"""The training loop: steps, epochs, checkpoints; it can be left and resumed at any step."""
+"""The training loop: steps, epochs, checkpoints; it can be stopped and resumed at any step."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -12,22 +13,122 @@ import numpy as np
 import tensorflow as tf
 
 from imageshards.errors import UserError
+from imageshards.progress import progress_bar
 from trainer.dataset.spec import Batch
-from trainer.models.model import state_variables
+from trainer.models.model import model_input, state_variables
 from trainer.reader.stream import TrainingStream, next_batch
 from trainer.training.checkpoint import Checkpoints, RunState, values_of
-from trainer.training.epochs import Epochs
-from trainer.training.metrics import epoch_record, finite, line, write_metrics
-from trainer.training.progress import ProgressBar, StepClock
+from trainer.training.metrics import StepClock, epoch_line, epoch_record, finite, write_metrics
 from trainer.training.signals import StopRequest
 
 
+@dataclasses.dataclass(frozen=True)
+class Epochs:
+    """The epochs of a run, each by the step it ends with.
+
+    Batches are cut from one endless stream, so an epoch's leftover records open the next one:
+    after E epochs all but the last < `batch_size` records were seen E times.
+
+    Attributes:
+        num_records: In one pass over the data.
+        batch_size: Global batch.
+        total_steps: Of the whole run, which may end within an epoch.
+    """
+
+    num_records: int
+    batch_size: int
+    total_steps: int
+
+    @property
+    def count(self) -> int:
+        """Epochs begun by the end of the run."""
+        return self.of_step(self.total_steps - 1) + 1
+
+    def end(self, epoch: int) -> int:
+        """The step with which `epoch` (from 0) ends, or with which the run ends within it."""
+        return min(self.total_steps, self.full_end(epoch))
+
+    def full_end(self, epoch: int) -> int:
+        """The step with which `epoch` would end: floor((epoch + 1) * records / batch)."""
+        return (epoch + 1) * self.num_records // self.batch_size
+
+    def of_step(self, step: int) -> int:
+        """The epoch (from 0) that the step after `step` steps belongs to."""
+        # The first whose end is beyond `step`: (epoch + 1) * records >= (step + 1) * batch.
+        return -(-(step + 1) * self.batch_size // self.num_records) - 1
+
+
+def total_steps(epochs: int, steps: int | None, num_records: int, batch_size: int) -> int:
+    """Steps of a whole run: `steps` where given, else those of `epochs`."""
+    return steps if steps is not None else epochs * num_records // batch_size
+
+
+def make_train_step(
+    model: keras.Model,
+    strategy: tf.distribute.Strategy,
+    prepare: Callable[[Batch], Batch] | None,
+    jit_compile: bool = False,
+) -> Callable[[Batch], tf.Tensor]:
+    """A function that trains on one distributed global batch.
+
+    Args:
+        model: Compiled, with its optimizer built.
+        strategy: Whose replicas share the batch.
+        prepare: What each replica does to its share first, for example augmentation.
+        jit_compile: Compiles the step with XLA.
+
+    Returns:
+        Batch → float32 [3]: the sums over the batch of the examples' weighted losses, of
+        the weights of those classified correctly, and of all weights.
+    """
+    replicas = strategy.num_replicas_in_sync
+
+    # XLA knows no projective transform: what `prepare` does stays outside of what it compiles.
+    @tf.function(autograph=False, reduce_retracing=True, jit_compile=jit_compile or None)
+    def learn(inputs: Any, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+        variables = model.trainable_variables
+        with tf.GradientTape() as tape:
+            logits = model(inputs, training=True)
+            # Per example, because Keras divides a mean by the number of replicas on its own.
+            loss = tf.reduce_sum(weights * model.loss.call(labels, logits))
+            penalties = [tf.cast(penalty, tf.float32) for penalty in model.losses]
+            # The optimizer adds up the replicas' gradients: each brings its share.
+            mean = loss / tf.cast(tf.shape(weights)[0], tf.float32)
+            scaled = model.optimizer.scale_loss(tf.add_n([mean, *penalties]) / replicas)
+        gradients = tape.gradient(scaled, variables)
+        model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        correct = tf.cast(tf.equal(tf.argmax(logits, -1), _class_ids(labels)), tf.float32)
+        return tf.stack([loss, tf.reduce_sum(weights * correct), tf.reduce_sum(weights)])
+
+    # Where nothing is compiled, one graph less is one graph less to trace.
+    compute = learn if jit_compile else learn.python_function
+
+    def on_replica(batch: Batch) -> tf.Tensor:
+        batch = prepare(batch) if prepare is not None else batch
+        return compute(model_input(batch["inputs"]), batch["label"], batch["weight"])
+
+    # Padded sequences change their length from batch to batch. As in Keras's own loop, nothing is
+    # converted by autograph, which would take longer than tracing.
+    @tf.function(autograph=False, reduce_retracing=True)
+    def step(batch: Batch) -> tf.Tensor:
+        sums = strategy.run(on_replica, args=(batch,))
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None)
+
+    return step
+
+
+def _class_ids(labels: tf.Tensor) -> tf.Tensor:
+    """Of mixed labels, the class with the largest share."""
+    return tf.argmax(labels, -1) if labels.shape.rank == 2 else tf.cast(labels, tf.int64)
+
+
+@dataclasses.dataclass
 class Loop:
     """Trains `model` from `state` to the last of `epochs`.
 
-    Args:
+    Attributes:
         model: Compiled, its optimizer built, its variables as `state` left them.
-        train_step: One step; see `trainer.training.step.make_train_step`.
+        train_step: One step; see `make_train_step`.
         stream: Batches.
         epochs: How long.
         state: Where the run stands; changed as it goes on.
@@ -38,30 +139,18 @@ class Loop:
         observers: Called with every epoch's object.
     """
 
-    def __init__(
-        self,
-        *,
-        model: keras.Model,
-        train_step: Callable[[Batch], tf.Tensor],
-        stream: TrainingStream,
-        epochs: Epochs,
-        state: RunState,
-        checkpoints: Checkpoints,
-        checkpoint_steps: int,
-        output: str,
-        validate: Callable[[], tuple[float, float]] | None,
-        observers: tuple[Callable[[dict[str, Any]], None], ...] = (),
-    ) -> None:
-        self._model = model
-        self._train_step = train_step
-        self._stream = stream
-        self._epochs = epochs
-        self._state = state
-        self._checkpoints = checkpoints
-        self._checkpoint_steps = checkpoint_steps
-        self._output = output
-        self._validate = validate
-        self._observers = observers
+    model: keras.Model
+    train_step: Callable[[Batch], tf.Tensor]
+    stream: TrainingStream
+    epochs: Epochs
+    state: RunState
+    checkpoints: Checkpoints
+    checkpoint_steps: int
+    output: str
+    validate: Callable[[], tuple[float, float]] | None
+    observers: tuple[Callable[[dict[str, Any]], None], ...] = ()
+
+    def __post_init__(self) -> None:
         self._clock = StepClock()
         self._iterator: Iterator[Batch] | None = None
         # The sums of the last step, which may still be running on the devices.
@@ -75,50 +164,55 @@ class Loop:
             Stopped: SIGTERM or Ctrl-C came; the run is saved.
             UserError: Of the data, the disk, or a loss that is no number any more.
         """
-        history = self._state.history
+        history = self.state.history
         self._reopen_epoch()
-        write_metrics(self._output, history)
+        write_metrics(self.output, history)
         with StopRequest() as stop:
-            while len(history) < self._epochs.count:
+            while len(history) < self.epochs.count:
                 self._train_epoch(len(history), stop)
                 self._finish_epoch(len(history), stop)
 
     def _reopen_epoch(self) -> None:
-        """Takes back the last line of metrics.jsonl where `--steps` had cut its epoch short."""
-        state = self._state
-        if not state.history or state.step >= self._epochs.total_steps:
+        """Removes the last line of metrics.jsonl where `--steps` had cut its epoch short."""
+        state = self.state
+        if not state.history or state.step >= self.epochs.total_steps:
             return
-        if state.step < self._epochs.full_end(len(state.history) - 1):
+        if state.step < self.epochs.full_end(len(state.history) - 1):
             state.history.pop()
 
     def _train_epoch(self, epoch: int, stop: StopRequest) -> None:
-        state, end = self._state, self._epochs.end(epoch)
-        begin = self._epochs.end(epoch - 1) if epoch else 0
-        title = f"epoch {epoch + 1}/{self._epochs.count}"
-        bar = ProgressBar(title, state.step - begin, end - begin, self._epochs.batch_size)
-        self._clock.reset(state.train_sec, state.wait_sec)
-        try:
+        state, clock, batch_size = self.state, self._clock, self.epochs.batch_size
+        start, end = self.epochs.end(epoch - 1) if epoch else 0, self.epochs.end(epoch)
+        clock.reset(state.train_sec, state.wait_sec)
+        with progress_bar(
+            desc=f"epoch {epoch + 1}/{self.epochs.count}",
+            initial=(state.step - start) * batch_size,
+            total=(end - start) * batch_size,
+            unit=" images",
+            unit_scale=True,
+        ) as bar:
             while state.step < end:
                 loss = self._one_step(end)
-                bar.step(loss, self._clock.wait_sec / max(1e-9, self._clock.train_sec))
+                shown = f"loss {loss:.3f}, " if loss is not None else ""
+                waited = clock.wait_sec / max(1e-9, clock.train_sec)
+                bar.set_postfix_str(f"{shown}waited {waited:.0%}", refresh=False)
+                bar.update(batch_size)
                 if stop.requested:
                     self._save()
                     raise stop.stopped()
-                if state.step % self._checkpoint_steps == 0 and state.step < end:
+                if state.step % self.checkpoint_steps == 0 and state.step < end:
                     self._save()
-        finally:
-            bar.close()
 
     def _one_step(self, end: int) -> float | None:
         """Fetches a batch, starts a step with it, and collects what the step before measured."""
-        state, clock = self._state, self._clock
+        state, clock = self.state, self._clock
         batch = self._fetch()
         probe = state.step % clock.PROBE_STEPS == 0
         if probe:
             self._collect_previous_step()
         started_sec = time.perf_counter()
         try:
-            sums = self._train_step(batch)
+            sums = self.train_step(batch)
             clock.dispatched(time.perf_counter() - started_sec)
             if probe:
                 sums.numpy()
@@ -126,7 +220,7 @@ class Loop:
             loss = self._collect_previous_step()
         except tf.errors.ResourceExhaustedError as e:
             raise UserError(
-                f"--batch_size received {self._epochs.batch_size}, for which the devices have "
+                f"--batch_size received {self.epochs.batch_size}, for which the devices have "
                 "not enough memory; expected a smaller one, or a smaller --image_size."
             ) from e
         self._pending = sums
@@ -136,7 +230,7 @@ class Loop:
             # This step also traced and compiled the graph, so its time says nothing of the speed.
             clock.reset(state.train_sec, state.wait_sec)
         else:
-            state.images += self._epochs.batch_size
+            state.images += self.epochs.batch_size
         self._first = False
         return loss
 
@@ -145,12 +239,12 @@ class Loop:
             started_sec = time.perf_counter()
             try:
                 if self._iterator is None:
-                    self._iterator = self._stream.iterator(self._state.step)
+                    self._iterator = self.stream.iterator(self.state.step)
                 batch = next_batch(self._iterator)
             except tf.errors.OpError as e:
                 self._collect_previous_step()
                 self._iterator = None
-                self._stream.handle_broken(e, self._state.step)
+                self.stream.handle_broken(e, self.state.step)
                 continue
             self._clock.fetched(time.perf_counter() - started_sec)
             return batch
@@ -166,62 +260,50 @@ class Loop:
         self._pending = None
         if not math.isfinite(loss):
             raise self._diverged(f"the loss became {loss}")
-        before = self._state.sums
-        self._state.sums = (before[0] + loss, before[1] + correct, before[2] + weight)
+        before = self.state.sums
+        self.state.sums = (before[0] + loss, before[1] + correct, before[2] + weight)
         return loss / weight if weight else 0.0
 
     def _save(self) -> None:
         self._collect_previous_step()
-        state = self._state
+        state = self.state
         state.train_sec, state.wait_sec = self._clock.train_sec, self._clock.wait_sec
-        arrays = values_of(state_variables(self._model))
+        arrays = values_of(state_variables(self.model))
         if not all(np.isfinite(a).all() for a in arrays if np.issubdtype(a.dtype, np.floating)):
-            raise self._diverged("a weight is no finite number any more")
-        self._checkpoints.save(state, arrays)
+            raise self._diverged("a weight became infinite or not a number")
+        self.checkpoints.save(state, arrays)
         self._clock.resume()
 
     def _diverged(self, what: str) -> UserError:
-        steps = self._checkpoints.steps()
+        steps = self.checkpoints.steps()
         since = steps[-1] if steps else 0
-        good = self._checkpoints.path(since) if steps else "none"
+        good = self.checkpoints.path(since) if steps else "none"
         return UserError(
             f"--learning_rate received a value for which {what} between the steps {since + 1} and "
-            f"{max(since + 1, self._state.step)} (last good checkpoint: {good}); expected a run "
+            f"{max(since + 1, self.state.step)} (last good checkpoint: {good}); expected a run "
             "that converges: try a tenth of it, or --warmup_steps, in another --output or with "
             "--overwrite."
         )
 
     def _finish_epoch(self, epoch: int, stop: StopRequest) -> None:
         self._collect_previous_step()
-        state = self._state
-        # Before validation, so that a kill in the middle of it costs nothing but itself.
+        state = self.state
+        # Before validation, so that a kill during validation costs no training.
         self._save()
-        record = epoch_record(
-            epoch + 1,
-            state.step,
-            state.sums,
-            state.images,
-            state.train_sec,
-            state.wait_sec,
-            float(keras.ops.convert_to_numpy(self._model.optimizer.learning_rate)),
-        )
-        if self._validate is not None:
-            stop.at_once(True)
-            loss, accuracy = self._validate()
-            stop.at_once(False)
+        learning_rate = keras.ops.convert_to_numpy(self.model.optimizer.learning_rate)
+        record = epoch_record(epoch + 1, state, float(learning_rate))
+        if self.validate is not None:
+            with stop.interruptible():
+                loss, accuracy = self.validate()
             record |= {"val_loss": finite(loss), "val_accuracy": finite(accuracy)}
-            self._note_best(record)
+            if math.isfinite(loss) and (state.best_value is None or loss < state.best_value):
+                state.best_step, state.best_value = state.step, loss
         state.history.append(record)
-        if state.step == self._epochs.full_end(epoch):
+        if state.step == self.epochs.full_end(epoch):
             state.sums, state.train_sec, state.wait_sec, state.images = (0.0, 0.0, 0.0), 0.0, 0.0, 0
-        self._checkpoints.save_state(state)
-        write_metrics(self._output, state.history)
-        print(line(record, self._epochs.count), flush=True)
-        for observe in self._observers:
+        self.checkpoints.save_state(state)
+        write_metrics(self.output, state.history)
+        print(epoch_line(record, self.epochs.count), flush=True)
+        for observe in self.observers:
             observe(record)
         self._clock.resume()
-
-    def _note_best(self, record: dict[str, Any]) -> None:
-        state, value = self._state, record["val_loss"]
-        if value is not None and (state.best_value is None or value < state.best_value):
-            state.best_step, state.best_value = state.step, value

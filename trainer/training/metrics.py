@@ -1,4 +1,4 @@
-"""What a run reports of every epoch: metrics.jsonl, a line for people, TensorBoard's events."""
+"""What a run measures and reports of every epoch: metrics.jsonl, a printed line, TensorBoard."""
 
 from __future__ import annotations
 
@@ -6,59 +6,97 @@ import importlib.util
 import json
 import math
 import os
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from imageshards import storage
 from imageshards.errors import UserError
 
+if TYPE_CHECKING:
+    from trainer.training.checkpoint import RunState
+
 METRICS_FILE = "metrics.jsonl"
-# A panel of more pictures is slow to load, and nobody looks at them.
+# More pictures would make the panel slow to load.
 MAX_IMAGES = 16
 
 
-def epoch_record(
-    epoch: int,
-    step: int,
-    sums: Sequence[float],
-    images: int,
-    train_sec: float,
-    wait_sec: float,
-    learning_rate: float,
-) -> dict[str, Any]:
-    """One epoch's object, before validation.
+class StepClock:
+    """Counts the seconds of training, and those of them in which the devices waited for data.
+
+    A step is handed to the devices and may still run while the next batch is fetched, so
+    the time spent fetching is waiting only as far as it lasts longer than that step. Every
+    `PROBE_STEPS`-th step is waited for, which tells how long a step takes by itself.
+    """
+
+    PROBE_STEPS = 32
+
+    def __init__(self) -> None:
+        self.train_sec = 0.0
+        self.wait_sec = 0.0
+        self._step_sec: float | None = None
+        self._dispatch_sec = 0.0
+        self._since = time.perf_counter()
+
+    def resume(self) -> None:
+        """Leaves out the time since the last step: it was no training."""
+        self._since = time.perf_counter()
+
+    def pause(self) -> None:
+        """Counts the time up to now as training."""
+        now = time.perf_counter()
+        self.train_sec += now - self._since
+        self._since = now
+
+    def fetched(self, seconds: float) -> None:
+        """Notes how long a batch took to come."""
+        running = max(0.0, (self._step_sec or 0.0) - self._dispatch_sec)
+        self.wait_sec += max(0.0, seconds - running)
+
+    def dispatched(self, seconds: float) -> None:
+        """Notes how long it took to hand the step to the devices."""
+        self._dispatch_sec = seconds
+
+    def probed(self, seconds: float) -> None:
+        """Notes how long a step took from its start to its end."""
+        self._step_sec = seconds
+
+    def reset(self, train_sec: float = 0.0, wait_sec: float = 0.0) -> None:
+        """Starts an epoch, or resumes one at these seconds."""
+        self.train_sec, self.wait_sec = train_sec, wait_sec
+        self.resume()
+
+
+def epoch_record(epoch: int, state: RunState, learning_rate: float) -> dict[str, Any]:
+    """One epoch's object in metrics.jsonl, before validation.
 
     Args:
         epoch: From 1.
-        step: Training steps done.
-        sums: Weighted losses, correct weight, weight.
-        images: Trained on within `train_sec`.
-        train_sec: Seconds of training.
-        wait_sec: Those of them in which the model waited for data.
+        state: Where the run stands at its end.
         learning_rate: Of the last step.
     """
-    loss, correct, weight = sums
+    (loss, correct, weight), train_sec = state.sums, state.train_sec
     return {
         "epoch": epoch,
-        "step": step,
+        "step": state.step,
         "loss": finite(loss / weight) if weight else None,
         "accuracy": finite(correct / weight) if weight else None,
         "val_loss": None,
         "val_accuracy": None,
-        "images_per_second": round(images / train_sec, 1) if train_sec > 0 else None,
-        "wait_fraction": round(min(1.0, wait_sec / train_sec), 4) if train_sec > 0 else None,
+        "images_per_second": round(state.images / train_sec, 1) if train_sec > 0 else None,
+        "wait_fraction": round(min(1.0, state.wait_sec / train_sec), 4) if train_sec > 0 else None,
         "learning_rate": learning_rate,
     }
 
 
 def write_metrics(output: str, history: Sequence[Mapping[str, Any]]) -> None:
-    """Writes metrics.jsonl anew, whole or not at all, so that a resumed run repeats no line."""
+    """Replaces metrics.jsonl, whole or not at all, so that a resumed run repeats no line."""
     lines = [json.dumps(record, allow_nan=False) + "\n" for record in history]
     storage.write(os.path.join(output, METRICS_FILE), "".join(lines))
 
 
-def line(record: Mapping[str, Any], epochs: int) -> str:
-    """One epoch for people."""
+def epoch_line(record: Mapping[str, Any], epochs: int) -> str:
+    """One epoch as it is printed."""
     parts = [f"epoch {record['epoch']}/{epochs}"]
     for name in ("loss", "accuracy", "val_loss", "val_accuracy"):
         if record[name] is not None:
@@ -71,12 +109,12 @@ def line(record: Mapping[str, Any], epochs: int) -> str:
 
 
 def finite(value: float | None) -> float | None:
-    """JSON knows neither NaN nor infinity."""
+    """The value, or None where it is NaN or infinite, which JSON has no number for."""
     return float(value) if value is not None and math.isfinite(value) else None
 
 
 def check_tensorboard() -> None:
-    """Proves that event files can be written.
+    """Checks that event files can be written.
 
     Raises:
         UserError: TensorBoard is not installed.

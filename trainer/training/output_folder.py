@@ -1,4 +1,4 @@
-"""The output folder of a run: what may be replaced there, and what is written at its end."""
+"""The output folder of a run: what may be replaced there, and what is added at the end."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ CHECKPOINTS_FOLDER = "checkpoints"
 BEST_MODEL_FILE = "best.keras"
 DIGEST_FILE = "weights.sha256"
 
-
-# What a run leaves behind, and --overwrite takes away; nothing else in the folder is touched.
-_OF_A_RUN = (
+# What a run writes, and --overwrite removes; nothing else in the folder is touched.
+_RUN_FILES = (
     CHECKPOINTS_FOLDER,
     MODEL_FILE,
     BEST_MODEL_FILE,
@@ -35,7 +34,7 @@ _OF_A_RUN = (
 
 
 def prepare_output(output: str) -> None:
-    """Creates the folder and proves, before any training, that files can be written there.
+    """Creates the folder and checks, before any training, that files can be written there.
 
     Raises:
         UserError: The folder cannot be made or written to.
@@ -66,13 +65,13 @@ def check_no_model(output: str) -> None:
         )
 
 
-def forget_run(output: str) -> None:
-    """Removes everything an earlier run left in `output`, and nothing else.
+def remove_run(output: str) -> None:
+    """Removes everything an earlier run wrote to `output`, and nothing else.
 
     Raises:
         UserError: Something cannot be removed.
     """
-    for name in _OF_A_RUN:
+    for name in _RUN_FILES:
         path = os.path.join(output, name)
         try:
             if os.path.isdir(path):
@@ -86,30 +85,20 @@ def forget_run(output: str) -> None:
             ) from e
 
 
-def weights_digest(model: Any) -> str:
-    """SHA-256 over all weights of a Keras model, in their order.
-
-    It is that of `b"".join(w.tobytes() for w in model.get_weights())`: every weight as
-    little-endian numbers in C order, one after the other.
-
-    Returns:
-        64 hexadecimal digits.
-    """
-    digest = hashlib.sha256()
-    for weight in model.get_weights():
-        digest.update(weight.astype(weight.dtype.newbyteorder("<"), copy=False).tobytes())
-    return digest.hexdigest()
-
-
 def write_digest(output: str, model: Any) -> None:
     """Writes weights.sha256 of a Keras model, whole or not at all.
+
+    It is the SHA-256 of `b"".join(w.tobytes() for w in model.get_weights())`: every weight as
+    little-endian numbers in C order, one after the other.
 
     Raises:
         UserError: It cannot be written, for example to a full disk.
     """
-    text = f"{weights_digest(model)}  {MODEL_FILE}\n"
+    digest = hashlib.sha256()
+    for weight in model.get_weights():
+        digest.update(weight.astype(weight.dtype.newbyteorder("<"), copy=False).tobytes())
     try:
-        storage.write(os.path.join(output, DIGEST_FILE), text)
+        storage.write(os.path.join(output, DIGEST_FILE), f"{digest.hexdigest()}  {MODEL_FILE}\n")
     except OSError as e:
         raise UserError(
             f"--output received {output!r}, where {DIGEST_FILE} cannot be written ({e.strerror}); "
@@ -118,12 +107,12 @@ def write_digest(output: str, model: Any) -> None:
 
 
 def copy_transform(dataset: DataSet, output: str) -> None:
-    """Keeps the data set's tensorflow-transform graph beside the model, to serve with.
+    """Copies the data set's tensorflow-transform graph beside the model, for serving.
 
-    Data sets without one are left alone.
+    Does nothing for a data set without one.
 
     Raises:
-        UserError: There is one that cannot be copied.
+        UserError: It cannot be copied.
     """
     source = os.path.join(dataset.data, TRANSFORM_NAME, TRANSFORM_FOLDER)
     target = os.path.join(output, TRANSFORM_FOLDER)

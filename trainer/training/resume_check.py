@@ -1,4 +1,4 @@
-"""Where a run resumes, and the settings that must not have changed since it was begun."""
+"""Where a run resumes, and the settings that must be those it was started with."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from imageshards.errors import UserError
 from trainer.config import TrainConfig
 from trainer.dataset.open import Inputs
 from trainer.training.checkpoint import Checkpoints, RunState
-from trainer.training.output_folder import check_no_model, forget_run
+from trainer.training.output_folder import check_no_model, remove_run
 
-# Schedules whose rate at a step depends on how many steps there will be.
+# Schedules whose rate at a step depends on the number of all steps.
 _NEEDS_TOTAL = ("linear", "cosine")
 
 
@@ -28,7 +28,7 @@ def open_run(
 
     Returns:
         The state of the last checkpoint and the values of its variables; where there is none, the
-        state of a run that begins, and None.
+        state of a new run, and None.
 
     Raises:
         UserError: Another run is there, and must not be replaced.
@@ -36,7 +36,7 @@ def open_run(
     if config.dry_run:
         return RunState(settings), None
     if config.overwrite:
-        forget_run(config.output)
+        remove_run(config.output)
     latest = checkpoints.load_latest()
     if latest is None:
         check_no_model(config.output)
@@ -48,9 +48,9 @@ def open_run(
 def settings_of(
     config: TrainConfig, inputs: Inputs, augment_on: str, total_steps: int
 ) -> dict[str, Any]:
-    """Everything that decides what a step does, as JSON values.
+    """The settings that decide what a step computes, as JSON values.
 
-    The number of replicas is not among them, nor what only changes speed.
+    Neither the number of replicas nor anything that only changes the speed.
 
     Args:
         config: The run.
@@ -77,20 +77,20 @@ def settings_of(
         "augment_on": augment_on if config.augment != "none" else None,
         **dataclasses.asdict(optimizer),
     }
-    waits = optimizer.schedule in ("step", "exponential") and optimizer.decay_steps is None
-    if optimizer.schedule in _NEEDS_TOTAL or waits:
+    by_thirds = optimizer.schedule in ("step", "exponential") and optimizer.decay_steps is None
+    if optimizer.schedule in _NEEDS_TOTAL or by_thirds:
         found["steps"] = total_steps
     return found
 
 
-def check_same(output: str, begun: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Compares the settings a run was begun with to those of the command that resumes it.
+def check_same(output: str, started: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Compares the settings a run was started with to those of the command that resumes it.
 
     Raises:
         UserError: They differ; the sentence names the first flag.
     """
-    for name in sorted({*begun, *settings}, key=lambda name: (name != "data", name)):
-        if begun.get(name) == settings.get(name):
+    for name in sorted({*started, *settings}, key=lambda name: (name != "data", name)):
+        if started.get(name) == settings.get(name):
             continue
         if name == "data":
             raise UserError(
@@ -99,8 +99,8 @@ def check_same(output: str, begun: Mapping[str, Any], settings: Mapping[str, Any
             )
         raise UserError(
             f"--{name} received {_shown(settings.get(name))}, but the run in --output {output!r} "
-            f"was begun with {_shown(begun.get(name))}; use that to resume it, another --output, "
-            "or --overwrite to start over."
+            f"was started with {_shown(started.get(name))}; use that to resume it, another "
+            "--output, or --overwrite to start over."
         )
 
 

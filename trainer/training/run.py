@@ -28,8 +28,7 @@ from trainer.report import page as report
 from trainer.serving.model_file import MODEL_FILE, save_model
 from trainer.training import dry_run, metrics
 from trainer.training.checkpoint import Checkpoints, restore, values_of
-from trainer.training.epochs import Epochs, total_steps
-from trainer.training.loop import Loop
+from trainer.training.loop import Epochs, Loop, make_train_step, total_steps
 from trainer.training.output_folder import (
     BEST_MODEL_FILE,
     copy_transform,
@@ -37,8 +36,7 @@ from trainer.training.output_folder import (
     write_digest,
 )
 from trainer.training.resume_check import open_run, settings_of
-from trainer.training.step import make_train_step
-from trainer.training.summary import plan_lines, report_facts, result_lines, verdict
+from trainer.training.summary import measure_bottleneck, plan_lines, report_facts, result_lines
 
 
 def train(
@@ -46,10 +44,10 @@ def train(
     inputs: Inputs | None = None,
     devices: tf.distribute.Strategy | None = None,
 ) -> dict[str, Any]:
-    """Trains, or resumes training, and leaves everything in `config.output`.
+    """Trains, or resumes training, and writes everything to `config.output`.
 
     Args:
-        config: What is asked for.
+        config: The run.
         inputs: What `open_inputs(config)` returned, where it was called already.
         devices: What `make_strategy` returned, where it was called already.
 
@@ -57,10 +55,10 @@ def train(
         The last epoch's metrics, as written; empty after a dry run.
 
     Raises:
-        UserError: The data set, a flag or the output does not allow it.
+        UserError: The data set, a flag or the output folder does not allow it.
         Stopped: SIGTERM or Ctrl-C came; everything is saved.
     """
-    # First: TensorFlow divides a CPU only before it has done anything at all.
+    # First: TensorFlow divides a CPU into logical devices only before it is used.
     devices = devices or strategy.make_strategy(config.replicas, config.batch_size)
     inputs = inputs or open_inputs(config)
     prepare_output(config.output)
@@ -92,9 +90,11 @@ class _Run:
         self.broken_handler = BrokenRecordHandler(
             config.data.skip_broken, config.output, config.data.data, inputs.model.features
         )
-        self.epochs = self._count_epochs()
+        num_records = self.broken_handler.open(inputs.training).num_records
+        total = total_steps(config.epochs, config.steps, num_records, config.batch_size)
+        self.epochs = Epochs(num_records, config.batch_size, total)
         self.checkpoints = Checkpoints(config.output, config.keep_checkpoints)
-        settings = settings_of(config, inputs, self.augment_on, self.epochs.total_steps)
+        settings = settings_of(config, inputs, self.augment_on, total)
         self.state, values = open_run(config, self.checkpoints, settings)
         self.model = self._build_model()
         if values is not None:
@@ -107,7 +107,7 @@ class _Run:
         self.evaluation: Evaluation | None = None
 
     def print_plan(self) -> None:
-        """What is about to happen, and what of it may surprise."""
+        """Prints what is about to be trained, and notes on settings that may surprise."""
         total = self.epochs.total_steps
         lines = plan_lines(
             self.config, self.inputs, self.model, self.devices, self.epochs, self.augment_on
@@ -121,7 +121,7 @@ class _Run:
         print("\n".join(lines), flush=True)
 
     def show_batch(self) -> None:
-        """`--dry_run`: one batch as the model would get it."""
+        """`--dry_run`: shows one batch as the model would get it."""
         config, inputs = self.config, self.inputs
         dry_run.describe(
             self.stream.first(0),
@@ -135,7 +135,7 @@ class _Run:
         )
 
     def train(self) -> None:
-        """Trains from where the run stands to its end."""
+        """Trains from the last checkpoint to the end."""
         step = make_train_step(
             self.model, self.devices, self.augmentation.device, self.config.optimizer.jit_compile
         )
@@ -174,16 +174,16 @@ class _Run:
         restore(variables, last)
 
     def report(self) -> None:
-        """Writes report/ and prints where everything is, and who waited for whom."""
+        """Writes report/, and prints where everything is and what limited the speed."""
         config, output = self.config, self.config.output
         if self.evaluation is None and self.evaluator is not None:
             self._validate()
-        found = verdict(self.stream, self.state, config.batch_size)
+        speed = measure_bottleneck(self.stream, self.state, config.batch_size)
         page = report.write_report(
             os.path.join(output, "report"),
             title=f"{self.model.name}, {os.path.basename(os.path.normpath(config.data.data))}",
             facts=report_facts(
-                config, self.model, self.devices, self.state, self.augment_on, found
+                config, self.model, self.devices, self.state, self.augment_on, speed
             ),
             history=self.state.history,
             evaluation=self.evaluation,
@@ -192,22 +192,16 @@ class _Run:
         print(f"model    {os.path.join(output, MODEL_FILE)}")
         print(f"metrics  {os.path.join(output, metrics.METRICS_FILE)}")
         print(f"report   {page}")
-        for line in result_lines(self.state, self.broken_handler.found, found):
+        for line in result_lines(self.state, self.broken_handler.found, speed):
             print(line)
 
     def _check(self) -> str:
-        """Refuses what cannot be trained; returns the model's name as it is spelt."""
+        """Refuses what cannot be trained; returns the model's name as Keras spells it."""
         replicas = self.devices.num_replicas_in_sync
         name = model.resolve_name(self.config.model)
         unsupported.check(self.config, replicas)
         check_pairs(self.config.augment, self.config.batch_size, replicas, self.mix)
         return name
-
-    def _count_epochs(self) -> Epochs:
-        config = self.config
-        num_records = self.broken_handler.open(self.inputs.training).num_records
-        total = total_steps(config.epochs, config.steps, num_records, config.batch_size)
-        return Epochs(num_records, config.batch_size, total)
 
     def _build_model(self) -> keras.Model:
         config, inputs = self.config, self.inputs
@@ -250,7 +244,7 @@ class _Run:
         )
 
     def _validate(self) -> tuple[float, float]:
-        """Evaluates on the validation split, with averaged weights where there are any."""
+        """(loss, accuracy) on the validation split, with averaged weights where there are any."""
         if self.evaluator is None:
             raise ValueError("there is no validation split")
         with averaged_weights(self.model):

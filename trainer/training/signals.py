@@ -1,18 +1,18 @@
-"""SIGTERM and Ctrl-C: asked for once, a run stops after the step it is in."""
+"""SIGTERM and Ctrl-C stop a run after its current step."""
 
 from __future__ import annotations
 
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-EXIT_TERMINATED = 143
-
 
 class Stopped(Exception):
-    """A run was asked to stop, and did, with everything saved.
+    """A signal stopped a run, with everything saved.
 
     Attributes:
         exit_code: 143 after SIGTERM, 130 after Ctrl-C, as shells count signals.
@@ -24,16 +24,15 @@ class Stopped(Exception):
 
 
 class StopRequest:
-    """Notes SIGTERM and SIGINT while it is entered.
+    """Records SIGTERM and SIGINT while it is entered, for the loop to act on between steps.
 
-    A signal may come in the middle of a step, when the weights are changed and the step
-    is not counted yet; so it is only noted, and looked at between steps. Whoever does not
-    want to wait presses Ctrl-C again.
+    In the middle of a step the weights may be changed and the step not yet counted. A second
+    Ctrl-C does not wait for the step.
     """
 
     def __init__(self) -> None:
         self._signum: int | None = None
-        self._at_once = False
+        self._interruptible = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequest:
@@ -53,27 +52,32 @@ class StopRequest:
 
     @property
     def requested(self) -> bool:
-        """Whether to stop."""
+        """Whether a signal came."""
         return self._signum is not None
 
     def stopped(self) -> Stopped:
         """The exception to end the run with."""
         return Stopped(self._signum or signal.SIGTERM)
 
-    def at_once(self, allowed: bool) -> None:
-        """Whether a signal may interrupt whatever is going on: where nothing is half done.
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Lets a signal end what runs inside at once: nothing there is half done.
 
         Raises:
-            Stopped: One came before.
+            Stopped: A signal came, or had come before.
         """
-        self._at_once = allowed
-        if allowed and self.requested:
+        if self.requested:
             raise self.stopped()
+        self._interruptible = True
+        try:
+            yield
+        finally:
+            self._interruptible = False
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         again = self.requested
         self._signum = signum
-        if self._at_once:
+        if self._interruptible:
             raise self.stopped()
         if again and signum == signal.SIGINT:
             raise KeyboardInterrupt

@@ -1,7 +1,8 @@
-"""What a run says of itself before and after."""
+"""What a run prints before and after training, and what limited its speed."""
 
 from __future__ import annotations
 
+import math
 import time
 
 import keras
@@ -13,11 +14,12 @@ from trainer.models import strategy
 from trainer.reader.broken_records import BrokenRecord, describe
 from trainer.reader.stream import TrainingStream
 from trainer.training.checkpoint import RunState
-from trainer.training.epochs import Epochs
-from trainer.training.progress import Verdict, judge
+from trainer.training.loop import Epochs
 
 # Images read to learn what one core needs for one of them.
 _SAMPLE_IMAGES = 256
+# Up to this share of the time, waiting for data does not limit the speed.
+_MIN_WAIT_FRACTION = 0.05
 
 
 def plan_lines(
@@ -58,7 +60,7 @@ def report_facts(
     devices: tf.distribute.Strategy,
     state: RunState,
     augment_on: str,
-    found: Verdict | None,
+    speed: str | None,
 ) -> dict[str, str]:
     """What the report says of a run, by name."""
     return {
@@ -68,11 +70,11 @@ def report_facts(
         "devices": strategy.describe(devices),
         "seed": str(config.seed),
         "augmentation": f"{config.augment} on the {augment_on}",
-        "speed": str(found or "not measured"),
+        "speed": speed or "not measured",
     }
 
 
-def result_lines(state: RunState, broken: list[BrokenRecord], found: Verdict | None) -> list[str]:
+def result_lines(state: RunState, broken: list[BrokenRecord], speed: str | None) -> list[str]:
     """What came out of a run."""
     lines = []
     best = next((r for r in state.history if r["step"] == state.best_step), None)
@@ -87,11 +89,11 @@ def result_lines(state: RunState, broken: list[BrokenRecord], found: Verdict | N
     if broken:
         lines.append(f"{len(broken)} broken {_plural('record', len(broken))} left out:")
         lines.extend(f"  {describe(record)}" for record in broken)
-    return [*lines, str(found)] if found else lines
+    return [*lines, speed] if speed else lines
 
 
-def verdict(stream: TrainingStream, state: RunState, batch_size: int) -> Verdict | None:
-    """Who waited for whom; None where too little was measured.
+def measure_bottleneck(stream: TrainingStream, state: RunState, batch_size: int) -> str | None:
+    """Whether the reader or the model limited the speed; None where too little was measured.
 
     What one core needs per image is measured now, by reading some batches with one thread.
     """
@@ -100,17 +102,43 @@ def verdict(stream: TrainingStream, state: RunState, batch_size: int) -> Verdict
         return None
     # The first epoch warms up; it counts only if it is alone.
     rates = rates[1:] or rates
-    rate = sum(r["images_per_second"] for r in rates) / len(rates)
-    waited = sum(r["wait_fraction"] for r in rates) / len(rates)
+    images_per_sec = sum(r["images_per_second"] for r in rates) / len(rates)
+    wait_fraction = sum(r["wait_fraction"] for r in rates) / len(rates)
     batches = max(1, _SAMPLE_IMAGES // batch_size)
     iterator = iter(stream.batches(0, threads=1))
     next(iterator)
     started_sec = time.perf_counter()
     for _ in range(batches):
         next(iterator)
-    per_image_sec = (time.perf_counter() - started_sec) / (batches * batch_size)
-    images = 1_000_000
-    return judge(images, images / rate, waited * images / rate, per_image_sec)
+    reader_sec = (time.perf_counter() - started_sec) / (batches * batch_size)
+    return bottleneck(images_per_sec, wait_fraction, reader_sec)
+
+
+def bottleneck(images_per_sec: float, wait_fraction: float, reader_sec: float) -> str | None:
+    """Whether the reader or the model limited the speed, in a sentence.
+
+    Args:
+        images_per_sec: The speed of training.
+        wait_fraction: Share of the time the model waited for data.
+        reader_sec: Seconds one core needs to read, decode and batch one image.
+
+    Returns:
+        None where the model did nothing but wait.
+    """
+    if wait_fraction >= 1:
+        return None
+    model_images_per_sec = images_per_sec / (1 - wait_fraction)
+    count = max(1, math.ceil(model_images_per_sec * reader_sec))
+    cores = f"{count} {_plural('core', count)}"
+    if wait_fraction > _MIN_WAIT_FRACTION:
+        return (
+            f"input-bound: the model waited {wait_fraction:.0%} of the time for data and could "
+            f"take {model_images_per_sec:,.0f} images/s; about {cores} would feed it"
+        )
+    return (
+        f"compute-bound: the model waited {wait_fraction:.1%} of the time for data; about {cores} "
+        "would do for the reader"
+    )
 
 
 def _plural(word: str, count: int) -> str:

@@ -54,7 +54,7 @@ def test_what_does_not_change_a_step_may_change(
         ({"classes": ("square", "circle")}, {}, "--classes received square,circle"),
         ({"image_size": (8, 16)}, {}, "--image_size received 8,16"),
         ({"balance": "sampling"}, {}, "--balance"),
-        ({}, {"seed": 3}, "--seed received 3, but the run in --output 'out' was begun with 0"),
+        ({}, {"seed": 3}, "--seed received 3, but the run in --output 'out' was started with 0"),
         ({}, {"batch_size": 6}, "--batch_size received 6"),
         ({}, {"model": "MobileNetV2"}, "--model"),
         ({}, {"augment": "strong"}, "--augment received strong"),

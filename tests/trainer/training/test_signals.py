@@ -1,4 +1,4 @@
-"""Signals between steps: noted once, obeyed where nothing is half done."""
+"""A signal is recorded during a step, and stops at once what may be interrupted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainer.training.signals import Stopped, StopRequest
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_is_noted_and_ends_the_run_with_its_code(
+def test_a_signal_is_recorded_and_gives_the_exit_code(
     signum: signal.Signals, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = signal.getsignal(signum)
@@ -24,13 +24,12 @@ def test_a_signal_is_noted_and_ends_the_run_with_its_code(
     assert f"{signum.name}: stopping after this step" in capsys.readouterr().err
 
 
-def test_where_nothing_is_half_done_a_signal_stops_at_once() -> None:
+def test_a_signal_stops_interruptible_work_at_once() -> None:
     with StopRequest() as stop:
-        stop.at_once(True)
-        with pytest.raises(Stopped):
+        with pytest.raises(Stopped), stop.interruptible():
             os.kill(os.getpid(), signal.SIGTERM)
-        with pytest.raises(Stopped):
-            stop.at_once(True)  # it came before
+        with pytest.raises(Stopped), stop.interruptible():  # it came before
+            raise AssertionError("not reached")
 
 
 def test_a_second_ctrl_c_does_not_wait() -> None:

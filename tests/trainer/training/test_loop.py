@@ -1,19 +1,20 @@
-"""Epochs, steps and positions: arithmetic without data."""
+"""Epochs and steps: arithmetic without data."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.training.epochs import Epochs, total_steps
+pytest.importorskip("tensorflow")
+
+from trainer.training.loop import Epochs, total_steps
 
 counts = st.integers(1, 64).flatmap(lambda b: st.tuples(st.integers(b, 5000), st.just(b)))
 
 
 @given(counts, st.integers(0, 50))
-def test_an_epoch_ends_with_the_last_batch_that_fits_and_the_rest_opens_the_next(
-    counts: tuple[int, int], epoch: int
-) -> None:
+def test_an_epoch_ends_with_its_last_whole_batch(counts: tuple[int, int], epoch: int) -> None:
     records, batch = counts
     epochs = Epochs(records, batch, 10**9)
     end = epochs.end(epoch)

@@ -1,0 +1,42 @@
+"""Whether the reader or the model limited the speed of a run."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+from trainer.training.summary import bottleneck
+
+
+@pytest.mark.parametrize(
+    ("wait_fraction", "reader_sec", "sentence"),
+    [
+        (
+            0.4,
+            0.005,
+            "input-bound: the model waited 40% of the time for data and could take 1,667 images/s; "
+            "about 9 cores would feed it",
+        ),
+        (
+            0.01,
+            0.0009,
+            "compute-bound: the model waited 1.0% of the time for data; about 1 core would do for "
+            "the reader",
+        ),
+        (
+            0.0,
+            0.002,
+            "compute-bound: the model waited 0.0% of the time for data; about 2 cores would do for "
+            "the reader",
+        ),
+    ],
+)
+def test_the_sentence_names_the_slower_side_and_the_cores_the_reader_needs(
+    wait_fraction: float, reader_sec: float, sentence: str
+) -> None:
+    assert bottleneck(1000.0, wait_fraction, reader_sec) == sentence
+
+
+def test_a_model_that_only_waited_tells_nothing() -> None:
+    assert bottleneck(1000.0, 1.0, 0.01) is None
