@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from trainer.commands import console
-from trainer.commands.command_line import parse_config
+from trainer.commands.flags import parse_config
 from trainer.dataset.open import open_inputs
 from trainer.imports import quiet_import
 from trainer.training.output_folder import prepare_output

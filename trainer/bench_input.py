@@ -7,26 +7,31 @@ import dataclasses
 import json
 import math
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from imageshards.errors import UserError
+from imageshards.progress import text_table
 from trainer.augment.augmentation import (
     check_pairs,
     make_augmentation,
     resolve_augment_on,
 )
 from trainer.commands import console
-from trainer.commands.bench_table import figures_of, text
-from trainer.commands.command_line import train_config
-from trainer.commands.flags import DATA, EXTERNAL, TRAINING, add_flags
+from trainer.commands.flags import DATA, EXTERNAL, TRAINING, add_flags, train_config
 from trainer.config import TrainConfig
 from trainer.dataset.manifest import find_split
 from trainer.dataset.open import Inputs, cpu_count, open_dataset, open_inputs
 from trainer.imports import quiet_import
 
+if TYPE_CHECKING:
+    from trainer.commands.bench_stages import Speed
+
 PROGRAM = "python -m trainer.bench_input"
 SECONDS = 5.0
+# With fewer cores at work than this share, something else than the CPU limits the reader.
+IDLE_SHARE = 0.75
+_COLUMNS = ("images_per_second", "cpu_microseconds", "added_cpu_microseconds")
 
 _EPILOG = (
     "Each row of the table is the reader built up to that stage: read (shards, shuffled), parse, "
@@ -92,7 +97,7 @@ def _bench(args: argparse.Namespace) -> int:
     config = dataclasses.replace(config, data=data, output="")
     inputs = open_inputs(config)
     figures = measured(config, inputs, args.seconds)
-    print(json.dumps(figures, allow_nan=False) if args.json else text(figures))
+    print(json.dumps(figures, allow_nan=False) if args.json else figures_text(figures))
     return 0
 
 
@@ -153,6 +158,99 @@ def measured(config: TrainConfig, inputs: Inputs, seconds: float) -> dict[str, A
         "threads": read_options.threads,
         "cores": cpu_count(),
     }
+
+
+def figures_of(speeds: Mapping[str, Speed], limit: Speed) -> dict[str, Any]:
+    """The figures as JSON values.
+
+    Args:
+        speeds: Of the reader up to each stage, in their order.
+        limit: Of decoding from memory.
+    """
+    stages, cpu_usec = [], 0.0
+    for stage, speed in speeds.items():
+        stages.append({
+            "stage": stage,
+            "images_per_second": round(speed.images_per_sec, 1),
+            "cpu_microseconds": round(speed.cpu_usec, 1),
+            "added_cpu_microseconds": round(speed.cpu_usec - cpu_usec, 1),
+        })  # fmt: skip
+        cpu_usec = speed.cpu_usec
+    slowest, share = bottleneck(speeds)
+    whole = list(speeds.values())[-1]
+    return {
+        "stages": stages,
+        "images_per_second": round(whole.images_per_sec, 1),
+        "decode_limit_images_per_second": round(limit.images_per_sec, 1),
+        "ratio_to_limit": round(whole.images_per_sec / limit.images_per_sec, 4),
+        "bottleneck": slowest,
+        "bottleneck_share": round(share, 4),
+        "busy_cores": round(whole.busy_cores, 2),
+    }
+
+
+def bottleneck(speeds: Mapping[str, Speed]) -> tuple[str, float]:
+    """The stage that adds most of the time an image takes, and its share of that time.
+
+    The crop is fused with decoding, so `augment` can be faster than `decode` alone: then decoding
+    counts only what is left.
+    """
+    added: dict[str, float] = {}
+    before_usec = 0.0
+    for stage, speed in speeds.items():
+        change_usec = speed.usec - before_usec
+        added[stage] = max(0.0, change_usec)
+        if change_usec < 0 and stage == "augment":
+            added["decode"] = max(0.0, added["decode"] + change_usec)
+        before_usec = speed.usec
+    slowest = max(added, key=lambda name: added[name])
+    return slowest, added[slowest] / (sum(added.values()) or 1.0)
+
+
+def bottleneck_sentence(figures: Mapping[str, Any]) -> str:
+    """What would have to be faster."""
+    cores = min(figures["cores"], figures["threads"])
+    busy = f"{figures['busy_cores']:.1f} of {cores} cores at work"
+    share = f"{figures['bottleneck_share']:.0%} of the time per image"
+    if figures["busy_cores"] < IDLE_SHARE * cores:
+        return (
+            f"bottleneck: {figures['bottleneck']}, {share}; with only {busy} the reader waited "
+            "for storage, or for other programs"
+        )
+    return f"bottleneck: {figures['bottleneck']}, {share}, with {busy}"
+
+
+def figures_text(figures: Mapping[str, Any]) -> str:
+    """The figures as they are printed."""
+    height_px, width_px, channels = figures["pictures"]
+    where = f" on the {figures['augment_on']}" if figures["augment"] != "none" else ""
+    order = "fast order" if figures["fast_order"] else "reproducible order"
+    lines = [
+        f"{figures['data']}, split {figures['split']}: {figures['records']:,} records, batches of "
+        f"{figures['batch_size']}, pictures of {height_px}x{width_px}x{channels} px, augmentation "
+        f"{figures['augment']}{where}, {order}, {figures['threads']} threads",
+        "",
+        text_table(
+            ["reader up to", "images/s", "CPU us/image", "of them here"],
+            [[row["stage"], *(f"{row[c]:,.0f}" for c in _COLUMNS)] for row in figures["stages"]],
+        ),
+    ]
+    memory = {name: size for name, size in figures["memory_bytes"].items() if size}
+    parts = ", ".join(f"{name} {_megabytes(size)}" for name, size in memory.items())
+    return "\n".join([
+        *lines,
+        "",
+        f"whole reader: {figures['images_per_second']:,.0f} images/s",
+        f"decode limit: {figures['decode_limit_images_per_second']:,.0f} images/s (the same "
+        "pictures from bytes in memory), of which the reader reaches "
+        f"{figures['ratio_to_limit']:.2f}",
+        bottleneck_sentence(figures),
+        f"memory, estimated: {_megabytes(sum(memory.values()))} MB ({parts})",
+    ])  # fmt: skip
+
+
+def _megabytes(num_bytes: int) -> str:
+    return f"{num_bytes / 1e6:,.0f}"
 
 
 def _mixes(config: TrainConfig) -> bool:

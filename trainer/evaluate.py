@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from imageshards.errors import UserError
 from imageshards.progress import text_table
 from trainer.commands import console
-from trainer.commands.command_line import data_config
-from trainer.commands.flags import DATA, EXTERNAL, TRAINING, add_flags
+from trainer.commands.flags import DATA, EXTERNAL, TRAINING, add_flags, data_config
 from trainer.config import TrainConfig
 from trainer.dataset.manifest import check_shards, find_split, validation_split
 from trainer.dataset.open import model_inputs, open_dataset, read_options, select

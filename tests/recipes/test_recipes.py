@@ -23,7 +23,7 @@ from imageshards.errors import UserError
 from scripts import make_demo_images
 from tests.conftest import REPOSITORY
 from trainer import evaluate, export, predict
-from trainer.commands.command_line import parse_config
+from trainer.commands.flags import parse_config
 
 pytestmark = pytest.mark.process
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import numpy as np
@@ -9,7 +10,12 @@ import pytest
 
 from tests.support.trainer_data import make_data_set
 from trainer import bench_input
-from trainer.commands.bench_table import Row, Speed, bottleneck, figures_of, table, text, verdict
+from trainer.bench_input import bottleneck, bottleneck_sentence, figures_of, figures_text
+
+pytest.importorskip("tensorflow")
+
+from trainer.commands import bench_stages
+from trainer.commands.bench_stages import Speed, stage_streams
 
 KEYS = {
     "stages", "images_per_second", "decode_limit_images_per_second", "ratio_to_limit",
@@ -27,29 +33,14 @@ def shards(tmp_path_factory):
 @pytest.fixture
 def hasty(monkeypatch):
     """No warming up: the figures say nothing, but they are there at once."""
-    from trainer.commands import bench_stages
-
     monkeypatch.setattr(bench_stages, "WARM_UP_SEC", 0.0)
     monkeypatch.setattr(bench_stages, "ROUNDS", 1)
     monkeypatch.setattr(bench_stages, "MOST_IDLE_WAITS", 1)
 
 
-def row(stage: str, added_usec: float) -> Row:
-    return Row(stage, 1.0, 1.0, added_usec, added_usec)
-
-
 def figures_for(capsys, *arguments: object) -> dict:
     assert bench_input.main([*map(str, arguments), "--seconds", "0.01", "--json"]) == 0
     return json.loads(capsys.readouterr().out)
-
-
-def test_rows_say_what_each_stage_adds():
-    speeds = {"read": Speed(50_000, 20), "parse": Speed(40_000, 24), "batch": Speed(4_000, 480)}
-    assert table(speeds) == [
-        Row("read", 50_000, 20, 20, 20),
-        Row("parse", 40_000, 24, 4, 5),
-        Row("batch", 4_000, 480, 456, 225),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +55,9 @@ def test_rows_say_what_each_stage_adds():
     ],
 )
 def test_the_bottleneck_adds_most(added, stage, share):
-    found, its_share = bottleneck([row(name, usec) for name, usec in added.items()])
+    totals = itertools.accumulate(added.values())
+    speeds = {name: Speed(1e6 / usec, usec) for name, usec in zip(added, totals, strict=True)}
+    found, its_share = bottleneck(speeds)
     assert found == stage
     assert its_share == pytest.approx(share)
 
@@ -90,7 +83,7 @@ def test_figures_compare_the_whole_reader_with_the_limit():
 def test_the_verdict_knows_idle_cores(busy, cores, threads, said):
     figures = {"busy_cores": busy, "cores": cores, "threads": threads, "bottleneck": "decode",
                "bottleneck_share": 0.8}  # fmt: skip
-    assert said in verdict(figures)
+    assert said in bottleneck_sentence(figures)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -135,7 +128,7 @@ def test_text_names_the_place_of_augmentation():
         "augment": "light", "augment_on": "device", "fast_order": False, "threads": 2,
         "cores": 2, "memory_bytes": {"cache": 0, "shuffle buffer": 25_000_000},
     }  # fmt: skip
-    said = text(figures)
+    said = figures_text(figures)
     assert "augmentation light on the device" in said
     assert "memory, estimated: 25 MB (shuffle buffer 25)" in said
 
@@ -143,7 +136,6 @@ def test_text_names_the_place_of_augmentation():
 @pytest.fixture(scope="module")
 def streams(shards):
     from trainer.augment.augmentation import make_augmentation
-    from trainer.commands.bench_stages import stage_streams
     from trainer.config import DataConfig, TrainConfig
     from trainer.dataset.open import open_inputs
 

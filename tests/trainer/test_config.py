@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from imageshards.errors import UserError
-from trainer.commands.command_line import parse_config
+from trainer.commands.flags import parse_config
 from trainer.config import (
     MAX_SEED,
     DataConfig,

@@ -20,7 +20,7 @@ from tests.support.commands import ROOT, run_module
 from tests.support.forked_commands import run_forked
 from tests.support.trainer_data import edit_manifest, make_data_set, read_split, write_manifest
 from trainer.__main__ import main
-from trainer.commands.command_line import parse_config
+from trainer.commands.flags import parse_config
 from trainer.config import DataConfig, OptimizerConfig, TrainConfig
 
 pytestmark = pytest.mark.process

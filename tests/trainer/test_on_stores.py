@@ -21,7 +21,7 @@ from tests.support.trainer_data import edit_manifest, make_data_set
 from tests.trainer.test_evaluate import save_model
 from trainer import bench_input, evaluate, predict
 from trainer.__main__ import main
-from trainer.commands.command_line import parse_config
+from trainer.commands.flags import parse_config
 from trainer.dataset.open import Inputs, open_inputs
 
 tf = pytest.importorskip("tensorflow")

@@ -1,17 +1,17 @@
-"""The reader built up to each of its stages, and the speed of every one of them."""
+"""The reader built up to each of its stages, and the speed of each."""
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from trainer.augment.augmentation import Augmentation
 from trainer.augment.decode import Pictures, batch_pictures
-from trainer.commands.bench_table import Speed
 from trainer.dataset.parse import batch_parser
 from trainer.dataset.spec import ModelInputs, ReadOptions, Subset
 from trainer.reader import order, pipeline
@@ -19,18 +19,41 @@ from trainer.reader import order, pipeline
 STAGES = ("read", "parse", "decode", "augment", "batch")
 LIMIT = "limit"
 
-# Every row is measured this often, in turn with the others: what slows the machine down for
-# a moment meets all of them.
+# Every stage is measured this often, in turn with the others, so that a moment in which the
+# machine is slow affects all of them.
 ROUNDS = 5
 WARM_UP_SEC = 1.0
-# Others still make batches in advance when their turn is over, with CPU time that would be
-# counted here: it is waited for until they hardly do, but not for ever.
+# After its turn a stage still makes batches in advance, whose CPU time would be counted for the
+# next one: wait until it hardly does.
 IDLE_SEC = 0.02
 IDLE_CORES = 0.1
 MOST_IDLE_WAITS = 250
 # Encoded pictures that are kept in memory to measure the limit of decoding.
 LIMIT_BYTES = 64 * 1024 * 1024
 LIMIT_RECORDS = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Speed:
+    """How fast a dataset is.
+
+    Attributes:
+        images_per_sec: Of elapsed time.
+        cpu_usec: CPU time of all threads per image, in microseconds.
+    """
+
+    images_per_sec: float
+    cpu_usec: float
+
+    @property
+    def usec(self) -> float:
+        """Elapsed microseconds per image."""
+        return 1e6 / self.images_per_sec
+
+    @property
+    def busy_cores(self) -> float:
+        """Cores at work, on average."""
+        return self.cpu_usec * self.images_per_sec / 1e6
 
 
 def stage_streams(
@@ -118,8 +141,8 @@ def measure(
     Args:
         streams: By name.
         batch_size: Images of one element.
-        settle_batches: Elements that a dataset may have made in advance; they are taken
-            away, untimed, before each turn.
+        settle_batches: Elements that a dataset may have made in advance; they are drawn,
+            untimed, before each turn.
         seconds: How long each is measured, in all.
 
     Returns:
@@ -134,15 +157,13 @@ def measure(
             _wait_for_idle_cores()
             _draw(iterator, 0.0, settle_batches)
             found[name].append(_speed(iterator, batch_size, seconds / ROUNDS))
-    return {name: median_speed(speeds) for name, speeds in found.items()}
-
-
-def median_speed(speeds: Sequence[Speed]) -> Speed:
-    """Medians of rates and of CPU times."""
-    return Speed(
-        statistics.median(speed.images_per_sec for speed in speeds),
-        statistics.median(speed.cpu_usec for speed in speeds),
-    )
+    return {
+        name: Speed(
+            statistics.median(speed.images_per_sec for speed in speeds),
+            statistics.median(speed.cpu_usec for speed in speeds),
+        )
+        for name, speeds in found.items()
+    }
 
 
 def _wait_for_idle_cores() -> None:
@@ -162,12 +183,12 @@ def _speed(iterator: Iterator[Any], batch_size: int, seconds: float) -> Speed:
 
 
 def _draw(iterator: Iterator[Any], seconds: float, least: int) -> tuple[int, float]:
-    """Takes batches for so many seconds: how many, and how long it took."""
-    batches, begun = 0, time.perf_counter()
+    """Draws `least` batches, and more for so many seconds; returns their number and the time."""
+    batches, started_sec = 0, time.perf_counter()
     while True:
         next(iterator)
         batches += 1
-        passed_sec = time.perf_counter() - begun
+        passed_sec = time.perf_counter() - started_sec
         if passed_sec >= seconds and batches >= least:
             return batches, passed_sec
 

@@ -1,12 +1,14 @@
-"""The flags of the commands: their types and what --help says of them."""
+"""The flags of the commands: their types, what --help says of them, and the configuration."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from imageshards.errors import UserError
 from trainer.commands.console import Parser
 from trainer.config import (
     AUGMENT_LEVELS,
@@ -20,7 +22,37 @@ from trainer.config import (
     DataConfig,
     OptimizerConfig,
     TrainConfig,
+    default_output,
+    parse_image_size,
 )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _names_or_file(text: str) -> tuple[str, ...]:
+    if not os.path.isfile(text):
+        return _names(text)
+    try:
+        with open(text, encoding="utf-8") as f:
+            return tuple(line.rstrip("\n") for line in f if line.strip())
+    except (OSError, UnicodeDecodeError) as e:
+        raise UserError(
+            f"--class_names received {text!r}, which cannot be read ({e}); expected a text file "
+            "with one name per line."
+        ) from e
+
+
+def _feature_map(text: str) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in _names(text)]
+    if not pairs or not all(key.strip() and value.strip() for key, _, value in pairs):
+        raise UserError(
+            f"--feature_map received {text!r}; expected NAME=FEATURE pairs, for example "
+            "image=image_raw,label=class."
+        )
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
 
 # Attribute of a configuration → (what argparse is told, help). The defaults are those of
 # the dataclasses, stated once.
@@ -39,12 +71,12 @@ DATA: dict[str, _Flag] = {
         "test, where there is one)",
     ),
     "classes": (
-        {"metavar": "A,B"},
+        {"type": _names, "metavar": "A,B"},
         "only records of these classes, numbered in this order (default: all)",
     ),
     "where": (
         {"metavar": "CONDITION", "action": "append"},
-        "only records that meet it, for example 'image/width>=128' or 'age!=0'; may be given "
+        "only records that pass it, for example 'image/width>=128' or 'age!=0'; may be given "
         "several times",
     ),
     "balance": (
@@ -53,9 +85,9 @@ DATA: dict[str, _Flag] = {
         "times in an epoch",
     ),
     "inputs": (
-        {"metavar": "A,B"},
+        {"type": _names, "metavar": "A,B"},
         "features the model gets: image, and columns of the manifest: fixed or variable-length "
-        "numbers",
+        "numbers (default: image)",
     ),
     "sequences": (
         {"choices": SEQUENCES},
@@ -66,7 +98,7 @@ DATA: dict[str, _Flag] = {
         "padded length, longer ones are cut (default: the longest of each batch)",
     ),
     "image_size": (
-        {"metavar": "PX"},
+        {"type": parse_image_size, "metavar": "PX"},
         "side of the pictures the model sees, in pixels, or HEIGHTxWIDTH; outside of augmentation "
         "pictures of another size are cropped to its aspect around their centre and resized "
         "(default: the data set's own size)",
@@ -77,8 +109,8 @@ DATA: dict[str, _Flag] = {
     ),
     "cache_folder": (
         {"metavar": "DIR"},
-        "for copies of whole shards: --cache disk, and all that TensorFlow cannot read itself, "
-        "such as s3:// (default: OUTPUT/cache for --cache disk, else "
+        "for copies of whole shards: by --cache disk, and of shards that TensorFlow cannot read "
+        "itself, such as s3:// (default: OUTPUT/cache for --cache disk, else "
         "~/.cache/imageshards/shards)",
     ),
     "fast_order": (
@@ -88,7 +120,7 @@ DATA: dict[str, _Flag] = {
     ),
     "skip_broken": (
         {"type": int, "metavar": "N"},
-        "how many broken records may be left out; they are listed in the end. Without it the "
+        "how many broken records may be left out; they are listed at the end. Without it the "
         "first one stops the run",
     ),
     "threads": (
@@ -99,7 +131,7 @@ DATA: dict[str, _Flag] = {
 
 EXTERNAL: dict[str, _Flag] = {
     "feature_map": (
-        {"metavar": "image=A,label=B"},
+        {"type": _feature_map, "metavar": "image=A,label=B"},
         "which features of the records hold the picture, the label and the filename",
     ),
     "label_offset": (
@@ -107,7 +139,7 @@ EXTERNAL: dict[str, _Flag] = {
         "subtracted from every label: 1 for 1-based ImageNet labels",
     ),
     "class_names": (
-        {"metavar": "A,B|FILE"},
+        {"type": _names_or_file, "metavar": "A,B|FILE"},
         "class names in the order of the ids, or a file with one per line (default: TFDS's own, "
         "else the numbers)",
     ),
@@ -201,17 +233,17 @@ RUN: dict[str, _Flag] = {
     "output": (
         {"metavar": "DIR"},
         "local folder for checkpoints/, model.keras, weights.sha256, metrics.jsonl and report/; "
-        "an unfinished run of the same command there goes on (default: DATA-model; trained for "
+        "the same command resumes an unfinished run there (default: DATA-model; trained for "
         "remote data)",
     ),
-    "overwrite": ({"action": "store_true"}, "begins anew where --output holds another run"),
+    "overwrite": ({"action": "store_true"}, "starts over, replacing the run in --output"),
     "checkpoint_steps": (
         {"type": int, "metavar": "N"},
-        "steps between two checkpoints; there is one at the end of every epoch, too",
+        "steps between two checkpoints; one is also written at the end of every epoch",
     ),
     "keep_checkpoints": (
         {"type": int, "metavar": "N"},
-        "how many of the last ones stay, besides the best",
+        "how many of the last checkpoints are kept, besides the best",
     ),
     "dry_run": (
         {"action": "store_true"},
@@ -219,7 +251,7 @@ RUN: dict[str, _Flag] = {
     ),
     "tensorboard": (
         {"action": "store_true"},
-        "also writes TensorBoard's event files into OUTPUT/tensorboard",
+        "also writes TensorBoard's event files to OUTPUT/tensorboard",
     ),
 }
 
@@ -269,8 +301,54 @@ def add_flags(
         default = _DEFAULTS.get(name)
         if isinstance(default, str | int | float) and not isinstance(default, bool):
             text += f" (default: {default})"
-        if name == "inputs":
-            text += " (default: image)"
         group.add_argument(
             f"--{name}", help=text, default=argparse.SUPPRESS, required=name == "data", **options
         )
+
+
+def parse_config(argv: Sequence[str] | None) -> TrainConfig:
+    """Command line → configuration.
+
+    Raises:
+        UserError: A flag is unknown, or has a value it does not take.
+    """
+    return train_config(vars(make_parser().parse(argv)))
+
+
+def train_config(given: Mapping[str, Any]) -> TrainConfig:
+    """Flags as argparse returns them → configuration.
+
+    Raises:
+        UserError: A flag has a value it does not take.
+    """
+    if "steps" in given and "epochs" in given:
+        raise UserError(
+            f"--steps received {given['steps']} together with --epochs {given['epochs']}; "
+            "expected one of them: each says how long to train."
+        )
+    data = data_config(given)
+    return TrainConfig(
+        data=data,
+        output=given.get("output") or default_output(data.data),
+        optimizer=OptimizerConfig(**_pick(given, OptimizerConfig)),
+        **_pick(given, TrainConfig, {"data", "output", "optimizer"}),
+    )
+
+
+def data_config(given: Mapping[str, Any]) -> DataConfig:
+    """The part of the flags that says which records are read.
+
+    Raises:
+        UserError: A flag has a value it does not take.
+    """
+    return DataConfig(**_pick(given, DataConfig))
+
+
+def _pick(given: Mapping[str, Any], kind: Any, without: Collection[str] = ()) -> dict[str, Any]:
+    """The values of `given` that are fields of `kind`."""
+    names = {field.name for field in dataclasses.fields(kind)} - set(without)
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in given.items()
+        if name in names
+    }
