@@ -15,6 +15,7 @@ from trainer.augment.decode import Pictures, batch_pictures
 from trainer.dataset.parse import batch_parser
 from trainer.dataset.spec import ModelInputs, ReadOptions, Subset
 from trainer.reader import order, pipeline
+from trainer.training.metrics import wait_for_idle_cores
 
 STAGES = ("read", "parse", "decode", "augment", "batch")
 LIMIT = "limit"
@@ -23,11 +24,6 @@ LIMIT = "limit"
 # machine is slow affects all of them.
 ROUNDS = 5
 WARM_UP_SEC = 1.0
-# After its turn a stage still makes batches in advance, whose CPU time would be counted for the
-# next one: wait until it hardly does.
-IDLE_SEC = 0.02
-IDLE_CORES = 0.1
-MOST_IDLE_WAITS = 250
 # Encoded pictures that are kept in memory to measure the limit of decoding.
 LIMIT_BYTES = 64 * 1024 * 1024
 LIMIT_RECORDS = 4096
@@ -154,7 +150,8 @@ def measure(
     found: dict[str, list[Speed]] = {name: [] for name in streams}
     for _ in range(ROUNDS):
         for name, iterator in iterators.items():
-            _wait_for_idle_cores()
+            # The stage before still makes batches in advance, whose CPU time would be counted.
+            wait_for_idle_cores()
             _draw(iterator, 0.0, settle_batches)
             found[name].append(_speed(iterator, batch_size, seconds / ROUNDS))
     return {
@@ -164,14 +161,6 @@ def measure(
         )
         for name, speeds in found.items()
     }
-
-
-def _wait_for_idle_cores() -> None:
-    for _ in range(MOST_IDLE_WAITS):
-        cpu_sec = time.process_time()
-        time.sleep(IDLE_SEC)
-        if time.process_time() - cpu_sec < IDLE_CORES * IDLE_SEC:
-            return
 
 
 def _speed(iterator: Iterator[Any], batch_size: int, seconds: float) -> Speed:

@@ -47,14 +47,11 @@ class TrainingStream:
         """What is read, broken records replaced."""
         return self._subset
 
-    def batches(self, step: int, threads: int | None = None) -> tf.data.Dataset:
+    def batches(self, step: int) -> tf.data.Dataset:
         """Global batches from `step` on, without end; see `trainer.reader.pipeline`."""
-        read_options = self._inputs.read_options
-        if threads is not None:
-            read_options = dataclasses.replace(read_options, threads=threads)
         return pipeline.training_batches(
             self._subset,
-            read_options,
+            self._inputs.read_options,
             self._config.seed,
             self._config.batch_size,
             self._shipped(),

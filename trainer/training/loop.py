@@ -18,8 +18,18 @@ from trainer.dataset.spec import Batch
 from trainer.models.model import model_input, state_variables
 from trainer.reader.stream import TrainingStream, next_batch
 from trainer.training.checkpoint import Checkpoints, RunState, values_of
-from trainer.training.metrics import StepClock, epoch_line, epoch_record, finite, write_metrics
+from trainer.training.metrics import (
+    StepClock,
+    epoch_line,
+    epoch_record,
+    finite,
+    wait_for_idle_cores,
+    write_metrics,
+)
 from trainer.training.signals import StopRequest
+
+# Images that are read to measure what one of them costs.
+SAMPLE_IMAGES = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,6 +181,29 @@ class Loop:
             while len(history) < self.epochs.count:
                 self._train_epoch(len(history), stop)
                 self._finish_epoch(len(history), stop)
+
+    def reader_cpu_sec(self) -> float | None:
+        """CPU seconds, of all threads, that the reader needs for one image.
+
+        It makes batches in advance. Measured from the moment when these are complete until they
+        are complete again, so exactly as many batches were made as were drawn.
+
+        Returns:
+            None where a record cannot be read.
+        """
+        batch_size = self.epochs.batch_size
+        count = max(1, SAMPLE_IMAGES // batch_size)
+        try:
+            iterator = self._iterator or self.stream.iterator(self.state.step)
+            next_batch(iterator)
+            wait_for_idle_cores()
+            started_sec = time.process_time()
+            for _ in range(count):
+                next_batch(iterator)
+            wait_for_idle_cores()
+        except tf.errors.OpError:
+            return None
+        return (time.process_time() - started_sec) / (count * batch_size)
 
     def _reopen_epoch(self) -> None:
         """Removes the last line of metrics.jsonl where `--steps` had cut its epoch short."""

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from trainer.training.checkpoint import RunState
 
 METRICS_FILE = "metrics.jsonl"
+IDLE_SEC = 0.02
+IDLE_CORES = 0.1
+MAX_IDLE_WAITS = 250
 # More pictures would make the panel slow to load.
 MAX_IMAGES = 16
 
@@ -65,6 +68,15 @@ class StepClock:
         """Starts an epoch, or resumes one at these seconds."""
         self.train_sec, self.wait_sec = train_sec, wait_sec
         self.resume()
+
+
+def wait_for_idle_cores() -> None:
+    """Waits until this process hardly uses a core any more, for five seconds at most."""
+    for _ in range(MAX_IDLE_WAITS):
+        cpu_sec = time.process_time()
+        time.sleep(IDLE_SEC)
+        if time.process_time() - cpu_sec < IDLE_CORES * IDLE_SEC:
+            return
 
 
 def epoch_record(epoch: int, state: RunState, learning_rate: float) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from trainer.training.output_folder import (
     write_digest,
 )
 from trainer.training.resume_check import open_run, settings_of
-from trainer.training.summary import measure_bottleneck, plan_lines, report_facts, result_lines
+from trainer.training.summary import bottleneck_of, plan_lines, report_facts, result_lines
 
 
 def train(
@@ -69,10 +69,10 @@ def train(
     if config.dry_run:
         run.show_batch()
         return {}
-    run.train()
+    reader_cpu_sec = run.train()
     run.save_model()
     run.save_best_model()
-    run.report()
+    run.report(reader_cpu_sec)
     return run.state.history[-1]
 
 
@@ -134,12 +134,12 @@ class _Run:
             os.path.join(config.output, "report"),
         )
 
-    def train(self) -> None:
-        """Trains from the last checkpoint to the end."""
+    def train(self) -> float | None:
+        """Trains from the last checkpoint to the end; returns `Loop.reader_cpu_sec`."""
         step = make_train_step(
             self.model, self.devices, self.augmentation.device, self.config.optimizer.jit_compile
         )
-        Loop(
+        loop = Loop(
             model=self.model,
             train_step=step,
             stream=self.stream,
@@ -150,7 +150,9 @@ class _Run:
             output=self.config.output,
             validate=self._validate if self.evaluator else None,
             observers=self._observers(),
-        ).run()
+        )
+        loop.run()
+        return loop.reader_cpu_sec()
 
     def save_model(self) -> None:
         """Writes model.keras, weights.sha256 and the data set's transform."""
@@ -173,12 +175,12 @@ class _Run:
             save_model(self.model, path, self._card(best))
         restore(variables, last)
 
-    def report(self) -> None:
+    def report(self, reader_cpu_sec: float | None) -> None:
         """Writes report/, and prints where everything is and what limited the speed."""
         config, output = self.config, self.config.output
         if self.evaluation is None and self.evaluator is not None:
             self._validate()
-        speed = measure_bottleneck(self.stream, self.state, config.batch_size)
+        speed = bottleneck_of(self.state.history, reader_cpu_sec)
         page = report.write_report(
             os.path.join(output, "report"),
             title=f"{self.model.name}, {os.path.basename(os.path.normpath(config.data.data))}",

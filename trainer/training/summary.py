@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -12,12 +13,9 @@ from trainer.config import TrainConfig
 from trainer.dataset.open import Inputs
 from trainer.models import strategy
 from trainer.reader.broken_records import BrokenRecord, describe
-from trainer.reader.stream import TrainingStream
 from trainer.training.checkpoint import RunState
 from trainer.training.loop import Epochs
 
-# Images read to learn what one core needs for one of them.
-_SAMPLE_IMAGES = 256
 # Up to this share of the time, waiting for data does not limit the speed.
 _MIN_WAIT_FRACTION = 0.05
 
@@ -92,35 +90,33 @@ def result_lines(state: RunState, broken: list[BrokenRecord], speed: str | None)
     return [*lines, speed] if speed else lines
 
 
-def measure_bottleneck(stream: TrainingStream, state: RunState, batch_size: int) -> str | None:
-    """Whether the reader or the model limited the speed; None where too little was measured.
+def bottleneck_of(history: Sequence[Mapping[str, Any]], reader_cpu_sec: float | None) -> str | None:
+    """Whether the reader or the model limited the speed of a run; see `bottleneck`.
 
-    What one core needs per image is measured now, by reading some batches with one thread.
+    Args:
+        history: The objects of metrics.jsonl.
+        reader_cpu_sec: What the reader needs for one image; None where that is unknown.
+
+    Returns:
+        None where too little was measured.
     """
-    rates = [r for r in state.history if r["images_per_second"]]
-    if not rates:
+    rates = [r for r in history if r["images_per_second"]]
+    if not rates or reader_cpu_sec is None:
         return None
     # The first epoch warms up; it counts only if it is alone.
     rates = rates[1:] or rates
     images_per_sec = sum(r["images_per_second"] for r in rates) / len(rates)
     wait_fraction = sum(r["wait_fraction"] for r in rates) / len(rates)
-    batches = max(1, _SAMPLE_IMAGES // batch_size)
-    iterator = iter(stream.batches(0, threads=1))
-    next(iterator)
-    started_sec = time.perf_counter()
-    for _ in range(batches):
-        next(iterator)
-    reader_sec = (time.perf_counter() - started_sec) / (batches * batch_size)
-    return bottleneck(images_per_sec, wait_fraction, reader_sec)
+    return bottleneck(images_per_sec, wait_fraction, reader_cpu_sec)
 
 
-def bottleneck(images_per_sec: float, wait_fraction: float, reader_sec: float) -> str | None:
+def bottleneck(images_per_sec: float, wait_fraction: float, reader_cpu_sec: float) -> str | None:
     """Whether the reader or the model limited the speed, in a sentence.
 
     Args:
         images_per_sec: The speed of training.
         wait_fraction: Share of the time the model waited for data.
-        reader_sec: Seconds one core needs to read, decode and batch one image.
+        reader_cpu_sec: Seconds one core needs to read, decode and batch one image.
 
     Returns:
         None where the model did nothing but wait.
@@ -128,7 +124,7 @@ def bottleneck(images_per_sec: float, wait_fraction: float, reader_sec: float) -
     if wait_fraction >= 1:
         return None
     model_images_per_sec = images_per_sec / (1 - wait_fraction)
-    count = max(1, math.ceil(model_images_per_sec * reader_sec))
+    count = max(1, math.ceil(model_images_per_sec * reader_cpu_sec))
     cores = f"{count} {_plural('core', count)}"
     if wait_fraction > _MIN_WAIT_FRACTION:
         return (
