@@ -24,20 +24,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         0, or 2 for a user's mistake, 130 after Ctrl-C, 143 after SIGTERM; after the latter
         two run the same command again to resume.
     """
-    how = "stopped; run the same command again to resume"
-    return console.run(PROGRAM, lambda: _train(argv), how)
+    interrupted = "stopped; run the same command again to resume"
+    return console.run(PROGRAM, lambda: _train(argv), interrupted)
 
 
 def _train(argv: Sequence[str] | None) -> int:
     config = parse_config(argv)
     devices = None
     if config.data.where:
-        # Counting what meets a condition is TensorFlow's work, which has to be told first
-        # how many devices its CPU is.
+        # Counting filtered records uses TensorFlow, whose devices must be set up before that.
         with quiet_import():
             from trainer.models.strategy import make_strategy
         devices = make_strategy(config.replicas, config.batch_size)
-    # Mistakes are told before the seconds it takes to import TensorFlow.
+    # Before TensorFlow's import, which takes seconds, so that mistakes are reported at once.
     inputs = open_inputs(config)
     prepare_output(config.output)
     with quiet_import():

@@ -70,7 +70,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add_flags(parser, DATA, ["classes", "where", "skip_broken", "cache_folder", "threads"])
     add_flags(parser, EXTERNAL, ["feature_map", "label_offset", "class_names"])
     parser.add_argument("--json", action="store_true", help="prints one JSON object instead")
-    parser.add_argument("--report", metavar="DIR", help="also writes a page for people there")
+    parser.add_argument("--report", metavar="DIR", help="also writes an HTML report there")
     return parser.parse(argv)
 
 
@@ -88,10 +88,10 @@ def _evaluate(args: argparse.Namespace) -> int:
     split = _split(dataset, args.split)
     if not config.skip_broken:
         check_shards(config.data, [split])
-    # Counting what meets a condition starts TensorFlow, which takes its devices then.
+    # Counting filtered records uses TensorFlow, whose devices must be set up before that.
     strategy = _devices(run) if config.where else None
     subset = select(config, dataset, split)
-    # Mistakes are told before the seconds it takes to import TensorFlow.
+    # Before TensorFlow's import, which takes seconds, so that mistakes are reported at once.
     class_ids(subset, card.classes)
     inputs = model_inputs(dataset, card)
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Makes a trained model something to serve: `python -m trainer.export`."""
+"""Exports a trained model for serving: `python -m trainer.export`."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _is_saved_model(folder: str) -> bool:
 
 
 def _written(output: str, write: Callable[[str], list[str]]) -> list[str]:
-    """Has `write` write to a temporary name beside `output`, and renames it."""
+    """Calls `write` with a temporary path beside `output`, then renames that to `output`."""
     folder, name = os.path.split(output)
     # The same suffix: Keras insists on its own.
     temporary = os.path.join(folder, f".{os.getpid()}-{name}")

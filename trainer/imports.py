@@ -13,8 +13,8 @@ from contextlib import contextmanager
 def quiet_import() -> Iterator[None]:
     """Keeps TensorFlow's start-up log off the terminal, unless it was asked for.
 
-    Its first lines are written before any log level is read, so the file descriptor itself
-    is turned aside; if the import fails, they are shown after all.
+    Its first lines are written before any log level is read, so the file descriptor itself is
+    redirected; if the import fails, they are shown.
     """
     # Set by whoever ran tensorflow-transform in this shell; the trainer is Keras 3.
     os.environ.pop("TF_USE_LEGACY_KERAS", None)
@@ -24,13 +24,13 @@ def quiet_import() -> Iterator[None]:
         return
     sys.stderr.flush()
     terminal = os.dup(2)
-    with tempfile.TemporaryFile() as aside:
-        os.dup2(aside.fileno(), 2)
+    with tempfile.TemporaryFile() as log:
+        os.dup2(log.fileno(), 2)
         try:
             yield
         except Exception:
-            aside.seek(0)
-            os.write(terminal, aside.read())
+            log.seek(0)
+            os.write(terminal, log.read())
             raise
         finally:
             os.dup2(terminal, 2)

@@ -24,7 +24,7 @@ EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp")
 EXIT_BROKEN_FILES = 1
 
 _EPILOG = (
-    "Files take the way the pictures of the training data took: turned upright by EXIF, resized "
+    "Files are prepared as the pictures of the training data were: turned upright by EXIF, resized "
     "and compressed as the data set's manifest says. A file that cannot be read becomes a row "
     "with the reason; the others are predicted, and the exit code is 1."
 )

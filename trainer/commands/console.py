@@ -1,4 +1,4 @@
-"""What all commands of the trainer share: parsing, errors as sentences, a quiet start."""
+"""What all commands of the trainer share: the argument parser, exit codes, errors on stderr."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from imageshards.errors import UserError
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
-# What a machine that only builds data sets has no need of.
-_OF_THE_EXTRA = ("tensorflow", "keras", "matplotlib", "tqdm")
+# Packages of the extra `trainer`, which may be absent where data sets are only built.
+_TRAINER_EXTRA = ("tensorflow", "keras", "matplotlib", "tqdm")
 
 
 class Parser(argparse.ArgumentParser):
@@ -41,24 +41,24 @@ class Parser(argparse.ArgumentParser):
 
 
 def run(program: str, body: Callable[[], int], interrupted: str = "stopped") -> int:
-    """Runs `body`, and turns what a person can fix into one sentence on stderr.
+    """Runs `body`, and prints a user's mistake as one sentence on stderr.
 
     Args:
         program: For example `python -m trainer`.
         body: Returns an exit code.
-        interrupted: What is said after Ctrl-C.
+        interrupted: What is printed after Ctrl-C.
 
     Returns:
         The exit code of `body`, or 2 for a user's mistake, or 130 after Ctrl-C.
     """
     try:
-        with _ctrl_c_is_ctrl_c():
+        with _keyboard_interrupts():
             return body()
     except UserError as e:
         print(f"{program}: {e}", file=sys.stderr)
         return EXIT_USER_ERROR
     except ModuleNotFoundError as e:
-        if e.name not in _OF_THE_EXTRA:
+        if e.name not in _TRAINER_EXTRA:
             raise
         print(
             f"{program}: the package {e.name} is not installed, which training needs; install it "
@@ -72,8 +72,8 @@ def run(program: str, body: Callable[[], int], interrupted: str = "stopped") -> 
 
 
 @contextmanager
-def _ctrl_c_is_ctrl_c() -> Iterator[None]:
-    """Makes every Ctrl-C a KeyboardInterrupt: TensorFlow's C++ turns some into other errors."""
+def _keyboard_interrupts() -> Iterator[None]:
+    """Makes every Ctrl-C a KeyboardInterrupt; TensorFlow turns some into other errors."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

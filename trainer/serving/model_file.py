@@ -1,4 +1,4 @@
-"""A trained model as one file: Keras's own `.keras` archive with a card of ours inside."""
+"""A trained model as one file: Keras's own `.keras` format, with a model card added."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,21 +23,21 @@ CARD_FILE = "imageshards.json"
 FORMAT_VERSION = 1
 
 _METADATA_FILE = "metadata.json"
-# The earliest time a zip file knows: the same model gives the same bytes.
+# The earliest time a zip file can hold, so that the same model gives the same bytes.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
-_KERAS_REFUSALS = (ValueError, TypeError, ImportError, AttributeError, LookupError, OSError)
+_KERAS_ERRORS = (ValueError, TypeError, ImportError, AttributeError, LookupError, OSError)
 
 
 def save_model(model: Any, path: str, card: ModelCard) -> None:
     """Saves a Keras model and its card, whole or not at all.
 
-    The optimizer, loss and metrics stay outside: checkpoints keep them. The bytes are a
-    function of the model, the card and the versions of Keras and h5py.
+    Without the optimizer, loss and metrics, which checkpoints hold. The bytes are a function of
+    the model, the card and the versions of Keras and h5py.
 
     Args:
         model: A `keras.Model`.
         path: Ends in `.keras`; an existing file is replaced.
-        card: What must be known to use the model.
+        card: How the model was trained, and on what.
 
     Raises:
         UserError: The file cannot be written, for example to a full disk.
@@ -83,7 +83,7 @@ def find_model(path: str) -> str:
 
 
 def find_transform(path: str) -> str | None:
-    """The tensorflow-transform graph that lies beside the model `path` means, if any does."""
+    """The tensorflow-transform graph beside the model that `path` means, if there is one."""
     folder = os.path.join(os.path.dirname(find_model(path)), TRANSFORM_FOLDER)
     return folder if os.path.isdir(folder) else None
 
@@ -95,12 +95,12 @@ def read_card(path: str) -> ModelCard:
         path: The `.keras` file, or the output folder of its run.
 
     Raises:
-        UserError: There is no such file, it is no `.keras` archive, or no card is inside.
+        UserError: There is no such file, it is not a `.keras` file, or has no card.
     """
     file = find_model(path)
     try:
-        with zipfile.ZipFile(file) as archive:
-            text = archive.read(CARD_FILE).decode()
+        with zipfile.ZipFile(file) as members:
+            text = members.read(CARD_FILE).decode()
     except KeyError as e:
         raise UserError(
             f"--model_path received {path!r}, in which there is no {CARD_FILE}: this trainer did "
@@ -108,7 +108,7 @@ def read_card(path: str) -> ModelCard:
         ) from e
     except (OSError, zipfile.BadZipFile, UnicodeDecodeError) as e:
         raise UserError(
-            f"--model_path received {path!r}, which is no whole .keras archive ({e}); expected "
+            f"--model_path received {path!r}, which is not a complete .keras file ({e}); expected "
             "a model that python -m trainer wrote."
         ) from e
     try:
@@ -136,11 +136,20 @@ def load_model(path: str) -> tuple[Any, ModelCard]:
     card = read_card(path)
     import keras
 
-    complaint = _import_users_module(str(card.training.get("model", "")))
+    reason = ""
+    name = str(card.training.get("model", ""))
+    if ":" in name:
+        # Importing the user's module registers its layers; a model without any loads without it.
+        from trainer.models.user_model import load_function
+
+        try:
+            load_function(name)
+        except UserError as e:
+            reason = str(e).rstrip(".")
     try:
         return keras.saving.load_model(find_model(path), compile=False), card
-    except _KERAS_REFUSALS as e:
-        reason = complaint or _reason(e)
+    except _KERAS_ERRORS as e:
+        reason = reason or _reason(e)
         raise UserError(
             f"--model_path received {path!r}, which Keras cannot load ({reason}); run it where "
             "the modules it was trained with can be imported, and let its own layers be classes "
@@ -154,22 +163,6 @@ def _reason(error: BaseException) -> str:
     # Errors of layers within layers are quoted one within the other.
     missing = re.search(r"Could not locate \w+ '[^']*'", text)
     return missing[0] if missing else text.rpartition("Exception encountered: ")[2][:300]
-
-
-def _import_users_module(name: str) -> str | None:
-    """Imports the module of a `module:function`, whose layers it registers; None: no complaint.
-
-    A model without layers of its own loads without it.
-    """
-    if ":" not in name:
-        return None
-    from trainer.models.user_model import load_function
-
-    try:
-        load_function(name)
-    except UserError as e:
-        return str(e).rstrip(".")
-    return None
 
 
 @contextmanager
@@ -187,7 +180,7 @@ def _not_compiled(model: Any) -> Iterator[None]:
 
 
 def _add_card(source: str, target: str, card: ModelCard) -> None:
-    """Copies a `.keras` archive, with the card and without the time of day."""
+    """Copies a `.keras` file, adds the card and leaves out the time of saving."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
         for entry in old.infolist():
             info = zipfile.ZipInfo(entry.filename, _NO_TIME)
@@ -199,48 +192,26 @@ def _add_card(source: str, target: str, card: ModelCard) -> None:
             info.file_size = entry.file_size  # tells whether it needs 64-bit offsets
             with old.open(entry) as reader, new.open(info, "w") as writer:
                 shutil.copyfileobj(reader, writer, 1 << 20)
-        text = json.dumps(_card_to_json(card), indent=1)
+        text = json.dumps({"format_version": FORMAT_VERSION, **dataclasses.asdict(card)}, indent=1)
         new.writestr(zipfile.ZipInfo(CARD_FILE, _NO_TIME), text)
 
 
-def _card_to_json(card: ModelCard) -> dict[str, Any]:
-    return {"format_version": FORMAT_VERSION, **dataclasses.asdict(card)}
-
-
 def _card_from_json(raw: Mapping[str, Any]) -> ModelCard:
-    version = raw["format_version"]
+    card = dict(raw)
+    version = card.pop("format_version")
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
         raise ValueError(f"format_version is {version}; this trainer knows {FORMAT_VERSION}")
-    inputs, image = raw["inputs"], raw["inputs"]["image"]
-    return ModelCard(
-        classes=tuple(raw["classes"]),
-        inputs=ModelInputs(
-            size=_pair(inputs["size"]),
-            image=ImageSpec(
-                size=None if image["size"] is None else _pair(image["size"]),
-                varies=image["varies"],
-                channels=image["channels"],
-                mean=tuple(image["mean"]),
-                std=tuple(image["std"]),
-                options=image["options"],
-            ),
-            features={
-                name: FeatureSpec(
-                    spec["dtype"], None if spec["shape"] is None else tuple(spec["shape"])
-                )
-                for name, spec in inputs["features"].items()
-            },
-            sequences=inputs["sequences"],
-            sequence_length=inputs["sequence_length"],
-        ),
-        image_feature=raw["image_feature"],
-        label_feature=raw["label_feature"],
-        fingerprint=raw["fingerprint"],
-        training=raw["training"],
-        step=raw["step"],
-    )
+    inputs, image = card["inputs"], card["inputs"]["image"]
+    tuples = {name: _tuple(image[name]) for name in ("size", "mean", "std")}
+    features = {
+        name: FeatureSpec(spec["dtype"], _tuple(spec["shape"]))
+        for name, spec in inputs["features"].items()
+    }
+    changed = {"size": _tuple(inputs["size"]), "features": features}
+    card["inputs"] = ModelInputs(**{**inputs, **changed, "image": ImageSpec(**image | tuples)})
+    return ModelCard(**card | {"classes": tuple(card["classes"])})
 
 
-def _pair(sides: Any) -> tuple[int, int]:
-    height_px, width_px = sides
-    return int(height_px), int(width_px)
+def _tuple(values: Sequence[Any] | None) -> tuple[Any, ...] | None:
+    """JSON has lists where a card has tuples."""
+    return None if values is None else tuple(values)

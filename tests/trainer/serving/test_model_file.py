@@ -92,7 +92,7 @@ def test_what_is_no_saved_model_is_told_in_a_sentence(tmp_path: pathlib.Path) ->
         model_file.load_model(str(tmp_path))
     text = tmp_path / "text.keras"
     text.write_text("hello")
-    with pytest.raises(UserError, match=r"no whole \.keras archive"):
+    with pytest.raises(UserError, match=r"not a complete \.keras file"):
         model_file.load_model(str(text))
     model = network(card())
     model.save(tmp_path / "plain.keras")
@@ -101,7 +101,7 @@ def test_what_is_no_saved_model_is_told_in_a_sentence(tmp_path: pathlib.Path) ->
     saved(tmp_path, card())
     whole = (tmp_path / "model.keras").read_bytes()
     (tmp_path / "model.keras").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match=r"no whole \.keras archive"):
+    with pytest.raises(UserError, match=r"not a complete \.keras file"):
         model_file.load_model(str(tmp_path))
 
 
