@@ -16,7 +16,7 @@ the trainer reads a record: it has to be a JPEG, and EXIF is ignored.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -55,43 +55,46 @@ def record_jpeg(encoded: Any, options: Mapping[str, Any]) -> Any:
     """One original file as `record_jpegs` makes it; string scalar → string scalar."""
     # Strings are on the CPU anyway, and a GPU multiplies matrices in fewer digits.
     with tf.device("CPU:0"):
-        pixels = record_pixels(encoded, options)
+        is_jpeg = tf.equal(tf.strings.substr(encoded, 0, 2), b"\xff\xd8")
+        decoded = tf.cond(
+            is_jpeg,
+            lambda: _decode_jpeg(encoded, options),
+            lambda: _decode_other(encoded, options),
+        )
         return tf.io.encode_jpeg(
-            pixels,
+            _resized_upright(decoded, options),
             quality=int(options.get("quality", 90)),
             chroma_downsampling=options.get("subsampling", "4:2:0") != "4:4:4",
         )
 
 
-def record_pixels(encoded: Any, options: Mapping[str, Any]) -> Any:
-    """One original file as its builder made it, just before JPEG compression.
+class _Decoded(NamedTuple):
+    """A decoded file.
 
-    Args:
-        encoded: string scalar.
-        options: The manifest's `image` object.
-
-    Returns:
-        uint8 [height, width, channels].
+    Attributes:
+        pixels: uint8 [height, width, channels], as stored, at 1 / `ratio` of the size.
+        ratio: float64 scalar.
+        turn: EXIF orientation, int32 scalar 1..8.
+        size: (height, width) of the upright picture at its full size, int32 scalars.
     """
-    is_jpeg = tf.equal(tf.strings.substr(encoded, 0, 2), b"\xff\xd8")
-    channels = _channels(options)
-    pixels = tf.cond(is_jpeg, lambda: _jpeg(encoded, options), lambda: _other(encoded, options))
-    return tf.ensure_shape(pixels, (None, None, channels))
+
+    pixels: Any
+    ratio: Any
+    turn: Any
+    size: tuple[Any, Any]
 
 
 def _channels(options: Mapping[str, Any]) -> int:
     return int(options.get("channels", 3))
 
 
-def _jpeg(encoded: Any, options: Mapping[str, Any]) -> Any:
+def _decode_jpeg(encoded: Any, options: Mapping[str, Any]) -> _Decoded:
     height, width, _ = tf.unstack(tf.io.extract_jpeg_shape(encoded))
     _check_pixels(height, width, options)
     turn = exif.orientation(encoded)
     swap = exif.swaps_axes(turn)
-    geometry = resize_geometry(
-        tf.where(swap, width, height), tf.where(swap, height, width), options
-    )
-    draft = _draft(geometry.shrink, options)
+    size = tf.where(swap, width, height), tf.where(swap, height, width)
+    draft = _draft(resize_geometry(*size, options).shrink, options)
 
     def decode(ratio: int) -> Callable[[], Any]:
         # Pillow's inverse DCT; TensorFlow's default is a coarser one.
@@ -101,10 +104,7 @@ def _jpeg(encoded: Any, options: Mapping[str, Any]) -> Any:
 
     ratios = [1, *(shrink for shrink, _ in _DRAFTS)]
     pixels = tf.switch_case(draft, [decode(ratio) for ratio in ratios])
-    pixels = tf.ensure_shape(pixels, (None, None, _channels(options)))
-    return _resized_upright(
-        pixels, geometry, turn, tf.gather(tf.constant(ratios, tf.float64), draft), options
-    )
+    return _Decoded(pixels, tf.gather(tf.constant(ratios, tf.float64), draft), turn, size)
 
 
 def _draft(shrink: Any, options: Mapping[str, Any]) -> Any:
@@ -117,7 +117,7 @@ def _draft(shrink: Any, options: Mapping[str, Any]) -> Any:
     return index
 
 
-def _other(encoded: Any, options: Mapping[str, Any]) -> Any:
+def _decode_other(encoded: Any, options: Mapping[str, Any]) -> _Decoded:
     """A picture of any other format, transparent parts on the background."""
     head = tf.strings.join([tf.strings.substr(encoded, 0, 12), bytes(12)])
     is_png = tf.equal(tf.strings.substr(head, 0, 4), b"\x89PNG")
@@ -140,10 +140,7 @@ def _other(encoded: Any, options: Mapping[str, Any]) -> Any:
     pixels = tf.cast(tf.round(layers[..., :3] * alpha + below * (1 - alpha)), tf.uint8)
     if _channels(options) == 1:
         pixels = _grey(pixels)
-    one = tf.constant(1.0, tf.float64)
-    return _resized_upright(
-        pixels, resize_geometry(height, width, options), tf.constant(1), one, options
-    )
+    return _Decoded(pixels, tf.constant(1.0, tf.float64), tf.constant(1), (height, width))
 
 
 def _with_alpha(pixels: Any) -> Any:
@@ -152,22 +149,14 @@ def _with_alpha(pixels: Any) -> Any:
     return tf.concat([pixels, opaque], -1)[..., :4]
 
 
-def _resized_upright(
-    pixels: Any, geometry: ResizeGeometry, turn: Any, ratio: Any, options: Mapping[str, Any]
-) -> Any:
-    """Stored pixels → the result: resized as stored, turned, put on the canvas.
-
-    Args:
-        pixels: Decoded at 1 / `ratio` of the size.
-        geometry: Of the upright picture.
-        turn: Its EXIF orientation.
-        ratio: float64 scalar.
-        options: The manifest's `image` object.
-    """
-    swap = exif.swaps_axes(turn)
+def _resized_upright(decoded: _Decoded, options: Mapping[str, Any]) -> Any:
+    """The picture of a record: resized as stored, turned upright, put on the canvas."""
+    pixels = tf.ensure_shape(decoded.pixels, (None, None, _channels(options)))
+    geometry = resize_geometry(*decoded.size, options)
+    swap = exif.swaps_axes(decoded.turn)
     # The kept part lies around the middle: mirroring does not move it.
     left, top, right, bottom = (
-        tf.where(swap, geometry.crop[other], geometry.crop[own]) / ratio
+        tf.where(swap, geometry.crop[other], geometry.crop[own]) / decoded.ratio
         for own, other in ((0, 1), (1, 0), (2, 3), (3, 2))
     )
     height, width = (tf.cast(side, tf.float64) for side in tf.unstack(tf.shape(pixels)[:2]))
@@ -178,7 +167,7 @@ def _resized_upright(
         tf.where(swap, geometry.content[0], geometry.content[1]),
     )
     resized = resize(pixels, size, box, str(options.get("filter", "bicubic")))
-    return _on_canvas(exif.upright(resized, turn), geometry, options)
+    return _on_canvas(exif.upright(resized, decoded.turn), geometry, options)
 
 
 def _on_canvas(content: Any, geometry: ResizeGeometry, options: Mapping[str, Any]) -> Any:
