@@ -120,7 +120,8 @@ def measured(config: TrainConfig, inputs: Inputs, seconds: float) -> dict[str, A
 
         from trainer.commands import bench_stages
         from trainer.models import strategy
-        from trainer.reader import broken_records
+        from trainer.reader.broken_records import explain
+        from trainer.reader.find_broken import find_broken
         from trainer.reader.pipeline import PREFETCH_BATCHES, memory_bytes
     subset, read_options = inputs.training, inputs.read_options
     augment_on = resolve_augment_on(config.augment_on, strategy.gpu_count())
@@ -141,9 +142,7 @@ def measured(config: TrainConfig, inputs: Inputs, seconds: float) -> dict[str, A
         )
         speeds = bench_stages.measure(streams, config.batch_size, settle_batches, seconds)
     except tf.errors.OpError as e:
-        raise broken_records.explain(
-            e, subset, broken_records.find(subset, None, framing=True)
-        ) from e
+        raise explain(e, subset, find_broken(subset)) from e
     limit = speeds.pop(bench_stages.LIMIT)
     return figures_of(speeds, limit) | {
         "memory_bytes": dict(memory_bytes(subset, read_options, config.batch_size, shipped)),

@@ -117,8 +117,7 @@ def _run(
 ) -> int:
     with quiet_import():
         from trainer.evaluation.evaluator import Evaluator
-        from trainer.reader import broken_records
-        from trainer.reader.broken_handler import BrokenRecordHandler
+        from trainer.reader.broken_records import BrokenRecordHandler
     with strategy.scope():
         model, card = model_file.load_model(args.model_path)
     evaluator = Evaluator(
@@ -146,7 +145,7 @@ def _run(
     # Only the object goes to stdout with --json.
     out = sys.stderr if args.json else sys.stdout
     for found in broken_handler.found:
-        print(f"left out {broken_records.describe(found)}", file=out)
+        print(f"left out {found}", file=out)
     if args.report:
         page = _write_report(args.report, figures, evaluation, evaluator.subset)
         print(f"report   {page}", file=out)

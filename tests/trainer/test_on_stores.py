@@ -23,15 +23,12 @@ from trainer import bench_input, evaluate, predict
 from trainer.__main__ import main
 from trainer.commands.flags import parse_config
 from trainer.dataset.open import Inputs, open_inputs
+from trainer.dataset.shard_cache import cache_on_disk
 
 tf = pytest.importorskip("tensorflow")
 
-from trainer.reader import (  # noqa: E402
-    cache,
-    order,
-    pipeline,
-)
-from trainer.reader.broken_handler import BrokenRecordHandler  # noqa: E402
+from trainer.reader import order, pipeline  # noqa: E402
+from trainer.reader.broken_records import BrokenRecordHandler  # noqa: E402
 
 SIDE_PX = 16
 COUNTS = {"train": 40, "validation": 9}
@@ -103,7 +100,7 @@ def _copies(inputs: Inputs) -> dict[str, bytes]:
     """Copies of all shards, by name; what the reader does first."""
     splits = [inputs.training, *([inputs.validation] if inputs.validation else [])]
     near = [
-        shard for one in splits for shard in cache.on_disk(one, inputs.read_options).split.shards
+        shard for one in splits for shard in cache_on_disk(one, inputs.read_options).split.shards
     ]
     return {os.path.basename(s.path): pathlib.Path(s.path).read_bytes() for s in near}
 

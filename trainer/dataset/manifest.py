@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from imageshards import manifest, storage
@@ -97,11 +97,7 @@ def check_shards(data: str, splits: list[Split]) -> None:
     Raises:
         UserError: A shard is missing, or has another size.
     """
-    shards = [shard for split in splits for shard in split.shards]
-    # A remote filesystem answers in milliseconds each: a thousand shards want company.
-    with concurrent.futures.ThreadPoolExecutor(16) as pool:
-        sizes = list(pool.map(lambda shard: _size_bytes(shard.path), shards))
-    wrong = [(s, size) for s, size in zip(shards, sizes, strict=True) if size != s.num_bytes]
+    wrong = wrong_sizes([shard for split in splits for shard in split.shards])
     if not wrong:
         return
     shard, size = wrong[0]
@@ -114,9 +110,15 @@ def check_shards(data: str, splits: list[Split]) -> None:
     )
 
 
-def _size_bytes(path: str) -> int | None:
+def wrong_sizes(shards: Sequence[Shard]) -> list[tuple[Shard, int | None]]:
+    """Shards that have another size than they should, with that size: None for a missing one."""
+    sizes = storage.map_concurrently(_size_bytes, shards)
+    return [(s, size) for s, size in zip(shards, sizes, strict=True) if size != s.num_bytes]
+
+
+def _size_bytes(shard: Shard) -> int | None:
     try:
-        found = storage.stat(path)
+        found = storage.stat(shard.path)
     except OSError:
         return None
     return None if found is None else found.size_bytes

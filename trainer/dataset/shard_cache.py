@@ -1,74 +1,63 @@
-"""Copies of whole shards on a local disk, from wherever they are, each checked once."""
+"""Copies of whole shards on a local disk: the cache `disk`, and what TensorFlow cannot read."""
 
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import hashlib
 import os
 import shutil
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Sequence
 
 from imageshards import storage
 from imageshards.errors import UserError
+from imageshards.progress import ProgressLine
 from imageshards.tfrecord import RecordError, scan_file
 from trainer.config import is_remote
-from trainer.dataset.spec import DataSet, Shard
+from trainer.dataset.spec import DataSet, ReadOptions, Shard, Subset
+from trainer.dataset.tensorflow_files import needs_copy
 
 COPIES_AT_ONCE = 8
-# Between two lines that say how far it is.
-_TOLD_EVERY_SEC = 10.0
 _PART_BYTES = 8 << 20
 
 
-def copy_path(folder: str, shard: Shard) -> str:
-    """Where the copy of a shard belongs."""
-    # Shards of several folders may share a name.
-    origin = hashlib.sha256(os.path.dirname(shard.path).encode()).hexdigest()[:8]
-    return os.path.join(folder, f"{origin}-{os.path.basename(shard.path)}")
+def cache_on_disk(subset: Subset, read_options: ReadOptions) -> Subset:
+    """The same split, with local copies in `read_options.cache_folder` of some shards.
 
-
-def copy_shards(dataset: DataSet, shards: Sequence[Shard], folder: str) -> None:
-    """Copies shards, several at a time, and says on stderr how far it is.
-
-    A copy appears whole or not at all. What is missing, or has not the size it should, is not
-    copied.
-
-    Args:
-        dataset: Where they belong.
-        shards: What is copied.
-        folder: An existing one.
+    All shards are copied for the cache `disk`; otherwise those that TensorFlow cannot read itself,
+    if any. A copy that exists is used again; a new one appears whole or not at all. A shard of
+    another size than the data set says, or a damaged one, is not replaced by its copy: reading
+    it tells what is wrong.
 
     Raises:
-        OSError: There is no room, or the folder cannot be written.
-        UserError: A shard cannot be had, or its checksum is not the data set's though its
-            records are whole.
+        UserError: The folder is not named, not writable, or too full; or a shard cannot be
+            read, or is whole but another one than the data set says.
     """
-    needed, free = sum(s.num_bytes for s in shards), shutil.disk_usage(folder).free
-    if needed > free:
-        raise OSError(f"{gigabytes(needed)} are needed, {gigabytes(free)} are free")
-    print(f"copying {len(shards)} shards ({gigabytes(needed)}) to {folder}", file=sys.stderr)
-    stopped = threading.Event()
-    with concurrent.futures.ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
-        waiting = {pool.submit(_copy, dataset, s, copy_path(folder, s), stopped): s for s in shards}
-        try:
-            _await(waiting, needed)
-        except BaseException:
-            # Ctrl-C, or an error that the others would meet as well.
-            stopped.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def local_size_bytes(path: str) -> int | None:
-    """The size of a local file; None where there is none."""
+    whole = subset.split.shards
+    shards = [s for s in whole if read_options.cache == "disk" or needs_copy(s.path)]
+    if not shards:
+        return subset
+    if read_options.cache_folder is None:
+        raise UserError("--cache received 'disk', but no folder to keep the shards in.")
+    folder = os.path.join(read_options.cache_folder, subset.dataset.fingerprint[:16] or "shards")
+    missing = [s for s in shards if _copied(s, folder) is s]
     try:
-        return os.path.getsize(path)
-    except OSError:
-        return None
+        os.makedirs(folder, exist_ok=True)
+        if missing:
+            _copy_shards(subset.dataset, missing, folder)
+    except OSError as e:
+        why, otherwise = "--cache received 'disk'", ", or use --cache none"
+        if needs_copy(shards[0].path):
+            why, otherwise = f"--data received {subset.dataset.data!r}, which is copied first", ""
+        raise UserError(
+            f"{why}, but {folder!r} cannot be filled ({e}); expected a writable folder with "
+            f"enough room: name another one by --cache_folder{otherwise}."
+        ) from e
+    copied = tuple(_copied(s, folder) if s in shards else s for s in whole)
+    return dataclasses.replace(subset, split=dataclasses.replace(subset.split, shards=copied))
 
 
 def gigabytes(num_bytes: int) -> str:
@@ -76,18 +65,55 @@ def gigabytes(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:.2f} GB"
 
 
-def _await(waiting: dict[concurrent.futures.Future[None], Shard], needed_bytes: int) -> None:
-    copied_bytes, told_sec = 0, time.monotonic()
-    for number, done in enumerate(concurrent.futures.as_completed(waiting), 1):
-        done.result()
-        copied_bytes += waiting[done].num_bytes
-        if time.monotonic() - told_sec > _TOLD_EVERY_SEC:
-            told_sec = time.monotonic()
-            print(
-                f"copied {number} of {len(waiting)} shards "
-                f"({gigabytes(copied_bytes)} of {gigabytes(needed_bytes)})",
-                file=sys.stderr,
-            )
+def _copied(shard: Shard, folder: str) -> Shard:
+    """The copy of a shard in `folder`; the shard itself where there is none of its size."""
+    copy = dataclasses.replace(shard, path=_copy_path(folder, shard))
+    try:
+        return copy if os.path.getsize(copy.path) == shard.num_bytes else shard
+    except OSError:
+        return shard
+
+
+def _copy_path(folder: str, shard: Shard) -> str:
+    # Shards of several folders may share a name.
+    origin = hashlib.sha256(os.path.dirname(shard.path).encode()).hexdigest()[:8]
+    return os.path.join(folder, f"{origin}-{os.path.basename(shard.path)}")
+
+
+def _copy_shards(dataset: DataSet, shards: Sequence[Shard], folder: str) -> None:
+    """Copies shards into `folder`, several at a time, and says on stderr how far it is.
+
+    What is missing, or has not the size it should, is not copied.
+
+    Raises:
+        OSError: There is no room, or the folder cannot be written.
+        UserError: A shard cannot be read, or its checksum is not the data set's though its
+            records are whole.
+    """
+    needed, free = sum(s.num_bytes for s in shards), shutil.disk_usage(folder).free
+    if needed > free:
+        raise OSError(f"{gigabytes(needed)} are needed, {gigabytes(free)} are free")
+    print(f"copying {len(shards)} shards ({gigabytes(needed)}) to {folder}", file=sys.stderr)
+    stopped = threading.Event()
+    copied: list[Shard] = []
+
+    def line() -> str:
+        size = gigabytes(sum(s.num_bytes for s in copied))
+        return f"copied {len(copied)} of {len(shards)} shards ({size} of {gigabytes(needed)})"
+
+    with concurrent.futures.ThreadPoolExecutor(COPIES_AT_ONCE) as pool, ProgressLine(line):
+        waiting = {
+            pool.submit(_copy, dataset, s, _copy_path(folder, s), stopped): s for s in shards
+        }
+        try:
+            for done in concurrent.futures.as_completed(waiting):
+                done.result()
+                copied.append(waiting[done])
+        except BaseException:
+            # Ctrl-C, or an error that the others would meet as well.
+            stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _copy(dataset: DataSet, shard: Shard, path: str, stopped: threading.Event) -> None:
@@ -108,7 +134,7 @@ def _copy(dataset: DataSet, shard: Shard, path: str, stopped: threading.Event) -
 
 
 def _fetch(shard: Shard, part: str, stopped: threading.Event) -> str | None:
-    """Copies a shard; its SHA-256 (of a remote one), or None where it is missing."""
+    """Copies a shard; its SHA-256 (empty for a local one), or None where it is missing."""
     if not is_remote(shard.path):
         try:
             shutil.copyfile(shard.path, part)

@@ -15,7 +15,7 @@ from trainer.dataset.spec import Batch, ModelInputs, ReadOptions, Subset
 from trainer.dataset.subset import class_ids
 from trainer.models.model import model_input
 from trainer.reader import order, pipeline
-from trainer.reader.broken_handler import BrokenRecordHandler
+from trainer.reader.broken_records import BrokenRecordHandler
 from trainer.reader.stream import is_framing_error, next_batch, record_numbers
 
 TOP = 5

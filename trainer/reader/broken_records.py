@@ -1,28 +1,125 @@
-"""Broken records: told in one sentence, and taken out without moving any other record."""
+"""`--skip_broken`: broken records are left out up to a number, named, and nothing else moves."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.tfrecord import Record, scan_file, write_records
 from trainer.dataset import counting
-from trainer.dataset.spec import DataSet, Shard, Split, Subset
+from trainer.dataset.manifest import wrong_sizes
+from trainer.dataset.spec import DataSet, FeatureSpec, Shard, Split, Subset
 from trainer.dataset.subset import select
-from trainer.reader.find_broken import BrokenRecord, find, wrong_files
+from trainer.reader.find_broken import BrokenRecord, find_broken
 
-__all__ = ["BrokenRecord", "describe", "explain", "find", "repair", "wrong_files"]
-
+LIST_FILE = "broken.json"
 # What the reader takes for a record of weight 0.
 PLACEHOLDER = b""
+_FOLDER = "repaired"
 
 
-def describe(record: BrokenRecord) -> str:
-    """File, record number, byte offset and reason, as part of a sentence."""
-    return f"{record.path}, record {record.number} at byte {record.offset_bytes}: {record.reason}"
+class BrokenRecordHandler:
+    """Finds what is broken and takes it out, for every split of one run.
+
+    A broken record keeps its place in the order, with weight 0, so nothing behind it moves
+    and a restarted run goes on exactly. The list is kept in `broken.json`: a restarted run
+    knows it from the beginning.
+
+    Args:
+        limit: How many records may be left out, in all splits together.
+        output: The run's folder, where the list and repaired copies of shards are kept;
+            None to keep the list in memory only, where nothing may be left out.
+        data: As `--data` named it.
+        features: The model's inputs besides the picture, which have to be there, too.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        output: str | None,
+        data: str,
+        features: Mapping[str, FeatureSpec] | None = None,
+    ) -> None:
+        self._limit = limit
+        self._features = features
+        self._output = output
+        self._data = data
+        self._found: dict[str, list[BrokenRecord]] = {}
+        if limit and output:
+            self._found = _read_list(os.path.join(output, LIST_FILE))
+
+    @property
+    def found(self) -> list[BrokenRecord]:
+        """Everything that is left out, in the order of splits and records."""
+        return [record for records in self._found.values() for record in records]
+
+    def open(self, subset: Subset) -> Subset:
+        """Takes out what is known to be broken, and looks at shards that have a wrong size.
+
+        Raises:
+            UserError: That is more than may be left out.
+        """
+        if not self._limit:
+            return subset
+        if wrong_sizes(subset.split.shards):
+            self._note(subset, find_broken(subset, None, self._features))
+        return self._repaired(subset)
+
+    def handle(self, subset: Subset, records: Sequence[int] | None, error: Exception) -> Subset:
+        """Finds what made reading fail, and takes it out.
+
+        Args:
+            subset: The split as it was before anything was taken out.
+            records: Those that may have done it; None to look at all.
+            error: What TensorFlow said.
+
+        Returns:
+            `subset` without everything that is known to be broken.
+
+        Raises:
+            UserError: Nothing may be left out, or not as much.
+        """
+        known = {record.record for record in self._found.get(subset.split.name, [])}
+        found = find_broken(subset, records, self._features)
+        fresh = [record for record in found if record.record not in known]
+        if not fresh and records is not None:
+            found = find_broken(subset, None, self._features)
+            fresh = [record for record in found if record.record not in known]
+        if not fresh:
+            raise explain(error, subset, ())
+        if not self._limit:
+            raise explain(error, subset, fresh)
+        self._note(subset, fresh)
+        return self._repaired(subset)
+
+    def _note(self, subset: Subset, found: Sequence[BrokenRecord]) -> None:
+        records = self._found.setdefault(subset.split.name, [])
+        known = {record.record for record in records}
+        records.extend(record for record in found if record.record not in known)
+        records.sort(key=lambda record: record.record)
+        if self._output:
+            plain = {
+                split: [dataclasses.asdict(one) for one in broken]
+                for split, broken in self._found.items()
+            }
+            storage.write(os.path.join(self._output, LIST_FILE), json.dumps(plain, indent=1))
+        if len(self.found) > self._limit:
+            raise UserError(
+                f"--skip_broken received {self._limit}, but {len(self.found)} records of "
+                f"--data {self._data!r} are broken (the last one found: {found[0]}); expected at "
+                "most that many: allow more, or build the data set again."
+            )
+
+    def _repaired(self, subset: Subset) -> Subset:
+        found = self._found.get(subset.split.name)
+        if not found or self._output is None:
+            return subset
+        return repair(subset, found, os.path.join(self._output, _FOLDER))
 
 
 def explain(error: BaseException, subset: Subset, found: Sequence[BrokenRecord]) -> UserError:
@@ -31,7 +128,7 @@ def explain(error: BaseException, subset: Subset, found: Sequence[BrokenRecord])
     Args:
         error: What TensorFlow said.
         subset: The split that was read.
-        found: What `find` found; may be empty.
+        found: What `find_broken` found; may be empty.
     """
     dataset = subset.dataset
     look = f"look with python -m beam_pipeline.verify {dataset.data}, " * dataset.has_manifest
@@ -42,7 +139,7 @@ def explain(error: BaseException, subset: Subset, found: Sequence[BrokenRecord])
         )
     others = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return UserError(
-        f"--data received {dataset.data!r}, which is broken at {describe(found[0])}{others}; "
+        f"--data received {dataset.data!r}, which is broken at {found[0]}{others}; "
         f"{look}fix or copy the file, or leave such records out by --skip_broken {len(found)}."
     )
 
@@ -76,6 +173,22 @@ def repair(subset: Subset, found: Sequence[BrokenRecord], folder: str) -> Subset
     if subset.is_whole:
         return dataclasses.replace(subset, split=split)
     return _select_again(subset, split)
+
+
+def _read_list(path: str) -> dict[str, list[BrokenRecord]]:
+    try:
+        with open(path, encoding="utf-8") as f:
+            raw = json.load(f)
+        return {
+            split: [BrokenRecord(**record) for record in records] for split, records in raw.items()
+        }
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError) as e:
+        raise UserError(
+            f"--output holds {path}, which cannot be read ({e}); delete it: what is broken is "
+            "found again."
+        ) from e
 
 
 def _copy(subset: Subset, index: int, shard: Shard, broken: set[int], folder: str) -> Shard:

@@ -1,17 +1,24 @@
-"""Where records are broken: file, number, byte offset and reason of each."""
+"""Where records are broken: file, number, byte offset and reason of each.
+
+A record is whole if it can be parsed and decoded by the reader's own functions.
+"""
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from imageshards import storage
+from imageshards.example import decode_example
 from imageshards.tfrecord import Record, RecordError, scan_file
-from trainer.dataset.spec import FeatureSpec, Shard, Subset
-from trainer.reader.broken_check import Check, make_check
+from trainer.dataset.counting import RecordProblem, class_id
+from trainer.dataset.spec import DataSet, FeatureSpec, ModelInputs, Shard, Subset
 
 _BATCH_RECORDS = 64
+# Where pictures vary in size, any size will do to see whether they can be decoded.
+_ANY_SIZE = (64, 64)
+
+# Payloads → what is wrong with each, empty where nothing is.
+_Check = Callable[[Sequence[bytes]], list[str]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,20 +41,13 @@ class BrokenRecord:
     offset_bytes: int
     reason: str
 
-
-def wrong_files(subset: Subset) -> list[str]:
-    """Shards that are missing, or have another size than they should."""
-    shards = subset.split.shards
-    with concurrent.futures.ThreadPoolExecutor(16) as pool:
-        sizes = list(pool.map(_size_bytes, shards))
-    return [s.path for s, size in zip(shards, sizes, strict=True) if size != s.num_bytes]
+    def __str__(self) -> str:
+        return f"{self.path}, record {self.number} at byte {self.offset_bytes}: {self.reason}"
 
 
-def find(
+def find_broken(
     subset: Subset,
     records: Sequence[int] | None = None,
-    *,
-    framing: bool = False,
     inputs: Mapping[str, FeatureSpec] | None = None,
 ) -> list[BrokenRecord]:
     """Looks for broken records.
@@ -58,8 +58,7 @@ def find(
     Args:
         subset: The split.
         records: Numbers within the split of records to parse and decode as the reader does;
-            None for all. Shards without any of them are looked at only for `framing`.
-        framing: Whether to look at every shard.
+            None for all. Shards without any of them are not looked at.
         inputs: Features besides picture and label that have to be there.
 
     Returns:
@@ -68,108 +67,119 @@ def find(
     Raises:
         OSError: A shard is there but cannot be read.
     """
-    check = make_check(subset.dataset, inputs or {})
+    check = _make_check(subset.dataset, inputs or {})
     found: list[BrokenRecord] = []
-    for index, (shard, start) in enumerate(
-        zip(subset.split.shards, subset.split.starts, strict=True)
-    ):
+    for index, shard in enumerate(subset.split.shards):
+        start = subset.split.starts[index]
         wanted = None
         if records is not None:
             wanted = {r - start for r in records if start <= r < start + shard.num_records}
-        if wanted is None or wanted or framing:
+        if wanted is None or wanted:
             compression = subset.dataset.compression
-            found += _look_through(shard, index, start, compression, wanted, check)
+            found += _find_in_shard(shard, index, start, compression, wanted, check)
     return found
 
 
-def _size_bytes(shard: Shard) -> int | None:
-    try:
-        found = storage.stat(shard.path)
-    except OSError:
-        return None
-    return None if found is None else found.size_bytes
-
-
-def _look_through(
-    shard: Shard,
-    index: int,
-    start: int,
-    compression: str,
-    wanted: set[int] | None,
-    check: Check,
+def _find_in_shard(
+    shard: Shard, index: int, start: int, compression: str, wanted: set[int] | None, check: _Check
 ) -> list[BrokenRecord]:
     found: list[BrokenRecord] = []
-    place = _Place()
+    unchecked: list[Record] = []
+    last: Record | RecordError | None = None
+    surplus_at: int | None = None
+    is_there = True
 
     def note(number: int, offset_bytes: int, reason: str) -> None:
         found.append(BrokenRecord(shard.path, number, start + number, offset_bytes, reason))
 
-    def flush(records: list[Record]) -> None:
-        reasons = check([record.payload for record in records])
-        for record, reason in zip(records, reasons, strict=True):
+    def check_waiting() -> None:
+        reasons = check([record.payload for record in unchecked])
+        for record, reason in zip(unchecked, reasons, strict=True):
             if reason:
                 note(record.number, record.offset_bytes, reason)
-        records.clear()
+        unchecked.clear()
 
-    waiting: list[Record] = []
-    # Beyond the count nothing is decoded: it is not read for training, either.
-    for record in _records(shard.path, compression, place):
-        if record.number >= shard.num_records:
-            if record.number == shard.num_records:
-                place.surplus_offset_bytes = record.offset_bytes
-        elif isinstance(record, RecordError):
-            note(record.number, record.offset_bytes, record.reason)
-        elif wanted is None or record.number in wanted:
-            waiting.append(record)
-        if len(waiting) == _BATCH_RECORDS:
-            flush(waiting)
-    flush(waiting)
-    found += _missing(shard, start, place)
-    found.sort(key=lambda broken: broken.number)
-    return [*found, *_surplus(shard, index, place)]
-
-
-@dataclasses.dataclass
-class _Place:
-    """How far a shard was read: its last record, and where that and the next one begin."""
-
-    number: int = -1
-    offset_bytes: int = 0
-    next_offset_bytes: int = 0
-    surplus_offset_bytes: int = 0
-    is_there: bool = True
-
-
-def _records(path: str, compression: str, place: _Place) -> Iterator[Record | RecordError]:
     try:
-        for record in scan_file(path, compression):
-            place.number, place.offset_bytes = record.number, record.offset_bytes
-            place.next_offset_bytes = record.next_offset_bytes or record.offset_bytes
-            yield record
+        for last in scan_file(shard.path, compression):
+            if last.number >= shard.num_records:
+                # Not decoded: it is not read for training, either.
+                surplus_at = last.offset_bytes if surplus_at is None else surplus_at
+            elif isinstance(last, RecordError):
+                note(last.number, last.offset_bytes, last.reason)
+            elif wanted is None or last.number in wanted:
+                unchecked.append(last)
+            if len(unchecked) == _BATCH_RECORDS:
+                check_waiting()
     except FileNotFoundError:
-        place.is_there = False
-
-
-def _missing(shard: Shard, start: int, place: _Place) -> Iterator[BrokenRecord]:
-    held = place.number + 1
-    reason = f"the file ends after {held} of {shard.num_records} records"
-    if not place.is_there:
-        reason = "the file is missing"
-    elif held and place.next_offset_bytes == place.offset_bytes:
-        reason = f"lost behind the damage to record {place.number}"
+        is_there = False
+    check_waiting()
+    held = 0 if last is None else last.number + 1
+    end = 0 if last is None else last.next_offset_bytes or last.offset_bytes
     for number in range(held, shard.num_records):
-        offset_bytes = place.next_offset_bytes
-        yield BrokenRecord(shard.path, number, start + number, offset_bytes, reason)
-
-
-def _surplus(shard: Shard, index: int, place: _Place) -> Iterator[BrokenRecord]:
-    surplus = place.number + 1 - shard.num_records
-    if surplus > 0:
-        reason = f"the file goes on after the {shard.num_records} records it should have"
-        yield BrokenRecord(
-            shard.path,
-            shard.num_records,
-            -1 - index,
-            place.surplus_offset_bytes,
-            f"{reason}, for {surplus} more",
+        note(number, end, _why_missing(shard, last) if is_there else "the file is missing")
+    found.sort(key=lambda broken: broken.number)
+    if surplus_at is not None:
+        expected = shard.num_records
+        reason = (
+            f"the file goes on after the {expected} records it should have, "
+            f"for {held - expected} more"
         )
+        found.append(BrokenRecord(shard.path, expected, -1 - index, surplus_at, reason))
+    return found
+
+
+def _why_missing(shard: Shard, last: Record | RecordError | None) -> str:
+    if last is not None and last.next_offset_bytes is None:
+        return f"lost behind the damage to record {last.number}"
+    held = 0 if last is None else last.number + 1
+    return f"the file ends after {held} of {shard.num_records} records"
+
+
+def _make_check(dataset: DataSet, inputs: Mapping[str, FeatureSpec]) -> _Check:
+    import tensorflow as tf
+
+    from trainer.augment.decode import batch_pictures
+    from trainer.dataset.parse import batch_parser
+
+    size = dataset.image.size or _ANY_SIZE
+    parse = batch_parser(dataset, ModelInputs(size, dataset.image, inputs))
+    pictures = batch_pictures(dataset.image, size)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
+    def read(serialized: tf.Tensor) -> tf.Tensor:
+        encoded = parse(serialized).encoded
+        return tf.shape(pictures(encoded, tf.range(tf.size(encoded, tf.int64))))
+
+    def check(payloads: Sequence[bytes]) -> list[str]:
+        if not payloads:
+            return []
+        try:
+            with tf.device("CPU"):
+                read(tf.constant(list(payloads), tf.string))
+        # TensorFlow quotes a record that is no tf.train.Example, and stumbles over its bytes.
+        except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as e:
+            if len(payloads) == 1:
+                return [_reason(dataset, payloads[0], str(getattr(e, "message", e)))]
+            half = len(payloads) // 2
+            return [*check(payloads[:half]), *check(payloads[half:])]
+        return ["" if payload else "it is empty" for payload in payloads]
+
+    return check
+
+
+def _reason(dataset: DataSet, payload: bytes, message: str) -> str:
+    """A reason for people: TensorFlow's own names its kernels, and may quote the picture."""
+    try:
+        class_id(dataset, payload)
+    except RecordProblem as e:
+        return str(e)
+    name = dataset.image_feature
+    encoded = decode_example(payload, {name}).get(name, [])
+    if len(encoded) != 1 or not encoded[0]:
+        return f"it has no picture in {name}"
+    if "Name: <unknown>" in message or "parse" in message:
+        return "a feature is missing, or has another type or length than it should"
+    if not dataset.image.varies and ("nsure" in message or "ncompatible shape" in message):
+        return f"its picture is not of {'x'.join(map(str, dataset.image.size or ()))} px"
+    first = encoded[0][:4] if isinstance(encoded[0], bytes) else b""
+    return f"its picture cannot be decoded (it begins with {first.hex(' ')})"

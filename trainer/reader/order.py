@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from trainer.dataset.shard_cache import cache_on_disk
 from trainer.dataset.spec import ReadOptions, Subset
-from trainer.reader import cache
+from trainer.reader.memory_cache import memory_source
 from trainer.reader.sources import INSPECT_RECORDS, Source, file_source, interleave, number_source
 
 SHUFFLE_BUFFER_BYTES = 64 * 1024 * 1024
@@ -64,9 +65,9 @@ def open_source(subset: Subset, read_options: ReadOptions) -> Source:
     Raises:
         UserError: There is no room for the cache.
     """
-    subset = cache.on_disk(subset, read_options)
+    subset = cache_on_disk(subset, read_options)
     if read_options.cache == "memory":
-        return cache.memory_source(subset, read_options)
+        return memory_source(subset, read_options)
     return file_source(subset)
 
 

@@ -13,7 +13,7 @@ from trainer.config import TrainConfig
 from trainer.dataset.open import Inputs
 from trainer.dataset.spec import Batch, ModelInputs, Subset
 from trainer.reader import order, pipeline
-from trainer.reader.broken_handler import BrokenRecordHandler
+from trainer.reader.broken_records import BrokenRecordHandler
 
 
 class TrainingStream:

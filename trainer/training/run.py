@@ -22,7 +22,7 @@ from trainer.evaluation.evaluator import Evaluation, Evaluator
 from trainer.models import model, strategy, unsupported
 from trainer.models.optimizer import averaged_weights
 from trainer.reader import pipeline
-from trainer.reader.broken_handler import BrokenRecordHandler
+from trainer.reader.broken_records import BrokenRecordHandler
 from trainer.reader.stream import TrainingStream
 from trainer.report import page as report
 from trainer.serving.model_file import MODEL_FILE, save_model

@@ -12,7 +12,7 @@ import tensorflow as tf
 from trainer.config import TrainConfig
 from trainer.dataset.open import Inputs
 from trainer.models import strategy
-from trainer.reader.broken_records import BrokenRecord, describe
+from trainer.reader.find_broken import BrokenRecord
 from trainer.training.checkpoint import RunState
 from trainer.training.loop import Epochs
 
@@ -86,7 +86,7 @@ def result_lines(state: RunState, broken: list[BrokenRecord], speed: str | None)
         )
     if broken:
         lines.append(f"{len(broken)} broken {_plural('record', len(broken))} left out:")
-        lines.extend(f"  {describe(record)}" for record in broken)
+        lines.extend(f"  {record}" for record in broken)
     return [*lines, speed] if speed else lines
 
 

@@ -21,7 +21,7 @@ from trainer.config import DataConfig
 from trainer.dataset.external import open_external
 from trainer.dataset.external_files import has_records
 from trainer.dataset.spec import FeatureSpec, ImageSpec, ModelInputs, ReadOptions
-from trainer.reader import broken_records
+from trainer.reader.find_broken import find_broken
 
 TEXTS = {1: "tench", 2: "crane", 3: "crane"}
 
@@ -111,7 +111,7 @@ class TestTfds:
         dataset = open_external(DataConfig(str(folder / "1.10.0")))
         assert labels_read(dataset) == [0] * 5 + [1] * 4 + [2] * 4
         assert labels_read(dataset, "test") == [0, 1, 2, 2]
-        assert broken_records.find(whole_split(dataset)) == []
+        assert find_broken(whole_split(dataset)) == []
 
     def test_the_folder_above_means_its_latest_version(self, folder):
         shutil.copytree(folder / "1.10.0", folder / "1.9.0", dirs_exist_ok=True)
@@ -193,7 +193,7 @@ class TestCountsInNames:
         write_kaggle(tmp_path / "d", {"a-9.tfrec": 7, "b-2.tfrec": 2})
         dataset = open_external(DataConfig(str(tmp_path / "d"), skip_broken=2))
         assert counts_of(dataset) == {"train": [9, 2]}
-        assert [r.record for r in broken_records.find(whole_split(dataset))] == [7, 8]
+        assert [r.record for r in find_broken(whole_split(dataset))] == [7, 8]
 
     def test_features_can_be_named(self, tmp_path):
         write_kaggle(tmp_path / "d", {"a-2.tfrec": 2}, image="picture", **{"class": "kind"})
@@ -260,7 +260,7 @@ class TestSlim:
         assert dataset.label_offset == 1
         assert dataset.features["image/object/bbox/xmin"] == FeatureSpec("float32", None)
         assert labels_read(dataset) == [0, 0, 0, 1, 2, 2, 2]
-        assert broken_records.find(whole_split(dataset)) == []
+        assert find_broken(whole_split(dataset)) == []
 
     def test_the_pass_is_made_once(self, folder, cache, capsys):
         first = open_external(self.config(folder))
@@ -369,7 +369,7 @@ def test_names_as_labels_are_classes(tmp_path):
     assert dataset.classes == ("cat", "dog")
     assert dataset.splits["train"].shards[0].classes == {"cat": 1, "dog": 2}
     assert labels_read(dataset) == [0, 1, 1]
-    assert broken_records.find(whole_split(dataset)) == []
+    assert find_broken(whole_split(dataset)) == []
     with pytest.raises(UserError, match="record 1 of .* has label 'cat'; expected the name of ev"):
         open_external(DataConfig(str(tmp_path), class_names=("dog", "cow")))
 

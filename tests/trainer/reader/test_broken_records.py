@@ -11,11 +11,11 @@ from imageshards.example import decode_example
 from imageshards.tfrecord import write_records
 from tests.support.external_sets import example, flip_byte, jpeg, records_of, whole_split
 from tests.support.trainer_data import make_data_set
-from trainer.dataset.manifest import load_manifest
+from trainer.dataset.manifest import load_manifest, wrong_sizes
 from trainer.dataset.spec import FeatureSpec, ReadOptions
 from trainer.dataset.subset import select
-from trainer.reader import broken_records
-from trainer.reader.broken_records import BrokenRecord
+from trainer.reader.broken_records import explain, repair
+from trainer.reader.find_broken import BrokenRecord, find_broken
 
 NUM_RECORDS = 20
 LABEL, IMAGE = "image/class/label", "image/encoded"
@@ -54,8 +54,8 @@ def places(found):
 
 
 def test_nothing_is_found_in_a_whole_data_set(folder):
-    assert broken_records.find(load(folder), framing=True) == []
-    assert broken_records.wrong_files(load(folder)) == []
+    assert find_broken(load(folder)) == []
+    assert wrong_sizes(load(folder).split.shards) == []
 
 
 @pytest.mark.parametrize(
@@ -83,19 +83,18 @@ def test_nothing_is_found_in_a_whole_data_set(folder):
 )
 def test_a_record_that_cannot_be_understood_is_placed(folder, payload, reason):
     offset = spoil(folder, 1, 2, payload)
-    (found,) = broken_records.find(load(folder))
+    (found,) = find_broken(load(folder))
     assert dataclasses.astuple(found)[1:4] == (2, 9, offset)
     assert found.path == str(shard(folder, 1))
     assert found.reason.startswith(reason)
-    assert broken_records.find(load(folder), [3, 9, 15]) == [found]
-    assert broken_records.find(load(folder), [3, 8, 15]) == []
-    assert broken_records.find(load(folder), [], framing=True) == []
+    assert find_broken(load(folder), [3, 9, 15]) == [found]
+    assert find_broken(load(folder), [3, 8, 15]) == []
 
 
 def test_every_one_of_many_is_found(folder):
     for index, number in ((0, 0), (0, 1), (0, 6), (2, 5)):
         spoil(folder, index, number, b"no example")
-    found = broken_records.find(load(folder))
+    found = find_broken(load(folder))
     assert [(r.number, r.record) for r in found] == [(0, 0), (1, 1), (6, 6), (5, 19)]
 
 
@@ -103,7 +102,7 @@ def test_a_feature_the_model_needs_is_looked_for(folder):
     dataset = load_manifest(str(folder))
     extra = {"age": FeatureSpec("float32", ())}
     dataset = dataclasses.replace(dataset, features={**dataset.features, **extra})
-    (found,) = broken_records.find(whole_split(dataset), [4], inputs=extra)
+    (found,) = find_broken(whole_split(dataset), [4], inputs=extra)
     assert (found.record, found.reason[:20]) == (4, "a feature is missing")
 
 
@@ -112,7 +111,7 @@ def test_wrong_checksums_and_missing_records_are_found(folder):
     whole = records_of(shard(folder, 1))
     shard(folder, 1).write_bytes(shard(folder, 1).read_bytes()[: whole[5].offset_bytes])
     shard(folder, 2).unlink()
-    found = broken_records.find(load(folder), [], framing=True)
+    found = find_broken(load(folder))
     assert [r.record for r in found] == [3, 12, 13, *range(14, 20)]
     assert [r.number for r in found] == [3, 5, 6, *range(6)]
     assert found[0].reason == "the payload's checksum is wrong"
@@ -120,7 +119,7 @@ def test_wrong_checksums_and_missing_records_are_found(folder):
     assert found[1].offset_bytes == whole[5].offset_bytes
     assert {r.reason for r in found[3:]} == {"the file is missing"}
     # Of no size that differs the first shard says nothing.
-    assert broken_records.wrong_files(load(folder)) == [
+    assert [s.path for s, _ in wrong_sizes(load(folder).split.shards)] == [
         str(shard(folder, 1)),
         str(shard(folder, 2)),
     ]
@@ -129,7 +128,7 @@ def test_wrong_checksums_and_missing_records_are_found(folder):
 def test_all_behind_a_wrong_length_is_lost(folder):
     place = records_of(shard(folder, 0))[4].offset_bytes
     flip_byte(shard(folder, 0), place)
-    found = broken_records.find(load(folder), [0])
+    found = find_broken(load(folder), [0])
     assert [(r.record, r.offset_bytes) for r in found] == [(4, place), (5, place), (6, place)]
     assert found[2].reason == "lost behind the damage to record 4"
 
@@ -138,7 +137,7 @@ def test_records_beyond_the_count_are_told_once_per_shard(folder):
     path = shard(folder, 1)
     payloads = [r.payload for r in records_of(path)]
     write_records(str(path), [*payloads, b"more", b"and more"])
-    (found,) = broken_records.find(load(folder))
+    (found,) = find_broken(load(folder))
     offset = records_of(path)[7].offset_bytes
     assert (found.number, found.record, found.offset_bytes) == (7, -2, offset)
     assert "7 records it should have, for 2 more" in found.reason
@@ -147,22 +146,22 @@ def test_records_beyond_the_count_are_told_once_per_shard(folder):
 def test_the_sentence_has_everything(folder):
     offset = spoil(folder, 1, 2, b"no example")
     selection = load(folder)
-    found = broken_records.find(selection)
-    told = str(broken_records.explain(ValueError("x"), selection, found))
+    found = find_broken(selection)
+    told = str(explain(ValueError("x"), selection, found))
     assert told.count("\n") == 0
     assert f"{shard(folder, 1)}, record 2 at byte {offset}: it is no tf.train.Example" in told
     assert f"python -m beam_pipeline.verify {folder}" in told
     assert "--skip_broken 1" in told
-    two = str(broken_records.explain(ValueError("x"), selection, found * 2))
+    two = str(explain(ValueError("x"), selection, found * 2))
     assert "(and 1 more)" in two
     assert "--skip_broken 2" in two
 
 
 def test_what_was_not_found_again_is_told_as_it_was(folder):
-    told = str(broken_records.explain(ValueError("a first\nb second"), load(folder), []))
+    told = str(explain(ValueError("a first\nb second"), load(folder), []))
     assert "(a first)" in told
     external = dataclasses.replace(load(folder).dataset, has_manifest=False)
-    told = str(broken_records.explain(ValueError("a"), whole_split(external), []))
+    told = str(explain(ValueError("a"), whole_split(external), []))
     assert "beam_pipeline" not in told
 
 
@@ -186,11 +185,11 @@ def test_repair_keeps_every_other_record_in_its_place(tmp_path, compression):
     write_records(str(paths[0]), payloads[0], compression)
     write_records(str(paths[1]), payloads[1][:5], compression)
     write_records(str(paths[2]), [*payloads[2], b"surplus"], compression)
-    found = broken_records.find(selection)
+    found = find_broken(selection)
     assert [r.record for r in found] == [3, 12, 13, -3]
-    repaired = broken_records.repair(selection, found, str(tmp_path / "repaired"))
+    repaired = repair(selection, found, str(tmp_path / "repaired"))
     assert repaired.num_records == NUM_RECORDS
-    assert broken_records.wrong_files(repaired) == []
+    assert wrong_sizes(repaired.split.shards) == []
     empty = [record for is_empty, record in numbers(repaired) if is_empty]
     assert sorted(empty) == [3, 12, 13]
     kept = [f.payload for s in repaired.split.shards for f in records_of(s.path, compression)]
@@ -198,13 +197,13 @@ def test_repair_keeps_every_other_record_in_its_place(tmp_path, compression):
     assert [p for i, p in enumerate(kept) if i not in (3, 12, 13)] == [
         p for i, p in enumerate(whole) if i not in (3, 12, 13)
     ]
-    assert [r.reason for r in broken_records.find(repaired)] == ["it is empty"] * 3
+    assert [r.reason for r in find_broken(repaired)] == ["it is empty"] * 3
 
 
 def test_repair_copies_only_what_is_broken(folder, tmp_path):
     spoil(folder, 1, 2, b"no example")
     selection = load(folder)
-    repaired = broken_records.repair(selection, broken_records.find(selection), str(tmp_path / "r"))
+    repaired = repair(selection, find_broken(selection), str(tmp_path / "r"))
     assert [s.path for s in repaired.split.shards][::2] == [
         s.path for s in load(folder).split.shards
     ][::2]
@@ -216,7 +215,7 @@ def test_repair_copies_only_what_is_broken(folder, tmp_path):
 def test_a_missing_shard_becomes_empty_records(folder, tmp_path):
     shard(folder, 2).unlink()
     selection = load(folder)
-    repaired = broken_records.repair(selection, broken_records.find(selection), str(tmp_path / "r"))
+    repaired = repair(selection, find_broken(selection), str(tmp_path / "r"))
     assert [r.payload for r in records_of(repaired.split.shards[2].path)] == [b""] * 6
     assert len(numbers(repaired)) == NUM_RECORDS
 
@@ -242,8 +241,8 @@ def test_a_selection_is_counted_anew(folder, tmp_path, counted):
     assert chosen.class_counts == (7, 7)
     # Records 0, 3, 6 … are circles, in shards 0, 1, 2, 0, …: the second of shard 0 is number 3.
     spoil(folder, 0, 1, b"no example")
-    found = broken_records.find(chosen, [1])
-    repaired = broken_records.repair(chosen, found, str(tmp_path / "r"))
+    found = find_broken(chosen, [1])
+    repaired = repair(chosen, found, str(tmp_path / "r"))
     assert repaired.class_counts == (7, 6)
     assert (repaired.num_records, repaired.sampling) == (14, True)
     assert repaired.class_ids == (1, 0)
@@ -258,7 +257,7 @@ def test_an_unwritable_folder_is_told(folder, tmp_path):
     selection = load(folder)
     spoil(folder, 0, 0, b"x")
     with pytest.raises(UserError, match="--output received a place where .* cannot be written"):
-        broken_records.repair(selection, broken_records.find(selection), str(tmp_path / "file"))
+        repair(selection, find_broken(selection), str(tmp_path / "file"))
 
 
 def test_offsets_in_gzip_are_of_what_was_packed(tmp_path):
@@ -268,7 +267,7 @@ def test_offsets_in_gzip_are_of_what_was_packed(tmp_path):
     offset = records_of(path, "gzip")[2].offset_bytes
     plain[offset + 50] ^= 1
     path.write_bytes(gzip.compress(plain))
-    (found,) = broken_records.find(load(data), [], framing=True)
+    (found,) = find_broken(load(data))
     assert found == BrokenRecord(str(path), 2, 2, offset, "the payload's checksum is wrong")
 
 
@@ -284,7 +283,7 @@ def test_real_broken_pictures_are_found_exactly_where_the_reader_fails(broken_jp
     selection = load(data)
     one = dataclasses.replace(selection.split.shards[0], num_records=len(files), num_bytes=size)
     split = dataclasses.replace(selection.split, shards=(one,))
-    found = broken_records.find(dataclasses.replace(selection, split=split))
+    found = find_broken(dataclasses.replace(selection, split=split))
 
     def fails(data):
         try:

@@ -14,7 +14,7 @@ from imageshards.errors import UserError
 from tests.support.trainer_data import edit_manifest, make_data_set
 from trainer.config import DataConfig, TrainConfig
 from trainer.dataset.open import open_inputs
-from trainer.reader.broken_handler import LIST_FILE, BrokenRecordHandler
+from trainer.reader.broken_records import LIST_FILE, BrokenRecordHandler
 
 tf = pytest.importorskip("tensorflow")
 

@@ -1,4 +1,4 @@
-"""Caches of serialized records: in memory, or as copies of the shards on a local disk."""
+"""The cache `memory`: every serialized record of a split is read once and kept."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from imageshards.errors import UserError
-from trainer.dataset.shard_cache import copy_path, copy_shards, gigabytes, local_size_bytes
-from trainer.dataset.spec import ReadOptions, Shard, Subset
-from trainer.dataset.tensorflow_files import needs_copy
+from trainer.dataset.shard_cache import gigabytes
+from trainer.dataset.spec import ReadOptions, Subset
 from trainer.reader.sources import INSPECT_RECORDS, Source, file_source, interleave, number_source
 
 # Left for the model and everything else when a cache is weighed against free memory.
@@ -78,42 +77,6 @@ def free_memory_bytes() -> int | None:
     return min(found) if found else None
 
 
-def on_disk(subset: Subset, read_options: ReadOptions) -> Subset:
-    """The same split, with local copies in `read_options.cache_folder` of some shards.
-
-    All shards are copied for the cache `disk`; otherwise those that TensorFlow cannot read itself,
-    if any. A copy that exists is used again; a new one appears whole or not at all. A shard of
-    another size than the data set says, or a damaged one, is not replaced by its copy: reading
-    it tells what is wrong.
-
-    Raises:
-        UserError: The folder is not named, not writable, or too full; or a shard cannot be
-            read, or is whole but another one than the data set says.
-    """
-    whole = subset.split.shards
-    shards = [s for s in whole if read_options.cache == "disk" or needs_copy(s.path)]
-    if not shards:
-        return subset
-    if read_options.cache_folder is None:
-        raise UserError("--cache received 'disk', but no folder to keep the shards in.")
-    folder = os.path.join(read_options.cache_folder, subset.dataset.fingerprint[:16] or "shards")
-    missing = [s for s in shards if local_size_bytes(copy_path(folder, s)) != s.num_bytes]
-    try:
-        os.makedirs(folder, exist_ok=True)
-        if missing:
-            copy_shards(subset.dataset, missing, folder)
-    except OSError as e:
-        why, otherwise = "--cache received 'disk'", ", or use --cache none"
-        if needs_copy(shards[0].path):
-            why, otherwise = f"--data received {subset.dataset.data!r}, which is copied first", ""
-        raise UserError(
-            f"{why}, but {folder!r} cannot be filled ({e}); expected a writable folder with "
-            f"enough room: name another one by --cache_folder{otherwise}."
-        ) from e
-    copied = tuple(_copied(s, folder) if s in shards else s for s in whole)
-    return dataclasses.replace(subset, split=dataclasses.replace(subset.split, shards=copied))
-
-
 def _load(
     files: Source, subset: Subset, read_options: ReadOptions
 ) -> tuple[Any, Any, tuple[Any, ...]]:
@@ -153,10 +116,3 @@ def _container_free_bytes() -> int | None:
             return max(0, limit - int(f.read()))
     except (OSError, ValueError):
         return None  # no container, or one without a limit
-
-
-def _copied(shard: Shard, folder: str) -> Shard:
-    path = copy_path(folder, shard)
-    if local_size_bytes(path) != shard.num_bytes:
-        return shard
-    return dataclasses.replace(shard, path=path)
