@@ -24,7 +24,7 @@ from beam_pipeline.shards import process_pool
 from beam_pipeline.shards.process_pool import LocalPool
 from imageshards import storage
 from imageshards.errors import LeaseLostError, UserError
-from imageshards.manifest import STAGING_NAME, load_manifest
+from imageshards.manifest import REPORT_NAME, STAGING_NAME, load_manifest
 from imageshards.progress import ProgressLine
 from imageshards.storage import OutputLock, output_lock, run_concurrently
 
@@ -130,6 +130,10 @@ def _build(
     lock: OutputLock,
 ) -> str:
     if staging_folder.check_output(state, options.overwrite) and (done := state.manifest):
+        if options.report and not storage.exists(_report_page(options.output)):
+            from beam_pipeline.report import try_report
+
+            try_report(options.output, done)
         staging_folder.remove(state.staging)
         return final_table(done, 1e-9, done["listed"]) + f"\ndata set in {options.output}"
     if state.damage:
@@ -180,12 +184,17 @@ def _run_pipeline(
     reused = committed.get("reused_images", 0)
     staging_folder.remove(staging)
     made = [f"data set in {options.output}"]
-    if options.report:
-        made.append(f"report: {storage.join(options.output, 'report', 'index.html')}")
+    page = _report_page(options.output)
+    if options.report and storage.exists(page):
+        made.append(f"report: {page}")
     stored = pool.stored() if pool else storage.counts()
     if stored.requests:
         made.insert(0, stored.text())
     return "\n".join([final_table(manifest, time.monotonic() - begun, reused), *made])
+
+
+def _report_page(output: str) -> str:
+    return storage.join(output, REPORT_NAME, "index.html")
 
 
 def _say_lost(attempt: int, staging: str, e: Exception) -> None:

@@ -190,6 +190,7 @@ def _feature_problems(name: str, spec: Any) -> Iterator[str]:
 def write_manifest(directory: str, manifest: Mapping[str, Any]) -> None:
     """Writes `directory/manifest.json`, whole or not at all: from then on it is a data set."""
     storage.write(storage.join(directory, MANIFEST_NAME), to_json(manifest))
+    storage.sync(directory)
 
 
 def to_json(value: Any) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from beam_pipeline.columns import exported_classes, exported_features
@@ -129,7 +130,9 @@ def finish_commit(
     spec: CommitSpec,
     *complete: Any,
 ) -> str:
-    """Writes everything beside the shards, the manifest last; returns its fingerprint.
+    """Writes everything beside the shards, then the manifest; returns its fingerprint.
+
+    The report comes after: it is of a data set, and no reason to have none.
 
     Args:
         shards: Entries of the manifest, each with its split.
@@ -138,7 +141,11 @@ def finish_commit(
         skipped: Reason → files that were not listed.
         spec: Where and how.
         *complete: What must be complete before: the exported transform, the quarantine.
+
+    Raises:
+        RuntimeError: The shards do not hold what was written.
     """
+    check_totals(shards, layout, summary)
     try:
         manifest = manifest_of(shards, layout, summary, skipped, spec)
         write_companions(manifest, spec)
@@ -146,7 +153,37 @@ def finish_commit(
         write_manifest(spec.output, manifest)
     except OSError as e:
         raise output_error(spec.output, e) from e
+    if spec.report:
+        from beam_pipeline.report import try_report
+
+        try_report(spec.output, manifest)
     return str(manifest["fingerprint"])
+
+
+def check_totals(
+    shards: Iterable[Mapping[str, Any]], layout: ShardPlan, summary: WriteSummary
+) -> None:
+    """Adds up again, when records have moved: none may be lost or doubled, of any split or class.
+
+    Raises:
+        RuntimeError: What the manifest would say of the shards is not what was written.
+    """
+    records, classes = collections.Counter[str](), collections.Counter[str]()
+    for shard in shards:
+        records[shard["split"]] += shard["num_records"]
+        classes.update(shard["classes"])
+    written = {split: sum(stats.formats.values()) for split, stats in summary.stats.items()}
+    rejected = sum(summary.rejects.values())
+    if (
+        +records != +collections.Counter(written)
+        or classes.total() != records.total()
+        or records.total() + rejected != layout.num_images
+    ):
+        raise RuntimeError(
+            f"the shards to be committed hold {dict(records)} records of {classes.total()} in "
+            f"classes, but {written} were written and {rejected} of {layout.num_images} images "
+            "rejected; nothing was committed"
+        )
 
 
 def manifest_of(
@@ -215,7 +252,7 @@ def _by_count(counts: dict[str, int]) -> dict[str, int]:
 
 
 def write_companions(manifest: dict[str, Any], spec: CommitSpec) -> None:
-    """Puts everything but the manifest beside the shards, in place of what was there.
+    """Puts what the manifest tells of beside the shards, in place of what was there.
 
     A step that was interrupted may be done again.
     """
@@ -227,10 +264,10 @@ def write_companions(manifest: dict[str, Any], spec: CommitSpec) -> None:
         lambda: _remove_folder(storage.join(output, REPORT_NAME)),
         *(functools.partial(storage.write, storage.join(output, n), t) for n, t in files.items()),
     )
-    if spec.report:
-        from beam_pipeline.report.page import write_report
-
-        write_report(output, manifest)
+    if storage.is_local(output):
+        kept = (storage.join(output, name) for name in (TRANSFORM_NAME, QUARANTINE_NAME))
+        beside = (file.path for folder in kept for file in storage.files_below(folder))
+        storage.sync(*beside, output)
 
 
 def _place_quarantine(staging: str, output: str, wanted: bool) -> None:

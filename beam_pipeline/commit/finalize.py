@@ -13,6 +13,7 @@ from beam_pipeline.shards.result import ShardResult, ShardSummary, count_classes
 from beam_pipeline.shards.sink import BalancedSink
 from beam_pipeline.shards.writer import output_error, read_result
 from imageshards import storage, tfrecord
+from imageshards.errors import OutputError
 from imageshards.storage import AtomicFile, map_concurrently
 
 
@@ -113,6 +114,9 @@ def finalize_shard(task: FinalizeTask, sink: BalancedSink) -> dict[str, Any]:
             entry |= _rewrite(task, sink)
         elif shard.staged:
             _move(sink.staged_path(shard.name), sink.final_path(shard.name))
+        storage.sync(sink.final_path(shard.name))  # the manifest will name it, and that is synced
+    except FileNotFoundError as e:
+        raise _damaged(str(e.filename), "is gone") from e
     except OSError as e:
         raise output_error(sink.output, e) from e
     return {"split": shard.split, **entry}
@@ -125,6 +129,13 @@ def _move(staged: str, final: str) -> None:
             storage.move(staged, final)
     else:
         storage.copy(staged, final)  # the staging folder is removed as a whole
+
+
+def _damaged(path: str, how: str) -> OutputError:
+    return OutputError(
+        f"--output: {path} {how} since it was written; nothing was committed: run the same command "
+        "again, which writes that shard again."
+    )
 
 
 def _rewrite(task: FinalizeTask, sink: BalancedSink) -> dict[str, Any]:
@@ -157,7 +168,11 @@ def _rewrite(task: FinalizeTask, sink: BalancedSink) -> dict[str, Any]:
 def _payloads(
     path: str, result: ShardResult, wanted: set[int], compression: str
 ) -> Iterator[tuple[int, bytes]]:
-    """Yields (index, record) of the wanted records; uncompressed, only their part is read."""
+    """Yields (index, record) of the wanted records; uncompressed, only their part is read.
+
+    Raises:
+        OutputError: The file does not hold all of them.
+    """
     if not wanted:
         return
     first = min(wanted) if compression == "none" else 0
@@ -166,8 +181,9 @@ def _payloads(
         stream.seek(sum(result.record_bytes[:first]))
         for record in tfrecord.scan_records(stream, path, compression):
             if isinstance(record, tfrecord.RecordError):
-                raise record
+                raise _damaged(path, f"has become damaged ({record.reason})") from record
             if first + record.number in wanted:
                 yield first + record.number, record.payload
             if first + record.number == last:
                 return
+    raise _damaged(path, "has lost records")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+import logging
 import os
 import tempfile
 from collections import defaultdict
@@ -18,6 +19,8 @@ from imageshards.manifest import QUARANTINE_NAME, REJECTS_NAME, REPORT_NAME
 from imageshards.page import contact_sheet, render
 
 PAGE_NAME = "index.html"
+
+_LOGGER = logging.getLogger(__name__)
 
 _SHEET_NAME = "contact_sheet-{}.png"
 _EXAMPLES_PER_REASON = 3
@@ -65,6 +68,18 @@ def write_report(directory: str, manifest: Mapping[str, Any]) -> list[str]:
             f"{folder} could not be written ({e.strerror or e}); expected a folder with room and "
             "write permission."
         ) from e
+
+
+def try_report(directory: str, manifest: Mapping[str, Any]) -> None:
+    """Writes the report of a data set; what goes wrong is a warning, as the data set is there."""
+    try:
+        write_report(directory, manifest)
+    except Exception as e:
+        _LOGGER.warning(
+            "the data set in %s is complete, but its report could not be drawn (%s); for another "
+            "attempt: python -m beam_pipeline.inspect %s",
+            directory, e, directory, exc_info=not isinstance(e, OutputError),
+        )  # fmt: skip
 
 
 def _write_files(directory: str, folder: str, manifest: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,159 @@
+"""What must hold before a manifest says so, in whole builds whose commit is disturbed."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+import beam_pipeline.commit.transforms as commit
+from beam_pipeline.commit import data_set, finalize
+from imageshards.tfrecord import scan_records
+from tests.support.builds import build, class_folders, manifest, shard_bytes
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def photos(tmp_path) -> pathlib.Path:
+    """Two classes, and broken pictures, so that records move between shards."""
+    root = class_folders(tmp_path / "in", {"ant": 12, "bee": 12})
+    for i in range(4):
+        (root / "ant" / f"broken {i}.jpg").write_bytes(b"\xff\xd8 no picture")
+    return root
+
+
+@pytest.fixture
+def flags(photos, tmp_path) -> list[str]:
+    return [
+        "--input", str(photos), "--output", str(tmp_path / "set"), "--image_size", "16",
+        "--splits", "train=1", "--num_shards", "4", "--max_reject_fraction", "0.5",
+    ]  # fmt: skip
+
+
+def path_of(descriptor: int) -> str:
+    return os.readlink(f"/proc/self/fd/{descriptor}")
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs Linux's /proc")
+def test_shards_and_folder_are_on_the_disk_before_the_manifest_is(flags, tmp_path, monkeypatch):
+    output = tmp_path / "set"
+    synced: list[str] = []
+    at_manifest: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def noting_fsync(descriptor: int) -> None:
+        synced.append(path_of(descriptor))
+        fsync(descriptor)
+
+    def noting_replace(source: str, target: str) -> None:
+        if pathlib.Path(target) == output / "manifest.json":
+            at_manifest.extend(synced)
+            synced.clear()
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", noting_fsync)
+    monkeypatch.setattr(os, "replace", noting_replace)
+    assert build(*flags, "--no_report") == 0
+    for shard in manifest(output)["splits"]["train"]["shards"]:
+        assert str(output / shard["file"]) in at_manifest
+    for path in (output / "quarantine").iterdir():
+        assert str(path) in at_manifest
+    assert str(output) in at_manifest
+    assert str(output) in synced, "the name of the manifest itself"
+
+
+def test_a_report_that_cannot_be_drawn_costs_no_data_set(
+    flags, tmp_path, monkeypatch, capfd, caplog
+):
+    def fail(*args: object) -> None:
+        raise ValueError("no ink")
+
+    monkeypatch.setattr("beam_pipeline.report.page.page_of", fail)
+    assert build(*flags) == 0
+    output = tmp_path / "set"
+    assert manifest(output)["listed"] == 28
+    (warning,) = [r for r in caplog.records if r.name == "beam_pipeline.report.page"]
+    assert "no ink" in warning.getMessage()
+    assert f"python -m beam_pipeline.inspect {output}" in warning.getMessage()
+    assert "report:" not in capfd.readouterr().out
+
+
+def test_a_report_is_drawn_by_the_next_job_if_the_first_was_killed_before(flags, tmp_path):
+    program = (
+        "import os, signal, sys, beam_pipeline.report.page as page\n"
+        "page.page_of = lambda *a: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "from beam_pipeline.__main__ import main\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    killed = subprocess.run([sys.executable, "-c", program, *flags], timeout=180, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    output = tmp_path / "set"
+    assert (output / "manifest.json").exists()
+    assert not (output / "report" / "index.html").exists()
+    assert build(*flags) == 0
+    assert (output / "report" / "index.html").exists()
+    assert not (output / ".staging").exists()
+
+
+def drop_last_record(path: pathlib.Path) -> None:
+    with open(path, "rb") as file:
+        *_, last = scan_records(file, str(path), "none")
+    os.truncate(path, last.offset_bytes)
+
+
+def delete(path: pathlib.Path) -> None:
+    path.unlink()
+
+
+def flip_a_bit(path: pathlib.Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-10] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [(drop_last_record, "has lost records"), (delete, "is gone"), (flip_a_bit, "become damaged")],
+)
+def test_a_shard_that_changes_after_it_was_written_is_not_committed(
+    flags, tmp_path, monkeypatch, capfd, damage, said
+):
+    """Where a record moves between shards, the one that gives it is read again."""
+    output = tmp_path / "set"
+    assert build(*flags, "--no_report") == 0
+    expected = shard_bytes(output)
+    begin = data_set.begin_commit
+
+    def damage_and_begin(*args):
+        tasks = begin(*args)
+        giver, *_ = [task for task in tasks if task.keep < task.shard.num_records]
+        damage(output / ".staging" / f"{giver.shard.name}.tfrecord")
+        return tasks
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commit, "begin_commit", damage_and_begin)
+        assert build(*flags, "--no_report", "--overwrite") == 2
+    error = capfd.readouterr().err
+    assert said in error and "run the same command again" in error
+    assert not (output / "manifest.json").exists()
+    assert build(*flags, "--no_report", "--overwrite") == 0
+    assert shard_bytes(output) == expected
+
+
+def test_records_are_added_up_again_when_they_have_moved(flags, tmp_path, monkeypatch):
+    """Whatever lost one: here, a rewriting that stops early."""
+    payloads = finalize._payloads
+
+    def all_but_the_last(*args) -> Iterator[tuple[int, bytes]]:
+        yield from list(payloads(*args))[:-1]
+
+    monkeypatch.setattr(finalize, "_payloads", all_but_the_last)
+    with pytest.raises(RuntimeError, match="the shards to be committed hold"):
+        build(*flags, "--no_report")
+    assert not (tmp_path / "set" / "manifest.json").exists()
