@@ -38,8 +38,8 @@ def cancel(output: str, timeout_sec: float = _TIMEOUT_SEC) -> str:
             time.sleep(0.5)
     except grpc.RpcError as e:
         raise UserError(
-            f"the job service at {job.endpoint} does not answer; expected it to run job "
-            f"{job.job_id}: start it, or give the build's command again if it is gone for good."
+            f"the job service at {job.endpoint} does not answer ({jobs.error_text(e)}) for job "
+            f"{job.job_id}; {jobs.unknown_job_remedy(output)}"
         ) from e
     return f"job {job.job_id} at {job.endpoint}: {state or 'not known any more'}"
 
@@ -48,13 +48,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Ends a job; returns 0, or 2 if it could not be ended."""
     parser = argparse.ArgumentParser(prog="python -m beam_pipeline.cancel", description=__doc__)
     parser.add_argument("output", help="the --output of the build")
-    parser.add_argument(
-        "--check", action="store_true", help="end nothing; exit code 2 if there is such a job"
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument(
+        "--check", action="store_true", help="cancel nothing; exit code 2 if a job may be running"
+    )
+    action.add_argument(
+        "--forget", action="store_true", help="take it that the job has ended, and ask nobody"
     )
     args = parser.parse_args(argv)
+    staging = storage.join(args.output, STAGING_NAME)
     try:
         if args.check:
-            jobs.refuse_running(args.output, storage.join(args.output, STAGING_NAME))
+            jobs.refuse_running(args.output, staging)
+        elif args.forget:
+            jobs.note(staging, None)
+            print(f"no job is taken to write to {args.output} any more")
         else:
             print(cancel(args.output))
     except UserError as e:

@@ -110,8 +110,16 @@ def _refuse_running(output: str) -> None:
             f"--output {output!r} was being written by a job elsewhere, of which nothing could be "
             "found out within 120 s; try again when this machine is less busy."
         ) from None
-    if asked.returncode == 2:
-        raise UserError(asked.stderr.strip().removeprefix("error: "))
+    if asked.returncode:
+        reason = asked.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
+        if asked.returncode == 2:
+            raise UserError(reason)
+        raise UserError(
+            f"--output {output!r} was being written by a job elsewhere, and whether it still is "
+            f"could not be found out ({reason or f'exit code {asked.returncode}'}); fix that and "
+            "run the same command again, or, if that job has surely ended, forget it with: "
+            f"python -m beam_pipeline.cancel --forget {output}"
+        )
 
 
 def _import_beam() -> ModuleType:
@@ -172,7 +180,7 @@ def _run_pipeline(
             try:
                 if not pipeline.build(options, runner, state):
                     staging_folder.remove_empty(options.output, staging, fresh=False)
-                    return runner.nothing_submitted()
+                    return runner.dry_run_message()
                 break
             except RuntimeError as e:
                 if not runners.lost_a_worker(e):
@@ -218,7 +226,7 @@ def _pool_size(options: BuildOptions, beam_args: Sequence[str]) -> tuple[bool, i
     By default one per core; where a store is read or written one more for every eight, as each
     waits now and then: for the first images of a shard, and until its end has been sent.
     """
-    given = runners.Given(beam_args)
+    given = runners.GivenFlags(beam_args)
     wanted = runners.runner_name(given["runner"]) in runners.LOCAL_RUNNERS
     wanted = wanted and given["direct_running_mode"] in (None, "in_memory")
     count = given["direct_num_workers"] or "0"

@@ -1,16 +1,16 @@
-from .defaults import LOCAL_RUNNERS as LOCAL_RUNNERS
-from .defaults import Given as Given
-from .defaults import runner_name as runner_name
+from .flags import LOCAL_RUNNERS as LOCAL_RUNNERS
+from .flags import GivenFlags as GivenFlags
+from .flags import runner_name as runner_name
 from .runner import Build as Build
 from .runner import Runner as Runner
+from .runner import check_flags as check_flags
+from .runner import choose as choose
 from .runner import lost_a_worker as lost_a_worker
-from .select import check_flags as check_flags
-from .select import choose as choose
 
 __all__ = [
     "LOCAL_RUNNERS",
     "Build",
-    "Given",
+    "GivenFlags",
     "Runner",
     "check_flags",
     "choose",

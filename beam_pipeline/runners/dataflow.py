@@ -1,8 +1,8 @@
-"""`--runner DataflowRunner`: checked before anything is submitted, explained when it fails.
+"""`--runner DataflowRunner`: checks before a job is submitted, and its errors as sentences.
 
-There a mistake costs minutes: machines start, images are pulled, then a traceback is logged
-somewhere else. Whatever can be known before is one sentence here, within seconds. Beam's own
-client would wait 20 s for credentials that are not there, and make a bucket if none is given.
+On Dataflow a mistake costs minutes: machines start, images are pulled, then a traceback is logged
+elsewhere. What can be checked is checked here, within seconds. Beam's own client waits 20 s for
+credentials that are not there, and makes a bucket if none is given.
 """
 
 from __future__ import annotations
@@ -41,12 +41,29 @@ from imageshards.errors import StorageError, UserError, user_error_in
 
 API_TIMEOUT_SEC = 15.0
 
-_PROJECT = re.compile(r"[a-z][-a-z0-9:.]+[a-z0-9]")
-_REGION = re.compile(r"[a-z]+-[a-z]+\d+")
-_JOB_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-_FOLDER = re.compile(r"gs://[a-z0-9][-_.a-z0-9]+[a-z0-9]/.*")
+# Flag → what it must match, and what was expected. Beam's own checks leave out the region, and
+# everything where the service is on this machine.
+_EXPECTED = {
+    "project": (
+        r"[a-z][-a-z0-9:.]+[a-z0-9]",
+        "the id of a project, for example my-project-123: set it, or the environment variable "
+        "GOOGLE_CLOUD_PROJECT",
+    ),
+    "region": (
+        r"[a-z]+-[a-z]+\d+",
+        "a region (no zone), for example europe-west4: take the one the buckets are in",
+    ),
+    "temp_location": (
+        r"gs://[a-z0-9][-_.a-z0-9]+[a-z0-9]/.*",
+        "gs://BUCKET/FOLDER: name a folder in the same region for packages and the graph",
+    ),
+    "job_name": (
+        r"([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?",
+        "at most 63 of a-z, 0-9 and -: fix it, or leave it out: it is then made from --output",
+    ),
+}
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
-# How often, and how far apart, a job is looked for that may just be coming to be.
+# A job whose submission was interrupted may be listed only a while later.
 _LOOKS = 4
 _BETWEEN_SEC = 1.0
 _CLIENT = "apache_beam.runners.dataflow.internal.apiclient"
@@ -64,10 +81,10 @@ class DataflowRunner(RemoteRunner):
     def first_check(self, pipeline: beam.Pipeline) -> tuple[beam.PCollection, ...]:
         """A worker looks at the build's paths as a step of the job itself."""
         probe = worker_preflight.make_probe(self.build)
-        worker_preflight.ask(probe)
+        worker_preflight.write_question(probe)
         return (pipeline | "CheckWorker" >> CheckWorker(probe),)
 
-    def nothing_submitted(self) -> str:
+    def dry_run_message(self) -> str:
         """What to say where Beam is told not to submit: then there is no job, and no data set."""
         if self.options.view_as(TestOptions).dry_run:
             return "dry run: flags, package and graph are good for Dataflow; nothing was submitted"
@@ -79,13 +96,13 @@ class DataflowRunner(RemoteRunner):
         return explain(e)
 
     def cancel_named(self, options: PipelineOptions) -> None:
-        """Ends a job whose submission was interrupted; it may just be coming to be."""
+        """Cancels a job whose submission was interrupted; it may be listed only a while later."""
         if _CLIENT not in sys.modules or not options.view_as(GoogleCloudOptions).job_name:
             return
         from google.cloud import dataflow
 
         cloud = options.view_as(GoogleCloudOptions)
-        with contextlib.suppress(UserError), _asking(options) as client:
+        with contextlib.suppress(UserError), _api_client(options) as client:
             for look in range(_LOOKS):
                 if look:
                     time.sleep(_BETWEEN_SEC)
@@ -127,7 +144,7 @@ def preflight(options: PipelineOptions, source_input: str = "", output: str = ""
         if folder and not storage.is_local(folder):
             storage.check_bucket(folder, f"--{flag}")
     # Asks for jobs of this name, and by that whether project, region and rights are good.
-    with _asking(options) as client:
+    with _api_client(options) as client:
         for job_id in _active_jobs(client, cloud):
             raise UserError(
                 f"the Dataflow job {job_id} with the name {cloud.job_name!r} is running and would "
@@ -143,7 +160,7 @@ def is_stand_in(options: PipelineOptions) -> bool:
 
 
 def check_flags(options: PipelineOptions) -> None:
-    """Raises `UserError` for a flag that is missing or cannot be right; asks nobody."""
+    """Raises `UserError` for a flag that is missing or cannot be right; sends no request."""
     cloud = options.view_as(GoogleCloudOptions)
     endpoint = cloud.dataflow_endpoint or ""
     if (urllib.parse.urlsplit(endpoint).hostname or "") in ("127.0.0.1", "::1"):
@@ -151,24 +168,13 @@ def check_flags(options: PipelineOptions) -> None:
             f"--dataflow_endpoint received {endpoint!r}, which Beam takes for a service of "
             "Google's; expected http://localhost:PORT for a stand-in on this machine."
         )
-    _check_name(
-        "project", cloud.project, _PROJECT, "the id of a project, for example my-project-123",
-        "set it, or the environment variable GOOGLE_CLOUD_PROJECT",
-    )  # fmt: skip
-    _check_name(
-        "region", cloud.region, _REGION, "a region (no zone), for example europe-west4",
-        "take the one the buckets are in",
-    )  # fmt: skip
-    if not is_stand_in(options) or cloud.temp_location is None:
-        _check_name(
-            "temp_location", cloud.temp_location, _FOLDER, "gs://BUCKET/FOLDER",
-            "name a folder in the same region; packages and the graph are put there",
-        )  # fmt: skip
-    if cloud.job_name:
-        _check_name(
-            "job_name", cloud.job_name, _JOB_NAME, "at most 63 of a-z, 0-9 and -",
-            "fix it, or leave it out: it is then made from --output",
-        )  # fmt: skip
+    for flag, (pattern, expected) in _EXPECTED.items():
+        value = getattr(cloud, flag)
+        may_be_anything = flag == "temp_location" and value is not None and is_stand_in(options)
+        if may_be_anything or re.fullmatch(pattern, value or ""):
+            continue
+        received = f"received {value!r}" if value else "is missing"
+        raise UserError(f"--{flag} {received}; expected {expected}.")
     if options.view_as(StandardOptions).streaming:
         raise UserError(
             "--streaming was given, but a build ends when its input is used up; expected a batch "
@@ -180,15 +186,6 @@ def check_flags(options: PipelineOptions) -> None:
             "the job; expected credentials that the workers have by themselves: see "
             "deploy/dataflow/README.md, or copy the input to gs://."
         )
-
-
-def _check_name(
-    flag: str, value: str | None, pattern: re.Pattern[str], expected: str, remedy: str
-) -> None:
-    if value and pattern.fullmatch(value):
-        return
-    received = f"received {value!r}" if value else "is missing"
-    raise UserError(f"--{flag} {received}; expected {expected}: {remedy}.")
 
 
 def check_package(options: PipelineOptions) -> None:
@@ -227,7 +224,7 @@ def _check_path(flag: str, path: str) -> None:
 
 
 @contextlib.contextmanager
-def _asking(options: PipelineOptions) -> Iterator[Any]:
+def _api_client(options: PipelineOptions) -> Iterator[Any]:
     """A client of the service whose errors are sentences.
 
     Beam's own looks for credentials for 20 s, and for a job's name through all jobs there ever
@@ -286,7 +283,7 @@ def _no_credentials(problem: str) -> StorageError:
 
 
 def _refused(e: GoogleAPICallError, cloud: Any) -> UserError:
-    text = _said(e)
+    text = _message_of(e)
     if e.code == 401:
         return _no_credentials(f"those found are refused ({text})")
     where = f"project {cloud.project!r}, region {cloud.region!r}"
@@ -316,8 +313,8 @@ def explain(e: Exception) -> UserError | None:
         return UserError(f"Dataflow refuses the job ({_first_line(e)}); wait for the other.")
     if isinstance(e, GoogleAPICallError):
         return UserError(
-            f"Dataflow refuses the job ({e.code:d}: {_said(e)}); fix the flag it names, or the "
-            "rights of these credentials; nothing was submitted."
+            f"Dataflow refuses the job ({e.code:d}: {_message_of(e)}); fix the flag it names, or "
+            "the rights of these credentials; nothing was submitted."
         )
     if isinstance(e, OSError) and "Could not upload to GCS path" in str(e):
         return UserError(f"{_first_line(e)}; give these credentials the right to write there.")
@@ -345,12 +342,12 @@ def _failed(e: Any) -> UserError:
         f"?project={cloud.project}"
     )
     return UserError(
-        f"the Dataflow job {result.job_id()} ended as {result.state} ({_end(told)}); the whole "
-        f"story is at {url}; finished shards are kept for the same command."
+        f"the Dataflow job {result.job_id()} ended as {result.state} ({_end(told)}); its logs "
+        f"are at {url}; finished shards are kept for the same command."
     )
 
 
-def _said(e: GoogleAPICallError) -> str:
+def _message_of(e: GoogleAPICallError) -> str:
     """The service's own words, without the request that its client puts before them."""
     return _first_line(re.sub(r"^[A-Z]+ \S+: ", "", str(e.message))) or "no reason given"
 

@@ -1,4 +1,4 @@
-"""`--runner FlinkRunner`: what its cluster says, and the build's job there.
+"""`--runner FlinkRunner`: checks of its cluster, and the build's job there.
 
 A master that does not answer, or has another version or no free slot, is one sentence here; on its
 own Beam waits, or fails minutes later inside the cluster. And a job that is cancelled at Beam's job
@@ -68,9 +68,10 @@ def job_service(options: PipelineOptions, output: str) -> Iterator[None]:
     flags = options.view_as(FlinkRunnerOptions)
     named = options.view_as(GoogleCloudOptions)
     named.job_name = named.job_name or job_name(output)
-    _refuse_second(flags.flink_master, named.job_name, output)
+    endpoint = options.view_as(PortableOptions).job_endpoint
+    _refuse_second(flags.flink_master, named.job_name, output, bool(endpoint))
     with contextlib.ExitStack() as stack:
-        if not options.view_as(PortableOptions).job_endpoint and not flags.flink_submit_uber_jar:
+        if not endpoint and not flags.flink_submit_uber_jar:
             stack.enter_context(job_server.running(options))
         try:
             yield
@@ -182,11 +183,16 @@ def cancel_jobs(master: str, name: str) -> list[str]:
     return found
 
 
-def _refuse_second(master: str, name: str, output: str) -> None:
-    found: list[str] = []
-    if is_address(master):
-        with contextlib.suppress(UserError):  # only the job service sees that cluster
-            found = running_jobs(master, name)
+def _refuse_second(master: str, name: str, output: str, only_by_service: bool) -> None:
+    """Raises `UserError` if the cluster runs a job of this name, or does not say."""
+    if not is_address(master):
+        return
+    try:
+        found = running_jobs(master, name)
+    except UserError:
+        if not only_by_service:
+            raise
+        return  # its job service, which has been asked, may see a cluster that this host does not
     if found:
         raise UserError(
             f"the Flink cluster at {master} still runs the job {found[0]} for --output "

@@ -1,7 +1,6 @@
-"""What a job service says of a job: its state, its counters, how far it is; and ending it.
+"""Jobs of a job service: their state, metrics and progress, and cancelling them.
 
-Every call has a time-out. Beam's own client asks without one, and would wait for ever for a host
-that is gone.
+Every call has a time-out. Beam's own client has none, and would wait for ever for a lost host.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,7 +22,7 @@ from beam_pipeline.progress import progress_line
 from imageshards import storage
 from imageshards.errors import UserError
 
-# What the notes of a job in the staging folder call the one that runs elsewhere.
+# Its key in the notes of the staging folder.
 NOTE = "remote_job"
 CALL_TIMEOUT_SEC = 5.0
 ENDED = ("DONE", "FAILED", "CANCELLED", "DRAINED", "UPDATED")
@@ -121,13 +121,13 @@ def counters(job: RemoteJob) -> dict[tuple[str, str], int]:
     return total
 
 
-def note(staging: str, job: RemoteJob) -> None:
-    """Keeps in the staging folder which job writes there."""
-    staging_folder.add_job_notes(staging, **{NOTE: dataclasses.asdict(job)})
+def note(staging: str, job: RemoteJob | None) -> None:
+    """Keeps in the staging folder which job writes there; None forgets it."""
+    staging_folder.add_job_notes(staging, **{NOTE: dataclasses.asdict(job) if job else None})
 
 
 def noted(staging: str) -> RemoteJob | None:
-    """The job that was given to a job service last, by an earlier run."""
+    """The job that an earlier run submitted last."""
     found = staging_folder.job_notes(staging).get(NOTE)
     try:
         return RemoteJob(**found) if found else None
@@ -138,20 +138,26 @@ def noted(staging: str) -> RemoteJob | None:
 def refuse_running(
     output: str, staging: str, ask: Callable[[RemoteJob], str | None] = state_of
 ) -> None:
-    """Refuses to begin while an earlier run's job still writes to the same output.
+    """Refuses to begin while an earlier run's job may still write to the same output.
 
     A client that was killed leaves its job behind, at the job service.
 
     Raises:
-        UserError: There is such a job.
+        UserError: There is such a job, or it cannot be found out.
     """
     job = noted(staging)
     if job is None:
         return
     try:
         state = ask(job)
-    except grpc.RpcError:
-        return  # the service is gone, and its jobs with it
+    except grpc.RpcError as e:
+        if _is_closed(job.endpoint):
+            return  # the service has ended, and its jobs with it
+        raise UserError(
+            f"--output {output!r} was being written by job {job.job_id} at {job.endpoint}, and "
+            f"whether it still is could not be found out ({error_text(e)}); "
+            + unknown_job_remedy(output)
+        ) from e
     if state is not None and state not in ENDED:
         raise UserError(
             f"--output {output!r} is being written by job {job.job_id} at {job.endpoint}, which is "
@@ -159,8 +165,36 @@ def refuse_running(
         )
 
 
+def unknown_job_remedy(output: str) -> str:
+    """What to do about a job of which nothing is known."""
+    return (
+        "expected its job service to answer: start or reconnect it and run the same command "
+        "again, or, if that job has surely ended, forget it with: python -m beam_pipeline.cancel "
+        f"--forget {output}"
+    )
+
+
+def _is_closed(endpoint: str) -> bool:
+    """Whether the host answers that nobody listens at host:port."""
+    host, _, port = endpoint.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CALL_TIMEOUT_SEC).close()
+    except ConnectionRefusedError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
+
+
+def error_text(e: BaseException) -> str:
+    """What an error says, a call's included."""
+    if isinstance(e, grpc.RpcError) and callable(getattr(e, "details", None)):
+        return str(e.details() or e.code())
+    return str(e) or type(e).__name__
+
+
 class RemoteProgress:
-    """The line that says how far a job is: by its counters, else by the shards it has finished.
+    """The progress line of a job: by its counters, else by the shards it has finished.
 
     Args:
         staging: Where finished shards are noted.
@@ -170,15 +204,15 @@ class RemoteProgress:
     def __init__(self, staging: str, counters: Callable[[], dict[tuple[str, str], int]]):
         self._staging = staging
         self._counters = counters
-        self._asked = 0.0
+        self._asked_at = 0.0
         self._begun: tuple[float, int] | None = None
         self._line = ""
 
     def line(self) -> str:
-        """How far the job is; what was last found when it was asked for just now."""
+        """The line; asked for again within two seconds, the same one."""
         now = time.monotonic()
-        if now - self._asked >= _PROGRESS_SEC:
-            self._asked = now
+        if now - self._asked_at >= _PROGRESS_SEC:
+            self._asked_at = now
             self._line = self._by_counters(now) or self._by_shards()
         return self._line
 

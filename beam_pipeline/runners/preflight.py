@@ -1,4 +1,4 @@
-"""Checks before a job is given away: do the servers answer, and does a worker see the data?"""
+"""Checks before a job is submitted: do the servers answer, and does a worker see the data?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc, b
 
 from beam_pipeline.inputs import folders
 from beam_pipeline.runners import jobs, worker_check
-from beam_pipeline.runners.defaults import runner_name
+from beam_pipeline.runners.flags import runner_name
 from beam_pipeline.runners.runner import Build
 from beam_pipeline.runners.worker_check import Probe
 from beam_pipeline.versions import versions
@@ -26,7 +26,7 @@ from imageshards import storage
 from imageshards.errors import UserError
 
 CONNECT_TIMEOUT_SEC = 5.0
-# From giving the small job away to its end; an image may have to be downloaded for DOCKER.
+# From the submission of the small job to its end; an image may have to be downloaded for DOCKER.
 ANSWER_TIMEOUT_SEC = {"DOCKER": 900.0, "": 120.0}
 # A network folder shows a file of another host a while later.
 _SEEN_TIMEOUT_SEC = 15.0
@@ -60,7 +60,7 @@ def check_endpoint(options: PipelineOptions) -> None:
         return
     if endpoint == "embed":
         return
-    with _asking("--job_endpoint", endpoint, "job service", _START_SERVICE):
+    with _explain_call_errors("--job_endpoint", endpoint, "job service", _START_SERVICE):
         with jobs.job_service(endpoint) as service:
             request = beam_job_api_pb2.DescribePipelineOptionsRequest()
             service.DescribePipelineOptions(request, timeout=CONNECT_TIMEOUT_SEC)
@@ -101,7 +101,7 @@ def _check_pool(options: PipelineOptions) -> None:
     address = pool_here(options)
     if not address:
         return
-    with _asking("--environment_config", address, "worker pool", _START_POOL):
+    with _explain_call_errors("--environment_config", address, "worker pool", _START_POOL):
         with grpc.insecure_channel(address) as channel:
             # Stops nothing: no worker has this name.
             beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel).StopWorker(
@@ -111,10 +111,10 @@ def _check_pool(options: PipelineOptions) -> None:
 
 
 @contextlib.contextmanager
-def _asking(flag: str, address: str, server: str, remedy: str) -> Iterator[None]:
-    """Turns what may go wrong when a server is asked something into a sentence."""
+def _explain_call_errors(flag: str, address: str, server: str, remedy: str) -> Iterator[None]:
+    """Makes a sentence of what goes wrong in a call to a server."""
     try:
-        reason = refusal(address)
+        reason = connection_error(address)
     except ValueError:
         raise UserError(f"{flag} received {address!r}; expected host:port.") from None
     if reason:
@@ -142,7 +142,7 @@ def is_here(address: str) -> bool:
         return False
 
 
-def refusal(address: str) -> str | None:
+def connection_error(address: str) -> str | None:
     """Why nothing can be reached at host:port; None if something can.
 
     Raises:
@@ -187,7 +187,7 @@ def pool_here(options: PipelineOptions) -> str:
 
 
 def make_probe(build: Build) -> Probe:
-    """What a worker is asked; `ask` puts the question where it looks."""
+    """What a worker is asked; `write_question` puts the question where it looks."""
     nonce = uuid.uuid4().hex
     return Probe(
         build.output,
@@ -199,12 +199,12 @@ def make_probe(build: Build) -> Probe:
     )
 
 
-def ask(probe: Probe) -> None:
-    """Writes the question into the staging folder."""
+def write_question(probe: Probe) -> None:
+    """Writes the nonce that the worker reads into the staging folder."""
     storage.write(probe.question, probe.nonce)
 
 
-def ask_a_worker(
+def check_by_worker(
     build: Build, pipeline: beam.Pipeline, run: Callable[[beam.Pipeline, float], None]
 ) -> None:
     """Runs a small job whose worker looks at the build's paths, rights and versions.
@@ -222,11 +222,11 @@ def ask_a_worker(
     probe = make_probe(build)
     pipeline | "CheckWorker" >> worker_check.CheckWorker(probe)
     try:
-        ask(probe)
+        write_question(probe)
         run(pipeline, timeout_sec)
-        found = _answer(probe)
+        found = read_answer(probe)
     except RuntimeError as e:
-        raise _explained(e) from e
+        raise _explain(e) from e
     except TimeoutError:
         raise UserError(
             f"no worker answered within {timeout_sec:.0f} s (--environment_type {kind or 'unset'}"
@@ -239,7 +239,7 @@ def ask_a_worker(
         raise UserError(mismatch)
 
 
-def _answer(probe: Probe) -> dict[str, object]:
+def read_answer(probe: Probe) -> dict[str, object]:
     deadline = time.monotonic() + _SEEN_TIMEOUT_SEC
     while True:
         try:
@@ -255,7 +255,7 @@ def _answer(probe: Probe) -> dict[str, object]:
             time.sleep(0.1)
 
 
-def _explained(e: RuntimeError) -> UserError:
+def _explain(e: RuntimeError) -> UserError:
     """Why the small job failed."""
     text = str(e)
     if "No module named 'beam_pipeline" in text or "worker_check" in text and "Attr" in text:
@@ -265,13 +265,13 @@ def _explained(e: RuntimeError) -> UserError:
             "pool from there (make worker-pool)."
         )
     return UserError(
-        f"a small job that only looks around failed ({last_line(text)}); expected a "
+        f"a small job that only checks paths and versions failed ({last_line(text)}); expected a "
         "worker to answer: see the logs of the job service and of the worker pool."
     )
 
 
 def last_line(text: str) -> str:
-    """The line that says what happened, shortened: Python's is the last one, Go's the first."""
+    """The line of a traceback with the error, shortened: Python's is the last, Go's the first."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         return "no reason given"

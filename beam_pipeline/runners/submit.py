@@ -1,9 +1,8 @@
-"""A runner elsewhere: checked, given the job, watched to its end, cancelled when asked."""
+"""A runner on other machines: jobs are checked, submitted, watched to their end, or cancelled."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import threading
 import time
@@ -32,7 +31,7 @@ from imageshards.progress import ProgressLine
 
 FAILURE_NAME = "failure.txt"
 CANCEL_TIMEOUT_SEC = 40.0
-# So long may a job service be silent before its job is given up.
+# A job is given up when its job service has not answered for this long.
 SILENCE_SEC = 60.0
 _POLL_SEC = 0.25
 _ASK_SEC = 5.0
@@ -50,11 +49,11 @@ class RemoteRunner(Runner):
     def ready(self) -> Iterator[None]:
         """Checks job service and worker pool, and by a small job what a worker sees."""
         preflight.check_servers(self.options)
-        preflight.ask_a_worker(self.build, self.new_pipeline(), self.run_small)
+        preflight.check_by_worker(self.build, self.new_pipeline(), self.run_small)
         yield
 
     def run(self, pipeline: beam.Pipeline) -> bool:
-        """Runs a job to its end and shows how far it is; see `Runner.run`."""
+        """Runs a job to its end and shows its progress; see `Runner.run`."""
         # Where a worker was lost, its pool may be too: Prism ends when it asks one that is gone.
         preflight.check_servers(self.options)
         staging = self.build.staging
@@ -65,7 +64,7 @@ class RemoteRunner(Runner):
                     return False
                 progress = RemoteProgress(staging, running.counters)
                 with ProgressLine(progress.line, PLANNING) as line:
-                    running.wait(line.say, begun=functools.partial(_note, staging, running.job))
+                    running.wait(line.say, staging=staging)
             except Exception as e:
                 if known := self.explain(e):
                     raise known from e
@@ -90,25 +89,25 @@ class RemoteRunner(Runner):
                 if running is not None:
                     running.wait(lambda sentence: None, timeout_sec)
             except grpc.RpcError as e:
-                raise RuntimeError(_words(e)) from e
+                raise RuntimeError(jobs.error_text(e)) from e
             except RuntimeError as e:
                 if known := user_error_in(e):
                     raise known from e
                 raise
 
     def explain(self, e: Exception) -> UserError | None:
-        """What a client of this runner raised, as one sentence; None if it is something else."""
+        """The sentence for an error of this runner's client; None for other errors."""
         return None
 
     def cancel_named(self, options: PipelineOptions) -> None:
-        """Ends a job that was interrupted while it was given away, so that nobody knows its id."""
+        """Cancels a job whose submission was interrupted, so that its id is not known."""
         endpoint = options.view_as(PortableOptions).job_endpoint
         if endpoint and endpoint != "embed":
             with contextlib.suppress(grpc.RpcError):
                 jobs.cancel_named(endpoint, options.view_as(GoogleCloudOptions).job_name)
 
     def _submit(self, pipeline: beam.Pipeline) -> Running | None:
-        """Gives a job away; None for a dry run."""
+        """Submits a job; None for a dry run."""
         options = pipeline.options  # a copy of the runner's: what is set there reaches no job
         wanted = options.view_as(StandardOptions).runner
         google = options.view_as(GoogleCloudOptions)
@@ -138,18 +137,13 @@ def _job_of(result: Any, options: PipelineOptions, name: str) -> RemoteJob | Non
     return RemoteJob(endpoint, job_id, name)
 
 
-def _note(staging: str, job: RemoteJob | None) -> None:
-    if job is not None:
-        jobs.note(staging, job)
-
-
 class Running:
-    """A job that was given away.
+    """A submitted job.
 
     Args:
         result: Beam's.
-        job: Where to ask for it, if a job service that we can ask has it.
-        pool: host:port of the worker pool, if we can ask it.
+        job: The job at its job service, if that can be asked.
+        pool: host:port of the worker pool, if that can be asked.
     """
 
     def __init__(self, result: Any, job: RemoteJob | None, pool: str):
@@ -164,21 +158,22 @@ class Running:
         self,
         say: Callable[[str], None],
         timeout_sec: float | None = None,
-        begun: Callable[[], None] = lambda: None,
+        staging: str = "",
     ) -> None:
         """Returns when the job is done; a job that is not waited for any more is cancelled.
 
         Args:
             say: Told what happens when it is cancelled.
             timeout_sec: Not waited for longer than this.
-            begun: Called first.
+            staging: Folder where the job is noted for later runs.
 
         Raises:
             Exception: What the runner raised for a job that failed.
         """
         started = asked = self._heard = time.monotonic()
         try:
-            begun()
+            if staging and self.job is not None:
+                jobs.note(staging, self.job)
             while not self._ended.wait(_POLL_SEC):
                 now = time.monotonic()
                 if timeout_sec is not None and now - started > timeout_sec:
@@ -209,7 +204,7 @@ class Running:
 
     def _check_servers(self, now: float) -> None:
         """Raises `UserError` when what the job needs is gone, which Beam's client may not see."""
-        if self._pool and preflight.refusal(self._pool) and preflight.refusal(self._pool):
+        if self._pool and all(preflight.connection_error(self._pool) for _ in range(2)):
             raise UserError(
                 f"the worker pool at {self._pool} is gone; start it again (make worker-pool), then "
                 "give the same command: finished shards are kept."
@@ -226,7 +221,7 @@ class Running:
             )
 
     def _cancel(self, say: Callable[[str], None]) -> bool:
-        """Ends the job and waits for that; whether it was done before."""
+        """Cancels the job and waits; returns whether it had succeeded before."""
         say("cancelling the job ...")
         thread = threading.Thread(target=self._ask_to_cancel, daemon=True)
         thread.start()
@@ -242,7 +237,7 @@ class Running:
 
 @contextlib.contextmanager
 def _log() -> Iterator[deque[str]]:
-    """Keeps what Beam logs, instead of showing tracebacks beside our sentence."""
+    """Keeps what Beam logs, instead of showing tracebacks beside the one sentence."""
     lines: deque[str] = deque(maxlen=_LOG_LINES)
 
     class Keep(logging.Handler):
@@ -261,8 +256,8 @@ def _log() -> Iterator[deque[str]]:
 def _hook(args: Any, show: Callable[[Any], Any] = threading.excepthook) -> None:
     """Shows what ended a thread, but not that a thread of Beam's lost its job service.
 
-    We say that ourselves, and at the end of a job it is no mistake; such a thread may notice after
-    us, so this is never undone.
+    That is reported elsewhere, and at the end of a job it is no error; such a thread may notice
+    late, so this is never undone.
     """
     name = "" if args.thread is None else args.thread.name
     if not (isinstance(args.exc_value, grpc.RpcError) and name.startswith(_CONNECTED)):
@@ -270,9 +265,9 @@ def _hook(args: Any, show: Callable[[Any], Any] = threading.excepthook) -> None:
 
 
 def _failure(e: BaseException, staging: str, lines: deque[str]) -> UserError:
-    """A failure nobody foresaw: one sentence, and the rest in a file."""
+    """The sentence for an unexpected failure; its log goes to a file."""
     path = storage.join(staging, FAILURE_NAME)
-    text = _words(e)
+    text = jobs.error_text(e)
     with contextlib.suppress(OSError):
         storage.write(path, "\n".join([*lines, text]) + "\n")
     if isinstance(e, grpc.RpcError):
@@ -281,13 +276,7 @@ def _failure(e: BaseException, staging: str, lines: deque[str]) -> UserError:
             "again, then give the same command: finished shards are kept."
         )
     return UserError(
-        f"the job failed ({preflight.last_line(text)}); all that was said is in {path}, more in "
-        "the logs of the job service and its workers; finished shards are kept for the same "
+        f"the job failed ({preflight.last_line(text)}); its log is in {path}, more in the "
+        "logs of the job service and its workers; finished shards are kept for the same "
         "command."
     )
-
-
-def _words(e: BaseException) -> str:
-    if isinstance(e, grpc.RpcError) and callable(getattr(e, "details", None)):
-        return str(e.details() or e.code())
-    return str(e) or type(e).__name__

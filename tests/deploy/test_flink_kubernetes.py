@@ -9,7 +9,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from beam_pipeline import cli, runners, worker_pool
-from beam_pipeline.runners import defaults
+from beam_pipeline.runners.flags import POOL_ADDRESS
 from imageshards.errors import UserError
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "flink" / "kubernetes"
@@ -65,7 +65,7 @@ def test_the_side_car_is_the_pool_that_builds_ask_for(containers):
     command = containers["worker-pool"]["command"]
     assert command[:3] == ["python", "-m", "beam_pipeline.worker_pool"]
     port = command[command.index("--service_port") + 1]
-    assert defaults.POOL_ADDRESS == f"localhost:{port}"
+    assert POOL_ADDRESS == f"localhost:{port}"
     assert worker_pool.DEFAULT_PORT == int(port)
     assert (
         f'("localhost", {port})'

@@ -19,7 +19,7 @@ from beam_pipeline.runners import flink, job_server
 from beam_pipeline.runners.runner import job_name
 from imageshards.errors import UserError
 from tests.support import portable_servers
-from tests.support.flink_stand_in import Jobs, flags, serving
+from tests.support.flink_stand_in import Jobs, flags, overview, serving
 
 pytestmark = pytest.mark.process
 
@@ -67,6 +67,14 @@ def test_a_second_job_for_one_output_is_refused_and_another_output_is_not(tmp_pa
         with flink.job_service(options, "gs://bucket/shards"):
             assert options.view_as(GoogleCloudOptions).job_name == NAME
     assert jobs.cancelled == []
+
+
+def test_a_cluster_that_does_not_list_its_jobs_keeps_a_second_one_from_starting(tmp_path):
+    with serving({"/overview": overview()}) as master:
+        options = PipelineOptions(flags(tmp_path, master))
+        with pytest.raises(UserError, match="no Flink answers .status 404."):
+            with flink.job_service(options, "gs://bucket/shards"):
+                raise AssertionError
 
 
 def test_a_job_that_is_left_is_cancelled_and_no_other(tmp_path):

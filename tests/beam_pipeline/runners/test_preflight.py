@@ -120,9 +120,9 @@ def test_a_worker_that_sees_everything_passes_the_check(tmp_path):
     photos = class_folders(tmp_path / "in", {"cat": 1})
     build = runners.Build(str(photos / "*" / "*.jpg"), str(tmp_path), str(tmp_path / "st"))
     probe = preflight.make_probe(build)
-    preflight.ask(probe)
+    preflight.write_question(probe)
     assert worker_check.check_worker(probe) == "checked"
-    assert preflight._answer(probe)["input"] is True
+    assert preflight.read_answer(probe)["input"] is True
 
 
 def refused(flags: list[str], images: object, output: object) -> str:

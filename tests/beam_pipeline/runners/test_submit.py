@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 
 import apache_beam as beam
@@ -263,6 +264,36 @@ def test_a_job_that_has_ended_is_none(tmp_path, state):
     jobs.note(str(tmp_path), JOB)
     assert jobs.noted(str(tmp_path)) == JOB
     jobs.refuse_running("OUT", str(tmp_path), lambda job: state)
+
+
+@pytest.mark.parametrize("endpoint", ["silent", "nowhere.invalid:1", "no address"])
+def test_a_job_that_cannot_be_asked_for_keeps_a_second_one_from_starting(
+    tmp_path, silent, monkeypatch, endpoint, capsys
+):
+    monkeypatch.setattr(jobs, "CALL_TIMEOUT_SEC", 0.3)
+    endpoint = silent if endpoint == "silent" else endpoint
+    staging = str(tmp_path / ".staging")
+    jobs.note(staging, RemoteJob(endpoint, "job-1", "x"))
+    with pytest.raises(UserError, match=f"job-1 at {endpoint}, .* could not be found out .*--forg"):
+        jobs.refuse_running(str(tmp_path), staging)
+    assert cancel.main(["--forget", str(tmp_path)]) == 0
+    assert "job" in capsys.readouterr().out
+    jobs.refuse_running(str(tmp_path), staging)
+
+
+def test_a_look_for_a_running_job_that_breaks_down_keeps_a_second_one_from_starting(
+    tmp_path, monkeypatch, capsys
+):
+    """It is made by a process, which may end in any way."""
+    photos = class_folders(tmp_path / "in", {"cat": 4, "dog": 4})
+    staging = tmp_path / "out" / ".staging"
+    jobs.note(str(staging), RemoteJob("localhost:1", "job-1", "x"))
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    before = sorted(staging.iterdir())
+    assert build("--input", photos, "--output", tmp_path / "out") == 2
+    said = capsys.readouterr().err
+    assert "could not be found out (exit code 1); fix that" in said and "--forget" in said
+    assert sorted(path for path in staging.iterdir() if path.name != "lock") == before
 
 
 def test_a_job_service_that_is_gone_has_no_job(tmp_path):

@@ -1,6 +1,6 @@
-"""Flags of a runner that matter and were not given: filled in, each with its reason.
+"""Defaults for flags of a runner that were not given, each with its reason.
 
-Looks at flags as text, so that it can be used before Beam is imported.
+Reads flags as text, so that it can be used before Beam is imported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHARDS_PER_TASK = 4
 # Imported by every worker of Dataflow before its first step.
 WORKER_PLUGIN = "beam_pipeline.columns.tensorflow_settings"
 
-# Flags that may be given several times: ours is one more.
+# Flags that may be given several times: the default is added to them.
 _LISTS = ("beam_plugins", "experiments")
 # Where the Google Cloud SDK and Google's own libraries keep them.
 _VARIABLES = {
@@ -34,8 +34,8 @@ _VARIABLES = {
 }
 
 
-class Filled(NamedTuple):
-    """A flag that we set, and why."""
+class DefaultFlag(NamedTuple):
+    """A flag that was filled in, and why."""
 
     flag: str
     value: str
@@ -47,8 +47,8 @@ class Filled(NamedTuple):
         return f"--{self.flag}={self.value}"
 
 
-class Given:
-    """Flags that may have been given; `given["runner"]` is None for one that was not.
+class GivenFlags:
+    """The flags of a command line; `given["runner"]` is None if it has none of that name.
 
     A flag without its value is "": that is refused when Beam's flags are checked.
     """
@@ -68,8 +68,8 @@ def runner_name(text: str | None) -> str:
     return (text or "DirectRunner").rpartition(".")[2].lower().removesuffix("runner")
 
 
-def fill(beam_args: Sequence[str], num_shards: int | None = None) -> list[str]:
-    """Beam's flags with ours added; each of ours is shown with its reason.
+def fill_defaults(beam_args: Sequence[str], num_shards: int | None = None) -> list[str]:
+    """Beam's flags with the defaults of missing ones, which are printed with their reasons.
 
     Args:
         beam_args: Flags for Beam, as given.
@@ -78,21 +78,21 @@ def fill(beam_args: Sequence[str], num_shards: int | None = None) -> list[str]:
     Raises:
         UserError: A cluster has to be asked, and does not answer or has nothing free.
     """
-    added = defaults(beam_args, num_shards)
+    added = missing_defaults(beam_args, num_shards)
     for each in added:
         print(f"{each.argument}: {each.reason}", file=sys.stderr)
     return [*beam_args, *(each.argument for each in added)]
 
 
-def defaults(
+def missing_defaults(
     beam_args: Sequence[str],
     num_shards: int | None = None,
     environ: Mapping[str, str] = os.environ,
-) -> list[Filled]:
-    """The flags that `fill` adds; `environ` may have the Google Cloud SDK's settings."""
-    given = Given(beam_args)
+) -> list[DefaultFlag]:
+    """What `fill_defaults` adds; `environ` may have the Google Cloud SDK's settings."""
+    given = GivenFlags(beam_args)
     name = runner_name(given["runner"])
-    found: Iterator[Filled] = iter(())
+    found: Iterator[DefaultFlag] = iter(())
     if name == "flink":
         found = _flink(given, num_shards)
     elif name == "portable" and given["job_endpoint"]:
@@ -102,19 +102,19 @@ def defaults(
     return [each for each in found if each.flag in _LISTS or given[each.flag] is None]
 
 
-def _pool(given: Given, reason: str) -> Iterator[Filled]:
+def _pool(given: GivenFlags, reason: str) -> Iterator[DefaultFlag]:
     described = given["environment_option"] or given["environment_options"]
     if given["environment_type"] not in (None, "EXTERNAL") or described:
         return  # another kind of environment, or one that is described otherwise
-    yield Filled("environment_type", "EXTERNAL", f"workers come from a pool; {reason}")
-    yield Filled(
+    yield DefaultFlag("environment_type", "EXTERNAL", f"workers come from a pool; {reason}")
+    yield DefaultFlag(
         "environment_config",
         POOL_ADDRESS,
         "where a worker looks for the pool on its own host (make worker-pool)",
     )
 
 
-def _flink(given: Given, num_shards: int | None) -> Iterator[Filled]:
+def _flink(given: GivenFlags, num_shards: int | None) -> Iterator[DefaultFlag]:
     from beam_pipeline.runners import flink
 
     master = given["flink_master"] or "[auto]"
@@ -129,25 +129,27 @@ def _flink(given: Given, num_shards: int | None) -> Iterator[Filled]:
     if flink.is_address(master) or given["job_endpoint"]:
         yield from _pool(given, "without this flag Flink's TaskManagers start Docker containers")
     if cluster is not None:
-        yield Filled("flink_version", cluster.version, f"what runs at {master}")
+        yield DefaultFlag("flink_version", cluster.version, f"what runs at {master}")
         yield _parallelism(given, cluster, master, num_shards)
         reason = (
             "one Python process for every task slot of a TaskManager; Beam's default is one for "
             "all of them"
         )
-        yield Filled("sdk_worker_parallelism", str(max(1, cluster.slots_of_one)), reason)
+        yield DefaultFlag("sdk_worker_parallelism", str(max(1, cluster.slots_of_one)), reason)
     reason = (
         "fills the lists of references that are shuffled, and keeps what waits in a worker small"
     )
-    yield Filled("max_bundle_size", "1000", reason)
+    yield DefaultFlag("max_bundle_size", "1000", reason)
     reason = (
         "a failed job ends at once and the same command resumes from its finished shards; Flink "
         "would begin again with the same mistake"
     )
-    yield Filled("number_of_execution_retries", "0", reason)
+    yield DefaultFlag("number_of_execution_retries", "0", reason)
 
 
-def _parallelism(given: Given, cluster: Overview, master: str, num_shards: int | None) -> Filled:
+def _parallelism(
+    given: GivenFlags, cluster: Overview, master: str, num_shards: int | None
+) -> DefaultFlag:
     slots = cluster.free_slots
     if not slots and given["parallelism"] is None:
         have = f"{cluster.slots} task slots in {cluster.task_managers} TaskManagers"
@@ -157,26 +159,28 @@ def _parallelism(given: Given, cluster: Overview, master: str, num_shards: int |
             "makes TaskManagers on demand."
         )
     if num_shards is not None and num_shards < slots:
-        return Filled("parallelism", str(num_shards), f"the shards; {slots} task slots are free")
+        return DefaultFlag(
+            "parallelism", str(num_shards), f"the shards; {slots} task slots are free"
+        )
     reason = f"the free task slots of {cluster.task_managers} TaskManagers"
     if num_shards is not None and num_shards < SHARDS_PER_TASK * slots:
         reason += (
             f"; {num_shards} shards are few for them, {SHARDS_PER_TASK * slots} or more would "
             "keep all busy to the end"
         )
-    return Filled("parallelism", str(slots), reason)
+    return DefaultFlag("parallelism", str(slots), reason)
 
 
-def _dataflow(given: Given, environ: Mapping[str, str]) -> Iterator[Filled]:
+def _dataflow(given: GivenFlags, environ: Mapping[str, str]) -> Iterator[DefaultFlag]:
     for flag, names in _VARIABLES.items():
         name = next((name for name in names if environ.get(name)), None)
         if name is not None:
-            yield Filled(flag, environ[name], f"the environment variable {name}")
+            yield DefaultFlag(flag, environ[name], f"the environment variable {name}")
     if temp := given["temp_location"]:
         reason = "the graph and the package wait there; every job has a folder of its own below it"
-        yield Filled("staging_location", temp, reason)
+        yield DefaultFlag("staging_location", temp, reason)
     reason = "keeps TensorFlow, where columns need it, from importing Keras 3 and matplotlib too"
-    yield Filled("beam_plugins", WORKER_PLUGIN, reason)
+    yield DefaultFlag("beam_plugins", WORKER_PLUGIN, reason)
     has_image = given["sdk_container_image"] or given["worker_harness_container_image"]
     checkout = checkout_setup()
     packages = ("setup_file", "extra_packages", "extra_package")
@@ -187,10 +191,10 @@ def _dataflow(given: Given, environ: Mapping[str, str]) -> Iterator[Filled]:
                 "; without --sdk_container_image each also downloads TensorFlow before its first "
                 "image (deploy/dataflow/README.md)"
             )
-        yield Filled("setup_file", checkout, reason)
+        yield DefaultFlag("setup_file", checkout, reason)
         if has_image:
             reason = "workers build it with the image's own setuptools; pip would ask PyPI for one"
-            yield Filled("experiments", "pip_no_build_isolation", reason)
+            yield DefaultFlag("experiments", "pip_no_build_isolation", reason)
 
 
 def checkout_setup(package: pathlib.Path | None = None) -> str | None:

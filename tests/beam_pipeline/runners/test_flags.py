@@ -7,7 +7,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability import portable_runner
 
 from beam_pipeline import runners
-from beam_pipeline.runners import defaults
+from beam_pipeline.runners import flags as runner_flags
 from imageshards.errors import UserError
 from tests.conftest import REPOSITORY
 from tests.support.flink_stand_in import overview, serving
@@ -18,7 +18,7 @@ FLINK = ["--runner", "FlinkRunner"]
 
 
 def filled(args, num_shards=None, environ=None):
-    found = defaults.defaults(args, num_shards, environ or {})
+    found = runner_flags.missing_defaults(args, num_shards, environ or {})
     return {each.flag: each.value for each in found}
 
 
@@ -33,7 +33,7 @@ def filled(args, num_shards=None, environ=None):
     ],
 )
 def test_other_runners_are_left_alone(args, capsys):
-    assert defaults.fill(args) == args
+    assert runner_flags.fill_defaults(args) == args
     assert capsys.readouterr().err == ""
 
 
@@ -79,7 +79,7 @@ def test_a_flink_cluster_is_asked_what_it_has():
 )
 def test_no_more_tasks_than_slots_or_shards(slots, free, shards, expected, words):
     with serving({"/overview": overview(slots=slots, free=free)}) as master:
-        found = defaults.defaults([*FLINK, f"--flink_master=http://{master}/"], shards)
+        found = runner_flags.missing_defaults([*FLINK, f"--flink_master=http://{master}/"], shards)
     (parallelism,) = (each for each in found if each.flag == "parallelism")
     assert parallelism.value == expected
     assert words in parallelism.reason
@@ -88,7 +88,7 @@ def test_no_more_tasks_than_slots_or_shards(slots, free, shards, expected, words
 def test_what_was_given_stays_and_each_addition_is_shown_with_its_reason(capsys):
     given = [*FLINK, "--parallelism=3", "--max_bundle_size", "7", "--sdk_worker_parallelism=0"]
     with serving({"/overview": overview()}) as master:
-        args = defaults.fill([*given, "--flink_master", master])
+        args = runner_flags.fill_defaults([*given, "--flink_master", master])
     assert args[: len(given)] == given
     said = capsys.readouterr().err.splitlines()
     added = args[len(given) + 2 :]
@@ -165,7 +165,7 @@ def test_flags_of_dataflow_that_can_be_known_are_filled_in(given, environ, expec
 
 def test_every_flag_filled_in_for_dataflow_has_a_reason_and_is_one_of_beam_s(capsys):
     given = [DATAFLOW, "--temp_location=gs://b/t", "--sdk_container_image=i"]
-    added = defaults.fill(given)[len(given) :]
+    added = runner_flags.fill_defaults(given)[len(given) :]
     said = capsys.readouterr().err.splitlines()
     runners.check_flags(added)
     assert len(added) == len(said) >= 4
@@ -179,7 +179,7 @@ def test_what_may_be_given_several_times_is_added_to():
 
 @pytest.mark.parametrize(("flags", "is_said"), [((), True), (("--sdk_container_image=i",), False)])
 def test_without_an_image_the_price_of_that_is_said(flags, is_said):
-    reasons = {each.flag: each.reason for each in defaults.defaults([DATAFLOW, *flags])}
+    reasons = {each.flag: each.reason for each in runner_flags.missing_defaults([DATAFLOW, *flags])}
     assert ("each also downloads TensorFlow" in reasons["setup_file"]) == is_said
 
 
@@ -189,4 +189,4 @@ def test_an_installed_package_is_no_checkout(tmp_path, setup):
     package.mkdir()
     if setup is not None:
         (tmp_path / "setup.py").write_text(setup)
-    assert defaults.checkout_setup(package) is None
+    assert runner_flags.checkout_setup(package) is None
