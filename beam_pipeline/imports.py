@@ -1,4 +1,4 @@
-"""Imports of big libraries, made quick.
+"""Big libraries started quickly: their imports, and what Beam does again and again.
 
 Without the garbage collector Beam is imported in 0.4 to 0.7 CPU s less (of 2.5), TensorFlow with
 tensorflow-transform in 0.7 to 1.0 (of 4.2): minima of 6 to 8 rounds, Python 3.11 on 2 shared cores.
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 
 @contextlib.contextmanager
@@ -23,3 +24,35 @@ def quick_imports() -> Iterator[None]:
         gc.freeze()
         if enabled:
             gc.enable()
+
+
+def cache_method_signatures() -> None:
+    """Has Beam inspect each method of a DoFn once in this process.
+
+    It inspects all methods of all DoFns whenever it asks whether one has state: 25,000 times in a
+    build, which are 0.8 of the 2.4 CPU s that Beam 2.77 takes to make and run the graph.
+    """
+    from apache_beam.transforms import core
+
+    inspect = core.get_function_args_defaults
+    if not hasattr(inspect, "found"):
+        core.get_function_args_defaults = _cached(inspect)
+
+
+def _cached(
+    inspect: Callable[[Any], tuple[list[str], list[Any]]],
+) -> Callable[[Any], tuple[list[str], list[Any]]]:
+    """Names and defaults of a function's arguments, remembered for bound methods."""
+    found: dict[Any, tuple[list[str], list[Any]]] = {}
+
+    def look_up(method: Any) -> tuple[list[str], list[Any]]:
+        function = getattr(method, "__func__", None)
+        if function is None:
+            return inspect(method)
+        if function not in found:
+            found[function] = inspect(method)
+        names, defaults = found[function]
+        return list(names), list(defaults)
+
+    look_up.found = found  # type: ignore[attr-defined]
+    return look_up

@@ -17,7 +17,7 @@ from beam_pipeline import cli, runners
 from beam_pipeline.beam_files import export_store_flags
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.staging import LOCK_NAME, OutputState
-from beam_pipeline.imports import quick_imports
+from beam_pipeline.imports import cache_method_signatures, quick_imports
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.progress import PLANNING, PoolProgress, final_table, plan_table
 from beam_pipeline.shards import process_pool
@@ -126,6 +126,7 @@ def _import_beam() -> ModuleType:
     """`beam_pipeline.pipeline`, imported when local processes have been started."""
     with quick_imports():
         from beam_pipeline import pipeline
+    cache_method_signatures()
     gc.set_threshold(100_000)  # millions of references are no garbage
     return pipeline
 
