@@ -7,7 +7,6 @@ import inspect
 
 import apache_beam as beam
 import pytest
-from apache_beam.testing.test_pipeline import TestPipeline
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms import core
 from apache_beam.transforms.userstate import is_stateful_dofn
@@ -54,7 +53,7 @@ def test_functions_of_one_step_are_told_from_those_of_another(asked):
 
 
 def test_a_pipeline_gives_the_same(asked):
-    with TestPipeline("FnApiRunner") as pipeline:
-        scaled = pipeline | beam.Create([1, 2]) | beam.ParDo(_ScaleFn(), factor=3)
+    with beam.Pipeline("FnApiRunner") as pipeline:
+        scaled = pipeline | beam.Create([1, 2]) | beam.ParDo(_ScaleFn(), 3)
         assert_that(scaled, equal_to([3, 6]))
     assert asked[_ScaleFn.process] == 1
