@@ -146,7 +146,7 @@ def _configs() -> dict[str, OptimizerConfig]:
     sgd = dataclasses.replace(plain, optimizer="sgd", label_smoothing=0.1)
     return found | {
         "bfloat16": dataclasses.replace(sgd, precision="bfloat16"),
-        "float16": dataclasses.replace(sgd, precision="float16", ema=0.9),
+        "float16": dataclasses.replace(found["adam"], precision="float16"),
         "plain": sgd,
     }
 
@@ -156,8 +156,15 @@ CONFIGS = _configs()
 
 def _check_same(strategy: Any, name: str) -> Any:
     """The weights after training without dropout, which replicas draw differently."""
+    import tensorflow as tf
+
     network = start(strategy, CONFIGS[name], "tests.support.replica_run:no_dropout")
-    train(strategy, network, [batch(step) for step in range(4)])
+    # Two replicas take seconds to trace: `plain` is, the other optimizers take the same steps.
+    tf.config.run_functions_eagerly(name != "plain")
+    try:
+        train(strategy, network, [batch(step) for step in range(3)])
+    finally:
+        tf.config.run_functions_eagerly(False)
     return weights(network)
 
 
@@ -223,7 +230,7 @@ def _check_overflow(strategy: Any, name: str) -> Any:
 
 
 def _check_unsupported(strategy: Any, name: str) -> Any:
-    """What TensorFlow says of a setting that `trainer.models.unsupported` refuses."""
+    """What TensorFlow says of a setting that `trainer.models.strategy` refuses."""
     from trainer.config import OptimizerConfig
 
     settings: dict[str, dict[str, Any]] = {
@@ -243,6 +250,28 @@ def _check_unsupported(strategy: Any, name: str) -> Any:
     return weights(network)
 
 
+def _check_augment(strategy: Any, level: str) -> Any:
+    """All pictures, labels and weights after augmentation on the device, in one list."""
+    import tensorflow as tf
+
+    from tests.support.augment_pictures import batch as pictures_batch
+    from tests.support.augment_pictures import smooth_picture
+    from trainer.augment import device
+
+    whole = pictures_batch(np.stack([smooth_picture((40, 48), i) for i in range(8)]), start=16)
+    data = tf.data.Dataset.from_tensors(whole).unbatch().batch(8, drop_remainder=True)
+
+    def augment(some: Any) -> Any:
+        return device.augment_batch(some, level, 9, (32, 32), NUM_CLASSES)
+
+    step = tf.function(lambda some: strategy.run(augment, args=(some,)))
+    shares = step(next(iter(strategy.experimental_distribute_dataset(data))))
+    found = [shares["inputs"]["image"], shares["label"], shares["weight"]]
+    parts = [strategy.experimental_local_results(value) for value in found]
+    image, label, weight = (tf.concat(values, 0).numpy() for values in parts)
+    return [*image.ravel().tolist(), *label.ravel().tolist(), *weight.tolist()]
+
+
 def _tf_error() -> type[Exception]:
     import tensorflow as tf
 
@@ -255,6 +284,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "masks": _check_masks,
     "overflow": _check_overflow,
     "unsupported": _check_unsupported,
+    "augment": _check_augment,
 }
 
 

@@ -12,11 +12,21 @@ import tensorflow as tf
 from keras import ops
 
 from imageshards.errors import UserError
-from trainer.config import OptimizerConfig
+from trainer.config import OptimizerConfig, TrainConfig
 
 # The global batch that --learning_rate is meant for under --scale_learning_rate.
 REFERENCE_BATCH = 256
+# Statistics of fewer pictures than this are mostly noise (Wu and He, arXiv:1803.08494, fig. 1).
+FEW_FOR_STATISTICS = 8
 
+_CLASSES: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
+    "sgd": keras.optimizers.SGD,
+    "adam": keras.optimizers.Adam,
+    "adamw": keras.optimizers.AdamW,
+    "rmsprop": keras.optimizers.RMSprop,
+    "lamb": keras.optimizers.Lamb,
+    "muon": keras.optimizers.Muon,
+}
 _NORMS = (
     keras.layers.BatchNormalization,
     keras.layers.GroupNormalization,
@@ -205,23 +215,10 @@ def make_optimizer(
     return LossScaleOptimizer(optimizer) if config.precision == "float16" else optimizer
 
 
-_CLASSES: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
-    "sgd": keras.optimizers.SGD,
-    "adam": keras.optimizers.Adam,
-    "adamw": keras.optimizers.AdamW,
-    "rmsprop": keras.optimizers.RMSprop,
-    "lamb": keras.optimizers.Lamb,
-    "muon": keras.optimizers.Muon,
-}
-
-
-def exempt_from_decay(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> int:
+def exempt_from_decay(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> None:
     """Exempts norms, biases and everything else of at most one dimension from weight decay.
 
     Call it before `optimizer.build`.
-
-    Returns:
-        How many variables are exempt.
     """
     norms = {
         id(variable)
@@ -232,7 +229,6 @@ def exempt_from_decay(optimizer: keras.optimizers.Optimizer, model: keras.Model)
     exempt = [v for v in model.trainable_variables if len(v.shape) < 2 or id(v) in norms]
     if exempt:
         _without_loss_scale(optimizer).exclude_from_weight_decay(var_list=exempt)
-    return len(exempt)
 
 
 @contextmanager
@@ -259,6 +255,58 @@ def averaged_weights(model: keras.Model) -> Iterator[None]:
             variable.assign(value)
 
 
+def notes(config: TrainConfig, model: keras.Model, total_steps: int, gpus: int = 0) -> list[str]:
+    """What is allowed, but may surprise; a sentence each.
+
+    Args:
+        config: The run.
+        model: Compiled.
+        total_steps: Of the whole run.
+        gpus: How many of the devices are GPUs.
+    """
+    optimizer, batch_size = config.optimizer, config.batch_size
+    found = [_slow_average(optimizer, total_steps)]
+    layers = model._flatten_layers(include_self=False)
+    if batch_size < FEW_FOR_STATISTICS and any(hasattr(x, "moving_variance") for x in layers):
+        found.append(
+            f"{model.name} normalises by the statistics of {batch_size} pictures, which are noisy; "
+            f"--batch_size of {FEW_FOR_STATISTICS} or more is steadier"
+        )
+    if optimizer.precision != "float32" and not gpus:
+        found.append(f"--precision {optimizer.precision} usually is slower than float32 on a CPU")
+    if left := total_steps % optimizer.accumulate_steps:
+        found.append(
+            f"{total_steps} steps are no multiple of --accumulate_steps "
+            f"{optimizer.accumulate_steps}; the last {left} change no weights"
+        )
+    if optimizer.optimizer == "muon":
+        found.append(_muon_share(model))
+    if optimizer.optimizer == "adamw" and not optimizer.weight_decay:
+        found.append("adamw without --weight_decay is adam")
+    return [note for note in found if note]
+
+
 def _without_loss_scale(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
     """`optimizer` itself or, under loss scaling, the one inside."""
     return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def _slow_average(optimizer: OptimizerConfig, total_steps: int) -> str:
+    updates = total_steps // optimizer.accumulate_steps
+    share = optimizer.ema**updates if optimizer.ema else 0.0
+    if share < 0.05:
+        return ""
+    best = max(0.0, 1 - 5 / max(5, updates))
+    return (
+        f"--ema {optimizer.ema} over {updates} steps keeps {share:.0%} of the first step's "
+        f"weights in the average; --ema {math.floor(best * 1e4) / 1e4:g} or less would suit"
+    )
+
+
+def _muon_share(model: keras.Model) -> str:
+    matrices = [v for v in model.trainable_variables if len(v.shape) == 2]
+    hidden = [v for v in matrices[:-1] if "embedding" not in v.path.lower()]
+    return (
+        f"muon steps {len(hidden)} of {len(model.trainable_variables)} variables of {model.name}: "
+        "the matrices but the last; adamw steps the others, convolutions too"
+    )

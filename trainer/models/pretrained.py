@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import warnings
 import zipfile
@@ -17,30 +16,7 @@ _KINDS = (".keras", ".weights.h5", ".h5")
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
-@dataclasses.dataclass(frozen=True)
-class Loaded:
-    """What a file of weights gave.
-
-    Attributes:
-        path: The file.
-        loaded, total: How many variables came from it, and how many the model has.
-        left_random: Paths of the layers with variables that did not.
-    """
-
-    path: str
-    loaded: int
-    total: int
-    left_random: tuple[str, ...]
-
-    def __str__(self) -> str:
-        text = f"weights  {self.path}: {self.loaded} of {self.total} variables"
-        if not self.left_random:
-            return text
-        shown = ", ".join(self.left_random[:4]) + (", …" if len(self.left_random) > 4 else "")
-        return f"{text}; left random: {shown}"
-
-
-def load_weights(model: keras.Model, path: str) -> Loaded:
+def load_weights(model: keras.Model, path: str) -> str:
     """Loads what fits into `model`, or into the architecture inside it.
 
     Layers are matched by their place (`.keras`, `.weights.h5`) or their name (the `.h5` files
@@ -50,6 +26,9 @@ def load_weights(model: keras.Model, path: str) -> Loaded:
     Args:
         model: As `trainer.models.model.build_model` makes it.
         path: Local file.
+
+    Returns:
+        A sentence: how many variables came from the file, and which layers keep random ones.
 
     Raises:
         UserError: There is no such file, it is none of these kinds, or nothing in it fits.
@@ -69,8 +48,12 @@ def load_weights(model: keras.Model, path: str) -> Loaded:
             f"--weights received {path!r}, in which nothing fits --model {model.name}; expected "
             "weights of the same architecture."
         )
+    sentence = f"weights  {path}: {len(best)} of {len(variables)} variables"
     missing = [v.path.rpartition("/")[0] for v in variables if id(v) not in best]
-    return Loaded(path, len(best), len(variables), tuple(dict.fromkeys(missing)))
+    if layers := list(dict.fromkeys(missing)):
+        more = ", …" if len(layers) > 4 else ""
+        sentence += f"; left random: {', '.join(layers[:4])}{more}"
+    return sentence
 
 
 def _try(target: keras.Model, path: str, initial: dict[int, Any]) -> dict[int, Any]:
@@ -106,9 +89,8 @@ def _is_hdf5(path: str) -> bool:
 def _check(path: str) -> None:
     if not path.endswith(_KINDS):
         raise UserError(
-            f"--weights received {path!r}; expected a local file that ends in "
-            + ", ".join(_KINDS[:-1])
-            + f" or {_KINDS[-1]}."
+            f"--weights received {path!r}; expected a local file that ends in .keras, .weights.h5 "
+            "or .h5."
         )
     if not os.path.isfile(path):
         raise UserError(f"--weights received {path!r}, which is not there; expected a local file.")

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from imageshards.errors import UserError
-from trainer.config import uneven_batch
+from trainer.config import OptimizerConfig, uneven_batch
 
 # A large odd number keeps the replicas' seeds of one layer apart from those of its neighbours.
 _REPLICA_STRIDE = 0x9E3779B97F4A7C15 >> 2
@@ -48,6 +48,41 @@ def make_strategy(replicas: int | None, batch_size: int) -> tf.distribute.Strate
     return tf.distribute.MirroredStrategy([f"{kind}:{i}" for i in range(count)])
 
 
+def check_replicas(optimizer: OptimizerConfig, replicas: int) -> None:
+    """Refuses what several replicas would fail with in the first step, or train otherwise.
+
+    TensorFlow and Keras check none of it. Each was seen with TensorFlow 2.21 and Keras 3.15;
+    `tests/trainer/models/test_strategy.py` fails as soon as one of them is repaired.
+
+    Args:
+        optimizer: Of the run.
+        replicas: Devices that share a batch.
+
+    Raises:
+        UserError: Names the cause and the remedy.
+    """
+    if replicas == 1:
+        return
+    if optimizer.jit_compile:
+        raise UserError(
+            f"--jit_compile received true with {replicas} replicas, where TensorFlow cannot "
+            "compile a step that sums gradients over devices; leave --jit_compile out, or train "
+            "with --replicas 1."
+        )
+    if optimizer.clipnorm is not None:
+        raise UserError(
+            f"--clipnorm received {optimizer.clipnorm} with {replicas} replicas, where Keras clips "
+            "the gradients of every replica before they are summed, so that the result depends "
+            "on the number of replicas; leave --clipnorm out, or train with --replicas 1."
+        )
+    if optimizer.accumulate_steps > 1:
+        raise UserError(
+            f"--accumulate_steps received {optimizer.accumulate_steps} with {replicas} replicas, "
+            "where Keras cannot decide between accumulating and stepping (merge_call within a "
+            "condition); leave --accumulate_steps out, or train with --replicas 1."
+        )
+
+
 def gpu_count() -> int:
     """GPUs TensorFlow sees."""
     return len(tf.config.list_physical_devices("GPU"))
@@ -56,7 +91,7 @@ def gpu_count() -> int:
 def describe(strategy: tf.distribute.Strategy) -> str:
     """For example `2 replicas on CPU`."""
     count = strategy.num_replicas_in_sync
-    kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+    kind = "GPU" if gpu_count() else "CPU"
     return f"{count} {'replica' if count == 1 else 'replicas'} on {kind}"
 
 
@@ -79,21 +114,12 @@ class ReplicaSeeds(keras.random.SeedGenerator):
         return seed + number * stride
 
 
-def separate_replicas(model: keras.Model) -> int:
-    """Makes every random layer inside `model` draw differently on each replica.
-
-    Returns:
-        How many seed generators there are.
-    """
-    generators = [
-        generator
-        for layer in model._flatten_layers(include_self=True)
-        for generator in layer._seed_generators
-    ]
-    for generator in generators:
-        # The layer holds on to this very object and its state, so it is not replaced.
-        generator.__class__ = ReplicaSeeds
-    return len(generators)
+def separate_replicas(model: keras.Model) -> None:
+    """Makes every random layer inside `model` draw differently on each replica."""
+    for layer in model._flatten_layers(include_self=True):
+        for generator in layer._seed_generators:
+            # The layer holds on to this very object and its state, so it is not replaced.
+            generator.__class__ = ReplicaSeeds
 
 
 def _split_cpu(count: int) -> None:

@@ -19,8 +19,7 @@ from trainer.config import TrainConfig
 from trainer.dataset.open import Inputs, open_inputs
 from trainer.dataset.spec import ModelCard
 from trainer.evaluation.evaluator import Evaluation, Evaluator
-from trainer.models import model, strategy, unsupported
-from trainer.models.optimizer import averaged_weights
+from trainer.models import model, optimizer, strategy
 from trainer.reader import pipeline
 from trainer.reader.broken_records import BrokenRecordHandler
 from trainer.reader.stream import TrainingStream
@@ -112,7 +111,7 @@ class _Run:
         lines = plan_lines(
             self.config, self.inputs, self.model, self.devices, self.epochs, self.augment_on
         )
-        notes = unsupported.notes(self.config, self.model, total, strategy.gpu_count())
+        notes = optimizer.notes(self.config, self.model, total, strategy.gpu_count())
         lines += [f"note: {note}" for note in notes]
         if self.state.step >= total:
             lines.append(f"all {total} steps are done already; --overwrite starts over")
@@ -157,7 +156,7 @@ class _Run:
     def save_model(self) -> None:
         """Writes model.keras, weights.sha256 and the data set's transform."""
         output = self.config.output
-        with averaged_weights(self.model):
+        with optimizer.averaged_weights(self.model):
             save_model(self.model, os.path.join(output, MODEL_FILE), self._card(self.state.step))
             write_digest(output, self.model)
         copy_transform(self.inputs.dataset, output)
@@ -170,7 +169,7 @@ class _Run:
         variables = model.state_variables(self.model)
         last = values_of(variables)
         restore(variables, self.checkpoints.load(self.checkpoints.path(best))[1])
-        with averaged_weights(self.model):
+        with optimizer.averaged_weights(self.model):
             path = os.path.join(self.config.output, BEST_MODEL_FILE)
             save_model(self.model, path, self._card(best))
         restore(variables, last)
@@ -201,7 +200,7 @@ class _Run:
         """Refuses what cannot be trained; returns the model's name as Keras spells it."""
         replicas = self.devices.num_replicas_in_sync
         name = model.resolve_name(self.config.model)
-        unsupported.check(self.config, replicas)
+        strategy.check_replicas(self.config.optimizer, replicas)
         check_pairs(self.config.augment, self.config.batch_size, replicas, self.mix)
         return name
 
@@ -249,7 +248,7 @@ class _Run:
         """(loss, accuracy) on the validation split, with averaged weights where there are any."""
         if self.evaluator is None:
             raise ValueError("there is no validation split")
-        with averaged_weights(self.model):
+        with optimizer.averaged_weights(self.model):
             self.evaluation = self.evaluator.run()
         return self.evaluation.loss, self.evaluation.accuracy
 

@@ -170,40 +170,6 @@ def test_the_seed_changes_the_pictures(augment_on: str) -> None:
     assert np.abs(one - other).max() > 10
 
 
-REPLICAS = """
-import sys
-import numpy as np
-import tensorflow as tf
-from tests.support.augment_pictures import batch, smooth_picture
-from trainer.augment import device
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-whole = batch(np.stack([smooth_picture((40, 48), i) for i in range(8)]), start=16)
-def augment(some):
-    return device.augment_batch(some, "strong", 9, (32, 32), 3)
-strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-data = tf.data.Dataset.from_tensors(whole).unbatch().batch(8, drop_remainder=True)
-step = tf.function(lambda some: strategy.run(augment, args=(some,)))
-shares = step(next(iter(strategy.experimental_distribute_dataset(data))))
-expected = tf.function(augment)(whole)
-for found, one in ((shares["inputs"]["image"], expected["inputs"]["image"]),
-                   (shares["label"], expected["label"]), (shares["weight"], expected["weight"])):
-    parts = strategy.experimental_local_results(found)
-    assert len(parts) == 2
-    np.testing.assert_array_equal(tf.concat(parts, 0), one)
-"""
-
-
-@pytest.mark.slow
-def test_two_replicas_see_what_one_would() -> None:
-    """In a process of its own: there can be only one strategy in each."""
-    pytest.importorskip("tensorflow")
-    done = subprocess.run(
-        [sys.executable, "-c", REPLICAS], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-
-
 def test_auto_must_be_resolved_first() -> None:
     with pytest.raises(ValueError, match="'auto'"):
         _make("light", "auto")

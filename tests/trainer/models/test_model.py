@@ -20,7 +20,6 @@ keras = pytest.importorskip("keras")
 
 from trainer.models import model  # noqa: E402
 from trainer.models.pretrained import load_weights  # noqa: E402
-from trainer.models.strategy import make_strategy  # noqa: E402
 from trainer.training.loop import make_train_step  # noqa: E402
 
 RGB = ImageSpec((32, 32), False, 3, (0.5, 0.4, 0.3), (0.25, 0.2, 0.1))
@@ -190,7 +189,8 @@ def test_weights_of_a_bare_architecture_fit_inside(tmp_path: pathlib.Path, kind:
         donor.save(path)
     network = _build("MobileNetV2", (32, 32), 4, RGB)
     found = load_weights(network, path)
-    assert found.total - found.loaded == 2 and len(found.left_random) == 1
+    loaded, total = map(int, re.findall(r" (\d+) of (\d+) variables; left random: \w+$", found)[0])
+    assert total - loaded == 2
     np.testing.assert_array_equal(network.weights[0], donor.weights[0])
 
 
@@ -233,32 +233,3 @@ def test_a_model_put_back_continues_bit_for_bit(name: str) -> None:
         tf.distribute.get_strategy(), config, soft=name == "plain"
     )
     assert straight == resumed
-
-
-TWO_REPLICAS = ["same:" + name for name in (*replica_run.OPTIMIZERS[1:], "plain")]
-TWO_REPLICAS += ["resume:adam", "resume:float16"]
-
-
-@pytest.mark.slow
-def test_two_replicas_learn_the_same_and_continue_bit_for_bit() -> None:
-    """`plain` is sgd."""
-    found = replica_run.run_checks(2, *TWO_REPLICAS)
-    for what, result in found.items():
-        if what.startswith("resume:"):
-            straight, resumed = result
-            assert straight == resumed, what
-            continue
-        alone = replica_run.check(tf.distribute.get_strategy(), what)
-        np.testing.assert_allclose(result, alone, atol=2e-4, err_msg=what)
-
-
-def test_one_replica_needs_no_mirroring_and_the_batch_must_divide() -> None:
-    assert make_strategy(1, 7).num_replicas_in_sync == 1
-    with pytest.raises(UserError, match="--batch_size received 7, which 3 replicas"):
-        make_strategy(3, 7)
-
-
-def test_more_replicas_than_gpus_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["one", "two"])
-    with pytest.raises(UserError, match="--replicas received 3; expected at most 2, the GPUs"):
-        make_strategy(3, 9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from imageshards.errors import UserError
 from tests.support import replica_run
-from trainer.config import SCHEDULES, OptimizerConfig
+from trainer.config import SCHEDULES, DataConfig, OptimizerConfig, TrainConfig
 
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
@@ -221,7 +222,7 @@ def test_norms_of_any_shape_are_exempt_from_decay() -> None:
     x = keras.layers.BatchNormalization()(keras.layers.Conv1D(3, 2)(x))
     network = keras.Model(picture, keras.layers.Dense(2)(x))
     chosen = optimizer.make_optimizer(OptimizerConfig(weight_decay=0.1), 32, 10)
-    assert optimizer.exempt_from_decay(chosen, network) == 6
+    optimizer.exempt_from_decay(chosen, network)
     chosen.build(network.trainable_variables)
     decayed = [v.path for v in network.trainable_variables if chosen._use_weight_decay(v)]
     assert [path.rpartition("/")[2] for path in decayed] == ["kernel", "kernel"]
@@ -269,3 +270,50 @@ def test_accumulation_equals_a_larger_batch(precision: str) -> None:
         atol=1e-6 if precision == "float32" else 2e-3,
     )
     assert len(model.state_variables(twice)) > len(model.state_variables(once))
+
+
+def _run(batch_size: int = 32, **options: Any) -> TrainConfig:
+    settings = OptimizerConfig(**options)
+    return TrainConfig(DataConfig("shards"), "out", settings, batch_size=batch_size)
+
+
+class _Model:
+    """As much of a Keras model as the notes look at."""
+
+    name = "fake"
+
+    def __init__(self, **attributes: Any) -> None:
+        self._layer = type("Layer", (), attributes | {"name": "odd"})()
+        self.trainable_variables: list[Any] = []
+
+    def _flatten_layers(self, include_self: bool) -> list[Any]:
+        return [self._layer]
+
+
+@pytest.mark.parametrize(
+    ("options", "steps", "expected"),
+    [
+        ({}, 100, None),
+        ({"batch_size": 4}, 100, "statistics of 4 pictures"),
+        ({"precision": "bfloat16"}, 100, "slower than float32 on a CPU"),
+        ({"ema": 0.9}, 100, None),
+        ({"ema": 0.999}, 100, "keeps 90% of the first step's weights .* --ema 0.95 or less"),
+        ({"accumulate_steps": 3}, 100, "the last 1 change no weights"),
+        ({"accumulate_steps": 4}, 100, None),
+        ({"optimizer": "adamw"}, 100, "adamw without --weight_decay is adam"),
+        ({"optimizer": "adamw", "weight_decay": 0.1}, 100, None),
+        ({"optimizer": "muon"}, 100, "muon steps 0 of 0 variables"),
+    ],
+)
+def test_settings_that_may_surprise_are_noted(
+    options: dict[str, Any], steps: int, expected: str | None
+) -> None:
+    found = optimizer.notes(_run(**options), _Model(moving_variance=1), steps)
+    assert len(found) == (0 if expected is None else 1)
+    if expected is not None:
+        assert re.search(expected, found[0])
+
+
+def test_low_precision_is_not_noted_on_a_gpu() -> None:
+    config = _run(precision="bfloat16")
+    assert not optimizer.notes(config, _Model(), 100, gpus=1)
