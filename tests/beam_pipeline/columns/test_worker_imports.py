@@ -2,42 +2,75 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pathlib
 import subprocess
 import sys
+from typing import Any
 
+import apache_beam as beam
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.transforms import environments
 
+from beam_pipeline import pipeline
 from beam_pipeline.columns import tensorflow_settings
-from scripts import worker_imports
+from beam_pipeline.inputs import schema_of
+from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions
 from tests.conftest import REPOSITORY
+from tests.support.builds import class_folders
 
 pytestmark = pytest.mark.process
+
+WORKER = REPOSITORY / "tests" / "support" / "worker_imports.py"
 
 # Beam's own harness has imported these, or they are small.
 LEAN = {"beam_pipeline", "imageshards", "PIL", "google_crc32c", "lazy_loader"}
 
 
-@pytest.mark.slow
-def test_without_columns_our_steps_import_ourselves_and_pillow() -> None:
-    """A manifest has every step that class folders have, and more."""
-    phases, _ = worker_imports.measure("manifest")
-    assert [phase["phase"] for phase in phases] == [
-        "Beam's worker",
-        "the local runner",
-        "steps unpickled",
-        "until the first image",
+def packages_of(folder: pathlib.Path, columns: tuple[ColumnSpec, ...]) -> dict[str, Any]:
+    """Phase → package → modules, of a worker of a build from a manifest with extra columns."""
+    images = class_folders(folder / "images", {"cat": 2, "dog": 2})
+    rows = [
+        {"image": str(path), "label": path.parent.name} | {spec.name: 1.5 for spec in columns}
+        for path in sorted(images.rglob("*.jpg"))
     ]
-    ours = {name for phase in phases[2:] for name in phase["packages"]}
-    assert ours <= LEAN
-    assert sum(phase["modules"] for phase in phases[2:]) < 120
-    assert "tensorflow" not in phases[0]["packages"]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = InputOptions(str(folder / "rows.jsonl"), columns=columns)
+    staging = folder / "out" / ".staging"
+    staging.mkdir(parents=True)
+    built = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
+    options = BuildOptions(source, str(folder / "out"), report=False)
+    pipeline.construct(built, options, schema_of(source), str(staging))
+    here = environments.EmbeddedPythonEnvironment.default()
+    graph = built.to_runner_api(default_environment=here)
+    (folder / "graph.pb").write_bytes(graph.SerializeToString())
+    worker = subprocess.run(
+        [sys.executable, str(WORKER), str(folder / "graph.pb")],
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True,
+        timeout=300, check=True,
+    )  # fmt: skip
+    found: dict[str, Any] = json.loads(worker.stdout.splitlines()[-1])
+    return found
 
 
 @pytest.mark.slow
-def test_with_columns_a_worker_imports_tensorflow_without_keras_3_or_matplotlib() -> None:
-    phases, _ = worker_imports.measure("columns")
-    packages = {name for phase in phases for name in phase["packages"]}
+def test_without_columns_our_steps_import_ourselves_and_pillow(tmp_path: pathlib.Path) -> None:
+    """A manifest has every step that class folders have, and more."""
+    phases = packages_of(tmp_path, ())
+    ours = [phases["steps unpickled"], phases["until the first image"]]
+    assert set().union(*ours) <= LEAN
+    assert 20 < sum(sum(phase.values()) for phase in ours) < 120
+    assert "tensorflow" not in phases["Beam's worker"]
+
+
+@pytest.mark.slow
+def test_with_columns_a_worker_imports_tensorflow_without_keras_3_or_matplotlib(
+    tmp_path: pathlib.Path,
+) -> None:
+    phases = packages_of(tmp_path, (ColumnSpec("age", "float", (), "zscore"),))
+    packages = set().union(*phases.values())
     assert "tensorflow" in packages
     assert not packages & {"keras", "matplotlib", "trainer"}
 

@@ -133,6 +133,15 @@ def submitted(
     return Submitted(done, job, bucket, jobs)
 
 
+@pytest.fixture(scope="module")
+def built_package(submitted: Submitted, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The package that this job's workers were given: built from the checkout once."""
+    path = tmp_path_factory.mktemp("built") / "imageshards-0.tar.gz"
+    folder = storage.parent_of(submitted.options["pipelineUrl"])
+    storage.download(f"{folder}/workflow.tar.gz", str(path))
+    return ["--extra_package", str(path)]
+
+
 @pytest.mark.slow
 class TestTheStagedJob:
     def test_gives_the_shards_and_the_manifest_of_a_local_run(
@@ -202,7 +211,7 @@ class TestTheStagedJob:
 
 @pytest.mark.slow
 def test_a_staged_job_with_extra_columns_gives_the_shards_and_the_transform_of_a_local_run(
-    bucket: str, service: StandIn, tmp_path: pathlib.Path
+    bucket: str, service: StandIn, built_package: list[str], tmp_path: pathlib.Path
 ) -> None:
     """tensorflow-transform analyses them in the job, from a manifest in the bucket.
 
@@ -216,8 +225,8 @@ def test_a_staged_job_with_extra_columns_gives_the_shards_and_the_transform_of_a
     asked = ["--input", f"{bucket}/photos.csv", "--columns", "weight:float:zscore", *BUILD]
     there, here = f"{bucket}/sets/weighed", tmp_path / "here"
     done = run(
-        *asked, "--output", there, *service.flags, "--temp_location", f"{bucket}/temp",
-        "--transform_temp_dir", str(tmp_path / "tft"),
+        *asked, "--output", there, *service.flags, *built_package,
+        "--temp_location", f"{bucket}/temp", "--transform_temp_dir", str(tmp_path / "tft"),
     )  # fmt: skip
     assert done.code == 0, done.said
     assert len(service.jobs) == 1
@@ -270,12 +279,17 @@ class TestASubmission:
 
     @pytest.mark.slow
     def test_whose_workers_have_other_versions_ends_with_the_worker_s_sentence(
-        self, bucket: str, service: StandIn, monkeypatch: pytest.MonkeyPatch
+        self,
+        bucket: str,
+        service: StandIn,
+        built_package: list[str],
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """The job's first step fails; the sentence comes back by the service's messages."""
         other = versions() | {"pillow": "0.1"}
         monkeypatch.setattr(preflight, "versions", lambda: other)
-        done = run(*flags(bucket, "old"), *service.flags, "--temp_location", f"{bucket}/temp")
+        temp = ("--temp_location", f"{bucket}/temp")
+        done = run(*flags(bucket, "old"), *service.flags, *built_package, *temp)
         assert done.code == 2, done.said
         (line,) = [line for line in done.said.splitlines() if line.startswith("error: ")]
         assert "pillow 0.1 here and" in line
