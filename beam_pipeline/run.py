@@ -17,7 +17,7 @@ from beam_pipeline import cli, runners
 from beam_pipeline.beam_files import export_store_flags
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.staging import LOCK_NAME, OutputState
-from beam_pipeline.imports import cache_method_signatures, quick_imports
+from beam_pipeline.imports import cache_method_signatures, quick_imports, without_unused
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.progress import PLANNING, PoolProgress, final_table, plan_table
 from beam_pipeline.shards import process_pool
@@ -66,7 +66,7 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
     # Before any process is started: they inherit what it imports, and mistakes are told at once.
     storage.check_bucket(options.source.input, "--input")
     if options.plan_only:
-        _import_beam()
+        _import_beam(is_local=True)
         from beam_pipeline.plan_only import plan_only
 
         runners.check_flags(beam_args, cli.flag_names())
@@ -122,9 +122,11 @@ def _refuse_running(output: str) -> None:
         )
 
 
-def _import_beam() -> ModuleType:
-    """`beam_pipeline.pipeline`, imported when local processes have been started."""
-    with quick_imports():
+def _import_beam(*, is_local: bool = False) -> ModuleType:
+    """`beam_pipeline.pipeline`; without what a build on this machine never uses, if it may be."""
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    is_alone = main is not None and main.name == "beam_pipeline.__main__"
+    with quick_imports(), without_unused() if is_local and is_alone else contextlib.nullcontext():
         from beam_pipeline import pipeline
     cache_method_signatures()
     gc.set_threshold(100_000)  # millions of references are no garbage
@@ -153,7 +155,7 @@ def _build(
         return _run_pipeline(options, beam_args, state, begun, None)
     progress: list[ProgressLine] = []
     with contextlib.ExitStack() as stack:
-        _import_beam()
+        _import_beam(is_local=True)
         pool = stack.enter_context(
             LocalPool(workers, lambda sentence: progress[0].say(sentence), lock.fileno())
         )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import collections
+import importlib
 import inspect
+import subprocess
+import sys
 
 import apache_beam as beam
 import pytest
@@ -11,7 +14,8 @@ from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms import core
 from apache_beam.transforms.userstate import is_stateful_dofn
 
-from beam_pipeline.imports import cache_method_signatures
+from beam_pipeline.imports import cache_method_signatures, without_unused
+from tests.support.builds import class_folders
 
 
 class _ScaleFn(beam.DoFn):
@@ -57,3 +61,27 @@ def test_a_pipeline_gives_the_same(asked):
         scaled = pipeline | beam.Create([1, 2]) | beam.ParDo(_ScaleFn(), 3)
         assert_that(scaled, equal_to([3, 6]))
     assert asked[_ScaleFn.process] == 1
+
+
+def test_what_was_left_out_can_be_imported_afterwards(monkeypatch):
+    monkeypatch.setattr("beam_pipeline.imports._UNUSED", ("colorsys",))
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    with pytest.raises(ImportError), without_unused():
+        importlib.import_module("colorsys")
+    assert importlib.import_module("colorsys").rgb_to_hls(0, 0, 0) == (0, 0, 0)
+    with without_unused():  # it is there by now, and stays
+        importlib.import_module("colorsys")
+
+
+@pytest.mark.process
+def test_a_build_on_this_machine_imports_neither_pandas_nor_bigquery(tmp_path):
+    class_folders(tmp_path / "in", {"ant": 2, "bee": 2})
+    command = ["-m", "beam_pipeline", "--input", tmp_path / "in", "--output", tmp_path / "out"]
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", *command, "--image_size", "16", "--no_report"],
+        capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "apache_beam.io.tfrecordio" in imported
+    assert not {"pandas.core", "google.cloud.bigquery"} & imported
