@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable, Mapping
 
 from benchmarks import inputs
-from benchmarks.measure import BenchmarkError, Usage, remove, run_module
+from benchmarks.measure import BenchmarkError, FirstSeen, Usage, remove, run_module
 from benchmarks.outcome import Figure, Outcome, medians
+from imageshards.manifest import STAGING_NAME
 
 Side = Callable[[], Usage]
 
@@ -34,6 +35,7 @@ class Settings:
         pets: Photos that the readers' data set is made of; the sources where there are none.
         records: Of that data set.
         window_seconds: How long a reader is measured each time, three times a round.
+        small_images: Of a build that is over in seconds.
     """
 
     work: pathlib.Path
@@ -47,6 +49,7 @@ class Settings:
     pets: list[pathlib.Path] = dataclasses.field(default_factory=list)
     records: int = 8_000
     window_seconds: float = 3.0
+    small_images: int = 1_000
 
     def linked(self, images: int, classes: int = 300) -> pathlib.Path:
         """An input of so many images."""
@@ -236,8 +239,26 @@ def twelve_megapixels(s: Settings) -> Outcome:
     )  # fmt: skip
 
 
+def first_shard(s: Settings) -> Outcome:
+    """How soon after the command a small build writes."""
+    source = s.linked(s.small_images)
+    seconds, usages = [], []
+    for _ in range(s.rounds):
+        remove(s.output)
+        with FirstSeen(lambda: any((s.output / STAGING_NAME).glob("train-*.tmp-*"))) as first:
+            usages.append(_build(s, source, s.small_images))
+        seconds.append(first.seconds)
+    raw = [(first, u.seconds, u.cpu_seconds) for first, u in zip(seconds, usages, strict=True)]
+    return Outcome(
+        "first_shard", _of_build(s.small_images), ("begins after s", "seconds", "CPU s"),
+        {"beam_pipeline": medians(raw)},
+        (Figure("first shard begins, seconds", tuple(seconds), 1.5, at_least=False),),
+    )  # fmt: skip
+
+
 BENCHMARKS: dict[str, Callable[[Settings], Outcome]] = {
     "build_vs_loop": build_vs_loop,
+    "first_shard": first_shard,
     "scaling": scaling,
     "memory": memory,
     "twelve_megapixels": twelve_megapixels,

@@ -134,6 +134,35 @@ def _reap(orphans: set[int]) -> float:
     return total
 
 
+class FirstSeen:
+    """How many seconds after entering it a condition is seen to hold; looked at every 2 ms.
+
+    Attributes:
+        seconds: Infinite until then.
+    """
+
+    def __init__(self, condition: Callable[[], bool]):
+        self.seconds = float("inf")
+        self._condition = condition
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> FirstSeen:
+        self._begun = time.perf_counter()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._condition():
+            if self._stop.wait(0.002):
+                return
+        self.seconds = time.perf_counter() - self._begun
+
+
 class _MemoryWatch:
     """Samples the memory of a process and all its descendants."""
 

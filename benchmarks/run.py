@@ -82,8 +82,9 @@ def settings_of(args: argparse.Namespace, sources: list[pathlib.Path]) -> Settin
     if not args.quick:
         return Settings(work, sources, images=args.images, rounds=args.rounds)
     return Settings(
-        work, sources, images=min(args.images, 600), memory_images=(300, 1200), listed=6_000,
-        folders=30, large_photos=4, rounds=min(args.rounds, 2), records=600, window_seconds=0.5,
+        work, sources, images=min(args.images, 600), small_images=200, memory_images=(300, 1200),
+        listed=6_000, folders=30, large_photos=4, rounds=min(args.rounds, 2), records=600,
+        window_seconds=0.5,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import inputs, measure, plain_loop, run
 from benchmarks.cases import Settings, interleave, ratios
-from benchmarks.measure import BenchmarkError, Usage, run_module
+from benchmarks.measure import BenchmarkError, FirstSeen, Usage, run_module
 from benchmarks.outcome import Figure, Outcome
 from benchmarks.run import BENCHMARKS
 from imageshards.example import decode_example
@@ -92,6 +92,16 @@ def test_a_tree_of_processes_is_measured_whole(tmp_path, monkeypatch):
     assert 0.19 <= found.main_cpu_seconds < 0.45
     assert found.seconds >= 0.19
     assert found.peak_rss_bytes >= found.peak_pss_bytes > 1e6
+
+
+def test_it_is_seen_when_a_condition_begins_to_hold_and_when_it_never_does():
+    holds = iter([False, False, True])
+    with FirstSeen(lambda: next(holds)) as first:
+        first._thread.join(30)
+    assert 0.002 < first.seconds < 30
+    with FirstSeen(lambda: False) as never:
+        pass
+    assert never.seconds == float("inf")
 
 
 def test_a_command_that_fails_is_an_error_with_what_it_said(tmp_path):
