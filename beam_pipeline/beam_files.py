@@ -136,21 +136,16 @@ class BeamBackend(Backend):
             if not self._files.exists(parent):
                 self._files.mkdirs(parent)
 
-    def create(self, path: str, data: bytes) -> str | None:
-        """Not atomic here: two callers at the same instant may both succeed."""
-        return None if self._exists(path) else self.write(path, data).version
-
-    def replace_if(self, path: str, data: bytes, version: str) -> str | None:
-        """As `write` if the file is there: it has no version to compare."""
-        return self.write(path, data).version if self._exists(path) else None
-
-    def _exists(self, path: str) -> bool:
+    def write_if(self, path: str, data: bytes, version: str | None) -> str | None:
+        """Not atomic here, and of versions only whether there is one: two callers at the same
+        instant may both succeed."""
         with _as_os_error(path):
-            return bool(self._files.exists(path))
+            is_there = bool(self._files.exists(path))
+        return self.write(path, data).version if is_there == (version is not None) else None
 
-    def age_sec(self, path: str) -> float | None:
+    def version_and_age(self, path: str) -> tuple[str, float] | None:
         found = self.stat(path)
-        return None if found is None else max(0.0, time.time() - found.mtime_ns / 1e9)
+        return found and (found.version, max(0.0, time.time() - found.mtime_ns / 1e9))
 
 
 def _stat(found: Any) -> Stat:

@@ -1,4 +1,4 @@
-"""What all kinds of storage share: small types, counters, and the interface of a backend."""
+"""The interface of a storage backend, its small types, and counters of requests."""
 
 from __future__ import annotations
 
@@ -86,28 +86,24 @@ class Counter:
     def reset(self) -> None:
         """Starts at nothing, with a lock that no other process holds."""
         self._lock = threading.Lock()
-        self._counts = [0, 0, 0, 0]
-        self._reported = [0, 0, 0, 0]
+        self._counts = self._reported = Counts()
 
     def add(
         self, requests: int = 0, retries: int = 0, bytes_read: int = 0, bytes_written: int = 0
     ) -> None:
         """Adds to each count."""
         with self._lock:
-            for i, amount in enumerate((requests, retries, bytes_read, bytes_written)):
-                self._counts[i] += amount
+            self._counts = self._counts.plus(Counts(requests, retries, bytes_read, bytes_written))
 
     def counts(self) -> Counts:
         """The counts so far."""
-        with self._lock:
-            return Counts(*self._counts)
+        return self._counts
 
     def unreported(self) -> Counts:
-        """What was added since this was last asked."""
+        """The counts since the last call."""
         with self._lock:
-            new = Counts(*(a - b for a, b in zip(self._counts, self._reported, strict=True)))
-            self._reported = list(self._counts)
-            return new
+            reported, self._reported = self._reported, self._counts
+            return Counts(*(a - b for a, b in zip(self._counts, reported, strict=True)))
 
 
 COUNTER = Counter()
@@ -187,18 +183,15 @@ class Backend(abc.ABC):
         raise _cannot_write(path)
 
     def drop_unfinished(self, folder: str) -> None:  # noqa: B027  # most keep nothing
-        """Drops the parts that killed uploads have left in a folder, but not in those below it."""
+        """Drops the parts that killed uploads have left in a folder, not in those below it."""
 
-    def create(self, path: str, data: bytes) -> str | None:
-        """Writes an object unless there is one; its version, or None if there is one."""
+    def write_if(self, path: str, data: bytes, version: str | None) -> str | None:
+        """Writes an object if it has a version (None: if there is none); its new version, or None
+        if it had another."""
         raise _cannot_write(path)
 
-    def replace_if(self, path: str, data: bytes, version: str) -> str | None:
-        """Writes an object if it still has a version; its new one, or None if it changed."""
-        raise _cannot_write(path)
-
-    def age_sec(self, path: str) -> float | None:
-        """Seconds since an object was written, by the storage's own clock; None if missing."""
+    def version_and_age(self, path: str) -> tuple[str, float] | None:
+        """Version, and seconds since it was written by the storage's own clock; None if missing."""
         raise _cannot_write(path)
 
     def delete(self, paths: Iterable[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import email.utils
+import io
 import os
 import socket
 import urllib.parse
@@ -168,29 +169,12 @@ class GcsBackend(ObjectStore):
         COUNTER.add(bytes_read=len(data))
         return data
 
-    def stat(self, path: str) -> Stat | None:
-        found = self._look_up(path)
-        return None if found is None else _stat(path, found.json())
-
-    def _look_up(self, path: str) -> Any:
+    def head(self, path: str) -> tuple[Stat, float]:
         bucket, name = split_uri(path)
-        if not name or name.endswith("/"):
-            return None
-        quoted = urllib.parse.quote(name, safe="")
-        url = f"{self._base}/storage/v1/b/{bucket}/o/{quoted}"
-        query = {"fields": "name,size,updated,generation"}
-        try:
-            with self.translate_errors(path):
-                return self._retry(self._get_json)(url, query)
-        except FileNotFoundError:
-            return None
-
-    def age_sec(self, path: str) -> float | None:
-        found = self._look_up(path)
-        if found is None:
-            return None
+        url = f"{self._base}/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}"
+        found = self._retry(self._get_json)(url, {"fields": "name,size,updated,generation"})
         now = email.utils.parsedate_to_datetime(found.headers["date"]).timestamp()
-        return max(0.0, now - _stat(path, found.json()).mtime_ns / 1e9)
+        return _stat(path, found.json()), now
 
     def list_pages(
         self, bucket: str, prefix: str, delimiter: str, page_objects: int
@@ -208,25 +192,23 @@ class GcsBackend(ObjectStore):
             query["pageToken"] = page["nextPageToken"]
 
     def write(self, path: str, data: bytes) -> Stat:
-        blob = self._blob(path)
-        with self.translate_errors(path):
-            blob.upload_from_string(data, _CONTENT_TYPE, **self._options)
-        return _written(path, blob)
+        return self._send(self._blob(path), path, io.BytesIO(data), size=len(data))
 
     def upload(self, local_path: str, path: str) -> Stat:
-        blob = self._blob(path)
-        with self.translate_errors(path):
-            blob.upload_from_filename(local_path, _CONTENT_TYPE, **self._options)
-        return _written(path, blob)
+        with open(local_path, "rb") as file:
+            return self._send(self._blob(path), path, file, size=os.path.getsize(local_path))
 
     def upload_stream(self, stream: BinaryIO, path: str) -> Stat:
         blob = self._blob(path)
         blob.chunk_size = self.part_bytes
+        return self._send(blob, path, stream)
+
+    def _send(self, blob: Any, path: str, stream: Any, **more: Any) -> Stat:
         with self.translate_errors(path):
-            blob.upload_from_file(stream, content_type=_CONTENT_TYPE, **self._options)
+            blob.upload_from_file(stream, content_type=_CONTENT_TYPE, **more, **self._options)
         return _written(path, blob)
 
-    def write_if(self, path: str, data: bytes, version: str | None) -> str:
+    def put_if(self, path: str, data: bytes, version: str | None) -> str:
         blob = self._blob(path)
         generation = 0 if version is None else int(version)  # 0: there is no such object
         blob.upload_from_string(

@@ -199,7 +199,7 @@ class Lease(OutputLock):
     def _take(self) -> None:
         for _ in range(_ATTEMPTS):
             self._renewed_at = time.monotonic()
-            version = self._store.create(self._path, self._content())
+            version = self._store.write_if(self._path, self._content(), None)
             if version is None:
                 version = self._take_over()
             if version is not None:
@@ -213,9 +213,10 @@ class Lease(OutputLock):
     def _take_over(self) -> str | None:
         """Takes a lease whose holder is gone; None if it changed or was given back meanwhile."""
         # Before its content: a version that is too old is refused.
-        found, age_sec = self._store.stat(self._path), self._store.age_sec(self._path)
-        if found is None or age_sec is None:
+        found = self._store.version_and_age(self._path)
+        if found is None:
             return None
+        version, age_sec = found
         try:
             holder = _parse_holder(self._store.read(self._path))
         except FileNotFoundError:
@@ -228,7 +229,7 @@ class Lease(OutputLock):
                 f"a job that was killed on another machine ends {self._times.stale_sec:.0f} s "
                 "after it."
             )
-        return self._store.replace_if(self._path, self._content(), found.version)
+        return self._store.write_if(self._path, self._content(), version)
 
     def _content(self) -> bytes:
         # Other bytes each time: some stores' versions are hashes of the content.
@@ -244,7 +245,7 @@ class Lease(OutputLock):
         while not self._stop.wait(self._times.renew_sec):
             begun = time.monotonic()
             try:
-                version = self._store.replace_if(self._path, self._content(), self._version or "")
+                version = self._store.write_if(self._path, self._content(), self._version or "")
             except (OSError, UserError) as e:
                 give_up_sec = self._times.give_up_sec
                 if time.monotonic() - self._renewed_at < give_up_sec:

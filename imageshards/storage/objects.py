@@ -1,4 +1,4 @@
-"""What stores of objects have in common: URIs, folders made of names, and errors.
+"""What object stores have in common: URIs, folders made of names, and errors.
 
 An error of a store's library is about one object, or about its bucket and so about all of them:
 the first is an `OSError` and the caller goes on, the second a `StorageError` that ends the job.
@@ -23,7 +23,7 @@ from imageshards.storage.direct import DirectReader
 
 # Connections of a client: what its threads need to read ahead and to copy.
 CONNECTIONS = 128
-# A bucket that answered so recently is not asked again when one of its objects is refused.
+# A bucket that answered this recently is not probed again when one of its objects is refused.
 _TRUST_SEC = 10.0
 _NOBODY = "nobody (no credentials were found)"
 
@@ -98,8 +98,12 @@ class ObjectStore(Backend):
         """Deletes some objects; missing ones are fine. Raises the library's errors."""
 
     @abc.abstractmethod
-    def write_if(self, path: str, data: bytes, version: str | None) -> str:
+    def put_if(self, path: str, data: bytes, version: str | None) -> str:
         """Writes if there is this version, or nothing for None; raises the library's errors."""
+
+    @abc.abstractmethod
+    def head(self, path: str) -> tuple[Stat, float]:
+        """What is there, and the store's time now, in s since 1970; raises the library's errors."""
 
     @contextlib.contextmanager
     def translate_errors(self, path: str) -> Iterator[None]:
@@ -236,26 +240,41 @@ class ObjectStore(Backend):
                 with self.translate_errors(f"{self.scheme}://{bucket}/{some[0]}"):
                     self.delete_objects(bucket, some)
 
-    def create(self, path: str, data: bytes) -> str | None:
-        return self._write_if(path, data, None)
-
-    def replace_if(self, path: str, data: bytes, version: str) -> str | None:
-        return self._write_if(path, data, version)
-
-    def _write_if(self, path: str, data: bytes, version: str | None) -> str | None:
+    def write_if(self, path: str, data: bytes, version: str | None) -> str | None:
         self._call.retries = 0
         try:
-            return self.write_if(path, data, version)
+            return self.put_if(path, data, version)
         except self.errors as e:
             error = self.classify_error(e)
             is_gone = error.kind == "missing" and version is not None
             if error.kind != "changed" and not is_gone:
                 raise self._translated(path, error) from e
-        # Perhaps ours was written, its answer was lost, and it was refused when sent again.
+        # Perhaps it was written, its answer was lost, and it was refused when sent again.
         if is_gone or not self._call.retries or self.read(path) != data:
             return None
         found = self.stat(path)
         return None if found is None else found.version
+
+    def stat(self, path: str) -> Stat | None:
+        found = self._head(path)
+        return None if found is None else found[0]
+
+    def version_and_age(self, path: str) -> tuple[str, float] | None:
+        found = self._head(path)
+        if found is None:
+            return None
+        stat, now = found
+        return stat.version, max(0.0, now - stat.mtime_ns / 1e9)
+
+    def _head(self, path: str) -> tuple[Stat, float] | None:
+        _, name = split_uri(path)
+        if not name or name.endswith("/"):
+            return None
+        try:
+            with self.translate_errors(path):
+                return self.head(path)
+        except FileNotFoundError:
+            return None
 
 
 class _ObjectReader(io.RawIOBase):

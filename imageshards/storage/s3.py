@@ -185,25 +185,10 @@ class S3Backend(ObjectStore):
         reader = DirectReader(f"{parts.scheme}://{parts.netloc}", self._verify)
         return _Direct(reader, parts.path.removesuffix(quoted), signer)
 
-    def stat(self, path: str) -> Stat | None:
-        found = self._look_up(path)
-        return None if found is None else _stat(path, found, "ContentLength")
-
-    def _look_up(self, path: str) -> Any:
+    def head(self, path: str) -> tuple[Stat, float]:
         bucket, key = split_uri(path)
-        if not key or key.endswith("/"):
-            return None
-        try:
-            with self.translate_errors(path):
-                return self._client.head_object(Bucket=bucket, Key=key)
-        except FileNotFoundError:
-            return None
-
-    def age_sec(self, path: str) -> float | None:
-        found = self._look_up(path)
-        if found is None:
-            return None
-        return max(0.0, (_date(found) - found["LastModified"]).total_seconds())
+        found = self._client.head_object(Bucket=bucket, Key=key)
+        return _stat(path, found, "ContentLength"), _date(found).timestamp()
 
     def list_pages(
         self, bucket: str, prefix: str, delimiter: str, page_objects: int
@@ -276,7 +261,7 @@ class S3Backend(ObjectStore):
                 if key.startswith(prefix) and "/" not in key.removeprefix(prefix):
                     self._abort_parts(Bucket=bucket, Key=key, UploadId=found["UploadId"])
 
-    def write_if(self, path: str, data: bytes, version: str | None) -> str:
+    def put_if(self, path: str, data: bytes, version: str | None) -> str:
         condition = {"IfNoneMatch": "*"} if version is None else {"IfMatch": version}
         return self._put(path, data, len(data), **condition).version
 

@@ -162,7 +162,7 @@ def test_an_object_is_created_once(place):
     store = storage.backend(path)
     at_once = 1 if path.startswith("teststore") else 4
     with concurrent.futures.ThreadPoolExecutor(at_once) as threads:
-        made = list(threads.map(lambda n: store.create(path, b"%d" % n), range(4)))
+        made = list(threads.map(lambda n: store.write_if(path, b"%d" % n, None), range(4)))
     assert sum(version is not None for version in made) == 1
     assert storage.read(path) == str(next(n for n in range(4) if made[n] is not None)).encode()
 
@@ -171,16 +171,17 @@ def test_an_object_is_created_once(place):
 def test_compare_and_swap(folder, place):
     path = storage.join(place, "lease")
     store = storage.backend(path)
-    assert store.age_sec(path) is None
-    assert store.replace_if(path, b"0", "123") is None  # not there
-    first = store.create(path, b"1")
+    assert store.version_and_age(path) is None
+    assert store.write_if(path, b"0", "123") is None  # not there
+    first = store.write_if(path, b"1", None)
     assert first is not None
-    second = store.replace_if(path, b"2", first)
+    second = store.write_if(path, b"2", first)
     assert second is not None
     assert _there(path).version == second
-    assert 0 <= (store.age_sec(path) or 0) < 60
+    version, age_sec = store.version_and_age(path) or ("", -1.0)
+    assert version == second and 0 <= age_sec < 60
     if folder.startswith(("gs://", "s3://")):  # files have no versions
-        assert store.replace_if(path, b"3", first) is None
+        assert store.write_if(path, b"3", first) is None
         assert storage.read(path) == b"2"
 
 
@@ -267,9 +268,9 @@ def test_a_store_that_does_not_answer_is_asked_again(server, monkeypatch):
 def test_a_create_whose_answer_was_lost_is_still_ours(server):
     path = server.bucket() + "/lock"
     server.fail("drop_answer", times=1, matching="lock" if server.scheme == "s3" else "")
-    version = storage.backend(path).create(path, b"me")
+    version = storage.backend(path).write_if(path, b"me", None)
     assert version == _there(path).version
-    assert storage.backend(path).create(path, b"me") is None
+    assert storage.backend(path).write_if(path, b"me", None) is None
 
 
 def test_requests_are_counted(server):
