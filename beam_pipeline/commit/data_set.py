@@ -75,7 +75,7 @@ class CommitSpec:
         return self.sink.staging
 
 
-def begin_commit(summary: WriteSummary, layout: ShardPlan, spec: CommitSpec) -> list[FinalizeTask]:
+def begin_commit(summary: WriteSummary, plan: ShardPlan, spec: CommitSpec) -> list[FinalizeTask]:
     """Checks that nothing was lost, removes the data set that is replaced, plans what moves.
 
     Raises:
@@ -83,9 +83,9 @@ def begin_commit(summary: WriteSummary, layout: ShardPlan, spec: CommitSpec) -> 
         RuntimeError: Records and rejects do not add up to what was listed.
     """
     shards, rejected = summary.shards, sum(summary.rejects.values())
-    listed = layout.num_images
+    listed = plan.num_images
     accepted = sum(shard.num_records for shard in shards)
-    planned = sum(layout.num_shards.values())
+    planned = sum(plan.num_shards.values())
     if accepted + rejected != listed or len(shards) != planned:
         raise RuntimeError(
             f"{accepted} records and {rejected} rejects in {len(shards)} shards do not add "
@@ -124,7 +124,7 @@ def _remove_old_data_set(spec: CommitSpec, names: set[str]) -> None:
 
 def finish_commit(
     shards: list[dict[str, Any]],
-    layout: ShardPlan,
+    plan: ShardPlan,
     summary: WriteSummary,
     skipped: dict[str, int],
     spec: CommitSpec,
@@ -136,7 +136,7 @@ def finish_commit(
 
     Args:
         shards: Entries of the manifest, each with its split.
-        layout: What was planned.
+        plan: What was planned.
         summary: Totals of all shards, as they were written.
         skipped: Reason → files that were not listed.
         spec: Where and how.
@@ -145,9 +145,9 @@ def finish_commit(
     Raises:
         RuntimeError: The shards do not hold what was written.
     """
-    check_totals(shards, layout, summary)
+    check_totals(shards, plan, summary)
     try:
-        manifest = manifest_of(shards, layout, summary, skipped, spec)
+        manifest = manifest_of(shards, plan, summary, skipped, spec)
         write_companions(manifest, spec)
         mark_committed(spec.staging, manifest["fingerprint"], summary.reused_images)
         write_manifest(spec.output, manifest)
@@ -161,7 +161,7 @@ def finish_commit(
 
 
 def check_totals(
-    shards: Iterable[Mapping[str, Any]], layout: ShardPlan, summary: WriteSummary
+    shards: Iterable[Mapping[str, Any]], plan: ShardPlan, summary: WriteSummary
 ) -> None:
     """Adds up again, when records have moved: none may be lost or doubled, of any split or class.
 
@@ -177,18 +177,18 @@ def check_totals(
     if (
         +records != +collections.Counter(written)
         or classes.total() != records.total()
-        or records.total() + rejected != layout.num_images
+        or records.total() + rejected != plan.num_images
     ):
         raise RuntimeError(
             f"the shards to be committed hold {dict(records)} records of {classes.total()} in "
-            f"classes, but {written} were written and {rejected} of {layout.num_images} images "
+            f"classes, but {written} were written and {rejected} of {plan.num_images} images "
             "rejected; nothing was committed"
         )
 
 
 def manifest_of(
     shards: list[dict[str, Any]],
-    layout: ShardPlan,
+    plan: ShardPlan,
     summary: WriteSummary,
     skipped: dict[str, int],
     spec: CommitSpec,
@@ -199,7 +199,7 @@ def manifest_of(
         UserError: The exported label vocabulary is not that of the plan.
     """
     transform = storage.join(spec.staging, TRANSFORM_NAME)
-    classes = list(layout.classes)
+    classes = list(plan.classes)
     exported, features = run_concurrently(
         lambda: exported_classes(transform), lambda: exported_features(transform)
     )
@@ -209,7 +209,7 @@ def manifest_of(
             "its columns were analysed: it changed while it was read; give the same command again."
         )
     splits: dict[str, Any] = {}
-    for split in sorted(layout.num_shards):
+    for split in sorted(plan.num_shards):
         of_split = [dict(shard) for shard in shards if shard["split"] == split]
         of_split.sort(key=lambda shard: shard["file"])
         for shard in of_split:
@@ -231,7 +231,7 @@ def manifest_of(
         "compression": spec.sink.compression,
         "features": {**RECORD_FEATURES, **features},
         "image": {**spec.image, "mean": mean, "std": std},
-        "listed": layout.num_images,
+        "listed": plan.num_images,
         "rejects": quarantine.reasons(summary.rejects),
         "skipped": dict(sorted(skipped.items())),
         "source": {"formats": _by_count(stats.formats), "notes": _by_count(stats.notes)},

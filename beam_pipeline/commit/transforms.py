@@ -34,7 +34,7 @@ class CommitShards(beam.PTransform):
 
     Args:
         spec: Where and how.
-        layout: What was planned, one `ShardPlan`.
+        plan: What was planned, one `ShardPlan`.
         skipped: Reason → files that were not listed, one dict.
         after: Collections that must be complete before anything is committed.
     """
@@ -42,13 +42,13 @@ class CommitShards(beam.PTransform):
     def __init__(
         self,
         spec: CommitSpec,
-        layout: beam.PCollection,
+        plan: beam.PCollection,
         skipped: beam.PCollection,
         after: tuple[beam.PCollection, ...] = (),
     ):
         super().__init__()
         self._spec = spec
-        self._layout = pvalue.AsSingleton(layout)
+        self._plan = pvalue.AsSingleton(plan)
         self._skipped = pvalue.AsSingleton(skipped)
         self._after = after
 
@@ -77,14 +77,14 @@ class CommitShards(beam.PTransform):
         )  # WriteSummary
         return (
             summary
-            | "BeginCommit" >> beam.FlatMap(begin_commit, self._layout, spec)  # FinalizeTask
+            | "BeginCommit" >> beam.FlatMap(begin_commit, self._plan, spec)  # FinalizeTask
             | "SpreadTasks" >> beam.Reshuffle()
             | "FinalizeShard" >> beam.Map(finalize_shard, spec.sink)  # manifest entry
             | "AllShards" >> beam.CombineGlobally(ToListFn())  # list of entries
             | "FinishCommit"
             >> beam.Map(
                 finish_commit,
-                self._layout,
+                self._plan,
                 pvalue.AsSingleton(summary | "Totals" >> beam.Map(without_shards)),
                 self._skipped,
                 spec,
