@@ -11,9 +11,8 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from trainer.augment.geometry import affine_maps, crop_windows, transform_pictures
-from trainer.augment.mix import mix_pairs
-from trainer.augment.params import draw_params, strengths_of
-from trainer.augment.pixels import MID_GREY, adjust_pixels, clip_to_uint8, noise_rows
+from trainer.augment.params import LEVELS, draw_params
+from trainer.augment.pixels import MID_GREY, adjust_pixels, clip_to_uint8, mix_pairs, noise_rows
 from trainer.dataset.spec import IMAGE_INPUT, Batch
 
 
@@ -29,9 +28,9 @@ def augment_batch(
 
     Args:
         batch: For mixing it is even, and its positions begin with an even one.
-        level: `none`, `light` or `strong`.
+        level: `light` or `strong`.
         seed: Of the run.
-        size: (height, width) in pixels of the result; for `none` the pictures must have it.
+        size: (height, width) in pixels of the result.
         num_classes: Of the model; None to leave out mixing.
         fill: Grey level per channel of erased rectangles; None for mid-grey.
 
@@ -39,9 +38,7 @@ def augment_batch(
         The batch with pictures uint8 [batch, *size, channels]; after mixing `label` is
         float32 [batch, num_classes].
     """
-    strengths = strengths_of(level)
-    if strengths is None:
-        return batch
+    strengths = LEVELS[level]
     params = draw_params(level, seed, batch["position"])
     pictures = batch["inputs"][IMAGE_INPUT]
     _, height_px, width_px, channels = pictures.shape

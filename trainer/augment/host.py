@@ -15,12 +15,12 @@ from trainer.augment.geometry import (
     scale_down,
     transform_pictures,
 )
-from trainer.augment.mix import mix_pairs
-from trainer.augment.params import NO_MIX, Params, Strengths, draw_params, strengths_of
+from trainer.augment.params import LEVELS, NO_MIX, Params, Strengths, draw_params
 from trainer.augment.pixels import (
     MID_GREY,
     adjust_pixels,
     clip_to_uint8,
+    mix_pairs,
     noise_rows,
     round_to_uint8,
 )
@@ -53,13 +53,8 @@ def augmented_pictures(
     Returns:
         Encoded, string [batch], and position, int64 [batch] → uint8 [batch, *size,
         channels]. An empty string gives a black picture.
-
-    Raises:
-        ValueError: For `none`, there is nothing to augment.
     """
-    strengths = strengths_of(level)
-    if strengths is None:
-        raise ValueError("level received 'none'; expected one that augments.")
+    strengths = LEVELS[level]
     source = _Source(image, size)
     finish_one = (
         _strong_picture(source, list(fill or [MID_GREY] * image.channels))
@@ -77,7 +72,7 @@ def augmented_pictures(
 
 
 def mix_batch(batch: Batch, level: str, seed: int, num_classes: int) -> Batch:
-    """MixUp and CutMix on the host, the same as `trainer.augment.mix.mix_pairs`.
+    """MixUp and CutMix on the host, the same as `trainer.augment.pixels.mix_pairs`.
 
     Pair by pair: as floats a whole batch would take a gigabyte, and pairs that are not mixed
     cost nothing.

@@ -18,8 +18,6 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from trainer.config import AUGMENT_LEVELS
-
 Params = Mapping[str, tf.Tensor]
 
 # Multipliers and shifts of a 32-bit mixing function of small bias, "lowbias32":
@@ -92,16 +90,8 @@ class Strengths:
     @property
     def changes_pixels(self) -> bool:
         """Whether a single picture is changed by more than crop and flip."""
-        return any(
-            (
-                self.rotation_rad,
-                self.brightness,
-                self.contrast,
-                self.saturation,
-                self.noise_std,
-                self.erase,
-            )
-        )
+        colors = self.brightness + self.contrast + self.saturation
+        return self.rotation_rad + colors + self.noise_std + self.erase > 0
 
     @property
     def mixes(self) -> bool:
@@ -121,29 +111,20 @@ STRONG = Strengths(
     mixup=0.25,
     cutmix=0.25,
 )
-
-
-def strengths_of(level: str) -> Strengths | None:
-    """The strengths of `none` (None), `light` or `strong`.
-
-    Raises:
-        ValueError: There is no such level.
-    """
-    if level not in AUGMENT_LEVELS:
-        raise ValueError(f"level received {level!r}; expected one of {', '.join(AUGMENT_LEVELS)}.")
-    return {"light": LIGHT, "strong": STRONG}.get(level)
+# By their names; `none` changes nothing, and never gets here.
+LEVELS = {"light": LIGHT, "strong": STRONG}
 
 
 def draw_params(level: str, seed: int, position: tf.Tensor) -> Params:
     """Every parameter of every picture.
 
     Args:
-        level: `none`, `light` or `strong`.
+        level: `light` or `strong`.
         seed: Of the run, at least 0.
         position: int64 [batch].
 
     Returns:
-        By name, each [batch]; empty for `none`. What depends on the size of a picture is
+        By name, each [batch]. What depends on the size of a picture is
         left to `trainer.augment.geometry`, which these feed:
 
         - `crop_area`: float32, share of the largest allowed crop;
@@ -160,9 +141,7 @@ def draw_params(level: str, seed: int, position: tf.Tensor) -> Params:
           `NO_MIX`, `MIXUP` or `CUTMIX`; `mix_share`: float32, what remains of the picture
           itself; `mix_y`, `mix_x`: float32 in [0, 1), where CutMix's rectangle lies.
     """
-    strengths = strengths_of(level)
-    if strengths is None:
-        return {}
+    strengths = LEVELS[level]
     bits = _columns(_PICTURE, random_bits(seed, position, len(_PICTURE), _PICTURE_PURPOSE))
     unit = {name: unit_floats(column) for name, column in bits.items()}
     params = {

@@ -36,7 +36,7 @@ def test_auto_is_the_device_if_there_are_gpus(augment_on: str, gpus: int, expect
     assert augmentation.resolve_augment_on(augment_on, gpus) == expected
 
 
-def test_an_unknown_side_is_refused() -> None:
+def test_an_unknown_augment_on_is_refused() -> None:
     with pytest.raises(ValueError, match="'cloud'.*auto, device, host"):
         augmentation.resolve_augment_on("cloud", 0)
 

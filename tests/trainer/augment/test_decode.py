@@ -1,4 +1,4 @@
-"""Pixels: resizing keeps what it should, eagerly and inside tf.data alike."""
+"""Decoding and resizing, eagerly and inside tf.data alike."""
 
 from __future__ import annotations
 
@@ -118,6 +118,6 @@ def test_a_picture_that_is_not_of_the_manifests_size_is_an_error() -> None:
     assert _decode(jpegs, _spec((8, 8), varies=True), (8, 8)).shape == (1, 8, 8, 3)
 
 
-def test_what_is_no_picture_is_an_error() -> None:
+def test_bytes_that_are_no_picture_are_an_error() -> None:
     with pytest.raises(tf.errors.InvalidArgumentError):
         _decode(tf.constant([b"no picture"]), _spec((8, 8)), (8, 8))

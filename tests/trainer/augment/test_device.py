@@ -32,12 +32,6 @@ def _image(result: dict[str, Any]) -> np.ndarray:
     return result["inputs"]["image"].numpy().astype(int)
 
 
-def test_none_is_the_identity() -> None:
-    given = _batch()
-    result = _apply(given, "none")
-    assert result is given
-
-
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("level", ["light", "strong"])
 def test_pictures_come_in_the_size_of_the_model(level: str, channels: int) -> None:

@@ -1,4 +1,4 @@
-"""Crop windows and transforms: inside the picture, as large as drawn, where they should be."""
+"""Crop windows and affine transforms: size, position and content."""
 
 from __future__ import annotations
 

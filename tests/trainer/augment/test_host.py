@@ -169,11 +169,6 @@ def test_a_picture_smaller_than_said_stops_with_an_error() -> None:
         _pictures(encoded, (16, 16), "light")
 
 
-def test_there_is_nothing_to_do_for_none() -> None:
-    with pytest.raises(ValueError, match="'none'"):
-        host.augmented_pictures(image_spec(FULL), (8, 8), "none", 0)
-
-
 def test_photos_keep_their_brightness(dogs_vs_cats: pathlib.Path) -> None:
     files = sorted(dogs_vs_cats.glob("*.jpg"))[:24]
     encoded = tf.constant([file.read_bytes() for file in files])

@@ -104,15 +104,6 @@ def test_levels_agree_where_they_draw_the_same_thing() -> None:
         np.testing.assert_array_equal(light[name], strong[name])
 
 
-def test_none_draws_nothing() -> None:
-    assert params.draw_params("none", 0, _positions(0, 3)) == {}
-
-
-def test_an_unknown_level_is_refused() -> None:
-    with pytest.raises(ValueError, match="'medium'.*none, light, strong"):
-        params.draw_params("medium", 0, _positions(0, 3))
-
-
 @pytest.mark.parametrize(("seed", "start"), [(0, 0), (1, 0), (2**31 - 1, 2**32 - MANY // 2)])
 def test_every_number_is_uniform(seed: int, start: int) -> None:
     bits = params.random_bits(seed, _positions(start), 16, 1)

@@ -1,4 +1,4 @@
-"""The models: names, inputs, normalisation, precision, weights, and steps that continue."""
+"""Models: names, inputs, normalisation, precision, weights, and state that is restored."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_pixels_are_normalised_by_the_manifests_numbers(precision: str) -> None:
     assert network(pixels).dtype == "float32"
 
 
-def test_a_constant_channel_is_not_blown_up() -> None:
+def test_a_constant_channel_is_not_amplified() -> None:
     network = _build("cnn", (4, 4), 2, GREY)
     upto = keras.Model(network.input, network.get_layer("normalise").output)
     assert np.abs(upto(np.full((1, 4, 4, 1), 128, np.uint8))).max() < 1
@@ -213,7 +213,7 @@ def test_weights_that_cannot_be_used_are_refused(tmp_path: pathlib.Path) -> None
     assert replica_run.digest([v.numpy() for v in network.weights]) == before
 
 
-def test_everything_with_a_state_exists_before_the_first_step() -> None:
+def test_all_state_variables_exist_before_the_first_step() -> None:
     strategy = tf.distribute.get_strategy()
     network = replica_run.start(strategy, replica_run.CONFIGS["float16"])
     before = [v.path for v in model.state_variables(network)]
@@ -225,11 +225,14 @@ def test_everything_with_a_state_exists_before_the_first_step() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(replica_run.CONFIGS))
-def test_a_model_put_back_continues_bit_for_bit(name: str) -> None:
+def test_a_restored_model_continues_bit_for_bit(name: str) -> None:
     config = replica_run.CONFIGS[name]
     if name == "plain":
         config = dataclasses.replace(config, accumulate_steps=2)
     straight, resumed = replica_run.continuation(
-        tf.distribute.get_strategy(), config, soft=name == "plain"
+        tf.distribute.get_strategy(),
+        config,
+        soft=name == "plain",
+        rebuild=name in ("float16", "plain"),
     )
     assert straight == resumed

@@ -150,7 +150,7 @@ def test_weight_decay_is_decoupled_and_spares_the_bias(name: str) -> None:
     np.testing.assert_allclose(kept, 1.0)
 
 
-def test_sgd_looks_ahead() -> None:
+def test_sgd_uses_nesterov_momentum() -> None:
     config = OptimizerConfig(optimizer="sgd", learning_rate=0.1, momentum=0.9)
     _, (matrix, _) = _one_matrix(config, [1.0, 1.0])
     # Nesterov: v = 0.9 v - 0.1 g; w += 0.9 v - 0.1 g.
@@ -194,7 +194,7 @@ def test_accumulated_gradients_are_averaged_and_the_average_keeps_its_pace() -> 
     np.testing.assert_allclose(averages[1], averages[0], rtol=1e-5)
 
 
-def test_the_average_stands_in_for_a_while() -> None:
+def test_averaged_weights_replace_the_weights_for_a_while() -> None:
     config = OptimizerConfig(optimizer="sgd", learning_rate=0.1, momentum=0.0, ema=0.9)
     network, _ = _one_matrix(config, [])
     with optimizer.averaged_weights(network):  # there is none yet

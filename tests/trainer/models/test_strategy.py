@@ -1,4 +1,4 @@
-"""Several replicas: as one would do it, with masks of their own, and what is refused for them."""
+"""Several replicas train as one does; settings they do not support are refused."""
 
 from __future__ import annotations
 

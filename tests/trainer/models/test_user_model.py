@@ -1,4 +1,4 @@
-"""Models of the user's own: found, called and checked."""
+"""User models, `--model module:function`: imported, called and checked."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_ragged_sequences_reach_the_model_and_train_it() -> None:
         ("nothing", "returned NoneType; expected logits"),
     ],
 )
-def test_what_is_no_logits_is_refused(name: str, reason: str) -> None:
+def test_results_other_than_logits_are_refused(name: str, reason: str) -> None:
     with pytest.raises(UserError, match=f"received 'tests.support.tiny_models:{name}'.*{reason}"):
         model.build_model(f"tests.support.tiny_models:{name}", PICTURE, 3)
 
@@ -101,7 +101,7 @@ def test_what_is_no_logits_is_refused(name: str, reason: str) -> None:
         (":build", "expected module:function"),
     ],
 )
-def test_a_name_that_leads_nowhere_is_told(name: str, reason: str) -> None:
+def test_a_wrong_module_or_function_is_refused_with_a_hint(name: str, reason: str) -> None:
     with pytest.raises(UserError, match=f"--model received .*{reason}"):
         model.resolve_name(name)
 

@@ -11,8 +11,8 @@ tf = pytest.importorskip("tensorflow")
 
 from tests.support.augment_pictures import batch, sliced  # noqa: E402
 from trainer.augment import host  # noqa: E402
-from trainer.augment.mix import mix_pairs, partners  # noqa: E402
 from trainer.augment.params import CUTMIX, MIXUP, NO_MIX, draw_params  # noqa: E402
+from trainer.augment.pixels import mix_pairs, partners  # noqa: E402
 
 CLASSES = 3
 SIZE = (13, 17)
