@@ -110,7 +110,7 @@ def class_counts(
     }
 
     def check(counted: Any) -> None:
-        check_broken(dataset.data, [Broken(*one) for one in counted[1]], skip_broken)
+        _check_broken(dataset.data, [Broken(*one) for one in counted[1]], skip_broken)
 
     what = f"classes of {split.name} in {dataset.data}" + "".join(f", {text}" for text in filters)
     counts, _ = _cached(what, key, lambda: _count_split(dataset, split, filters), check)
@@ -182,29 +182,12 @@ def count_files(
         for file, count in zip(files, counts, strict=True):
             if skip_broken and file.num_records is None and count.broken:
                 _check_rest(count.broken[-1], skip_broken)
-        check_broken(data, [broken for count in counts for broken in count.broken], skip_broken)
+        _check_broken(data, [broken for count in counts for broken in count.broken], skip_broken)
 
     num_bytes = sum(file.num_bytes for file in files)
     what = f"records of {data} ({len(files)} files, {num_bytes / 1e6:,.0f} MB)"
     counted = _cached(what, key, count, check)
     return {file.path: _file_count(*one) for file, one in zip(files, counted, strict=True)}
-
-
-def check_broken(data: str, broken: Sequence[Broken], skip_broken: int) -> None:
-    """Compares broken records with how many there may be.
-
-    Raises:
-        UserError: There are more; it names the first one's file, number and byte offset.
-    """
-    if len(broken) <= skip_broken:
-        return
-    first = broken[0]
-    others = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
-    raise UserError(
-        f"--data received {data!r}, whose file {first.path} is broken at record {first.number}, "
-        f"byte {first.offset_bytes}: {first.reason}{others}; expected at most {skip_broken} broken "
-        f"records: copy the file again, or allow them by --skip_broken {len(broken)}."
-    )
 
 
 def cache_home() -> str:
@@ -321,10 +304,22 @@ def _check_rest(last: Broken, skip_broken: int) -> None:
     if last.rest_is_lost:
         raise UserError(
             f"--skip_broken received {skip_broken}, but {last.path} is broken at record "
-            f"{last.number}, byte {last.offset_bytes}: {last.reason}, and how many records that "
-            "loses nobody has written down; expected a whole file: copy it again, or leave it out "
-            "by a glob."
+            f"{last.number}, byte {last.offset_bytes}: {last.reason}, and the number of records "
+            "lost behind it is unknown; expected a whole file: copy it again, or leave it out by a "
+            "glob."
         )
+
+
+def _check_broken(data: str, broken: Sequence[Broken], skip_broken: int) -> None:
+    if len(broken) <= skip_broken:
+        return
+    first = broken[0]
+    others = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
+    raise UserError(
+        f"--data received {data!r}, whose file {first.path} is broken at record {first.number}, "
+        f"byte {first.offset_bytes}: {first.reason}{others}; expected at most {skip_broken} broken "
+        f"records: copy the file again, or allow them by --skip_broken {len(broken)}."
+    )
 
 
 def _count_split(
@@ -382,9 +377,7 @@ def _filtered_classes(dataset: DataSet, filters: Sequence[str]) -> _Classify:
         except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as e:
             if len(payloads) == 1:
                 class_id(dataset, payloads[0])
-            raise RecordProblem(
-                f"it has not the features that {' and '.join(filters)} needs"
-            ) from e
+            raise RecordProblem(f"it lacks a feature that {' and '.join(filters)} needs") from e
         pairs = zip(labels.numpy().tolist(), keep.numpy().tolist(), strict=True)
         return [label if kept else None for label, kept in pairs]
 

@@ -82,7 +82,7 @@ def select(config: DataConfig, dataset: DataSet, split: Split, balance: str = "n
     """The records of `split` that `config` asks for, counted.
 
     Raises:
-        UserError: A class or a condition is unknown, or nothing is left.
+        UserError: A class is unknown, a filter is wrong, or nothing is left.
     """
     return select_records(
         dataset,

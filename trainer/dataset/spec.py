@@ -151,7 +151,7 @@ class Subset:
         classes: The model's classes, in the order of its outputs.
         class_ids: Where only some classes are read: for each of `classes` its id in the
             data set; None where all are, under their own ids.
-        filters: Conditions every record has to meet, as `--where` gives them.
+        filters: What every record has to pass, as `--where` gives it.
         num_records: Records in one pass (an epoch), copies included.
         class_counts: Records per class, copies not counted; None where they are not counted.
         sampling: Whether records of rare classes are repeated, so that every class comes

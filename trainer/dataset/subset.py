@@ -106,7 +106,7 @@ def select(
         dataset: The data set of `split`.
         split: The split.
         classes: Only these, renumbered in this order; None for all.
-        filters: Conditions a record has to meet, see `trainer.dataset.filters`.
+        filters: What a record has to pass, as `--where` gives it: see `parse_filters`.
         balance: `none`; `weights`: the loss of class c is weighted by N / (K * n_c), with N
             records in K classes, n_c of them in c, so that every class weighs the same and the
             mean over all records is 1; `sampling`: each class is read max(n_c) times a pass.
@@ -114,7 +114,7 @@ def select(
             called only where the counts of the shards are not enough.
 
     Raises:
-        UserError: A class or a condition is unknown, nothing is left, or a class that should
+        UserError: A class is unknown, a filter is wrong, nothing is left, or a class that should
             be balanced has no records.
     """
     parse_filters(filters, dataset.features)

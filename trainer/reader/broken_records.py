@@ -208,7 +208,7 @@ def _copy(subset: Subset, index: int, shard: Shard, broken: set[int], folder: st
         num_bytes = write_records(path, payloads(), dataset.compression)
     except OSError as e:
         raise UserError(
-            f"--output received a place where {path}, a copy of a shard without its broken "
+            f"--output received a folder in which {path}, a copy of a shard without its broken "
             f"records, cannot be written ({e.strerror or e}); expected {shard.num_bytes} bytes of "
             "room in a folder that may be written."
         ) from e

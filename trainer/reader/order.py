@@ -49,7 +49,7 @@ def ordered_records(subset: Subset, read_options: ReadOptions) -> tf.data.Datase
     """
     subset = without_copies(subset)
     source = open_source(subset, read_options)
-    return _fetch(ordered_elements(source, subset, read_options), source)
+    return _fetch(ordered_elements(source, subset), source)
 
 
 def without_copies(subset: Subset) -> Subset:
@@ -94,7 +94,7 @@ def training_elements(
     return stream.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
 
 
-def ordered_elements(source: Source, subset: Subset, read_options: ReadOptions) -> tf.data.Dataset:
+def ordered_elements(source: Source, subset: Subset) -> tf.data.Dataset:
     """`ordered_records` before records are fetched: a dataset of elements of `source`."""
     # Not shuffled: the order of an evaluation changes nothing.
     shards = tf.data.Dataset.range(len(subset.split.shards))

@@ -104,7 +104,7 @@ def evaluation_batches(
     """
     subset = order.without_copies(subset)
     source = order.open_source(subset, read_options)
-    elements = order.ordered_elements(source, subset, read_options)
+    elements = order.ordered_elements(source, subset)
     missing = -subset.num_records % batch_size
     elements = elements.concatenate(
         tf.data.Dataset.from_tensors(source.placeholder).repeat(missing)
@@ -116,11 +116,7 @@ def evaluation_batches(
 
 
 def memory_bytes(
-    subset: Subset,
-    read_options: ReadOptions,
-    batch_size: int,
-    model_inputs: ModelInputs,
-    shipped_size: tuple[int, int] | None = None,
+    subset: Subset, read_options: ReadOptions, batch_size: int, model_inputs: ModelInputs
 ) -> Mapping[str, int]:
     """An estimate of what the reader keeps in memory, in bytes, by stage.
 
@@ -129,12 +125,11 @@ def memory_bytes(
         read_options: How.
         batch_size: Global batch.
         model_inputs: What the model is fed with.
-        shipped_size: (height, width) of the pictures in a batch, where it is not the model's.
     """
     split = subset.split
     mean_bytes = split.num_bytes // max(1, split.num_records)
     in_memory = read_options.cache == "memory"
-    decoded = batch_size * _record_bytes(model_inputs, shipped_size or model_inputs.size)
+    decoded = batch_size * _record_bytes(model_inputs, model_inputs.size)
     batch = batch_size * mean_bytes + decoded
     calls = _parallel_calls(read_options, batch_size, model_inputs)
     return {

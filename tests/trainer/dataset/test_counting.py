@@ -1,4 +1,4 @@
-"""Class counts: of every record or of those that meet conditions, counted once."""
+"""Class counts: of every record or of those that pass filters, counted once."""
 
 import pathlib
 from collections.abc import Sequence
@@ -77,7 +77,7 @@ def data(tmp_path):
         (("age<0",), (0, 0, 0, 0)),
     ],
 )
-def test_records_that_meet_the_conditions_are_counted(data, filters, expected):
+def test_records_that_pass_the_filters_are_counted(data, filters, expected):
     assert counted(data, filters) == expected
 
 
@@ -86,7 +86,7 @@ def test_gzip_is_read(tmp_path):
     assert counted(data, ()) == (4, 4, 4, 0)
 
 
-def test_it_is_counted_once(data, tmp_path, cache, capsys):
+def test_a_split_is_counted_once(data, tmp_path, cache, capsys):
     assert counted(data, ("width>=60",)) == (2, 2, 2, 0)
     assert "width>=60: counting, once" in capsys.readouterr().err
     (tmp_path / "0.tfrecord").write_bytes(b"")
@@ -94,7 +94,7 @@ def test_it_is_counted_once(data, tmp_path, cache, capsys):
     assert f"counted before, see {next(cache.iterdir())}" in capsys.readouterr().err
 
 
-def test_what_matters_is_counted_again(data, tmp_path, cache):
+def test_other_data_and_filters_are_counted_again(data, tmp_path, cache):
     import dataclasses
 
     dataset, split = data
@@ -105,7 +105,7 @@ def test_what_matters_is_counted_again(data, tmp_path, cache):
     assert len(list(cache.iterdir())) == 4
 
 
-def test_the_order_of_conditions_does_not_matter(data, cache):
+def test_the_order_of_filters_does_not_matter(data, cache):
     counted(data, ("width>=60", "text==a"))
     counted(data, ("text==a", "width>=60"))
     assert len(list(cache.iterdir())) == 1
@@ -130,7 +130,9 @@ class TestBroken:
             (example({"label": 0, "width": 1}), "its label is 0, expected 1 to 4 .see --label_off"),
         ],
     )
-    def test_a_broken_record_is_placed(self, tmp_path, filters, payload, reason):
+    def test_a_broken_record_is_named_by_file_number_and_offset(
+        self, tmp_path, filters, payload, reason
+    ):
         data = self.spoiled(tmp_path, payload)
         offset = records_of(data[1].shards[1].path)[1].offset_bytes
         for _ in range(2):
@@ -140,12 +142,12 @@ class TestBroken:
         with pytest.raises(UserError, match="expected at most 0 broken records"):
             counted(data, filters)
 
-    def test_what_was_refused_is_not_kept(self, tmp_path, filters, cache):
+    def test_a_refused_count_is_not_cached(self, tmp_path, filters, cache):
         with pytest.raises(UserError, match="broken at record 1"):
             counted(self.spoiled(tmp_path, b"no example"), filters)
         assert not cache.exists()
 
-    def test_a_wrong_checksum_is_placed(self, data, filters, tmp_path):
+    def test_a_wrong_checksum_is_named_by_file_number_and_offset(self, data, filters, tmp_path):
         flip_byte(tmp_path / "0.tfrecord", 20)
         with pytest.raises(UserError, match="0.tfrecord .* record 0, byte 0: the payload's che"):
             counted(data, filters)
@@ -157,13 +159,13 @@ class TestBroken:
             counted(data, filters)
 
 
-def test_a_condition_on_a_missing_feature_is_placed(tmp_path):
+def test_a_filter_on_a_missing_feature_names_the_record(tmp_path):
     data = make(tmp_path, [[example(RECORDS[0]), example({"label": 2})]])
-    with pytest.raises(UserError, match="record 1, .* has not the features that width>=3 needs"):
+    with pytest.raises(UserError, match="record 1, .* lacks a feature that width>=3 needs"):
         counted(data, ("width>=3",))
 
 
-def test_select_is_served(data):
+def test_select_gets_its_counts_here(data):
     dataset, split = data
     found = select(
         dataset,
@@ -176,7 +178,7 @@ def test_select_is_served(data):
     assert (found.num_records, found.class_counts) == (4, (2, 2))
 
 
-def test_names_are_class_ids(tmp_path):
+def test_a_class_name_as_label_becomes_a_class_id(tmp_path):
     dataset, _ = make(tmp_path, [], label_offset=0)
     assert class_id(dataset, example({"label": "c"})) == 2
     with pytest.raises(RecordProblem, match="'x', which is no class"):

@@ -178,7 +178,7 @@ class TestCountsInNames:
         assert dataset.splits["train"].shards[0].classes == {"0": 3, "1": 2, "2": 2}
         assert "counting" in capsys.readouterr().err
 
-    def test_a_running_number_is_no_count(self, tmp_path, capsys):
+    def test_a_running_number_in_a_name_is_no_count(self, tmp_path, capsys):
         write_kaggle(tmp_path / "d", {"part-0.tfrec": 4, "part-1.tfrec": 2})
         dataset = open_external(DataConfig(str(tmp_path / "d"), class_names=("a", "b", "c")))
         assert counts_of(dataset) == {"train": [4, 2]}
@@ -189,7 +189,7 @@ class TestCountsInNames:
         with pytest.raises(UserError, match=r"a-9.tfrec holds 7 records, not the 9"):
             open_external(DataConfig(str(tmp_path / "d")))
 
-    def test_or_mended_where_as_much_may_be_broken(self, tmp_path):
+    def test_a_wrong_count_is_accepted_up_to_skip_broken(self, tmp_path):
         write_kaggle(tmp_path / "d", {"a-9.tfrec": 7, "b-2.tfrec": 2})
         dataset = open_external(DataConfig(str(tmp_path / "d"), skip_broken=2))
         assert counts_of(dataset) == {"train": [9, 2]}
@@ -212,7 +212,7 @@ class TestCountsInNames:
             ({"image": "id"}, "feature 'id' holds no encoded picture"),
         ],
     )
-    def test_wrong_maps_are_refused(self, folder, feature_map, sentence):
+    def test_wrong_feature_maps_are_refused(self, folder, feature_map, sentence):
         with pytest.raises(UserError, match=sentence):
             open_external(DataConfig(str(folder), feature_map=feature_map))
 
@@ -223,11 +223,11 @@ class TestCountsInNames:
         with pytest.raises(UserError, match="00-7.tfrec is also part of the split train"):
             open_external(DataConfig(train, validation_data=train))
 
-    def test_names_of_classes_must_differ(self, folder):
+    def test_class_names_must_differ(self, folder):
         with pytest.raises(UserError, match="expected every name once"):
             open_external(DataConfig(str(folder), class_names=("a", "a", "b")))
 
-    def test_names_are_too_few(self, folder):
+    def test_too_few_class_names_are_refused(self, folder):
         copy = folder / "train" / "00-7.tfrec"
         (folder / "train" / "00.tfrec").write_bytes(copy.read_bytes())
         with pytest.raises(UserError, match=r"record 2 of .*00-7.tfrec has class 2; expected 0 to"):
@@ -354,11 +354,13 @@ class TestSlim:
         with pytest.raises(UserError, match=place):
             open_external(self.config(folder))
 
-    def test_an_unknown_loss_is_never_allowed(self, folder):
+    def test_an_unknown_number_of_lost_records_is_always_refused(self, folder):
         path = folder / "train-00001-of-00002"
         offset = records_of(path)[1].offset_bytes
         flip_byte(path, offset)
-        with pytest.raises(UserError, match=f"record 1, byte {offset}: .* and how many records th"):
+        with pytest.raises(
+            UserError, match=f"record 1, byte {offset}: .* and the number of records lost"
+        ):
             open_external(self.config(folder, skip_broken=100))
 
 
@@ -425,7 +427,7 @@ def test_a_store_is_read(tmp_path):
     assert has_records("ram://external/d")
 
 
-def test_where_there_are_no_records(tmp_path):
+def test_a_folder_without_records_has_none(tmp_path):
     (tmp_path / "x.jpg").touch()
     assert not has_records(str(tmp_path))
     assert not has_records(str(tmp_path / "none"))

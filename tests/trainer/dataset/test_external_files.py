@@ -1,4 +1,4 @@
-"""File names: splits, counts, series that are not whole."""
+"""Names of external files: which split, how many records, which files of a series are missing."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_splits_in_names(path, split):
     assert split_of(path) == split
 
 
-def test_without_names_of_splits_all_is_train():
+def test_files_that_name_no_split_are_train():
     assert split_files("d", ["d/a.tfrec", "d/b.tfrec"]) == {"train": ["d/a.tfrec", "d/b.tfrec"]}
 
 
@@ -95,13 +95,13 @@ class TestListing:
     def test_a_file_is_taken(self, folder):
         assert self.names(folder, folder / "a.tfrec") == ["a.tfrec"]
 
-    def test_a_series_with_a_hole_is_refused(self, folder):
+    def test_a_series_with_a_missing_file_is_refused(self, folder):
         (folder / "c.tfrecord-00000-of-00002").unlink()
         with pytest.raises(UserError, match=r"1 of 2 files are missing \(the first is number 0\)"):
             list_files("--data", str(folder))
         assert self.names(folder, folder / "c*") == ["c.tfrecord-00001-of-00002"]
 
-    def test_nothing_is_refused(self, tmp_path):
+    def test_a_folder_without_records_is_refused(self, tmp_path):
         (tmp_path / "x.jpg").touch()
         for data in (tmp_path, tmp_path / "*.tfrec"):
             with pytest.raises(UserError, match="neither a manifest.json nor a TFRecord"):

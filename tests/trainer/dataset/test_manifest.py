@@ -1,4 +1,4 @@
-"""What the trainer takes from a manifest, and what it says of one it cannot use."""
+"""Manifests: what the trainer reads from them, and how it refuses unusable ones."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_manifest_gives_counts_classes_and_pictures(folder: pathlib.Path) -> N
         ({"only_shrink": True}, (32, 32), True),
     ],
 )
-def test_pictures_vary_where_the_mode_lets_them(
+def test_picture_sizes_vary_by_resize_mode(
     folder: pathlib.Path, changes: dict[str, Any], size: Any, varies: bool
 ) -> None:
     edit_manifest(folder, image=IMAGE | changes)
@@ -143,7 +143,7 @@ def test_no_split_to_train_on_is_an_error_that_lists_the_splits(folder: pathlib.
         ({"image": {"size": [1, 2, 3]}}, "unexpected value"),
     ],
 )
-def test_a_manifest_that_does_not_do_is_named_in_one_sentence(
+def test_an_unusable_manifest_is_refused_in_one_sentence(
     folder: pathlib.Path, changes: dict[str, Any], message: str
 ) -> None:
     edit_manifest(folder, **changes)
@@ -185,14 +185,14 @@ def _config(folder: pathlib.Path, batch_size: int, **changes: Any) -> TrainConfi
     return TrainConfig(DataConfig(str(folder), **changes), "out", batch_size=batch_size)
 
 
-def test_inputs_leave_unused_splits_alone(folder: pathlib.Path) -> None:
+def test_open_inputs_does_not_check_unused_splits(folder: pathlib.Path) -> None:
     (folder / "validation-00000-of-00001.tfrecord").unlink()
     inputs = open_inputs(_config(folder, 8, validation_split="none"))
     assert (inputs.training.num_records, inputs.model.size) == (20, (32, 32))
     assert inputs.validation is None
 
 
-def test_inputs_refuse_fewer_records_than_a_batch_and_a_missing_size(folder: pathlib.Path) -> None:
+def test_open_inputs_refuses_less_than_a_batch_and_a_missing_size(folder: pathlib.Path) -> None:
     with pytest.raises(UserError, match="--batch_size received 21, but the split train has 20 rec"):
         open_inputs(_config(folder, 21))
     edit_manifest(folder, image={"mode": "none", "channels": 3})
@@ -210,7 +210,7 @@ def test_inputs_refuse_fewer_records_than_a_batch_and_a_missing_size(folder: pat
         {"validation_data": "v"},
     ],
 )
-def test_flags_for_foreign_records_are_refused_where_a_manifest_says_it_all(
+def test_flags_for_external_records_are_refused_beside_a_manifest(
     folder: pathlib.Path, flag: dict[str, Any]
 ) -> None:
     with pytest.raises(UserError, match=f"--{next(iter(flag))} received .* leave .* out"):

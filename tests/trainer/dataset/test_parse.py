@@ -132,7 +132,7 @@ def test_labels_may_be_the_names_of_classes(dataset: DataSet) -> None:
     [{LABEL_FEATURE: 0}, {IMAGE_FEATURE: b"", LABEL_FEATURE: 0}, {IMAGE_FEATURE: jpeg(9)}],
     ids=["no picture", "empty picture", "no label"],
 )
-def test_a_record_without_picture_or_label_never_passes_for_an_empty_one(
+def test_a_record_without_picture_or_label_is_no_placeholder(
     dataset: DataSet, values: dict[str, Any]
 ) -> None:
     with pytest.raises(tf.errors.InvalidArgumentError):

@@ -56,7 +56,7 @@ def test_a_rebuilt_data_set_is_copied_anew(tmp_path: pathlib.Path) -> None:
     assert new.split.shards[0].path != old.split.shards[0].path
 
 
-def test_shards_of_one_name_in_two_folders_do_not_meet(tmp_path: pathlib.Path) -> None:
+def test_shards_of_one_name_in_two_folders_have_copies_of_their_own(tmp_path: pathlib.Path) -> None:
     one = choose(make_set(tmp_path / "a", [[0]]))
     other = choose(make_set(tmp_path / "b", [[1]]))
     both = dataclasses.replace(one.split, shards=(one.split.shards[0], other.split.shards[0]))

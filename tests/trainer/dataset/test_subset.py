@@ -43,13 +43,13 @@ def _counted(counts: tuple[int, ...], known: bool = True) -> DataSet:
     )
 
 
-def test_everything_is_read_without_counting_anything() -> None:
+def test_a_whole_split_needs_no_class_counts() -> None:
     subset = choose(_counted((4, 4, 4), known=False))
     assert (subset.num_records, subset.class_counts) == (17, None)
     assert (subset.class_ids, subset.class_weights, subset.sampling) == (None, None, False)
 
 
-def test_the_shards_own_counts_are_taken_where_all_have_them() -> None:
+def test_class_counts_are_summed_over_shards_that_have_them() -> None:
     assert choose(_counted((4, 4, 4))).class_counts == (4, 6, 7)
 
 
@@ -62,7 +62,7 @@ def test_classes_are_renumbered_in_the_order_given() -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_counting_pass_answers_where_shards_do_not(known: bool) -> None:
+def test_records_are_counted_where_shards_have_no_counts(known: bool) -> None:
     filters = ("number>=3",) if known else ()
     subset = choose(
         _counted((4, 4, 4), known), classes=("bee", "cat"), filters=filters, counts=(1, 2, 3)
@@ -100,7 +100,7 @@ def test_sampling_reads_every_class_as_often_as_the_largest() -> None:
         ({"balance": "sampling"}, "no record of ant to repeat"),
     ],
 )
-def test_what_cannot_be_read_is_told_in_a_sentence(changes: dict, message: str) -> None:
+def test_an_impossible_subset_is_refused_in_one_sentence(changes: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         choose(_counted((0, 0, 0)), **changes)
 
@@ -114,7 +114,7 @@ def test_weighted_records_sum_to_their_number(counts: list[int]) -> None:
     assert sum(n * w for n, w in pairs) == pytest.approx(subset.num_records)
 
 
-def test_conditions_and_classes_choose_the_same_eagerly_and_in_a_pipeline(
+def test_filters_and_classes_keep_the_same_eagerly_and_in_a_pipeline(
     tmp_path: pathlib.Path,
 ) -> None:
     tf = pytest.importorskip("tensorflow")
@@ -144,7 +144,9 @@ def test_conditions_and_classes_choose_the_same_eagerly_and_in_a_pipeline(
         ("text==record 3", [3]),
     ],
 )
-def test_every_operator_compares(tmp_path: pathlib.Path, text: str, expected: list[int]) -> None:
+def test_every_filter_operator_compares(
+    tmp_path: pathlib.Path, text: str, expected: list[int]
+) -> None:
     tf = pytest.importorskip("tensorflow")
     dataset = make_set(tmp_path, [[0, 0, 0, 0]])
     records = tf.data.TFRecordDataset(dataset.splits["train"].shards[0].path).batch(4)
@@ -152,7 +154,7 @@ def test_every_operator_compares(tmp_path: pathlib.Path, text: str, expected: li
     assert tf.where(keep)[:, 0].numpy().tolist() == expected
 
 
-def test_nothing_is_looked_at_where_everything_is_read() -> None:
+def test_a_whole_split_needs_no_filter_function() -> None:
     assert subset_filter(choose(_counted((1, 1, 1)))) is None
 
 
@@ -204,6 +206,6 @@ def test_a_text_that_is_no_filter_is_refused_with_a_hint(text: str, message: str
 
 
 @given(st.sampled_from(OPERATORS), st.integers(-(2**63), 2**63 - 1), st.sampled_from(["", " "]))
-def test_any_int64_comes_back_as_it_was_written(operator: str, value: int, space: str) -> None:
+def test_any_int64_is_parsed_exactly(operator: str, value: int, space: str) -> None:
     text = f"image/width{space}{operator}{space}{value}"
     assert parse_filters([text], _FILTERED) == (Filter("image/width", operator, value),)

@@ -100,16 +100,14 @@ def test_a_bucket_that_does_not_exist_is_one_sentence(front: Front) -> None:
         check_readable("gs://", "--data")
 
 
-def test_a_bucket_is_looked_at_once_and_may_refuse_to_list_its_names(
-    front: Front, data: str
-) -> None:
+def test_a_bucket_is_checked_once_and_need_not_be_listable(front: Front, data: str) -> None:
     check_readable(data, "--data")
     assert [host for host, _, _ in front.asked] == ["storage.googleapis.com"]
     front.refusing = True
     check_readable(data, "--data")
 
 
-def test_nobody_waits_long_where_nothing_answers(
+def test_an_unreachable_store_fails_within_seconds(
     front: Front, data: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gcs, "_PROBE_SEC", 0.3)
@@ -183,7 +181,7 @@ class TestOtherFileSystems:
         found = storage.stat(f"{folder}/x.tfrecord")
         assert found is not None and found.size_bytes == len(CONTENT)
 
-    def test_what_is_missing_is_told_apart(self, folder: str) -> None:
+    def test_missing_files_and_folders_raise_file_not_found(self, folder: str) -> None:
         assert storage.stat(f"{folder}/none") is None and not storage.list_folder(f"{folder}/none")
         with pytest.raises(FileNotFoundError, match="no such file"):
             storage.read(f"{folder}/none")

@@ -1,4 +1,4 @@
-"""Broken records are found and placed, explained in a sentence, and taken out in place."""
+"""Broken records are found, explained in one sentence, and replaced by placeholders."""
 
 import collections
 import dataclasses
@@ -81,7 +81,7 @@ def test_nothing_is_found_in_a_whole_data_set(folder):
         (example({LABEL: 1, IMAGE: jpeg(size_px=(16, 20))}), "its picture is not of 16x16 px"),
     ],
 )
-def test_a_record_that_cannot_be_understood_is_placed(folder, payload, reason):
+def test_an_unreadable_record_is_found_with_number_and_offset(folder, payload, reason):
     offset = spoil(folder, 1, 2, payload)
     (found,) = find_broken(load(folder))
     assert dataclasses.astuple(found)[1:4] == (2, 9, offset)
@@ -91,14 +91,14 @@ def test_a_record_that_cannot_be_understood_is_placed(folder, payload, reason):
     assert find_broken(load(folder), [3, 8, 15]) == []
 
 
-def test_every_one_of_many_is_found(folder):
+def test_every_broken_record_is_found(folder):
     for index, number in ((0, 0), (0, 1), (0, 6), (2, 5)):
         spoil(folder, index, number, b"no example")
     found = find_broken(load(folder))
     assert [(r.number, r.record) for r in found] == [(0, 0), (1, 1), (6, 6), (5, 19)]
 
 
-def test_a_feature_the_model_needs_is_looked_for(folder):
+def test_a_missing_input_of_the_model_is_found(folder):
     dataset = load_manifest(str(folder))
     extra = {"age": FeatureSpec("float32", ())}
     dataset = dataclasses.replace(dataset, features={**dataset.features, **extra})
@@ -125,7 +125,7 @@ def test_wrong_checksums_and_missing_records_are_found(folder):
     ]
 
 
-def test_all_behind_a_wrong_length_is_lost(folder):
+def test_records_behind_a_wrong_length_are_lost(folder):
     place = records_of(shard(folder, 0))[4].offset_bytes
     flip_byte(shard(folder, 0), place)
     found = find_broken(load(folder), [0])
@@ -133,7 +133,7 @@ def test_all_behind_a_wrong_length_is_lost(folder):
     assert found[2].reason == "lost behind the damage to record 4"
 
 
-def test_records_beyond_the_count_are_told_once_per_shard(folder):
+def test_surplus_records_are_reported_once_per_shard(folder):
     path = shard(folder, 1)
     payloads = [r.payload for r in records_of(path)]
     write_records(str(path), [*payloads, b"more", b"and more"])
@@ -143,7 +143,7 @@ def test_records_beyond_the_count_are_told_once_per_shard(folder):
     assert "7 records it should have, for 2 more" in found.reason
 
 
-def test_the_sentence_has_everything(folder):
+def test_the_error_names_file_record_offset_and_remedy(folder):
     offset = spoil(folder, 1, 2, b"no example")
     selection = load(folder)
     found = find_broken(selection)
@@ -157,7 +157,7 @@ def test_the_sentence_has_everything(folder):
     assert "--skip_broken 2" in two
 
 
-def test_what_was_not_found_again_is_told_as_it_was(folder):
+def test_without_a_broken_record_the_error_quotes_tensorflow(folder):
     told = str(explain(ValueError("a first\nb second"), load(folder), []))
     assert "(a first)" in told
     external = dataclasses.replace(load(folder).dataset, has_manifest=False)
@@ -221,7 +221,7 @@ def test_a_missing_shard_becomes_empty_records(folder, tmp_path):
 
 
 @pytest.mark.parametrize("counted", [True, False])
-def test_a_selection_is_counted_anew(folder, tmp_path, counted):
+def test_a_repaired_subset_is_counted_again(folder, tmp_path, counted):
     dataset = load_manifest(str(folder))
     if counted:
         shards = []
@@ -252,15 +252,15 @@ def _label(payload):
     return decode_example(payload, {LABEL})[LABEL][0]
 
 
-def test_an_unwritable_folder_is_told(folder, tmp_path):
+def test_an_unwritable_folder_is_refused(folder, tmp_path):
     (tmp_path / "file").touch()
     selection = load(folder)
     spoil(folder, 0, 0, b"x")
-    with pytest.raises(UserError, match="--output received a place where .* cannot be written"):
+    with pytest.raises(UserError, match="--output received a folder in which .* cannot be written"):
         repair(selection, find_broken(selection), str(tmp_path / "file"))
 
 
-def test_offsets_in_gzip_are_of_what_was_packed(tmp_path):
+def test_offsets_in_gzip_are_of_the_decompressed_bytes(tmp_path):
     data = make_data_set(tmp_path / "d", {"train": 4}, num_shards=1, compression="gzip")
     path = data / "train-00000-of-00001.tfrecord.gz"
     plain = bytearray(gzip.decompress(path.read_bytes()))

@@ -1,4 +1,4 @@
-"""The order of the records: what it is a function of, what a pass holds, where it resumes."""
+"""The order of the records: seed and epoch, whole passes, the shuffle buffer, resuming."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_the_order_is_a_function_of_seed_and_epoch_alone(
     assert _stream(subset, NUM_RECORDS, 5, NUM_RECORDS) == expected[NUM_RECORDS:]
 
 
-def test_neighbours_in_a_shard_are_torn_apart(tmp_path: pathlib.Path) -> None:
+def test_neighbours_in_a_shard_are_separated(tmp_path: pathlib.Path) -> None:
     subset = choose(make_set(tmp_path, [[0] * 12, [0] * 12]))
     stream = _stream(subset, 24)
     together = sum(abs(a - b) == 1 for a, b in zip(stream, stream[1:], strict=False))
@@ -90,7 +90,7 @@ def test_neighbours_in_a_shard_are_torn_apart(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("start", [1, NUM_RECORDS - 1, NUM_RECORDS, NUM_RECORDS + 7])
-def test_the_stream_continues_at_any_place(dataset: DataSet, start: int) -> None:
+def test_the_stream_resumes_at_any_position(dataset: DataSet, start: int) -> None:
     whole = _stream(choose(dataset), 2 * NUM_RECORDS, seed=3)
     assert _stream(choose(dataset), 4, seed=3, start=start) == whole[start : start + 4]
 
@@ -115,7 +115,7 @@ def test_resuming_opens_no_shard_that_was_read_already(
     assert _stream(subset, 80, seed=3, start=360)[:40] == whole[360:]
 
 
-def test_a_stream_with_copies_continues_at_any_place(dataset: DataSet) -> None:
+def test_a_resampled_stream_resumes_at_any_position(dataset: DataSet) -> None:
     subset = choose(dataset, balance="sampling")
     start = subset.num_records + 5
     whole = _stream(subset, 2 * subset.num_records, seed=3)
@@ -137,7 +137,7 @@ def test_one_pass_is_always_in_the_same_order(dataset: DataSet) -> None:
     assert passes[0] == passes[1] and sorted(passes[0]) == list(range(NUM_RECORDS))
 
 
-def test_only_records_of_chosen_classes_and_conditions_are_read(dataset: DataSet) -> None:
+def test_only_records_of_the_classes_that_pass_the_filters_are_read(dataset: DataSet) -> None:
     expected = [i for i, label in enumerate(LABELS) if label in (0, 2) and i >= 5]
     counts = tuple(sum(LABELS[i] == c and i >= 5 for i in range(NUM_RECORDS)) for c in range(3))
     subset = choose(dataset, classes=("cat", "ant"), filters=("number>=5",), counts=counts)
@@ -187,7 +187,7 @@ def test_copies_of_a_record_are_spread_over_the_pass(tmp_path: pathlib.Path) -> 
         {"balance": "sampling", "classes": ("bee", "ant")},
     ],
 )
-def test_empty_records_leave_the_length_of_a_pass_as_it_was(
+def test_placeholders_keep_the_length_of_a_pass(
     tmp_path: pathlib.Path, choice: dict[str, Any]
 ) -> None:
     labels = [i % 3 for i in range(13)]

@@ -1,4 +1,4 @@
-"""The training stream: from any step on the same batches, pictures included, and around damage."""
+"""The training stream: resumed at any step, pictures included, and past broken records."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_a_broken_record_is_named_or_becomes_a_placeholder(
     assert again.subset.split.shards[0].path.startswith(str(tmp_path / "o"))
 
 
-def test_more_than_allowed_is_too_much(tmp_path: pathlib.Path) -> None:
+def test_more_broken_records_than_allowed_are_refused(tmp_path: pathlib.Path) -> None:
     folder = make_data_set(tmp_path / "d", {"train": 6}, num_shards=1, size_px=((8, 8),))
     records = _records(folder)
     _write(folder, [b"\xff", *records[1:3], b"\xff", *records[4:]])
@@ -198,7 +198,7 @@ def test_more_than_allowed_is_too_much(tmp_path: pathlib.Path) -> None:
         _read_all(stream, 3)
 
 
-def test_an_error_that_is_not_the_datas_is_no_broken_record(tmp_path: pathlib.Path) -> None:
+def test_an_error_without_a_broken_record_is_shown_as_it_is(tmp_path: pathlib.Path) -> None:
     folder = make_data_set(tmp_path / "d", {"train": 6}, num_shards=1, size_px=((8, 8),))
     stream, _, _ = _stream(folder, tmp_path, augment="none", skip_broken=1)
     error = tf.errors.InvalidArgumentError(None, None, "Incompatible shapes: [2] vs. [3]")
