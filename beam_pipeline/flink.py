@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Sequence
 
-from beam_pipeline.runners.job_server import main
+from apache_beam.options.pipeline_options import FlinkRunnerOptions, PipelineOptions
+
+from beam_pipeline.runners import job_server
+from imageshards.errors import UserError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints the path of the job server's jar; 2, and one sentence, when it cannot be had."""
+    versions = FlinkRunnerOptions.PUBLISHED_FLINK_VERSIONS
+    parser = argparse.ArgumentParser(
+        prog="python -m beam_pipeline.flink", description="Fetches Beam's job server for Flink."
+    )
+    parser.add_argument("--flink_version", choices=versions, default=versions[-1])
+    parser.add_argument("--jar_cache_dir", help="folder for it (default: Beam's own)")
+    args = parser.parse_args(argv)
+    given = [f"--{name}={value}" for name, value in vars(args).items() if value]
+    try:
+        print(job_server.find_jar(PipelineOptions(given)))
+    except UserError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 2
+    return 0
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""What a person sees of a build: how far it is, and what was built or would be."""
+"""Progress of a build, and tables of what was built or would be."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PLANNING = "listing and planning ..."
 
 
 class PoolProgress:
-    """How far the processes of this machine are."""
+    """Progress of the processes of this machine."""
 
     def __init__(self, pool: LocalPool):
         self._pool = pool
         self._begun: float | None = None
 
     def line(self) -> str:
-        """What stands in the progress line; until the shards are planned, nothing."""
+        """The progress line; empty until the shards are planned."""
         images, size_bytes, rejects, before = self._pool.progress()
         if not self._pool.total:
             return ""

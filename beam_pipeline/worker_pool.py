@@ -63,7 +63,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
         return self._forks if is_same else multiprocessing.get_context("spawn")
 
     def start_fork_server(self) -> None:
-        """Has the packages imported before the first worker is asked for."""
+        """Imports the packages before the first worker is started."""
         process = self._forks.Process(target=time.time)
         process.start()
         process.join()
@@ -111,7 +111,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
 
 
 def _hang_up(request: Any) -> None:
-    """Makes sure that the runner notices that a worker is gone.
+    """Makes the runner notice that a worker is gone.
 
     Prism 2.77 waits for ever when it sees the end of the stream before the end of the
     connection (either may win, in the `select` of its `Control`); another stream under the
@@ -157,7 +157,7 @@ def _end(workers: Sequence[Any]) -> None:
 
 
 def installed() -> tuple[tuple[str, float], ...]:
-    """When what decides the bytes of a shard was last changed on disk."""
+    """When the packages that decide the bytes of a shard were last changed on disk."""
     found = []
     for package in ("beam_pipeline", "PIL", "apache_beam", "numpy"):
         spec = importlib.util.find_spec(package)
@@ -168,7 +168,7 @@ def installed() -> tuple[tuple[str, float], ...]:
 
 
 def _run_worker(started: bytes) -> None:
-    """Works for a runner until it hangs up; in a process of its own."""
+    """Runs Beam's worker until the runner hangs up; in a process of its own."""
     from apache_beam.runners.worker import sdk_worker_main, worker_id_interceptor
 
     from beam_pipeline.imports import cache_method_signatures

@@ -1,4 +1,4 @@
-"""What a person sees while work goes on: a bar, a line that renews itself, a table at the end.
+"""Progress for a person: a bar, a line that renews itself, a table at the end.
 
 All of it is tqdm's on a terminal. Where standard error is no terminal a bar stays quiet, and a
 line becomes one plain line every ten seconds.

@@ -74,7 +74,7 @@ class DataflowRunner(RemoteRunner):
 
     @contextlib.contextmanager
     def ready(self) -> Iterator[None]:
-        """Checks flags, credentials, buckets and the project; no worker is asked yet."""
+        """Checks flags, credentials, buckets and the project; a worker checks later."""
         preflight(self.options, self.build.input, self.build.output)
         yield
 
@@ -92,7 +92,7 @@ class DataflowRunner(RemoteRunner):
         return f"the job's description is in {template}; nothing was submitted"
 
     def explain(self, e: Exception) -> UserError | None:
-        """What Dataflow's client raised, as one sentence; None if it is something else."""
+        """The sentence for an error of Dataflow's client; None for other errors."""
         return explain(e)
 
     def cancel_named(self, options: PipelineOptions) -> None:
@@ -189,7 +189,7 @@ def check_flags(options: PipelineOptions) -> None:
 
 
 def check_package(options: PipelineOptions) -> None:
-    """Raises `UserError` unless workers get this package from somewhere."""
+    """Raises `UserError` if no flag brings this package to the workers."""
     setup = options.view_as(SetupOptions)
     path = setup.setup_file
     if path:
@@ -301,7 +301,7 @@ def _refused(e: GoogleAPICallError, cloud: Any) -> UserError:
 
 
 def explain(e: Exception) -> UserError | None:
-    """What Dataflow's client raised, as one sentence; None if it is something else."""
+    """The sentence for an error of Dataflow's client; None for other errors."""
     if _CLIENT not in sys.modules:
         return None
     from apache_beam.runners.dataflow.dataflow_runner import DataflowRuntimeException
@@ -348,7 +348,7 @@ def _failed(e: Any) -> UserError:
 
 
 def _message_of(e: GoogleAPICallError) -> str:
-    """The service's own words, without the request that its client puts before them."""
+    """The service's message, without the request that its client puts before it."""
     return _first_line(re.sub(r"^[A-Z]+ \S+: ", "", str(e.message))) or "no reason given"
 
 

@@ -106,7 +106,7 @@ def preflight(options: PipelineOptions) -> None:
 
 
 class Overview(NamedTuple):
-    """What a cluster says of itself.
+    """Version and task slots of a cluster.
 
     Attributes:
         version: Major and minor version, "2.2".
@@ -131,7 +131,7 @@ def is_address(master: str) -> bool:
 
 
 def overview(master: str) -> Overview:
-    """Asks a cluster what it has.
+    """Reads a cluster's version and task slots.
 
     Raises:
         UserError: It does not answer in time, or what answers is no Flink.
@@ -202,7 +202,7 @@ def _refuse_second(master: str, name: str, output: str, only_by_service: bool) -
 
 
 def _ask(master: str, path: str, method: str = "GET") -> Any:
-    """What a cluster's REST interface replies."""
+    """The reply of a cluster's REST interface."""
     url = flink_runner.FlinkRunner.add_http_scheme(master).rstrip("/") + path
     host = urllib.parse.urlsplit(url).hostname or ""
     # A proxy that the environment names cannot know this machine's own services.

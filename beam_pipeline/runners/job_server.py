@@ -7,7 +7,6 @@ through it; a client that is killed leaves it behind.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 import os
@@ -21,7 +20,7 @@ import tempfile
 import time
 import urllib.error
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import apache_beam
 from apache_beam.options.pipeline_options import (
@@ -190,21 +189,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(STOP_TIMEOUT_SEC)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the path of the job server's jar; 2, and one sentence, when it cannot be had."""
-    versions = FlinkRunnerOptions.PUBLISHED_FLINK_VERSIONS
-    parser = argparse.ArgumentParser(
-        prog="python -m beam_pipeline.flink", description="Fetches Beam's job server for Flink."
-    )
-    parser.add_argument("--flink_version", choices=versions, default=versions[-1])
-    parser.add_argument("--jar_cache_dir", help="folder for it (default: Beam's own)")
-    args = parser.parse_args(argv)
-    given = [f"--{name}={value}" for name, value in vars(args).items() if value]
-    try:
-        print(find_jar(PipelineOptions(given)))
-    except UserError as e:
-        print(f"error: {e}", file=sys.stderr)
-        return 2
-    return 0

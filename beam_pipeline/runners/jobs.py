@@ -34,12 +34,12 @@ _PROGRESS_SEC = 2.0
 
 @dataclasses.dataclass(frozen=True)
 class RemoteJob:
-    """A job that was given to a job service.
+    """A job that was submitted to a job service.
 
     Attributes:
         endpoint: host:port of the job service.
-        job_id: What the service calls it; another job's after the service was restarted.
-        job_name: What we call it; no other job's.
+        job_id: The service's id; after a restart of the service it may be another job's.
+        job_name: Our name for it; no other job has it.
     """
 
     endpoint: str
@@ -81,7 +81,7 @@ def state_of(job: RemoteJob) -> str | None:
 
 
 def cancel(job: RemoteJob) -> None:
-    """Asks the service to end the job; it does so a moment later.
+    """Cancels a job; the service ends it a moment later.
 
     Raises:
         grpc.RpcError: The service does not answer.
@@ -92,7 +92,7 @@ def cancel(job: RemoteJob) -> None:
 
 
 def cancel_named(endpoint: str, job_name: str) -> None:
-    """Asks a service to end every job of ours by that name that has not ended.
+    """Cancels every running job of this name.
 
     Raises:
         grpc.RpcError: The service does not answer.

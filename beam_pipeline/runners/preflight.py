@@ -91,7 +91,7 @@ def _is_portable(options: PipelineOptions) -> bool:
 
 
 def _check_pool(options: PipelineOptions) -> None:
-    """Of a pool that is on this host it can be asked whether it is one."""
+    """A pool on this host is asked whether it is one."""
     if ":" not in _pool_address(options):
         raise UserError(
             f"--environment_config received {options.view_as(PortableOptions).environment_config!r}"
@@ -187,7 +187,7 @@ def pool_here(options: PipelineOptions) -> str:
 
 
 def make_probe(build: Build) -> Probe:
-    """What a worker is asked; `write_question` puts the question where it looks."""
+    """The probe for a build; `write_question` writes the file that the worker reads."""
     nonce = uuid.uuid4().hex
     return Probe(
         build.output,

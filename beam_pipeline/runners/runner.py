@@ -112,7 +112,7 @@ def lost_a_worker(e: BaseException) -> bool:
 
 
 def job_name(output: str) -> str:
-    """What a build's job is called elsewhere: readable, and the same for the same output only."""
+    """The name of a build's job: readable, and the same for the same output only."""
     place = os.path.realpath(output) if storage.is_local(output) else output.rstrip("/")
     words = re.sub(r"[^a-z0-9]+", "-", place.rpartition("/")[2].lower())
     digest = hashlib.sha256(place.encode()).hexdigest()[:8]
@@ -137,7 +137,7 @@ _FLINK_JAVA_FLAGS = {
 
 
 class FlinkJavaOptions(PipelineOptions):
-    """Declares them here: Beam's client learns of them from a running job server, too late to tell
+    """Declares them: Beam's client learns of them from a running job server, too late to tell
     a misspelled flag from a known one. A flag that is not given is not sent.
     """
 

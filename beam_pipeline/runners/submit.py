@@ -47,7 +47,7 @@ class RemoteRunner(Runner):
 
     @contextlib.contextmanager
     def ready(self) -> Iterator[None]:
-        """Checks job service and worker pool, and by a small job what a worker sees."""
+        """Checks job service and worker pool and, by a small job, a worker."""
         preflight.check_servers(self.options)
         preflight.check_by_worker(self.build, self.new_pipeline(), self.run_small)
         yield
@@ -76,7 +76,7 @@ class RemoteRunner(Runner):
         return True
 
     def run_small(self, pipeline: beam.Pipeline, timeout_sec: float) -> None:
-        """Runs a job of seconds.
+        """Runs a small job to its end.
 
         Raises:
             UserError: What a worker said.

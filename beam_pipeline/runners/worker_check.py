@@ -1,4 +1,4 @@
-"""What a worker finds out about itself before any work is done."""
+"""A worker's check of its own paths, rights and versions before any work is done."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from imageshards.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """What a worker is asked.
+    """What a worker has to check.
 
     Attributes:
         output: Folder of the data set.
@@ -60,7 +60,7 @@ def inspect_worker(probe: Probe) -> dict[str, Any]:
 
 
 def find_mismatch(probe: Probe, found: dict[str, Any]) -> str | None:
-    """How what a worker found differs from what the build needs, as one sentence."""
+    """What a worker found that the build cannot work with, as one sentence; None if nothing."""
     host = found["host"]
     if not found["input"]:
         return (
@@ -93,7 +93,7 @@ def _sees_input(path: str) -> bool:
 
 
 def check_worker(probe: Probe) -> str:
-    """Ends the job if this worker cannot do its part.
+    """Ends the job if this worker cannot do its work.
 
     Raises:
         UserError: It sees other paths or has other versions than the client.

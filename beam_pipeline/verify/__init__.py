@@ -1,4 +1,4 @@
-"""Checks a data set: reads it whole again and names all that is wrong with it."""
+"""Checks a data set: re-reads it and lists all its problems."""
 
 from beam_pipeline.verify.command import CHECKS, Verdict, verify
 

@@ -1,4 +1,4 @@
-"""`python -m beam_pipeline.verify DIR`: re-reads a data set and says all that is wrong with it."""
+"""`python -m beam_pipeline.verify DIR`: re-reads a data set and lists all its problems."""
 
 from __future__ import annotations
 

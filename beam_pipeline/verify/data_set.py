@@ -1,4 +1,4 @@
-"""What must hold for a data set as a whole: its manifest, its folder, what is beside the shards."""
+"""Checks of a data set as a whole: its manifest, its folder, the files beside the shards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _REJECTS = f"{QUARANTINE_NAME}/{REJECTS_NAME}"
 def data_set_problems(
     directory: str, manifest: Mapping[str, Any], results: Sequence[ShardResult]
 ) -> list[Problem]:
-    """What no single shard can tell."""
+    """Problems that no single shard shows."""
     phrases = {
         "manifest": (f"manifest.json: {phrase}" for phrase in manifest_problems(manifest)),
         "balance": balance_problems(manifest),
@@ -104,7 +104,7 @@ def extra_shards(manifest: Mapping[str, Any], directory: str) -> list[Problem]:
 
 
 def checksum_problems(results: Iterable[ShardResult], manifest: Mapping[str, Any]) -> list[Problem]:
-    """Shards whose bytes are not those the manifest knows, or are those of another shard."""
+    """Shards whose SHA-256 is not the manifest's, or is that of another shard."""
     expected = {shard["file"]: shard["sha256"] for _, shard in shards_of(manifest)}
     file_of = {sha256: file for file, sha256 in expected.items()}
     problems = []
@@ -157,7 +157,7 @@ def _keys(path: str, wanted: set[int], compression: str) -> Iterator[tuple[int, 
 def notes_of(
     manifest: Mapping[str, Any], directory: str, results: Sequence[ShardResult]
 ) -> list[str]:
-    """What a person may want to know though nothing is wrong."""
+    """Remarks for a person that are no problems."""
     notes = []
     if has_folder(storage.join(directory, STAGING_NAME)):
         notes.append(

@@ -1,4 +1,4 @@
-"""One shard, its records and their pictures against the manifest, in one pass over its bytes."""
+"""Checks of one shard, its records and their pictures, in one pass over its bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from imageshards import storage
 from imageshards.example import Values, decode_example, dtype_of
 from imageshards.tfrecord import Record, RecordError, scan_records
 
-# Of one kind, per shard: the rest is counted.
+# Problems of one kind that are listed per shard; more are counted.
 MAX_PROBLEMS = 5
 
 _BUFFER_BYTES = 1 << 20
@@ -240,7 +240,7 @@ def picture_problem(encoded: bytes, height: int, width: int, channels: int) -> s
     """Why JPEG bytes do not decode to what their record says; "" if they do."""
     from PIL import Image
 
-    # Our own pictures, already limited by the build: a large one is no bomb here.
+    # The build has limited their size: a large one is no decompression bomb.
     Image.MAX_IMAGE_PIXELS = None
     try:
         with Image.open(io.BytesIO(encoded)) as picture:

@@ -1,4 +1,4 @@
-"""Files and objects, on this machine and in stores, by one set of functions.
+"""One set of functions for files of this machine and objects of stores.
 
     from imageshards import storage
 

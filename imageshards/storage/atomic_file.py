@@ -1,4 +1,4 @@
-"""A file that appears in its place whole or not at all, on this machine or in a store.
+"""Atomic writes: a file appears at its path whole or not at all, here or in a store.
 
 To a store it is sent in parts while it is still being written. A shard is sent about as fast as
 several processes can encode: one sent only when it is whole would keep its process waiting.
@@ -18,12 +18,12 @@ from typing import BinaryIO, cast
 from imageshards.storage import files
 from imageshards.storage.base import Stat
 
-# How long an upload that is given up may take to drop its parts.
+# How long an abandoned upload may take to delete its parts.
 _ABANDON_SEC = 5.0
 
 
 class AtomicFile:
-    """What is written to `local_path` is at `path` after `commit`; left without it, it is gone.
+    """What is written to `local_path` is at `path` after `commit`; without `commit` it is deleted.
 
     Where a store refuses parts (rights, a store that is only similar to the real one), the
     whole file is sent by `commit`.
@@ -60,7 +60,7 @@ class AtomicFile:
         self._stack.close()
 
     def note_size(self, size_bytes: int) -> None:
-        """Told, now and then, how much was written; some of it may not be in the file yet."""
+        """Call it now and then with the bytes written so far; some may not be in the file yet."""
         sent_bytes = 0 if self._growing is None else self._growing.size_bytes
         if not self._part_bytes or size_bytes - sent_bytes < self._part_bytes:
             return
@@ -75,7 +75,7 @@ class AtomicFile:
         self._growing.grow(in_file_bytes)
 
     def commit(self) -> str:
-        """Gives the closed file its place; returns its version in a store.
+        """Moves or sends the closed file to `path`; returns its version in a store.
 
         Raises:
             OSError, StorageError: It cannot be written there.
@@ -95,7 +95,7 @@ class AtomicFile:
 
 
 class _GrowingFile(io.RawIOBase):
-    """A file to read while it is written: `read` waits until there is enough, or no more."""
+    """A file that is read while it is written: `read` waits for enough bytes, or the end."""
 
     def __init__(self, path: str):
         self._file = open(path, "rb", buffering=0)
@@ -105,13 +105,13 @@ class _GrowingFile(io.RawIOBase):
         self.size_bytes = 0
 
     def grow(self, size_bytes: int, is_whole: bool = False) -> None:
-        """There are so many bytes now."""
+        """The file has so many bytes now."""
         with self._changed:
             self.size_bytes, self._is_whole = size_bytes, is_whole
             self._changed.notify()
 
     def abandon(self) -> None:
-        """Nobody wants it any more: `read` fails."""
+        """Makes `read` fail: the upload is not wanted any more."""
         with self._changed:
             self._is_abandoned = True
             self._changed.notify()

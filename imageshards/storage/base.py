@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import IO, BinaryIO, NamedTuple
 
-# Streams of stores are read in ranges of this size, which is the most of one held in memory.
+# Size of the ranges that a stream of a store is read in: what it holds in memory, at most.
 RANGE_BYTES = 8 << 20
 
 
@@ -51,7 +51,7 @@ class Entry(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What this process asked of stores.
+    """Requests that this process sent to stores, and bytes.
 
     Attributes:
         requests: HTTP requests sent, retries included.

@@ -1,4 +1,4 @@
-"""Several calls at once, as a store that answers slowly wants them; results in order."""
+"""Several calls at once, because a store answers slowly; results in order."""
 
 from __future__ import annotations
 

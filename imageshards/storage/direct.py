@@ -26,7 +26,7 @@ from typing import Any
 from imageshards.storage.base import COUNTER
 
 TIMEOUT_SEC = 20.0
-# Connections that wait for the next request; more may be at work.
+# Idle connections that are kept for the next request.
 _KEPT = 128
 _EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 _SCOPE = re.compile(r"^AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+/[^/]+)/aws4_request,")
@@ -47,7 +47,7 @@ class DirectReader:
         self._idle: collections.deque[http.client.HTTPConnection] = collections.deque()
 
     def get(self, target: str, headers: Mapping[str, str], max_bytes: int | None) -> bytes | None:
-        """The body, or its first `max_bytes`; None if the library should be asked.
+        """The body, or its first `max_bytes`; None if the library should read it instead.
 
         Raises:
             FileNotFoundError: The answer was 404.

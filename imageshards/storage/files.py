@@ -1,4 +1,4 @@
-"""Functions on paths; the scheme of a path says which backend does the work.
+"""Functions on paths; the scheme of a path chooses the backend.
 
 `gs://` is read by google-cloud-storage, `s3://` by boto3, and other schemes by what was
 registered for them. Libraries are imported when a path first asks for them. A process has one
@@ -54,12 +54,12 @@ def register_settings(name: str) -> None:
 
 
 def settings_of(scheme: str) -> Mapping[str, Any]:
-    """What the registered source says of a store's credentials and address; often nothing."""
+    """Settings of a store from the registered source: credentials, address; often none."""
     return pkgutil.resolve_name(_settings_source)(scheme) if _settings_source else {}
 
 
 def forget_clients() -> None:
-    """Makes new clients when they are next needed, as other settings or a fork ask for."""
+    """Drops all clients: after a fork, or when settings changed, new ones are made."""
     global _lock
     _lock = threading.Lock()
     _backends.clear()
@@ -192,7 +192,7 @@ def download(path: str, local_path: str) -> None:
 
 
 def drop_unfinished(folder: str) -> None:
-    """Drops what uploads that were killed have left in a folder, where a store keeps it."""
+    """Deletes the parts that killed uploads left in a folder of a store."""
     backend(folder).drop_unfinished(folder)
 
 
@@ -304,15 +304,15 @@ def copy_folder(source: str, target: str) -> None:
 
 
 def counts() -> Counts:
-    """What this process asked of stores so far."""
+    """What this process has asked of stores so far."""
     return COUNTER.counts()
 
 
 def unreported() -> Counts:
-    """What this process asked of stores since this was last asked, for a runner's metrics."""
+    """What this process has asked of stores since the last call, for a runner's metrics."""
     return COUNTER.unreported()
 
 
 def reset_counts() -> None:
-    """Counts anew, as a new job does."""
+    """Starts counting at zero, for a new job."""
     COUNTER.reset()

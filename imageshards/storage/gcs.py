@@ -1,4 +1,4 @@
-"""Objects of `gs://`: google-cloud-storage for everything, and a quicker way for plain reads."""
+"""Objects of `gs://`, by google-cloud-storage; plain reads by `direct`, which is cheaper."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def find_credentials(scopes: Sequence[str] = _SCOPES) -> Any:
 
 
 def _has_metadata_server() -> bool:
-    """Whether this is a machine of Google's; elsewhere nobody answers at that address."""
+    """Whether this is a machine of Google's; elsewhere nothing listens at that address."""
     host, _, port = os.environ.get("GCE_METADATA_HOST", "169.254.169.254").partition(":")
     try:
         socket.create_connection((host, int(port or 80)), timeout=1).close()
@@ -289,7 +289,7 @@ def _has_metadata_server() -> bool:
 
 
 def _may_pass(error: Any) -> bool:
-    """Whether the same request may go well in a while."""
+    """Whether the same request may succeed later."""
     if isinstance(error, google.auth.exceptions.TransportError) and error.args:
         error = error.args[0]
     code = _code(error)

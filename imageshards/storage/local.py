@@ -1,4 +1,4 @@
-"""Files of this machine, behind the interface that stores have."""
+"""Files of this machine, by the interface of all backends."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _stat(path: str, status: os.stat_result) -> Stat:
 
 
 def _entry(entry: os.DirEntry[str]) -> Entry | None:
-    """What a name stands for, behind links; None if it is gone or leads nowhere."""
+    """An entry with its links followed; None if it is gone or a dangling link."""
     try:
         if entry.is_dir():
             return Entry(entry.name, entry.path, True, 0, 0)

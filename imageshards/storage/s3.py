@@ -1,4 +1,4 @@
-"""Objects of `s3://`: boto3 for everything, and a quicker way for plain reads."""
+"""Objects of `s3://`, by boto3; plain reads by `direct`, which is cheaper."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Direct(NamedTuple):
 
 
 class S3Backend(ObjectStore):
-    """One boto3 client, with settings from where its users have them."""
+    """One boto3 client, with boto3's own settings and those of flags."""
 
     scheme = "s3"
     errors = (exceptions.BotoCoreError, exceptions.ClientError)
@@ -170,7 +170,7 @@ class S3Backend(ObjectStore):
         return data
 
     def _learn_direct(self, key: str) -> _Direct | None:
-        """From a GET that went well: where the bucket's objects are, and how to sign for them."""
+        """The URL and the signature of a bucket's objects, taken from a GET that succeeded."""
         request = self._call.request
         parts = urllib.parse.urlsplit(request.url)
         quoted = urllib.parse.quote(key, safe="/")
@@ -245,7 +245,7 @@ class S3Backend(ObjectStore):
             raise
 
     def _abort_parts(self, **where: str) -> None:
-        # What is not dropped here is kept, and charged for, until a rule of the bucket ends it.
+        # Parts that are not deleted are charged for until a lifecycle rule of the bucket does it.
         with contextlib.suppress(*self.errors):
             self._client.abort_multipart_upload(**where)
 

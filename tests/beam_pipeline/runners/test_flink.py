@@ -12,6 +12,7 @@ import pytest
 from apache_beam.options.pipeline_options import FlinkRunnerOptions, PipelineOptions
 from apache_beam.utils.subprocess_server import JavaJarServer
 
+from beam_pipeline import flink as fetch
 from beam_pipeline.runners import flink, job_server
 from imageshards.errors import UserError
 from tests.support.flink_stand_in import overview, serving
@@ -169,10 +170,10 @@ def test_a_jar_that_cannot_be_had_is_one_sentence(reply, words, options, tmp_pat
 def test_the_jar_can_be_fetched_beforehand(options, tmp_path, capsys):
     _, replies = options
     given = ["--flink_version", "2.2", "--jar_cache_dir", str(tmp_path / "cache")]
-    assert job_server.main(given) == 2
+    assert fetch.main(given) == 2
     assert "\nerror: Beam's job server for Flink 2.2 could not" in capsys.readouterr().err
     replies[place_of_jar()] = A_JAR
-    assert job_server.main(given) == 0
+    assert fetch.main(given) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'cache' / JAR}\n"
 
 
