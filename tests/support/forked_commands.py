@@ -4,7 +4,7 @@ A server imports TensorFlow and the trainer once, uses neither, and forks a proc
 command. It has one thread, which it checks before every fork, so what it forks is an interpreter
 that has just done these imports: it has its own devices, can be killed by any signal, and ends
 like any other. What TensorFlow reads from the environment while it is imported is the server's:
-`tests.support.commands.run_module` runs a command in an environment of its own.
+`tests.support.commands.run_module` is for a command that sets such a variable.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from tests.support.commands import ROOT, TIMEOUT_SEC
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 
 
-def run_forked(module: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+def run_forked(
+    module: str, *arguments: object, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """`python -m MODULE …` to its end, the working directory being the repository's."""
     server = _server()
     if server.stdin is None or server.stdout is None:
@@ -35,7 +37,7 @@ def run_forked(module: str, *arguments: object) -> subprocess.CompletedProcess[s
     command = [module, *map(str, arguments)]
     with tempfile.TemporaryDirectory() as folder:
         out, err = (pathlib.Path(folder, name) for name in ("out", "err"))
-        server.stdin.write(json.dumps([str(out), str(err), command]) + "\n")
+        server.stdin.write(json.dumps([str(out), str(err), command, environment]) + "\n")
         server.stdin.flush()
         code = int(server.stdout.readline())
         return subprocess.CompletedProcess(command, code, out.read_text(), err.read_text())
@@ -71,8 +73,9 @@ def _serve(requests: IO[str], answers: IO[str]) -> None:
     return None
 
 
-def _run(out: str, err: str, command: list[str]) -> None:
+def _run(out: str, err: str, command: list[str], environment: dict[str, str]) -> None:
     signal.alarm(TIMEOUT_SEC)
+    os.environ.update(environment)
     for number, path in enumerate((os.devnull, out, err)):
         opened = os.open(path, os.O_RDWR | os.O_CREAT)
         os.dup2(opened, number)
@@ -88,5 +91,8 @@ if __name__ == "__main__":
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     with quiet_import():
+        import matplotlib.backends.backend_svg  # the report's, which takes a second
+        import matplotlib.figure  # noqa: F401
+
         import trainer.training.run  # noqa: F401
     _serve(sys.stdin, answers)

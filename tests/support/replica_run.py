@@ -9,14 +9,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from tests.support.forked_commands import run_forked
 from trainer.config import OptimizerConfig
 from trainer.dataset.spec import ImageSpec, ModelInputs
 
@@ -30,14 +29,7 @@ OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "lamb", "muon")
 
 def run_checks(replicas: int, *checks: str) -> Any:
     """What another process prints of `checks`."""
-    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.replica_run", str(replicas), *checks],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
+    done = run_forked("tests.support.replica_run", replicas, *checks)
     if done.returncode:
         raise AssertionError(done.stderr[-3000:])
     return json.loads(done.stdout.splitlines()[-1])

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import pathlib
 import shutil
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.support.forked_commands import run_forked
 from tests.support.trainer_data import CLASSES, edit_manifest, make_data_set
 from trainer import evaluate
 from trainer.dataset.spec import FeatureSpec, ImageSpec, ModelCard, ModelInputs
@@ -260,18 +259,10 @@ def test_two_replicas_as_a_command(
     copy = shutil.copytree(folder, tmp_path / "copy")
     scalars = {"image/class/label": "int64", "image/encoded": "string", "image/width": "int64"}
     edit_manifest(copy, features={n: {"dtype": d, "shape": []} for n, d in scalars.items()})
-    command = [sys.executable, "-m", "trainer.evaluate", "--model_path", model]
-    command += ["--data", str(copy), "--where", "image/width>=1"]
-    command += ["--batch_size", "6", "--replicas", "2", "--json"]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        cwd=pathlib.Path(__file__).parents[2],
-        env={"PATH": "/usr/bin:/bin", "XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)},
-    )
+    done = run_forked(
+        "trainer.evaluate", "--model_path", model, "--data", copy, "--where", "image/width>=1",
+        "--batch_size", 6, "--replicas", 2, "--json", XDG_CACHE_HOME=str(tmp_path),
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     two = json.loads(done.stdout)
     assert two["replicas"] == 2 and two["accuracy"] == one["accuracy"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import subprocess
 import sys
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 from imageshards.errors import UserError
+from tests.support.forked_commands import run_forked
 from tests.support.trainer_data import CLASSES, make_data_set
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.spec import (
@@ -31,6 +31,7 @@ import keras  # noqa: E402
 
 from trainer.evaluation import evaluator as evaluation  # noqa: E402
 from trainer.evaluation.evaluator import Evaluator  # noqa: E402
+from trainer.models.strategy import make_strategy  # noqa: E402
 from trainer.reader import order, pipeline  # noqa: E402
 
 READ_OPTIONS = ReadOptions(threads=2)
@@ -246,16 +247,6 @@ def test_broken_records_are_replaced_once_and_the_pass_begins_again(
         Evaluator(logits_model(3), strategy, broken, READ_OPTIONS, 1, INPUTS).run()
 
 
-PROGRAM = """
-import json, sys
-from trainer.models.strategy import make_strategy
-strategy = make_strategy(int(sys.argv[2]), int(sys.argv[3]))
-import keras
-from tests.trainer.evaluation.test_evaluator import evaluate_folder
-print(json.dumps(evaluate_folder(sys.argv[1], strategy, int(sys.argv[3]))))
-"""
-
-
 def evaluate_folder(folder: str, strategy: Any, batch_size: int) -> dict[str, Any]:
     keras.utils.set_random_seed(3)
     with strategy.scope():
@@ -286,11 +277,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 def test_two_replicas_find_what_one_finds(folder: pathlib.Path) -> None:
     one = evaluate_folder(str(folder), tf.distribute.get_strategy(), 7)
     assert one["examples"] == 23 and one["record"] == list(range(23))
-    for batch_size in (6, 32):
-        command = [sys.executable, "-c", PROGRAM, str(folder), "2", str(batch_size)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stderr
-        two = json.loads(done.stdout.splitlines()[-1])
+    module = "tests.trainer.evaluation.test_evaluator"
+    done = run_forked(module, folder)
+    assert done.returncode == 0, done.stderr
+    for two in json.loads(done.stdout.splitlines()[-1]):
         assert two["record"] == one["record"]
         assert two["accuracy"] == one["accuracy"]
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-6)
@@ -304,3 +294,8 @@ def test_records_come_from_real_shards(folder: pathlib.Path) -> None:
         assert other["accuracy"] == results[0]["accuracy"]
         assert other["loss"] == pytest.approx(results[0]["loss"], rel=1e-6)
     assert evaluation.TOP == 5
+
+
+if __name__ == "__main__":
+    two_replicas = make_strategy(2, 6)
+    print(json.dumps([evaluate_folder(sys.argv[1], two_replicas, size) for size in (6, 32)]))
