@@ -205,7 +205,7 @@ def test_grey_gzip_pictures_of_varying_size_train_without_validation(
         mode="shortest",
     )  # fmt: skip
     ran = run_forked(
-        "trainer", "--data", path, "--epochs", 1, "--batch_size", 8, "--image_size", "40x48"
+        "trainer", "--data", path, "--epochs", 1, "--batch_size", 8, "--image_size", "40x48", *SMALL
     )
     assert ran.returncode == 0, ran.stderr
     assert "pictures of 40x48x1 px" in ran.stdout and "no validation split" in ran.stdout

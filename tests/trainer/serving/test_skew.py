@@ -32,7 +32,7 @@ tf = pytest.importorskip("tensorflow")
 
 pytestmark = pytest.mark.slow
 
-NUM_PHOTOS = 60
+NUM_PHOTOS = 24
 COLUMNS = "age:float:zscore,meta:float[3],tokens:int[],caption:string"
 RECORD_PX = 128
 
