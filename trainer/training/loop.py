@@ -246,10 +246,10 @@ class Loop:
         started_sec = time.perf_counter()
         try:
             sums = self.train_step(batch)
-            clock.dispatched(time.perf_counter() - started_sec)
+            clock.dispatch_sec = time.perf_counter() - started_sec
             if probe:
                 sums.numpy()
-                clock.probed(time.perf_counter() - started_sec)
+                clock.step_sec = time.perf_counter() - started_sec
             loss = self._collect_previous_step()
         except tf.errors.ResourceExhaustedError as e:
             raise UserError(

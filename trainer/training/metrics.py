@@ -30,6 +30,11 @@ class StepClock:
     A step is handed to the devices and may still run while the next batch is fetched, so
     the time spent fetching is waiting only as far as it lasts longer than that step. Every
     `PROBE_STEPS`-th step is waited for, which tells how long a step takes by itself.
+
+    Attributes:
+        train_sec, wait_sec: What is counted.
+        step_sec: From the start of a step to its end, as last probed.
+        dispatch_sec: How long it took to hand the last step to the devices.
     """
 
     PROBE_STEPS = 32
@@ -37,8 +42,8 @@ class StepClock:
     def __init__(self) -> None:
         self.train_sec = 0.0
         self.wait_sec = 0.0
-        self._step_sec: float | None = None
-        self._dispatch_sec = 0.0
+        self.step_sec = 0.0
+        self.dispatch_sec = 0.0
         self._since = time.perf_counter()
 
     def resume(self) -> None:
@@ -53,16 +58,8 @@ class StepClock:
 
     def fetched(self, seconds: float) -> None:
         """Notes how long a batch took to come."""
-        running = max(0.0, (self._step_sec or 0.0) - self._dispatch_sec)
+        running = max(0.0, self.step_sec - self.dispatch_sec)
         self.wait_sec += max(0.0, seconds - running)
-
-    def dispatched(self, seconds: float) -> None:
-        """Notes how long it took to hand the step to the devices."""
-        self._dispatch_sec = seconds
-
-    def probed(self, seconds: float) -> None:
-        """Notes how long a step took from its start to its end."""
-        self._step_sec = seconds
 
     def reset(self, train_sec: float = 0.0, wait_sec: float = 0.0) -> None:
         """Starts an epoch, or resumes one at these seconds."""

@@ -35,7 +35,7 @@ from trainer.training.output_folder import (
     write_digest,
 )
 from trainer.training.resume_check import open_run, settings_of
-from trainer.training.summary import bottleneck_of, plan_lines, report_facts, result_lines
+from trainer.training.summary import bottleneck, plan_lines, result_lines
 
 
 def train(
@@ -179,13 +179,19 @@ class _Run:
         config, output = self.config, self.config.output
         if self.evaluation is None and self.evaluator is not None:
             self._validate()
-        speed = bottleneck_of(self.state.history, reader_cpu_sec)
+        speed = bottleneck(self.state.history, reader_cpu_sec)
         page = report.write_report(
             os.path.join(output, "report"),
             title=f"{self.model.name}, {os.path.basename(os.path.normpath(config.data.data))}",
-            facts=report_facts(
-                config, self.model, self.devices, self.state, self.augment_on, speed
-            ),
+            facts={
+                "data": config.data.data,
+                "model": f"{self.model.name}, {self.model.count_params():,} parameters",
+                "steps": f"{self.state.step} of global batch {config.batch_size}",
+                "devices": strategy.describe(self.devices),
+                "seed": str(config.seed),
+                "augmentation": f"{config.augment} on the {self.augment_on}",
+                "speed": speed or "not measured",
+            },
             history=self.state.history,
             evaluation=self.evaluation,
             subset=self.evaluator.subset if self.evaluator else None,

@@ -52,26 +52,6 @@ def plan_lines(
     return lines
 
 
-def report_facts(
-    config: TrainConfig,
-    model: keras.Model,
-    devices: tf.distribute.Strategy,
-    state: RunState,
-    augment_on: str,
-    speed: str | None,
-) -> dict[str, str]:
-    """What the report says of a run, by name."""
-    return {
-        "data": config.data.data,
-        "model": f"{model.name}, {model.count_params():,} parameters",
-        "steps": f"{state.step} of global batch {config.batch_size}",
-        "devices": strategy.describe(devices),
-        "seed": str(config.seed),
-        "augmentation": f"{config.augment} on the {augment_on}",
-        "speed": speed or "not measured",
-    }
-
-
 def result_lines(state: RunState, broken: list[BrokenRecord], speed: str | None) -> list[str]:
     """What came out of a run."""
     lines = []
@@ -90,12 +70,13 @@ def result_lines(state: RunState, broken: list[BrokenRecord], speed: str | None)
     return [*lines, speed] if speed else lines
 
 
-def bottleneck_of(history: Sequence[Mapping[str, Any]], reader_cpu_sec: float | None) -> str | None:
-    """Whether the reader or the model limited the speed of a run; see `bottleneck`.
+def bottleneck(history: Sequence[Mapping[str, Any]], reader_cpu_sec: float | None) -> str | None:
+    """Whether the reader or the model limited the speed of a run, in a sentence.
 
     Args:
         history: The objects of metrics.jsonl.
-        reader_cpu_sec: What the reader needs for one image; None where that is unknown.
+        reader_cpu_sec: Seconds one core needs to read, decode and batch one image; None where
+            that is unknown.
 
     Returns:
         None where too little was measured.
@@ -107,20 +88,6 @@ def bottleneck_of(history: Sequence[Mapping[str, Any]], reader_cpu_sec: float | 
     rates = rates[1:] or rates
     images_per_sec = sum(r["images_per_second"] for r in rates) / len(rates)
     wait_fraction = sum(r["wait_fraction"] for r in rates) / len(rates)
-    return bottleneck(images_per_sec, wait_fraction, reader_cpu_sec)
-
-
-def bottleneck(images_per_sec: float, wait_fraction: float, reader_cpu_sec: float) -> str | None:
-    """Whether the reader or the model limited the speed, in a sentence.
-
-    Args:
-        images_per_sec: The speed of training.
-        wait_fraction: Share of the time the model waited for data.
-        reader_cpu_sec: Seconds one core needs to read, decode and batch one image.
-
-    Returns:
-        None where the model did nothing but wait.
-    """
     if wait_fraction >= 1:
         return None
     model_images_per_sec = images_per_sec / (1 - wait_fraction)

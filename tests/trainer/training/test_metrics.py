@@ -22,8 +22,8 @@ def test_fetching_counts_as_waiting_only_beyond_the_step_that_still_runs() -> No
     clock = StepClock()
     clock.fetched(0.3)
     assert clock.wait_sec == pytest.approx(0.3)  # nothing known of a step yet
-    clock.dispatched(0.01)
-    clock.probed(0.11)  # 0.1 s go on after the step was handed over
+    clock.dispatch_sec = 0.01
+    clock.step_sec = 0.11  # 0.1 s go on after the step was handed over
     clock.fetched(0.08)
     assert clock.wait_sec == pytest.approx(0.3)
     clock.fetched(0.25)
@@ -32,8 +32,8 @@ def test_fetching_counts_as_waiting_only_beyond_the_step_that_still_runs() -> No
 
 def test_a_synchronous_device_hides_no_waiting() -> None:
     clock = StepClock()
-    clock.dispatched(0.5)
-    clock.probed(0.5)
+    clock.dispatch_sec = 0.5
+    clock.step_sec = 0.5
     clock.fetched(0.2)
     assert clock.wait_sec == pytest.approx(0.2)
 

@@ -9,6 +9,10 @@ pytest.importorskip("tensorflow")
 from trainer.training.summary import bottleneck
 
 
+def epoch(images_per_sec: float | None, wait_fraction: float | None) -> dict[str, float | None]:
+    return {"images_per_second": images_per_sec, "wait_fraction": wait_fraction}
+
+
 @pytest.mark.parametrize(
     ("wait_fraction", "reader_sec", "sentence"),
     [
@@ -35,8 +39,12 @@ from trainer.training.summary import bottleneck
 def test_the_sentence_names_the_slower_side_and_the_cores_the_reader_needs(
     wait_fraction: float, reader_sec: float, sentence: str
 ) -> None:
-    assert bottleneck(1000.0, wait_fraction, reader_sec) == sentence
+    slow_start = epoch(10.0, 0.9)
+    assert bottleneck([slow_start, epoch(1000.0, wait_fraction)], reader_sec) == sentence
+    assert bottleneck([epoch(1000.0, wait_fraction)], reader_sec) == sentence
 
 
-def test_a_model_that_only_waited_tells_nothing() -> None:
-    assert bottleneck(1000.0, 1.0, 0.01) is None
+def test_nothing_is_said_where_too_little_was_measured() -> None:
+    assert bottleneck([epoch(1000.0, 1.0)], 0.01) is None  # it only waited
+    assert bottleneck([epoch(None, None)], 0.01) is None
+    assert bottleneck([epoch(1000.0, 0.5)], None) is None
