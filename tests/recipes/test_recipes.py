@@ -122,7 +122,7 @@ def test_a_recipe_without_pictures_says_what_it_needs(script):
     assert re.search(r"IMAGES: names .*folder", done.stderr), done.stderr
 
 
-def test_the_programs_take_all_that_a_recipe_gives_them(script, tmp_path):
+def test_the_parsers_accept_the_flags_of_a_recipe(script, tmp_path):
     found = commands(script, tmp_path, IMAGES=str(tmp_path))
     assert {"beam_pipeline", "trainer"} <= set(modules(found))
     for program, module, *arguments in found:
@@ -130,7 +130,7 @@ def test_the_programs_take_all_that_a_recipe_gives_them(script, tmp_path):
             check(module, arguments)
 
 
-def test_python_within_a_recipe_compiles_and_its_modules_are_there(script, tmp_path):
+def test_inline_python_in_a_recipe_compiles_and_its_modules_exist(script, tmp_path):
     for program, code, *_ in commands(script, tmp_path, IMAGES=str(tmp_path)):
         if program == "-c":
             compile(code, script.name, "exec")
@@ -140,7 +140,7 @@ def test_python_within_a_recipe_compiles_and_its_modules_are_there(script, tmp_p
 
 
 @pytest.mark.parametrize("layout", ["folders", "flat"])
-def test_imagenet_shrinks_by_variables(layout, tmp_path):
+def test_environment_variables_make_the_imagenet_recipe_small(layout, tmp_path):
     images = tmp_path / "images"
     (images / "train" if layout == "folders" else images).mkdir(parents=True)
     small = {"TRAIN_SHARDS": "3", "VAL_SHARDS": "2", "SIZE": "32", "BATCH": "4", "REPLICAS": "2"}
@@ -158,7 +158,7 @@ def test_imagenet_shrinks_by_variables(layout, tmp_path):
         assert config.data.image_size == (32, 32)
 
 
-def test_a_flag_that_is_gone_is_noticed():
+def test_an_unknown_flag_in_a_recipe_is_noticed():
     with pytest.raises(UserError, match="--augmented"):
         check("trainer", ["--data", "x", "--augmented", "light"])
     with pytest.raises(AssertionError):

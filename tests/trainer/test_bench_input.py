@@ -81,14 +81,14 @@ def test_figures_compare_the_whole_reader_with_the_limit():
         (0.8, 2, 2, "with only 0.8 of 2 cores at work the reader waited for storage"),
     ],
 )
-def test_the_verdict_knows_idle_cores(busy, cores, threads, said):
+def test_the_bottleneck_sentence_tells_idle_cores(busy, cores, threads, said):
     figures = {"busy_cores": busy, "cores": cores, "threads": threads, "bottleneck": "decode",
                "bottleneck_share": 0.8}  # fmt: skip
     assert said in bottleneck_sentence(figures)
 
 
 @pytest.mark.usefixtures("hasty")
-def test_all_is_one_json_object(shards, capsys):
+def test_json_is_one_object(shards, capsys):
     figures = figures_for(capsys, "--data", shards, "--batch_size", 8, "--augment_on", "host")
     assert set(figures) == KEYS
     stages = [stage["stage"] for stage in figures["stages"]]
@@ -113,7 +113,7 @@ def test_options_change_what_is_measured(shards, capsys):
 
 
 @pytest.mark.usefixtures("hasty")
-def test_people_get_a_table(shards, capsys):
+def test_the_table_has_the_stages_and_the_limit(shards, capsys):
     assert bench_input.main(["--data", str(shards), "--seconds", "0.01", "--augment", "none"]) == 0
     said = capsys.readouterr().out
     for expected in ("reader up to  images/s", "\ndecode", "decode limit:", "bottleneck: ",
@@ -122,7 +122,7 @@ def test_people_get_a_table(shards, capsys):
     assert "\naugment" not in said
 
 
-def test_text_names_the_place_of_augmentation():
+def test_the_table_says_where_pictures_are_augmented():
     speeds = {"read": Speed(50_000, 20), "batch": Speed(5_000, 390)}
     figures = figures_of(speeds, Speed(5_000, 380)) | {
         "data": "D", "split": "train", "records": 9, "batch_size": 4, "pictures": [8, 8, 3],
@@ -164,7 +164,7 @@ def test_the_limit_makes_the_pictures_of_the_reader(streams):
         np.testing.assert_array_equal(next(limit), next(whole)["inputs"]["image"])
 
 
-def test_a_garbled_record_is_told_in_a_sentence(tmp_path, capsys):
+def test_a_corrupt_record_is_one_sentence(tmp_path, capsys):
     broken = make_data_set(tmp_path / "broken", {"train": 20}, num_shards=2)
     path = min(broken.glob("*.tfrecord"))
     data = bytearray(path.read_bytes())
@@ -186,6 +186,6 @@ def test_a_garbled_record_is_told_in_a_sentence(tmp_path, capsys):
         (["--epochs", "3"], "no flag of python -m trainer.bench_input"),
     ],
 )
-def test_a_wrong_argument_is_a_sentence(shards, arguments, said, capsys):
+def test_a_wrong_argument_is_one_sentence(shards, arguments, said, capsys):
     assert bench_input.main(["--data", str(shards), *arguments]) == 2
     assert said in capsys.readouterr().err

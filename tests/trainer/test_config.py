@@ -29,7 +29,7 @@ def test_image_size_is_a_side_or_height_x_width(text: str, size: tuple[int, int]
 
 
 @pytest.mark.parametrize("text", ["", "x", "12.5", "-3", "0", "1x2x3", "99999", "64x0", "6 4"])
-def test_image_size_refuses_what_is_no_size(text: str) -> None:
+def test_image_size_refuses_other_texts(text: str) -> None:
     with pytest.raises(UserError, match="--image_size received"):
         parse_image_size(text)
 
@@ -139,7 +139,7 @@ def test_flags_reach_the_part_of_the_configuration_they_belong_to(tmp_path: Any)
         ("--data d --optimizer sdg", "--optimizer: invalid choice: 'sdg'"),
     ],
 )
-def test_flags_that_make_no_sense_are_refused(argv: str, sentence: str) -> None:
+def test_malformed_flags_are_refused(argv: str, sentence: str) -> None:
     with pytest.raises(UserError, match=re.escape(sentence)):
         parse_config(argv.split())
 

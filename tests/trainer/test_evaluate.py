@@ -111,7 +111,7 @@ def test_one_json_object_with_exact_figures(
     assert (found["step"], found["left_out"]) == (7, 0)
 
 
-def test_a_table_for_people_and_a_page(
+def test_a_table_is_printed_and_a_report_is_written(
     folder: pathlib.Path, model: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # The run's folder names the model as well as the file does.

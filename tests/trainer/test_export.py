@@ -118,7 +118,7 @@ def test_tflite_refuses_sequences_of_any_length(
     assert not (tmp_path / "a.tflite").exists()
 
 
-def test_a_keras_export_is_the_archive_itself(
+def test_a_keras_export_is_a_copy_of_the_model_file(
     model_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = (

@@ -52,7 +52,7 @@ def test_kaggle_names_train_and_evaluate(tmp_path: pathlib.Path, capsys: Any) ->
     assert found["accuracy"] == pytest.approx(last["val_accuracy"])
 
 
-def test_one_based_labels_are_counted_once_and_their_damage_is_left_out(
+def test_one_based_labels_train_and_broken_records_are_left_out(
     tmp_path: pathlib.Path, capsys: Any
 ) -> None:
     shards = {"train-00000-of-00002": [1, 2, 1, 2, 1], "train-00001-of-00002": [2, 1, 2, 1]}

@@ -151,16 +151,14 @@ def test_shards_are_copied_once_for_all_runs(
     assert not capfd.readouterr().err
 
 
-def test_passing_trouble_stops_nothing(
-    store: StoreServer, local: pathlib.Path, remote: str
-) -> None:
+def test_transient_errors_are_retried(store: StoreServer, local: pathlib.Path, remote: str) -> None:
     for kind in (503, "reset", 429):
         store.fail(kind, times=2, matching="of-00005", method="GET")
     copies = _copies(_inputs(remote))
     assert sorted(copies.values()) == sorted(p.read_bytes() for p in local.glob("*.tfrecord"))
 
 
-def test_a_shard_that_is_missing_or_of_another_size_is_told_before_anything_is_copied(
+def test_missing_and_truncated_shards_are_refused_before_any_is_copied(
     store: StoreServer, remote: str, tmp_path: pathlib.Path
 ) -> None:
     storage.write(f"{remote}/train-00001-of-00005.tfrecord", b"short")
@@ -172,7 +170,7 @@ def test_a_shard_that_is_missing_or_of_another_size_is_told_before_anything_is_c
     assert not (tmp_path / "home").exists()
 
 
-def test_a_whole_shard_that_is_another_one_is_refused(
+def test_a_shard_with_another_sha256_is_refused(
     store: StoreServer, local: pathlib.Path, remote: str, tmp_path: pathlib.Path
 ) -> None:
     raw = json.loads((local / "manifest.json").read_text())
@@ -186,7 +184,7 @@ def test_a_whole_shard_that_is_another_one_is_refused(
 
 
 @ONLY_S3
-def test_a_damaged_record_is_told_by_number_or_left_out(
+def test_a_corrupt_record_is_named_or_left_out(
     store: StoreServer, local: pathlib.Path, remote: str, tmp_path: pathlib.Path
 ) -> None:
     name = "train-00002-of-00005.tfrecord"
@@ -205,7 +203,7 @@ def test_a_damaged_record_is_told_by_number_or_left_out(
     assert [bool(payload) for payload in payloads].count(False) == 1 and len(payloads) == 40
 
 
-def test_records_of_others_are_read_alike(
+def test_external_records_are_read_like_local_ones(
     store: StoreServer, local: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     there = store.bucket()
@@ -321,7 +319,7 @@ def test_the_folder_for_copies_is_checked(
         _inputs(local, "--cache", "disk", "--cache_folder", "s3://bucket/cache")
 
 
-def test_a_manifest_that_is_broken_is_told_as_at_home(
+def test_a_broken_manifest_is_an_error(
     store: StoreServer, local: pathlib.Path, remote: str, tmp_path: pathlib.Path
 ) -> None:
     copy = tmp_path / "copy"

@@ -80,7 +80,7 @@ def test_broken_files_are_rows_and_the_others_are_predicted(
     assert shown.out.count("error: ") == 4
 
 
-def test_hostile_files_never_end_the_run(
+def test_malformed_files_never_end_the_run(
     model_folder: pathlib.Path, broken_jpegs: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = sorted(path for path in broken_jpegs.iterdir() if path.stat().st_size < 200_000)
@@ -90,7 +90,7 @@ def test_hostile_files_never_end_the_run(
     assert not [row for row in found if "error" in row and "\n" in row["error"]]
 
 
-def test_mistakes_are_told_in_a_sentence(
+def test_mistakes_are_one_sentence(
     tmp_path: pathlib.Path, model_folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "none").mkdir()

@@ -8,7 +8,7 @@ from imageshards.errors import UserError
 from trainer.commands import console
 
 
-def test_what_a_person_can_fix_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_user_error_is_one_sentence_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     def mistaken() -> int:
         raise UserError("--x received 1; expected 2.")
 
@@ -22,7 +22,7 @@ def test_what_a_person_can_fix_is_one_sentence(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err == "program: stopped halfway.\n"
 
 
-def test_a_missing_package_is_told_with_the_way_to_get_it(
+def test_a_missing_package_is_an_error_with_its_remedy(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def bare() -> int:

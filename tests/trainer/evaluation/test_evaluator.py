@@ -92,7 +92,7 @@ def reference(logits: np.ndarray, label: np.ndarray) -> tuple[float, float, floa
 
 @pytest.mark.parametrize("batch_size", [1, 7, 32])
 @pytest.mark.parametrize("num_classes", [2, 5, 9])
-def test_figures_equal_those_by_the_book_for_any_batch_size(
+def test_figures_equal_a_float64_reference_for_any_batch_size(
     monkeypatch: pytest.MonkeyPatch, batch_size: int, num_classes: int
 ) -> None:
     rng = np.random.default_rng(num_classes)
@@ -126,7 +126,7 @@ def test_figures_equal_those_by_the_book_for_any_batch_size(
     assert (found.probability_of_prediction >= found.probability_of_label).all()
 
 
-def test_a_broken_record_is_no_example_and_is_counted_apart(
+def test_a_broken_record_is_counted_as_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     logits = np.eye(3, dtype=np.float32)[[0, 1, 2, 0]] * 4
@@ -139,7 +139,7 @@ def test_a_broken_record_is_no_example_and_is_counted_apart(
     assert found.accuracy == pytest.approx(2 / 3)
 
 
-def test_nothing_to_count_is_no_number_but_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_split_of_broken_records_has_a_nan_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     feed(monkeypatch, np.zeros((2, 3), np.float32), [0, 0], weight=[0, 0])
     strategy = tf.distribute.get_strategy()
     found = Evaluator(logits_model(3), strategy, subset_of(CLASSES), READ_OPTIONS, 2, INPUTS).run()
@@ -199,7 +199,7 @@ def test_a_class_the_model_does_not_know_is_refused(
         class_ids(subset_of(data_classes), ("cat", "dog"))
 
 
-def test_broken_records_are_replaced_once_and_the_pass_begins_again(
+def test_broken_records_are_replaced_and_the_pass_is_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     good, broken = subset_of(CLASSES, 1), subset_of(CLASSES, 2)

@@ -129,7 +129,7 @@ def test_confusions_are_the_matrix_without_its_diagonal(pairs: list[tuple[int, i
     assert [c.times for c in confusions] == sorted((c.times for c in confusions), reverse=True)
 
 
-def test_the_page_needs_nothing_but_itself(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_the_page_has_no_external_resources(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     evaluation = evaluation_of([0, 1, 2, 0], [0, 2, 1, 1])
     path = write_report(
         str(tmp_path / "new" / "report"),
@@ -203,7 +203,9 @@ def test_texts_in_the_records_are_shown(folder: pathlib.Path, tmp_path: pathlib.
     assert len(source.texts["caption"]) <= 201
 
 
-def test_a_page_for_records_that_are_gone(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_records_that_cannot_be_read_again_have_no_picture(
+    folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     copy = shutil.copytree(folder, tmp_path / "copy")
     subset = subset_of(copy)
     (copy / "validation-00000-of-00003.tfrecord").unlink()
@@ -252,7 +254,7 @@ def test_confusions_stay_readable_for_any_number_of_classes(num_classes: int) ->
     assert {names[i] for i in set(label.tolist())} <= set(page.words)
 
 
-def test_what_there_is_not_is_not_shown() -> None:
+def test_sections_without_values_are_left_out() -> None:
     without = rendered(history_of(4, val_loss=None, val_accuracy=None), None)
     assert "Classes" not in without.words and "Best epoch" not in without.words
     assert "validation" not in without.words and len(without.all("svg")) == 5

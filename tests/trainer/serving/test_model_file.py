@@ -28,7 +28,7 @@ def pictures(count: int = 4) -> Any:
     return np.random.default_rng(0).integers(0, 256, (count, *SIZE, 3), np.uint8)
 
 
-def test_a_model_comes_back_with_its_weights_and_its_card(tmp_path: pathlib.Path) -> None:
+def test_a_saved_model_is_loaded_with_its_weights_and_card(tmp_path: pathlib.Path) -> None:
     model = saved(tmp_path, card())
     again, its_card = model_file.load_model(str(tmp_path / "model.keras"))
     assert its_card == card()
@@ -36,7 +36,7 @@ def test_a_model_comes_back_with_its_weights_and_its_card(tmp_path: pathlib.Path
     assert model_file.load_model(str(tmp_path))[1] == its_card  # the folder means the same
 
 
-def test_every_field_of_a_card_survives(tmp_path: pathlib.Path) -> None:
+def test_every_field_of_a_card_is_loaded(tmp_path: pathlib.Path) -> None:
     full = card(
         {"age": FeatureSpec("float32", ()), "meta": FeatureSpec("float32", (3,)),
          "tokens": FeatureSpec("int64", None)},
@@ -46,7 +46,9 @@ def test_every_field_of_a_card_survives(tmp_path: pathlib.Path) -> None:
     assert model_file.read_card(str(tmp_path)) == full
 
 
-def test_a_model_is_saved_without_its_optimizer_and_trains_on(tmp_path: pathlib.Path) -> None:
+def test_a_model_is_saved_without_its_optimizer_and_can_train_further(
+    tmp_path: pathlib.Path,
+) -> None:
     model = network(card())
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     model.fit(pictures(), np.zeros(4), verbose=0)
@@ -85,7 +87,7 @@ def test_a_failed_save_leaves_the_old_file(
     assert (tmp_path / "model.keras").read_bytes() == before
 
 
-def test_what_is_no_saved_model_is_told_in_a_sentence(tmp_path: pathlib.Path) -> None:
+def test_other_files_are_refused_in_one_sentence(tmp_path: pathlib.Path) -> None:
     with pytest.raises(UserError, match=r"--model_path received .*nothing.*there is no file"):
         model_file.load_model(str(tmp_path / "nothing"))
     with pytest.raises(UserError, match=r"a folder without model\.keras"):
@@ -115,7 +117,7 @@ def test_a_card_of_a_newer_trainer_is_refused(
         model_file.read_card(str(tmp_path))
 
 
-def test_a_layer_that_cannot_be_found_is_told_in_a_sentence(tmp_path: pathlib.Path) -> None:
+def test_an_unknown_layer_is_named_with_its_remedy(tmp_path: pathlib.Path) -> None:
     layers: Any = keras.layers
 
     class Odd(layers.Layer):

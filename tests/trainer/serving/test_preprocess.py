@@ -74,7 +74,7 @@ def test_orientation_is_what_the_builder_finds(
 
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=40), st.integers(0, 60))
-def test_no_bytes_make_the_search_fail(noise: bytes, keep: int) -> None:
+def test_orientation_of_random_bytes_is_valid(noise: bytes, keep: int) -> None:
     block = tiff(">", [(0x0112, 3, 6)])
     for data in (noise, b"\xff\xd8" + noise, with_exif(block)[:keep], with_exif(noise)):
         assert 1 <= int(orientation(tf.constant(data))) <= 8
@@ -85,12 +85,12 @@ def test_no_bytes_make_the_search_fail(noise: bytes, keep: int) -> None:
     [b"", b"\xff\xe0\x00\x04ab", b"\xff\xff\xff\xe2\x00\x03a", b"\xff\x01junk",
      b"\xff\xe1\x00\x08Other\0", b"\xff\xe0" + struct.pack(">H", 60_000) + bytes(59_998)],
 )  # fmt: skip
-def test_the_exif_segment_is_found_behind_others(before: bytes) -> None:
+def test_the_exif_segment_is_found_after_others(before: bytes) -> None:
     data = with_exif(tiff("<", [(0x010F, 4, 1), (0x0112, 3, 8)]), before)
     assert int(orientation(tf.constant(data))) == 8
 
 
-def test_an_exif_block_behind_the_pixels_is_none() -> None:
+def test_an_exif_segment_after_the_scan_is_ignored() -> None:
     data = b"\xff\xd8\xff\xda" + with_exif(tiff("<", [(0x0112, 3, 8)]))[2:]
     assert int(orientation(tf.constant(data))) == 1
 
@@ -210,7 +210,7 @@ def test_a_broken_file_is_an_error(data: bytes) -> None:
         preprocess.record_jpeg(tf.constant(data), manifest_options(ImageOptions()))
 
 
-def test_without_a_manifest_files_are_read_as_the_records_were() -> None:
+def test_without_a_manifest_files_are_read_like_records() -> None:
     tag = Image.Exif()
     tag[0x0112] = 6
     data = saved(scene(60, 40), exif=tag)

@@ -32,7 +32,7 @@ def _state(step: int, **changes: Any) -> RunState:
     return RunState({"seed": 1}, step, (0.1, 2.0, 3.0), **changes)
 
 
-def test_what_was_saved_comes_back_bit_by_bit(tmp_path: pathlib.Path) -> None:
+def test_a_checkpoint_is_loaded_bit_for_bit(tmp_path: pathlib.Path) -> None:
     checkpoints = Checkpoints(str(tmp_path), keep=2)
     assert checkpoints.load_latest() is None
     state = _state(7, history=[{"epoch": 1, "val_loss": None}], best_step=7, best_value=0.3)
@@ -44,7 +44,7 @@ def test_what_was_saved_comes_back_bit_by_bit(tmp_path: pathlib.Path) -> None:
     assert all(a.tobytes() == b.tobytes() for a, b in zip(found[1], many, strict=True))
 
 
-def test_the_last_ones_and_the_best_stay(tmp_path: pathlib.Path) -> None:
+def test_the_last_checkpoints_and_the_best_are_kept(tmp_path: pathlib.Path) -> None:
     checkpoints = Checkpoints(str(tmp_path), keep=2)
     for step in (1, 2, 3, 4, 5):
         checkpoints.save(_state(step, best_step=2 if step > 1 else None), _arrays(step))
@@ -53,7 +53,7 @@ def test_the_last_ones_and_the_best_stay(tmp_path: pathlib.Path) -> None:
     assert checkpoints.steps() == [5, 6]
 
 
-def test_a_write_that_was_cut_short_is_neither_used_nor_kept(tmp_path: pathlib.Path) -> None:
+def test_a_half_written_checkpoint_is_ignored_and_deleted(tmp_path: pathlib.Path) -> None:
     checkpoints = Checkpoints(str(tmp_path), keep=2)
     checkpoints.save(_state(1), _arrays(1))
     half = tmp_path / "checkpoints" / ".step-00000002-4711"
@@ -77,7 +77,7 @@ def test_the_same_step_can_be_saved_again(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("file", ["arrays.npz", "state.json"])
 @pytest.mark.parametrize("content", [b"", b"{", b"PK\x03\x04", b'{"format_version": 9}'])
-def test_a_spoilt_checkpoint_is_named_with_the_way_out(
+def test_a_corrupt_checkpoint_is_an_error_with_its_remedy(
     tmp_path: pathlib.Path, file: str, content: bytes
 ) -> None:
     checkpoints = Checkpoints(str(tmp_path), keep=2)
@@ -87,7 +87,7 @@ def test_a_spoilt_checkpoint_is_named_with_the_way_out(
         checkpoints.load_latest()
 
 
-def test_a_full_disk_is_one_sentence(tmp_path: pathlib.Path) -> None:
+def test_a_failed_write_is_an_error_with_its_remedy(tmp_path: pathlib.Path) -> None:
     (tmp_path / "checkpoints").write_text("a file where the folder should be")
     with pytest.raises(UserError, match="checkpoint of step 4 cannot be written .* make room"):
         Checkpoints(str(tmp_path), 1).save(_state(4), _arrays(4))
@@ -102,7 +102,7 @@ def test_restoring_refuses_variables_of_other_shapes() -> None:
             restore(other, _arrays(3))
 
 
-def test_the_state_is_plain_json(tmp_path: pathlib.Path) -> None:
+def test_the_state_is_json(tmp_path: pathlib.Path) -> None:
     checkpoints = Checkpoints(str(tmp_path), keep=1)
     path = pathlib.Path(checkpoints.save(_state(4), _arrays(4)))
     raw = json.loads((path / "state.json").read_text())

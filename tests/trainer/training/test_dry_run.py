@@ -56,7 +56,7 @@ def model() -> keras.Model:
     return model
 
 
-def test_everything_is_printed_and_the_sheet_is_written(
+def test_a_dry_run_prints_its_batch_and_writes_a_contact_sheet(
     model: keras.Model, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "new" / "report"
@@ -115,7 +115,7 @@ def test_many_classes_show_the_most_frequent_of_the_batch() -> None:
     assert lines[-2] == "and 280 more classes"
 
 
-def test_balance_is_told() -> None:
+def test_class_weights_and_sampling_are_shown() -> None:
     weighted = dry_run.class_lines(np.ones(3), subset_of(class_weights=(2.0, 1.0, 0.667)))
     assert "weight 0.667" in weighted[3]
     sampled = dry_run.class_lines(np.ones(3), subset_of(sampling=True, num_records=9))

@@ -18,7 +18,7 @@ from trainer.training.metrics import StepClock, epoch_line, epoch_record, finite
 tf = pytest.importorskip("tensorflow")
 
 
-def test_fetching_counts_as_waiting_only_beyond_the_step_that_still_runs() -> None:
+def test_fetching_during_a_step_is_no_waiting() -> None:
     clock = StepClock()
     clock.fetched(0.3)
     assert clock.wait_sec == pytest.approx(0.3)  # nothing known of a step yet
@@ -30,7 +30,7 @@ def test_fetching_counts_as_waiting_only_beyond_the_step_that_still_runs() -> No
     assert clock.wait_sec == pytest.approx(0.3 + 0.15)
 
 
-def test_a_synchronous_device_hides_no_waiting() -> None:
+def test_fetching_after_a_synchronous_step_is_waiting() -> None:
     clock = StepClock()
     clock.dispatch_sec = 0.5
     clock.step_sec = 0.5

@@ -87,7 +87,7 @@ def test_sigterm_saves_and_the_run_resumes_with_another_number_of_replicas(
 
 
 @pytest.mark.slow
-def test_a_finished_run_is_left_as_it_is_and_a_longer_one_resumes_from_it(
+def test_a_finished_run_is_unchanged_and_a_longer_one_resumes_from_it(
     shapes: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     def train(*more: object) -> Any:
@@ -108,7 +108,7 @@ def test_a_finished_run_is_left_as_it_is_and_a_longer_one_resumes_from_it(
 
 
 @pytest.mark.slow
-def test_a_loss_that_is_no_number_stops_with_steps_and_the_last_good_checkpoint(
+def test_a_nan_loss_is_an_error_that_names_the_last_good_checkpoint(
     shapes: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     more = ["--steps", 7, "--checkpoint_steps", 1, "--optimizer", "sgd", "--learning_rate", 1e30]

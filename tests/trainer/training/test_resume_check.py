@@ -41,7 +41,7 @@ def _settings(config: TrainConfig, place: str = "host", total: int = 9) -> dict[
         ({}, {"epochs": 50}),
     ],
 )
-def test_what_does_not_change_a_step_may_change(
+def test_settings_that_change_no_step_may_differ(
     folder: pathlib.Path, data: dict[str, Any], changes: dict[str, Any]
 ) -> None:
     begun = _settings(_config(folder, {}))
@@ -62,7 +62,7 @@ def test_what_does_not_change_a_step_may_change(
         ({}, {"optimizer": OptimizerConfig(ema=0.9)}, "--ema received 0.9"),
     ],
 )
-def test_what_changes_a_step_is_refused_by_its_flag(
+def test_a_changed_setting_is_refused_by_its_flag(
     folder: pathlib.Path, data: dict[str, Any], changes: dict[str, Any], flag: str
 ) -> None:
     config = dataclasses.replace(_config(folder, data), **changes)
@@ -71,7 +71,7 @@ def test_what_changes_a_step_is_refused_by_its_flag(
     assert str(caught.value).startswith(flag) and "--overwrite" in str(caught.value)
 
 
-def test_the_place_of_augmentation_counts_only_where_there_is_any(folder: pathlib.Path) -> None:
+def test_augment_on_may_differ_without_augmentation(folder: pathlib.Path) -> None:
     plain = _config(folder, {}, augment="none")
     assert _settings(plain, "host") == _settings(plain, "device")
     with pytest.raises(UserError, match="--augment_on received device"):
@@ -87,7 +87,7 @@ def test_the_place_of_augmentation_counts_only_where_there_is_any(folder: pathli
         (OptimizerConfig(schedule="cosine"), False),
     ],
 )
-def test_a_run_may_be_made_longer_where_its_rates_do_not_depend_on_that(
+def test_a_run_may_become_longer_unless_its_schedule_depends_on_the_length(
     folder: pathlib.Path, optimizer: OptimizerConfig, longer: bool
 ) -> None:
     config = _config(folder, {}, optimizer=optimizer)
@@ -99,7 +99,7 @@ def test_a_run_may_be_made_longer_where_its_rates_do_not_depend_on_that(
         check_same("out", begun, wanted)
 
 
-def test_other_data_is_told_as_such(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_another_data_set_is_refused(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     other = make_data_set(tmp_path / "o", {"train": 12, "validation": 3}, size_px=((8, 8),))
     edit_manifest(other, classes=["circle", "square", "oval"])
     with pytest.raises(UserError, match="a run on other data: the manifest has changed"):
