@@ -1,12 +1,12 @@
-"""A manifest with captions and boxes for the drawn pictures, and a look at the records.
+"""Writes a manifest with captions and boxes for the drawn pictures, and checks the records.
 
     python -m recipes.captions_and_boxes manifest PICTURES list.jsonl
     python -m recipes.captions_and_boxes show SHARDS
     python -m recipes.captions_and_boxes check SHARDS
 
-PICTURES is what scripts/make_demo_images.py drew: one strongly coloured shape in each, which
-is therefore easily found. `show` prints the features of the first record; `check` finds the
-shapes again, in the pictures of the records, and compares their boxes with the records' own.
+PICTURES is the output of scripts/make_demo_images.py: each picture shows one strongly coloured
+shape, which is found by its colour. `show` prints the features of the first record; `check` finds
+the shapes in the pictures of the records and compares their boxes with those of the records.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SATURATED = 115
 
 
 def find_box(picture: Image.Image) -> Box | None:
-    """The box around what is strongly coloured; None where nothing is, as in a grey picture."""
+    """The box around the strongly coloured pixels; None where there are none."""
     saturation = picture.convert("RGB").convert("HSV").getchannel("S")
     found = saturation.point(lambda value: 255 * (value >= SATURATED)).getbbox()
     if found is None:
@@ -58,7 +58,7 @@ def row(path: pathlib.Path) -> dict[str, Any]:
     label = path.parent.name
     try:
         with Image.open(path) as picture:
-            # As stored: the builder turns pictures upright, and their boxes with them.
+            # As stored: the builder turns pictures and their boxes upright.
             box = find_box(picture)
     except OSError:
         box = None
@@ -107,13 +107,13 @@ def show(shards: pathlib.Path) -> None:
 
 
 def check(shards: pathlib.Path) -> None:
-    """Prints how well the records' boxes fit what their pictures show."""
+    """Prints how well the boxes of the records fit the shapes in their pictures."""
     fits, cut = [], 0
     for example in imageshards.read_examples(str(shards)):
         (encoded,) = example["image/encoded"]
         found = find_box(Image.open(io.BytesIO(cast(bytes, encoded))))
         for xmin, xmax, ymin, ymax in zip(*(example[BBOX + side] for side in SIDES), strict=True):
-            # The rest of a shape may be smaller than the rest of the box around all of it.
+            # Of a shape that the crop cuts, the visible part may not reach the sides of its box.
             if min(xmin, ymin) <= 0 or max(xmax, ymax) >= 1:
                 cut += 1
             elif found:
@@ -124,7 +124,7 @@ def check(shards: pathlib.Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Does what is asked for; returns the exit code."""
+    """Runs the command; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     manifest = commands.add_parser("manifest", help="writes the manifest of drawn pictures")

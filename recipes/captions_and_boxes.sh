@@ -24,15 +24,16 @@
 #     caption: a square in a box of 20 % of the picture
 #     caption: a triangle in a box of 13 % of the picture
 #
-# Given again it keeps the shards that are there, and goes on with a training that was stopped.
+# Run again, it keeps existing shards and resumes an interrupted training.
 set -eu
 : "${IMAGES:?names the folder that scripts/make_demo_images.py drew}"
 OUTPUT=${OUTPUT:-recipe_output/captions_and_boxes}
-EPOCHS=${EPOCHS:-1} # more, and nothing is left to be wrong
+EPOCHS=${EPOCHS:-1} # with more, no picture is classified wrongly
 
 python -m recipes.captions_and_boxes manifest "$IMAGES" "$OUTPUT/list.jsonl"
 
-# No --columns: the types are found in the first rows, lists become features of variable length.
+# Without --columns the types are inferred from the first rows; lists become features of variable
+# length.
 [ -f "$OUTPUT/shards/manifest.json" ] ||
     python -m beam_pipeline --input "$OUTPUT/list.jsonl" --output "$OUTPUT/shards" --image_size 96 \
         --splits train=0.8,validation=0.2 --num_shards train=4,validation=2

@@ -1,11 +1,11 @@
-"""A manifest with columns beside the picture: numbers, and words of a made-up caption.
+"""Writes a manifest with columns beside the picture: numbers, and words of a generated caption.
 
     python -m recipes.columns --input PHOTOS --output list.jsonl
 
 Columns: `meta`, width and height in pixels and the mean of red, green and blue (0..255);
-`caption`, what these numbers say in words; `tokens`, the number of each word, from 1: 0 is
-what shorter sequences are padded with. The label is the picture's folder or, in a flat one,
-its name up to the first dot.
+`caption`, a description of these numbers; `tokens`, the number of each word, from 1, because
+shorter sequences are padded with 0. The label is the picture's folder or, in a flat folder, its
+name up to the first dot.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ WORDS = ("a", "picture", "small", "large", "wide", "tall", "dark", "bright", "wa
 
 
 def caption(width: int, height: int, colour: Sequence[float]) -> list[str]:
-    """The words for a picture of `width` x `height` px: 2 to 6 of `WORDS`."""
+    """The words that describe a picture of `width` x `height` px: 2 to 6 of `WORDS`."""
     red, _, blue = colour
     brightness = sum(colour) / 3
-    said = {
+    applies = {
         "small": width * height < 300**2,
         "large": width * height > 450**2,
         "wide": width > 1.2 * height,
@@ -35,7 +35,7 @@ def caption(width: int, height: int, colour: Sequence[float]) -> list[str]:
         "warm": red > 1.1 * blue,
         "cold": blue > 1.1 * red,
     }
-    return ["a", *(word for word in WORDS if said.get(word)), "picture"]
+    return ["a", *(word for word in WORDS if applies.get(word)), "picture"]
 
 
 def row(path: pathlib.Path, label: str) -> dict[str, object]:

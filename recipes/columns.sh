@@ -8,7 +8,7 @@
 # Time:      84 s
 # Result:    1,399 of Kaggle's Dogs vs. Cats. Width, height, colour and words about them tell
 #            little of cats and dogs, and six passes are few: the figures show that it runs, and
-#            that both ways to batch sequences come to the same.
+#            that both ways to batch sequences give the same.
 #
 #     padded:
 #     epoch 6/6  loss 0.6117  accuracy 0.6546  val_loss 0.5959  val_accuracy 0.6385  856 images/s
@@ -20,7 +20,7 @@
 #     input    tokens: int64 [batch, any]
 #     a wide warm picture -> cat 0.5153096
 #
-# Given again it keeps the shards that are there, and goes on with a training that was stopped.
+# Run again, it keeps existing shards and resumes an interrupted training.
 set -eu
 : "${IMAGES:?names a folder of JPEGs: one folder per class, or flat with names like cat.1.jpg}"
 OUTPUT=${OUTPUT:-recipe_output/columns}
@@ -34,8 +34,8 @@ python -m recipes.columns --input "$IMAGES" --output "$OUTPUT/list.jsonl"
         --columns 'meta:float[5]:zscore,tokens:int[],caption:string' \
         --num_shards train=8,validation=2
 
-# Padded with 0 to the longest of each batch, then as RaggedTensors: another way through the
-# model, with the same figures but for rounding.
+# Padded with 0 to the longest of each batch, then as RaggedTensors: the figures are the same but
+# for rounding.
 for sequences in padded ragged; do
     python -m trainer --data "$OUTPUT/shards" --output "$OUTPUT/$sequences" \
         --model recipes.multi_input:build --inputs image,meta,tokens --sequences "$sequences" \
@@ -46,7 +46,7 @@ python -m trainer.evaluate --model_path "$OUTPUT/padded" --data "$OUTPUT/shards"
 python -m trainer.export --model_path "$OUTPUT/padded" --format saved_model \
     --output "$OUTPUT/exported" --overwrite
 
-# The served model takes what the manifest has: original photos, meta before zscore.
+# The served model takes the values of the manifest: original photos, meta before zscore.
 request='
 import json, sys
 import tensorflow as tf

@@ -20,7 +20,7 @@
 #     dogs_vs_cats/cat.0.jpg   cat 0.9322   dog 0.0678
 #     dogs_vs_cats/dog.0.jpg   dog 0.9800   cat 0.0200
 #
-# Given again it keeps the shards that are there, and goes on with a training that was stopped.
+# Run again, it keeps existing shards and resumes an interrupted training.
 set -eu
 : "${IMAGES:?names a flat folder of cat.N.jpg and dog.N.jpg, as Kaggle has them}"
 OUTPUT=${OUTPUT:-recipe_output/dogs_vs_cats}

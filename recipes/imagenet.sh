@@ -9,18 +9,17 @@
 # Hardware:  2 cores of an AMD EPYC, no GPU
 # Time:      4 minutes, other work on both cores meanwhile (2.5 minutes of CPU time)
 # Result:    300 pictures, one for each of 300 classes, 6 steps: this shows that the commands run,
-#            on 2 replicas. No accuracy can be learnt from one picture per class: those
-#            validated belong to classes that were never seen. (ResNet-50's val_loss is that
-#            of batch statistics 6 steps old, of no meaning either.) The whole data set and
-#            8 GPUs were not at hand: with the defaults this was never run. bfloat16 was, for
-#            6 steps at SIZE=112.
+#            on 2 replicas. The accuracy means nothing: with one picture per class, the classes
+#            of the validation split were never seen. (Nor does ResNet-50's val_loss, with
+#            batch statistics of 6 steps.) The defaults, which need the whole data set and
+#            8 GPUs, were never run; bfloat16 was, for 6 steps at SIZE=112.
 #
 #     MobileNetV2: 2,642,284 parameters, pictures of 64x64x3 px, 2 replicas on CPU, ...
 #     epoch 1/1  loss 5.9356  accuracy 0.0104  val_loss 5.7046  val_accuracy 0.0000  29 images/s
 #     ResNet50: 24,202,412 parameters, pictures of 64x64x3 px, 2 replicas on CPU, ...
 #     epoch 1/1  loss 8.6467  accuracy 0.0104  val_loss 121556.4418  val_accuracy 0.0000  6 images/s
 #
-# Given again it keeps the shards that are there, and goes on with a training that was stopped.
+# Run again, it keeps existing shards and resumes an interrupted training.
 set -eu
 : "${IMAGES:?names a folder with train/<synset>/ and val/<synset>/, or of <synset>_name.JPEG}"
 OUTPUT=${OUTPUT:-recipe_output/imagenet}

@@ -2,9 +2,8 @@
 
     python -m trainer --data DATA --model recipes.multi_input:build --inputs image,age,tokens
 
-Whatever `--inputs` names besides the picture is used by its type: floats as they are (have
-them scaled when the data set is built), ints as tokens of a vocabulary, averaged over the
-sequence.
+Inputs besides the picture are used by their type: floats as they are (scale them when the data
+set is built), ints as tokens of a vocabulary, whose embeddings are averaged over the sequence.
 """
 
 from __future__ import annotations

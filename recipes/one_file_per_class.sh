@@ -1,6 +1,6 @@
 #!/bin/sh
-# One file per category, counts in the manifest, training in steps: how the Keras tutorial on
-# TFRecords goes about it.
+# One file per category, counts in the manifest, training in steps, as in the Keras tutorial on
+# TFRecords.
 #
 # Shows:     --shard_by class; the manifest's counts; --steps; a reader that mixes such files
 # Command:   python scripts/make_demo_images.py --output drawn
@@ -18,7 +18,7 @@
 #     epoch 5/5  loss 0.0133  accuracy 0.9958  val_loss 0.0544  val_accuracy 0.9823  609 images/s
 #     validation accuracy 0.982
 #
-# Given again it keeps the shards that are there, and goes on with a training that was stopped.
+# Run again, it keeps existing shards and resumes an interrupted training.
 set -eu
 : "${IMAGES:?names a folder of class folders; scripts/make_demo_images.py draws one}"
 OUTPUT=${OUTPUT:-recipe_output/one_file_per_class}
@@ -41,7 +41,7 @@ records=$(python -c "$counts" "$OUTPUT/shards/manifest.json")
 steps=$((PASSES * records / BATCH))
 echo "$PASSES passes over $records records in batches of $BATCH are $steps steps"
 
-# Every file holds one class, and still every batch is mixed: the reader draws from all files in
-# turn. Without --steps, --epochs 5 would come to the same number.
+# Every file holds one class, yet every batch is mixed: the reader draws from all files in turn.
+# --epochs 5 in place of --steps would be the same number of steps.
 python -m trainer --data "$OUTPUT/shards" --output "$OUTPUT/model" --model cnn \
     --batch_size "$BATCH" --steps "$steps" --seed 1

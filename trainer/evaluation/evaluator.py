@@ -23,7 +23,7 @@ TOP = 5
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """What a model made of one split. Arrays have one entry per example, in record order.
+    """The figures of a model on one split. Arrays have one entry per example, in record order.
 
     Attributes:
         classes: The model's, in the order of its outputs.
@@ -61,7 +61,7 @@ class Evaluation:
 
 
 class Evaluator:
-    """Evaluates a model on one split, as often as asked; its graph is traced once.
+    """Evaluates a model on one split, any number of times; its graph is traced once.
 
     Args:
         model: Gives logits; its variables live in `strategy`'s scope.
@@ -69,8 +69,8 @@ class Evaluator:
         subset: What is read.
         read_options: How.
         batch_size: Global batch.
-        model_inputs: What the model is fed with.
-        broken_handler: What leaves broken records out; None to let TensorFlow's error pass.
+        model_inputs: Of the model.
+        broken_handler: Replaces broken records; None to raise TensorFlow's error.
         classes: The model's, where the data may have fewer of them, or in another order;
             None for those of `subset`.
 
@@ -93,7 +93,7 @@ class Evaluator:
         self._strategy = strategy
         self._whole = subset
         self._subset = broken_handler.open(subset) if broken_handler else subset
-        # The order is of no use here, but it says which records a broken batch held.
+        # The figures need no order, but the records of a broken batch are found by it.
         self._read_options = dataclasses.replace(read_options, fast_order=False)
         self._batch_size = batch_size
         self._inputs = model_inputs
@@ -189,8 +189,7 @@ def _make_step(
             label = tf.gather(tf.constant(ids, tf.int64), label)
         log_probability = tf.nn.log_softmax(logits)
         of_label = tf.gather(log_probability, label, batch_dims=1)
-        # Of equal logits the first counts as the highest, as it does for argmax; what is no
-        # number is behind nothing.
+        # Of equal logits the first ranks highest, as in argmax. A NaN is never behind another.
         others = tf.range(tf.shape(logits, tf.int64)[1])[tf.newaxis, :]
         mine = tf.gather(logits, label, batch_dims=1)[:, tf.newaxis]
         behind = (logits < mine) | (tf.equal(logits, mine) & (others > label[:, tf.newaxis]))
@@ -200,7 +199,7 @@ def _make_step(
             "weight": batch["weight"],
             "label": label,
             "predicted": tf.argmax(logits, -1),
-            "place": tf.shape(logits, tf.int64)[1] - 1 - num_behind,
+            "rank": tf.shape(logits, tf.int64)[1] - 1 - num_behind,
             "probability_of_label": tf.exp(of_label),
             "probability_of_prediction": tf.exp(tf.reduce_max(log_probability, -1)),
             "losses": -of_label,
@@ -229,7 +228,7 @@ def _summary(classes: tuple[str, ...], parts: Sequence[dict[str, np.ndarray]]) -
         left_out=left_out,
         loss=_mean(whole["losses"]),
         accuracy=_mean(right),
-        top5_accuracy=_mean(whole["place"] < TOP) if len(classes) > TOP else None,
+        top5_accuracy=_mean(whole["rank"] < TOP) if len(classes) > TOP else None,
         **{name: whole[name] for name in _ARRAYS},
     )
 

@@ -1,4 +1,4 @@
-"""What an evaluation says of single classes: how they fare, and what they are taken for."""
+"""The figures of single classes: recall, precision, the most frequent confusions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class ClassFigures(NamedTuple):
 
     Attributes:
         name: Of the class.
-        num_examples: That belong to it.
-        num_predicted: That were said to belong to it.
+        num_examples: Examples of the class.
+        num_predicted: Examples predicted as the class.
         num_right: Both.
-        taken_for: The other class its examples were most often said to be; None where that
-            never happened.
-        num_taken: How often it did.
+        taken_for: The other class that its examples were most often predicted as; None where
+            there is none.
+        num_taken: How often they were.
     """
 
     name: str
@@ -32,17 +32,17 @@ class ClassFigures(NamedTuple):
 
     @property
     def recall(self) -> float | None:
-        """Share of its examples that were found; None where it has none."""
+        """Share of its examples that were predicted as it; None where it has none."""
         return self.num_right / self.num_examples if self.num_examples else None
 
     @property
     def precision(self) -> float | None:
-        """Share of what was said to be it that is; None where that was said of nothing."""
+        """Share of the examples predicted as it that are; None where there are none."""
         return self.num_right / self.num_predicted if self.num_predicted else None
 
 
 class Confusion(NamedTuple):
-    """Examples of one class that were said to be of another.
+    """Examples of one class that were predicted as another.
 
     Attributes:
         label, predicted: Class ids.

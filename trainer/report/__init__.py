@@ -1,4 +1,4 @@
-"""A page that shows what a run learned, and where it still errs."""
+"""The HTML report of a run, or of an evaluation."""
 
 from trainer.report.page import write_report
 

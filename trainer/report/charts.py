@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-# matplotlib knows no CSS: it draws in stand-ins, which are replaced by the page's variables.
+# matplotlib cannot use CSS variables: it draws in placeholders, which are replaced by them.
 _COLOURS = {
     "#010203": "var(--bar)",
     "#020304": "var(--pale)",
@@ -152,6 +152,6 @@ def _for_page(svg: str) -> str:
     svg = _PLAIN_ID.sub("", svg)
     svg = re.sub(r"'DejaVu Sans'[^;\"]*", "inherit", svg)
     svg = re.sub(r' width="[\d.]+pt"| height="[\d.]+pt"', "", svg, count=2)
-    for stand_in, variable in _COLOURS.items():
-        svg = svg.replace(stand_in, variable)
+    for placeholder, variable in _COLOURS.items():
+        svg = svg.replace(placeholder, variable)
     return svg

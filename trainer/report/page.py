@@ -1,4 +1,4 @@
-"""`report/index.html`: what a run learned, and where it still errs, on one page for people."""
+"""`report/index.html`: curves, confusions, classes and the most wrong pictures on one page."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write_report(
     Args:
         folder: Local; made where it is missing.
         title: Heading of the page.
-        facts: What is worth knowing of the run.
+        facts: Settings and figures of the run, by name.
         history: The objects of metrics.jsonl; empty for an evaluation without training.
         evaluation: Of the validation split; None where there is none.
         subset: What was evaluated: the most wrong pictures are read from its shards again.

@@ -1,4 +1,4 @@
-"""Single records looked up again: their picture, their source file, their place."""
+"""Reads single records again, for their picture, source file and texts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 THUMB_PX = 224
 _MAX_TEXT = 200
-# What our own builder says of every picture: of no help in judging it.
+# Texts that the builder writes for every picture, which say nothing of what it shows.
 _OWN_TEXTS = {
     "image/class/text",
     "image/colorspace",

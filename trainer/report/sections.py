@@ -1,4 +1,4 @@
-"""The figures in the sections of the report: what was confused, how classes fare, what is wrong."""
+"""The figures in the sections of the report: epochs, confusions, classes, wrong pictures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # A matrix of more classes does not fit on a screen.
 MAX_MATRIX = 20
-# A picture of the matrix has a pixel per pair; beyond this nobody sees one.
+# A picture of the matrix has a pixel per pair; with more classes none could be seen.
 MAX_HEAT = 1000
 MAX_CONFUSIONS = 30
 WRONG_PICTURES = 24
@@ -36,7 +36,7 @@ _WRONG, _RIGHT = (180, 84, 26), (47, 111, 143)
 def tiles(
     history: Sequence[Mapping[str, Any]], evaluation: Evaluation | None
 ) -> list[tuple[str, str, str]]:
-    """The figures one looks for first: (name, value, remark)."""
+    """The main figures: (name, value, remark)."""
     shown: list[tuple[str, str, str]] = []
     if evaluation is not None:
         examples = f"of {evaluation.num_examples:,} examples"
@@ -80,12 +80,12 @@ def _figure(key: str, value: Any) -> str:
 
 
 def matrix(evaluation: Evaluation) -> list[list[int]] | None:
-    """Examples of every class (row) said to be of every class (column); None of too many."""
+    """Examples by class (row) and predicted class (column); None for more than `MAX_MATRIX`."""
     return evaluation.confusion.tolist() if len(evaluation.classes) <= MAX_MATRIX else None
 
 
 def heat(evaluation: Evaluation) -> Image.Image | None:
-    """The matrix as a picture, for more classes: blocks and stripes are seen at once."""
+    """The confusion matrix as a picture, where there are too many classes for a table."""
     from PIL import Image
 
     if not MAX_MATRIX < len(evaluation.classes) <= MAX_HEAT:
@@ -95,7 +95,7 @@ def heat(evaluation: Evaluation) -> Image.Image | None:
     right = np.eye(len(matrix), dtype=bool)[..., None]
     pixels = np.empty((*matrix.shape, 4), np.uint8)
     pixels[..., :3] = np.where(right, _RIGHT, _WRONG)
-    # The root lifts what is rare: a single mistake must be visible.
+    # The square root makes rare confusions visible, too.
     pixels[..., 3] = np.round(255 * np.sqrt(shares))
     return Image.fromarray(pixels)
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from imageshards.errors import UserError
 from trainer.dataset.spec import FeatureSpec, ModelInputs, input_name
 
-# What the builder itself writes into a record about its picture.
+# Features that the builder writes into each record about its picture.
 PICTURE_FACTS = ("image/height", "image/width", "image/channels")
 
 _DTYPES = {"int64": tf.int64, "float32": tf.float32, "string": tf.string}
@@ -23,8 +23,8 @@ _DTYPES = {"int64": tf.int64, "float32": tf.float32, "string": tf.string}
 class Columns(tf.Module):
     """The inputs of a model besides its picture.
 
-    Three kinds: what the transform makes from raw columns; facts of the picture, which are
-    read off it; and any others, which are taken as the records have them.
+    Three kinds: what the transform makes from raw columns; size and channels of the picture,
+    which are read from it; and any others, which a request gives as the records have them.
 
     Attributes:
         signature: What a request has to bring, by name: raw columns under their own names
@@ -68,7 +68,7 @@ class Columns(tf.Module):
 
     @property
     def reads_picture(self) -> bool:
-        """Whether an input of the model is a fact of the picture."""
+        """Whether an input of the model is read from the picture."""
         return any(name in PICTURE_FACTS for name in self._inputs.features)
 
     def __call__(self, columns: Mapping[str, Any], records: Any) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class Columns(tf.Module):
             raw = {
                 name: _as_raw(columns[input_name(name)], spec)
                 if name in self._needed
-                else _nothing(spec, batch)
+                else _placeholder(spec, batch)
                 for name, spec in self._raw.items()
             }
             made = self._loaded.transform_fn(raw)
@@ -142,14 +142,14 @@ def _feature_spec(spec: FeatureSpec, name: str) -> Any:
 
 
 def _as_raw(column: Any, spec: Any) -> Any:
-    """What the transform is fed: what fills up a variable length is left out."""
+    """A column as the transform takes it, without the padding of a variable length."""
     if not isinstance(spec, tf.SparseTensorSpec):
         return column
     return tf.RaggedTensor.from_tensor(column, padding=_zero(spec.dtype)).to_sparse()
 
 
-def _nothing(spec: Any, batch: Any) -> Any:
-    """A stand-in for a column that no input of the model depends on."""
+def _placeholder(spec: Any, batch: Any) -> Any:
+    """An empty value for a column that no input of the model depends on."""
     if isinstance(spec, tf.SparseTensorSpec):
         return tf.SparseTensor(
             tf.zeros((0, 2), tf.int64),

@@ -33,14 +33,14 @@ def orientation(encoded: Any) -> Any:
     """The EXIF orientation of a JPEG.
 
     Looks through the segments before the first scan for the first EXIF block (JPEG,
-    ITU T.81, annex B), and in it for the one tag (TIFF 6.0, section 2). Nothing in the
-    file makes it fail.
+    ITU T.81, annex B), and in it for the tag (TIFF 6.0, section 2). Never fails, whatever
+    the file holds.
 
     Args:
         encoded: The file, string scalar.
 
     Returns:
-        int32 scalar 1..8; 1, as stored, where there is none or it makes no sense.
+        int32 scalar 1..8; 1, as stored, where there is none or it is out of range.
     """
     block = _exif_block(encoded)
     return tf.cond(tf.strings.length(block) >= 8, lambda: _tag(block), lambda: tf.constant(1))

@@ -1,4 +1,4 @@
-"""Image files → classes, by the very graph that a served model has."""
+"""Image files → classes, by the same graph as in a served model."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from trainer.serving.columns import Columns
 from trainer.serving.preprocess import record_jpegs
 from trainer.serving.servable import probabilities
 
-# How lines begin that TensorFlow adds to the reason.
+# How the lines begin that TensorFlow adds to the reason of an error.
 _WHERE = ("Graph execution error", "Detected at", "File ", "[[", "(")
 
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """What a model makes of one file.
+    """The predicted classes of one file.
 
     Attributes:
-        file: As it was named.
+        file: Its path, as given.
         top: (class, class id, probability), most probable first; empty for a broken file.
         error: Why it could not be read; empty where it could.
     """
@@ -40,7 +40,7 @@ class Prediction:
 
 
 class Predictor:
-    """Predicts files in batches; a broken one harms no other.
+    """Predicts files in batches; a broken file does not affect the others.
 
     Args:
         model: The `keras.Model`, logits out.
@@ -86,7 +86,7 @@ class Predictor:
         Args:
             files: Paths, local or remote.
             batch_size: Files in memory at a time.
-            count: Classes to tell of each.
+            count: Classes per file.
         """
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             for start in range(0, len(files), batch_size):
@@ -100,7 +100,7 @@ class Predictor:
                         yield Prediction(file, top(next(rows), self._classes, count))
 
     def _load(self, file: str) -> tuple[Any, Any] | str:
-        """The picture and its record; or what is wrong with the file."""
+        """The picture and its record, or why the file cannot be read."""
         try:
             data = storage.read(file)
         except OSError as e:

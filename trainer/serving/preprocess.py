@@ -1,16 +1,15 @@
 """Original picture files → what the model was trained on, inside one TensorFlow graph.
 
-A file takes the way its data set's pictures took: the builder's (turned upright by its EXIF
-orientation, resized, compressed to JPEG), then that of the trainer's own reader. So the skew
-between training and serving is what libjpeg and rounding leave, not what two programs differ
-in. What differs all the same:
+A file is prepared as the pictures of the data set were: by the builder (turned upright by its
+EXIF orientation, resized, compressed to JPEG), then by the trainer's reader. So the skew between
+training and serving comes from libjpeg and rounding alone, except that:
 
 * TIFF is not decoded; JPEG, PNG, WebP, GIF and BMP are, of several pictures the first.
-* EXIF is heeded in JPEGs only, transparency in PNG and WebP only.
+* EXIF is read in JPEGs only, transparency in PNG and WebP only.
 * 4:2:2 chroma subsampling becomes 4:2:0, the nearest TensorFlow writes.
 
-Where nobody said how the pictures were made (records without a manifest), a file is read as
-the trainer reads a record: it has to be a JPEG, and EXIF is ignored.
+Without a manifest, which says how the pictures were made, a file is read as the trainer reads a
+record: it has to be a JPEG, and EXIF is ignored.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A trained model as something to serve: a SavedModel that takes image files, or a TFLite file."""
+"""Exports for serving: a SavedModel that takes image files, or a TFLite file."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def write_tflite(model: Any, card: ModelCard, path: str) -> list[str]:
 
 
 def probabilities(model: Any, inputs: Any) -> Any:
-    """What `model`, logits out, makes of a batch: float32 [b, classes]."""
+    """The probabilities of a batch by `model`, which gives logits: float32 [b, classes]."""
     return tf.nn.softmax(tf.cast(model(inputs, training=False), tf.float32))
 
 
