@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from imageshards.errors import UserError
 from imageshards.progress import text_table
 from trainer.commands import console
-from trainer.commands.flags import DATA, EXTERNAL, TRAINING, add_flags, data_config
+from trainer.commands.flags import DATA, EXTERNAL, TRAINING, add_flags, train_config
 from trainer.config import TrainConfig
 from trainer.dataset.manifest import check_shards, find_split, validation_split
 from trainer.dataset.open import model_inputs, open_dataset, read_options, select
@@ -75,14 +75,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _evaluate(args: argparse.Namespace) -> int:
-    config = data_config(vars(args))
-    # TrainConfig checks the numbers, and holds the default.
-    run = TrainConfig(
-        config,
-        "",
-        batch_size=getattr(args, "batch_size", TrainConfig.batch_size),
-        replicas=getattr(args, "replicas", None),
-    )
+    run = train_config(vars(args))
+    config = run.data
     card = model_file.read_card(args.model_path)
     dataset = open_dataset(config)
     split = _split(dataset, args.split)

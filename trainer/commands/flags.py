@@ -326,22 +326,13 @@ def train_config(given: Mapping[str, Any]) -> TrainConfig:
             f"--steps received {given['steps']} together with --epochs {given['epochs']}; "
             "expected one of them: each says how long to train."
         )
-    data = data_config(given)
+    data = DataConfig(**_pick(given, DataConfig))
     return TrainConfig(
         data=data,
         output=given.get("output") or default_output(data.data),
         optimizer=OptimizerConfig(**_pick(given, OptimizerConfig)),
         **_pick(given, TrainConfig, {"data", "output", "optimizer"}),
     )
-
-
-def data_config(given: Mapping[str, Any]) -> DataConfig:
-    """The part of the flags that says which records are read.
-
-    Raises:
-        UserError: A flag has a value it does not take.
-    """
-    return DataConfig(**_pick(given, DataConfig))
 
 
 def _pick(given: Mapping[str, Any], kind: Any, without: Collection[str] = ()) -> dict[str, Any]:
