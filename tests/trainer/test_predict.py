@@ -54,9 +54,8 @@ def test_a_folder_is_predicted_file_by_file_for_any_batch(
         assert row["class"] == card().classes[row["class_id"]]
         assert row["probability"] == pytest.approx(float(probabilities.max()), abs=1e-6)
         assert [entry["class_id"] for entry in row["top"]] == list(np.argsort(-probabilities))
-    for batch_size in (1, 4):
-        again = rows(capsys, "--model_path", model_folder, photos, "--batch_size", batch_size)[1]
-        assert [r["class"] for r in again] == [r["class"] for r in found]
+    again = rows(capsys, "--model_path", model_folder, photos, "--batch_size", 4)[1]
+    assert [r["class"] for r in again] == [r["class"] for r in found]
 
 
 def test_broken_files_are_rows_and_the_others_are_predicted(

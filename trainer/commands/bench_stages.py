@@ -17,7 +17,6 @@ from trainer.dataset.spec import ModelInputs, ReadOptions, Subset
 from trainer.reader import order, pipeline
 from trainer.training.metrics import wait_for_idle_cores
 
-STAGES = ("read", "parse", "decode", "augment", "batch")
 LIMIT = "limit"
 
 # Every stage is measured this often, in turn with the others, so that a moment in which the
@@ -71,9 +70,9 @@ def stage_streams(
         augmentation: Decodes the pictures and, on the host, changes them.
 
     Returns:
-        By the names of `STAGES`, in that order; without `augment` where the host leaves
-        pictures as they are. Last `LIMIT`: the pictures of the whole reader, decoded,
-        cropped and resized from bytes that are in memory already.
+        By name and in this order: read, parse, decode, augment (where the host changes
+        pictures), batch; last `LIMIT`: the pictures of the whole reader, decoded, cropped and
+        resized from bytes that are in memory already.
     """
     stream = order.training_records(subset, read_options, seed)
     numbered = stream.batch(batch_size, drop_remainder=True).enumerate()
@@ -93,16 +92,15 @@ def stage_streams(
 
     streams = {
         "read": _ahead(numbered, read_options),
-        "parse": _ahead(_mapped(numbered, parsed, read_options), read_options),
+        "parse": _mapped(numbered, parsed, read_options),
     }
-    if on_host(augmentation):
+    on_host = augmentation.level != "none" and augmentation.augment_on == "host"
+    if on_host:
         plain = batch_pictures(shipped.image, _own_size(shipped))
-        streams["decode"] = _ahead(
-            _mapped(numbered, with_pictures(plain), read_options), read_options
-        )
-    last = "augment" if on_host(augmentation) else "decode"
+        streams["decode"] = _mapped(numbered, with_pictures(plain), read_options)
+    last = "augment" if on_host else "decode"
     pictures = with_pictures(augmentation.pictures)
-    streams[last] = _ahead(_mapped(numbered, pictures, read_options), read_options)
+    streams[last] = _mapped(numbered, pictures, read_options)
     streams["batch"] = pipeline.training_batches(
         subset, read_options, seed, batch_size, shipped, augmentation.pictures,
         finish=augmentation.finish,
@@ -112,11 +110,6 @@ def stage_streams(
     return streams
 
 
-def on_host(augmentation: Augmentation) -> bool:
-    """Whether the reader itself changes pictures."""
-    return augmentation.level != "none" and augmentation.augment_on == "host"
-
-
 def limit_stream(
     encoded: Any, position: Any, pictures: Pictures, read_options: ReadOptions, batch_size: int
 ) -> tf.data.Dataset:
@@ -124,7 +117,7 @@ def limit_stream(
     count = max(1, len(encoded) // batch_size)
     batches = [tf.reshape(t[: count * batch_size], [count, -1]) for t in (encoded, position)]
     stream = tf.data.Dataset.from_tensor_slices(tuple(batches)).repeat()
-    return _ahead(_mapped(stream, pictures, read_options), read_options)
+    return _mapped(stream, pictures, read_options)
 
 
 def measure(
@@ -203,9 +196,10 @@ def _own_size(shipped: ModelInputs) -> tuple[int, int]:
 def _mapped(
     batches: tf.data.Dataset, function: Callable[..., Any], read_options: ReadOptions
 ) -> tf.data.Dataset:
-    return batches.map(
+    mapped = batches.map(
         function, num_parallel_calls=read_options.threads, deterministic=not read_options.fast_order
     )
+    return _ahead(mapped, read_options)
 
 
 def _ahead(batches: tf.data.Dataset, read_options: ReadOptions) -> tf.data.Dataset:
