@@ -2,5 +2,5 @@
 
 from imageshards import storage as _storage
 
-# Asked by name when a path has a scheme that nobody else knows; loads no TensorFlow now.
+# Loaded when a path has a scheme that no other backend knows, not now: it needs TensorFlow.
 _storage.register_backend("trainer.dataset.tensorflow_files:new_backend")

@@ -54,7 +54,7 @@ def _feature_map(text: str) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-# Attribute of a configuration → (what argparse is told, help). The defaults are those of
+# Attribute of a configuration → (options of `add_argument`, help). The defaults are those of
 # the dataclasses, stated once.
 _Flag = tuple[dict[str, Any], str]
 

@@ -1,4 +1,4 @@
-"""Evaluation: every example counts exactly once, whatever the batch and the replicas."""
+"""Evaluation: every example counts exactly once, for any batch and number of replicas."""
 
 from __future__ import annotations
 

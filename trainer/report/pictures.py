@@ -34,7 +34,7 @@ class Source(NamedTuple):
     Attributes:
         shard: Name of its file.
         number: Of the record within it, from 0.
-        filename: The file the picture was made from; None where nobody said.
+        filename: The file the picture was made from; None where unknown.
         texts: Other texts in the record, by feature.
         thumb: A small picture; None where it cannot be shown.
     """

@@ -213,7 +213,7 @@ def _weights(num_in: Any, num_out: Any, low: Any, high: Any, name: str) -> tuple
     scale = tf.cast(high - low, tf.float64) / tf.cast(num_out, tf.float64)
     low = tf.cast(low, tf.float64)
     if name == "nearest":
-        # Pillow adds step to step, and where a centre falls between two pixels that tells.
+        # Summed up as in Pillow: rounding decides where a centre falls between two pixels.
         steps = tf.concat([[low + scale * 0.5], tf.fill([num_out - 1], scale)], 0)
         pixel = tf.minimum(tf.cast(tf.cumsum(steps), tf.int64), tf.cast(num_in, tf.int64) - 1)
         return _sparse(pixel[:, None], tf.ones_like(steps)[:, None])

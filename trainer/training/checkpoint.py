@@ -33,7 +33,7 @@ _NAME = re.compile(r"step-(\d+)$")
 
 @dataclasses.dataclass
 class RunState:
-    """Where a run stands; JSON values only.
+    """The state of a run besides its variables; JSON values only.
 
     Attributes:
         identity: The settings a resumed run must share: see `trainer.training.resume_check`.
@@ -85,7 +85,7 @@ class Checkpoints:
         """Writes a checkpoint under a temporary name, renames it, and deletes old ones.
 
         Args:
-            state: Where the run stands.
+            state: The run's state.
             arrays: Every variable, as `values_of` returns them.
 
         Returns:
@@ -131,7 +131,7 @@ class Checkpoints:
         return self.load(self.path(steps[-1])) if steps else None
 
     def load(self, path: str) -> tuple[RunState, list[np.ndarray[Any, Any]]]:
-        """One checkpoint: where the run stood, and its variables in order.
+        """One checkpoint: the run's state, and its variables in order.
 
         Raises:
             UserError: It cannot be read.

@@ -51,7 +51,7 @@ class Epochs:
 
     @property
     def count(self) -> int:
-        """Epochs begun by the end of the run."""
+        """Number of epochs, the last one perhaps cut short."""
         return self.of_step(self.total_steps - 1) + 1
 
     def end(self, epoch: int) -> int:
@@ -141,7 +141,7 @@ class Loop:
         train_step: One step; see `make_train_step`.
         stream: Batches.
         epochs: How long.
-        state: Where the run stands; changed as it goes on.
+        state: The run's position and sums; updated with every step.
         checkpoints: Where it is saved.
         checkpoint_steps: Steps between two checkpoints, besides those at the ends of epochs.
         output: The run's folder, for metrics.jsonl.

@@ -29,7 +29,7 @@ class StepClock:
 
     A step is handed to the devices and may still run while the next batch is fetched, so
     the time spent fetching is waiting only as far as it lasts longer than that step. Every
-    `PROBE_STEPS`-th step is waited for, which tells how long a step takes by itself.
+    `PROBE_STEPS`-th step is waited for, which measures a step by itself.
 
     Attributes:
         train_sec, wait_sec: What is counted.
@@ -81,7 +81,7 @@ def epoch_record(epoch: int, state: RunState, learning_rate: float) -> dict[str,
 
     Args:
         epoch: From 1.
-        state: Where the run stands at its end.
+        state: The run's state at its end.
         learning_rate: Of the last step.
     """
     (loss, correct, weight), train_sec = state.sums, state.train_sec

@@ -19,7 +19,7 @@ _NEEDS_TOTAL = ("linear", "cosine")
 def open_run(
     config: TrainConfig, checkpoints: Checkpoints, settings: Mapping[str, Any]
 ) -> tuple[RunState, list[Any] | None]:
-    """Where the run in `config.output` stands.
+    """Opens the run in `config.output`, or a new one.
 
     Args:
         config: The run.
