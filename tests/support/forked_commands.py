@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import json
 import os
 import pathlib
@@ -95,4 +96,7 @@ if __name__ == "__main__":
         import matplotlib.figure  # noqa: F401
 
         import trainer.training.run  # noqa: F401
+    # Searching these libraries for garbage again and again is a quarter of what a command costs.
+    gc.disable()
+    gc.freeze()
     _serve(sys.stdin, answers)
