@@ -68,10 +68,10 @@ def train(
     if config.dry_run:
         run.show_batch()
         return {}
-    reader_cpu_sec = run.train()
+    loop = run.train()
     run.save_model()
     run.save_best_model()
-    run.report(reader_cpu_sec)
+    run.report(loop.reader_cpu_sec())
     return run.state.history[-1]
 
 
@@ -133,8 +133,8 @@ class _Run:
             os.path.join(config.output, "report"),
         )
 
-    def train(self) -> float | None:
-        """Trains from the last checkpoint to the end; returns `Loop.reader_cpu_sec`."""
+    def train(self) -> Loop:
+        """Trains from the last checkpoint to the end."""
         step = make_train_step(
             self.model, self.devices, self.augmentation.device, self.config.optimizer.jit_compile
         )
@@ -151,7 +151,7 @@ class _Run:
             observers=self._observers(),
         )
         loop.run()
-        return loop.reader_cpu_sec()
+        return loop
 
     def save_model(self) -> None:
         """Writes model.keras, weights.sha256 and the data set's transform."""
