@@ -18,6 +18,7 @@ from beam_pipeline.beam_files import export_store_flags
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.staging import LOCK_NAME, OutputState
 from beam_pipeline.imports import cache_method_signatures, quick_imports, without_unused
+from beam_pipeline.inputs import check_output_apart
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.progress import PLANNING, PoolProgress, final_table, plan_table
 from beam_pipeline.shards import process_pool
@@ -65,6 +66,7 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
     storage.reset_counts()
     # Before any process is started: they inherit what it imports, and mistakes are told at once.
     storage.check_bucket(options.source.input, "--input")
+    check_output_apart(options.source, options.output)
     if options.plan_only:
         _import_beam(is_local=True)
         from beam_pipeline.plan_only import plan_only

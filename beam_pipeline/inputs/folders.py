@@ -1,146 +1,212 @@
-"""Finds files below a folder or behind a glob, on this machine or in a store."""
+"""Finds files below a folder or behind a glob, on this machine or in a store.
+
+However many files a folder has, only a few are held: folders of this machine are scanned in no
+particular order, stores are listed page by page. The plan orders images by hashes of their keys,
+so the order in which they are found changes no byte.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
 import os
-import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from apache_beam.io.filesystem import FileSystem
-
+from beam_pipeline.inputs.layout import FileId, ancestors, file_id, glob_root, literal_prefix
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.storage import is_local
+from imageshards.manifest import MANIFEST_NAME
+from imageshards.storage import Stat, is_local
 
 # Path, size in bytes or why it is passed over, modification time in ns.
 Found = tuple[str, "int | Skipped", int]
 
-_MAGIC = re.compile(r"[*?\[]")
+FINISHED_DATA_SET = "finished_data_set"
+
 _RESOURCE_FORKS = "__MACOSX"  # what macOS adds to archives; looks like a class folder
-_Identity = tuple[int, int]
+_PAGE_OBJECTS = 1000
 
 
 @dataclasses.dataclass(frozen=True)
 class Skipped:
-    """A file that was passed over, and why."""
+    """A file or folder that was passed over.
+
+    Attributes:
+        reason: Why; files are counted by it.
+        name: What a person is to hear of by name, in a warning of its own.
+    """
 
     reason: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.name}" if self.name else self.reason
 
 
 def printable(text: str) -> str:
-    """File names may hold bytes that are no text; keys and labels are text."""
+    """File names may hold bytes that are not text; keys and labels are text."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def is_glob(path: str) -> bool:
-    """Whether a path is a pattern; `photos [2020]` is a folder if there is one of that name."""
-    return bool(_MAGIC.search(path)) and not (is_local(path) and os.path.lexists(path))
+def is_data_set(folder: str) -> bool:
+    """Whether a folder holds a finished data set: a manifest.json that a build has written."""
+    try:
+        found = json.loads(storage.read(storage.join(folder, MANIFEST_NAME)))
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and {"format_version", "splits", "fingerprint"} <= found.keys()
 
 
-def glob_root(pattern: str) -> str:
-    """The folder above everything that a pattern can match."""
-    above, slash, _ = _MAGIC.split(pattern)[0].rpartition("/")
-    return above or slash or "."
+def finished_input(path: str) -> UserError:
+    """The error for an input that is a finished data set."""
+    return UserError(
+        f"--input: {path!r} is a finished data set, with the manifest.json of a build; expected "
+        "original images: give their folder, or move the data set out of it."
+    )
 
 
 def subfolders(path: str) -> list[tuple[str, str]]:
-    """(name, path) of the folders in a folder, by name, without hidden ones."""
-    if is_local(path):
-        found = [(entry.name, entry.path) for entry in _entries(path) if _is_dir(entry)]
-    else:
-        found = [(entry.name, entry.path) for entry in _stored(path) if entry.is_folder]
-    return [(name, below) for name, below in found if name[:1] != "." and name != _RESOURCE_FORKS]
+    """(name, path) of the folders in a folder, by name, without hidden ones.
+
+    Raises:
+        UserError: It is not there, cannot be listed, or is a finished data set.
+    """
+    found = []
+    for name, below, is_folder in _entries(path):
+        if name == MANIFEST_NAME and is_data_set(path):
+            raise finished_input(path)
+        if is_folder and name[:1] != "." and name != _RESOURCE_FORKS:
+            found.append((name, below))
+    return sorted(found)
 
 
-def files_beside(path: str) -> Iterator[Skipped]:
-    """The files of a folder that are in none of its folders."""
-    if is_local(path):
-        found = [(entry.name, _is_dir(entry)) for entry in _entries(path)]
-    else:
-        found = [(entry.name, entry.is_folder) for entry in _stored(path)]
-    for name, is_folder in found:
+def files_outside_folders(path: str) -> Iterator[Skipped]:
+    """The files of a folder that are in none of its class folders, and what is hidden in it."""
+    for name, _, is_folder in _entries(path):
         if name.startswith("."):
             yield Skipped("hidden")
         elif not is_folder:
             yield Skipped("outside_class_folders")
 
 
-def _stored(path: str) -> list[storage.Entry]:
-    """One level of a folder in a store."""
+def _entries(path: str) -> Iterator[tuple[str, str, bool]]:
+    """(name, path, whether it is a folder) of what is in a folder."""
+    if is_local(path):
+        yield from ((entry.name, entry.path, _is_dir(entry)) for entry in _scan(path))
+        return
     try:
         entries = storage.list_folder(path)
     except OSError as e:
-        raise _not_listed(path, e) from e
+        raise _cannot_list(path, e) from e
     if not entries:
         raise UserError(f"--input {path!r} holds nothing; expected a folder, glob or manifest.")
-    return entries
+    yield from ((entry.name, entry.path, entry.is_folder) for entry in entries)
 
 
-def _not_listed(path: str, e: OSError) -> UserError:
+def _cannot_list(path: str, e: OSError) -> UserError:
     return UserError(
         f"--input {path!r} cannot be listed ({e.strerror or e}); fix the path or its permissions."
     )
 
 
 def files_below(path: str) -> Iterator[Found]:
-    """Every file below a folder, ordered by path."""
+    """Every file below a folder, but none of finished data sets.
+
+    Raises:
+        UserError: There is no such folder, or it cannot be listed.
+    """
     if is_local(path):
-        return _walk(path, _above(path), None)
-    return _found_there(path, storage.files_below(path))
+        return _finished(path) if is_data_set(path) else _walk(path, ancestors(path), None)
+    return _stored_below(path)
 
 
 def files_matching(pattern: str) -> Iterator[Found]:
-    """Every file that matches a glob, as Beam reads globs, ordered by path."""
+    """Every file that matches a glob, as Beam reads globs, but none of finished data sets.
+
+    Raises:
+        UserError: Its root cannot be listed.
+    """
     if is_local(pattern):
-        yield from _matching_here(pattern)
+        yield from _local_matches(pattern)
         return
-    matches = re.compile(FileSystem.translate_pattern(pattern)).match
-    # A store is asked for no more than the names that begin as the pattern does.
-    found = storage.files_from(_MAGIC.split(pattern)[0])
-    yield from (file for file in _found_there(pattern, found) if matches(file[0]))
+    matches = _matcher(pattern)
+    # A store lists no other names than those with this prefix.
+    found = _without_data_sets(pattern, storage.files_from(literal_prefix(pattern)))
+    yield from (file for file in found if _is_finished(file) or matches(file[0]))
 
 
-def _found_there(path: str, found: Iterator[storage.Stat]) -> Iterator[Found]:
+def _matcher(pattern: str) -> Callable[[str], object]:
+    from apache_beam.io.filesystem import FileSystem  # imports all of Beam
+
+    return re.compile(FileSystem.translate_pattern(pattern)).match
+
+
+def _stored_below(folder: str) -> Iterator[Found]:
+    """The files below a folder of a store; of a finished data set it yields that alone."""
+    manifest = storage.join(folder, MANIFEST_NAME)
+    found = storage.files_below(folder)
+    try:
+        # Mostly the first page tells, without a request, that there is no manifest.json.
+        page = list(itertools.islice(found, _PAGE_OBJECTS))
+    except OSError as e:
+        raise _cannot_list(folder, e) from e
+    may_follow = len(page) == _PAGE_OBJECTS and page[-1].path < manifest
+    if (may_follow or any(file.path == manifest for file in page)) and is_data_set(folder):
+        yield from _finished(folder)
+        return
+    yield from _without_data_sets(folder, itertools.chain(page, found))
+
+
+def _without_data_sets(path: str, found: Iterator[Stat]) -> Iterator[Found]:
+    """Objects, ordered by path, without what finished data sets have behind manifest.json.
+
+    That is `quarantine/` and `report/`; no name before it could be taken for an image.
+    """
+    inside: str | None = None
     try:
         for file in found:
-            yield file.path, file.size_bytes, file.mtime_ns
+            if inside is not None and file.path.startswith(inside):
+                continue
+            folder, _, name = file.path.rpartition("/")
+            if name == MANIFEST_NAME and is_data_set(folder):
+                inside = folder + "/"
+                yield from _finished(folder)
+            else:
+                yield file.path, file.size_bytes, file.mtime_ns
     except OSError as e:
-        raise _not_listed(path, e) from e
+        raise _cannot_list(path, e) from e
 
 
-def _matching_here(pattern: str) -> Iterator[Found]:
-    # Beam's own walk does not follow links to folders, and drops links to nothing unseen.
+def _finished(folder: str) -> Iterator[Found]:
+    yield folder, Skipped(FINISHED_DATA_SET, printable(folder)), 0
+
+
+def _is_finished(found: Found) -> bool:
+    return isinstance(found[1], Skipped) and found[1].reason == FINISHED_DATA_SET
+
+
+def _local_matches(pattern: str) -> Iterator[Found]:
+    # Beam's own walk does not follow links to folders, and drops broken links without a word.
     root = glob_root(pattern)
     below = pattern.removeprefix(root).lstrip("/")
-    matches = re.compile(FileSystem.translate_pattern(os.path.join(root, below))).match
+    matches = _matcher(os.path.join(root, below))
     depth = None if "**" in below else below.count("/")
-    for found in _walk(root, _above(root), depth):
-        if matches(found[0]):
+    for found in _walk(root, ancestors(root), depth):
+        if _is_finished(found) or matches(found[0]):
             yield found
 
 
-def _above(path: str) -> frozenset[_Identity]:
-    """A folder and those above it: a link to one of them goes round in a circle."""
-    found: set[_Identity | None] = set()
-    for way in (os.path.abspath(path), os.path.realpath(path)):
-        here = pathlib.Path(way)
-        found.update(map(_identity, [here, *here.parents]))
-    return frozenset(filter(None, found))
+def _walk(path: str, above: frozenset[FileId], depth: int | None) -> Iterator[Found]:
+    """Files below a folder.
 
-
-def _identity(path: str | pathlib.Path) -> _Identity | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def _walk(path: str, above: frozenset[_Identity], depth: int | None) -> Iterator[Found]:
-    """Files below a folder; `depth` is how many levels of folders are entered, None all."""
-    for entry in _entries(path):
+    Args:
+        path: The folder.
+        above: The folder and those above it: a link to one of them would never end.
+        depth: How many levels of folders are entered; None for all.
+    """
+    for entry in _scan(path):
         if not _is_dir(entry):
             yield _file(entry)
         elif entry.name.startswith("."):
@@ -148,21 +214,23 @@ def _walk(path: str, above: frozenset[_Identity], depth: int | None) -> Iterator
         elif depth == 0:
             yield entry.path, Skipped("directory"), 0
         else:
-            here = _identity(entry.path)
+            here = file_id(entry.path)
             if here in above:
                 yield entry.path, Skipped("link_to_a_folder_above"), 0
+            elif is_data_set(entry.path):
+                yield from _finished(entry.path)
             else:
                 inside = above if here is None else above | {here}
                 yield from _walk(entry.path, inside, None if depth is None else depth - 1)
 
 
 def _file(entry: os.DirEntry[str]) -> Found:
-    """What is not a folder; what cannot be looked at is listed, so that it is quarantined."""
+    """Size and time of what is not a folder; size -1 of what cannot be read: it is quarantined."""
     try:
         if entry.is_file():
             status = entry.stat()
             return entry.path, status.st_size, status.st_mtime_ns
-    except OSError:  # gone since it was listed, or a link that leads nowhere
+    except OSError:  # deleted since it was listed, or a broken link
         return entry.path, -1, 0
     if entry.is_symlink() and not os.path.exists(entry.path):
         return entry.path, -1, 0
@@ -176,10 +244,11 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _entries(path: str) -> list[os.DirEntry[str]]:
+def _scan(path: str) -> Iterator[os.DirEntry[str]]:
+    """What is in a folder of this machine, in no particular order."""
     try:
         with os.scandir(path) as entries:
-            return sorted(entries, key=lambda e: e.name)
+            yield from entries
     except FileNotFoundError:
         raise UserError(
             f"--input {path!r} does not exist; expected a folder, glob or manifest."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 from collections.abc import Iterator
 
@@ -11,27 +10,25 @@ from beam_pipeline.inputs import manifest
 from beam_pipeline.inputs.folders import (
     Skipped,
     files_below,
-    files_beside,
     files_matching,
-    glob_root,
-    is_glob,
+    files_outside_folders,
+    finished_input,
+    is_data_set,
     printable,
     subfolders,
 )
+from beam_pipeline.inputs.layout import SPLIT_FOLDERS, input_root, is_glob, layout_of
 from beam_pipeline.inputs.manifest import ManifestSchema
 from beam_pipeline.inputs.manifest_rows import WHOLE, Span, spans
-from beam_pipeline.options import MANIFEST_SUFFIXES, InputOptions, label_group
+from beam_pipeline.options import InputOptions, label_group
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.storage import is_local, map_concurrently
 
 BATCH_SIZE = 1000
-SPLIT_FOLDERS = {
-    "train", "training", "val", "valid", "validation", "dev", "eval", "evaluation", "test",
-    "testing",
-}  # fmt: skip
-
+EMPTY_CLASS_FOLDER = "empty_class_folder"
+EMPTY_SPLIT_FOLDER = "empty_split_folder"
 
 _COLUMN_FLAGS = (
     "image_column", "label_column", "key_column", "split_column", "group_column", "columns",
@@ -43,10 +40,10 @@ class ListingTask:
     """What one call of `list_task` lists: a folder, a glob, or a part of one or of a manifest.
 
     Attributes:
-        path: ListingTask, glob or manifest to list.
+        path: Folder, glob or manifest to list.
         split, label: What the folder gives every image in it; None if it does not.
-        kind: `folder`, `glob`, `manifest`, or `outside` for files beside class folders,
-            which are only counted.
+        kind: `folder`, `glob`, `manifest`; `outside` for files outside of class folders, which
+            are only counted; `empty_split` for a split folder without a class folder.
         span: Part of a manifest.
     """
 
@@ -55,38 +52,6 @@ class ListingTask:
     label: str | None = None
     kind: str = "folder"
     span: Span = WHOLE
-
-
-def input_root(source: InputOptions) -> str:
-    """The folder that keys are relative to."""
-    if is_glob(source.input):
-        return glob_root(source.input)
-    return source.input.rstrip("/") or "/"
-
-
-def layout_of(source: InputOptions) -> str:
-    """The layout asked for, or the one that the input's name tells.
-
-    `folders` means that the folders' names must tell whether they are classes or splits.
-
-    Raises:
-        UserError: A regex for labels was given with a manifest.
-    """
-    if source.layout == "manifest":
-        return source.layout
-    if source.layout == "auto" and source.input.lower().endswith(MANIFEST_SUFFIXES):
-        if not (is_local(source.input) and os.path.isdir(source.input)):
-            if source.label_regex is not None:
-                raise UserError(
-                    f"--label_regex was given, but --input {source.input!r} is a manifest, which "
-                    "has labels in a column; leave it out, or name that by --label_column."
-                )
-            return "manifest"
-    if source.label_regex is not None:
-        return "flat"
-    if source.layout != "auto":
-        return source.layout
-    return "flat" if is_glob(source.input) else "folders"
 
 
 def schema_of(source: InputOptions) -> ManifestSchema | None:
@@ -111,8 +76,8 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
     """The tasks that together list an input.
 
     Raises:
-        UserError: The input is not there, holds no class folder, or needs a regex; or its
-            bucket cannot be used.
+        UserError: The input is not there, is a finished data set, holds no class folder, or needs
+            a regex; or its bucket cannot be used.
     """
     layout = layout_of(source)
     if not is_local(source.input):
@@ -127,6 +92,8 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
                 f"--input {source.input!r} is a flat folder or glob, so the label must be in the "
                 "file name; expected --label_regex, for example '^([a-z]+)\\.' for cat.0.jpg."
             )
+        if is_local(source.input) and is_data_set(input_root(source)):
+            raise finished_input(input_root(source))
         yield ListingTask(source.input, kind="glob" if is_glob(source.input) else "folder")
     else:
         yield from _class_folders(source, layout)
@@ -134,33 +101,42 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
 
 def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
     top = subfolders(source.input)
+    data_sets: list[str] = []
+    if layout == "split_folders" or (layout == "folders" and _has_splits(top)):
+        # A data set beside split folders is neither a split nor a class.
+        data_sets = [path for name, path in top if not _is_split(name) and is_data_set(path)]
+        top = [(name, path) for name, path in top if path not in data_sets]
     if layout == "folders":
         layout = _layout_by_names(source.input, top)
-    beside = [ListingTask(source.input, kind="outside")]
+    others = [ListingTask(source.input, kind="outside"), *map(ListingTask, data_sets)]
+    found = []
     if layout == "class_folders":
         found = [ListingTask(path, label=printable(name)) for name, path in top]
     else:
-        beside += [ListingTask(path, kind="outside") for _, path in top]
-        found = [
-            ListingTask(path, printable(split), printable(name))
-            for split, split_path in top
-            for name, path in subfolders(split_path)
-        ]
+        for split, split_path in top:
+            others.append(ListingTask(split_path, kind="outside"))
+            of_split = [
+                ListingTask(path, printable(split), printable(name))
+                for name, path in subfolders(split_path)
+            ]
+            if not of_split:
+                others.append(ListingTask(split_path, printable(split), kind="empty_split"))
+            found += of_split
     if not found:
         raise UserError(
             f"--input {source.input!r} has no class folder; expected ROOT/<class>/*.jpg, a "
             "manifest (.csv, .jsonl, .parquet), or --label_regex for labels in file names."
         )
     yield from found
-    yield from beside
+    yield from others
 
 
 def _layout_by_names(path: str, top: list[tuple[str, str]]) -> str:
     """Tells splits from classes by the names of the folders, if they can be told."""
-    splits = [name for name, _ in top if name.lower() in SPLIT_FOLDERS]
+    splits = [name for name, _ in top if _is_split(name)]
     if not splits:
         return "class_folders"
-    nested = any(subfolders(below) for name, below in top if name in splits)
+    nested = _has_splits(top)
     if len(splits) == len(top) and nested:
         return "split_folders"
     if len(splits) < len(top) and not nested:
@@ -172,32 +148,52 @@ def _layout_by_names(path: str, top: list[tuple[str, str]]) -> str:
     )
 
 
+def _is_split(name: str) -> bool:
+    return name.lower() in SPLIT_FOLDERS
+
+
+def _has_splits(folders: list[tuple[str, str]]) -> bool:
+    """Whether a folder that is named like a split has folders in it."""
+    return any(subfolders(path) for name, path in folders if _is_split(name))
+
+
 def list_task(
     task: ListingTask, source: InputOptions, schema: ManifestSchema | None
 ) -> Iterator[RefBatch | Skipped]:
     """Lists what a task says: batches of references, and files that were passed over.
 
     Raises:
-        UserError: A file name does not match --label_regex; a row of a manifest is wrong.
+        UserError: A file name does not match --label_regex; a row of a manifest is wrong; the input
+            is a finished data set.
     """
     if task.kind == "outside":
-        yield from files_beside(task.path)
+        yield from files_outside_folders(task.path)
+        return
+    if task.kind == "empty_split":
+        yield Skipped(EMPTY_SPLIT_FOLDER, task.split or "")
         return
     if task.kind == "manifest":
         refs: Iterator[ImageRef | Skipped] = manifest.read_refs(task.path, schema, task.span)
     else:
         refs = _image_refs(task, source)
     batch: list[ImageRef] = []
+    is_empty = task.label is not None
     for ref in refs:
         if isinstance(ref, Skipped):
+            if task.path == source.input and ref.name == printable(task.path):
+                raise finished_input(task.path)
+            is_empty = is_empty and not ref.name  # a data set is no empty class folder
             yield ref
             continue
+        is_empty = False
         batch.append(ref)
         if len(batch) == BATCH_SIZE:
             yield RefBatch(batch)
             batch = []
     if batch:
         yield RefBatch(batch)
+    if is_empty:
+        yield Skipped(EMPTY_CLASS_FOLDER, "/".join(filter(None, (task.split, task.label))))
 
 
 def _image_refs(task: ListingTask, source: InputOptions) -> Iterator[ImageRef | Skipped]:
@@ -234,6 +230,6 @@ def _labels(
         )
     named = found.groupdict()
     top = key.split("/")[0]
-    known = source.layout == "auto" and top.lower() in SPLIT_FOLDERS
+    known = source.layout == "auto" and _is_split(top)
     by_folder = top if top != key and (known or source.layout == "split_folders") else None
     return label, named.get("split") or by_folder, named.get("group")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import itertools
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindow
@@ -22,6 +23,8 @@ from imageshards.storage import is_local
 
 _TASKS_AT_ONCE = 16
 
+_T = TypeVar("_T")
+
 
 class Listed(NamedTuple):
     """What `ListImages` returns.
@@ -29,7 +32,8 @@ class Listed(NamedTuple):
     Attributes:
         batches: `RefBatch`es of images, in no order; a reference has a split only where the input
             gives it one.
-        skipped: One dict: reason → files that were passed over.
+        skipped: One dict: reason → files that were passed over. `reason: name` has what a person is
+            to hear of: class folders without an image, finished data sets.
     """
 
     batches: beam.PCollection[RefBatch]
@@ -74,7 +78,8 @@ class ListImages(beam.PTransform):
 class _ListTaskFn(beam.DoFn):
     """ListingTask → RefBatch; tagged `skipped`: {reason: files}.
 
-    A store gives a thousand names per request, so several of its folders are listed at once.
+    A store gives a thousand names per request, so several of its folders are listed at once, each
+    no further than one batch ahead.
     """
 
     def __init__(self, source: InputOptions, schema: ManifestSchema | None):
@@ -82,37 +87,53 @@ class _ListTaskFn(beam.DoFn):
         self._schema = schema
 
     def start_bundle(self) -> None:
-        self._waiting: collections.deque[concurrent.futures.Future[list[Any]]]
-        self._waiting = collections.deque()
-        self._threads: concurrent.futures.ThreadPoolExecutor | None = None
+        self._stored: list[ListingTask] = []
 
     def process(self, task: ListingTask) -> Iterator[Any]:
         if is_local(task.path) or task.kind == "manifest":
             yield from self._list(task)
-            return
-        if self._threads is None:
-            self._threads = concurrent.futures.ThreadPoolExecutor(_TASKS_AT_ONCE)
-        self._waiting.append(self._threads.submit(lambda: list(self._list(task))))
-        if len(self._waiting) > 2 * _TASKS_AT_ONCE:
-            yield from self._waiting.popleft().result()
+        else:
+            self._stored.append(task)
 
     def finish_bundle(self) -> Iterator[Any]:
-        try:
-            while self._waiting:
-                for found in self._waiting.popleft().result():
-                    yield _windowed(found)
-        finally:
-            if self._threads is not None:
-                self._threads.shutdown(wait=False, cancel_futures=True)
+        for found in interleave(map(self._list, self._stored), _TASKS_AT_ONCE):
+            yield _windowed(found)
 
     def _list(self, task: ListingTask) -> Iterator[Any]:
         skipped: collections.Counter[str] = collections.Counter()
         for found in list_task(task, self._source, self._schema):
             if isinstance(found, Skipped):
-                skipped[found.reason] += 1
+                skipped[str(found)] += 1
             else:
                 yield found
         yield beam.pvalue.TaggedOutput("skipped", dict(skipped))
+
+
+def interleave(sources: Iterable[Iterator[_T]], at_once: int) -> Generator[_T, None, None]:
+    """The elements of several iterators in turn, each fetched in a thread ahead of its turn.
+
+    Args:
+        sources: Iterators; the next is begun when one has ended.
+        at_once: How many are read side by side, and how many elements are held.
+    """
+    waiting: collections.deque[tuple[Iterator[_T], concurrent.futures.Future[Any]]]
+    waiting = collections.deque()
+    threads = concurrent.futures.ThreadPoolExecutor(at_once)
+    end = object()
+    left = iter(sources)
+    try:
+        for source in itertools.islice(left, at_once):
+            waiting.append((source, threads.submit(next, source, end)))
+        while waiting:
+            source, future = waiting.popleft()
+            found = future.result()
+            following = next(left, None) if found is end else source
+            if following is not None:
+                waiting.append((following, threads.submit(next, following, end)))
+            if found is not end:
+                yield found
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
 
 
 def _windowed(found: Any) -> Any:

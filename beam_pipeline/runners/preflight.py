@@ -16,7 +16,7 @@ import grpc
 from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions, StandardOptions
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc, beam_job_api_pb2
 
-from beam_pipeline.inputs import folders
+from beam_pipeline.inputs import layout
 from beam_pipeline.runners import jobs, worker_check
 from beam_pipeline.runners.flags import runner_name
 from beam_pipeline.runners.runner import Build
@@ -194,7 +194,7 @@ def make_probe(build: Build) -> Probe:
         storage.join(build.staging, f"preflight-{nonce}.question"),
         nonce,
         storage.join(build.staging, f"preflight-{nonce}.answer"),
-        folders.glob_root(build.input) if folders.is_glob(build.input) else build.input,
+        layout.glob_root(build.input) if layout.is_glob(build.input) else build.input,
         versions(),
     )
 

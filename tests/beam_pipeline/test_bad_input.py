@@ -52,6 +52,14 @@ def test_a_missing_input(tmp_path, capfd):
     assert "does not exist" in said and "absent" in said
 
 
+def test_an_output_inside_the_input(photos, tmp_path, capfd):
+    for flags in ([], ["--plan_only"]):
+        said = error_of(capfd, "--input", photos, "--output", photos / "shards", *flags)
+        assert "is inside --input" in said and "choose another --output" in said
+        assert not (photos / "shards").exists()
+    assert "--output" in error_of(capfd, "--input", photos, "--output", photos)
+
+
 def test_one_class_only(tmp_path, capfd):
     root = class_folders(tmp_path / "in", {"cat": 3})
     said = error_of(capfd, "--input", root, "--output", tmp_path / "out")

@@ -17,7 +17,8 @@ from apache_beam.testing.util import assert_that
 
 from beam_pipeline.inputs import listing, manifest_rows
 from beam_pipeline.inputs.folders import Skipped
-from beam_pipeline.inputs.listing import layout_of, list_task, listing_tasks, schema_of
+from beam_pipeline.inputs.layout import layout_of
+from beam_pipeline.inputs.listing import list_task, listing_tasks, schema_of
 from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch
@@ -40,11 +41,22 @@ def listed(path: object, **options) -> tuple[list[ImageRef], dict[str, int]]:
     skipped: collections.Counter[str] = collections.Counter()
     for task in listing_tasks(source):
         for found in list_task(task, source, schema):
-            if isinstance(found, Skipped):
-                skipped[found.reason] += 1
-            else:
+            if not isinstance(found, Skipped):
                 refs += found.refs
-    return refs, dict(skipped)
+            elif not found.name:
+                skipped[found.reason] += 1
+    return sorted(refs, key=lambda ref: ref.key), dict(skipped)
+
+
+def names_told(path: object, **options) -> dict[str, list[str]]:
+    """Reason → what is named in a warning."""
+    source = InputOptions(str(path), **options)
+    told: dict[str, list[str]] = collections.defaultdict(list)
+    for task in listing_tasks(source):
+        for found in list_task(task, source, None):
+            if isinstance(found, Skipped) and found.name:
+                told[found.reason].append(found.name)
+    return dict(told)
 
 
 def labels(path: object, **options) -> dict[str, tuple[str, str | None]]:
@@ -342,3 +354,64 @@ def test_a_wrong_input_comes_out_of_a_pipeline_as_its_sentence(tmp_path):
     assert str(known) == (
         f"--input '{tmp_path}/none' does not exist; expected a folder, glob or manifest."
     )
+
+
+def data_set(folder: pathlib.Path) -> None:
+    """What a build leaves, as far as a listing could take it for images."""
+    put(folder, "report/contact_sheet-train.png", "train-00000-of-00001.tfrecord", "features.json")
+    found = {"format_version": 1, "splits": {}, "fingerprint": "", "classes": []}
+    (folder / "manifest.json").write_text(json.dumps(found))
+
+
+@pytest.mark.parametrize("in_store", [False, True])
+@pytest.mark.parametrize("place", ["shards", "cat/deep/shards"])
+def test_no_image_of_a_finished_data_set_is_listed(tmp_path, in_store, place):
+    put(tmp_path, "cat/a.jpg", "dog/b.jpg")
+    data_set(tmp_path / place)
+    path = store_uri(tmp_path) if in_store else str(tmp_path)
+    assert labels(path) == {"cat/a.jpg": ("cat", None), "dog/b.jpg": ("dog", None)}
+    assert names_told(path) == {"finished_data_set": [f"{path}/{place}"]}
+
+
+@pytest.mark.parametrize("in_store", [False, True])
+def test_nor_behind_a_glob_or_beside_split_folders(tmp_path, in_store):
+    put(tmp_path, "train/cat/cat.a.png", "val/cat/cat.b.png")
+    data_set(tmp_path / "shards")
+    path = store_uri(tmp_path) if in_store else str(tmp_path)
+    both = {"train/cat/cat.a.png", "val/cat/cat.b.png"}
+    assert set(labels(path)) == both
+    assert set(labels(f"{path}/**.png", label_regex=r"^([a-z]+)\.")) == both
+    assert names_told(path) == {"finished_data_set": [f"{path}/shards"]}
+
+
+@pytest.mark.parametrize("in_store", [False, True])
+def test_a_finished_data_set_is_no_input(tmp_path, in_store):
+    data_set(tmp_path)
+    path = store_uri(tmp_path) if in_store else str(tmp_path)
+    flat = {"label_regex": "^([a-z]+)"}
+    for given, options in ((path, {}), (path, flat), (f"{path}/*/*.png", flat)):
+        if in_store and "*" in given:
+            continue  # the listing begins behind its manifest.json
+        with pytest.raises(UserError, match="is a finished data set.*move the data set"):
+            listed(given, **options)
+
+
+@pytest.mark.parametrize("in_store", [False, True])
+def test_a_manifest_json_of_somebody_else_hides_nothing(tmp_path, in_store):
+    put(tmp_path, "cat/a.jpg", "dog/b.jpg")
+    (tmp_path / "cat" / "manifest.json").write_text('{"splits": "of somebody else"}')
+    (tmp_path / "dog" / "manifest.json").write_text("[not json")
+    path = store_uri(tmp_path) if in_store else str(tmp_path)
+    assert set(labels(path)) == {"cat/a.jpg", "dog/b.jpg"}
+
+
+@pytest.mark.parametrize("in_store", [False, True])
+def test_folders_without_an_image_are_named(tmp_path, in_store):
+    put(tmp_path, "cat/a.jpg", "dog/notes.txt", "emu/.hidden.jpg")
+    path = store_uri(tmp_path) if in_store else str(tmp_path)
+    assert names_told(path) == {"empty_class_folder": ["dog", "emu"]}
+    put(tmp_path, "s/train/cat/a.jpg", "s/val/cat/a.txt", "s/test/a.txt")
+    assert names_told(f"{path}/s", layout="split_folders") == {
+        "empty_class_folder": ["val/cat"],
+        "empty_split_folder": ["test"],
+    }

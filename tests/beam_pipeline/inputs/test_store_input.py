@@ -8,7 +8,8 @@ import pathlib
 import pytest
 
 from beam_pipeline.images.read import read_images
-from beam_pipeline.inputs.listing import layout_of, list_task, listing_tasks
+from beam_pipeline.inputs.layout import layout_of
+from beam_pipeline.inputs.listing import list_task, listing_tasks
 from beam_pipeline.inputs.manifest import read_schema
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch
@@ -126,7 +127,8 @@ def _listed(uri: str, **options) -> list[ImageRef]:
     source = InputOptions(uri, **options)
     schema = read_schema(source) if layout_of(source) == "manifest" else None
     found = [b for f in listing_tasks(source) for b in list_task(f, source, schema)]
-    return [ref for batch in found if isinstance(batch, RefBatch) for ref in batch.refs]
+    refs = [ref for batch in found if isinstance(batch, RefBatch) for ref in batch.refs]
+    return sorted(refs, key=lambda ref: ref.key)
 
 
 @pytest.mark.parametrize("pattern", ["/*/*.jpg", "/cat/cat 1*.jpg", "/c*/**", "/*/*[37].jpg"])

@@ -86,8 +86,8 @@ def test_beams_own_processes_use_every_core_without_the_timer_that_loses_data(mo
 
 
 def test_a_plan_knows_flags_as_well_as_a_build_does(tmp_path):
-    (tmp_path / "cat").mkdir()
-    where = ["--input", str(tmp_path), "--output", str(tmp_path / "out"), "--plan_only"]
+    (tmp_path / "in" / "cat").mkdir(parents=True)
+    where = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out"), "--plan_only"]
     options, beam_args = cli.parse([*where, "--image_sise", "3"])
     with pytest.raises(UserError, match="did you mean --image_size"):
         driver.run(options, beam_args)

@@ -1,0 +1,148 @@
+"""What an input is, told by its name: folder, glob or manifest; and that no output is inside it."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import pathlib
+import re
+
+from beam_pipeline.options import MANIFEST_SUFFIXES, InputOptions
+from imageshards import storage
+from imageshards.errors import UserError
+from imageshards.manifest import QUARANTINE_NAME, REPORT_NAME, STAGING_NAME, TRANSFORM_NAME
+from imageshards.storage import is_local
+
+SPLIT_FOLDERS = {
+    "train", "training", "val", "valid", "validation", "dev", "eval", "evaluation", "test",
+    "testing",
+}  # fmt: skip
+
+_MAGIC = re.compile(r"[*?\[]")
+# Folders of a data set that a build replaces as a whole.
+_REPLACED = (STAGING_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
+
+FileId = tuple[int, int]
+
+
+def is_glob(path: str) -> bool:
+    """Whether a path is a pattern; `photos [2020]` is a folder if there is one of that name."""
+    return bool(_MAGIC.search(path)) and not (is_local(path) and os.path.lexists(path))
+
+
+def literal_prefix(pattern: str) -> str:
+    """What every name that a pattern matches begins with."""
+    return _MAGIC.split(pattern)[0]
+
+
+def glob_root(pattern: str) -> str:
+    """The folder above everything that a pattern can match."""
+    above, slash, _ = literal_prefix(pattern).rpartition("/")
+    return above or slash or "."
+
+
+def input_root(source: InputOptions) -> str:
+    """The folder that keys are relative to."""
+    if is_glob(source.input):
+        return glob_root(source.input)
+    return source.input.rstrip("/") or "/"
+
+
+def layout_of(source: InputOptions) -> str:
+    """The layout asked for, or the one that the input's name tells.
+
+    `folders` means that the folders' names must tell whether they are classes or splits.
+
+    Raises:
+        UserError: A regex for labels was given with a manifest.
+    """
+    if source.layout == "manifest":
+        return source.layout
+    if source.layout == "auto" and source.input.lower().endswith(MANIFEST_SUFFIXES):
+        if not (is_local(source.input) and os.path.isdir(source.input)):
+            if source.label_regex is not None:
+                raise UserError(
+                    f"--label_regex was given, but --input {source.input!r} is a manifest, which "
+                    "has labels in a column; leave it out, or name that by --label_column."
+                )
+            return "manifest"
+    if source.label_regex is not None:
+        return "flat"
+    if source.layout != "auto":
+        return source.layout
+    return "flat" if is_glob(source.input) else "folders"
+
+
+def check_output_apart(source: InputOptions, output: str) -> None:
+    """Checks that the next build would not list the output, and this one not replace its input.
+
+    A manifest names its images one by one, so a data set may be beside it.
+
+    Raises:
+        UserError: The output is the input or inside it, or the input is in a folder of the
+            output that a build replaces.
+    """
+    root = input_root(source)
+    for name in _REPLACED:
+        replaced = storage.join(output, name)
+        if _is_within(source.input, replaced) or _is_within(root, replaced):
+            raise UserError(
+                f"--input {source.input!r} is in a folder that this build would replace, "
+                f"{replaced!r}; expected images outside of --output: choose another --output, or "
+                "move the images."
+            )
+    if layout_of(source) == "manifest" or not _is_within(output, root):
+        return
+    if is_glob(source.input) and not _may_match_inside(source.input, root, output):
+        return
+    where = "is" if _is_within(root, output) else "is inside"
+    raise UserError(
+        f"--output {output!r} {where} --input {source.input!r}: the next build would list this "
+        "data set as images; expected a folder outside of it: choose another --output."
+    )
+
+
+def _is_within(path: str, folder: str) -> bool:
+    """Whether a path is a folder or below it, also by way of links."""
+    if is_local(path) != is_local(folder):
+        return False
+    if is_local(path):
+        found = file_id(folder)
+        # Neither may be there yet: an output is made by the build.
+        by_name = os.path.realpath(path) + "/", os.path.realpath(folder).rstrip("/") + "/"
+        return by_name[0].startswith(by_name[1]) or (found is not None and found in ancestors(path))
+    return f"{path.rstrip('/')}/".startswith(f"{folder.rstrip('/')}/")
+
+
+def _may_match_inside(pattern: str, root: str, folder: str) -> bool:
+    """Whether a pattern may match files below a folder that is below its root."""
+    if is_local(folder):
+        below = os.path.relpath(os.path.realpath(folder), os.path.realpath(root))
+        names = [] if below == "." else below.split("/")
+    else:
+        names = folder[len(root) :].strip("/").split("/") if folder.rstrip("/") != root else []
+    parts = pattern[len(root) :].strip("/").split("/")
+    for number, part in enumerate(parts):
+        if "**" in part or number >= len(names):
+            return True
+        if not fnmatch.fnmatchcase(names[number], part):
+            return False
+    return False
+
+
+def ancestors(path: str) -> frozenset[FileId]:
+    """The ids of a folder and of all above it, by its name and by what links in it lead to."""
+    found: set[FileId | None] = set()
+    for way in (os.path.abspath(path), os.path.realpath(path)):
+        here = pathlib.Path(way)
+        found.update(map(file_id, [here, *here.parents]))
+    return frozenset(filter(None, found))
+
+
+def file_id(path: str | pathlib.Path) -> FileId | None:
+    """What tells a file or folder from all others; None if there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

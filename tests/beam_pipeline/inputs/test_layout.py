@@ -1,0 +1,87 @@
+"""An output must not be where the next build lists images, nor replace the input of this one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from beam_pipeline.inputs.layout import check_output_apart
+from beam_pipeline.options import InputOptions
+from imageshards.errors import UserError
+
+NONE: dict[str, Any] = {}
+FLAT: dict[str, Any] = {"label_regex": "^([a-z]+)"}
+
+
+def folder(path):
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+@pytest.mark.parametrize("root", ["", "gs://bucket"])
+@pytest.mark.parametrize(
+    ("source", "options", "output"),
+    [
+        ("photos", {}, "photos"),
+        ("photos", {}, "photos/shards"),
+        ("photos", {}, "photos/deep/shards"),
+        ("photos", FLAT, "photos/shards"),
+        ("photos/*.jpg", FLAT, "photos"),
+        ("photos/**/*.jpg", FLAT, "photos/shards"),
+        ("photos/**.jpg", FLAT, "photos/shards/deep"),
+        ("photos/*/*", FLAT, "photos/shards"),
+    ],
+)
+def test_an_output_inside_the_input_is_refused(tmp_path, root, source, options, output):
+    root = root or folder(tmp_path / "photos").parent
+    with pytest.raises(UserError, match="--output .* --input .*choose another --output"):
+        check_output_apart(InputOptions(f"{root}/{source}", **options), f"{root}/{output}")
+
+
+@pytest.mark.parametrize("root", ["", "gs://bucket"])
+@pytest.mark.parametrize("name", ["quarantine", "report", "transform", ".staging"])
+def test_an_input_that_the_build_would_replace_is_refused(tmp_path, root, name):
+    root = root or tmp_path
+    for source, options in ((name, NONE), (f"{name}/x/*.jpg", FLAT), (f"{name}/a.jsonl", NONE)):
+        with pytest.raises(UserError, match="--input .*would replace.*--output"):
+            check_output_apart(InputOptions(f"{root}/out/{source}", **options), f"{root}/out")
+
+
+@pytest.mark.parametrize("root", ["", "gs://bucket"])
+@pytest.mark.parametrize(
+    ("source", "options", "output"),
+    [
+        ("photos", {}, "photos2"),
+        ("photos", {}, "shards"),
+        ("data/photos", {}, "data"),
+        ("photos/*.jpg", FLAT, "photos/shards"),
+        ("photos/cat*/*.jpg", FLAT, "photos/shards"),
+        ("list.csv", {}, "shards"),
+        ("data/list.csv", {}, "data"),
+        ("rows/*.parquet", {}, "rows/shards"),
+    ],
+)
+def test_an_output_beside_the_input_is_accepted(tmp_path, root, source, options, output):
+    root = root or tmp_path
+    check_output_apart(InputOptions(f"{root}/{source}", **options), f"{root}/{output}")
+
+
+def test_links_do_not_hide_that_an_output_is_inside_the_input(tmp_path):
+    photos = folder(tmp_path / "photos")
+    folder(tmp_path / "elsewhere")
+    (tmp_path / "to_photos").symlink_to("photos")
+    (photos / "to_elsewhere").symlink_to("../elsewhere")
+    for source, output in (
+        ("photos", "to_photos"),
+        ("photos", "to_photos/shards"),
+        ("to_photos", "photos/shards"),
+        ("photos", "photos/to_elsewhere"),
+    ):
+        with pytest.raises(UserError, match="choose another --output"):
+            check_output_apart(InputOptions(str(tmp_path / source)), str(tmp_path / output))
+
+
+def test_a_store_and_this_machine_are_apart():
+    check_output_apart(InputOptions("gs://bucket/photos"), "s3://bucket/photos")
+    check_output_apart(InputOptions("/photos"), "gs://photos")
