@@ -144,6 +144,12 @@ class ColumnSpec:
                 "expected a float column."
             )
 
+    def __str__(self) -> str:
+        """As --columns takes it."""
+        size = "" if self.shape == () else f"[{self.shape[0] if self.shape else ''}]"
+        scale = "" if self.scale == "none" else f":{self.scale}"
+        return f"{self.name}:{self.kind}{size}{scale}"
+
 
 @dataclasses.dataclass(frozen=True)
 class InputOptions:

@@ -86,7 +86,7 @@ def construct(
     )
     paths = planned.units | "Write" >> write  # final paths of the shards
     paths | "Commit" >> CommitShards(
-        commit_spec(options, write.sink),
+        commit_spec(options, write.sink, schema.warnings if schema else ()),
         planned.plan,
         listed.skipped,
         (columns.written, *unique_keys(batches, schema), *checked),
@@ -111,8 +111,10 @@ def with_pinned_classes(options: BuildOptions, pinned: tuple[str, ...]) -> Build
     )
 
 
-def commit_spec(options: BuildOptions, sink: BalancedSink) -> CommitSpec:
-    """What the commit needs of the options."""
+def commit_spec(
+    options: BuildOptions, sink: BalancedSink, warnings: tuple[str, ...] = ()
+) -> CommitSpec:
+    """What the commit needs of the options, and what a person is to hear in the end."""
     image = dataclasses.asdict(options.image)
     height, width = image.pop("height_px"), image.pop("width_px")
     return CommitSpec(
@@ -134,4 +136,5 @@ def commit_spec(options: BuildOptions, sink: BalancedSink) -> CommitSpec:
         },
         versions=byte_versions() | {"apache-beam": beam.__version__},
         shard_by=options.plan.shard_by,
+        warnings=warnings,
     )

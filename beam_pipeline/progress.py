@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from beam_pipeline.report.sections import class_counts
 from imageshards.progress import rate_line, text_table
 
 if TYPE_CHECKING:
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
 
 # What a terminal shows until there are shards to count.
 PLANNING = "listing and planning ..."
+# Of more classes only the largest and the smallest are named.
+_MAX_SHOWN_CLASSES = 20
 
 
 class PoolProgress:
@@ -65,8 +69,11 @@ def split_table(manifest: Mapping[str, Any]) -> str:
 
 
 def final_table(manifest: Mapping[str, Any], seconds: float, reused: int) -> str:
-    """What was built: splits, shards, records, balance, bytes, rejects, speed."""
-    lines = [split_table(manifest)]
+    """What was built: splits, shards, balance, bytes, classes, rejects, speed; and warnings."""
+    classes = collections.Counter[str]()
+    for of_class in class_counts(manifest).values():
+        classes.update(of_class)
+    lines = [split_table(manifest), class_line(classes)]
     listed = manifest["listed"]
     rejects = manifest["rejects"]
     lines.append(
@@ -79,7 +86,25 @@ def final_table(manifest: Mapping[str, Any], seconds: float, reused: int) -> str
         lines.append(f"{reused:,} images were finished by an earlier run")
     rate = (listed - reused) / seconds if seconds > 0 else 0.0
     lines.append(f"{seconds:.1f} s, {rate:,.0f} images/s with start-up")
+    lines += warning_lines(manifest.get("warnings", ()))
     return "\n".join(lines)
+
+
+def class_line(classes: Mapping[str, int]) -> str:
+    """The classes and their images; of many classes the largest and the smallest."""
+    text = f"{len(classes):,} classes: "
+    if len(classes) <= _MAX_SHOWN_CLASSES:
+        return text + ", ".join(f"{name} {count:,}" for name, count in classes.items())
+    largest = max(classes, key=lambda name: classes[name])
+    smallest = min(classes, key=lambda name: classes[name])
+    return (
+        f"{text}largest {largest} {classes[largest]:,}, smallest {smallest} {classes[smallest]:,}"
+    )
+
+
+def warning_lines(warnings: Iterable[str]) -> list[str]:
+    """Warnings as lines of their own."""
+    return [f"warning: {warning}" for warning in warnings]
 
 
 def _reasons(counts: Mapping[str, int]) -> str:
@@ -97,10 +122,7 @@ def plan_table(summary: Mapping[str, Any]) -> str:
     ]  # fmt: skip
     header = ["split", "shards", "images", "min/shard", "max/shard", "estimated MB"]
     lines = [text_table(header, rows)]
-    classes = summary["classes"]
-    shown = ", ".join(f"{name} {count:,}" for name, count in list(classes.items())[:20])
-    more = f", and {len(classes) - 20} more" if len(classes) > 20 else ""
-    lines.append(f"{len(classes)} classes: {shown}{more}")
+    lines.append(class_line(summary["classes"]))
     if summary["skipped"]:
         lines.append("files passed over" + _reasons(summary["skipped"]))
     lines.append(

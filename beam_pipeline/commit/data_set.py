@@ -17,7 +17,9 @@ from beam_pipeline.commit import quarantine, tfds
 from beam_pipeline.commit.finalize import FinalizeTask, backup_shards, plan_finalize
 from beam_pipeline.commit.staging import mark_committed
 from beam_pipeline.commit.summary import WriteSummary
+from beam_pipeline.commit.warnings import counts_and_names, warnings_of
 from beam_pipeline.planning.plan import ShardPlan
+from beam_pipeline.report.sections import class_counts
 from beam_pipeline.shards.result import (
     BYTES_EDGES,
     SIZE_EDGES_PX,
@@ -53,6 +55,7 @@ class CommitSpec:
         max_quarantine_bytes: Originals of rejected images up to this size are kept; 0 for none.
         report: Whether pictures for people are made.
         options, image, versions, shard_by: What the manifest says of them.
+        warnings: Sentences known before anything was listed.
     """
 
     sink: BalancedSink
@@ -63,6 +66,7 @@ class CommitSpec:
     image: dict[str, Any]
     versions: dict[str, str]
     shard_by: str
+    warnings: tuple[str, ...] = ()
 
     @property
     def output(self) -> str:
@@ -138,7 +142,7 @@ def finish_commit(
         shards: Entries of the manifest, each with its split.
         plan: What was planned.
         summary: Totals of all shards, as they were written.
-        skipped: Reason → files that were not listed.
+        skipped: Reason → files that were not listed, and what is to be named (`Listed.skipped`).
         spec: Where and how.
         *complete: What must be complete before: the exported transform, the quarantine.
 
@@ -208,6 +212,7 @@ def manifest_of(
             f"--input gave the classes {classes[:5]} when it was planned and {exported[:5]} when "
             "its columns were analysed: it changed while it was read; give the same command again."
         )
+    passed_over, names = counts_and_names(skipped)
     splits: dict[str, Any] = {}
     for split in sorted(plan.num_shards):
         of_split = [dict(shard) for shard in shards if shard["split"] == split]
@@ -233,7 +238,7 @@ def manifest_of(
         "image": {**spec.image, "mean": mean, "std": std},
         "listed": plan.num_images,
         "rejects": quarantine.reasons(summary.rejects),
-        "skipped": dict(sorted(skipped.items())),
+        "skipped": passed_over,
         "source": {"formats": _by_count(stats.formats), "notes": _by_count(stats.notes)},
         "histograms": {
             "source_width_px": {"edges": SIZE_EDGES_PX, "counts": stats.source_width_px},
@@ -244,7 +249,12 @@ def manifest_of(
     of_bytes = {**manifest, "versions": spec.versions}
     text = json.dumps(of_bytes, sort_keys=True).encode()
     manifest["fingerprint"] = hashlib.sha256(text).hexdigest()
-    return manifest | {"options": spec.options, "versions": spec.versions}
+    warnings = warnings_of(class_counts(manifest), spec.options["plan"]["splits"], names)
+    return manifest | {
+        "options": spec.options,
+        "versions": spec.versions,
+        "warnings": [*spec.warnings, *warnings],
+    }
 
 
 def _by_count(counts: dict[str, int]) -> dict[str, int]:

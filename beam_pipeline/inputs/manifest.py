@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -9,7 +10,8 @@ import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from beam_pipeline.inputs.folders import files_matching, glob_root, is_glob
+from beam_pipeline.inputs.folders import Skipped, files_matching
+from beam_pipeline.inputs.layout import glob_root, is_glob
 from beam_pipeline.inputs.manifest_cells import (
     check_box_columns,
     check_boxes,
@@ -44,6 +46,8 @@ class ManifestSchema:
         image, label: Columns of the image path and of the class name.
         key, split, group: Columns of these, if there are any.
         columns: Extra columns, which become features.
+        undeclared: Other columns, which --columns leaves out, and how it would declare them; "" for
+            a type that records cannot hold.
     """
 
     image: str
@@ -52,6 +56,15 @@ class ManifestSchema:
     split: str | None
     group: str | None
     columns: tuple[ColumnSpec, ...]
+    undeclared: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a person should hear of the columns."""
+        names = ", ".join(repr(name) for name, _ in self.undeclared)
+        to_add = ",".join(filter(None, (text for _, text in self.undeclared)))
+        remedy = f"; to keep them, add {to_add}" if to_add else ""
+        return (f"--columns leaves out {names} of --input{remedy}",) if names else ()
 
     @property
     def names(self) -> list[str]:
@@ -70,14 +83,16 @@ def manifest_files(path: str) -> Iterator[str]:
         yield path
         return
     above = len(glob_root(path).rstrip("/"))
-    names = (file for file, _, _ in files_matching(path) if "/." not in file[above:])
-    first = next(names, None)
-    if first is None:
+    names = sorted(
+        file
+        for file, size_bytes, _ in files_matching(path)
+        if "/." not in file[above:] and not (isinstance(size_bytes, Skipped) and size_bytes.name)
+    )
+    if not names:
         raise UserError(
-            f"--input {path!r} matches no file; expected manifests (.csv, .jsonl, .parquet): fix "
-            "the pattern."
+            f"--input {path!r} matches no file; expected manifests (.csv, .jsonl, .parquet) "
+            "outside of finished data sets: fix the pattern."
         )
-    yield first
     yield from names
 
 
@@ -117,20 +132,26 @@ def read_schema(source: InputOptions) -> ManifestSchema:
     key = _optional_role(source, names, "--key_column", source.key_column, _KEY_NAMES)
     split = _optional_role(source, names, "--split_column", source.split_column, ("split",))
     group = _optional_role(source, names, "--group_column", source.group_column, ())
-    columns = source.columns
-    if columns is None:
-        taken = {image, label, key, split, group}
-        columns = tuple(
-            with_box_type(
-                infer(name, [row.get(name) for row in head])
-                if types is None
-                else column_of_arrow(name, types[name])
-            )
-            for name in names
-            if name not in taken
-        )
+
+    def column(name: str) -> ColumnSpec:
+        if types is not None:
+            return with_box_type(column_of_arrow(name, types[name]))
+        return with_box_type(infer(name, [row.get(name) for row in head]))
+
+    others = [name for name in names if name not in {image, label, key, split, group}]
+    undeclared: dict[str, str] = {}
+    if source.columns is None:
+        columns = tuple(map(column, others))
+    else:
+        columns = source.columns
+        declared = {spec.name for spec in columns}
+        for name in others if columns else ():  # --columns '' asks for none
+            if name not in declared:
+                undeclared[name] = ""
+                with contextlib.suppress(UserError):  # a type that records cannot hold
+                    undeclared[name] = str(column(name))
     _check_columns(source, names, columns)
-    return ManifestSchema(image, label, key, split, group, columns)
+    return ManifestSchema(image, label, key, split, group, columns, tuple(undeclared.items()))
 
 
 def _optional_role(

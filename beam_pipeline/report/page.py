@@ -123,6 +123,7 @@ def page_of(
         "page.jinja",
         title=title,
         tiles=sections.tiles(manifest),
+        warnings=manifest.get("warnings", ()),
         splits=sections.splits(manifest),
         even=sections.is_even(manifest),
         sheets=sheets,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import json
 import pathlib
 import shutil
 from typing import Any
@@ -239,6 +240,26 @@ def test_overwrite_keeps_class_ids_and_appends_new_ones(photos, tmp_path, capsys
     assert build("--input", second, *flags, "--overwrite") == 0
     assert manifest(output)["classes"] == ["m", "z", "a"]
     assert verify.main([str(output)]) == 0
+
+
+def test_what_trains_something_else_is_told_at_the_end(tmp_path, capsys):
+    photos = class_folders(tmp_path / "in", {"cat": 9, "Cat": 9, "dog": 1})
+    (photos / "emu").mkdir()
+    shutil.copytree(photos / "dog", photos / "old")
+    found = {"format_version": 1, "splits": {}, "fingerprint": "", "classes": []}
+    (photos / "old" / "manifest.json").write_text(json.dumps(found))
+    flags = ["--input", photos, "--output", tmp_path / "out", "--splits", "validation=1"]
+    assert build(*flags) == 0
+    printed = capsys.readouterr().out
+    assert "3 classes: Cat 9, cat 9, dog 1" in printed
+    told = [line for line in printed.split("\n") if line.startswith("warning: ")]
+    assert told == [f"warning: {each}" for each in manifest(tmp_path / "out")["warnings"]]
+    assert len(told) == 3
+    assert "left out as a whole" in told[0] and str(photos / "old") in told[0]
+    assert "1 class folder without an image: 'emu'" in told[1]
+    assert "'Cat', 'cat'" in told[2]
+    page = (tmp_path / "out" / "report" / "index.html").read_text()
+    assert "Warnings" in page and "1 class folder without an image" in page
 
 
 def test_plan_only_writes_nothing(photos, tmp_path, capsys):

@@ -33,12 +33,13 @@ MANIFEST = {
         "train": {
             "num_records": 1259,
             "shards": [
-                {"num_records": 629, "num_bytes": 1_500_000},
-                {"num_records": 630, "num_bytes": 1_500_000},
+                {"num_records": 629, "num_bytes": 1_500_000, "classes": {"cat": 300, "dog": 329}},
+                {"num_records": 630, "num_bytes": 1_500_000, "classes": {"cat": 300, "dog": 330}},
             ],
         },
-        "test": {"num_records": 0, "shards": [{"num_records": 0, "num_bytes": 0}]},
+        "test": {"num_records": 0, "shards": [{"num_records": 0, "num_bytes": 0, "classes": {}}]},
     },
+    "classes": ["cat", "dog", "emu"],
     "listed": 1399,
     "rejects": {"truncated": 3, "empty": 1},
     "skipped": {"hidden": 2},
@@ -46,19 +47,23 @@ MANIFEST = {
 
 
 def test_the_final_table_has_splits_rejects_and_speed():
-    lines = final_table(MANIFEST, 14.0, 0).split("\n")
+    manifest = MANIFEST | {"warnings": ["3 things are odd", "and one more"]}
+    lines = final_table(manifest, 14.0, 0).split("\n")
     assert lines[2].split() == ["train", "2", "1,259", "629", "630", "3.0"]
     assert lines[3].split() == ["test", "1", "0", "0", "0", "0.0"]
     assert lines[4:] == [
+        "3 classes: cat 600, dog 659, emu 0",
         "1,399 images listed, 4 rejected (truncated 3, empty 1)",
         "2 files passed over (hidden 2)",
         "14.0 s, 100 images/s with start-up",
+        "warning: 3 things are odd",
+        "warning: and one more",
     ]
 
 
 def test_the_final_table_leaves_out_what_is_nothing_and_counts_only_new_work():
     lines = final_table({**MANIFEST, "rejects": {}, "skipped": {}}, 2.0, 1199).split("\n")
-    assert lines[4:] == [
+    assert lines[5:] == [
         "1,399 images listed, 0 rejected",
         "1,199 images were finished by an earlier run",
         "2.0 s, 100 images/s with start-up",
@@ -77,7 +82,7 @@ def test_the_plan_table_shows_splits_classes_and_an_estimate():
     }  # fmt: skip
     text = plan_table(summary)
     assert "train       4   1,259        314        315           2.5" in text
-    assert "23 classes: c0 1,000, c1 1,001" in text and "c19 1,019, and 3 more" in text
+    assert "23 classes: largest c22 1,022, smallest c0 1,000" in text
     assert "files passed over (hidden 2)" in text
     assert "a sample of 64 images: 1 rejected, 2.3 ms and 12,346 bytes per record" in text
     assert "about 62 s on 2 cores" in text

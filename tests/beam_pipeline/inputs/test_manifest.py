@@ -158,6 +158,27 @@ def test_only_the_columns_named_are_taken(tmp_path):
     assert ref.columns == {"age": 1, "zip": "007", "junk": "?"}
 
 
+def test_columns_that_are_left_out_are_told_with_how_to_declare_them(tmp_path):
+    rows = [{"image": "a.jpg", "label": "cat", "age": 1, "zip": "007", "tags": ["x"], "seen": 0.5}]
+    path = str(write(tmp_path / "m.jsonl", rows))
+    (said,) = read_schema(InputOptions(path, columns=(ColumnSpec("age", "int"),))).warnings
+    assert said == (
+        "--columns leaves out 'zip', 'tags', 'seen' of --input; to keep them, add "
+        "zip:string,tags:string[],seen:float"
+    )
+    for columns in (None, ()):  # all of them; none of them
+        assert read_schema(InputOptions(path, columns=columns)).warnings == ()
+
+
+def test_so_is_a_column_that_records_cannot_hold(tmp_path):
+    parquet.write_table(
+        pa.table({"image": ["a"], "label": ["b"], "age": [1], "meta": [{"x": 1}]}),
+        tmp_path / "m.parquet",
+    )
+    source = InputOptions(str(tmp_path / "m.parquet"), columns=(ColumnSpec("age", "int"),))
+    assert read_schema(source).warnings == ("--columns leaves out 'meta' of --input",)
+
+
 def test_a_column_of_another_type_is_no_hindrance_when_it_is_not_named(tmp_path):
     path = tmp_path / "m.parquet"
     table = pa.table({"image": ["x"], "label": ["a"], "age": [1], "meta": [{"a": 1}]})

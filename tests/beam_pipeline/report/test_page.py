@@ -174,6 +174,12 @@ def test_the_given_manifest_is_used_not_the_file(tmp_path):
     assert "given" in written(dataset)[2].text
 
 
+def test_warnings_are_shown_where_there_are_any():
+    manifest = many(2, 4) | {"warnings": ["'Cat' & 'cat' are alike"]}
+    assert "'Cat' & 'cat' are alike" in Page(page_of("x", manifest, (), {})).text
+    assert "Warnings" not in page_of("x", manifest | {"warnings": []}, (), {})
+
+
 def test_a_bare_manifest_is_enough():
     Page(page_of("x", many(3, 2), (), {}))
 

@@ -1,0 +1,138 @@
+"""What a person should hear of a data set before training on it: one sentence each."""
+
+from __future__ import annotations
+
+import collections
+import os
+import unicodedata
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from beam_pipeline.inputs.folders import FINISHED_DATA_SET
+from beam_pipeline.inputs.layout import SPLIT_FOLDERS
+from beam_pipeline.inputs.listing import EMPTY_CLASS_FOLDER, EMPTY_SPLIT_FOLDER
+from beam_pipeline.options import PlanOptions
+
+_SHOWN_NAMES = 5
+
+
+def counts_and_names(
+    skipped: Mapping[str, int],
+) -> tuple[dict[str, int], dict[str, list[str]]]:
+    """What `ListImages` passed over: reason → files, and reason → names, sorted."""
+    counts: dict[str, int] = {}
+    names: collections.defaultdict[str, list[str]] = collections.defaultdict(list)
+    for key in sorted(skipped):
+        reason, colon, name = key.partition(": ")
+        if colon:
+            names[reason].append(name)
+        else:
+            counts[reason] = skipped[key]
+    return counts, dict(names)
+
+
+def warnings_of(
+    counts: Mapping[str, Mapping[str, int]],
+    splits: Collection[str],
+    names: Mapping[str, Sequence[str]],
+) -> list[str]:
+    """Warnings of a data set, or of the plan of one.
+
+    Args:
+        counts: Split → class → images, with all classes.
+        splits: Names of --splits.
+        names: Reason → names, of `counts_and_names`.
+    """
+    classes = {name: 0 for of_class in counts.values() for name in of_class}
+    for of_class in counts.values():
+        for name, count in of_class.items():
+            classes[name] += count
+    return [
+        *_of_input(names),
+        *_of_splits([split for split, found in counts.items() if any(found.values())], splits),
+        *_of_class_names(classes),
+        *_without_training_image(counts),
+    ]
+
+
+def _of_input(names: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    if data_sets := names.get(FINISHED_DATA_SET):
+        yield (
+            f"--input holds {_number(data_sets, 'finished data set')}, left out as a whole: "
+            f"{_shown(data_sets)}; move them out of it"
+        )
+    if empty := names.get(EMPTY_CLASS_FOLDER):
+        yield (
+            f"{_number(empty, 'class folder')} without an image: {_shown(empty)}; add images "
+            "(--extensions says which names count) or remove the folders"
+        )
+    if empty := names.get(EMPTY_SPLIT_FOLDER):
+        yield (
+            f"{_number(empty, 'split folder')} without a class folder: {_shown(empty)}; expected "
+            "ROOT/<split>/<class>/*.jpg"
+        )
+
+
+def _of_splits(found: Sequence[str], wanted: Collection[str]) -> Iterator[str]:
+    # Where the input gives splits of its own, those of the default are not missed.
+    asked = set(wanted) != set(PlanOptions().splits) or set(found) <= set(wanted)
+    missing = [split for split in wanted if split not in found]
+    if missing and asked:
+        yield (
+            f"{_number(missing, 'split')} of --splits got no image: {_shown(missing)}; expected at "
+            "least one: larger fractions, more images, or another --salt"
+        )
+    for split in found:
+        for known in ("train", "validation"):
+            if split not in SPLIT_FOLDERS and _is_almost(split, known):
+                yield f"split {split!r} is almost {known!r}; rename it if that was meant"
+
+
+def _is_almost(name: str, known: str) -> bool:
+    """Whether two names differ in their case, or in one letter: added, left out, wrong, swapped."""
+    if name == known:
+        return False
+    name = name.lower()
+    start = len(os.path.commonprefix([name, known]))
+    name, known = name[start:], known[start:]
+    end = len(os.path.commonprefix([name[::-1], known[::-1]]))
+    name, known = name[: len(name) - end], known[: len(known) - end]
+    is_swap = len(name) == 2 and name == known[::-1]
+    return is_swap or max(len(name), len(known)) <= 1
+
+
+def _of_class_names(classes: Mapping[str, int]) -> Iterator[str]:
+    alike = collections.defaultdict(list)
+    for name in classes:
+        alike[" ".join(unicodedata.normalize("NFKC", name).casefold().split())].append(name)
+    for same in [same for same in alike.values() if len(same) > 1][:_SHOWN_NAMES]:
+        yield (
+            f"{_shown(same)} are {len(same)} classes whose names differ in case, spaces or accents "
+            "alone; rename them if they are one"
+        )
+    used = [count for count in classes.values() if count]
+    if len(used) > 1 and max(used) == 1:
+        yield (
+            f"each of {len(used):,} images is a class of its own: the label may be the file name; "
+            "expected several images of each: check --label_regex, --label_column or the folders"
+        )
+
+
+def _without_training_image(counts: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+    for split in ("train", "training"):
+        without = [name for name, count in counts.get(split, {}).items() if not count]
+        if without:
+            total = len(counts[split])
+            yield (
+                f"{len(without):,} of {total:,} classes have no image in split {split!r}: "
+                f"{_shown(without)}; no model can learn them: add images, or give a split to those "
+                "that there are"
+            )
+
+
+def _number(names: Sequence[str], what: str) -> str:
+    return f"{len(names):,} {what}{'s' if len(names) != 1 else ''}"
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN_NAMES:,} more" if len(names) > _SHOWN_NAMES else ""
+    return ", ".join(map(repr, names[:_SHOWN_NAMES])) + more

@@ -1,0 +1,103 @@
+"""What a person hears of a data set that trains something else than was meant."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+
+from beam_pipeline.commit.warnings import counts_and_names, warnings_of
+
+DEFAULT = ("train", "validation")
+
+
+def told(counts, splits=DEFAULT, **names) -> list[str]:
+    return warnings_of(counts, splits, names)
+
+
+def even(*splits: str) -> dict[str, dict[str, int]]:
+    return {split: {"cat": 5, "dog": 6} for split in splits}
+
+
+@pytest.mark.parametrize("splits", [DEFAULT, ("train", "test"), ("training", "val", "dev")])
+def test_a_good_data_set_has_no_warning(splits):
+    assert told(even(*splits)) == []
+
+
+def test_classes_without_a_training_image_are_counted_and_named():
+    train = {f"c{i:04d}": int(i >= 93) for i in range(1000)}
+    rest = {name: 1 - count for name, count in train.items()} | {"c0999": 1}
+    (said,) = told({"train": train, "validation": rest})
+    assert said.startswith("93 of 1,000 classes have no image in split 'train': 'c0000', 'c0001'")
+    assert "and 88 more" in said and "add images" in said
+
+
+def test_a_class_of_class_names_without_any_image_is_told():
+    (said,) = told({"train": {"cat": 3, "emu": 0}, "validation": {"cat": 1, "emu": 0}})
+    assert said.startswith("1 of 2 classes have no image in split 'train': 'emu'")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("Cat", "cat"), ("cat ", "cat"), ("big  cat", "Big cat"), ("Straße", "STRASSE"),
+     tuple(unicodedata.normalize(form, "Čmelák") for form in ("NFC", "NFD"))],
+)  # fmt: skip
+def test_names_that_look_alike_are_told(one, other):
+    (said,) = told({"train": {one: 3, other: 4}, "validation": {one: 1, other: 1}})
+    assert repr(one) in said and repr(other) in said and "rename" in said
+
+
+def test_a_split_that_got_nothing_is_told():
+    (said,) = told(even("train"))
+    assert said.startswith("1 split of --splits got no image: 'validation'") and "--salt" in said
+    (said,) = told(even("train", "validation"), ("train", "validation", "holdout"))
+    assert "'holdout'" in said
+
+
+def test_splits_of_the_input_are_not_held_against_the_default():
+    assert told(even("train", "test")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [("trian", "train"), ("trains", "train"), ("tran", "train"), ("Train", "train"),
+     ("TRAIN", "train"), ("traim", "train"), ("validaton", "validation"),
+     ("Validation", "validation"), ("vaildation", "validation")],
+)  # fmt: skip
+def test_a_split_named_almost_as_it_should_be_is_told(name, known):
+    other = DEFAULT[1 - DEFAULT.index(known)]
+    (said,) = told(even(other, name, "test"))
+    assert repr(name) in said and repr(known) in said and "rename" in said
+
+
+@pytest.mark.parametrize("name", ["training", "val", "valid", "dev", "eval", "test", "holdout"])
+def test_other_names_of_splits_are_fine(name):
+    assert told(even("train", name)) == []
+
+
+def test_a_label_that_is_the_file_name_is_told():
+    counts = {"train": {f"img_{i}": 1 for i in range(9)}, "validation": {"img_9": 1}}
+    counts = {split: {f"img_{i}": found.get(f"img_{i}", 0) for i in range(10)}
+              for split, found in counts.items()}  # fmt: skip
+    said = told(counts)
+    assert said[0].startswith("each of 10 images is a class of its own") and "--label_r" in said[0]
+    assert said[1].startswith("1 of 10 classes have no image in split 'train'")
+
+
+def test_what_the_listing_found_is_told():
+    said = told(
+        even(*DEFAULT),
+        finished_data_set=["/photos/shards"],
+        empty_class_folder=[f"c{i}" for i in range(7)],
+        empty_split_folder=["test"],
+    )
+    assert said[0].startswith("--input holds 1 finished data set, left out as a whole: '/photos/")
+    assert said[1].startswith("7 class folders without an image: 'c0'") and "2 more" in said[1]
+    assert said[2].startswith("1 split folder without a class folder: 'test'")
+
+
+def test_names_are_told_from_counts():
+    skipped = {"hidden": 3, "empty_class_folder: b: c": 1, "empty_class_folder: a": 2, "other": 1}
+    assert counts_and_names(skipped) == (
+        {"hidden": 3, "other": 1}, {"empty_class_folder": ["a", "b: c"]},
+    )  # fmt: skip
