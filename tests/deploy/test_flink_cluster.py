@@ -101,40 +101,47 @@ def task_manager(pool_address: str) -> Iterator[TaskManager]:
     server.stop(0)
 
 
-@pytest.mark.slow
-def test_task_managers_that_name_their_workers_alike_do_not_meet_in_a_pool(tmp_path):
+@pytest.fixture(scope="module")
+def pools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Program]]:
+    """The pools of two TaskManagers, as a cluster starts them: host:port → program."""
+    folder = tmp_path_factory.mktemp("pools")
     port = portable_servers.free_port()
-    plan = cluster.Cluster(None, tmp_path, pool_port=port)
-    pools = []
+    plan = cluster.Cluster(None, folder, pool_port=port)
+    started: dict[str, Program] = {}
     try:
-        for name, command, extra in cluster.commands(plan, tmp_path)[:2]:
-            pools.append(Program(name, tmp_path))
-            pools[-1].start(command, extra)
-        hosts = [plan.pool_host(0), plan.pool_host(1)]
-        assert len(set(hosts)) == 2
-        with contextlib.ExitStack() as stack:
-            for host in hosts:
-                _wait_for(host, port)
-            first, second = (stack.enter_context(task_manager(f"{host}:{port}")) for host in hosts)
-            first.start("1-1")
-            second.start("1-1")
-            first.stop("1-1")
-            assert not second.control.gone["1-1"].wait(1)
-            second.stop("1-1")
+        for number, (name, command, extra) in enumerate(cluster.commands(plan, folder)[:2]):
+            program = started[f"{plan.pool_host(number)}:{port}"] = Program(name, folder)
+            program.start(command, extra)
+        for address in started:
+            _wait_for(address.rpartition(":")[0], port)
+        yield started
     finally:
-        assert background.stop(pools) == 2
-    assert not any(each.process() for each in pools)
+        assert background.stop(list(started.values())) == 2
+    assert not any(each.process() for each in started.values())
 
 
 @pytest.mark.slow
-def test_jobs_that_name_their_workers_alike_share_a_pool(tmp_path):
+def test_task_managers_that_name_their_workers_alike_do_not_meet_in_a_pool(pools):
+    with contextlib.ExitStack() as stack:
+        first, second = (stack.enter_context(task_manager(address)) for address in pools)
+        first.start("1-1")
+        second.start("1-1")
+        first.stop("1-1")
+        assert not second.control.gone["1-1"].wait(1)
+        second.stop("1-1")
+
+
+@pytest.mark.slow
+def test_jobs_that_name_their_workers_alike_share_a_pool(pools):
     """Two jobs on one TaskManager: the end of one is not the end of the other."""
-    with portable_servers.worker_pool(tmp_path) as pool, task_manager(pool.address) as second:
-        processes_of_pool = psutil.Process(pool.process.pid)
-        before = set(processes_of_pool.children(recursive=True))
-        with task_manager(pool.address) as first:
+    address, program = next(iter(pools.items()))
+    pool = program.process()
+    assert pool is not None
+    with task_manager(address) as second:
+        before = set(pool.children(recursive=True))
+        with task_manager(address) as first:
             first.start("1-1")
-            workers = set(processes_of_pool.children(recursive=True)) - before
+            workers = set(pool.children(recursive=True)) - before
             second.start("1-1")
             first.ask_to_stop("1-1")
             assert not first.control.gone["1-1"].is_set()

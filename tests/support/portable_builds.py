@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import pathlib
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 
 from beam_pipeline.__main__ import main
 from tests.support.builds import jpeg
+from tests.support.forked_builds import ForkedBuild
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TIMEOUT_S = 240
@@ -38,15 +36,6 @@ def flags(photos: pathlib.Path | str, output: pathlib.Path | str) -> list[str]:
     ]  # fmt: skip
 
 
-def start(*arguments: str) -> subprocess.Popen:
-    """A build in a process group of its own; it says everything to one pipe."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "beam_pipeline", *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-
-
 def run_here(*arguments: str) -> tuple[int, str]:
     """A whole build in this process: exit code and what it said."""
     said = io.StringIO()
@@ -70,7 +59,7 @@ def keep_few_shards(output: pathlib.Path, count: int = 4) -> int:
     return finished_shards(output)
 
 
-def wait_for(condition: Callable[[], object], what: str, process: subprocess.Popen | None = None):
+def wait_for(condition: Callable[[], object], what: str, process: ForkedBuild | None = None):
     """Waits until something is so, while a process lives."""
     deadline = time.monotonic() + TIMEOUT_S
     while not condition():

@@ -8,8 +8,6 @@ import json
 import pathlib
 import re
 import signal
-import subprocess
-import sys
 import time
 import urllib.parse
 from collections.abc import Iterator
@@ -27,8 +25,9 @@ from beam_pipeline.shards.writer import write_shard
 from beam_pipeline.verify import command as verify
 from imageshards import storage
 from imageshards.manifest import to_json
-from tests.beam_pipeline.test_resume import KILLER
+from imageshards.storage import lock
 from tests.support.builds import build, class_folders, shard_bytes
+from tests.support.forked_builds import ForkedBuild, kill_at
 from tests.support.store_servers import StoreServer, store_server
 
 pytestmark = pytest.mark.slow
@@ -254,14 +253,10 @@ MODULES = {
 
 
 def run_killed(function: str, calls: int, *arguments: str) -> None:
-    killed = subprocess.run(
-        [
-            sys.executable, "-c", KILLER, MODULES[function],
-            function, str(calls), *arguments,
-        ],
-        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    given = (MODULES[function], function, calls)
+    killed = ForkedBuild(*arguments, before=kill_at, given=given)
+    said, _ = killed.communicate(TIMEOUT_S)
+    assert killed.returncode == -signal.SIGKILL, said
 
 
 def test_a_killed_job_goes_on_from_its_finished_shards(server, photos, local, capfd):
@@ -295,35 +290,27 @@ def test_a_killed_replacement_goes_on_without_the_flag(server, photos, local):
     assert_same(output, local, is_replacement=True)
 
 
-# A build that renews its lease ten times a second.
-HASTY = """
-import sys
-from imageshards.storage import lock
-lock.Lease.__init__.__defaults__ = (lock.LeaseTimes(renew_sec=0.1),)
-from beam_pipeline.__main__ import main
-sys.exit(main(sys.argv[1:]))
-"""
+def renew_often() -> None:
+    """Leases are renewed ten times a second."""
+    lock.Lease.__init__.__defaults__ = (lock.LeaseTimes(renew_sec=0.1),)
 
 
 @pytest.mark.parametrize("server", ["gs"], indirect=True)
 def test_a_job_whose_lease_was_taken_stops_with_a_sentence(server, photos):
     output = f"{server.bucket()}/set"
-    lock = f"{output}/.staging/lock"
-    process = subprocess.Popen(
-        [sys.executable, "-c", HASTY, *flags(photos, output)],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+    path = f"{output}/.staging/lock"
+    process = ForkedBuild(*flags(photos, output), before=renew_often)
     deadline = time.monotonic() + TIMEOUT_S
-    while not storage.exists(lock):
+    while not storage.exists(path):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
-    storage.write(lock, json.dumps({"host": "elsewhere", "pid": 1, "nonce": "x"}))
+    storage.write(path, json.dumps({"host": "elsewhere", "pid": 1, "nonce": "x"}))
     said, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 2, said
-    assert said.splitlines()[-1].startswith(f"error: the lock {lock} was taken by another job")
+    assert said.splitlines()[-1].startswith(f"error: the lock {path} was taken by another job")
     assert "Traceback" not in said
     assert not storage.exists(f"{output}/manifest.json")
-    assert storage.exists(lock)
+    assert storage.exists(path)
 
 
 def test_another_jobs_lease_is_respected(server, photos, capfd):

@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import pathlib
 import signal
-import subprocess
 import sys
 import time
 import types
@@ -35,6 +33,7 @@ from imageshards.errors import UserError
 from tests.conftest import REPOSITORY
 from tests.support import builds
 from tests.support.dataflow_stand_in import PROJECT, REGION, StandIn
+from tests.support.forked_builds import ForkedBuild
 from tests.support.portable_graph import Graph
 from tests.support.store_servers import StoreServer, gcs_server
 
@@ -333,16 +332,12 @@ class TestASubmission:
 
     @pytest.mark.slow
     def test_is_cancelled_by_ctrl_c(
-        self, bucket: str, service: StandIn, package: list[str], store: StoreServer
+        self, bucket: str, service: StandIn, package: list[str]
     ) -> None:
         service.end_jobs("RUNNING")
-        build = subprocess.Popen(
-            [
-                sys.executable, "-m", "beam_pipeline", *flags(bucket, "stopped"), *service.flags,
-                *package, "--temp_location", f"{bucket}/temp",
-            ],
-            cwd=REPOSITORY, env=os.environ | store.environ, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        build = ForkedBuild(
+            *flags(bucket, "stopped"), *service.flags, *package,
+            "--temp_location", f"{bucket}/temp",
         )  # fmt: skip
         try:
             deadline = time.monotonic() + 120

@@ -18,6 +18,7 @@ from beam_pipeline.runners import jobs
 from beam_pipeline.runners.submit import RemoteRunner
 from tests.support import flink_stand_in, pool_tasks, portable_servers
 from tests.support.builds import build, manifest, shard_bytes
+from tests.support.forked_builds import ForkedBuild
 from tests.support.portable_builds import (
     IMAGES,
     SHARDS,
@@ -27,7 +28,6 @@ from tests.support.portable_builds import (
     keep_few_shards,
     photos_in,
     run_here,
-    start,
     wait_for,
 )
 
@@ -118,7 +118,7 @@ def test_a_build_through_a_flink_job_server_that_it_starts(photos, local, server
 def test_ctrl_c_then_a_killed_client_then_a_killed_worker(photos, local, servers, tmp_path, capsys):
     output = tmp_path / "set"
     command = [*flags(photos, output), *servers.flags]
-    process = start(*command)
+    process = ForkedBuild(*command)
     wait_for(lambda: finished_shards(output) >= 2, "2 shards", process)
     job = noted(output)
     os.killpg(process.pid, signal.SIGINT)  # a terminal signals the whole group
@@ -131,7 +131,7 @@ def test_ctrl_c_then_a_killed_client_then_a_killed_worker(photos, local, servers
     assert not (output / "manifest.json").exists()
 
     before = keep_few_shards(output)
-    process = start(*command)
+    process = ForkedBuild(*command)
     wait_for(lambda: finished_shards(output) > before, "another shard", process)
     (worker,) = servers.workers()
     worker.suspend()  # so that the job runs for as long as this test needs it to
@@ -148,7 +148,7 @@ def test_ctrl_c_then_a_killed_client_then_a_killed_worker(photos, local, servers
     wait_for(lambda: not servers.workers(), "the end of its workers")
 
     before = keep_few_shards(output)
-    process = start(*command)
+    process = ForkedBuild(*command)
     wait_for(lambda: finished_shards(output) > before, "another shard", process)
     (worker,) = servers.workers()
     worker.kill()
@@ -162,7 +162,7 @@ def test_ctrl_c_then_a_killed_client_then_a_killed_worker(photos, local, servers
 def test_a_killed_job_service_and_pool_are_one_sentence_each(photos, local, servers, tmp_path):
     output = tmp_path / "set"
     pool = servers.pool
-    process = start(*flags(photos, output), *servers.flags)
+    process = ForkedBuild(*flags(photos, output), *servers.flags)
     wait_for(lambda: finished_shards(output) >= 2, "2 shards", process)
     servers.job_service.kill()
     said, _ = process.communicate(timeout=TIMEOUT_S)
@@ -172,7 +172,7 @@ def test_a_killed_job_service_and_pool_are_one_sentence_each(photos, local, serv
     with portable_servers.job_service(tmp_path) as second:
         before = keep_few_shards(output)
         again = portable_servers.Servers(second, pool)
-        process = start(*flags(photos, output), *again.flags)
+        process = ForkedBuild(*flags(photos, output), *again.flags)
         wait_for(lambda: finished_shards(output) > before, "another shard", process)
         family = pool.family()
         pool.kill()

@@ -18,7 +18,8 @@ from beam_pipeline.versions import versions
 from imageshards.errors import UserError
 from tests.support import portable_servers
 from tests.support.builds import class_folders
-from tests.support.portable_builds import ROOT, run_here, start, wait_for
+from tests.support.forked_builds import ForkedBuild
+from tests.support.portable_builds import ROOT, run_here, wait_for
 
 pytestmark = pytest.mark.process
 
@@ -227,7 +228,7 @@ def test_ctrl_c_while_it_looks(servers, lazy_pool, tmp_path):
     class_folders(tmp_path / "in", {"cat": 4, "dog": 4})
     flags = portable_servers.portable_flags(servers.job_service.address, lazy_pool)
     output = tmp_path / "out"
-    process = start("--input", str(tmp_path / "in"), "--output", str(output), *flags)
+    process = ForkedBuild("--input", str(tmp_path / "in"), "--output", str(output), *flags)
     wait_for(lambda: list(output.glob(".staging/preflight-*")), "a question", process)
     process.terminate()
     said, _ = process.communicate(timeout=120)

@@ -1,0 +1,122 @@
+"""Builds in processes of their own that do not import Beam each.
+
+A fork server imports it once in a process of tests. What it forks is a session of its own, can be
+killed by any signal, and ends as `python -m beam_pipeline` does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import multiprocessing
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+_PRELOADED = ["beam_pipeline.pipeline", "beam_pipeline.runners.submit", __name__]
+
+
+class ForkedBuild:
+    """`python -m beam_pipeline ARGUMENTS`, with the interface of a `Popen`.
+
+    Args:
+        arguments: Of the command line.
+        before: Called in the process before the build, with `given`.
+    """
+
+    def __init__(self, *arguments: str, before: Callable[..., None] | None = None, given: Any = ()):
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(_PRELOADED)
+        log, self._log = tempfile.mkstemp(prefix="build-", suffix=".log")
+        os.close(log)
+        self._process = context.Process(
+            target=_run, args=(arguments, dict(os.environ), self._log, before, given)
+        )
+        self._process.start()
+        atexit.register(self._process.kill)
+
+    @property
+    def pid(self) -> int:
+        """Its process, which leads a session."""
+        return self._process.pid or 0
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code, -N after signal N; None while it runs."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        """As `returncode`."""
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        """Sends it a signal."""
+        os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code.
+
+        Raises:
+            TimeoutExpired: It has not ended in time.
+        """
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("a build", timeout or 0)
+        return self._process.exitcode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, None]:
+        """Waits for its end; all that it printed."""
+        self.wait(timeout)
+        return pathlib.Path(self._log).read_text("utf-8", "replace"), None
+
+
+def _run(
+    arguments: tuple[str, ...],
+    environ: dict[str, str],
+    log: str,
+    before: Callable[..., None] | None,
+    given: Any,
+) -> None:
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(environ)
+    for number, path in enumerate((os.devnull, log, log)):
+        opened = os.open(path, os.O_RDWR | os.O_APPEND)
+        os.dup2(opened, number)
+        os.close(opened)
+    if before is not None:
+        before(*given)
+    from beam_pipeline.__main__ import end_now, main
+
+    end_now(main(arguments))
+
+
+def kill_at(module: str, name: str, calls: int) -> None:
+    """The n-th call of a function kills this process: for `before`."""
+    owner: Any = importlib.import_module(module)
+    *path, name = name.split(".")
+    for part in path:
+        owner = getattr(owner, part)
+    original, count = getattr(owner, name), 0
+
+    def last(*args, **kwargs):  # Beam would take annotations for those of its step
+        nonlocal count
+        count += 1
+        if count == calls:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*args, **kwargs)
+
+    setattr(owner, name, last)
