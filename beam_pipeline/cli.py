@@ -186,7 +186,8 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     add("--overwrite", action="store_true",
         help="replace a finished data set; classes keep the ids they had")
     add("--plan_only", action="store_true",
-        help="list and plan, show the shards and an estimate of time and bytes, write nothing")
+        help="rehearse: list and plan, show the shards, an estimate of time and bytes, reasons of "
+        "rejects and equal keys, and end with the exit code of a build; write nothing")
 # fmt: on
 
 

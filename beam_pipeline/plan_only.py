@@ -1,96 +1,196 @@
-"""`--plan_only`: what a build would make, from its plan and a sample of its images."""
+"""`--plan_only`: a rehearsal of a build, from its plan and a sample of its images.
+
+It writes nothing, and ends as the build would as far as that can be known: with the reasons why
+images would be rejected, with equal keys, with an output that is in the way.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
 from apache_beam import pvalue
 
-from beam_pipeline.commit.staging import read_output_state
-from beam_pipeline.inputs import ListImages, schema_of
-from beam_pipeline.options import BuildOptions, ImageOptions
+from beam_pipeline.columns import AnalyseColumns
+from beam_pipeline.columns.arrow import ToRecordBatch
+from beam_pipeline.commit.staging import check_output, read_output_state
+from beam_pipeline.commit.summary import ToListFn
+from beam_pipeline.commit.warnings import counts_and_names, warnings_of
+from beam_pipeline.inputs import FindDuplicateKeys, ListImages, ManifestSchema, schema_of
+from beam_pipeline.inputs.manifest import rows_with_keys
+from beam_pipeline.options import BuildOptions, ColumnSpec, ImageOptions, InputOptions
 from beam_pipeline.pipeline import with_pinned_classes
 from beam_pipeline.planning.plan import ShardPlan
-from beam_pipeline.planning.refs import RefBatch
+from beam_pipeline.planning.refs import ImageRef, RefBatch
 from beam_pipeline.planning.transforms import (
     AssignSplits,
     PlannedShards,
     PlanShards,
     SampleImages,
-    encoded_sizes,
+    encode_sample,
 )
+from beam_pipeline.progress import plan_table
 from beam_pipeline.runners import Runner
 from beam_pipeline.shards import process_pool
 from imageshards import storage
+from imageshards.errors import ImageError, OutputError, UserError
 from imageshards.manifest import STAGING_NAME
 
+# Equal keys that are shown.
+_MAX_KEYS = 1000
+# A sample tells that the build would fail if chance alone would give its rejects this rarely.
+_MAX_CHANCE = 0.01
 
-def plan_only(options: BuildOptions, runner: Runner) -> dict[str, Any]:
-    """Lists and plans, encodes a sample, writes nothing; returns what `plan_table` shows.
+# Reason → images, and one of them: {"images": …, "uri": …, "message": …}.
+Rejects = dict[str, dict[str, Any]]
+
+
+def plan_only(options: BuildOptions, runner: Runner, begun: float) -> str:
+    """Lists and plans, encodes a sample, writes nothing; returns what to print.
+
+    Args:
+        options: What a build is asked.
+        runner: One of this machine.
+        begun: When the command began, by `time.monotonic`.
 
     Raises:
-        UserError: Something the caller can fix.
+        UserError: The build would end with one. What was planned is printed before.
     """
-    if options.plan.class_names is None:
-        state = read_output_state(options.output, storage.join(options.output, STAGING_NAME))
-        if state.damage and not options.overwrite:
-            raise state.damage
-        options = with_pinned_classes(options, state.pinned_classes)
+    state = read_output_state(options.output, storage.join(options.output, STAGING_NAME))
+    check_output(state, options.overwrite)
+    _check_writable(options.output)
+    options = with_pinned_classes(options, state.pinned_classes)
     schema = schema_of(options.source)
+    columns = schema.columns if schema else ()
+    AnalyseColumns("", columns, transform_module=options.transform_module)  # checks them
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "plan.json")
         pipeline = runner.new_pipeline()
-        listed = pipeline | "List" >> ListImages(options.source, schema)
-        batches = listed.batches | "Split" >> AssignSplits(options.plan)
-        sample = batches | "Sample" >> SampleImages(options.plan.salt)
-        planned = batches | "Plan" >> PlanShards(options.plan, options.image, sample)
-        _summarise(planned, sample, listed.skipped, options, path)
+        _construct(pipeline, options, schema, path)
         runner.run(pipeline)
         with open(path, encoding="utf-8") as file:
             summary: dict[str, Any] = json.load(file)
     workers = process_pool.available_cores()
     images = sum(split["images"] for split in summary["splits"].values())
-    seconds = images * summary["msec_per_image"] / 1000 / workers
-    return summary | {"workers": workers, "seconds": seconds}
+    encoding = images * summary["msec_per_image"] / 1000 / workers
+    start = time.monotonic() - begun - summary["sample_seconds"]
+    skipped, names = counts_and_names(summary["skipped"])
+    warnings = warnings_of(summary["counts"], options.plan.splits, names)
+    summary |= {
+        "workers": workers,
+        "start_seconds": start,
+        "seconds": start + encoding,
+        "skipped": skipped,
+        "warnings": [*(schema.warnings if schema else ()), *warnings],
+    }
+    text = plan_table(summary)
+    problems = [*_equal_keys(summary["equal_keys"], options.source, schema)]
+    problems += _too_many_rejects(summary, images, options.max_reject_fraction)
+    if problems:
+        print(text, flush=True)
+        raise UserError("\n".join(problems))
+    return text
 
 
-def _summarise(
-    planned: PlannedShards,
-    sample: beam.PCollection,
-    skipped: beam.PCollection,
-    options: BuildOptions,
-    path: str,
+def _check_writable(output: str) -> None:
+    if not storage.is_local(output):
+        return
+    here = output
+    while not os.path.lexists(here):
+        here = os.path.dirname(here)
+    if not os.path.isdir(here) or not os.access(here, os.W_OK | os.X_OK):
+        what = "permission denied" if os.path.isdir(here) else "not a folder"
+        raise OutputError(
+            f"--output {output!r} cannot be written ({here!r}: {what}); choose another folder or "
+            "fix its permissions."
+        )
+
+
+def _construct(
+    pipeline: beam.Pipeline, options: BuildOptions, schema: ManifestSchema | None, path: str
 ) -> None:
-    sizes = (
-        planned.units
-        | "ShardSizes" >> beam.Map(lambda unit: [(unit.split, len(unit.refs))])
-        | "AllSizes"
-        >> beam.CombineGlobally(lambda found: [pair for pairs in found for pair in pairs])
-    )  # [(split, images)]
-    found = sample | "Estimate" >> beam.Map(estimate, options.image)
-    sizes | "WritePlan" >> beam.Map(
-        write_plan,
-        pvalue.AsSingleton(planned.plan),
-        pvalue.AsSingleton(found),
-        pvalue.AsSingleton(skipped),
-        path,
+    listed = pipeline | "List" >> ListImages(options.source, schema)
+    batches = listed.batches | "Split" >> AssignSplits(options.plan)
+    sample = batches | "Sample" >> SampleImages(options.plan.salt)
+    planned = batches | "Plan" >> PlanShards(options.plan, options.image, sample)
+    unusable = (
+        batches
+        | "KnownRejects" >> beam.Map(known_rejects, options.image)
+        | "SumRejects" >> beam.CombineGlobally(sum_rejects)
+    )  # Rejects
+    equal_keys = pipeline | "NoKeys" >> beam.Create([[]])
+    if schema is not None:  # paths of a folder are unique by themselves
+        batches | "CheckColumns" >> beam.FlatMap(_check_columns, schema.columns)
+        found = batches | "EqualKeys" >> FindDuplicateKeys(_MAX_KEYS) | "Keys" >> beam.Keys()
+        equal_keys = found | "AllKeys" >> beam.CombineGlobally(ToListFn())  # [key]
+    estimated = sample | "Estimate" >> beam.Map(estimate, options.image)
+    sides = (planned.plan, estimated, listed.skipped, unusable, equal_keys)
+    _shard_sizes(planned) | "WritePlan" >> beam.Map(
+        write_plan, *map(pvalue.AsSingleton, sides), path
     )
 
 
+def _shard_sizes(planned: PlannedShards) -> beam.PCollection[list[tuple[str, int]]]:
+    return (
+        planned.units
+        | "ShardSizes" >> beam.Map(lambda unit: (unit.split, len(unit.refs)))
+        | "AllSizes" >> beam.CombineGlobally(ToListFn())
+    )  # [(split, images)]
+
+
+def _check_columns(batch: RefBatch, columns: Sequence[ColumnSpec]) -> Iterator[Any]:
+    for _ in ToRecordBatch(columns)(batch):
+        pass
+    yield from ()
+
+
+def known_rejects(batch: RefBatch, options: ImageOptions) -> Rejects:
+    """Images that the listing already showed to be unusable: missing, empty or too large."""
+    suspects = [ref for ref in batch.refs if _is_suspect(ref, options)]
+    return _rejects_of(encode_sample(suspects, options))
+
+
+def _is_suspect(ref: ImageRef, options: ImageOptions) -> bool:
+    return storage.is_local(ref.uri) and not 0 < ref.size_bytes <= options.max_bytes
+
+
+def _rejects_of(encoded: Iterable[tuple[ImageRef, int | ImageError]]) -> Rejects:
+    return sum_rejects(
+        {found.code: {"images": 1, "uri": ref.uri, "message": found.message}}
+        for ref, found in encoded
+        if isinstance(found, ImageError)
+    )
+
+
+def sum_rejects(found: Iterable[Rejects]) -> Rejects:
+    """Rejects together; the example is that of the first path."""
+    total: Rejects = {}
+    for rejects in found:
+        for reason, of_reason in rejects.items():
+            known = total.setdefault(reason, {**of_reason, "images": 0})
+            images = known["images"] + of_reason["images"]
+            first = min(known, of_reason, key=lambda each: (each["uri"], each["message"]))
+            total[reason] = {**first, "images": images}
+    return total
+
+
 def estimate(sample: RefBatch, options: ImageOptions) -> dict[str, Any]:
-    """Time, bytes and rejects of a sample of images, from encoding it."""
-    begun = time.process_time()
-    sizes = encoded_sizes(sample, options)
-    count = len(sample.refs)
+    """Time, bytes and rejects of a sample of images, from encoding those that are there."""
+    begun, cpu = time.monotonic(), time.process_time()
+    refs = [ref for ref in sample.refs if not _is_suspect(ref, options)]
+    encoded = list(encode_sample(refs, options))
+    sizes = [found for _, found in encoded if not isinstance(found, ImageError)]
     return {
-        "sample": count,
-        "sample_rejects": count - len(sizes),
-        "msec_per_image": (time.process_time() - begun) * 1000 / max(1, count),
+        "sample": len(refs),
+        "sample_rejects": _rejects_of(encoded),
+        "sample_seconds": time.monotonic() - begun,
+        "msec_per_image": (time.process_time() - cpu) * 1000 / max(1, len(refs)),
         "bytes_per_record": sum(sizes) / max(1, len(sizes)),
     }
 
@@ -98,24 +198,81 @@ def estimate(sample: RefBatch, options: ImageOptions) -> dict[str, Any]:
 def write_plan(
     sizes: list[tuple[str, int]],
     plan: ShardPlan,
-    sample: dict[str, Any],
-    skipped: dict[str, int],
+    sample: Mapping[str, Any],
+    skipped: Mapping[str, int],
+    rejects: Rejects,
+    equal_keys: Sequence[str],
     path: str,
 ) -> None:
     """Writes the plan's summary as JSON."""
     splits: dict[str, Any] = {}
+    counts: dict[str, dict[str, int]] = {}
     for split in sorted(plan.num_shards):
-        counts = [count for name, count in sizes if name == split]
+        of_split = [count for name, count in sizes if name == split]
         splits[split] = {
-            "shards": len(counts),
-            "images": sum(counts),
-            "min": min(counts),
-            "max": max(counts),
-            "bytes": sum(counts) * sample["bytes_per_record"],
+            "shards": len(of_split),
+            "images": sum(of_split),
+            "min": min(of_split),
+            "max": max(of_split),
+            "bytes": sum(of_split) * sample["bytes_per_record"],
         }
-    classes = dict.fromkeys(plan.classes, 0)
-    for (_, class_id), count in plan.counts.items():
-        classes[plan.classes[class_id]] += count
-    summary = {"splits": splits, "classes": classes, "skipped": skipped, **sample}
+        counts[split] = {
+            name: plan.counts.get((split, class_id), 0)
+            for class_id, name in enumerate(plan.classes)
+        }
+    summary = {
+        "splits": splits,
+        "counts": counts,
+        "skipped": skipped,
+        "rejects": rejects,
+        "equal_keys": sorted(equal_keys),
+        **sample,
+    }
     with open(path, "w", encoding="utf-8") as file:
         json.dump(summary, file)
+
+
+def _equal_keys(
+    keys: Sequence[str], source: InputOptions, schema: ManifestSchema | None
+) -> Iterator[str]:
+    if not keys or schema is None:
+        return
+    number = f"{len(keys):,}" if len(keys) < _MAX_KEYS else f"{_MAX_KEYS:,} or more"
+    lines = [
+        f"--input has {number} keys more than once; expected unique keys: name a unique column by "
+        "--key_column or remove rows:"
+    ]
+    for key, rows in rows_with_keys(source, schema, keys).items():
+        lines.append(f"  {key!r}: {', '.join(rows)}")
+    yield "\n".join(lines)
+
+
+def _too_many_rejects(
+    summary: Mapping[str, Any], images: int, max_fraction: float
+) -> Iterator[str]:
+    """The sentence of a build that would end with more rejects than it may have."""
+    known = sum(found["images"] for found in summary["rejects"].values())
+    of_sample = sum(found["images"] for found in summary["sample_rejects"].values())
+    others, sample = images - known, summary["sample"]
+    allowed = math.floor(max_fraction * images + 1e-9)
+    # Of a part of the images only as many rejects tell that are hardly by chance.
+    is_certain = known > allowed or (sample >= others and known + of_sample > allowed)
+    left = (allowed - known) / max(1, others)
+    if not is_certain and (not of_sample or _chance(of_sample, sample, left) > _MAX_CHANCE):
+        return
+    number = known + (of_sample if sample >= others else round(others * of_sample / max(1, sample)))
+    every = sum_rejects([summary["rejects"], summary["sample_rejects"]])
+    example = next(iter(every.values()))
+    yield (
+        f"--max_reject_fraction {max_fraction:g} allows {allowed:,} of {images:,} images to be "
+        f"rejected, but about {number:,} would be ({', '.join(every)}), for example "
+        f"{example['uri']!r} ({example['message']}); fix or remove them or raise the fraction."
+    )
+
+
+def _chance(found: int, sample: int, fraction: float) -> float:
+    """How likely at least so many of a sample are rejected if this fraction of all is."""
+    below = (
+        math.comb(sample, k) * fraction**k * (1 - fraction) ** (sample - k) for k in range(found)
+    )
+    return 1 - sum(below)

@@ -70,10 +70,7 @@ def split_table(manifest: Mapping[str, Any]) -> str:
 
 def final_table(manifest: Mapping[str, Any], seconds: float, reused: int) -> str:
     """What was built: splits, shards, balance, bytes, classes, rejects, speed; and warnings."""
-    classes = collections.Counter[str]()
-    for of_class in class_counts(manifest).values():
-        classes.update(of_class)
-    lines = [split_table(manifest), class_line(classes)]
+    lines = [split_table(manifest), class_line(_sum_classes(class_counts(manifest)))]
     listed = manifest["listed"]
     rejects = manifest["rejects"]
     lines.append(
@@ -90,11 +87,21 @@ def final_table(manifest: Mapping[str, Any], seconds: float, reused: int) -> str
     return "\n".join(lines)
 
 
+def _sum_classes(counts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """Class → images of all splits, from split → class → images."""
+    classes = collections.Counter[str]()
+    for of_class in counts.values():
+        classes.update(of_class)
+    return dict(classes)
+
+
 def class_line(classes: Mapping[str, int]) -> str:
     """The classes and their images; of many classes the largest and the smallest."""
     text = f"{len(classes):,} classes: "
     if len(classes) <= _MAX_SHOWN_CLASSES:
         return text + ", ".join(f"{name} {count:,}" for name, count in classes.items())
+    if min(classes.values()) == max(classes.values()):
+        return f"{text}{min(classes.values()):,} in each"
     largest = max(classes, key=lambda name: classes[name])
     smallest = min(classes, key=lambda name: classes[name])
     return (
@@ -121,14 +128,27 @@ def plan_table(summary: Mapping[str, Any]) -> str:
         for split, found in summary["splits"].items()
     ]  # fmt: skip
     header = ["split", "shards", "images", "min/shard", "max/shard", "estimated MB"]
-    lines = [text_table(header, rows)]
-    lines.append(class_line(summary["classes"]))
+    lines = [text_table(header, rows), class_line(_sum_classes(summary["counts"]))]
     if summary["skipped"]:
         lines.append("files passed over" + _reasons(summary["skipped"]))
+    if summary["rejects"]:
+        lines.append(f"rejected already when listed: {_with_examples(summary['rejects'])}")
+    rejects = summary["sample_rejects"]
+    in_brackets = f" ({_with_examples(rejects)})" if rejects else ""
     lines.append(
-        f"a sample of {summary['sample']} images: {summary['sample_rejects']} rejected, "
+        f"a sample of {summary['sample']} images: "
+        f"{sum(found['images'] for found in rejects.values())} rejected{in_brackets}, "
         f"{summary['msec_per_image']:.1f} ms and {summary['bytes_per_record']:,.0f} bytes per "
-        f"record; about {summary['seconds']:,.0f} s on {summary['workers']} cores"
+        f"record; about {summary['seconds']:,.0f} s on {summary['workers']} cores, "
+        f"{summary['start_seconds']:,.0f} s of them to start, list and plan"
     )
+    lines += warning_lines(summary["warnings"])
     lines.append("nothing was written")
     return "\n".join(lines)
+
+
+def _with_examples(rejects: Mapping[str, Mapping[str, Any]]) -> str:
+    return ", ".join(
+        f"{reason} {found['images']:,} such as {found['uri']!r} ({found['message']})"
+        for reason, found in rejects.items()
+    )

@@ -20,7 +20,7 @@ from beam_pipeline.commit.staging import LOCK_NAME, OutputState
 from beam_pipeline.imports import cache_method_signatures, quick_imports, without_unused
 from beam_pipeline.inputs import check_output_apart
 from beam_pipeline.options import BuildOptions
-from beam_pipeline.progress import PLANNING, PoolProgress, final_table, plan_table
+from beam_pipeline.progress import PLANNING, PoolProgress, final_table
 from beam_pipeline.shards import process_pool
 from beam_pipeline.shards.process_pool import LocalPool
 from imageshards import storage
@@ -73,7 +73,7 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
 
         runners.check_flags(beam_args, cli.flag_names())
         # A plan is made here, wherever the job is to run: it takes seconds.
-        return plan_table(plan_only(options, runners.choose([])))
+        return plan_only(options, runners.choose([]), begun)
     storage.check_bucket(options.output, "--output")
     fresh = not os.path.exists(options.output)
     staging = storage.join(options.output, STAGING_NAME)

@@ -124,8 +124,8 @@ def _without_training_image(counts: Mapping[str, Mapping[str, int]]) -> Iterator
             total = len(counts[split])
             yield (
                 f"{len(without):,} of {total:,} classes have no image in split {split!r}: "
-                f"{_shown(without)}; no model can learn them: add images, or give a split to those "
-                "that there are"
+                f"{_shown(without)}; a model cannot learn them: add images, or put some into the "
+                "split by a folder or column"
             )
 
 

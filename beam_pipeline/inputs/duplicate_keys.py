@@ -22,7 +22,7 @@ from imageshards.errors import UserError
 BUCKET_SIZE = 100_000
 # Hashes that a worker holds before it sends them.
 MAX_HELD_HASHES = 400_000
-# So many equal hashes are looked up.
+# So many equal hashes are looked up before a build is refused: one is enough for that.
 MAX_SUSPECTS = 16
 
 
@@ -32,20 +32,20 @@ def hash_keys(batch: RefBatch) -> np.ndarray:
     return np.frombuffer(b"".join(hasher(ref.key)[:8] for ref in batch.refs), "<i8")
 
 
-def equal_hashes(found: Iterable[bytes]) -> list[int]:
+def equal_hashes(found: Iterable[bytes], limit: int = MAX_SUSPECTS) -> list[int]:
     """The smallest hashes that occur more than once in some packed arrays."""
     hashes = np.sort(np.frombuffer(b"".join(found), "<i8"))
     equal = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
-    return [int(each) for each in equal[:MAX_SUSPECTS]]
+    return [int(each) for each in equal[:limit]]
 
 
-def suspects_of(found: Iterable[Iterable[int]]) -> list[int]:
-    """The smallest of all equal hashes: always the same, and few."""
-    return sorted({each for hashes in found for each in hashes})[:MAX_SUSPECTS]
+def smallest_hashes(found: Iterable[Iterable[int]], limit: int = MAX_SUSPECTS) -> list[int]:
+    """The smallest of all equal hashes: always the same ones, and few."""
+    return sorted({each for hashes in found for each in hashes})[:limit]
 
 
-def named(batch: RefBatch, suspects: list[int]) -> Iterator[tuple[str, list[str]]]:
-    """(key, [uri]) of the images with a hash that occurs twice."""
+def images_with_hashes(batch: RefBatch, suspects: list[int]) -> Iterator[tuple[str, list[str]]]:
+    """(key, [uri]) of the images whose key has one of some hashes."""
     if not suspects:
         return
     wanted = np.isin(hash_keys(batch), np.array(suspects, "<i8"))
@@ -59,14 +59,12 @@ def first_two(found: Iterable[list[str]]) -> list[str]:
     return sorted(uri for uris in found for uri in uris)[:2]
 
 
-def refuse(key: str, uris: list[str]) -> Iterator[Any]:
-    """Raises `UserError` with both images of a key that occurs twice; yields nothing."""
-    if len(uris) > 1:  # else two keys with one hash
-        raise UserError(
-            f"--input has the key {key!r} twice, for {uris[0]!r} and {uris[1]!r}; expected "
-            "unique keys: name a unique column by --key_column or remove one row."
-        )
-    yield from ()
+def refuse(key: str, uris: list[str]) -> None:
+    """Raises `UserError` with both images of a key that occurs twice."""
+    raise UserError(
+        f"--input has the key {key!r} twice, for {uris[0]!r} and {uris[1]!r}; expected unique "
+        "keys: name a unique column by --key_column or remove one row."
+    )
 
 
 class _HashKeysFn(beam.DoFn):
@@ -92,7 +90,7 @@ class _HashKeysFn(beam.DoFn):
         hashes = np.sort(np.concatenate([np.empty(0, "<i8"), *self._held]))
         self._held, self._count = [], 0
         third = np.zeros(hashes.size, bool)
-        third[2:] = hashes[2:] == hashes[:-2]  # two of a kind tell enough
+        third[2:] = hashes[2:] == hashes[:-2]  # two equal hashes tell enough
         hashes = hashes[~third]
         buckets = hashes % self._buckets
         order = np.argsort(buckets, kind="stable")
@@ -103,14 +101,21 @@ class _HashKeysFn(beam.DoFn):
                 yield bucket, cut.tobytes()
 
 
-class RefuseDuplicateKeys(beam.PTransform):
-    """RefBatches → nothing, when it is known that no key occurs twice.
+class FindDuplicateKeys(beam.PTransform):
+    """RefBatches → (key, its two smallest URIs) for keys that occur more than once.
 
-    Raises:
-        UserError: While running: a key occurs twice; names both images.
+    Args:
+        limit: So many keys are found, if there are more; which ones is always the same.
     """
 
-    def expand(self, batches: beam.PCollection) -> beam.PCollection:
+    def __init__(self, limit: int = MAX_SUSPECTS):
+        super().__init__()
+        self._limit = limit
+
+    def expand(
+        self, batches: beam.PCollection[RefBatch]
+    ) -> beam.PCollection[tuple[str, list[str]]]:
+        limit = self._limit
         images = (
             batches
             | "BatchSizes" >> beam.Map(len).with_output_types(int)
@@ -123,15 +128,27 @@ class RefuseDuplicateKeys(beam.PTransform):
                 tuple[int, bytes]
             )
             | "GroupHashes" >> beam.GroupByKey()
-            | "EqualHashes" >> beam.MapTuple(lambda _, found: equal_hashes(found))
-            | "Suspects" >> beam.CombineGlobally(suspects_of)
+            | "EqualHashes" >> beam.MapTuple(lambda _, found: equal_hashes(found, limit))
+            | "Suspects" >> beam.CombineGlobally(smallest_hashes, limit)
         )  # [hash], mostly empty
         return (
             batches
             | "NameSuspects"
-            >> beam.FlatMap(named, pvalue.AsSingleton(suspects)).with_output_types(
+            >> beam.FlatMap(images_with_hashes, pvalue.AsSingleton(suspects)).with_output_types(
                 tuple[str, list[str]]
             )
             | "FirstTwo" >> beam.CombinePerKey(first_two)
-            | "Refuse" >> beam.FlatMapTuple(refuse)
+            # One image: another key has the same hash.
+            | "MoreThanOne" >> beam.Filter(lambda found: len(found[1]) > 1)
         )
+
+
+class RefuseDuplicateKeys(FindDuplicateKeys):
+    """RefBatches → nothing, when it is known that no key occurs twice.
+
+    Raises:
+        UserError: While running: a key occurs twice; names both images.
+    """
+
+    def expand(self, batches: beam.PCollection[RefBatch]) -> beam.PCollection:
+        return super().expand(batches) | "Refuse" >> beam.MapTuple(refuse)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import itertools
 import os
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from beam_pipeline.inputs.folders import Skipped, files_matching
@@ -32,6 +33,8 @@ from imageshards.storage import is_local
 
 # Rows from which the type of an undeclared column is inferred.
 INFERENCE_ROWS = 1000
+# Rows of one key that are shown.
+_MAX_SHOWN_ROWS = 10
 
 _IMAGE_NAMES = ("image", "path", "uri", "file", "filename", "image_path", "image_uri")
 _LABEL_NAMES = ("label", "class", "category")
@@ -241,6 +244,32 @@ def read_refs(path: str, schema: ManifestSchema | None, span: Span = WHOLE) -> I
             mtime_ns=mtime_ns,
             columns=columns or None,
         )
+
+
+def rows_with_keys(
+    source: InputOptions, schema: ManifestSchema, keys: Collection[str]
+) -> dict[str, list[str]]:
+    """Key → the rows that have it, as `file line N`, for some keys; of many rows the first.
+
+    Raises:
+        UserError: A file cannot be read.
+    """
+    column = schema.key or schema.image
+    rows: dict[str, list[str]] = {key: [] for key in keys}
+    more: collections.Counter[str] = collections.Counter()
+    for path in manifest_files(source.input):
+        for row_name, row in read_rows(path, [column]):
+            where = _RowLocation(path, row_name)
+            key = _optional_text(where, row, column)
+            if key not in rows or key is None:
+                continue
+            if len(rows[key]) < _MAX_SHOWN_ROWS:
+                rows[key].append(str(where))
+            else:
+                more[key] += 1
+    for key, count in more.items():
+        rows[key].append(f"{count:,} more")
+    return rows
 
 
 def _uri(folder: str, image: str) -> str:

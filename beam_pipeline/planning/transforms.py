@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import apache_beam as beam
@@ -117,18 +117,18 @@ def sample_of(batches: Iterable[RefBatch], salt: str) -> RefBatch:
     )
 
 
-def encoded_sizes(sample: RefBatch, options: ImageOptions) -> list[int]:
-    """Bytes of a record, framing included, for every image of a sample that becomes one."""
-    sizes = []
-    for _, data in read_images(sample.refs, options.max_bytes):
+def encode_sample(
+    refs: Sequence[ImageRef], options: ImageOptions
+) -> Iterator[tuple[ImageRef, int | ImageError]]:
+    """Each image with the bytes of its record, framing included, or why it cannot become one."""
+    for ref, data in read_images(refs, options.max_bytes):
         if isinstance(data, ImageError):
+            yield ref, data
             continue
         try:
-            size_bytes = len(encode_image(data, options).data)
-        except ImageError:
-            continue
-        sizes.append(size_bytes + RECORD_OVERHEAD_BYTES)
-    return sizes
+            yield ref, len(encode_image(data, options).data) + RECORD_OVERHEAD_BYTES
+        except ImageError as e:
+            yield ref, e
 
 
 def mean_record_bytes(
@@ -140,8 +140,8 @@ def mean_record_bytes(
     """Mean bytes of a record from encoding a sample; 0 if every split has its --num_shards."""
     if all(split in plan_options.num_shards for split, _ in counts):
         return 0.0
-    sizes = encoded_sizes(sample, options) or [RECORD_OVERHEAD_BYTES]
-    return sum(sizes) / len(sizes)
+    sizes = [found for _, found in encode_sample(sample.refs, options) if isinstance(found, int)]
+    return sum(sizes) / len(sizes) if sizes else float(RECORD_OVERHEAD_BYTES)
 
 
 class AssignSplits(beam.PTransform):

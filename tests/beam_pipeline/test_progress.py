@@ -75,15 +75,21 @@ def test_the_plan_table_shows_splits_classes_and_an_estimate():
     split = {"shards": 4, "images": 1259, "min": 314, "max": 315, "bytes": 2_500_000.0}
     summary = {
         "splits": {"train": split},
-        "classes": {f"c{i}": 1000 + i for i in range(23)},
+        "counts": {"train": {f"c{i}": 1000 + i for i in range(23)}},
         "skipped": {"hidden": 2},
-        "sample": 64, "sample_rejects": 1, "msec_per_image": 2.345, "bytes_per_record": 12345.6,
-        "seconds": 61.7, "workers": 2,
+        "rejects": {"not_found": {"images": 12, "uri": "/a.jpg", "message": "No such file"}},
+        "sample_rejects": {"truncated": {"images": 1, "uri": "/b.jpg", "message": "ends early"}},
+        "sample": 64, "msec_per_image": 2.345, "bytes_per_record": 12345.6,
+        "start_seconds": 3.2, "seconds": 61.7, "workers": 2, "warnings": ["odd"],
     }  # fmt: skip
     text = plan_table(summary)
     assert "train       4   1,259        314        315           2.5" in text
     assert "23 classes: largest c22 1,022, smallest c0 1,000" in text
     assert "files passed over (hidden 2)" in text
-    assert "a sample of 64 images: 1 rejected, 2.3 ms and 12,346 bytes per record" in text
-    assert "about 62 s on 2 cores" in text
-    assert text.endswith("nothing was written")
+    assert "rejected already when listed: not_found 12 such as '/a.jpg' (No such file)" in text
+    sample = "a sample of 64 images: 1 rejected (truncated 1 such as '/b.jpg' (ends early))"
+    assert f"{sample}, 2.3 ms and 12,346 bytes per record" in text
+    assert "about 62 s on 2 cores, 3 s of them to start, list and plan" in text
+    assert text.endswith("warning: odd\nnothing was written")
+    of_one_size = summary | {"counts": {"train": {f"c{i}": 1 for i in range(300)}}}
+    assert "300 classes: 1 in each" in plan_table(of_one_size)

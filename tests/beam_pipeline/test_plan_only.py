@@ -1,0 +1,138 @@
+"""`--plan_only` is a rehearsal: it says what the build would say, and ends as it would."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+
+import pytest
+
+from beam_pipeline.options import ImageOptions
+from beam_pipeline.plan_only import _chance, known_rejects, sum_rejects
+from beam_pipeline.planning.refs import ImageRef, RefBatch
+from tests.support.builds import build, class_folders, jpeg
+
+pytestmark = pytest.mark.process
+
+FLAGS = ("--image_size", "32", "--no_report")
+
+
+def rehearse(capfd, *arguments) -> tuple[int, str, str]:
+    """Exit code, what was printed, and the errors."""
+    code = build(*arguments, *FLAGS, "--plan_only")
+    said = capfd.readouterr()
+    assert "Traceback" not in said.err
+    return code, said.out, said.err
+
+
+def rows_of(folder, names, **columns):
+    path = folder / "rows.csv"
+    lines = [f"{name},{'ab'[number % 2]}" for number, name in enumerate(names)]
+    path.write_text("image,label\n" + "\n".join(lines) + "\n")
+    return path
+
+
+def test_wrong_paths_of_a_manifest_are_told_with_one_of_them_resolved(tmp_path, capfd):
+    rows = rows_of(tmp_path, [f"wrong/{number:02d}.jpg" for number in range(12)])
+    code, out, err = rehearse(capfd, "--input", rows, "--output", tmp_path / "out")
+    assert code == 2
+    assert f"not_found 12 such as '{tmp_path}/wrong/00.jpg' (No such file" in out
+    assert "--max_reject_fraction 0.01 allows 0 of 12 images" in err and "about 12 would be" in err
+    assert f"'{tmp_path}/wrong/00.jpg'" in err and "raise the fraction" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_rejects_within_the_budget_are_told_and_are_no_error(tmp_path, capfd):
+    photos = class_folders(tmp_path / "in", {"cat": 12, "dog": 12})
+    (photos / "cat" / "empty.jpg").write_bytes(b"")
+    (photos / "dog" / "words.jpg").write_text("these are words")
+    flags = ("--input", photos, "--output", tmp_path / "out")
+    code, out, err = rehearse(capfd, *flags, "--max_reject_fraction", "0.1")
+    assert (code, err) == (0, "")
+    assert "empty 1 such as" in out and "not_an_image 1 such as" in out
+    code, out, err = rehearse(capfd, *flags)
+    assert code == 2 and "about 2 would be (empty, not_an_image)" in err
+
+
+def test_all_equal_keys_are_told_with_their_rows(tmp_path, capfd):
+    names = [f"{number}.jpg" for number in range(30)]
+    for number, name in enumerate(names):
+        (tmp_path / name).write_bytes(jpeg(number))
+    rows = rows_of(tmp_path, [*names, "3.jpg", "7.jpg", "3.jpg"])
+    code, out, err = rehearse(capfd, "--input", rows, "--output", tmp_path / "out")
+    assert code == 2 and "2 keys more than once" in err and "--key_column" in err
+    assert f"'3.jpg': {rows} line 5, {rows} line 32, {rows} line 34" in err
+    assert f"'7.jpg': {rows} line 9, {rows} line 33" in err
+    assert "train" in out and "nothing was written" in out
+
+
+def test_a_key_of_all_rows_does_not_fill_the_screen(tmp_path, capfd):
+    (tmp_path / "a.jpg").write_bytes(jpeg(0))
+    rows = rows_of(tmp_path, ["a.jpg"] * 50)
+    code, _, err = rehearse(capfd, "--input", rows, "--output", tmp_path / "out")
+    assert code == 2 and "1 keys more than once" in err and "40 more" in err
+
+
+def test_what_is_in_the_way_of_the_build_is_told(tmp_path, capfd):
+    photos = class_folders(tmp_path / "in", {"cat": 4, "dog": 4})
+    output = tmp_path / "out"
+    flags = ("--input", photos, "--output", output)
+    (tmp_path / "file").write_text("")
+    assert rehearse(capfd, "--input", photos, "--output", tmp_path / "file" / "out")[0] == 2
+    assert build(*flags, *FLAGS) == 0
+    capfd.readouterr()
+    code, _, err = rehearse(capfd, *flags)
+    assert code == 2 and "holds a finished data set" in err and "--overwrite" in err
+    assert rehearse(capfd, *flags, "--overwrite")[0] == 0
+
+
+def test_a_column_that_cannot_be_scaled_is_told(tmp_path, capfd):
+    (tmp_path / "a.jpg").write_bytes(jpeg(0))
+    path = tmp_path / "rows.csv"
+    path.write_text("image,label,key,age\na.jpg,a,1,2.5\na.jpg,b,2,nan\n")
+    flags = ("--input", path, "--output", tmp_path / "out", "--columns", "age:float:zscore")
+    code, _, err = rehearse(capfd, *flags)
+    assert code == 2 and "'age'" in err and "'2'" in err and "not NaN" in err
+
+
+def test_warnings_and_the_time_to_start_are_told(tmp_path, capfd):
+    photos = class_folders(tmp_path / "in", {"cat": 8, "Cat": 8})
+    (photos / "emu").mkdir()
+    code, out, _ = rehearse(capfd, "--input", photos, "--output", tmp_path / "out")
+    assert code == 0
+    assert "warning: 1 class folder without an image: 'emu'" in out
+    assert "warning: 'Cat', 'cat' are 2 classes" in out
+    ((seconds, start),) = re.findall(r"about (\d+) s on \d+ cores, (\d+) s of them", out)
+    assert int(seconds) >= int(start) >= 1
+
+
+def test_only_a_sample_that_chance_would_hardly_give_is_an_error():
+    assert _chance(0, 64, 0.01) == 1
+    assert _chance(1, 64, 0) == 0
+    assert _chance(1, 64, 0.01) == pytest.approx(1 - 0.99**64)
+    assert _chance(1, 64, 0.01) > 0.4 and _chance(5, 64, 0.01) < 0.001
+    assert math.isclose(_chance(64, 64, 0.5), 0.5**64, abs_tol=1e-12)
+
+
+def test_a_listing_tells_missing_empty_and_large_files(tmp_path):
+    (tmp_path / "good.jpg").write_bytes(jpeg(0))
+    (tmp_path / "empty.jpg").write_bytes(b"")
+    sizes = {"good": 900, "empty": 0, "gone": -1, "also_gone": -1}
+    refs = [ImageRef(n, f"{tmp_path}/{n}.jpg", "x", size_bytes=s) for n, s in sizes.items()]
+    found = known_rejects(RefBatch(refs), ImageOptions())
+    assert {reason: each["images"] for reason, each in found.items()} == {
+        "empty": 1, "not_found": 2,
+    }  # fmt: skip
+    assert found["not_found"]["uri"] == f"{tmp_path}/also_gone.jpg"
+    json.dumps(found)
+
+
+def test_sums_of_rejects_do_not_depend_on_their_order():
+    found = [{"a": {"images": n, "uri": f"/{n % 7}", "message": "m"}} for n in range(1, 20)]
+    expected = sum_rejects(found)
+    for seed in range(5):
+        shuffled = random.Random(seed).sample(found, len(found))
+        assert sum_rejects([sum_rejects(shuffled[:7]), sum_rejects(shuffled[7:])]) == expected
+    assert expected["a"]["images"] == sum(range(1, 20))
