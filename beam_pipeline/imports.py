@@ -54,8 +54,8 @@ def cache_method_signatures() -> None:
     """
     from apache_beam.transforms import core
 
-    inspect = core.get_function_args_defaults
-    if not hasattr(inspect, "found"):
+    inspect = getattr(core, "get_function_args_defaults", None)  # another Beam may have none
+    if inspect is not None and not hasattr(inspect, "found"):
         core.get_function_args_defaults = _cached(inspect)
 
 

@@ -64,3 +64,11 @@ def user_error_in(error: BaseException) -> UserError | None:
         current = current.__cause__ or current.__context__
     found = _IN_TEXT.findall(str(error))
     return UserError(found[-1]) if found else None
+
+
+def last_line(text: str) -> str:
+    """The line of a traceback with the error, shortened: Python's is the last, Go's the first."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return "no reason given"
+    return lines[0 if any(line.startswith("goroutine ") for line in lines) else -1][:300]

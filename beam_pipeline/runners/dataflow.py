@@ -32,12 +32,11 @@ from apache_beam.options.pipeline_options import (
 from google.api_core.exceptions import GoogleAPICallError
 from google.auth.credentials import AnonymousCredentials
 
-from beam_pipeline.runners import preflight as worker_preflight
 from beam_pipeline.runners.runner import job_name
 from beam_pipeline.runners.submit import RemoteRunner
-from beam_pipeline.runners.worker_check import CheckWorker
+from beam_pipeline.runners.worker_check import CheckWorker, make_probe
 from imageshards import storage
-from imageshards.errors import StorageError, UserError, user_error_in
+from imageshards.errors import StorageError, UserError, last_line, user_error_in
 
 API_TIMEOUT_SEC = 15.0
 
@@ -80,8 +79,8 @@ class DataflowRunner(RemoteRunner):
 
     def first_check(self, pipeline: beam.Pipeline) -> tuple[beam.PCollection, ...]:
         """A worker looks at the build's paths as a step of the job itself."""
-        probe = worker_preflight.make_probe(self.build)
-        worker_preflight.write_question(probe)
+        probe = make_probe(self.build)
+        probe.write_question()
         return (pipeline | "CheckWorker" >> CheckWorker(probe),)
 
     def dry_run_message(self) -> str:
@@ -321,7 +320,7 @@ def explain(e: Exception) -> UserError | None:
     if isinstance(e, RuntimeError) and "'sdist'" in str(e):
         return UserError(
             "the package for the workers could not be built from --setup_file "
-            f"({_end(str(e))}); expected python -m build --sdist to work there."
+            f"({last_line(str(e))}); expected python -m build --sdist to work there."
         )
     return None
 
@@ -342,7 +341,7 @@ def _failed(e: Any) -> UserError:
         f"?project={cloud.project}"
     )
     return UserError(
-        f"the Dataflow job {result.job_id()} ended as {result.state} ({_end(told)}); its logs "
+        f"the Dataflow job {result.job_id()} ended as {result.state} ({last_line(told)}); its logs "
         f"are at {url}; finished shards are kept for the same command."
     )
 
@@ -354,9 +353,3 @@ def _message_of(e: GoogleAPICallError) -> str:
 
 def _first_line(text: object) -> str:
     return next(iter(str(text).strip().splitlines()), "").rstrip(". ")
-
-
-def _end(text: str) -> str:
-    """The last line; of a traceback it says what went wrong."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:300].rstrip(".") if lines else "no reason given"

@@ -1,4 +1,4 @@
-"""Checks before a job is submitted: do the servers answer, and does a worker see the data?"""
+"""Checks before a job is submitted: do job service and worker pool answer?"""
 
 from __future__ import annotations
 
@@ -7,29 +7,18 @@ import ipaddress
 import json
 import shutil
 import socket
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-import apache_beam as beam
 import grpc
 from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions, StandardOptions
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc, beam_job_api_pb2
 
-from beam_pipeline.inputs import layout
-from beam_pipeline.runners import jobs, worker_check
+from beam_pipeline.runners import jobs
 from beam_pipeline.runners.flags import runner_name
-from beam_pipeline.runners.runner import Build
-from beam_pipeline.runners.worker_check import Probe
-from beam_pipeline.versions import versions
-from imageshards import storage
 from imageshards.errors import UserError
 
 CONNECT_TIMEOUT_SEC = 5.0
-# From the submission of the small job to its end; an image may have to be downloaded for DOCKER.
-ANSWER_TIMEOUT_SEC = {"DOCKER": 900.0, "": 120.0}
-# A network folder shows a file of another host a while later.
-_SEEN_TIMEOUT_SEC = 15.0
 _START_SERVICE = "start the service (on this host: make job-service), or fix the address"
 _START_POOL = "start the pool (make worker-pool), or fix the address"
 
@@ -184,95 +173,3 @@ def pool_here(options: PipelineOptions) -> str:
     service = options.view_as(PortableOptions).job_endpoint or ""
     here = is_here(address) and (not service or is_here(service))
     return address if here else ""
-
-
-def make_probe(build: Build) -> Probe:
-    """The probe for a build; `write_question` writes the file that the worker reads."""
-    nonce = uuid.uuid4().hex
-    return Probe(
-        build.output,
-        storage.join(build.staging, f"preflight-{nonce}.question"),
-        nonce,
-        storage.join(build.staging, f"preflight-{nonce}.answer"),
-        layout.glob_root(build.input) if layout.is_glob(build.input) else build.input,
-        versions(),
-    )
-
-
-def write_question(probe: Probe) -> None:
-    """Writes the nonce that the worker reads into the staging folder."""
-    storage.write(probe.question, probe.nonce)
-
-
-def check_by_worker(
-    build: Build, pipeline: beam.Pipeline, run: Callable[[beam.Pipeline, float], None]
-) -> None:
-    """Runs a small job whose worker looks at the build's paths, rights and versions.
-
-    Args:
-        build: What the worker will have to read and write.
-        pipeline: An empty one.
-        run: Runs it for so many seconds at most, or raises TimeoutError.
-
-    Raises:
-        UserError: The worker cannot do its part, or there is none.
-    """
-    kind = (pipeline.options.view_as(PortableOptions).environment_type or "").upper()
-    timeout_sec = ANSWER_TIMEOUT_SEC.get(kind, ANSWER_TIMEOUT_SEC[""])
-    probe = make_probe(build)
-    pipeline | "CheckWorker" >> worker_check.CheckWorker(probe)
-    try:
-        write_question(probe)
-        run(pipeline, timeout_sec)
-        found = read_answer(probe)
-    except RuntimeError as e:
-        raise _explain(e) from e
-    except TimeoutError:
-        raise UserError(
-            f"no worker answered within {timeout_sec:.0f} s (--environment_type {kind or 'unset'}"
-            "); expected one to begin: see the logs of the job service and of the worker pool; "
-            "the job was cancelled."
-        ) from None
-    finally:
-        storage.delete([probe.question, probe.answer])
-    if mismatch := worker_check.find_mismatch(probe, found):
-        raise UserError(mismatch)
-
-
-def read_answer(probe: Probe) -> dict[str, object]:
-    deadline = time.monotonic() + _SEEN_TIMEOUT_SEC
-    while True:
-        try:
-            found: dict[str, object] = json.loads(storage.read(probe.answer))
-            return found
-        except (OSError, ValueError):
-            if time.monotonic() > deadline:
-                raise UserError(
-                    f"a worker wrote to --output {probe.output!r}, and nothing of it arrived here; "
-                    "expected a folder that this machine and every worker share: give a mounted "
-                    "network folder or a gs:// or s3:// path."
-                ) from None
-            time.sleep(0.1)
-
-
-def _explain(e: RuntimeError) -> UserError:
-    """Why the small job failed."""
-    text = str(e)
-    if "No module named 'beam_pipeline" in text or "worker_check" in text and "Attr" in text:
-        return UserError(
-            "the workers' Python has no imageshards of this release; expected the same one as "
-            "here: install it with its constraints.txt into the pool's environment and start the "
-            "pool from there (make worker-pool)."
-        )
-    return UserError(
-        f"a small job that only checks paths and versions failed ({last_line(text)}); expected a "
-        "worker to answer: see the logs of the job service and of the worker pool."
-    )
-
-
-def last_line(text: str) -> str:
-    """The line of a traceback with the error, shortened: Python's is the last, Go's the first."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if not lines:
-        return "no reason given"
-    return lines[0 if any(line.startswith("goroutine ") for line in lines) else -1][:300]

@@ -22,11 +22,11 @@ from apache_beam.options.pipeline_options import (
 )
 
 from beam_pipeline.progress import PLANNING
-from beam_pipeline.runners import jobs, preflight
+from beam_pipeline.runners import jobs, preflight, worker_check
 from beam_pipeline.runners.jobs import RemoteJob, RemoteProgress
 from beam_pipeline.runners.runner import Runner, lost_a_worker
 from imageshards import storage
-from imageshards.errors import UserError, user_error_in
+from imageshards.errors import UserError, last_line, user_error_in
 from imageshards.progress import ProgressLine
 
 FAILURE_NAME = "failure.txt"
@@ -49,7 +49,7 @@ class RemoteRunner(Runner):
     def ready(self) -> Iterator[None]:
         """Checks job service and worker pool and, by a small job, a worker."""
         preflight.check_servers(self.options)
-        preflight.check_by_worker(self.build, self.new_pipeline(), self.run_small)
+        worker_check.check_by_worker(self.build, self.new_pipeline(), self.run_small)
         yield
 
     def run(self, pipeline: beam.Pipeline) -> bool:
@@ -272,11 +272,11 @@ def _failure(e: BaseException, staging: str, lines: deque[str]) -> UserError:
         storage.write(path, "\n".join([*lines, text]) + "\n")
     if isinstance(e, grpc.RpcError):
         return UserError(
-            f"the job service does not answer any more ({preflight.last_line(text)}); start it "
+            f"the job service does not answer any more ({last_line(text)}); start it "
             "again, then give the same command: finished shards are kept."
         )
     return UserError(
-        f"the job failed ({preflight.last_line(text)}); its log is in {path}, more in the "
+        f"the job failed ({last_line(text)}); its log is in {path}, more in the "
         "logs of the job service and its workers; finished shards are kept for the same "
         "command."
     )

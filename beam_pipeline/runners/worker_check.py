@@ -1,17 +1,29 @@
-"""A worker's check of its own paths, rights and versions before any work is done."""
+"""A small job before the build: a worker checks that it sees the same paths, and its versions."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import socket
-from typing import Any
+import time
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import apache_beam as beam
+from apache_beam.options.pipeline_options import PortableOptions
 
+from beam_pipeline.inputs import layout
 from beam_pipeline.versions import differences, versions
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import UserError, last_line
+
+if TYPE_CHECKING:
+    from beam_pipeline.runners.runner import Build
+
+# From the submission of the small job to its end; an image may have to be downloaded for DOCKER.
+ANSWER_TIMEOUT_SEC = {"DOCKER": 900.0, "": 120.0}
+_SEEN_TIMEOUT_SEC = 15.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +45,10 @@ class Probe:
     answer: str
     input: str
     versions: dict[str, str]
+
+    def write_question(self) -> None:
+        """Writes the nonce where the worker looks for it."""
+        storage.write(self.question, self.nonce)
 
 
 def inspect_worker(probe: Probe) -> dict[str, Any]:
@@ -115,3 +131,83 @@ class CheckWorker(beam.PTransform):
 
     def expand(self, root: beam.Pipeline) -> beam.PCollection:
         return root | "Probe" >> beam.Create([self._probe]) | "Check" >> beam.Map(check_worker)
+
+
+def make_probe(build: Build) -> Probe:
+    """What a worker has to check for a build."""
+    nonce = uuid.uuid4().hex
+    return Probe(
+        build.output,
+        storage.join(build.staging, f"preflight-{nonce}.question"),
+        nonce,
+        storage.join(build.staging, f"preflight-{nonce}.answer"),
+        layout.glob_root(build.input) if layout.is_glob(build.input) else build.input,
+        versions(),
+    )
+
+
+def check_by_worker(
+    build: Build, pipeline: beam.Pipeline, run: Callable[[beam.Pipeline, float], None]
+) -> None:
+    """Runs a small job whose worker looks at the build's paths, rights and versions.
+
+    Args:
+        build: What the worker will have to read and write.
+        pipeline: An empty one.
+        run: Runs it for so many seconds at most, or raises TimeoutError.
+
+    Raises:
+        UserError: The worker cannot do its part, or there is none.
+    """
+    kind = (pipeline.options.view_as(PortableOptions).environment_type or "").upper()
+    timeout_sec = ANSWER_TIMEOUT_SEC.get(kind, ANSWER_TIMEOUT_SEC[""])
+    probe = make_probe(build)
+    pipeline | "CheckWorker" >> CheckWorker(probe)
+    try:
+        probe.write_question()
+        run(pipeline, timeout_sec)
+        found = read_answer(probe)
+    except RuntimeError as e:
+        raise _explain(e) from e
+    except TimeoutError:
+        raise UserError(
+            f"no worker answered within {timeout_sec:.0f} s (--environment_type {kind or 'unset'}"
+            "); expected one to begin: see the logs of the job service and of the worker pool; "
+            "the job was cancelled."
+        ) from None
+    finally:
+        storage.delete([probe.question, probe.answer])
+    if mismatch := find_mismatch(probe, found):
+        raise UserError(mismatch)
+
+
+def read_answer(probe: Probe) -> dict[str, Any]:
+    """What the worker found; a network folder shows another host's file a while later."""
+    deadline = time.monotonic() + _SEEN_TIMEOUT_SEC
+    while True:
+        try:
+            found: dict[str, Any] = json.loads(storage.read(probe.answer))
+            return found
+        except (OSError, ValueError):
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"a worker wrote to --output {probe.output!r}, and nothing of it arrived here; "
+                    "expected a folder that this machine and every worker share: give a mounted "
+                    "network folder or a gs:// or s3:// path."
+                ) from None
+            time.sleep(0.1)
+
+
+def _explain(e: RuntimeError) -> UserError:
+    """Why the small job failed."""
+    text = str(e)
+    if "No module named 'beam_pipeline" in text or "worker_check" in text and "Attr" in text:
+        return UserError(
+            "the workers' Python has no imageshards of this release; expected the same one as "
+            "here: install it with its constraints.txt into the pool's environment and start the "
+            "pool from there (make worker-pool)."
+        )
+    return UserError(
+        f"a small job that only checks paths and versions failed ({last_line(text)}); expected a "
+        "worker to answer: see the logs of the job service and of the worker pool."
+    )

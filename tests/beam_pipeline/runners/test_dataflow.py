@@ -25,7 +25,7 @@ from apache_beam.runners.dataflow import dataflow_runner
 from apache_beam.utils.plugin import BeamPlugin
 
 from beam_pipeline.__main__ import main
-from beam_pipeline.runners import dataflow, preflight
+from beam_pipeline.runners import dataflow, worker_check
 from beam_pipeline.runners.runner import job_name
 from beam_pipeline.versions import versions
 from imageshards import storage
@@ -286,7 +286,7 @@ class TestASubmission:
     ) -> None:
         """The job's first step fails; the sentence comes back by the service's messages."""
         other = versions() | {"pillow": "0.1"}
-        monkeypatch.setattr(preflight, "versions", lambda: other)
+        monkeypatch.setattr(worker_check, "versions", lambda: other)
         temp = ("--temp_location", f"{bucket}/temp")
         done = run(*flags(bucket, "old"), *service.flags, *built_package, *temp)
         assert done.code == 2, done.said

@@ -120,10 +120,10 @@ def test_every_worker_refuses_to_write_with_other_versions():
 def test_a_worker_that_sees_everything_passes_the_check(tmp_path):
     photos = class_folders(tmp_path / "in", {"cat": 1})
     build = runners.Build(str(photos / "*" / "*.jpg"), str(tmp_path), str(tmp_path / "st"))
-    probe = preflight.make_probe(build)
-    preflight.write_question(probe)
+    probe = worker_check.make_probe(build)
+    probe.write_question()
     assert worker_check.check_worker(probe) == "checked"
-    assert preflight.read_answer(probe)["input"] is True
+    assert worker_check.read_answer(probe)["input"] is True
 
 
 def refused(flags: list[str], images: object, output: object) -> str:
@@ -195,7 +195,7 @@ def test_a_pool_without_the_package(servers, tmp_path):
 @pytest.mark.slow
 def test_a_pool_with_another_pillow(servers, tmp_path, monkeypatch):
     """The worker tells its own; here the client's is another."""
-    monkeypatch.setattr(preflight, "versions", lambda: versions() | {"pillow": "1.1.7"})
+    monkeypatch.setattr(worker_check, "versions", lambda: versions() | {"pillow": "1.1.7"})
     said = refused(servers.flags, tmp_path, tmp_path / "out")
     assert f"pillow 1.1.7 here and {versions()['pillow']} there" in said
     assert "constraints.txt" in said
@@ -216,7 +216,7 @@ def lazy_pool(tmp_path_factory):
 @pytest.mark.slow
 def test_no_worker_answers(servers, lazy_pool, tmp_path, monkeypatch):
     """The small job is cancelled, so nothing goes on behind the sentence."""
-    monkeypatch.setattr(preflight, "ANSWER_TIMEOUT_SEC", {"": 1.0})
+    monkeypatch.setattr(worker_check, "ANSWER_TIMEOUT_SEC", {"": 1.0})
     flags = portable_servers.portable_flags(servers.job_service.address, lazy_pool)
     said = refused(flags, tmp_path, tmp_path / "out")
     assert "no worker answered within 1 s" in said and "was cancelled" in said

@@ -13,7 +13,7 @@ import pytest
 from beam_pipeline import cancel, runners
 from beam_pipeline.runners import jobs, preflight, submit
 from beam_pipeline.runners.jobs import RemoteJob, RemoteProgress
-from imageshards.errors import UserError
+from imageshards.errors import UserError, last_line
 from tests.support.builds import build, class_folders
 from tests.support.portable_servers import free_port
 
@@ -88,7 +88,7 @@ def test_an_error_nobody_foresaw_is_one_sentence_and_a_file(monkeypatch, tmp_pat
     ],
 )
 def test_the_line_that_says_what_happened(text, line):
-    assert preflight.last_line(text) == line
+    assert last_line(text) == line
 
 
 def test_what_a_worker_says_to_a_person_is_left_as_it_is(monkeypatch, tmp_path):
