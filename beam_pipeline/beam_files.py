@@ -179,11 +179,13 @@ def export_store_flags(
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for flag in _VARIABLES:
-        given: Any = {"action": "store_const"} if flag in _SWITCHES else {"nargs": "?"}
-        parser.add_argument(f"--{flag}", const="true" if flag in _SWITCHES else "", **given)
+        # A value that is missing, or too much, is refused where all of Beam's flags are checked.
+        parser.add_argument(f"--{flag}", nargs="?", const="true" if flag in _SWITCHES else "")
     found = vars(parser.parse_known_args(list(flags))[0])
-    environ.update({_VARIABLES[flag]: value for flag, value in found.items() if value is not None})
-    storage.forget_clients()
+    given = {_VARIABLES[flag]: value for flag, value in found.items() if value is not None}
+    if given:
+        environ.update(given)
+        storage.forget_clients()
 
 
 def store_settings(scheme: str) -> Mapping[str, Any]:

@@ -400,6 +400,22 @@ def test_flags_of_beam_reach_the_client(server, monkeypatch):
     }
 
 
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--no_auth", "--s3_disable_ssl"], {"NO_AUTH": "true", "S3_DISABLE_SSL": "true"}),
+        (["--s3_verify=false", "--runner", "X"], {"S3_VERIFY": "false"}),
+        (["--impersonate_service_account", "a,b"], {"IMPERSONATE_SERVICE_ACCOUNT": "a,b"}),
+        (["--s3_verify"], {"S3_VERIFY": ""}),
+        (["--no_auth=yes"], {"NO_AUTH": "yes"}),  # refused with all other flags, later
+    ],
+)
+def test_flags_without_a_variable_of_the_libraries_have_one_of_ours(flags, expected):
+    environ: dict[str, str] = {}
+    export_store_flags(flags, environ)
+    assert environ == {f"IMAGESHARDS_{name}": value for name, value in expected.items()}
+
+
 @pytest.mark.parametrize("server", ["s3"], indirect=True)
 def test_a_worker_uses_its_pipeline_options(server, monkeypatch):
     from apache_beam.io.filesystems import FileSystems
