@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -159,7 +158,7 @@ def notes_of(
 ) -> list[str]:
     """Remarks for a person that are no problems."""
     notes = []
-    if has_folder(storage.join(directory, STAGING_NAME)):
+    if storage.is_folder(storage.join(directory, STAGING_NAME)):
         notes.append(
             f"{STAGING_NAME}/ is left over from an unfinished build; it may be deleted unless a "
             "build is running."
@@ -240,7 +239,7 @@ def metadata_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[s
         check = _features_problems if name == "features.json" else _dataset_info_problems
         yield from check(content, manifest)
     for name in ("transform_fn", "transformed_metadata"):
-        if not has_folder(storage.join(directory, TRANSFORM_NAME, name)):
+        if not storage.is_folder(storage.join(directory, TRANSFORM_NAME, name)):
             yield f"{TRANSFORM_NAME}/{name} is missing"
 
 
@@ -287,8 +286,3 @@ def names_in(folder: str) -> list[str]:
         return [entry.name for entry in storage.list_folder(folder)]
     except OSError:
         return []
-
-
-def has_folder(folder: str) -> bool:
-    """Whether there is a folder; in a store, whether anything is below it."""
-    return os.path.isdir(folder) if storage.is_local(folder) else bool(names_in(folder))
