@@ -48,7 +48,7 @@ def _unknown_label(label: str, key: str | None, class_names: Sequence[str]) -> s
 
 
 def check_classes(labels: Iterable[str], classes: Sequence[str], allow_one_class: bool) -> None:
-    """Checks that there is something to tell apart.
+    """Checks the number and the names of the classes.
 
     Args:
         labels: Distinct labels of the data.

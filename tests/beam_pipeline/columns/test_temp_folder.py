@@ -20,13 +20,13 @@ def folder_for(output, columns=(), is_local_run=False, **more):
 
 @pytest.mark.parametrize("is_local_run", [True, False])
 @pytest.mark.parametrize("columns", [(), COLUMNS])
-def test_below_an_output_that_is_a_folder(tmp_path, columns, is_local_run):
+def test_a_local_output_holds_the_temp_folder(tmp_path, columns, is_local_run):
     with folder_for(str(tmp_path), columns, is_local_run) as folder:
         assert folder == f"{tmp_path}/.staging/tft_temp"
 
 
 @pytest.mark.parametrize("output", ["gs://b/set", "s3://b/set", "hdfs://b/set"])
-def test_on_this_machine_where_it_does_the_work(output):
+def test_a_local_run_uses_a_local_temp_folder(output):
     with folder_for(output, COLUMNS, is_local_run=True) as folder:
         assert os.path.isdir(folder)
     assert not os.path.exists(folder)
@@ -45,7 +45,7 @@ def test_gs_is_read_by_tensorflow_itself_but_an_emulator_is_not(monkeypatch):
     ("columns", "module", "is_refused"),
     [((), None, False), (COLUMNS, None, True), ((), "m.py", True)],
 )
-def test_elsewhere_on_s3_a_folder_is_asked_for_if_one_is_needed(columns, module, is_refused):
+def test_a_remote_run_with_an_s3_output_needs_a_given_temp_folder(columns, module, is_refused):
     wanted = folder_for("s3://b/set", columns, transform_module=module)
     if is_refused:
         with pytest.raises(UserError, match="'s3://b/set' .* shared mount or gs://.*temp_dir"):
@@ -55,7 +55,7 @@ def test_elsewhere_on_s3_a_folder_is_asked_for_if_one_is_needed(columns, module,
             assert folder == "s3://b/set/.staging/tft_temp"  # nothing is put there
 
 
-def test_a_given_folder_holds_one_of_this_jobs_own_and_is_kept(tmp_path):
+def test_a_given_temp_folder_is_kept_and_emptied(tmp_path):
     with folder_for("s3://b/set", COLUMNS, transform_temp_dir=str(tmp_path)) as folder:
         assert os.path.dirname(folder) == str(tmp_path)
         os.makedirs(f"{folder}/graph")

@@ -42,7 +42,7 @@ def test_every_file_is_found_once_with_size_and_time(tmp_path):
         assert (size, mtime_ns) == (status.st_size, status.st_mtime_ns)
 
 
-def test_what_is_no_file_is_told_apart(tmp_path):
+def test_folders_pipes_and_broken_links_are_not_files(tmp_path):
     put(tmp_path, "a.jpg", ".hidden/x.jpg", "folder.jpg/x.jpg")
     os.mkfifo(tmp_path / "fifo.jpg")
     (tmp_path / "broken.jpg").symlink_to("nowhere.jpg")
@@ -104,7 +104,7 @@ def test_a_folder_without_rights_is_one_sentence(tmp_path):
         os.seteuid(0)
 
 
-def test_folders_are_those_that_can_be_classes(tmp_path):
+def test_hidden_folders_and_files_are_no_class_folders(tmp_path):
     put(tmp_path, "b/x", "a/x", ".hidden/x", "__MACOSX/x", "file")
     (tmp_path / "self").symlink_to("self")
     assert [name for name, _ in folders.subfolders(str(tmp_path))] == ["a", "b"]

@@ -79,7 +79,7 @@ def test_class_folders_with_names_of_every_kind(tmp_path):
     assert skipped == {}
 
 
-def test_names_that_are_no_text_get_keys_and_labels_that_are(tmp_path):
+def test_names_that_are_not_text_get_keys_and_labels_that_are(tmp_path):
     raw = os.fsencode(tmp_path) + b"/caf\xe9"
     os.mkdir(raw)
     with open(raw + b"/\xff.jpg", "wb") as file:
@@ -92,7 +92,7 @@ def test_names_that_are_no_text_get_keys_and_labels_that_are(tmp_path):
     assert os.path.getsize(refs[0].uri) == 1
 
 
-def test_what_is_no_image_is_counted(tmp_path):
+def test_files_that_are_not_images_are_counted(tmp_path):
     put(tmp_path, "cat/x.jpg", "cat/notes.txt", "cat/.x.jpg", "cat/._x.jpg", "cat/Thumbs.db",
         "cat/.cache/x.jpg", "cat/jpg", "stray.jpg", ".DS_Store", "cat/dir.jpg/y.jpg")  # fmt: skip
     os.mkfifo(tmp_path / "cat" / "fifo.jpg")
@@ -131,7 +131,7 @@ def test_a_class_may_be_called_train(tmp_path):
         ["train/cat/x.jpg", "bus/x.jpg"],
     ],
 )
-def test_where_a_folder_may_be_a_split_or_a_class_the_layout_must_be_said(tmp_path, names):
+def test_folders_that_may_be_splits_or_classes_need_a_layout(tmp_path, names):
     put(tmp_path, *names)
     with pytest.raises(UserError, match="a split or a class; .*split_folders.*class_folders"):
         listed(tmp_path)
@@ -221,14 +221,14 @@ def test_folders_of_a_store(tmp_path, names, expected):
     assert labels(store_uri(tmp_path)) == expected
 
 
-def test_the_layout_of_a_store_can_be_said(tmp_path):
+def test_the_layout_of_a_store_can_be_given(tmp_path):
     put(tmp_path, "train/deep/a.jpg")
     uri = store_uri(tmp_path)
     assert labels(uri, layout="class_folders") == {"train/deep/a.jpg": ("train", None)}
     assert labels(uri, layout="split_folders") == {"train/deep/a.jpg": ("deep", "train")}
 
 
-def test_a_store_is_looked_at_as_this_machine_is(tmp_path):
+def test_a_store_and_a_local_folder_list_the_same_images(tmp_path):
     put(
         tmp_path,
         "a.jpg",
@@ -374,7 +374,7 @@ def test_no_image_of_a_finished_data_set_is_listed(tmp_path, in_store, place):
 
 
 @pytest.mark.parametrize("in_store", [False, True])
-def test_nor_behind_a_glob_or_beside_split_folders(tmp_path, in_store):
+def test_a_finished_data_set_is_not_listed_by_a_glob_or_as_a_split(tmp_path, in_store):
     put(tmp_path, "train/cat/cat.a.png", "val/cat/cat.b.png")
     data_set(tmp_path / "shards")
     path = store_uri(tmp_path) if in_store else str(tmp_path)

@@ -158,7 +158,7 @@ def test_only_the_columns_named_are_taken(tmp_path):
     assert ref.columns == {"age": 1, "zip": "007", "junk": "?"}
 
 
-def test_columns_that_are_left_out_are_told_with_how_to_declare_them(tmp_path):
+def test_undeclared_columns_are_named_with_their_declaration(tmp_path):
     rows = [{"image": "a.jpg", "label": "cat", "age": 1, "zip": "007", "tags": ["x"], "seen": 0.5}]
     path = str(write(tmp_path / "m.jsonl", rows))
     (said,) = read_schema(InputOptions(path, columns=(ColumnSpec("age", "int"),))).warnings
@@ -170,7 +170,7 @@ def test_columns_that_are_left_out_are_told_with_how_to_declare_them(tmp_path):
         assert read_schema(InputOptions(path, columns=columns)).warnings == ()
 
 
-def test_so_is_a_column_that_records_cannot_hold(tmp_path):
+def test_an_undeclared_column_of_an_unsupported_type_is_named(tmp_path):
     parquet.write_table(
         pa.table({"image": ["a"], "label": ["b"], "age": [1], "meta": [{"x": 1}]}),
         tmp_path / "m.parquet",
@@ -179,7 +179,7 @@ def test_so_is_a_column_that_records_cannot_hold(tmp_path):
     assert read_schema(source).warnings == ("--columns leaves out 'meta' of --input",)
 
 
-def test_a_column_of_another_type_is_no_hindrance_when_it_is_not_named(tmp_path):
+def test_an_undeclared_column_may_have_an_unsupported_type(tmp_path):
     path = tmp_path / "m.parquet"
     table = pa.table({"image": ["x"], "label": ["a"], "age": [1], "meta": [{"a": 1}]})
     parquet.write_table(table, path)
@@ -196,7 +196,7 @@ def test_one_box_per_row_may_be_plain_numbers(tmp_path):
     assert refs(path)[0].columns == dict(zip(SIDES, [[0.0], [1.0], [0.5], [1.0]], strict=True))
 
 
-def test_what_is_said_of_objects_has_one_entry_per_box(tmp_path):
+def test_columns_of_objects_have_one_entry_per_box(tmp_path):
     path = text(tmp_path / "m.csv", "image,label,image/object/class/label\nx,a,3\n")
     assert refs(path)[0].columns == {"image/object/class/label": [3]}
 
@@ -255,7 +255,7 @@ def test_a_wrong_manifest_is_one_sentence(tmp_path, name, content, options, word
     found.encode()
 
 
-def test_a_type_is_told_by_the_first_rows_and_later_rows_must_fit(tmp_path):
+def test_types_are_inferred_from_the_first_rows_and_later_rows_must_fit(tmp_path):
     lines = "".join(f"x{i},a,{i}\n" for i in range(1500))
     path = text(tmp_path / "m.csv", f"{H}{lines}y,a,n/a\n")
     with pytest.raises(UserError, match="line 1502 has 'n/a' in column 'age'; expected int.*--col"):
@@ -294,7 +294,7 @@ def test_a_glob_of_files_is_one_manifest(tmp_path, suffix, where):
     ]
 
 
-def test_a_slash_too_many_shows_no_hidden_file(tmp_path):
+def test_a_double_slash_lists_no_hidden_file(tmp_path):
     for name in ("a.csv", "._a.csv"):
         text(tmp_path / name, "image,label\nx,a\n")
     assert [pathlib.Path(f).name for f in manifest_files(f"{tmp_path}//*.csv")] == ["a.csv"]

@@ -205,7 +205,7 @@ def test_spans_of_parquet_are_the_whole_file(scratch, groups, rows_in_span):
         assert len(spans(str(path))) <= max(1, -(-begin // rows_in_span))
 
 
-def test_a_csv_is_not_cut_for_a_cell_may_hold_lines(tmp_path, monkeypatch):
+def test_a_csv_is_one_span_as_cells_may_have_line_breaks(tmp_path, monkeypatch):
     monkeypatch.setattr(manifest_rows, "SPAN_BYTES", 4)
     path = put(tmp_path, "x.csv", 'a,b\n1,"x\n2,y\n"\n')
     assert spans(str(path)) == [WHOLE]

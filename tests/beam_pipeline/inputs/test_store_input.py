@@ -63,7 +63,7 @@ def _same(output: pathlib.Path, here: pathlib.Path) -> bool:
 
 
 @pytest.mark.slow
-def test_a_closed_bucket_stops_the_job_and_troubles_that_pass_do_not(
+def test_a_closed_bucket_stops_the_job_and_passing_errors_do_not(
     server, here, there, tmp_path, capfd
 ):
     output = tmp_path / "out"
@@ -170,7 +170,7 @@ def test_one_object_that_fails_for_good_is_a_row_of_the_quarantine(server, there
         ("no-such-bucket/rows.csv", "names a bucket that does not exist"),
     ],
 )
-def test_what_is_not_there_is_one_sentence(server, there, name, words):
+def test_a_missing_bucket_folder_or_manifest_is_one_sentence(server, there, name, words):
     uri = f"{server.scheme}://{name}"
     with pytest.raises(UserError, match=f"^--input {uri!r} [^\n]*{words}[^\n]*$"):
         _listed(uri)
