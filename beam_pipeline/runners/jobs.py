@@ -127,12 +127,20 @@ def note(staging: str, job: RemoteJob | None) -> None:
 
 
 def noted(staging: str) -> RemoteJob | None:
-    """The job that an earlier run submitted last."""
+    """The job that an earlier run submitted last.
+
+    Raises:
+        UserError: There is one, and its note cannot be read.
+    """
     found = staging_folder.job_notes(staging).get(NOTE)
     try:
         return RemoteJob(**found) if found else None
-    except TypeError:
-        return None
+    except TypeError as e:
+        output = storage.parent_of(staging)
+        raise UserError(
+            f"--output {output!r} was being written by a job elsewhere, whose note {found!r} is "
+            f"another release's; {unknown_job_remedy(output)}"
+        ) from e
 
 
 def refuse_running(

@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from beam_pipeline import cancel, runners
+from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.runners import jobs, preflight, submit
 from beam_pipeline.runners.jobs import RemoteJob, RemoteProgress
 from imageshards.errors import UserError, last_line
@@ -279,6 +280,12 @@ def test_a_job_that_cannot_be_asked_for_keeps_a_second_one_from_starting(
     assert cancel.main(["--forget", str(tmp_path)]) == 0
     assert "job" in capsys.readouterr().out
     jobs.refuse_running(str(tmp_path), staging)
+
+
+def test_a_note_that_cannot_be_read_keeps_a_second_job_from_starting(tmp_path):
+    staging_folder.add_job_notes(str(tmp_path / ".staging"), remote_job={"id": 7})
+    with pytest.raises(UserError, match=r"whose note \{'id': 7\} is another release's; .*--forget"):
+        jobs.refuse_running(str(tmp_path), str(tmp_path / ".staging"))
 
 
 def test_a_look_for_a_running_job_that_breaks_down_keeps_a_second_one_from_starting(
