@@ -157,7 +157,7 @@ def known_rejects(batch: RefBatch, options: ImageOptions) -> Rejects:
 
 
 def _is_suspect(ref: ImageRef, options: ImageOptions) -> bool:
-    return storage.is_local(ref.uri) and not 0 < ref.size_bytes <= options.max_bytes
+    return not 0 < ref.size_bytes <= options.max_bytes and storage.is_local(ref.uri)
 
 
 def _rejects_of(encoded: Iterable[tuple[ImageRef, int | ImageError]]) -> Rejects:

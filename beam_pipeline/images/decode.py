@@ -1,8 +1,7 @@
-"""Bytes of unknown origin → upright-able pixels in a mode that can be resized, or ImageError.
+"""Decodes image files from anywhere into pixels that can be resized, or raises `ImageError`.
 
-The format is told by its first bytes and the matching Pillow plugin is called by name, so
-hostile bytes never reach the plugins nobody here needs, and Pillow's own size warning
-(our limits come first) is never raised.
+The first bytes tell the format, and the Pillow plugin for it is called by name: hostile bytes never
+reach plugins for other formats. Our size limits are checked before Pillow's own warning.
 """
 
 from __future__ import annotations
@@ -72,10 +71,11 @@ _WORKING_MODES = {
     "RGBa": "RGBA",
 }  # fmt: skip
 
-# The one EXIF tag that moves pixels.
+# The EXIF tag for orientation.
 _ORIENTATION_TAG = 0x0112
 
-# Each scan passes over every coefficient: a few kB can ask for hours. Encoders write about 10.
+# Each scan of a progressive JPEG touches every coefficient, so that a few kB with many scans could
+# take hours to decode. Encoders write about 10.
 _MAX_SCANS = 100
 
 
@@ -83,7 +83,7 @@ class _Jpeg(JpegImagePlugin.JpegImageFile):
     """A JPEG (or the first picture of an MPO) whose EXIF is left unread."""
 
     def _read_dpi_from_exif(self) -> None:
-        """Pillow parses the whole EXIF for a resolution that nobody here asks for."""
+        """Does nothing: Pillow would parse the whole EXIF for a resolution that is not used."""
 
 
 @dataclasses.dataclass

@@ -133,7 +133,7 @@ def encode_image(data: bytes, options: ImageOptions, *, want_sums: bool = False)
 
 
 def _check_output(layout: CanvasLayout, options: ImageOptions) -> None:
-    """`none` and `shortest` follow the source: a hair-thin one may ask for a huge result."""
+    """Refuses huge results: with `none` and `shortest` they depend on the source's aspect ratio."""
     width, height = layout.canvas
     follows_source = options.resize_mode in ("none", "shortest")
     if max(width, height) > _MAX_SIDE_PX or (
@@ -147,7 +147,7 @@ def _check_output(layout: CanvasLayout, options: ImageOptions) -> None:
 
 
 def _draft_shrink(source: Source, layout: CanvasLayout, options: ImageOptions) -> int:
-    # `nearest` is asked for to keep values as they are; a draft would average them.
+    # `nearest` keeps pixel values as they are; decoding at a fraction of the size averages them.
     if source.can_shrink and options.filter != "nearest":
         for shrink, margin in _DRAFT_MARGINS:
             if layout.shrink >= shrink * margin:

@@ -1,4 +1,4 @@
-"""Where a picture's pixels, and the boxes drawn on it, go: pure arithmetic, no pixels."""
+"""Resize geometry: what is cropped, scaled and padded, and where boxes go. Arithmetic only."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def box_transform(
 def to_stored(
     crop: tuple[float, float, float, float], width_px: int, height_px: int, orientation: int
 ) -> tuple[float, float, float, float]:
-    """An upright `left, top, right, bottom` as the pixels are stored.
+    """A crop of the upright picture, `left, top, right, bottom`, in the pixels as stored.
 
     `width_px` and `height_px` are those of the upright picture.
     """

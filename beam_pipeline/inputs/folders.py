@@ -225,7 +225,7 @@ def _walk(path: str, above: frozenset[FileId], depth: int | None) -> Iterator[Fo
 
 
 def _file(entry: os.DirEntry[str]) -> Found:
-    """Size and time of what is not a folder; size -1 of what cannot be read: it is quarantined."""
+    """Size and time of a file; with size -1 a broken link is listed too, and quarantined later."""
     try:
         if entry.is_file():
             status = entry.stat()
