@@ -27,6 +27,7 @@ FINISHED_DATA_SET = "finished_data_set"
 
 _RESOURCE_FORKS = "__MACOSX"  # what macOS adds to archives; looks like a class folder
 _PAGE_OBJECTS = 1000
+_HEAD_BYTES = 1024  # the version comes first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +53,12 @@ def printable(text: str) -> str:
 
 def is_data_set(folder: str) -> bool:
     """Whether a folder holds a finished data set: a manifest.json that a build has written."""
+    path = storage.join(folder, MANIFEST_NAME)
     try:
-        found = json.loads(storage.read(storage.join(folder, MANIFEST_NAME)))
+        # Files of this name that others write may be large.
+        if b'"format_version"' not in storage.read(path, _HEAD_BYTES):
+            return False
+        found = json.loads(storage.read(path))
     except (OSError, ValueError):
         return False
     return isinstance(found, dict) and {"format_version", "splits", "fingerprint"} <= found.keys()

@@ -102,12 +102,13 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
 def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
     top = subfolders(source.input)
     data_sets: list[str] = []
-    if layout == "split_folders" or (layout == "folders" and _has_splits(top)):
+    nested = layout == "folders" and any(subfolders(p) for name, p in top if _is_split(name))
+    if layout == "split_folders" or nested:
         # A data set beside split folders is neither a split nor a class.
         data_sets = [path for name, path in top if not _is_split(name) and is_data_set(path)]
         top = [(name, path) for name, path in top if path not in data_sets]
     if layout == "folders":
-        layout = _layout_by_names(source.input, top)
+        layout = _layout_by_names(source.input, top, nested)
     others = [ListingTask(source.input, kind="outside"), *map(ListingTask, data_sets)]
     found = []
     if layout == "class_folders":
@@ -131,12 +132,17 @@ def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
     yield from others
 
 
-def _layout_by_names(path: str, top: list[tuple[str, str]]) -> str:
-    """Tells splits from classes by the names of the folders, if they can be told."""
+def _layout_by_names(path: str, top: list[tuple[str, str]], nested: bool) -> str:
+    """Tells splits from classes by the names of the folders, if they can be told.
+
+    Args:
+        path: The input.
+        top: (name, path) of its folders.
+        nested: Whether one that is named like a split has folders in it.
+    """
     splits = [name for name, _ in top if _is_split(name)]
     if not splits:
         return "class_folders"
-    nested = _has_splits(top)
     if len(splits) == len(top) and nested:
         return "split_folders"
     if len(splits) < len(top) and not nested:
@@ -150,11 +156,6 @@ def _layout_by_names(path: str, top: list[tuple[str, str]]) -> str:
 
 def _is_split(name: str) -> bool:
     return name.lower() in SPLIT_FOLDERS
-
-
-def _has_splits(folders: list[tuple[str, str]]) -> bool:
-    """Whether a folder that is named like a split has folders in it."""
-    return any(subfolders(path) for name, path in folders if _is_split(name))
 
 
 def list_task(
