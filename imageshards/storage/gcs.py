@@ -27,7 +27,13 @@ from imageshards.errors import StorageError
 from imageshards.storage import files
 from imageshards.storage.base import COUNTER, Stat
 from imageshards.storage.direct import DirectReader, needs_no_proxy
-from imageshards.storage.objects import CONNECTIONS, ObjectStore, StoreError, split_uri
+from imageshards.storage.objects import (
+    CONNECTIONS,
+    DirectRequest,
+    ObjectStore,
+    StoreError,
+    split_uri,
+)
 
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
 _KEY_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
@@ -141,31 +147,23 @@ class GcsBackend(ObjectStore):
         bucket, name = split_uri(path)
         return self._client.bucket(bucket).blob(name)
 
-    def read(self, path: str, max_bytes: int | None = None) -> bytes:
-        if self._direct is not None:
-            bucket, name = split_uri(path)
-            quoted = urllib.parse.quote(name, safe="")
-            target = f"/download/storage/v1/b/{bucket}/o/{quoted}?alt=media"
-            headers: dict[str, str] = {}
-            if not self.is_anonymous:
-                with self.translate_errors(path):
-                    self._credentials.before_request(
-                        self._refresh, "GET", self._base + target, headers
-                    )
-            data = self.read_direct(path, self._direct, target, headers, max_bytes)
-            if data is not None:
-                return data
-        if max_bytes is not None:
-            return self.read_range(path, 0, max_bytes)
-        with self.translate_errors(path):
-            return self._download(path)
+    def direct_request(self, path: str) -> DirectRequest | None:
+        if self._direct is None:
+            return None
+        bucket, name = split_uri(path)
+        target = f"/download/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}?alt=media"
+        headers: dict[str, str] = {}
+        if not self.is_anonymous:
+            with self.translate_errors(path):
+                url = self._base + target
+                self._credentials.before_request(self._refresh, "GET", url, headers)
+        return DirectRequest(self._direct, target, headers)
 
-    def get_range(self, path: str, start: int, end: int) -> bytes:
-        return self._download(path, start=start, end=end - 1)
-
-    def _download(self, path: str, **span: int) -> bytes:
+    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         # Records have checksums of their own, and so have shards.
-        data: bytes = self._blob(path).download_as_bytes(checksum=None, **span, **self._options)
+        data: bytes = self._blob(path).download_as_bytes(
+            checksum=None, start=start, end=None if end is None else end - 1, **self._options
+        )
         COUNTER.add(bytes_read=len(data))
         return data
 

@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from imageshards.errors import StorageError
 from imageshards.storage.base import RANGE_BYTES, Backend, Entry, Stat
@@ -47,6 +47,14 @@ class StoreError(Exception):
         super().__init__(kind, text)
         self.kind = kind
         self.text = next(iter(text.strip().splitlines()), kind).rstrip(". ")[:300]
+
+
+class DirectRequest(NamedTuple):
+    """A GET for `DirectReader`."""
+
+    reader: DirectReader
+    target: str
+    headers: Mapping[str, str]
 
 
 class ObjectStore(Backend):
@@ -90,8 +98,12 @@ class ObjectStore(Backend):
         """Pages of objects and, where there is a delimiter, of what names share up to it."""
 
     @abc.abstractmethod
-    def get_range(self, path: str, start: int, end: int) -> bytes:
-        """Bytes `start` to before `end`; raises the library's errors."""
+    def direct_request(self, path: str) -> DirectRequest | None:
+        """How to read an object past the library; None if that is not possible, or not yet."""
+
+    @abc.abstractmethod
+    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        """An object, or its bytes `start` to before `end`; raises the library's errors."""
 
     @abc.abstractmethod
     def delete_objects(self, bucket: str, names: Sequence[str]) -> None:
@@ -113,19 +125,19 @@ class ObjectStore(Backend):
         except self.errors as e:
             raise self._translated(path, self.classify_error(e)) from e
 
-    def read_direct(
-        self,
-        path: str,
-        reader: DirectReader,
-        target: str,
-        headers: Mapping[str, str],
-        max_bytes: int | None,
-    ) -> bytes | None:
-        """Reads past the library; None if that has to be asked."""
-        try:
-            return reader.get(target, headers, max_bytes)
-        except FileNotFoundError as e:
-            raise self._translated(path, StoreError("missing", "404")) from e
+    def read(self, path: str, max_bytes: int | None = None) -> bytes:
+        request = self.direct_request(path)
+        if request is not None:
+            try:
+                data = request.reader.get(request.target, request.headers, max_bytes)
+            except FileNotFoundError as e:
+                raise self._translated(path, StoreError("missing", "404")) from e
+            if data is not None:
+                return data
+        if max_bytes is not None:
+            return self.read_range(path, 0, max_bytes)
+        with self.translate_errors(path):
+            return self.get(path)
 
     def _translated(self, path: str, error: StoreError) -> Exception:
         bucket, _ = split_uri(path)
@@ -223,7 +235,7 @@ class ObjectStore(Backend):
     def read_range(self, path: str, start: int, end: int) -> bytes:
         with self.translate_errors(path):
             try:
-                return self.get_range(path, start, end)
+                return self.get(path, start, end)
             except self.errors as e:
                 if self.classify_error(e).kind == "range":  # nothing is there, as of a file
                     return b""

@@ -21,7 +21,13 @@ from imageshards.errors import StorageError
 from imageshards.storage import files
 from imageshards.storage.base import COUNTER, Stat
 from imageshards.storage.direct import DirectReader, Signer, needs_no_proxy, signature_scope
-from imageshards.storage.objects import CONNECTIONS, ObjectStore, StoreError, split_uri
+from imageshards.storage.objects import (
+    CONNECTIONS,
+    DirectRequest,
+    ObjectStore,
+    StoreError,
+    split_uri,
+)
 
 # What one PUT may carry; above it the parts of an upload do.
 _MAX_PUT_BYTES = 5 << 30
@@ -134,28 +140,23 @@ class S3Backend(ObjectStore):
     def probe(self, bucket: str, prefix: str) -> None:
         self._probing_client.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1)
 
-    def read(self, path: str, max_bytes: int | None = None) -> bytes:
+    def direct_request(self, path: str) -> DirectRequest | None:
         bucket, key = split_uri(path)
         direct = self._direct.get(bucket)
-        if direct is not None:
-            target = direct.above + urllib.parse.quote(key, safe="/")
-            headers = {} if direct.signer is None else direct.signer.headers(target)
-            data = self.read_direct(path, direct.reader, target, headers, max_bytes)
-            if data is not None:
-                return data
-        with self.translate_errors(path):
-            return self._download(path, max_bytes)
+        if direct is None:
+            return None
+        target = direct.above + urllib.parse.quote(key, safe="/")
+        headers = {} if direct.signer is None else direct.signer.headers(target)
+        return DirectRequest(direct.reader, target, headers)
 
-    def get_range(self, path: str, start: int, end: int) -> bytes:
-        return self._download(path, None, Range=f"bytes={start}-{end - 1}")
-
-    def _download(self, path: str, max_bytes: int | None, **options: str) -> bytes:
+    def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         bucket, key = split_uri(path)
+        span = {} if start is None or end is None else {"Range": f"bytes={start}-{end - 1}"}
         for attempt in range(1, _TRIES + 1):
-            body = self._client.get_object(Bucket=bucket, Key=key, **options)["Body"]
+            body = self._client.get_object(Bucket=bucket, Key=key, **span)["Body"]
             try:
                 with body:
-                    data: bytes = body.read(max_bytes)
+                    data: bytes = body.read()
                 break
             except (exceptions.BotoCoreError, urllib3.exceptions.HTTPError) as e:
                 if attempt == _TRIES:

@@ -205,13 +205,13 @@ def test_plain_reads_go_past_the_library_and_troubled_ones_by_it(server, monkeyp
     storage.read(path)
     client: Any = storage.backend(path)
     asked: list[object] = []
-    by_library = client._download
+    by_library = client.get
 
     def count(*args: object, **only: object) -> object:
         asked.append(args)
         return by_library(*args, **only)
 
-    monkeypatch.setattr(client, "_download", count)
+    monkeypatch.setattr(client, "get", count)
     assert storage.read(path) == b"data"
     assert not asked
     server.fail(503, times=1)
