@@ -38,7 +38,11 @@ class ForkedBuild:
             target=_run, args=(arguments, dict(os.environ), self._log, before, given)
         )
         self._process.start()
-        atexit.register(self._process.kill)
+        atexit.register(self._clean)
+
+    def _clean(self) -> None:
+        self._process.kill()
+        os.unlink(self._log)
 
     @property
     def pid(self) -> int:
