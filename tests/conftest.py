@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pathlib
 import socket
@@ -29,6 +30,10 @@ LONGEST_FILES = (
 NEEDS_TENSORFLOW = 'importorskip("tensorflow")'
 # What a test of the fast part must not do: https://docs.python.org/3/library/audit_events.html
 FORBIDDEN = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "socket.bind")
+
+
+# With TensorFlow and Beam in the process a full collection takes 0.3 s, and finds next to nothing.
+gc.set_threshold(50_000, 20, 50)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
