@@ -106,6 +106,7 @@ def test_a_process_killed_between_tasks_is_nobodys_fault(pool, said):
     pool.submit("first", tasks.double, 1, size=1)
     assert pool.result("first").value == 2
     kill_family()
+    tasks.wait_until(lambda: all(worker.has_ended() for worker in pool._workers))
     for i in range(4):
         pool.submit(f"shard {i}", tasks.double, i, size=1)
     assert [pool.result(f"shard {i}").value for i in range(4)] == [0, 2, 4, 6]
