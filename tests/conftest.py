@@ -11,6 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from beam_pipeline import beam_files
+from imageshards import storage
+
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 DATA_VARIABLE = "IMAGESHARDS_TEST_DATA"
 
@@ -120,6 +123,24 @@ def exif_orientation() -> pathlib.Path:
 def broken_jpegs() -> pathlib.Path:
     """111 files that try a JPEG decoder: truncated, garbled, empty, absurd sizes."""
     return _real_images("broken_jpegs")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def flags_about_stores_end_with_their_file() -> Iterator[None]:
+    """A build in this process leaves them in the environment, and with Beam's file systems."""
+    names = beam_files._VARIABLES.values()
+    before = {name: os.environ.get(name) for name in names}
+    yield
+    changed = {name: old for name, old in before.items() if os.environ.get(name) != old}
+    for name, old in changed.items():
+        if old is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = old
+    if filesystems := sys.modules.get("apache_beam.io.filesystems"):
+        filesystems.FileSystems._pipeline_options = None
+    if changed:
+        storage.forget_clients()
 
 
 @pytest.fixture
