@@ -9,7 +9,7 @@
 PYTHON ?=
 VENV ?= .venv
 TESTS ?=
-TEST_JOBS ?= 3
+TEST_JOBS ?= 2
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 FLINK_ARGS ?=
@@ -47,7 +47,7 @@ demo: $(STAMP)  ## Draw a small set of pictures, build shards, verify them, trai
 		--batch_size 32 --replicas 2 --seed 1
 	@$(PY) scripts/demo_summary.py --shards $(DEMO)/shards --model $(DEMO)/model
 
-test: $(STAMP)  ## Run the tests (TESTS=… and PYTEST_ARGS=… narrow it; TEST_JOBS=3 at once)
+test: $(STAMP)  ## Run the tests (TESTS=… and PYTEST_ARGS=… narrow it; TEST_JOBS=2 at once)
 	$(PY) -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder \
 		$(PYTEST_ARGS) $(TESTS)
 
