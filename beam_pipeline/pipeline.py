@@ -13,7 +13,7 @@ from beam_pipeline.options import BuildOptions
 from beam_pipeline.planning import AssignSplits, PlanShards
 from beam_pipeline.runners import Runner
 from beam_pipeline.shards import BalancedSink, WriteBalancedTFRecord
-from beam_pipeline.versions import byte_versions
+from beam_pipeline.shards.versions import byte_versions
 from imageshards import storage
 from imageshards.manifest import TRANSFORM_NAME
 

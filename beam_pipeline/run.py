@@ -14,18 +14,18 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from beam_pipeline import cli, runners
-from beam_pipeline.beam_files import export_store_flags
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.staging import LOCK_NAME, OutputState
-from beam_pipeline.imports import cache_method_signatures, quick_imports, without_unused
 from beam_pipeline.inputs import check_output_apart
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.progress import PLANNING, PoolProgress, final_table
 from beam_pipeline.shards import process_pool
 from beam_pipeline.shards.process_pool import LocalPool
+from beam_pipeline.startup import cache_method_signatures, quick_imports, without_unused
+from beam_pipeline.store_flags import export_store_flags
 from imageshards import storage
 from imageshards.errors import LeaseLostError, UserError
-from imageshards.manifest import REPORT_NAME, STAGING_NAME, load_manifest
+from imageshards.manifest import PAGE_NAME, REPORT_NAME, STAGING_NAME, load_manifest
 from imageshards.progress import ProgressLine
 from imageshards.storage import OutputLock, output_lock, run_concurrently
 
@@ -207,7 +207,7 @@ def _run_pipeline(
 
 
 def _report_page(output: str) -> str:
-    return storage.join(output, REPORT_NAME, "index.html")
+    return storage.join(output, REPORT_NAME, PAGE_NAME)
 
 
 def _say_lost(attempt: int, staging: str, e: Exception) -> None:

@@ -171,7 +171,7 @@ def _run_worker(started: bytes) -> None:
     """Runs Beam's worker until the runner hangs up; in a process of its own."""
     from apache_beam.runners.worker import sdk_worker_main, worker_id_interceptor
 
-    from beam_pipeline.imports import cache_method_signatures
+    from beam_pipeline.startup import cache_method_signatures
 
     cache_method_signatures()
     request = beam_fn_api_pb2.StartWorkerRequest.FromString(started)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import ctypes
 import dataclasses
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Self
 
 import psutil
 
@@ -134,7 +136,26 @@ def _reap(orphans: set[int]) -> float:
     return total
 
 
-class FirstSeen:
+class _Watch(abc.ABC):
+    """Looks at something in a thread of its own while it is entered."""
+
+    def __enter__(self) -> Self:
+        self._stop = threading.Event()
+        self._begun = time.perf_counter()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @abc.abstractmethod
+    def _run(self) -> None:
+        """Looks again and again until `_stop` is set."""
+
+
+class FirstSeen(_Watch):
     """How many seconds after entering it a condition is seen to hold; looked at every 2 ms.
 
     Attributes:
@@ -144,17 +165,6 @@ class FirstSeen:
     def __init__(self, condition: Callable[[], bool]):
         self.seconds = float("inf")
         self._condition = condition
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> FirstSeen:
-        self._begun = time.perf_counter()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def _run(self) -> None:
         while not self._condition():
@@ -163,23 +173,13 @@ class FirstSeen:
         self.seconds = time.perf_counter() - self._begun
 
 
-class _MemoryWatch:
+class _MemoryWatch(_Watch):
     """Samples the memory of a process and all its descendants."""
 
     def __init__(self, pid: int):
         self.peak_rss_bytes = 0
         self.peak_pss_bytes = 0
         self._root = psutil.Process(pid)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> _MemoryWatch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def _run(self) -> None:
         samples = 0

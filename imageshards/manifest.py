@@ -22,6 +22,7 @@ TRANSFORM_NAME = "transform"
 QUARANTINE_NAME = "quarantine"
 REJECTS_NAME = "rejects.jsonl"
 REPORT_NAME = "report"
+PAGE_NAME = "index.html"  # in the report's folder
 # Of one that is being built.
 STAGING_NAME = ".staging"
 

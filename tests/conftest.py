@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from beam_pipeline import beam_files
+from beam_pipeline import store_flags
 from imageshards import storage
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
@@ -128,7 +128,7 @@ def broken_jpegs() -> pathlib.Path:
 @pytest.fixture(autouse=True, scope="module")
 def flags_about_stores_end_with_their_file() -> Iterator[None]:
     """A build in this process leaves them in the environment, and with Beam's file systems."""
-    names = beam_files._VARIABLES.values()
+    names = store_flags._VARIABLES.values()
     before = {name: os.environ.get(name) for name in names}
     yield
     changed = {name: old for name, old in before.items() if os.environ.get(name) != old}

@@ -23,8 +23,8 @@ from beam_pipeline.columns.analyzers import (
 )
 from beam_pipeline.columns.arrow import REF_COLUMN
 from beam_pipeline.columns.export import LABEL_ID, LABEL_TEXT, LABEL_VOCABULARY, RAW_METADATA_DIR
-from beam_pipeline.imports import quick_imports
 from beam_pipeline.options import ColumnSpec
+from beam_pipeline.startup import quick_imports
 from imageshards.errors import UserError
 from imageshards.manifest import RECORD_FEATURES
 

@@ -15,10 +15,8 @@ from beam_pipeline.report import sections
 from beam_pipeline.report.pictures import THUMB_PX, Thumb, thumbs_of
 from imageshards import storage
 from imageshards.errors import OutputError
-from imageshards.manifest import QUARANTINE_NAME, REJECTS_NAME, REPORT_NAME
+from imageshards.manifest import PAGE_NAME, QUARANTINE_NAME, REJECTS_NAME, REPORT_NAME
 from imageshards.page import contact_sheet, render
-
-PAGE_NAME = "index.html"
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PortableOptions
 
 from beam_pipeline.inputs import layout
-from beam_pipeline.versions import differences, versions
+from beam_pipeline.shards.versions import differences, versions
 from imageshards import storage
 from imageshards.errors import UserError, last_line
 

@@ -22,8 +22,8 @@ from beam_pipeline.options import ImageOptions
 from beam_pipeline.planning.refs import ShardUnit
 from beam_pipeline.shards import process_pool
 from beam_pipeline.shards.result import Reject, ShardResult
+from beam_pipeline.shards.versions import differences, versions
 from beam_pipeline.shards.writer import read_result, write_shard
-from beam_pipeline.versions import differences, versions
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.storage import map_concurrently

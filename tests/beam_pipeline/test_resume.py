@@ -16,32 +16,12 @@ import pytest
 
 from beam_pipeline.verify import command as verify
 from tests.support.builds import build, class_folders, jpeg, manifest, shard_bytes
+from tests.support.forked_builds import ForkedBuild, kill_at
 
 pytestmark = pytest.mark.slow
 
 TIMEOUT_S = 180
 SHARDS = 24
-
-# Runs a build whose n-th call of a function is its last.
-KILLER = """
-import os, signal, sys
-import importlib
-module, name, calls = sys.argv[1], sys.argv[2], int(sys.argv[3])
-owner = importlib.import_module(module)
-*path, name = name.split(".")
-for part in path:
-    owner = getattr(owner, part)
-original, count = getattr(owner, name), 0
-def last(*args, **kwargs):
-    global count
-    count += 1
-    if count == calls:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return original(*args, **kwargs)
-setattr(owner, name, last)
-from beam_pipeline.__main__ import main
-sys.exit(main(sys.argv[4:]))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +74,12 @@ def start(photos, output, *more: str) -> subprocess.Popen:
         [sys.executable, "-m", "beam_pipeline", *flags(photos, output), *more],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
+
+
+def build_killed_at(module: str, function: str, calls: int, arguments: list[str]) -> None:
+    """A build whose n-th call of a function is its last."""
+    killed = ForkedBuild(*arguments, before=kill_at, given=(module, function, calls))
+    assert killed.wait(TIMEOUT_S) == -signal.SIGKILL, killed.communicate()[0]
 
 
 def finished_shards(output: pathlib.Path) -> set[str]:
@@ -159,14 +145,7 @@ def test_classes_keep_their_ids_when_a_replacement_is_killed(tmp_path):
     assert build("--input", first, *more) == 0
     second = class_folders(tmp_path / "second", {"a": 12, "m": 12, "z": 12})
     again = ["--input", str(second), *more, "--overwrite"]
-    killed = subprocess.run(
-        [
-            sys.executable, "-c", KILLER, "beam_pipeline.commit.transforms",
-            "finalize_shard", "2", *again,
-        ],
-        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    build_killed_at("beam_pipeline.commit.transforms", "finalize_shard", 2, again)
     assert not (output / "manifest.json").exists()
     assert build(*again) == 0
     assert manifest(output)["classes"] == ["m", "z", "a"]
@@ -211,12 +190,8 @@ def test_a_data_set_of_a_newer_version_is_not_replaced(small, capfd):
 
 def test_an_unfinished_replacement_does_not_pass_for_a_finished_data_set(small, capfd):
     output, again, before = small
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLER, "beam_pipeline.commit.transforms", "begin_commit", "1",
-         *again, "--overwrite", "--quality", "50"],
-        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    replacing = [*again, "--overwrite", "--quality", "50"]
+    build_killed_at("beam_pipeline.commit.transforms", "begin_commit", 1, replacing)
     assert build(*again, "--quality", "50") == 2
     assert "--overwrite" in capfd.readouterr().err
     assert shard_bytes(output) == before
@@ -235,11 +210,7 @@ def test_an_unfinished_replacement_does_not_pass_for_a_finished_data_set(small, 
 )
 def test_killed_while_it_commits(few_photos, of_few, tmp_path, module, function, calls, capfd):
     output = tmp_path / "set"
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLER, module, function, str(calls), *flags(few_photos, output)],
-        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    build_killed_at(module, function, calls, flags(few_photos, output))
     assert (output / "manifest.json").exists() == (function == "load_manifest")
     assert_resumes(few_photos, output, of_few, SHARDS, capfd)
 

@@ -27,7 +27,7 @@ from apache_beam.utils.plugin import BeamPlugin
 from beam_pipeline.__main__ import main
 from beam_pipeline.runners import dataflow, worker_check
 from beam_pipeline.runners.runner import job_name
-from beam_pipeline.versions import versions
+from beam_pipeline.shards.versions import versions
 from imageshards import storage
 from imageshards.errors import UserError
 from tests.conftest import REPOSITORY

@@ -14,7 +14,7 @@ import pytest
 from beam_pipeline import runners
 from beam_pipeline.runners import preflight, worker_check
 from beam_pipeline.shards.sink import check_versions
-from beam_pipeline.versions import versions
+from beam_pipeline.shards.versions import versions
 from imageshards.errors import UserError
 from tests.support import portable_servers
 from tests.support.builds import class_folders

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from beam_pipeline.versions import byte_versions, differences, versions
+from beam_pipeline.shards.versions import byte_versions, differences, versions
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms import core
 from apache_beam.transforms.userstate import is_stateful_dofn
 
-from beam_pipeline.imports import cache_method_signatures, without_unused
+from beam_pipeline.startup import cache_method_signatures, without_unused
 from tests.support.builds import class_folders
 
 
@@ -64,7 +64,7 @@ def test_a_pipeline_gives_the_same(asked):
 
 
 def test_what_was_left_out_can_be_imported_afterwards(monkeypatch):
-    monkeypatch.setattr("beam_pipeline.imports._UNUSED", ("colorsys",))
+    monkeypatch.setattr("beam_pipeline.startup._UNUSED", ("colorsys",))
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
     with pytest.raises(ImportError), without_unused():
         importlib.import_module("colorsys")
