@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +14,7 @@ from imageshards.errors import UserError
 from trainer.config import OptimizerConfig
 from trainer.dataset.spec import ImageSpec, ModelInputs, input_name
 from trainer.models import user_model
+from trainer.models.applications import application_logits, application_names
 from trainer.models.optimizer import CrossEntropy, exempt_from_decay, make_optimizer
 from trainer.models.pretrained import load_weights
 from trainer.models.strategy import separate_replicas
@@ -29,11 +29,6 @@ _POLICIES = {
     "bfloat16": "mixed_bfloat16",
     "float16": "mixed_float16",
 }
-
-
-def application_names() -> list[str]:
-    """The architectures of `keras.applications`, as their functions are called."""
-    return sorted(name for name in dir(keras.applications) if name[0].isupper())
 
 
 def resolve_name(name: str) -> str:
@@ -194,7 +189,7 @@ def _logits(name: str, inputs: dict[str, Any], num_classes: int) -> Any:
             "makes no use; expected --model module:function that does, see recipes/multi_input.py."
         )
     x = inputs[IMAGE_INPUT]
-    return _cnn(x, num_classes) if name == CNN else _application(name, x, num_classes)
+    return _cnn(x, num_classes) if name == CNN else application_logits(name, x, num_classes)
 
 
 def _cnn(x: Any, num_classes: int) -> Any:
@@ -212,29 +207,6 @@ def _cnn(x: Any, num_classes: int) -> Any:
     mean = keras.layers.GlobalAveragePooling2D()(x)
     peak = keras.layers.GlobalMaxPooling2D()(x)
     return keras.layers.Dense(num_classes)(keras.layers.Concatenate()([mean, peak]))
-
-
-def _application(name: str, x: Any, num_classes: int) -> Any:
-    build: Callable[..., keras.Model] = getattr(keras.applications, name)
-    options: dict[str, Any] = {"weights": None, "classes": num_classes}
-    options |= {"classifier_activation": None, "input_shape": tuple(x.shape[1:])}
-    if "include_preprocessing" in inspect.signature(build).parameters:
-        options["include_preprocessing"] = False
-    try:
-        application = build(**options)
-    except ValueError as e:
-        reason = re.split(r"(?<=[.;]) ", " ".join(str(e).split()))[0].rstrip(".;")
-        raise UserError(
-            f"--model received {name}, which refuses pictures of {x.shape[1]}x{x.shape[2]} px "
-            f"({reason}); expected a fitting --image_size."
-        ) from e
-    for layer in application.layers:
-        # EfficientNet (V1) insists on dividing by 255 itself: let it find pixels to divide.
-        if isinstance(layer, keras.layers.Rescaling):
-            undo = keras.layers.Rescaling(1 / layer.scale, name="undo_rescaling", dtype="float32")
-            x = undo(x)
-            break
-    return application(x)
 
 
 def _synchronise(model: keras.Model) -> None:
