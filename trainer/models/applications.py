@@ -1,20 +1,92 @@
-"""The architectures of `keras.applications`."""
+"""The architectures of `keras.applications`, with the pixels their weights were published for."""
 
 from __future__ import annotations
 
-import inspect
+import itertools
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 
 from imageshards.errors import UserError
 
+_IMAGENET_MEAN = (0.485, 0.456, 0.406)
+_IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+class _Scaling(NamedTuple):
+    """How pixels 0..255 become what an architecture takes: `pixel * scale + offset`.
+
+    Attributes:
+        scale, offset: For all channels, or one for each.
+        reverse: Whether the channels are blue, green, red.
+    """
+
+    scale: float | tuple[float, ...]
+    offset: float | tuple[float, ...]
+    reverse: bool = False
+
+
+# The modes of `keras.applications.imagenet_utils.preprocess_input`.
+_CAFFE = _Scaling(1.0, (-103.939, -116.779, -123.68), reverse=True)
+_TF = _Scaling(1 / 127.5, -1.0)
+_TORCH = _Scaling(
+    tuple(1 / (255 * std) for std in _IMAGENET_STD),
+    tuple(-mean / std for mean, std in zip(_IMAGENET_MEAN, _IMAGENET_STD, strict=True)),
+)
+# What the larger models of EfficientNetV2 do inside.
+_HALVES = _Scaling(1 / 128, -1.0)
+
+# By the module that an architecture is defined in.
+_SCALINGS = {
+    "convnext": _TORCH,
+    "densenet": _TORCH,
+    "efficientnet": _TORCH,
+    "efficientnet_v2": _TORCH,
+    "inception_resnet_v2": _TF,
+    "inception_v3": _TF,
+    "mobilenet": _TF,
+    "mobilenet_v2": _TF,
+    "mobilenet_v3": _TF,
+    "nasnet": _TF,
+    "resnet": _CAFFE,
+    "resnet_v2": _TF,
+    "vgg16": _CAFFE,
+    "vgg19": _CAFFE,
+    "xception": _TF,
+}
+_SCALINGS_BY_NAME = dict.fromkeys(
+    ("EfficientNetV2S", "EfficientNetV2M", "EfficientNetV2L"), _HALVES
+)
+
 
 def application_names() -> list[str]:
     """The architectures of `keras.applications`, as their functions are called."""
-    return sorted(name for name in dir(keras.applications) if name[0].isupper())
+    names = (name for name in dir(keras.applications) if name[0].isupper())
+    return sorted(name for name in names if _module(name) in _SCALINGS)
+
+
+def preprocess(name: str, pixels: Any) -> Any:
+    """What `preprocess_input` of an architecture's module does, or the architecture itself inside.
+
+    Made of Keras's own layers alone, so that a saved model needs no code of ours; in float32 even
+    under mixed precision.
+
+    Args:
+        name: One of `application_names()`.
+        pixels: RGB, symbolic [batch, height, width, 3], 0..255.
+
+    Returns:
+        float32, of the same shape.
+    """
+    scaling = _SCALINGS_BY_NAME.get(name) or _SCALINGS[_module(name)]
+    if scaling.reverse:
+        pixels = keras.ops.flip(pixels, axis=-1)
+    layer = keras.layers.Rescaling(
+        scaling.scale, scaling.offset, name="preprocess", dtype="float32"
+    )
+    return layer(pixels)
 
 
 def application_logits(name: str, x: Any, num_classes: int) -> Any:
@@ -22,29 +94,40 @@ def application_logits(name: str, x: Any, num_classes: int) -> Any:
 
     Args:
         name: One of `application_names()`.
-        x: Normalised pictures, symbolic [batch, height, width, channels].
+        x: Pictures after `preprocess`, or otherwise normalised, symbolic [batch, height, width,
+            channels].
         num_classes: Logits.
 
     Raises:
         UserError: The architecture refuses pictures of this size.
     """
     build: Callable[..., keras.Model] = getattr(keras.applications, name)
-    options: dict[str, Any] = {"weights": None, "classes": num_classes}
-    options |= {"classifier_activation": None, "input_shape": tuple(x.shape[1:])}
-    if "include_preprocessing" in inspect.signature(build).parameters:
-        options["include_preprocessing"] = False
+    shape = tuple(x.shape[1:])
     try:
-        application = build(**options)
+        application = build(
+            weights=None, classes=num_classes, classifier_activation=None, input_shape=shape
+        )
     except ValueError as e:
         reason = re.split(r"(?<=[.;]) ", " ".join(str(e).split()))[0].rstrip(".;")
         raise UserError(
             f"--model received {name}, which refuses pictures of {x.shape[1]}x{x.shape[2]} px "
             f"({reason}); expected a fitting --image_size."
         ) from e
-    for layer in application.layers:
-        # EfficientNet (V1) insists on dividing by 255 itself: let it find pixels to divide.
-        if isinstance(layer, keras.layers.Rescaling):
-            undo = keras.layers.Rescaling(1 / layer.scale, name="undo_rescaling", dtype="float32")
-            x = undo(x)
-            break
-    return application(x)
+    return _without_preprocessing(application)(x)
+
+
+def _without_preprocessing(application: keras.Model) -> keras.Model:
+    """The architecture from behind the layers with which some scale pixels themselves.
+
+    EfficientNet's are not right with random weights: its mean and variance are weights, and a
+    third layer is there for published weights only.
+    """
+    kinds = (keras.layers.InputLayer, keras.layers.Rescaling, keras.layers.Normalization)
+    *_, last = itertools.takewhile(lambda x: isinstance(x, kinds), application.layers)
+    if isinstance(last, keras.layers.InputLayer):
+        return application
+    return keras.Model(last.output, application.output, name=application.name)
+
+
+def _module(name: str) -> str:
+    return str(getattr(keras.applications, name).__module__).rpartition(".")[2]

@@ -14,7 +14,7 @@ from imageshards.errors import UserError
 from trainer.config import OptimizerConfig
 from trainer.dataset.spec import ImageSpec, ModelInputs, input_name
 from trainer.models import user_model
-from trainer.models.applications import application_logits, application_names
+from trainer.models.applications import application_logits, application_names, preprocess
 from trainer.models.optimizer import CrossEntropy, exempt_from_decay, make_optimizer
 from trainer.models.pretrained import load_weights
 from trainer.models.strategy import separate_replicas
@@ -87,7 +87,7 @@ def build_model(
     """
     with _dtype_policy(precision):
         tensors = _inputs(inputs)
-        normalised = tensors | {IMAGE_INPUT: _normalise(tensors[IMAGE_INPUT], inputs.image)}
+        normalised = tensors | {IMAGE_INPUT: _normalise(name, tensors[IMAGE_INPUT], inputs.image)}
         logits = _logits(name, normalised, num_classes)
         # Under mixed precision the loss still wants full precision.
         logits = keras.layers.Activation("linear", dtype="float32", name="logits")(logits)
@@ -165,7 +165,10 @@ def _inputs(inputs: ModelInputs) -> dict[str, Any]:
     return tensors
 
 
-def _normalise(pixels: Any, image: ImageSpec) -> Any:
+def _normalise(name: str, pixels: Any, image: ImageSpec) -> Any:
+    # Weights of the architectures were published for RGB; grey has no such convention.
+    if name in application_names() and image.channels == len("RGB"):
+        return preprocess(name, pixels)
     # In float32 even under mixed precision: a scaled pixel has more digits than bfloat16.
     x = keras.layers.Rescaling(1 / 255, name="to_unit", dtype="float32")(pixels)
     variance = [max(std, MIN_STD) ** 2 for std in image.std]

@@ -83,25 +83,13 @@ def test_a_constant_channel_is_not_amplified() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["MobileNetV2", "EfficientNetB0", "MobileNetV3Small"])
-def test_an_architecture_sees_pixels_of_unit_scale(name: str) -> None:
+@pytest.mark.parametrize("name", ["MobileNetV2", "EfficientNetB0"])
+def test_an_architecture_normalises_over_the_global_batch(name: str) -> None:
     network = _build(name, (32, 32), 4, RGB)
     assert network(np.zeros((1, 32, 32, 3), np.uint8)).shape == (1, 4)
-    application = network.get_layer(index=-2)
-    first = next(x for x in application.layers if isinstance(x, keras.layers.Conv2D))
-    entering = keras.Model(application.input, first.input)
-    pixels = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), np.uint8)
-    before = keras.Model(network.input, _input_of(network))
-    assert 0.3 < float(np.std(entering(before(pixels)))) < 4
-    norms = [x for x in application.layers if isinstance(x, keras.layers.BatchNormalization)]
+    layers = network.get_layer(index=-2).layers
+    norms = [x for x in layers if isinstance(x, keras.layers.BatchNormalization)]
     assert norms and all(norm.synchronized for norm in norms)
-
-
-def _input_of(network: Any) -> Any:
-    """The tensor the architecture inside `network` is called with."""
-    names = [layer.name for layer in network.layers]
-    last = "undo_rescaling" if "undo_rescaling" in names else "normalise"
-    return network.get_layer(last).output
 
 
 def test_an_architecture_that_refuses_the_size_says_so() -> None:

@@ -1,0 +1,145 @@
+"""Architectures of keras.applications get the pixels that their weights were published for."""
+
+from __future__ import annotations
+
+import importlib
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainer.dataset.spec import ImageSpec, ModelInputs
+
+tf = pytest.importorskip("tensorflow")
+keras = pytest.importorskip("keras")
+
+from trainer.models import model  # noqa: E402
+from trainer.models.applications import application_names, preprocess  # noqa: E402
+from trainer.models.pretrained import load_weights  # noqa: E402
+
+RGB = ImageSpec((32, 32), False, 3, (0.5, 0.4, 0.3), (0.25, 0.2, 0.1))
+PIXELS = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), np.uint8)
+# Those whose `preprocess_input` does nothing, as they scale pixels themselves: the smallest of
+# each kind, and the others of its kind.
+SCALES_INSIDE = {
+    "ConvNeXtTiny": {"ConvNeXtSmall", "ConvNeXtBase", "ConvNeXtLarge", "ConvNeXtXLarge"},
+    "EfficientNetV2B0": {f"EfficientNetV2B{i}" for i in (1, 2, 3)},
+    "EfficientNetV2S": {"EfficientNetV2M", "EfficientNetV2L"},
+    "MobileNetV3Small": {"MobileNetV3Large"},
+}
+EFFICIENT_NETS = {f"EfficientNetB{i}" for i in range(8)}
+OTHERS = sorted(
+    set(application_names())
+    - EFFICIENT_NETS
+    - SCALES_INSIDE.keys()
+    - {name for names in SCALES_INSIDE.values() for name in names}
+)
+
+
+def _ours(name: str) -> np.ndarray:
+    pixels = keras.Input((32, 32, 3), dtype="uint8")
+    return np.asarray(keras.Model(pixels, preprocess(name, pixels))(PIXELS))
+
+
+def _module(name: str) -> Any:
+    source = getattr(keras.applications, name).__module__
+    return importlib.import_module(source)
+
+
+def _torch(pixels: np.ndarray) -> np.ndarray:
+    published = keras.applications.imagenet_utils.preprocess_input
+    return np.asarray(published(pixels.astype(np.float32), mode="torch"))
+
+
+def test_every_architecture_of_keras_is_known() -> None:
+    assert application_names() == [n for n in dir(keras.applications) if n[0].isupper()]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_pixels_are_those_of_the_published_function(name: str) -> None:
+    expected = _module(name).preprocess_input(PIXELS.astype(np.float32))
+    assert np.abs(expected - PIXELS).max() > 1  # else it does nothing, and says nothing
+    np.testing.assert_allclose(_ours(name), expected, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCALES_INSIDE)
+def test_pixels_are_those_an_architecture_makes_itself(name: str) -> None:
+    application = getattr(keras.applications, name)(weights=None, input_shape=(32, 32, 3))
+    scaling = (keras.layers.Rescaling, keras.layers.Normalization)
+    last = [layer for layer in application.layers if isinstance(layer, scaling)][-1]
+    inside = keras.Model(application.input, last.output)
+    np.testing.assert_allclose(_ours(name), inside(PIXELS.astype(np.float32)), atol=1e-4)
+    for other in SCALES_INSIDE[name]:
+        np.testing.assert_array_equal(_ours(other), _ours(name))
+
+
+@pytest.mark.parametrize("name", sorted(EFFICIENT_NETS))
+def test_pixels_of_efficientnet_are_those_of_its_published_statistics(name: str) -> None:
+    """Its file of weights has (0.485, …) as mean and (0.229, …) as variance; see Keras's source."""
+    source = _module(name)
+    unit = PIXELS.astype(np.float32) / 255
+    deviation = np.sqrt(np.array(source.IMAGENET_STDDEV_RGB))
+    expected = (unit - np.array([0.485, 0.456, 0.406])) / deviation / deviation
+    np.testing.assert_allclose(_ours(name), expected, atol=1e-4)
+    np.testing.assert_allclose(_ours(name), _torch(PIXELS), atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [".keras", ".weights.h5", ".h5"])
+def test_weights_of_efficientnet_give_its_logits(tmp_path: pathlib.Path, kind: str) -> None:
+    """Whatever normalisation a file of weights brings, pixels are scaled once."""
+    path = str(tmp_path / f"published{kind}")
+    donor = keras.applications.EfficientNetB0(
+        weights=None, classes=4, classifier_activation=None, input_shape=(32, 32, 3)
+    )
+    expected = donor(255 * _torch(PIXELS))  # it divides by 255, and normalises by 0 and 1
+    mean, variance = next(
+        x for x in donor.layers if isinstance(x, keras.layers.Normalization)
+    ).weights[:2]
+    mean.assign([0.485, 0.456, 0.406])
+    variance.assign([0.229, 0.224, 0.225])
+    if kind == ".h5":
+        from keras.src.legacy.saving.legacy_h5_format import save_model_to_hdf5
+
+        save_model_to_hdf5(donor, path, include_optimizer=False)
+    else:
+        donor.save(path) if kind == ".keras" else donor.save_weights(path)
+    network = model.build_model("EfficientNetB0", ModelInputs((32, 32), RGB), 4)
+    assert "left random" not in load_weights(network, path)
+    np.testing.assert_allclose(network(PIXELS), expected, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["MobileNetV2", "EfficientNetB0", "ResNet50"])
+def test_a_saved_model_carries_its_preprocessing(tmp_path: pathlib.Path, name: str) -> None:
+    network = model.build_model(name, ModelInputs((32, 32), RGB), 4)
+    logits = np.asarray(network(PIXELS))
+    network.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras", compile=False)
+    np.testing.assert_allclose(again(PIXELS), logits, atol=1e-5)
+    published = next(x for x in network.layers if isinstance(x, keras.Model))
+    before = preprocess(name, pixels := keras.Input((32, 32, 3), dtype="uint8"))
+    np.testing.assert_allclose(published(keras.Model(pixels, before)(PIXELS)), logits, atol=1e-5)
+
+
+def test_reversed_channels_become_tflite(tmp_path: pathlib.Path) -> None:
+    pixels = keras.Input((32, 32, 3), dtype="uint8", batch_size=2)
+    network = keras.Model(pixels, preprocess("ResNet50", pixels))
+    converted = tf.lite.TFLiteConverter.from_keras_model(network).convert()
+    interpreter = tf.lite.Interpreter(model_content=converted)
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(interpreter.get_input_details()[0]["index"], PIXELS)
+    interpreter.invoke()
+    found = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+    np.testing.assert_allclose(found, network(PIXELS), atol=1e-4)
+
+
+def test_grey_pictures_and_other_models_are_normalised_by_the_data_sets_numbers() -> None:
+    names = [layer.name for layer in model.build_model("cnn", ModelInputs((8, 8), RGB), 2).layers]
+    assert "normalise" in names and "preprocess" not in names
+    grey = ImageSpec((32, 32), False, 1, (0.5,), (0.25,))
+    network = model.build_model("MobileNet", ModelInputs((32, 32), grey), 2)
+    names = [layer.name for layer in network.layers]
+    assert "normalise" in names and "preprocess" not in names
