@@ -82,5 +82,21 @@ def nothing(inputs: Mapping[str, Any], num_classes: int) -> None:
     """Forgets to return."""
 
 
+def of_another_input(inputs: Mapping[str, Any], num_classes: int) -> Any:
+    """Takes an input that it was not given."""
+    return layers.Dense(num_classes)(inputs["tokens"])
+
+
+def of_wrong_shapes(inputs: Mapping[str, Any], num_classes: int) -> Any:
+    """Fails within Keras."""
+    x = layers.Flatten()(inputs["image"])
+    return layers.Conv2D(num_classes, 3)(x)
+
+
+def of_another_picture(inputs: Mapping[str, Any], num_classes: int) -> Any:
+    """Returns a model that cannot be called with the inputs."""
+    return keras.Sequential([keras.Input((5,)), layers.Dense(num_classes)])
+
+
 def too_few_arguments(inputs: Mapping[str, Any]) -> Any:
     """Takes no number of classes."""

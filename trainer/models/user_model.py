@@ -6,7 +6,9 @@ import difflib
 import importlib
 import inspect
 import os
+import re
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -73,12 +75,21 @@ def call_function(
 
     Raises:
         UserError: What the function returned is neither, or is not [batch, K], or has been
-            passed through softmax.
+            passed through softmax; or it failed.
     """
-    logits = function(dict(inputs), num_classes)
-    if isinstance(logits, keras.Model):
-        by_name = len(inputs) > 1 or isinstance(getattr(logits, "input", None), dict)
-        logits = logits(dict(inputs) if by_name else inputs["image"])
+    try:
+        logits = function(dict(inputs), num_classes)
+        if isinstance(logits, keras.Model):
+            by_name = len(inputs) > 1 or isinstance(getattr(logits, "input", None), dict)
+            logits = logits(dict(inputs) if by_name else inputs["image"])
+    except UserError:
+        raise
+    except Exception as e:  # The user's code may raise anything.
+        raise UserError(
+            f"--model received {name!r}, whose function failed{_place(function, e)} "
+            f"({type(e).__name__}: {_one_line(e)}); its inputs are "
+            f"{', '.join(map(_described, inputs.items()))}: correct it, or give others by --inputs."
+        ) from e
     if not isinstance(logits, keras.KerasTensor):
         raise UserError(
             f"--model received {name!r}, whose function returned {type(logits).__name__}; "
@@ -96,6 +107,28 @@ def call_function(
             "layer applies softmax); expected logits: leave the activation of the last layer out."
         )
     return logits
+
+
+def _place(function: Builder, error: Exception) -> str:
+    """The line of the function's file that failed, or the function's first line."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return ""
+    lines = [code.co_firstlineno]
+    frames = traceback.extract_tb(error.__traceback__)
+    lines += [frame.lineno or 0 for frame in frames if frame.filename == code.co_filename]
+    return f" at {os.path.relpath(code.co_filename)}:{lines[-1]}"
+
+
+def _one_line(error: Exception) -> str:
+    # Keras prints some of its messages in bold.
+    return " ".join(re.sub(r"\x1b\[\d+m", "", str(error)).split())[:300]
+
+
+def _described(item: tuple[str, Any]) -> str:
+    name, tensor = item
+    sides = ["batch", *("any" if side is None else str(side) for side in tensor.shape[1:])]
+    return f"{name} {tensor.dtype} [{', '.join(sides)}]"
 
 
 def _is_softmax(operation: Any) -> bool:

@@ -83,6 +83,22 @@ def test_results_other_than_logits_are_refused(name: str, reason: str) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
+        ("of_another_input", r"models\.py:\d+ \(KeyError: 'tokens'\)"),
+        ("of_wrong_shapes", r"models\.py:\d+ \(ValueError: .*expected min_ndim=4"),
+        ("of_another_picture", r"models\.py:\d+ \(ValueError: "),
+    ],
+)
+def test_a_function_that_fails_is_named_with_its_line_and_its_inputs(
+    name: str, reason: str
+) -> None:
+    inputs = r"its inputs are image float32 \[batch, 8, 8, 3\], my_age float32 \[batch\]: "
+    with pytest.raises(UserError, match=rf":{name}', whose function failed .*{reason}.*{inputs}"):
+        model.build_model(f"tests.support.tiny_models:{name}", WITH_AGE, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
         (
             "tests.support.tiny_models:dens",
             "has no function 'dens'; did you mean tests.support.tiny_models:dense",
