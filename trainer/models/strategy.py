@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import keras
@@ -40,6 +41,8 @@ def make_strategy(replicas: int | None, batch_size: int) -> tf.distribute.Strate
         )
     if batch_size % count:
         raise uneven_batch(batch_size, count)
+    if count < len(gpus):
+        _hide_others(gpus[:count])
     if count == 1:
         return tf.distribute.get_strategy()
     if not gpus:
@@ -120,6 +123,13 @@ def separate_replicas(model: keras.Model) -> None:
         for generator in layer._seed_generators:
             # The layer holds on to this very object and its state, so it is not replaced.
             generator.__class__ = ReplicaSeeds
+
+
+def _hide_others(gpus: list[Any]) -> None:
+    """Leaves all other GPUs alone, of whose memory TensorFlow would take nearly all, too."""
+    # Where TensorFlow has begun, it has taken it already.
+    with contextlib.suppress(RuntimeError):
+        tf.config.set_visible_devices(gpus, "GPU")
 
 
 def _split_cpu(count: int) -> None:

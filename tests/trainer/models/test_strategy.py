@@ -49,6 +49,34 @@ def test_more_replicas_than_gpus_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
+    ("replicas", "visible"), [(1, ["GPU:0"]), (2, ["GPU:0", "GPU:1"]), (3, None), (None, None)]
+)
+def test_gpus_without_a_replica_are_left_alone(
+    replicas: int | None, visible: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(
+        tf.config, "list_physical_devices", lambda kind: ["GPU:0", "GPU:1", "GPU:2"]
+    )
+    monkeypatch.setattr(tf.config, "set_visible_devices", lambda *given: calls.append(given))
+    monkeypatch.setattr(tf.distribute, "MirroredStrategy", calls.append)
+    make_strategy(replicas, 6)
+    expected: list[Any] = [(visible, "GPU")] if visible else []
+    if replicas != 1:  # after that, and before anything else
+        expected.append([f"GPU:{i}" for i in range(replicas or 3)])
+    assert calls == expected
+
+
+def test_gpus_in_use_already_stay_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    def begun(devices: list[str], kind: str) -> None:
+        raise RuntimeError("Visible devices cannot be modified after being initialized")
+
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["GPU:0", "GPU:1"])
+    monkeypatch.setattr(tf.config, "set_visible_devices", begun)
+    assert make_strategy(1, 7).num_replicas_in_sync == 1
+
+
+@pytest.mark.parametrize(
     ("options", "reason"),
     [
         ({"jit_compile": True}, "--jit_compile received true with 2 replicas.*--replicas 1"),
