@@ -100,8 +100,7 @@ def read_manifest(directory: str, argument: str = "directory") -> dict[str, Any]
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(
             f"{received}, where there is no {MANIFEST_NAME}; a directory without a manifest is not "
-            "a data set: build one with python -m beam_pipeline --input PHOTOS --output "
-            f"{directory}, or run its build again to finish it."
+            f"a data set: {_how_to_build(directory)}."
         ) from None
     except OSError as e:
         # TensorFlow quotes a store's whole answer.
@@ -117,6 +116,23 @@ def read_manifest(directory: str, argument: str = "directory") -> dict[str, Any]
         ) from e
     _check_keys(manifest, received)
     return dict(manifest)
+
+
+def _how_to_build(directory: str) -> str:
+    """What to do about a missing data set: nothing is built into a folder with other files."""
+    try:
+        if storage.is_folder(storage.join(directory, STAGING_NAME)):
+            return "its build has not ended; run that again to finish it"
+        is_new = next(iter(storage.files_below(directory)), None) is None
+    except OSError:
+        is_new = True
+    if is_new:
+        return f"build one with python -m beam_pipeline --input PHOTOS --output {directory}"
+    beside = f"{directory.rstrip('/')}-shards"
+    return (
+        "if these are the photos, build one beside them with python -m beam_pipeline --input "
+        f"{directory.rstrip('/')} --output {beside}, and give {beside} instead"
+    )
 
 
 def _check_keys(manifest: Any, received: str) -> None:

@@ -11,6 +11,7 @@ from imageshards import storage
 from imageshards.errors import DamagedManifestError, UserError
 from imageshards.manifest import (
     SHARD_NAME,
+    STAGING_NAME,
     form_problems,
     load_manifest,
     read_manifest,
@@ -60,6 +61,22 @@ def test_a_folder_without_one_is_no_data_set(tmp_path, below):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"^--data received .* there is no manifest.json; .*build"):
         load_manifest(str(tmp_path / below), "--data")
+
+
+def test_nobody_is_advised_to_build_into_the_folder_of_the_photos(tmp_path):
+    photos = tmp_path / "photos"
+    (photos / "cat").mkdir(parents=True)
+    match = f"no manifest.json; .*: build one with .* --input PHOTOS --output {photos}\\.$"
+    with pytest.raises(UserError, match=match):
+        load_manifest(str(photos), "--data")
+    (photos / "cat" / "1.jpg").write_bytes(b"x")
+    beside = f"{photos}-shards"
+    match = f"beside them with .* --input {photos} --output {beside}, and give {beside} instead\\.$"
+    with pytest.raises(UserError, match=match):
+        load_manifest(f"{photos}/", "--data")
+    (photos / STAGING_NAME).mkdir()
+    with pytest.raises(UserError, match="its build has not ended; run that again to finish it"):
+        load_manifest(str(photos), "--data")
 
 
 @pytest.mark.parametrize(
