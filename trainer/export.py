@@ -26,7 +26,8 @@ _EPILOG = (
     "saved_model: a folder for TensorFlow Serving or tf.saved_model.load; its signature takes the "
     "bytes of image files (and raw columns where the model has such inputs) and gives class, "
     "class_id, probability and probabilities. tflite: one file that takes decoded pixels, "
-    "0..255, of the model's own size and gives probabilities; labels.txt is written beside it. "
+    "0..255, of the model's own size and gives probabilities; labels.txt, one class a line, is "
+    "written beside it. "
     "keras: a copy of the .keras file."
 )
 
@@ -86,6 +87,8 @@ def export(args: argparse.Namespace) -> list[str]:
     output = os.path.normpath(args.output)
     check_output(output, args.format, args.overwrite)
     card = model_file.read_card(args.model_path)
+    if args.format == "tflite":
+        _check_labels(card, output, args.overwrite)
     if args.format == "keras":
         source = model_file.find_model(args.model_path)
         return _written(output, lambda path: _copied(source, path, output))
@@ -95,7 +98,7 @@ def export(args: argparse.Namespace) -> list[str]:
         model, card = model_file.load_model(args.model_path)
     if args.format == "tflite":
         lines = _written(output, lambda path: servable.write_tflite(model, card, path))
-        return [*lines, f"labels   {_write_labels(card, output)}"]
+        return [*lines, *_write_labels(card, output)]
     transform = model_file.find_transform(args.model_path)
     return _written(output, lambda path: servable.write_saved_model(model, card, transform, path))
 
@@ -125,6 +128,25 @@ def check_output(output: str, kind: str, overwrite: bool) -> None:
             f"--output received {output!r} with --overwrite, which is not a {kind} export; "
             "expected one, or a new name: nothing else is replaced."
         )
+
+
+def _check_labels(card: ModelCard, output: str, overwrite: bool) -> None:
+    """Refuses to replace a file beside the output that names other classes, or is anything else."""
+    path = _labels_path(output)
+    if not os.path.lexists(path):
+        return
+    is_file = os.path.isfile(path)
+    if is_file and overwrite:
+        return
+    if is_file:
+        with open(path, "rb") as f:
+            if f.read() == _labels_text(card).encode():
+                return
+    raise UserError(
+        f"--output received {output!r}, beside which {LABELS_FILE} is there already, with other "
+        "contents than the names of the model's classes; use another folder"
+        + (", or --overwrite to replace it." if is_file else ".")
+    )
 
 
 def _is_saved_model(folder: str) -> bool:
@@ -164,11 +186,23 @@ def _copied(source: str, path: str, output: str) -> list[str]:
     return ["load it with keras.saving.load_model: pixels 0..255 in, logits out"]
 
 
-def _write_labels(card: ModelCard, output: str) -> str:
-    path = os.path.join(os.path.dirname(output), LABELS_FILE)
-    with open(path, "w", encoding="utf-8") as f:
-        f.writelines(f"{name}\n" for name in card.classes)
-    return path
+def _labels_path(output: str) -> str:
+    return os.path.join(os.path.dirname(output), LABELS_FILE)
+
+
+def _labels_text(card: ModelCard) -> str:
+    return "".join(f"{name}\n" for name in card.classes)
+
+
+def _write_labels(card: ModelCard, output: str) -> list[str]:
+    def write(path: str) -> list[str]:
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(_labels_text(card))
+        return []
+
+    path = _labels_path(output)
+    _written(path, write)
+    return [f"labels   {path}"]
 
 
 if __name__ == "__main__":

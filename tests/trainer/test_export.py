@@ -104,6 +104,23 @@ def test_tflite_gives_the_models_probabilities(tmp_path: pathlib.Path, extra: bo
     np.testing.assert_allclose(found, tf.nn.softmax(model(inputs)), atol=1e-5)
 
 
+def test_a_strangers_labels_are_only_replaced_when_asked(
+    model_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = tmp_path / "labels.txt"
+    labels.write_text("somebody's\n")
+    output = tmp_path / "small.tflite"
+    arguments = ("--model_path", model_folder, "--format", "tflite", "--output", output)
+    assert run(*arguments) == 2
+    assert f"received {str(output)!r}, beside which labels.txt is there" in capsys.readouterr().err
+    assert labels.read_text() == "somebody's\n" and not output.exists()
+    assert run(*arguments, "--overwrite") == 0
+    assert labels.read_text() == "cat\ndog\n"
+    output.unlink()
+    assert run(*arguments) == 0  # a second model of the same classes
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["labels.txt", "small.tflite"]
+
+
 def test_tflite_refuses_sequences_of_any_length(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
