@@ -115,8 +115,13 @@ def compile_model(
         total_steps: Of the whole run, which the schedule is laid over.
 
     Raises:
-        UserError: The warm-up is as long as the run.
+        UserError: The warm-up is as long as the run, or there is nothing to tell apart.
     """
+    if model.output_shape[-1] < 2:
+        raise UserError(
+            "--classes received one class, or --data has no other: every answer would be right, "
+            "and nothing learnt; expected at least two classes to tell apart."
+        )
     optimizer = make_optimizer(config, batch_size, total_steps, _head(model))
     exempt_from_decay(optimizer, model)
     model.compile(

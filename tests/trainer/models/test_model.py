@@ -97,6 +97,11 @@ def test_an_architecture_that_refuses_the_size_says_so() -> None:
         _build("InceptionV3", (32, 32), 3, RGB)
 
 
+def test_one_class_is_nothing_to_learn() -> None:
+    with pytest.raises(UserError, match="--classes received one class, .* at least two classes"):
+        model.compile_model(_build("cnn", (8, 8), 1, RGB), OptimizerConfig(), 2, 5)
+
+
 @pytest.mark.parametrize(
     ("sequences", "length", "expected"),
     [("padded", None, (None, None)), ("padded", 7, (None, 7)), ("ragged", None, (None, None))],
