@@ -1,8 +1,11 @@
-"""What people import: a data set's manifest, its records, its check.
+"""What people import: a data set to train on, its manifest, its records, its check.
 
     import imageshards as ims
 
-    manifest = ims.load_manifest("shards/")
+    data = ims.open("shards/")
+    train = data.train(batch_size=256, image_size=224, augment="light", seed=1)
+    model.fit(train.dataset(), steps_per_epoch=train.steps_per_epoch)
+
     for example in ims.read_examples("shards/", "train"):
         jpeg, label = example["image/encoded"][0], example["image/class/label"][0]
 
@@ -37,6 +40,7 @@ _HOMES = {
     "RecordError": "imageshards.tfrecord",
     "read_records": "imageshards.tfrecord",
     "write_records": "imageshards.tfrecord",
+    "open": "trainer.reader.data",
     "verify": "beam_pipeline.verify.command",
 }
 
@@ -49,9 +53,10 @@ __all__ = [
     "decode_example",
     "encode_example",
     "load_manifest",
+    "open",  # a program's, so no type checker may follow it
     "read_examples",
     "read_records",
-    "verify",  # a program's, so no type checker may follow it
+    "verify",  # a program's, too
     "write_records",
 ]
 

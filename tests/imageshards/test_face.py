@@ -47,6 +47,17 @@ def test_reading_a_data_set_loads_neither_beam_nor_tensorflow(tmp_path):
 
 
 @pytest.mark.process
+def test_describing_what_is_trained_on_loads_neither_beam_nor_tensorflow(tmp_path):
+    Dataset(tmp_path)
+    describe = (
+        f"import imageshards as i; d = i.open({str(tmp_path)!r})\n"
+        "t, v = d.train(batch_size=2), d.evaluation(batch_size=2)\n"
+        "assert t.steps_per_epoch == 9 and v.steps and t.class_weight and repr(t)"
+    )
+    assert not loaded_after(describe) & {*HEAVY} - {"trainer"}
+
+
+@pytest.mark.process
 def test_the_face_is_imported_in_a_moment():
     code = "from time import perf_counter as now; t = now(); import imageshards; print(now() - t)"
 

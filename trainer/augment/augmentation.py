@@ -19,13 +19,16 @@ from trainer.dataset.spec import Batch, ImageSpec
 _MARGIN = 8 / 7
 _MOST_SHRINK = 2
 
+# (images, labels, seeds) → (images, labels): see `trainer.augment.user_function`.
+AugmentFunction = Callable[[Any, Any, Any], tuple[Any, Any]]
+
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation:
     """The functions of augmentation, each for the stage that calls it.
 
     Attributes:
-        level: `none`, `light` or `strong`.
+        level: `none`, `light`, `strong`, or `function` for one of the user's own.
         augment_on: `device` or `host`.
         reader_size: (height, width) in pixels of the reader's pictures.
         pictures: For the reader: encoded, string [batch], and position, int64 [batch] →

@@ -49,7 +49,7 @@ _PICTURE = (
     "noise_key",
 )
 _PAIR = ("mix", "mix_share", "mix_y", "mix_x")
-_PICTURE_PURPOSE, _PAIR_PURPOSE = 1, 2
+_PICTURE_PURPOSE, _PAIR_PURPOSE, USER_PURPOSE = 1, 2, 3
 
 NO_MIX, MIXUP, CUTMIX = 0.0, 1.0, 2.0
 

@@ -107,31 +107,31 @@ def read_options(config: DataConfig, output: str | None = None) -> ReadOptions:
     elif folder and config.cache != "disk":
         raise UserError(
             f"--cache_folder received {folder!r}, but no shards of --data {config.data!r} are "
-            "copied; expected --cache disk with it, where there is that flag: leave it out."
+            "copied; leave it out, or copy them by --cache disk where that can be asked for."
         )
     elif output:
         folder = folder or os.path.join(output, CACHE_FOLDER)
+    elif config.cache == "disk":
+        folder = folder or os.path.join(cache_home(), SHARDS_FOLDER)
     threads = config.threads or cpu_count()
     return ReadOptions(threads, config.fast_order, config.cache, folder)
 
 
-def open_inputs(config: TrainConfig) -> Inputs:
+def open_inputs(config: TrainConfig, dataset: DataSet | None = None) -> Inputs:
     """Opens the data of a run, and checks it against its configuration.
+
+    Args:
+        config: The run.
+        dataset: What `open_dataset(config.data)` returned, where it was called already.
 
     Raises:
         UserError: The data set is incomplete, or does not hold what is asked for.
     """
     data = config.data
-    dataset = open_dataset(data)
+    dataset = dataset or open_dataset(data)
     training = train_split(dataset, data.train_split)
     validation = validation_split(dataset, data.validation_split)
-    features = check_inputs(dataset, data.inputs)
-    size = data.image_size or dataset.image.size
-    if size is None:
-        raise UserError(
-            f"--data received {data.data!r}, where nothing says how large the pictures are; "
-            "give the model's picture size by --image_size, for example --image_size 224."
-        )
+    inputs = wanted_inputs(data, dataset)
     if not data.skip_broken:
         check_shards(data.data, [training] + ([validation] if validation else []))
     subset = select(data, dataset, training, data.balance)
@@ -145,8 +145,24 @@ def open_inputs(config: TrainConfig) -> Inputs:
         subset,
         select(data, dataset, validation) if validation else None,
         read_options(data, config.output),
-        ModelInputs(size, dataset.image, features, data.sequences, data.sequence_length),
+        inputs,
     )
+
+
+def wanted_inputs(config: DataConfig, dataset: DataSet) -> ModelInputs:
+    """What a model is to be fed with, as `config` says.
+
+    Raises:
+        UserError: No size of the pictures is known, or a feature is not there.
+    """
+    features = check_inputs(dataset, config.inputs)
+    size = config.image_size or dataset.image.size
+    if size is None:
+        raise UserError(
+            f"--data received {config.data!r}, where nothing says how large the pictures are; "
+            "give the model's picture size by --image_size, for example --image_size 224."
+        )
+    return ModelInputs(size, dataset.image, features, config.sequences, config.sequence_length)
 
 
 def check_inputs(dataset: DataSet, names: Sequence[str]) -> Mapping[str, FeatureSpec]:

@@ -170,6 +170,13 @@ class Subset:
     class_weights: tuple[float, ...] | None = None
 
     @property
+    def balance(self) -> str:
+        """`weights`, `sampling` or `none`: how classes were asked to be balanced."""
+        if self.sampling:
+            return "sampling"
+        return "none" if self.class_weights is None else "weights"
+
+    @property
     def is_whole(self) -> bool:
         """Whether every record of the split is read, each of them once."""
         return self.class_ids is None and not self.filters and not self.sampling

@@ -228,12 +228,18 @@ def _known_counts(dataset: DataSet, split: Split) -> tuple[int, ...] | None:
     return tuple(totals[name] for name in dataset.classes)
 
 
+def balancing_weights(counts: Sequence[int]) -> tuple[float, ...]:
+    """For each class N / (K * n_c), with N records in K classes, n_c of them in c.
+
+    A class without records keeps 1: there is nothing to weigh.
+    """
+    present = sum(1 for n in counts if n)
+    return tuple(sum(counts) / (present * n) if n else 1.0 for n in counts)
+
+
 def _balanced(subset: Subset, counts: tuple[int, ...], balance: str) -> Subset:
-    # Weights leave a class without records alone: there is nothing to weigh.
     if balance == "weights":
-        present = sum(1 for n in counts if n)
-        weights = tuple(subset.num_records / (present * n) if n else 1.0 for n in counts)
-        return dataclasses.replace(subset, class_weights=weights)
+        return dataclasses.replace(subset, class_weights=balancing_weights(counts))
     empty = [name for name, n in zip(subset.classes, counts, strict=True) if not n]
     if empty:
         raise UserError(

@@ -8,11 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.augment.augmentation import Augmentation
-from trainer.config import TrainConfig
-from trainer.dataset.open import Inputs
-from trainer.dataset.spec import Batch, ModelInputs, Subset
-from trainer.reader import order, pipeline
+from trainer.dataset.spec import Batch, Subset
+from trainer.reader import order
+from trainer.reader.batches import TrainingData
 from trainer.reader.broken_records import BrokenRecordHandler
 
 
@@ -20,49 +18,30 @@ class TrainingStream:
     """Batches for `trainer.training.loop.Loop`.
 
     Args:
-        config: The run.
-        inputs: Its data.
-        augmentation: What happens to pictures, and on which side.
+        data: What is trained on.
         strategy: Whose replicas share each batch.
         broken_handler: Replaces broken records.
     """
 
     def __init__(
         self,
-        config: TrainConfig,
-        inputs: Inputs,
-        augmentation: Augmentation,
+        data: TrainingData,
         strategy: tf.distribute.Strategy,
         broken_handler: BrokenRecordHandler,
     ) -> None:
-        self._config = config
-        self._inputs = inputs
-        self._augmentation = augmentation
+        self._whole = data.subset
+        self._data = dataclasses.replace(data, subset=broken_handler.open(data.subset))
         self._strategy = strategy
         self._broken_handler = broken_handler
-        self._subset = broken_handler.open(inputs.training)
 
     @property
     def subset(self) -> Subset:
         """What is read, broken records replaced."""
-        return self._subset
-
-    def batches(self, step: int) -> tf.data.Dataset:
-        """Global batches from `step` on, without end; see `trainer.reader.pipeline`."""
-        return pipeline.training_batches(
-            self._subset,
-            self._inputs.read_options,
-            self._config.seed,
-            self._config.batch_size,
-            self._shipped(),
-            self._augmentation.pictures,
-            start_step=step,
-            finish=self._augmentation.finish,
-        )
+        return self._data.subset
 
     def iterator(self, step: int) -> Iterator[Batch]:
-        """The same, each batch divided over the replicas."""
-        batches = self._strategy.experimental_distribute_dataset(self.batches(step))
+        """Batches from `step` on, without end, each divided over the replicas."""
+        batches = self._strategy.experimental_distribute_dataset(self._data.batches(step))
         return iter(batches)
 
     def first(self, step: int) -> Batch:
@@ -73,11 +52,11 @@ class TrainingStream:
         """
         while True:
             try:
-                batch = next_batch(iter(self.batches(step)))
+                batch = next_batch(iter(self._data.batches(step)))
                 break
             except tf.errors.OpError as e:
                 self.handle_broken(e, step)
-        device = self._augmentation.device
+        device = self._data.augmentation.device
         return device(batch) if device is not None else batch
 
     def handle_broken(self, error: tf.errors.OpError, step: int) -> None:
@@ -86,19 +65,14 @@ class TrainingStream:
         Raises:
             UserError: They must not be left out, or the error has another cause.
         """
-        suspects = None
-        if not (is_framing_error(error) or self._inputs.read_options.fast_order):
-            start = step * self._config.batch_size
-            suspects = record_numbers(
-                order.training_records(
-                    self._subset, self._inputs.read_options, self._config.seed, start
-                ).take(self._config.batch_size)
+        data, suspects = self._data, None
+        if not (is_framing_error(error) or data.read_options.fast_order):
+            records = order.training_records(
+                data.subset, data.read_options, data.seed, step * data.batch_size
             )
-        self._subset = self._broken_handler.handle(self._inputs.training, suspects, error)
-
-    def _shipped(self) -> ModelInputs:
-        """What the reader makes: the model's inputs, pictures perhaps still uncropped."""
-        return dataclasses.replace(self._inputs.model, size=self._augmentation.reader_size)
+            suspects = record_numbers(records.take(data.batch_size))
+        repaired = self._broken_handler.handle(self._whole, suspects, error)
+        self._data = dataclasses.replace(data, subset=repaired)
 
 
 def next_batch(iterator: Iterator[Any]) -> Any:

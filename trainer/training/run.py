@@ -9,18 +9,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer.augment.augmentation import (
-    Augmentation,
-    check_pairs,
-    make_augmentation,
-    resolve_augment_on,
-)
+from trainer.augment.augmentation import check_pairs, resolve_augment_on
 from trainer.config import TrainConfig
 from trainer.dataset.open import Inputs, open_inputs
 from trainer.dataset.spec import ModelCard
 from trainer.evaluation.evaluator import Evaluation, Evaluator
 from trainer.models import model, optimizer, strategy
 from trainer.reader import pipeline
+from trainer.reader.batches import TrainingData
 from trainer.reader.broken_records import BrokenRecordHandler
 from trainer.reader.stream import TrainingStream
 from trainer.report import page as report
@@ -82,8 +78,6 @@ class _Run:
         self, config: TrainConfig, inputs: Inputs, devices: tf.distribute.Strategy
     ) -> None:
         self.config, self.inputs, self.devices = config, inputs, devices
-        # Pictures can be mixed, captions and other columns cannot.
-        self.mix = not inputs.model.features
         self.model_name = self._check()
         self.augment_on = resolve_augment_on(config.augment_on, strategy.gpu_count())
         self.broken_handler = BrokenRecordHandler(
@@ -98,10 +92,8 @@ class _Run:
         self.model = self._build_model()
         if values is not None:
             restore(model.state_variables(self.model), values)
-        self.augmentation = self._make_augmentation()
-        self.stream = TrainingStream(
-            config, inputs, self.augmentation, devices, self.broken_handler
-        )
+        self.data = TrainingData.of(config, inputs, self.augment_on)
+        self.stream = TrainingStream(self.data, devices, self.broken_handler)
         self.evaluator = self._make_evaluator()
         self.evaluation: Evaluation | None = None
 
@@ -136,7 +128,10 @@ class _Run:
     def train(self) -> Loop:
         """Trains from the last checkpoint to the end."""
         step = make_train_step(
-            self.model, self.devices, self.augmentation.device, self.config.optimizer.jit_compile
+            self.model,
+            self.devices,
+            self.data.augmentation.device,
+            self.config.optimizer.jit_compile,
         )
         loop = Loop(
             model=self.model,
@@ -207,7 +202,8 @@ class _Run:
         replicas = self.devices.num_replicas_in_sync
         name = model.resolve_name(self.config.model)
         strategy.check_replicas(self.config.optimizer, replicas)
-        check_pairs(self.config.augment, self.config.batch_size, replicas, self.mix)
+        mix = not self.inputs.model.features
+        check_pairs(self.config.augment, self.config.batch_size, replicas, mix)
         return name
 
     def _build_model(self) -> keras.Model:
@@ -223,18 +219,6 @@ class _Run:
             )
             model.compile_model(built, config.optimizer, config.batch_size, self.epochs.total_steps)
         return built
-
-    def _make_augmentation(self) -> Augmentation:
-        config, inputs = self.config, self.inputs
-        return make_augmentation(
-            config.augment,
-            self.augment_on,
-            image=inputs.dataset.image,
-            size=inputs.model.size,
-            seed=config.seed,
-            num_classes=len(inputs.training.classes),
-            mix=self.mix,
-        )
 
     def _make_evaluator(self) -> Evaluator | None:
         inputs = self.inputs

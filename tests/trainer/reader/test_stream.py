@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pathlib
 import shutil
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from trainer.reader.broken_records import LIST_FILE, BrokenRecordHandler
 
 tf = pytest.importorskip("tensorflow")
 
-from trainer.augment.augmentation import make_augmentation  # noqa: E402
+from trainer.reader.batches import TrainingData  # noqa: E402
 from trainer.reader.stream import TrainingStream, next_batch  # noqa: E402
 
 FILE = "train-00000-of-00001.tfrecord"
@@ -28,33 +29,21 @@ STEPS = 5
 
 def _stream(
     folder: pathlib.Path, output: pathlib.Path, augment_on: str = "host", **changes: Any
-) -> tuple[TrainingStream, Any, BrokenRecordHandler]:
+) -> tuple[TrainingStream, TrainingData, BrokenRecordHandler]:
     data = DataConfig(str(folder), skip_broken=changes.pop("skip_broken", 0))
     config = TrainConfig(data, str(output), batch_size=4, seed=5, augment="strong")
     config = dataclasses.replace(config, **changes)
-    inputs = open_inputs(config)
-    augmentation = make_augmentation(
-        config.augment,
-        augment_on,
-        image=inputs.dataset.image,
-        size=inputs.model.size,
-        seed=config.seed,
-        num_classes=len(inputs.training.classes),
-    )
+    reading = TrainingData.of(config, open_inputs(config), augment_on)
     broken_handler = BrokenRecordHandler(data.skip_broken, str(output), data.data)
-    strategy = tf.distribute.get_strategy()
-    return (
-        TrainingStream(config, inputs, augmentation, strategy, broken_handler),
-        augmentation,
-        broken_handler,
-    )
+    stream = TrainingStream(reading, tf.distribute.get_strategy(), broken_handler)
+    return stream, reading, broken_handler
 
 
-def _seen(stream: TrainingStream, augmentation: Any, step: int, count: int) -> list[Any]:
+def _seen(stream: TrainingStream, reading: TrainingData, step: int, count: int) -> list[Any]:
     """What the model gets of `count` steps from `step` on."""
-    found = []
-    for batch in stream.batches(step).take(count):
-        whole = augmentation.device(batch) if augmentation.device else batch
+    found, device = [], reading.augmentation.device
+    for batch in itertools.islice(stream.iterator(step), count):
+        whole = device(batch) if device else batch
         found.append((whole["inputs"]["image"].numpy(), whole["label"].numpy(), batch["record"]))
     return found
 
@@ -67,8 +56,8 @@ def test_from_any_step_on_the_same_records_and_pictures_come(
 ) -> None:
     # 10 records in batches of 4: epochs end in the middle of batches.
     folder = make_data_set(tmp_path / "d", {"train": 10}, num_shards=2, size_px=((16, 16),))
-    stream, augmentation, _ = _stream(folder, tmp_path, augment_on)
-    whole = _seen(stream, augmentation, 0, STEPS)
+    stream, reading, _ = _stream(folder, tmp_path, augment_on)
+    whole = _seen(stream, reading, 0, STEPS)
     for step in steps:
         again, same, _ = _stream(folder, tmp_path, augment_on)
         rest = _seen(again, same, step, STEPS - step)

@@ -1,0 +1,360 @@
+"""`ims.open` and what it gives: batches for Keras and for NumPy, resumed at any step."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import imageshards as ims
+from tests.support.reader_sets import CLASSES, SIDE_PX, make_set, value_of
+from tests.support.trainer_data import edit_manifest, make_data_set
+from trainer.config import DataConfig
+from trainer.dataset.spec import Split
+from trainer.reader.data import Data
+
+tf = pytest.importorskip("tensorflow")
+
+# Two shards of 5 and 6 records: 4 of the class 0, 3 of 1, 4 of 2.
+LABELS = [[0, 1, 2, 0, 1], [2, 0, 1, 2, 2, 0]]
+ALL_LABELS = [label for labels in LABELS for label in labels]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
+    """Records that tell their number in every feature, to train on and to validate."""
+    folder = tmp_path_factory.mktemp("data")
+    dataset = make_set(folder, LABELS)
+    train = dataset.splits["train"]
+    splits = {"train": train, "validation": Split("validation", train.shards[1:])}
+    return Data(DataConfig(str(folder)), dataclasses.replace(dataset, splits=splits))
+
+
+def flip_and_soften(images: Any, labels: Any, seeds: Any) -> tuple[Any, Any]:
+    """A user's augmentation: flipped at random, scaled, labels as shares of classes."""
+    # Only where AutoGraph converts the function does Python's `if` work here.
+    if tf.reduce_all(seeds >= 0):
+        images = tf.map_fn(
+            lambda one: tf.image.stateless_random_brightness(one[0], 0.5, one[1]),
+            (images, seeds),
+            fn_output_signature=tf.TensorSpec(images.shape[1:], tf.uint8),
+        )
+    return tf.cast(images, tf.float32) / 255, tf.one_hot(labels, len(CLASSES))
+
+
+def tell_seeds(images: Any, labels: Any, seeds: Any) -> tuple[Any, Any]:
+    """Gives the seeds in place of the labels."""
+    return images, seeds
+
+
+def taken(batches: Any, count: int) -> list[Any]:
+    """The first batches, as NumPy arrays."""
+    return list(batches.take(count).as_numpy_iterator())
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    """Nested structures of arrays, equal to the last bit."""
+    tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
+
+
+# An epoch ends within the third batch. What augments takes long to build: one step is enough there.
+@pytest.mark.parametrize(
+    ("augment", "augment_on", "steps"),
+    [
+        ("none", "host", (1, 2, 3, 4, 5)),
+        ("light", "host", (2,)),
+        ("light", "device", (2,)),
+        (flip_and_soften, "host", (2,)),
+    ],
+)
+def test_a_stream_begins_at_any_step_with_the_batch_that_comes_there(
+    data: Data, augment: Any, augment_on: str, steps: tuple[int, ...]
+) -> None:
+    train = data.train(batch_size=4, augment=augment, seed=3, augment_on=augment_on)
+    whole = taken(train.dataset(), 6)
+    for step in steps:
+        assert_equal(taken(train.dataset(start_step=step), 6 - step), whole[step:])
+    other = data.train(batch_size=4, augment=augment, seed=4, augment_on=augment_on)
+    assert not np.array_equal(taken(other.dataset(), 1)[0][0], whole[0][0])
+
+
+def test_numpy_batches_are_those_of_the_dataset(data: Data) -> None:
+    train = data.train(batch_size=4, augment="none", seed=3)
+    found = list(itertools.islice(train.as_numpy(start_step=2), 3))
+    assert all(type(array) is np.ndarray for batch in found for array in batch)
+    assert_equal(found, taken(train.dataset(2), 3))
+    val = data.evaluation(batch_size=4)
+    assert_equal(list(val.as_numpy()), taken(val.dataset(), val.steps))
+
+
+def test_the_picture_comes_alone_and_every_shape_is_static(data: Data) -> None:
+    train = data.train(batch_size=4, image_size=(6, 5))
+    assert train.image_shape == (6, 5, 3)
+    for described in (train, data.evaluation(batch_size=4, image_size="6x5")):
+        image, label, weight = described.dataset().element_spec
+        assert (image.shape, image.dtype) == ([4, 6, 5, 3], tf.uint8)
+        assert (label.shape, label.dtype) == ([4], tf.int64)
+        assert (weight.shape, weight.dtype) == ([4], tf.float32)
+    options = train.dataset().options()
+    off = tf.data.experimental.AutoShardPolicy.OFF
+    assert options.deterministic and options.experimental_distribute.auto_shard_policy == off
+
+
+@pytest.mark.parametrize("sequences", ["padded", "ragged"])
+def test_further_inputs_come_by_their_names(data: Data, sequences: str) -> None:
+    inputs = ["image", "age", "box", "tokens"]
+    length = 3 if sequences == "padded" else None
+    asked: dict[str, Any] = {"inputs": inputs, "sequences": sequences, "sequence_length": length}
+    val = data.evaluation(batch_size=6, **asked)
+    for described in (val, data.train(batch_size=6, augment="none", **asked)):
+        batch, _, _ = next(iter(described.dataset()))
+        assert sorted(batch) == sorted(inputs)
+        assert isinstance(batch["tokens"], tf.RaggedTensor) == (sequences == "ragged")
+        # A record's number is twice its age; its other features tell it, too.
+        for i, record in enumerate(int(2 * age) for age in batch["age"]):
+            assert batch["box"][i, 2] == record
+            tokens = list(range(1, record % 5 + 1))
+            padded = (tokens[:3] + [0] * 3)[:3]
+            assert list(batch["tokens"][i]) == (padded if length else tokens)
+            assert abs(int(batch["image"][i, 0, 0, 0]) - value_of(record)) <= 2
+
+
+def test_evaluation_reads_every_record_once_and_weighs_what_fills_up_with_0(data: Data) -> None:
+    val = data.evaluation(batch_size=4, split="train")
+    assert (val.num_records, val.steps) == (11, 3) == (11, int(val.dataset().cardinality()))
+    pictures, labels, weights = (np.concatenate(part) for part in zip(*val.as_numpy(), strict=True))
+    assert list(weights) == [1] * 11 + [0]
+    seen = sorted(zip(pictures[:11, 0, 0, 0], labels[:11], strict=True))
+    expected = sorted((value_of(i), label) for i, label in enumerate(ALL_LABELS))
+    for (value, label), (true_value, true_label) in zip(seen, expected, strict=True):
+        assert label == true_label and abs(int(value) - true_value) <= 2
+    assert not pictures[11].any()
+    assert data.evaluation(batch_size=4).num_records == 6  # the usual split
+
+
+def test_of_classes_and_conditions_only_what_passes_is_read(data: Data) -> None:
+    asked: dict[str, Any] = {"classes": ["cat", "ant"], "where": "age>=2"}
+    train = data.train(batch_size=2, augment="none", **asked)
+    assert train.classes == ("cat", "ant") == data.evaluation(batch_size=2, **asked).classes
+    passing = [label for i, label in enumerate(ALL_LABELS) if label != 1 and i / 2 >= 2]
+    assert train.num_records == len(passing)
+    labels = [label for _, label, _ in taken(train.dataset(), len(passing))]
+    expected = sorted([{2: 0, 0: 1}[label] for label in passing] * 2)
+    assert sorted(np.concatenate(labels)) == expected
+    val = data.evaluation(batch_size=2, **asked)
+    assert val.num_records == sum(label != 1 for label in LABELS[1])
+
+
+def test_balance_weighs_or_repeats_and_leaves_no_weight_to_apply_again(data: Data) -> None:
+    plain = data.train(batch_size=11, augment="none")
+    wanted = plain.class_weight
+    assert wanted == pytest.approx({0: 11 / 12, 1: 11 / 9, 2: 11 / 12}) and wanted is not None
+    assert (taken(plain.dataset(), 1)[0][2] == 1).all()
+
+    weighed = data.train(batch_size=11, augment="none", balance="weights")
+    _, labels, weights = taken(weighed.dataset(), 1)[0]
+    assert list(weights) == pytest.approx([wanted[i] for i in labels])
+    assert [sum(weights[labels == i]) for i in range(3)] == pytest.approx([11 / 3] * 3)
+
+    repeated = data.train(batch_size=12, augment="none", balance="sampling")
+    assert repeated.num_records == 12 and repeated.steps_per_epoch == 1
+    assert list(np.bincount(taken(repeated.dataset(), 1)[0][1])) == [4, 4, 4]
+    assert weighed.class_weight is None is repeated.class_weight
+
+
+def test_without_counts_of_classes_there_are_no_weights(tmp_path: pathlib.Path) -> None:
+    folder = make_data_set(tmp_path, {"train": 6}, size_px=((8, 8),))
+    assert ims.open(folder).train(batch_size=2).class_weight is None
+
+
+def test_a_function_gets_what_evaluation_sees_and_seeds_of_their_own(data: Data) -> None:
+    def streams(seed: int) -> Any:
+        return data.train(batch_size=4, image_size=6, augment=tell_seeds, seed=seed)
+
+    plain = data.train(batch_size=4, image_size=6, augment="none", seed=3)
+    told = taken(streams(3).dataset(), 6)
+    for (images, seeds, weights), (expected, _, ones) in zip(
+        told, taken(plain.dataset(), 6), strict=True
+    ):
+        assert_equal((images, weights), (expected, ones))
+        assert seeds.shape == (4, 2) and seeds.dtype == np.int64
+    numbers = np.concatenate([seeds for _, seeds, _ in told])
+    assert len({*numbers.ravel()}) == numbers.size and (numbers >= 0).all()
+    assert not np.array_equal(taken(streams(4).dataset(), 1)[0][1], told[0][1])
+
+
+def test_a_function_s_pictures_and_labels_are_taken_as_they_are(data: Data) -> None:
+    train = data.train(batch_size=4, augment=flip_and_soften, balance="weights")
+    (image, label, weight) = train.dataset().element_spec
+    assert (image.shape, image.dtype) == ([4, SIDE_PX, SIDE_PX, 3], tf.float32)
+    assert (label.shape, label.dtype) == ([4, 3], tf.float32)
+    _, labels, weights = taken(train.dataset(), 1)[0]
+    known = data.train(batch_size=4).class_weight
+    assert known is not None
+    assert list(weights) == pytest.approx([known[i] for i in labels.argmax(1)])
+    assert weight.shape == [4]
+
+
+def test_further_inputs_do_not_pass_through_the_function(data: Data) -> None:
+    train = data.train(batch_size=4, augment=flip_and_soften, inputs=["image", "age"])
+    batch, _, _ = taken(train.dataset(), 1)[0]
+    assert batch["image"].dtype == np.float32 and batch["age"].shape == (4,)
+
+
+def draws_by_itself(images: Any, labels: Any, seeds: Any) -> Any:
+    """Flips by TensorFlow's own generator."""
+    return tf.image.random_flip_left_right(images), labels
+
+
+def draws_inside_a_loop(images: Any, labels: Any, seeds: Any) -> Any:
+    """The same, picture by picture."""
+    return tf.map_fn(tf.image.random_flip_left_right, images), labels
+
+
+def has_state(images: Any, labels: Any, seeds: Any) -> Any:
+    """Flips by a layer of Keras, which keeps the state of its generator."""
+    return _flip_layer()(images), labels
+
+
+@functools.cache
+def _flip_layer() -> Any:
+    import keras
+
+    with tf.init_scope():
+        return keras.layers.RandomFlip(seed=1)
+
+
+def forgets_labels(images: Any, labels: Any, seeds: Any) -> Any:
+    """Returns one of two."""
+    return images
+
+
+def halves(images: Any, labels: Any, seeds: Any) -> Any:
+    """Returns fewer pictures than it got."""
+    return images[:2], labels
+
+
+def of_unknown_shape(images: Any, labels: Any, seeds: Any) -> Any:
+    """Returns labels whose number nobody knows."""
+    return images, tf.boolean_mask(labels, labels >= 0)
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (draws_by_itself, "RandomUniform.*stateless"),
+        (draws_inside_a_loop, "RandomUniform.*stateless"),
+        (has_state, "Assign.*stateless"),
+        (forgets_labels, "expected two tensors"),
+        (halves, r"images of shape \(2, 8, 8, 3\); expected .* 4: use tf.ensure_shape"),
+        (of_unknown_shape, r"labels of shape \(None,\); expected"),
+    ],
+)
+def test_a_function_that_is_no_pure_one_of_static_shapes_is_refused(
+    data: Data, function: Any, told: str
+) -> None:
+    _flip_layer()  # as the user's module makes it: before
+    train = data.train(batch_size=4, augment=function)
+    with pytest.raises(ims.UserError, match=rf"augment received {function.__name__}, .*{told}"):
+        train.dataset()
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"batch_size": 12}, "^batch_size received 12, but the split train has 11 records"),
+        ({"batch_size": 0}, "^batch_size received 0; expected at least 1"),
+        ({"batch_size": 2.5}, "^batch_size received 2.5; expected a whole number"),
+        ({"batch_size": True}, "^batch_size received True; expected a whole number"),
+        ({"batch_size": 3, "augment": "strong"}, "^batch_size .*; augment='strong' mixes"),
+        ({"augment": "wild"}, "^augment received 'wild'; expected one of none"),
+        ({"augment": None}, "^augment received None; expected 'none', .* or a function"),
+        ({"augment_on": "auto"}, "^augment_on received 'auto'; expected 'host' or 'device'"),
+        ({"augment": tell_seeds, "augment_on": "device"}, "^augment_on received 'device' with"),
+        ({"seed": -1}, "^seed received -1"),
+        ({"image_size": 0}, "^image_size received 0; expected 1 to 16384"),
+        ({"image_size": (2, 3, 4)}, "^image_size received '2x3x4'; expected pixels"),
+        ({"split": "absent"}, "^split received 'absent'; expected one of train, validation"),
+        ({"classes": "dog"}, "^classes received 'dog', which is no class"),
+        ({"classes": [1]}, "^classes received 1 among"),
+        ({"classes": []}, "^classes received ''; expected at least one"),
+        ({"where": "age"}, "^where received 'age'; expected FEATURE"),
+        ({"balance": "rare"}, "^balance received 'rare'"),
+        ({"inputs": ["age"]}, "^inputs received 'age'; expected image"),
+        ({"inputs": ["image", "text"]}, "^inputs received 'image,text', but text is a text"),
+        ({"sequences": "long"}, "^sequences received 'long'"),
+        ({"sequence_length": 0}, "^sequence_length received 0"),
+        ({"cache": "tape"}, "^cache received 'tape'"),
+        ({"cache_folder": "here"}, "^cache_folder received 'here', .* by cache='disk' where"),
+        ({"threads": 0}, "^threads received 0"),
+    ],
+)
+def test_errors_name_the_argument(data: Data, asked: dict[str, Any], told: str) -> None:
+    with pytest.raises(ims.UserError, match=told) as caught:
+        data.train(**({"batch_size": 4} | asked))
+    assert "--" not in str(caught.value)
+
+
+def test_errors_of_opening_and_evaluating_name_the_argument(
+    data: Data, tmp_path: pathlib.Path
+) -> None:
+    with pytest.raises(ims.UserError, match="^path received .*absent") as caught:
+        ims.open(tmp_path / "absent")
+    assert "--data" not in str(caught.value)
+    with pytest.raises(ims.UserError, match="^split received 'x'; expected one of train"):
+        data.evaluation(batch_size=4, split="x")
+    with pytest.raises(ims.UserError, match="^start_step received -1"):
+        data.train(batch_size=4).dataset(-1)
+    folder = make_data_set(tmp_path / "d", {"train": 3}, num_shards=1, size_px=((8, 8),))
+    opened = ims.open(folder)
+    with pytest.raises(ims.UserError, match="^split received None, .* expected one of train"):
+        opened.evaluation(batch_size=2)
+    with pytest.raises(ims.UserError, match="^label_offset received 1, but path=.* manifest.json"):
+        ims.open(folder, label_offset=1)
+    (folder / "train-00000-of-00001.tfrecord").unlink()
+    with pytest.raises(ims.UserError, match="^path received .* is missing"):
+        opened.train(batch_size=2)
+    with pytest.raises(ims.UserError, match="^path received .* is missing"):
+        opened.evaluation(batch_size=2, split="train")
+
+
+def test_a_data_set_tells_its_classes_splits_and_features(tmp_path: pathlib.Path) -> None:
+    folder = make_data_set(tmp_path, {"train": 7, "test": 2}, size_px=((8, 8),))
+    opened = ims.open(str(folder))
+    assert opened.classes == ("circle", "square", "triangle")
+    assert opened.splits == {"train": 7, "test": 2}
+    assert opened.features["image/class/label"].dtype == "int64"
+    assert "train 7, test 2" in repr(opened) and len(repr(opened)) < 200 + len(str(folder))
+    train = opened.train(batch_size=3)
+    assert (train.num_records, train.steps_per_epoch, train.classes) == (7, 2, opened.classes)
+    assert "Shard" not in repr(train)
+
+
+def test_how_shards_are_read_is_passed_on(
+    data: Data, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    train = data.train(batch_size=4, cache="disk", fast_order=True, threads=3)
+    assert (train.read_options.fast_order, train.read_options.threads) == (True, 3)
+    taken(train.dataset(), 3)
+    assert len([*tmp_path.glob("imageshards/shards/*/*")]) == 2
+    elsewhere = data.evaluation(batch_size=4, cache="disk", cache_folder=tmp_path / "c", threads=2)
+    assert elsewhere.read_options.cache_folder == str(tmp_path / "c")
+    in_memory = data.train(batch_size=4, augment="none", seed=3, cache="memory")
+    uncached = data.train(batch_size=4, augment="none", seed=3)
+    assert_equal(taken(in_memory.dataset(), 3), taken(uncached.dataset(), 3))
+
+
+def test_broken_records_may_be_counted_out(tmp_path: pathlib.Path) -> None:
+    folder = make_data_set(tmp_path, {"train": 6}, num_shards=1, size_px=((8, 8),))
+    edit_manifest(folder, fingerprint="1" * 64)
+    (shard,) = folder.glob("train-*")
+    shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(ims.UserError, match="^path received"):
+        ims.open(folder).train(batch_size=2)
+    assert ims.open(folder, skip_broken=1).train(batch_size=2).skip_broken == 1

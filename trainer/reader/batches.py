@@ -1,0 +1,233 @@
+"""Descriptions of what is read: an endless stream to train on, one pass to evaluate with.
+
+They never change, and hold no state of the reader. TensorFlow is imported when a dataset is asked
+for, not before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from imageshards.errors import UserError
+from trainer.arguments import names_arguments
+from trainer.augment.augmentation import Augmentation, AugmentFunction, make_augmentation
+from trainer.config import TrainConfig
+from trainer.dataset.open import Inputs
+from trainer.dataset.spec import IMAGE_INPUT, ModelInputs, ReadOptions, Subset
+from trainer.dataset.subset import balancing_weights
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingData:
+    """An endless stream of batches; made by `Data.train`.
+
+    The batch of step k is a function of the data and of what stands here, whatever was read
+    before, so `dataset(start_step=k)` is `dataset().skip(k)`, at once.
+
+    Attributes:
+        subset: What is read.
+        read_options: How.
+        model_inputs: What a model is fed with.
+        batch_size: Global batch.
+        seed: Of the order and the augmentation.
+        augment: `none`, `light`, `strong`, or a function.
+        augment_on: `host` or `device`.
+        skip_broken: How many broken records may be left out.
+    """
+
+    subset: Subset = dataclasses.field(repr=False)
+    read_options: ReadOptions = dataclasses.field(repr=False)
+    model_inputs: ModelInputs = dataclasses.field(repr=False)
+    batch_size: int
+    seed: int
+    augment: str | AugmentFunction
+    augment_on: str
+    skip_broken: int = 0
+
+    @classmethod
+    def of(cls, config: TrainConfig, inputs: Inputs, augment_on: str) -> TrainingData:
+        """The stream of a run.
+
+        Args:
+            config: The run.
+            inputs: Its data.
+            augment_on: `device` or `host`, from `resolve_augment_on`.
+        """
+        return cls(
+            inputs.training,
+            inputs.read_options,
+            inputs.model,
+            config.batch_size,
+            config.seed,
+            config.augment,
+            augment_on,
+            config.data.skip_broken,
+        )
+
+    @property
+    def num_records(self) -> int:
+        """Records in one pass (an epoch), copies by `balance="sampling"` included."""
+        return self.subset.num_records
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Full batches in one pass. The records left over open the next one: none is lost."""
+        return self.num_records // self.batch_size
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names, in the order of the labels."""
+        return self.subset.classes
+
+    @property
+    def class_weight(self) -> dict[int, float] | None:
+        """Label → the weight by which every class would weigh the same; see `balancing_weights`.
+
+        For a loss or an estimator of your own; Keras's `fit` takes no `class_weight` besides
+        `sample_weight`: ask for `balance="weights"` there. None where nothing is left to weigh,
+        because of `balance`, or where the records of each class were not counted.
+        """
+        counts = self.subset.class_counts
+        if counts is None or self.subset.balance != "none":
+            return None
+        return dict(enumerate(balancing_weights(counts)))
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(height, width, channels) of a picture, unless a function as `augment` changes it."""
+        return (*self.model_inputs.size, self.model_inputs.image.channels)
+
+    @functools.cached_property
+    def augmentation(self) -> Augmentation:
+        """What happens to pictures, and on which side."""
+        image, size = self.model_inputs.image, self.model_inputs.size
+        if not isinstance(self.augment, str):
+            from trainer.augment.user_function import function_augmentation
+
+            return function_augmentation(
+                self.augment, image=image, size=size, seed=self.seed, batch_size=self.batch_size
+            )
+        return make_augmentation(
+            self.augment,
+            self.augment_on,
+            image=image,
+            size=size,
+            seed=self.seed,
+            num_classes=len(self.classes),
+            # Pictures can be mixed, captions and other columns cannot.
+            mix=not self.model_inputs.features,
+        )
+
+    @names_arguments
+    def dataset(self, start_step: int = 0) -> tf.data.Dataset:
+        """Endless batches from `start_step` on, for Keras's `fit`.
+
+        Args:
+            start_step: How many batches of the stream were trained on before.
+
+        Returns:
+            A dataset of (inputs, label, sample_weight), with static shapes and its options set:
+
+            - inputs: pictures, uint8 [batch, height, width, channels], 0 to 255; where `inputs`
+              named more, a dictionary of them by name, `/` replaced by `_`;
+            - label: int64 [batch]; float32 [batch, classes] after mixing;
+            - sample_weight: float32 [batch].
+        """
+        batches = self.batches(start_step)
+        device = self.augmentation.device
+        if device is None:
+            return batches.map(_as_keras)
+        return batches.map(lambda batch: _as_keras(device(batch)))
+
+    def as_numpy(self, start_step: int = 0) -> Iterator[tuple[Any, Any, Any]]:
+        """The batches of `dataset(start_step)` as NumPy arrays, for JAX or scikit-learn."""
+        return iter(self.dataset(start_step).as_numpy_iterator())
+
+    def batches(self, start_step: int = 0) -> tf.data.Dataset:
+        """The same as `trainer.dataset.spec.Batch`es, which tell positions and records, too.
+
+        With `augment_on="device"` they hold the pictures as they are sent to the device, for
+        `augmentation.device`.
+        """
+        from trainer.reader import pipeline
+
+        start_step = operator.index(start_step)
+        if start_step < 0:
+            raise UserError(f"start_step received {start_step}; expected at least 0.")
+        augmentation = self.augmentation
+        return pipeline.training_batches(
+            self.subset,
+            self.read_options,
+            self.seed,
+            self.batch_size,
+            dataclasses.replace(self.model_inputs, size=augmentation.reader_size),
+            augmentation.pictures,
+            start_step=start_step,
+            finish=augmentation.finish,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationData:
+    """One pass over a split, each record once; made by `Data.evaluation`.
+
+    Attributes:
+        subset: What is read.
+        read_options: How.
+        model_inputs: What a model is fed with.
+        batch_size: Global batch.
+    """
+
+    subset: Subset = dataclasses.field(repr=False)
+    read_options: ReadOptions = dataclasses.field(repr=False)
+    model_inputs: ModelInputs = dataclasses.field(repr=False)
+    batch_size: int
+
+    @property
+    def num_records(self) -> int:
+        """Records, each of which counts once."""
+        return self.subset.num_records
+
+    @property
+    def steps(self) -> int:
+        """Batches, the last one filled up."""
+        return -(-self.num_records // self.batch_size)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names, in the order of the labels."""
+        return self.subset.classes
+
+    @names_arguments
+    def dataset(self) -> tf.data.Dataset:
+        """The pass, in `steps` full batches, the same for any number of replicas.
+
+        Returns:
+            A dataset of (inputs, label, sample_weight) as `TrainingData.dataset` gives it, of
+            known cardinality. The last batch is filled up with black pictures of label 0 and
+            `sample_weight` 0: compile `weighted_metrics`, and a loss with
+            `reduction="mean_with_sample_weight"`, and every record counts exactly once.
+        """
+        from trainer.reader import pipeline
+
+        batches = pipeline.evaluation_batches(
+            self.subset, self.read_options, self.batch_size, self.model_inputs
+        )
+        return batches.map(_as_keras)
+
+    def as_numpy(self) -> Iterator[tuple[Any, Any, Any]]:
+        """The batches of `dataset()` as NumPy arrays."""
+        return iter(self.dataset().as_numpy_iterator())
+
+
+def _as_keras(batch: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    inputs = batch["inputs"]
+    only_picture = set(inputs) == {IMAGE_INPUT}
+    return inputs[IMAGE_INPUT] if only_picture else inputs, batch["label"], batch["weight"]

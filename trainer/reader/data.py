@@ -1,0 +1,300 @@
+"""What people import to read a data set: `ims.open`, and what it gives.
+
+    import imageshards as ims
+
+    data = ims.open("shards/")
+    train = data.train(batch_size=256, image_size=224, augment="light", seed=1)
+    val = data.evaluation(batch_size=256, image_size=224)
+    model.fit(train.dataset(), steps_per_epoch=train.steps_per_epoch, epochs=90,
+              validation_data=val.dataset())
+
+Everything is checked when `train` or `evaluation` is called, and TensorFlow is imported when they
+are asked for a dataset.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from imageshards.errors import UserError
+from trainer.arguments import names_arguments
+from trainer.augment.augmentation import AugmentFunction, check_pairs
+from trainer.config import DataConfig, TrainConfig, parse_image_size
+from trainer.dataset.manifest import check_shards, validation_split
+from trainer.dataset.open import (
+    open_dataset,
+    open_inputs,
+    read_options,
+    select,
+    wanted_inputs,
+)
+from trainer.dataset.spec import IMAGE_INPUT, DataSet, FeatureSpec
+from trainer.reader.batches import EvaluationData, TrainingData
+
+ImageSize = int | str | Sequence[int]
+
+
+@names_arguments
+def open(
+    path: str | os.PathLike[str],
+    *,
+    feature_map: Mapping[str, str] | None = None,
+    label_offset: int = 0,
+    class_names: Sequence[str] | None = None,
+    validation_data: str | os.PathLike[str] | None = None,
+    skip_broken: int = 0,
+) -> Data:
+    """Opens a data set; `ims.open`. Neither TensorFlow nor a record is loaded for one of ours.
+
+    Args:
+        path: Folder of a data set as `python -m beam_pipeline` writes it, a TFDS folder, or a
+            folder or glob of TFRecords that others wrote; local, `gs://` or `s3://`.
+        feature_map: Of others' records: which feature is `image`, `label`, `filename`, `text`,
+            for example `{"image": "image_raw"}`.
+        label_offset: Of others' records: subtracted from every label, 1 for 1-based ones.
+        class_names: Of others' records: in the order of the ids.
+        validation_data: Of others' records: folder or glob of those to validate on.
+        skip_broken: How many broken records may be left out; 0 to stop at the first.
+
+    Raises:
+        UserError: There is no data set, or the arguments do not fit it.
+    """
+    config = DataConfig(
+        data=os.fspath(path),
+        feature_map=dict(feature_map or {}),
+        label_offset=_whole_number("label_offset", label_offset),
+        class_names=None if class_names is None else tuple(class_names),
+        validation_data=None if validation_data is None else os.fspath(validation_data),
+        skip_broken=_whole_number("skip_broken", skip_broken),
+    )
+    return Data(config, open_dataset(config))
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Data:
+    """A data set; made by `ims.open`.
+
+    Attributes:
+        config: How it was opened.
+        dataset: What is known of it.
+    """
+
+    config: DataConfig
+    dataset: DataSet
+
+    def __repr__(self) -> str:
+        splits = ", ".join(f"{name} {count:,}" for name, count in self.splits.items())
+        return f"<imageshards {self.config.data!r}: {splits}; {len(self.classes)} classes>"
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names, in the order of the labels."""
+        return self.dataset.classes
+
+    @property
+    def splits(self) -> dict[str, int]:
+        """Name of each split → its number of records."""
+        return {name: split.num_records for name, split in self.dataset.splits.items()}
+
+    @property
+    def features(self) -> dict[str, FeatureSpec]:
+        """Name of each feature of a record → its dtype and shape: what `inputs` may name."""
+        return dict(self.dataset.features)
+
+    @names_arguments
+    def train(
+        self,
+        *,
+        batch_size: int,
+        image_size: ImageSize | None = None,
+        augment: str | AugmentFunction = "light",
+        seed: int = 0,
+        split: str | None = None,
+        classes: Sequence[str] | None = None,
+        where: Sequence[str] = (),
+        balance: str = "none",
+        inputs: Sequence[str] = (IMAGE_INPUT,),
+        sequences: str = "padded",
+        sequence_length: int | None = None,
+        cache: str = "none",
+        cache_folder: str | os.PathLike[str] | None = None,
+        fast_order: bool = False,
+        threads: int | None = None,
+        augment_on: str = "host",
+    ) -> TrainingData:
+        """Describes an endless stream of batches to train on.
+
+        Args:
+            batch_size: Global: the sum over all replicas.
+            image_size: Side in pixels, or (height, width); None for the data set's own.
+            augment: `none`, `light` (random-resized crop and flip), `strong` (also rotation,
+                colour, noise, erasing, MixUp and CutMix: labels become float32 [batch, classes]
+                where only the picture is asked for), or a function (images, labels, seeds) →
+                (images, labels): see `trainer.augment.user_function`.
+            seed: Of the order and the augmentation; 0 to 2**31 - 1.
+            split: None for `train` or `training`.
+            classes: Only records of these, numbered in this order; None for all.
+            where: Conditions such as `image/width>=128`; a record has to pass all.
+            balance: `weights`: every class weighs the same, by `sample_weight`; `sampling`:
+                every class is read equally often; `none`.
+            inputs: What the model is fed with: `image`, and names among `Data.features`.
+            sequences: Features of variable length: `padded` per batch, or `ragged`.
+            sequence_length: Padded length, longer ones are cut; None for a batch's longest.
+            cache: Keeps serialized records in `memory`, or copies of the shards on `disk`.
+            cache_folder: For the copies; None for one in the user's own cache folder.
+            fast_order: Reads whatever is ready first: not reproducible.
+            threads: Of the reader; None for one per core.
+            augment_on: `host`; or `device`, where `ims.fit` augments inside the step. `dataset()`
+                makes the same pictures on the host then, more slowly.
+
+        Raises:
+            UserError: The data set does not hold that, or an argument is wrong.
+        """
+        if not isinstance(augment, str) and not callable(augment):
+            raise UserError(
+                f"augment received {augment!r}; expected 'none', 'light', 'strong', or a function "
+                "(images, labels, seeds) -> (images, labels)."
+            )
+        if augment_on == "auto":
+            raise UserError("augment_on received 'auto'; expected 'host' or 'device'.")
+        if augment_on == "device" and callable(augment):
+            raise UserError(
+                "augment_on received 'device' with a function as augment, which runs on the "
+                "host; expected 'host': leave augment_on out."
+            )
+        config = TrainConfig(
+            data=self._config(
+                image_size=image_size,
+                train_split=split,
+                validation_split="none",
+                classes=classes,
+                where=where,
+                balance=balance,
+                inputs=inputs,
+                sequences=sequences,
+                sequence_length=sequence_length,
+                cache=cache,
+                cache_folder=cache_folder,
+                fast_order=fast_order,
+                threads=threads,
+            ),
+            output="",
+            batch_size=_whole_number("batch_size", batch_size),
+            seed=_whole_number("seed", seed),
+            augment=augment if isinstance(augment, str) else "none",
+            augment_on=augment_on,
+        )
+        opened = open_inputs(config, self.dataset)
+        check_pairs(config.augment, config.batch_size, 1, not opened.model.features)
+        described = TrainingData.of(config, opened, augment_on)
+        return dataclasses.replace(described, augment=augment)
+
+    @names_arguments
+    def evaluation(
+        self,
+        *,
+        batch_size: int,
+        image_size: ImageSize | None = None,
+        split: str | None = None,
+        classes: Sequence[str] | None = None,
+        where: Sequence[str] = (),
+        inputs: Sequence[str] = (IMAGE_INPUT,),
+        sequences: str = "padded",
+        sequence_length: int | None = None,
+        cache: str = "none",
+        cache_folder: str | os.PathLike[str] | None = None,
+        threads: int | None = None,
+    ) -> EvaluationData:
+        """Describes one pass over a split, each record once.
+
+        Args:
+            batch_size: Global: the sum over all replicas.
+            image_size: Side in pixels, or (height, width); None for the data set's own.
+            split: None for `validation`, `val`, `valid` or `test`, the first there is.
+            classes, where, inputs, sequences, sequence_length: As for `train`.
+            cache, cache_folder, threads: As for `train`.
+
+        Raises:
+            UserError: The data set does not hold that, or an argument is wrong.
+        """
+        config = self._config(
+            image_size=image_size,
+            validation_split=split,
+            classes=classes,
+            where=where,
+            inputs=inputs,
+            sequences=sequences,
+            sequence_length=sequence_length,
+            cache=cache,
+            cache_folder=cache_folder,
+            threads=threads,
+        )
+        # Only for its check of the batch.
+        batch_size = TrainConfig(
+            config, "", batch_size=_whole_number("batch_size", batch_size)
+        ).batch_size
+        found = validation_split(self.dataset, None if split == "none" else split)
+        if found is None:
+            known = ", ".join(self.splits)
+            raise UserError(
+                f"split received {split!r}, and {config.data!r} has no split with records that is "
+                f"called validation, val, valid or test; expected one of {known}."
+            )
+        model_inputs = wanted_inputs(config, self.dataset)
+        if not config.skip_broken:
+            check_shards(config.data, [found])
+        subset = select(config, self.dataset, found)
+        return EvaluationData(subset, read_options(config), model_inputs, batch_size)
+
+    def _config(
+        self,
+        *,
+        image_size: ImageSize | None,
+        classes: Sequence[str] | None,
+        where: Sequence[str],
+        inputs: Sequence[str],
+        sequence_length: int | None,
+        cache_folder: str | os.PathLike[str] | None,
+        threads: int | None,
+        **others: Any,
+    ) -> DataConfig:
+        return dataclasses.replace(
+            self.config,
+            image_size=_image_size(image_size),
+            classes=None if classes is None else _names("classes", classes),
+            where=_names("where", where),
+            inputs=_names("inputs", inputs),
+            sequence_length=_whole_number("sequence_length", sequence_length),
+            cache_folder=None if cache_folder is None else os.fspath(cache_folder),
+            threads=_whole_number("threads", threads),
+            **others,
+        )
+
+
+def _whole_number(name: str, value: Any) -> Any:
+    """`value` as an int; None stays."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise UserError(f"{name} received {value!r}; expected a whole number.")
+    return int(value)
+
+
+def _names(name: str, value: Any) -> tuple[str, ...]:
+    # A text would be taken for a list of its letters.
+    values = (value,) if isinstance(value, str) else tuple(value)
+    wrong = [one for one in values if not isinstance(one, str)]
+    if wrong:
+        raise UserError(f"{name} received {wrong[0]!r} among {values!r}; expected texts.")
+    return values
+
+
+def _image_size(value: ImageSize | None) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    sides = [value] if isinstance(value, str | int) else list(value)
+    return parse_image_size("x".join(str(side) for side in sides))
