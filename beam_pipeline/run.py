@@ -68,7 +68,7 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
     storage.check_bucket(options.source.input, "--input")
     check_output_apart(options.source, options.output)
     if options.plan_only:
-        _import_beam(is_local=True)
+        _import_beam(with_clients=False)
         from beam_pipeline.plan_only import plan_only
 
         runners.check_flags(beam_args, cli.flag_names())
@@ -124,11 +124,14 @@ def _refuse_running(output: str) -> None:
         )
 
 
-def _import_beam(*, is_local: bool = False) -> ModuleType:
-    """`beam_pipeline.pipeline`; without what a build on this machine never uses, if it may be."""
+def _import_beam(*, with_clients: bool = True) -> ModuleType:
+    """`beam_pipeline.pipeline`; Beam may do without its clients of stores and services."""
     main = getattr(sys.modules["__main__"], "__spec__", None)
     is_alone = main is not None and main.name == "beam_pipeline.__main__"
-    with quick_imports(), without_unused() if is_local and is_alone else contextlib.nullcontext():
+    leave_out = is_alone and not with_clients
+    with quick_imports(), without_unused() if leave_out else contextlib.nullcontext():
+        import apache_beam.io.gcp.pubsub  # noqa: F401  # Beam's sinks look whether they are one
+
         from beam_pipeline import pipeline
     cache_method_signatures()
     gc.set_threshold(100_000)  # millions of references are no garbage
@@ -157,7 +160,8 @@ def _build(
         return _run_pipeline(options, beam_args, state, begun, None)
     progress: list[ProgressLine] = []
     with contextlib.ExitStack() as stack:
-        _import_beam(is_local=True)
+        # tensorflow-transform may put files there by Beam.
+        _import_beam(with_clients=options.transform_temp_dir is not None)
         pool = stack.enter_context(
             LocalPool(workers, lambda sentence: progress[0].say(sentence), lock.fileno())
         )
