@@ -32,8 +32,9 @@ _WORDS = {
     *config.BALANCES,
     *config.SEQUENCES,
 }
-# A flag and, where one follows, its value: a whole number, a choice, a quoted text.
-_FLAG = re.compile(rf"--([a-z_]+)(?: (\d+\b(?!,)|(?:{'|'.join(sorted(_WORDS))})\b|'[^']*'))?")
+# A flag and, where one follows, its value: a whole number, a choice, a pair, a quoted text.
+_VALUE = rf"\d+\b(?!,)|(?:{'|'.join(sorted(_WORDS))})\b|\w+=\w+|'[^']*'"
+_FLAG = re.compile(rf"--([a-z_]+)(?: ({_VALUE}))?")
 
 
 def names_arguments(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
@@ -56,4 +57,9 @@ def _argument(match: re.Match[str]) -> str:
     name = _RENAMED.get(flag, flag)
     if value is None:
         return name
-    return f"{name}={value!r}" if value in _WORDS else f"{name}={value}"
+    if value in _WORDS:
+        return f"{name}={value!r}"
+    key, pair, feature = value.partition("=")
+    if pair and not value.startswith("'"):
+        return f"{name}={{{key!r}: {feature!r}}}"
+    return f"{name}={value}"

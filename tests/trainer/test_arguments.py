@@ -18,6 +18,8 @@ from trainer.arguments import names_arguments
         ("or choose --augment light.", "or choose augment='light'."),
         ("leave classes out by --classes a,b.", "leave classes out by classes a,b."),
         ("its name by --validation_split.", "its name by split."),
+        ("by --feature_map image=FEATURE, or", "by feature_map={'image': 'FEATURE'}, or"),
+        ("--where 'a=b' left nothing", "where='a=b' left nothing"),
         ("(see --label_offset)", "(see label_offset)"),
         (
             "run python -m beam_pipeline --num_shards 4",

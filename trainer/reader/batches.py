@@ -212,8 +212,8 @@ class EvaluationData:
         Returns:
             A dataset of (inputs, label, sample_weight) as `TrainingData.dataset` gives it, of
             known cardinality. The last batch is filled up with black pictures of label 0 and
-            `sample_weight` 0: compile `weighted_metrics`, and a loss with
-            `reduction="mean_with_sample_weight"`, and every record counts exactly once.
+            `sample_weight` 0. What a model was compiled with as `weighted_metrics` counts every
+            record exactly once; `metrics` and Keras's own `val_loss` count the fill-ups, too.
         """
         from trainer.reader import pipeline
 

@@ -1,0 +1,34 @@
+"""Keras's own fit on a folder of shards: python examples/fit.py shards/"""
+
+import sys
+
+import keras
+
+import imageshards as ims
+
+data = ims.open(sys.argv[1])
+train = data.train(batch_size=32, image_size=96, augment="light", seed=1)
+val = data.evaluation(batch_size=32, image_size=96)
+
+model = keras.Sequential(
+    [
+        keras.Input(train.image_shape),
+        keras.layers.Rescaling(1 / 127.5, offset=-1),
+        keras.layers.Conv2D(32, 3, strides=2, activation="relu"),
+        keras.layers.Conv2D(64, 3, strides=2, activation="relu"),
+        keras.layers.Conv2D(64, 3, strides=2, activation="relu"),
+        keras.layers.GlobalAveragePooling2D(),
+        keras.layers.Dense(len(train.classes)),
+    ]
+)
+# Weighted, since the last batch of an evaluation is filled up with pictures of weight 0.
+exact = ["accuracy", keras.metrics.SparseCategoricalCrossentropy("crossentropy", from_logits=True)]
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+model.compile("adam", loss, weighted_metrics=exact)
+model.fit(
+    train.dataset(),
+    steps_per_epoch=train.steps_per_epoch,
+    epochs=5,
+    validation_data=val.dataset(),
+    verbose=2,
+)

@@ -1,0 +1,54 @@
+"""The examples run, and do what their first lines say."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import pytest
+
+from tests.conftest import REPOSITORY
+from tests.support.forked_commands import run_forked
+from tests.support.trainer_data import make_data_set
+
+pytestmark = pytest.mark.process
+
+EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
+MOST_LINES = 40
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("shards")
+    return make_data_set(folder, {"train": 72, "validation": 40}, size_px=((96, 96),))
+
+
+def run(example: str, *arguments: object) -> str:
+    """What an example prints."""
+    done = run_forked(f"examples.{example}", *arguments)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_is_short_and_says_how_it_is_called(path: pathlib.Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= MOST_LINES
+    assert f"python examples/{path.name} shards/" in text
+
+
+def test_keras_fits_and_validates(shards: pathlib.Path) -> None:
+    told = run("fit", shards)
+    accuracies = re.findall(r"val_accuracy: ([\d.]+)", told)
+    assert len(accuracies) == 5
+    # Of 40 validation pictures, the fill-ups of the second batch not counted.
+    assert all(abs(float(a) * 40 - round(float(a) * 40)) < 0.01 for a in accuracies)
+
+
+def test_a_loop_of_one_s_own_goes_on_with_the_very_next_record(
+    shards: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    whole = run("custom_loop", shards, tmp_path / "whole", 5).splitlines()
+    assert [line.split()[1] for line in whole] == list("12345")
+    parts = [run("custom_loop", shards, tmp_path / "parts", steps) for steps in (2, 5, 5)]
+    assert "".join(parts).splitlines() == whole and parts[2] == ""

@@ -1,0 +1,142 @@
+"""Keras's plain `fit` takes the datasets, on one replica and on two; others' data as well."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import imageshards as ims
+from tests.support.external_sets import write_kaggle, write_slim
+from tests.support.forked_commands import run_forked
+from tests.support.trainer_data import make_data_set
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """20 pictures to train on, 11 to validate: neither fills its last batch of 8."""
+    made = tmp_path_factory.mktemp("shards")
+    return make_data_set(made, {"train": 20, "validation": 11}, size_px=((16, 16),))
+
+
+@pytest.fixture(scope="module")
+def fitted(folder: pathlib.Path) -> dict[int, dict[str, Any]]:
+    """What `tests.support.fit_run` prints, by the number of replicas."""
+    found = {}
+    for replicas in (1, 2):
+        done = run_forked("tests.support.fit_run", folder, replicas)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert "ran out of data" not in done.stderr
+        found[replicas] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_fit_validates_every_record_once(fitted: dict[int, dict[str, Any]], replicas: int) -> None:
+    told = fitted[replicas]
+    history = told["history"]
+    assert [len(values) for values in history.values()] == [2] * len(history)
+    assert told["num_records"] == 11
+    assert history["val_accuracy"][-1] == pytest.approx(told["accuracy"], abs=1e-6)
+    assert history["val_crossentropy"][-1] == pytest.approx(told["loss"], rel=1e-5)
+    # Keras averages the batches' mean losses, the fill-ups of weight 0 counted in each.
+    assert history["val_loss"][-1] != pytest.approx(told["loss"], rel=1e-3)
+
+
+def test_two_replicas_train_what_one_does(fitted: dict[int, dict[str, Any]]) -> None:
+    one, two = fitted[1], fitted[2]
+    np.testing.assert_allclose(two["weights"], one["weights"], atol=1e-5)
+    assert two["history"]["loss"] == pytest.approx(one["history"]["loss"], rel=1e-4)
+
+
+@pytest.fixture
+def cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is counted is kept here, not in the user's own folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def labels_of(data: Any, **asked: Any) -> list[int]:
+    """The labels of one pass, sorted, what fills up left out."""
+    val = data.evaluation(batch_size=4, image_size=16, **asked)
+    found: list[int] = []
+    for pictures, labels, weights in val.as_numpy():
+        assert pictures.shape == (4, 16, 16, 3) and pictures.dtype == np.uint8
+        assert pictures[weights > 0].any(axis=(1, 2, 3)).all()
+        found += labels[weights > 0].tolist()
+    return sorted(found)
+
+
+@pytest.mark.usefixtures("cache")
+def test_records_that_others_wrote_are_opened_by_their_features(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "flowers"
+    names = {"image": "photo", "class": "kind"}
+    write_kaggle(folder, {"train00-5.tfrec": 5, "val00-4.tfrec": 4}, **names)
+    with pytest.raises(ims.UserError, match=r"^path received .* feature_map={'image': 'FEATURE'}"):
+        ims.open(folder)
+    data = ims.open(
+        folder,
+        feature_map={"image": "photo", "label": "kind"},
+        class_names=["daisy", "rose", "tulip"],
+    )
+    assert (data.classes, data.splits) == (("daisy", "rose", "tulip"), {"train": 5, "val": 4})
+    assert labels_of(data) == [0, 0, 1, 2]
+    train = data.train(batch_size=2, image_size=16, classes=["tulip", "daisy"])
+    assert (train.num_records, train.class_weight) == (3, {0: 1.5, 1: 0.75})
+    more = ims.open(
+        folder / "train*",
+        feature_map={"image": "photo", "label": "kind"},
+        validation_data=folder / "val*",
+    )
+    assert more.splits == {"train": 5, "validation": 4}
+
+
+@pytest.mark.usefixtures("cache")
+def test_labels_may_begin_at_another_number(tmp_path: pathlib.Path) -> None:
+    texts = {1: "tench", 2: "crane"}
+    shards = {"train-00000-of-00001": (1, 2, 2), "validation-00000-of-00001": (1, 2)}
+    write_slim(tmp_path / "d", shards, texts)
+    data = ims.open(tmp_path / "d", label_offset=1)
+    assert data.classes == ("tench", "crane")
+    assert labels_of(data) == [0, 1] and labels_of(data, split="train") == [0, 1, 1]
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_folder_of_tfds_is_opened(tmp_path: pathlib.Path) -> None:
+    tfds = pytest.importorskip("tensorflow_datasets")
+
+    class Shapes(tfds.core.GeneratorBasedBuilder):  # type: ignore[name-defined]
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self) -> Any:
+            features = {
+                "image": tfds.features.Image(shape=(16, 16, 3), encoding_format="jpeg"),
+                "label": tfds.features.ClassLabel(names=["cat", "dog"]),
+            }
+            features_dict = tfds.features.FeaturesDict(features)
+            return tfds.core.DatasetInfo(builder=self, features=features_dict)
+
+        def _split_generators(self, dl_manager: Any) -> Any:
+            return {"train": self._generate_examples(5), "test": self._generate_examples(3)}
+
+        def _generate_examples(self, count: int) -> Any:
+            for i in range(count):
+                yield i, {"image": np.full((16, 16, 3), 40 * i + 9, np.uint8), "label": i % 2}
+
+    Shapes(data_dir=str(tmp_path / "tfds")).download_and_prepare()
+    data = ims.open(tmp_path / "tfds" / "shapes" / "1.0.0")
+    assert (data.classes, data.splits) == (("cat", "dog"), {"train": 5, "test": 3})
+    assert labels_of(data) == [0, 0, 1]
+    train = data.train(batch_size=2, augment="none")
+    assert train.image_shape == (16, 16, 3)
+    seen = [int(pictures[i, 0, 0, 0]) // 40 for pictures, _, _ in _two(train) for i in range(2)]
+    assert len({*seen}) == 4
+
+
+def _two(train: Any) -> list[Any]:
+    batches = train.as_numpy()
+    return [next(batches), next(batches)]
