@@ -100,6 +100,7 @@ def open_external(config: DataConfig) -> DataSet:
         image_feature=roles.image,
         label_feature=roles.label,
         filename_feature=roles.filename,
+        text_feature=roles.text,
         label_offset=config.label_offset,
         fingerprint=_fingerprint(config, splits, files, classes, roles),
         has_manifest=False,

@@ -10,7 +10,13 @@ from typing import Any
 
 from imageshards import manifest, storage
 from imageshards.errors import UserError
-from imageshards.manifest import FILENAME_FEATURE, IMAGE_FEATURE, LABEL_FEATURE, MANIFEST_NAME
+from imageshards.manifest import (
+    CLASS_FEATURE,
+    FILENAME_FEATURE,
+    IMAGE_FEATURE,
+    LABEL_FEATURE,
+    MANIFEST_NAME,
+)
 from trainer.config import is_remote
 from trainer.dataset.spec import DataSet, FeatureSpec, ImageSpec, Shard, Split
 
@@ -142,6 +148,7 @@ def _data_set(data: str, raw: dict[str, Any]) -> DataSet:
         shard_by=str(raw.get("shard_by", "balanced")),
         features=features,
         filename_feature=FILENAME_FEATURE if FILENAME_FEATURE in features else None,
+        text_feature=CLASS_FEATURE if CLASS_FEATURE in features else None,
         fingerprint=_fingerprint(raw),
     )
 

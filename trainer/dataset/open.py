@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from imageshards.errors import UserError
 from trainer.config import DataConfig, TrainConfig
+from trainer.dataset.class_order import check_class_order
 from trainer.dataset.counting import cache_home, class_counts
 from trainer.dataset.external import open_external
 from trainer.dataset.external_files import has_records
@@ -82,8 +83,10 @@ def select(config: DataConfig, dataset: DataSet, split: Split, balance: str = "n
     """The records of `split` that `config` asks for, counted.
 
     Raises:
-        UserError: A class is unknown, a filter is wrong, or nothing is left.
+        UserError: A class is unknown, a filter is wrong, or nothing is left; or the classes are
+            not in the order of the records.
     """
+    check_class_order(dataset, split)
     return select_records(
         dataset,
         split,

@@ -116,6 +116,7 @@ class DataSet:
         features: Every feature of a record, by its name in the records.
         image_feature, label_feature: Which of them hold the JPEG and the class.
         filename_feature: Which one names the source file; None where none does.
+        text_feature: Which one names the class beside the label; None where none does.
         label_offset: Subtracted from the label in a record to get the class id.
         fingerprint: Changes whenever the records, or what is known of them, change.
         has_manifest: Whether our own builder wrote it.
@@ -131,6 +132,7 @@ class DataSet:
     image_feature: str = IMAGE_FEATURE
     label_feature: str = LABEL_FEATURE
     filename_feature: str | None = FILENAME_FEATURE
+    text_feature: str | None = None
     label_offset: int = 0
     fingerprint: str = ""
     has_manifest: bool = True
