@@ -74,6 +74,8 @@ class DataConfig:
         sequences: How features of variable length are batched: `padded` or `ragged`.
         sequence_length: Padded length, longer ones are cut; None for a batch's longest.
         image_size: (height, width) in pixels the model sees; None for the data set's own.
+        eval_crop: Share of each side that is kept around the centre where pictures are evaluated
+            or served, before they are resized; 1 for all.
         balance: `weights`: every class weighs the same in the loss; `sampling`: every
             class is read equally often, records of rare ones repeatedly.
         cache: Where serialized records are cached: `memory`, `disk` (copies of the shards) or
@@ -98,6 +100,7 @@ class DataConfig:
     sequences: str = "padded"
     sequence_length: int | None = None
     image_size: tuple[int, int] | None = None
+    eval_crop: float = 1.0
     balance: str = "none"
     cache: str = "none"
     cache_folder: str | None = None
@@ -112,6 +115,11 @@ class DataConfig:
         _check_choice("--cache", self.cache, CACHES)
         _check_choice("--balance", self.balance, BALANCES)
         _check_choice("--sequences", self.sequences, SEQUENCES)
+        if not 0 < self.eval_crop <= 1:
+            raise UserError(
+                f"--eval_crop received {self.eval_crop}; expected more than 0, and at most 1, for "
+                "example 0.875."
+            )
         if self.cache_folder is not None and is_remote(self.cache_folder):
             raise UserError(
                 f"--cache_folder received {self.cache_folder!r}; expected a local folder."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import sys
 import tempfile
@@ -33,7 +34,8 @@ WORST_CLASSES = 10
 _EPILOG = (
     "The JSON object: num_examples, loss (mean cross-entropy), accuracy, top5_accuracy (null for "
     "five classes or fewer), mean_class_accuracy (every class counts alike), left_out (broken "
-    "records), model, step, data, split, classes, batch_size, replicas, seconds. Every example "
+    "records), model, step, data, split, classes, batch_size, replicas, eval_crop, seconds. Every "
+    "example "
     "counts exactly once for any --batch_size and --replicas."
 )
 
@@ -67,7 +69,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="split to evaluate on (default: validation, val, valid or test, where there is one)",
     )
     add_flags(parser, TRAINING, ["batch_size", "replicas"])
-    add_flags(parser, DATA, ["classes", "where", "skip_broken", "cache_folder", "threads"])
+    add_flags(
+        parser, DATA, ["eval_crop", "classes", "where", "skip_broken", "cache_folder", "threads"]
+    )
     add_flags(parser, EXTERNAL, ["feature_map", "label_offset", "class_names"])
     parser.add_argument("--json", action="store_true", help="prints one JSON object instead")
     parser.add_argument("--report", metavar="DIR", help="also writes an HTML report there")
@@ -88,6 +92,8 @@ def _evaluate(args: argparse.Namespace) -> int:
     # Before TensorFlow's import, which takes seconds, so that mistakes are reported at once.
     class_ids(subset, card.classes)
     inputs = model_inputs(dataset, card)
+    if "eval_crop" in args:
+        inputs = dataclasses.replace(inputs, eval_crop=config.eval_crop)
     with contextlib.ExitStack() as stack:
         folder = None
         if config.skip_broken:  # Repaired copies of shards live as long as this.
@@ -133,6 +139,7 @@ def _run(
         "step": card.step,
         "batch_size": run.batch_size,
         "replicas": strategy.num_replicas_in_sync,
+        "eval_crop": inputs.eval_crop,
         "seconds": round(seconds, 2),
     }
     print(json.dumps(figures, allow_nan=False) if args.json else _text(figures, evaluation))
@@ -178,7 +185,17 @@ def _write_report(
 ) -> str:
     from trainer.report import page as report
 
-    shown = ("model", "step", "data", "split", "left_out", "batch_size", "replicas", "seconds")
+    shown = (
+        "model",
+        "step",
+        "data",
+        "split",
+        "left_out",
+        "batch_size",
+        "replicas",
+        "eval_crop",
+        "seconds",
+    )
     return report.write_report(
         folder,
         title=f"{figures['model']} on {figures['data']}",

@@ -56,14 +56,14 @@ def network(of: ModelCard, seed: int = 1) -> Any:
     return keras.Model(taken if inputs.features else image, logits, name="small")
 
 
-def picture_reader(of: ImageSpec, size: tuple[int, int]) -> Any:
+def picture_reader(of: ImageSpec, size: tuple[int, int], crop: float = 1.0) -> Any:
     """Files, string [b] → the pictures a model of `size` sees, uint8 [b, *size, channels]."""
     import tensorflow as tf
 
     from trainer.augment.decode import batch_pictures
     from trainer.serving.preprocess import record_jpegs
 
-    pictures = batch_pictures(of, size)
+    pictures = batch_pictures(of, size, crop)
 
     def read(encoded: Any) -> Any:
         return pictures(record_jpegs(encoded, of.options), tf.zeros_like(encoded, tf.int64))

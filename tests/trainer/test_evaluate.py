@@ -37,19 +37,23 @@ KEYS = {
     "classes",
     "batch_size",
     "replicas",
+    "eval_crop",
     "seconds",
 }
 
 
 def save_model(
-    path: pathlib.Path, classes: tuple[str, ...] = CLASSES, **features: FeatureSpec
+    path: pathlib.Path,
+    classes: tuple[str, ...] = CLASSES,
+    eval_crop: float = 1.0,
+    **features: FeatureSpec,
 ) -> str:
     keras.utils.set_random_seed(5)
     image = keras.Input((*SIZE, 3), dtype="uint8", name="image")
     x = keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(image))
     model = keras.Model(image, keras.layers.Dense(len(classes))(x))
     spec = ImageSpec(SIZE, False, 3, (0.5,) * 3, (0.25,) * 3)
-    card = ModelCard(classes, ModelInputs(SIZE, spec, features), step=7)
+    card = ModelCard(classes, ModelInputs(SIZE, spec, features, eval_crop=eval_crop), step=7)
     model_file.save_model(model, str(path), card)
     return str(path)
 
@@ -78,7 +82,7 @@ def figures(capsys: pytest.CaptureFixture[str], *argv: object) -> dict[str, Any]
     return json.loads(out)
 
 
-def reference(folder: pathlib.Path, model_path: str) -> tuple[float, float]:
+def reference(folder: pathlib.Path, model_path: str, border_px: int = 0) -> tuple[float, float]:
     """Loss and accuracy without a line of the reader or the evaluator."""
     model = keras.saving.load_model(model_path)
     losses, right = [], []
@@ -88,6 +92,9 @@ def reference(folder: pathlib.Path, model_path: str) -> tuple[float, float]:
             encoded = feature["image/encoded"].bytes_list.value[0]
             label = feature["image/class/label"].int64_list.value[0]
             pixels = tf.io.decode_jpeg(encoded)[tf.newaxis]
+            if border_px:
+                centre = pixels[:, border_px:-border_px, border_px:-border_px]
+                pixels = tf.round(tf.image.resize(centre, SIZE, antialias=True))
             logits = np.asarray(model(pixels)).astype(np.float64)[0]
             losses.append(
                 np.log(np.exp(logits - logits.max()).sum()) + logits.max() - logits[label]
@@ -109,6 +116,21 @@ def test_one_json_object_with_exact_figures(
     assert found["top5_accuracy"] is None
     assert (found["split"], found["batch_size"], found["replicas"]) == ("validation", batch_size, 1)
     assert (found["step"], found["left_out"]) == (7, 0)
+
+
+def test_the_share_of_the_centre_is_the_models_own_unless_a_flag_says_otherwise(
+    folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = save_model(tmp_path / "model.keras", eval_crop=0.5)
+    given = ("--model_path", model, "--data", folder)
+    for flags, crop, border_px in ((), 0.5, 4), (("--eval_crop", 0.75), 0.75, 2), (
+        ("--eval_crop", 1), 1, 0,
+    ):  # fmt: skip
+        found = figures(capsys, *given, *flags)
+        assert found["eval_crop"] == crop
+        assert found["loss"] == pytest.approx(reference(folder, model, border_px)[0], rel=1e-5)
+    code, _, err = run(capsys, *given, "--eval_crop", 1.5)
+    assert code == 2 and "--eval_crop received 1.5; expected more than 0, and at most 1" in err
 
 
 def test_a_table_is_printed_and_a_report_is_written(

@@ -16,7 +16,7 @@ from trainer.dataset.spec import FeatureSpec
 
 tf = pytest.importorskip("tensorflow")
 
-from trainer.serving.predictor import top  # noqa: E402
+from trainer.serving.predictor import Predictor, top  # noqa: E402
 
 JPEG = encoded(scene(), quality=95)
 
@@ -54,6 +54,26 @@ def test_a_saved_model_takes_files_and_gives_names_and_probabilities(
     assert (output / "assets" / "labels.txt").read_text() == "cat\ndog\n"
     assert [path.name for path in output.parent.iterdir()] == ["served"]
     _check_nothing_is_random(loaded)
+
+
+def test_the_share_of_the_centre_that_was_evaluated_is_served(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of = card(eval_crop=0.6)
+    model = saved(tmp_path, of)
+    run("--model_path", tmp_path, "--format", "saved_model", "--output", tmp_path / "s")
+    serve = tf.saved_model.load(str(tmp_path / "s")).signatures["serving_default"]
+    pictures = picture_reader(of.inputs.image, SIZE, 0.6)(tf.constant([JPEG]))
+    expected = tf.nn.softmax(model(pictures)).numpy()
+    np.testing.assert_allclose(
+        serve(image_bytes=tf.constant([JPEG]))["probabilities"], expected, atol=1e-6
+    )
+    (tmp_path / "a.jpg").write_bytes(JPEG)
+    (found,) = Predictor(model, of).predict([str(tmp_path / "a.jpg")], 1, 2)
+    np.testing.assert_allclose(sorted(p for _, _, p in found.top), sorted(expected[0]), atol=1e-6)
+    capsys.readouterr()
+    run("--model_path", tmp_path, "--format", "tflite", "--output", tmp_path / "s.tflite")
+    assert "decoded and the central 0.6 of their sides fitted to 48x48" in capsys.readouterr().out
 
 
 def _check_nothing_is_random(loaded: Any) -> None:

@@ -15,15 +15,17 @@ Pictures = Callable[[Any, Any], Any]
 MOST_UNROLLED = 256
 
 
-def fit_inside(image: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
+def fit_inside(image: tf.Tensor, size: tuple[int, int], crop: float = 1.0) -> tf.Tensor:
     """The largest centred part of `image` with the aspect of `size`, resized to it.
 
-    Bilinear with antialiasing; pixels are rounded to the nearest integer. A picture that
+    Bilinear with antialiasing; pixels are rounded to the nearest integer. A part that
     already has this size passes unchanged.
 
     Args:
         image: uint8, [height, width, channels], any size.
         size: (height, width) in pixels.
+        crop: Share of the part's sides that is kept around the centre, before resizing. 0.875
+            with 224 px is what resizing the shortest side to 256 px, then cropping 224 px keeps.
 
     Returns:
         uint8, [*size, channels].
@@ -36,6 +38,8 @@ def fit_inside(image: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
         # of the same aspect is kept whole.
         part_height = tf.minimum(shape[0], tf.maximum(1, _ratio(shape[1], height_px, width_px)))
         part_width = tf.minimum(shape[1], tf.maximum(1, _ratio(shape[0], width_px, height_px)))
+        if crop < 1:
+            part_height, part_width = _share(part_height, crop), _share(part_width, crop)
         part = tf.image.crop_to_bounding_box(
             image,
             (shape[0] - part_height) // 2,
@@ -46,26 +50,30 @@ def fit_inside(image: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
         resized = tf.image.resize(part, size, method="bilinear", antialias=True)
         return tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)
 
-    same = tf.reduce_all(tf.equal(shape[:2], size))
-    fitted = tf.cond(same, lambda: image, crop_and_resize)
+    if crop < 1:
+        fitted = crop_and_resize()
+    else:
+        same = tf.reduce_all(tf.equal(shape[:2], size))
+        fitted = tf.cond(same, lambda: image, crop_and_resize)
     return tf.ensure_shape(fitted, (height_px, width_px, image.shape[2]))
 
 
-def batch_pictures(image: ImageSpec, size: tuple[int, int]) -> Pictures:
+def batch_pictures(image: ImageSpec, size: tuple[int, int], crop: float = 1.0) -> Pictures:
     """A function that decodes a batch of JPEGs, for `tf.data.Dataset.map`.
 
     Args:
         image: What the records hold.
         size: (height, width) in pixels of the batch's pictures.
+        crop: Share of each side that is kept; see `fit_inside`.
 
     Returns:
         `Pictures` of `size`; positions change nothing.
     """
-    exact = not image.varies and image.size == size
+    exact = crop == 1 and not image.varies and image.size == size
 
     def decode_one(encoded: Any) -> Any:
         pixels = tf.io.decode_jpeg(encoded, channels=image.channels)
-        return tf.ensure_shape(pixels, (*size, None)) if exact else fit_inside(pixels, size)
+        return tf.ensure_shape(pixels, (*size, None)) if exact else fit_inside(pixels, size, crop)
 
     def pictures(encoded: Any, position: Any) -> Any:
         count = encoded.shape[0]
@@ -79,6 +87,11 @@ def batch_pictures(image: ImageSpec, size: tuple[int, int]) -> Pictures:
         )
 
     return pictures
+
+
+def _share(side: tf.Tensor, share: float) -> tf.Tensor:
+    """`side` × `share`, rounded to the nearest integer, at least 1, int32."""
+    return tf.maximum(1, tf.cast(tf.round(tf.cast(side, tf.float64) * share), tf.int32))
 
 
 def _ratio(side: tf.Tensor, numerator: int, denominator: int) -> tf.Tensor:

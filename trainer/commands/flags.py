@@ -103,6 +103,12 @@ DATA: dict[str, _Flag] = {
         "pictures of another size are cropped to its aspect around their centre and resized "
         "(default: the data set's own size)",
     ),
+    "eval_crop": (
+        {"type": float, "metavar": "X"},
+        "share of each side that is kept around the centre, before resizing, where pictures are "
+        "evaluated or served: 0.875 as published ImageNet figures are measured; the model file "
+        "keeps it",
+    ),
     "cache": (
         {"choices": CACHES},
         "keeps the serialized records in memory, or copies of the shards in --cache_folder",

@@ -165,7 +165,14 @@ def wanted_inputs(config: DataConfig, dataset: DataSet) -> ModelInputs:
             f"--data received {config.data!r}, where nothing says how large the pictures are; "
             "give the model's picture size by --image_size, for example --image_size 224."
         )
-    return ModelInputs(size, dataset.image, features, config.sequences, config.sequence_length)
+    return ModelInputs(
+        size,
+        dataset.image,
+        features,
+        config.sequences,
+        config.sequence_length,
+        config.eval_crop,
+    )
 
 
 def check_inputs(dataset: DataSet, names: Sequence[str]) -> Mapping[str, FeatureSpec]:

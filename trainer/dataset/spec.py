@@ -212,6 +212,8 @@ class ModelInputs:
         features: Inputs besides the picture, by their name in the records.
         sequences: `padded` or `ragged`: features of variable length.
         sequence_length: Padded length; None for a batch's longest.
+        eval_crop: Share of each side that is kept around the centre, before resizing, of
+            pictures that are evaluated or served.
     """
 
     size: tuple[int, int]
@@ -219,6 +221,7 @@ class ModelInputs:
     features: Mapping[str, FeatureSpec] = dataclasses.field(default_factory=dict)
     sequences: str = "padded"
     sequence_length: int | None = None
+    eval_crop: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -199,6 +199,7 @@ class Data:
         *,
         batch_size: int,
         image_size: ImageSize | None = None,
+        eval_crop: float = 1.0,
         split: str | None = None,
         classes: Sequence[str] | None = None,
         where: Sequence[str] = (),
@@ -214,6 +215,8 @@ class Data:
         Args:
             batch_size: Global: the sum over all replicas.
             image_size: Side in pixels, or (height, width); None for the data set's own.
+            eval_crop: Share of each side that is kept around the centre, before resizing: 0.875
+                as published ImageNet figures are measured.
             split: None for `validation`, `val`, `valid` or `test`, the first there is.
             classes, where, inputs, sequences, sequence_length: As for `train`.
             cache, cache_folder, threads: As for `train`.
@@ -223,6 +226,7 @@ class Data:
         """
         config = self._config(
             image_size=image_size,
+            eval_crop=eval_crop,
             validation_split=split,
             classes=classes,
             where=where,

@@ -110,7 +110,7 @@ def evaluation_batches(
         tf.data.Dataset.from_tensors(source.placeholder).repeat(missing)
     )
     batches = elements.batch(batch_size, drop_remainder=True).enumerate()
-    pictures = batch_pictures(model_inputs.image, model_inputs.size)
+    pictures = batch_pictures(model_inputs.image, model_inputs.size, model_inputs.eval_crop)
     assemble = _assembler(source, subset, batch_size, model_inputs, pictures)
     return _decode(batches, assemble, read_options, batch_size, model_inputs)
 

@@ -59,7 +59,7 @@ class Predictor:
                 "besides the picture, which files do not have; use python -m trainer.export "
                 "--format saved_model, whose signature takes them."
             )
-        pictures = batch_pictures(card.inputs.image, card.inputs.size)
+        pictures = batch_pictures(card.inputs.image, card.inputs.size, card.inputs.eval_crop)
         options = card.inputs.image.options
 
         def read(file: Any) -> tuple[Any, Any]:

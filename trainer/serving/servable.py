@@ -83,9 +83,10 @@ def write_tflite(model: Any, card: ModelCard, path: str) -> list[str]:
     with open(path, "wb") as f:
         f.write(converter.convert())
     height_px, width_px = inputs.size
+    part = "" if inputs.eval_crop == 1 else f"the central {inputs.eval_crop:g} of their sides "
     return [
         *(f"input    {n}: {s.dtype.name} {s.shape.as_list()}" for n, s in sorted(specs.items())),
-        f"pictures are decoded and fitted to {height_px}x{width_px} px by the caller, 0..255",
+        f"pictures are decoded and {part}fitted to {height_px}x{width_px} px by the caller, 0..255",
     ]
 
 
@@ -107,7 +108,7 @@ def _variables_of(model: Any) -> Any:
 
 def _serve(model: Any, card: ModelCard, columns: Columns, classes: Any) -> Any:
     """Files and raw columns → classes: a concrete function."""
-    pictures = batch_pictures(card.inputs.image, card.inputs.size)
+    pictures = batch_pictures(card.inputs.image, card.inputs.size, card.inputs.eval_crop)
 
     def serve(image_bytes: Any, **given: Any) -> dict[str, Any]:
         records = record_jpegs(image_bytes, card.inputs.image.options)

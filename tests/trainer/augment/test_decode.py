@@ -65,6 +65,29 @@ def test_the_centre_is_kept_and_the_aspect_too() -> None:
     )
 
 
+def test_the_share_of_the_centre_is_that_of_the_fields_protocol() -> None:
+    # Of 256 px on the shortest side the central 224 px: no pixel is changed.
+    image = RNG.integers(0, 256, (256, 300, 3), np.uint8)
+    np.testing.assert_array_equal(
+        fit_inside(tf.constant(image), (224, 224), 0.875), image[16:240, 38:262]
+    )
+    # Resized as a whole first, then cropped: the same part of the picture.
+    smooth = np.linspace(0, 255, 512 * 640).reshape(512, 640, 1).astype(np.uint8)
+    shorter = tf.image.resize(smooth, (256, 320), antialias=True)
+    expected = tf.image.central_crop(shorter, 0.875)[:, 28:252]
+    found = fit_inside(tf.constant(smooth), (224, 224), 0.875)
+    assert np.abs(tf.cast(found, tf.float32) - expected).max() < 1.5
+
+
+def test_a_picture_of_the_models_size_is_cropped_too() -> None:
+    image = np.full((16, 16, 3), 10, np.uint8)
+    image[4:12, 4:12] = 200
+    spec, positions = _spec((16, 16)), tf.zeros(1, tf.int64)
+    assert batch_pictures(spec, (16, 16))(_jpegs(image), positions).numpy().min() < 50
+    assert batch_pictures(spec, (16, 16), 0.5)(_jpegs(image), positions).numpy().min() > 150
+    assert fit_inside(tf.constant(image), (1, 1), 0.01).shape == (1, 1, 3)
+
+
 def test_shrinking_is_antialiased_and_rounds_to_nearest() -> None:
     stripes = np.zeros((64, 64, 1), np.uint8)
     stripes[:, 3::8] = stripes[:, 4::8] = 255

@@ -105,6 +105,17 @@ def test_the_picture_comes_alone_and_every_shape_is_static(data: Data) -> None:
     assert options.deterministic and options.experimental_distribute.auto_shard_policy == off
 
 
+def test_the_centre_is_evaluated_where_that_is_asked_for(tmp_path: pathlib.Path) -> None:
+    data = ims.open(make_data_set(tmp_path, {"train": 1, "validation": 4}, size_px=((16, 16),)))
+    (images, *_), (centres, *_) = (
+        next(iter(data.evaluation(batch_size=4, **asked).as_numpy()))
+        for asked in ({"image_size": 16}, {"image_size": 8, "eval_crop": 0.5})
+    )
+    np.testing.assert_array_equal(centres, images[:, 4:12, 4:12])
+    with pytest.raises(ims.UserError, match="^eval_crop received 0; expected more than 0"):
+        data.evaluation(batch_size=4, eval_crop=0)
+
+
 @pytest.mark.parametrize("sequences", ["padded", "ragged"])
 def test_further_inputs_come_by_their_names(data: Data, sequences: str) -> None:
     inputs = ["image", "age", "box", "tokens"]

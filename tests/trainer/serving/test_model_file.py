@@ -40,7 +40,7 @@ def test_every_field_of_a_card_is_loaded(tmp_path: pathlib.Path) -> None:
     full = card(
         {"age": FeatureSpec("float32", ()), "meta": FeatureSpec("float32", (3,)),
          "tokens": FeatureSpec("int64", None)},
-        classes=("čáp", "a b", '"'), sequence_length=7,
+        classes=("čáp", "a b", '"'), sequence_length=7, eval_crop=0.875,
     )  # fmt: skip
     saved(tmp_path, full)
     assert model_file.read_card(str(tmp_path)) == full
