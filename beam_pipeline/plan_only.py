@@ -20,7 +20,6 @@ from apache_beam import pvalue
 from beam_pipeline.columns import AnalyseColumns
 from beam_pipeline.columns.arrow import ToRecordBatch
 from beam_pipeline.commit.staging import check_output, read_output_state
-from beam_pipeline.commit.summary import ToListFn
 from beam_pipeline.commit.warnings import counts_and_names, warnings_of
 from beam_pipeline.inputs import FindDuplicateKeys, ListImages, ManifestSchema, schema_of
 from beam_pipeline.inputs.manifest import rows_with_keys
@@ -30,9 +29,9 @@ from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from beam_pipeline.planning.transforms import (
     AssignSplits,
-    PlannedShards,
     PlanShards,
-    SampleImages,
+    Survey,
+    SurveyImages,
     encode_sample,
 )
 from beam_pipeline.progress import plan_table
@@ -117,31 +116,25 @@ def _construct(
 ) -> None:
     listed = pipeline | "List" >> ListImages(options.source, schema)
     batches = listed.batches | "Split" >> AssignSplits(options.plan)
-    sample = batches | "Sample" >> SampleImages(options.plan.salt)
-    planned = batches | "Plan" >> PlanShards(options.plan, options.image, sample)
-    unusable = (
-        batches
-        | "KnownRejects" >> beam.Map(known_rejects, options.image)
-        | "SumRejects" >> beam.CombineGlobally(sum_rejects)
-    )  # Rejects
-    equal_keys = pipeline | "NoKeys" >> beam.Create([[]])
+    survey = batches | "Survey" >> SurveyImages(options.plan.salt)
+    planned = batches | "Plan" >> PlanShards(options.plan, options.image, survey)
+    sizes = planned.units | "ShardSizes" >> beam.Map(lambda unit: (unit.split, len(unit.refs)))
+    unusable = batches | "KnownRejects" >> beam.Map(known_rejects, options.image)
+    equal_keys: Any = ()
     if schema is not None:  # paths of a folder are unique by themselves
         batches | "CheckColumns" >> beam.FlatMap(_check_columns, schema.columns)
         found = batches | "EqualKeys" >> FindDuplicateKeys(_MAX_KEYS) | "Keys" >> beam.Keys()
-        equal_keys = found | "AllKeys" >> beam.CombineGlobally(ToListFn())  # [key]
-    estimated = sample | "Estimate" >> beam.Map(estimate, options.image)
-    sides = (planned.plan, estimated, listed.skipped, unusable, equal_keys)
-    _shard_sizes(planned) | "WritePlan" >> beam.Map(
-        write_plan, *map(pvalue.AsSingleton, sides), path
+        equal_keys = pvalue.AsIter(found)
+    estimated = survey | "Estimate" >> beam.Map(estimate, options.image)
+    planned.plan | "WritePlan" >> beam.Map(
+        write_plan,
+        pvalue.AsIter(sizes),
+        pvalue.AsSingleton(estimated),
+        pvalue.AsIter(listed.skipped),
+        pvalue.AsIter(unusable),
+        equal_keys,
+        path,
     )
-
-
-def _shard_sizes(planned: PlannedShards) -> beam.PCollection[list[tuple[str, int]]]:
-    return (
-        planned.units
-        | "ShardSizes" >> beam.Map(lambda unit: (unit.split, len(unit.refs)))
-        | "AllSizes" >> beam.CombineGlobally(ToListFn())
-    )  # [(split, images)]
 
 
 def _check_columns(batch: RefBatch, columns: Sequence[ColumnSpec]) -> Iterator[Any]:
@@ -180,10 +173,10 @@ def sum_rejects(found: Iterable[Rejects]) -> Rejects:
     return total
 
 
-def estimate(sample: RefBatch, options: ImageOptions) -> dict[str, Any]:
+def estimate(survey: Survey, options: ImageOptions) -> dict[str, Any]:
     """Time, bytes and rejects of a sample of images, from encoding those that are there."""
     begun, cpu = time.monotonic(), time.process_time()
-    refs = [ref for ref in sample.refs if not _is_suspect(ref, options)]
+    refs = [ref for ref in survey.sample.refs if not _is_suspect(ref, options)]
     encoded = list(encode_sample(refs, options))
     sizes = [found for _, found in encoded if not isinstance(found, ImageError)]
     return {
@@ -196,19 +189,20 @@ def estimate(sample: RefBatch, options: ImageOptions) -> dict[str, Any]:
 
 
 def write_plan(
-    sizes: list[tuple[str, int]],
     plan: ShardPlan,
+    sizes: Iterable[tuple[str, int]],
     sample: Mapping[str, Any],
-    skipped: Mapping[str, int],
-    rejects: Rejects,
-    equal_keys: Sequence[str],
+    skipped: Iterable[Mapping[str, int]],
+    rejects: Iterable[Rejects],
+    equal_keys: Iterable[str],
     path: str,
 ) -> None:
     """Writes the plan's summary as JSON."""
+    found = list(sizes)
     splits: dict[str, Any] = {}
     counts: dict[str, dict[str, int]] = {}
     for split in sorted(plan.num_shards):
-        of_split = [count for name, count in sizes if name == split]
+        of_split = [count for name, count in found if name == split]
         splits[split] = {
             "shards": len(of_split),
             "images": sum(of_split),
@@ -223,8 +217,8 @@ def write_plan(
     summary = {
         "splits": splits,
         "counts": counts,
-        "skipped": skipped,
-        "rejects": rejects,
+        "skipped": list(skipped),
+        "rejects": sum_rejects(rejects),
         "equal_keys": sorted(equal_keys),
         **sample,
     }

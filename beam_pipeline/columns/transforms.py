@@ -111,9 +111,9 @@ class AnalyseColumns(beam.PTransform):
         written = (
             batches
             | "DistinctLabels" >> beam.Map(distinct_labels, self._class_names)  # set per batch
-            | "Union" >> beam.CombineGlobally(UnionFn())  # one set
-            | "ClassOrder" >> beam.Map(class_order, self._class_names, self._pinned)  # one list
-            | "ExportLabels" >> beam.Map(export_labels, self._transform_dir)  # transform_dir
+            | "Union" >> beam.CombineGlobally(UnionFn()).without_defaults()  # one set
+            | "ExportLabels"
+            >> beam.Map(_export, self._class_names, self._pinned, self._transform_dir)
         )
         return Analysed(batches, written)
 
@@ -206,6 +206,12 @@ def _check_names(columns: Sequence[ColumnSpec]) -> None:
             )
         if names.count(name) > 1:
             raise UserError(f"--columns received {name!r} twice; expected each column once.")
+
+
+def _export(
+    labels: set[str], class_names: Sequence[str] | None, pinned: Sequence[str], transform_dir: str
+) -> str:
+    return export_labels(class_order(labels, class_names, pinned), transform_dir)
 
 
 def _with_checked_labels(batch: RefBatch, class_names: Sequence[str] | None) -> RefBatch:

@@ -127,10 +127,10 @@ def _remove_old_data_set(spec: CommitSpec, names: set[str]) -> None:
 
 
 def finish_commit(
-    shards: list[dict[str, Any]],
     plan: ShardPlan,
+    entries: Iterable[dict[str, Any]],
     summary: WriteSummary,
-    skipped: dict[str, int],
+    skipped: Iterable[dict[str, int]],
     spec: CommitSpec,
     *complete: Any,
 ) -> str:
@@ -139,8 +139,8 @@ def finish_commit(
     The report comes after: it is of a data set, and no reason to have none.
 
     Args:
-        shards: Entries of the manifest, each with its split.
         plan: What was planned.
+        entries: What the manifest says of the shards, each with its split.
         summary: Totals of all shards, as they were written.
         skipped: Reason → files that were not listed, and what is to be named (`Listed.skipped`).
         spec: Where and how.
@@ -149,6 +149,7 @@ def finish_commit(
     Raises:
         RuntimeError: The shards do not hold what was written.
     """
+    shards = list(entries)
     check_totals(shards, plan, summary)
     try:
         manifest = manifest_of(shards, plan, summary, skipped, spec)
@@ -194,7 +195,7 @@ def manifest_of(
     shards: list[dict[str, Any]],
     plan: ShardPlan,
     summary: WriteSummary,
-    skipped: dict[str, int],
+    skipped: Iterable[dict[str, int]],
     spec: CommitSpec,
 ) -> dict[str, Any]:
     """The manifest of a data set whose shards are in place.

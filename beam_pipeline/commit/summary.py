@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
 
 import apache_beam as beam
 
@@ -67,21 +66,4 @@ class SumSummariesFn(beam.CombineFn):
         return total
 
     def extract_output(self, accumulator: WriteSummary) -> WriteSummary:
-        return accumulator
-
-
-class ToListFn(beam.CombineFn):
-    """Elements → one list of them."""
-
-    def create_accumulator(self) -> list[Any]:
-        return []
-
-    def add_input(self, accumulator: list[Any], element: Any) -> list[Any]:
-        accumulator.append(element)
-        return accumulator
-
-    def merge_accumulators(self, accumulators: Iterable[list[Any]]) -> list[Any]:
-        return [value for values in accumulators for value in values]
-
-    def extract_output(self, accumulator: list[Any]) -> list[Any]:
         return accumulator

@@ -12,7 +12,7 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from beam_pipeline.commit.data_set import CommitSpec, begin_commit, finish_commit
 from beam_pipeline.commit.finalize import finalize_shard
 from beam_pipeline.commit.quarantine import WriteQuarantine
-from beam_pipeline.commit.summary import SumSummariesFn, ToListFn, summarise, without_shards
+from beam_pipeline.commit.summary import SumSummariesFn, summarise, without_shards
 from beam_pipeline.shards.result import ShardResult
 from beam_pipeline.shards.sink import BalancedSink
 from beam_pipeline.shards.writer import read_result
@@ -35,7 +35,7 @@ class CommitShards(beam.PTransform):
     Args:
         spec: Where and how.
         plan: What was planned, one `ShardPlan`.
-        skipped: Reason → files that were not listed, one dict.
+        skipped: Reason → files that were not listed, in dicts to be added up.
         after: Collections that must be complete before anything is committed.
     """
 
@@ -48,8 +48,8 @@ class CommitShards(beam.PTransform):
     ):
         super().__init__()
         self._spec = spec
-        self._plan = pvalue.AsSingleton(plan)
-        self._skipped = pvalue.AsSingleton(skipped)
+        self._plan = plan
+        self._skipped = skipped
         self._after = after
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
@@ -73,21 +73,20 @@ class CommitShards(beam.PTransform):
         summary = (
             results
             | "Summarise" >> beam.Map(summarise)
-            | "SumSummaries" >> beam.CombineGlobally(SumSummariesFn())
+            | "SumSummaries" >> beam.CombineGlobally(SumSummariesFn()).without_defaults()
         )  # WriteSummary
-        return (
+        shards = (
             summary
-            | "BeginCommit" >> beam.FlatMap(begin_commit, self._plan, spec)  # FinalizeTask
+            | "BeginCommit"
+            >> beam.FlatMap(begin_commit, pvalue.AsSingleton(self._plan), spec)  # FinalizeTask
             | "SpreadTasks" >> beam.Reshuffle()
-            | "FinalizeShard" >> beam.Map(finalize_shard, spec.sink)  # manifest entry
-            | "AllShards" >> beam.CombineGlobally(ToListFn())  # list of entries
-            | "FinishCommit"
-            >> beam.Map(
-                finish_commit,
-                self._plan,
-                pvalue.AsSingleton(summary | "Totals" >> beam.Map(without_shards)),
-                self._skipped,
-                spec,
-                *(pvalue.AsIter(each) for each in (quarantined, *self._after)),
-            )
+            | "FinalizeShard" >> beam.Map(finalize_shard, spec.sink)
+        )  # manifest entry
+        return self._plan | "FinishCommit" >> beam.Map(
+            finish_commit,
+            pvalue.AsIter(shards),
+            pvalue.AsSingleton(summary | "Totals" >> beam.Map(without_shards)),
+            pvalue.AsIter(self._skipped),
+            spec,
+            *(pvalue.AsIter(each) for each in (quarantined, *self._after)),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import os
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from beam_pipeline.inputs.folders import FINISHED_DATA_SET
 from beam_pipeline.inputs.layout import SPLIT_FOLDERS
@@ -16,17 +16,20 @@ _SHOWN_NAMES = 5
 
 
 def counts_and_names(
-    skipped: Mapping[str, int],
+    skipped: Iterable[Mapping[str, int]],
 ) -> tuple[dict[str, int], dict[str, list[str]]]:
-    """What `ListImages` passed over: reason → files, and reason → names, sorted."""
+    """What `ListImages` passed over, added up: reason → files, and reason → names, sorted."""
+    total: collections.Counter[str] = collections.Counter()
+    for each in skipped:
+        total.update(each)
     counts: dict[str, int] = {}
     names: collections.defaultdict[str, list[str]] = collections.defaultdict(list)
-    for key in sorted(skipped):
+    for key in sorted(total):
         reason, colon, name = key.partition(": ")
         if colon:
             names[reason].append(name)
         else:
-            counts[reason] = skipped[key]
+            counts[reason] = total[key]
     return counts, dict(names)
 
 

@@ -17,7 +17,6 @@ from beam_pipeline.inputs.folders import Skipped
 from beam_pipeline.inputs.listing import ListingTask, list_task, listing_tasks, schema_of
 from beam_pipeline.inputs.manifest import ManifestSchema
 from beam_pipeline.options import InputOptions
-from beam_pipeline.planning.batching import SumCountsFn
 from beam_pipeline.planning.refs import RefBatch
 from imageshards.storage import is_local
 
@@ -32,8 +31,8 @@ class Listed(NamedTuple):
     Attributes:
         batches: `RefBatch`es of images, in no order; a reference has a split only where the input
             gives it one.
-        skipped: One dict: reason → files that were passed over. `reason: name` has what a person is
-            to hear of: class folders without an image, finished data sets.
+        skipped: Dicts to be added up: reason → files that were passed over. `reason: name` has what
+            a person is to hear of: class folders without an image, finished data sets.
     """
 
     batches: beam.PCollection[RefBatch]
@@ -61,18 +60,18 @@ class ListImages(beam.PTransform):
     def expand(self, pipeline: beam.Pipeline) -> Listed:
         listed = (
             pipeline
-            | "Input" >> beam.Create([self._source])
-            | "ListingTasks" >> beam.FlatMap(listing_tasks)  # ListingTask
+            | "Input" >> beam.Impulse()
+            | "ListingTasks"
+            >> beam.FlatMap(lambda _, source: listing_tasks(source), self._source)  # ListingTask
             | "Spread" >> beam.Reshuffle()
             | "ListTask"
             >> beam.ParDo(_ListTaskFn(self._source, self._schema))
             .with_output_types(RefBatch, skipped=dict[str, int])
             .with_outputs("skipped", main="batches")
         )
-        skipped = listed.skipped | "SumSkipped" >> beam.CombineGlobally(SumCountsFn())
         # A CSV file or a flat folder is one task, but what follows is work for every worker.
         batches = listed.batches | "SpreadBatches" >> beam.Reshuffle()
-        return Listed(batches, skipped)
+        return Listed(batches, listed.skipped)
 
 
 class _ListTaskFn(beam.DoFn):
@@ -106,7 +105,8 @@ class _ListTaskFn(beam.DoFn):
                 skipped[str(found)] += 1
             else:
                 yield found
-        yield beam.pvalue.TaggedOutput("skipped", dict(skipped))
+        if skipped:
+            yield beam.pvalue.TaggedOutput("skipped", dict(skipped))
 
 
 def interleave(sources: Iterable[Iterator[_T]], at_once: int) -> Generator[_T, None, None]:

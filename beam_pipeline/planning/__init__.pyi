@@ -1,7 +1,7 @@
 from .batching import BatchRefs
 from .plan import ShardPlan
 from .refs import ImageRef, RefBatch, ShardUnit
-from .transforms import AssignSplits, PlannedShards, PlanShards, SampleImages
+from .transforms import AssignSplits, PlannedShards, PlanShards, SurveyImages
 
 __all__ = [
     "AssignSplits",
@@ -10,7 +10,7 @@ __all__ = [
     "PlanShards",
     "PlannedShards",
     "RefBatch",
-    "SampleImages",
     "ShardPlan",
     "ShardUnit",
+    "SurveyImages",
 ]

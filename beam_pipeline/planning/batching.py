@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import apache_beam as beam
@@ -106,19 +107,19 @@ class SumCountsFn(beam.CombineFn):
     for a number per shard is quadratic.
     """
 
-    def create_accumulator(self) -> dict[Any, int]:
-        return {}
+    def create_accumulator(self) -> collections.Counter[Any]:
+        return collections.Counter()
 
-    def add_input(self, accumulator: dict[Any, int], element: dict[Any, int]) -> dict[Any, int]:
-        for key, count in element.items():
-            accumulator[key] = accumulator.get(key, 0) + count
+    def add_input(
+        self, accumulator: collections.Counter[Any], element: Mapping[Any, int]
+    ) -> collections.Counter[Any]:
+        accumulator.update(element)
         return accumulator
 
-    def merge_accumulators(self, accumulators: Iterable[dict[Any, int]]) -> dict[Any, int]:
-        total = self.create_accumulator()
-        for each in accumulators:
-            self.add_input(total, each)
-        return total
+    def merge_accumulators(
+        self, accumulators: Iterable[collections.Counter[Any]]
+    ) -> collections.Counter[Any]:
+        return functools.reduce(self.add_input, accumulators, self.create_accumulator())
 
-    def extract_output(self, accumulator: dict[Any, int]) -> dict[Any, int]:
+    def extract_output(self, accumulator: collections.Counter[Any]) -> collections.Counter[Any]:
         return accumulator

@@ -8,6 +8,7 @@ however many images there are: docs/scale.md.
 from __future__ import annotations
 
 import collections
+import functools
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -43,7 +44,7 @@ def assign_splits(batch: RefBatch, options: PlanOptions) -> RefBatch:
     return RefBatch([r if r.split else with_split(r, draw(r.group or r.key)) for r in batch.refs])
 
 
-def count_labels(batch: RefBatch) -> dict[tuple[str, str], int]:
+def count_labels(batch: RefBatch) -> collections.Counter[tuple[str, str]]:
     """(split, label) → images of one batch.
 
     Raises:
@@ -131,17 +132,57 @@ def encode_sample(
             yield ref, e
 
 
-def mean_record_bytes(
-    sample: RefBatch,
-    counts: dict[tuple[str, str], int],
-    plan_options: PlanOptions,
-    options: ImageOptions,
-) -> float:
+class Survey(NamedTuple):
+    """What a plan needs to know of some images.
+
+    Attributes:
+        counts: (split, label) → images.
+        sample: A sample of them; empty if nobody asks for one.
+    """
+
+    counts: collections.Counter[tuple[str, str]]
+    sample: RefBatch
+
+
+class _MergeSurveysFn(beam.CombineFn):
+    """Surveys → that of all their images; counts are added in place."""
+
+    def __init__(self, salt: str):
+        super().__init__()
+        self._salt = salt
+
+    def create_accumulator(self) -> Survey:
+        return Survey(collections.Counter(), RefBatch([]))
+
+    def add_input(self, accumulator: Survey, element: Survey) -> Survey:
+        accumulator.counts.update(element.counts)
+        sample = sample_of([accumulator.sample, element.sample], self._salt)
+        return accumulator._replace(sample=sample)
+
+    def merge_accumulators(self, accumulators: Iterable[Survey]) -> Survey:
+        return functools.reduce(self.add_input, accumulators, self.create_accumulator())
+
+    def extract_output(self, accumulator: Survey) -> Survey:
+        return accumulator
+
+
+def mean_record_bytes(survey: Survey, plan_options: PlanOptions, options: ImageOptions) -> float:
     """Mean bytes of a record from encoding a sample; 0 if every split has its --num_shards."""
-    if all(split in plan_options.num_shards for split, _ in counts):
+    given = plan_options.num_shards
+    if "*" in given or all(split in given for split, _ in survey.counts):
         return 0.0
-    sizes = [found for _, found in encode_sample(sample.refs, options) if isinstance(found, int)]
+    encoded = encode_sample(survey.sample.refs, options)
+    sizes = [found for _, found in encoded if isinstance(found, int)]
     return sum(sizes) / len(sizes) if sizes else float(RECORD_OVERHEAD_BYTES)
+
+
+def plan_of(survey: Survey, options: PlanOptions, image: ImageOptions) -> ShardPlan:
+    """The plan for the images of a survey.
+
+    Raises:
+        UserError: As `make_plan`.
+    """
+    return make_plan(survey.counts, options, mean_record_bytes(survey, options, image))
 
 
 class AssignSplits(beam.PTransform):
@@ -162,19 +203,30 @@ class AssignSplits(beam.PTransform):
         return batches | "AssignSplits" >> beam.Map(assign_splits, self._options)
 
 
-class SampleImages(beam.PTransform):
-    """RefBatches → one RefBatch: the sample that sizes and times are estimated from."""
+class SurveyImages(beam.PTransform):
+    """RefBatches whose references have splits → one `Survey`.
 
-    def __init__(self, salt: str):
+    Args:
+        salt: Of the hashes that draw the sample.
+        with_sample: Whether sizes or times are to be estimated from one.
+    """
+
+    def __init__(self, salt: str, with_sample: bool = True):
         super().__init__()
         self._salt = salt
+        self._with_sample = with_sample
 
-    def expand(self, batches: beam.PCollection) -> beam.PCollection:
-        salt = self._salt
+    def expand(self, batches: beam.PCollection[RefBatch]) -> beam.PCollection[Survey]:
+        salt, with_sample = self._salt, self._with_sample
+
+        def of_batch(batch: RefBatch) -> Survey:
+            sample = sample_of([batch], salt) if with_sample else RefBatch([])
+            return Survey(count_labels(batch), sample)
+
         return (
             batches
-            | "OfBatch" >> beam.Map(lambda batch: sample_of([batch], salt))
-            | "OfAll" >> beam.CombineGlobally(lambda found: sample_of(found, salt))
+            | "OfBatch" >> beam.Map(of_batch)
+            | "OfAll" >> beam.CombineGlobally(_MergeSurveysFn(salt))
         )
 
 
@@ -197,7 +249,7 @@ class PlanShards(beam.PTransform):
         options: Shards and classes; the same options as of `AssignSplits`.
         image: How pictures are encoded: a sample of them tells how many shards are wanted,
             unless `options.num_shards` says so.
-        sample: A sample of the references, if one was drawn already.
+        survey: The `Survey` of the references with a sample, if there is one already.
 
     Raises:
         UserError: While running: no image, one class only, an unknown label or split, fewer
@@ -208,23 +260,19 @@ class PlanShards(beam.PTransform):
         self,
         options: PlanOptions = PlanOptions(),  # noqa: B008  # frozen
         image: ImageOptions = ImageOptions(),  # noqa: B008  # frozen
-        sample: beam.PCollection[RefBatch] | None = None,
+        survey: beam.PCollection[Survey] | None = None,
     ):
         super().__init__()
         self._options = options
         self._image = image
-        self._sample = sample
+        self._survey = survey
 
     def expand(self, batches: beam.PCollection[RefBatch]) -> PlannedShards:
         options, salt = self._options, self._options.salt
-        counts = (
-            batches
-            | "CountLabels" >> beam.Map(count_labels)
-            | "SumCounts" >> beam.CombineGlobally(SumCountsFn())
-        )  # {(split, label): images}
-        plan = counts | "MakePlan" >> beam.Map(
-            make_plan, options, mean_record_bytes=self._mean_record_bytes(batches, counts)
-        )  # one ShardPlan
+        survey = self._survey
+        if survey is None:
+            survey = batches | "Survey" >> SurveyImages(salt, "*" not in options.num_shards)
+        plan = survey | "MakePlan" >> beam.Map(plan_of, options, self._image)  # one ShardPlan
         plan_side = pvalue.AsSingleton(plan)
         buckets = (
             batches
@@ -241,7 +289,7 @@ class PlanShards(beam.PTransform):
         ranks = (
             buckets
             | "BucketSizes" >> beam.MapTuple(lambda key, batch: {key: len(batch)})
-            | "SumSizes" >> beam.CombineGlobally(SumCountsFn())
+            | "SumSizes" >> beam.CombineGlobally(SumCountsFn()).without_defaults()
             | "BucketRanks" >> beam.Map(bucket_ranks)
         )  # {bucket: rank of its first image}
         units = (
@@ -256,17 +304,3 @@ class PlanShards(beam.PTransform):
             | "SpreadUnits" >> beam.Reshuffle()
         )  # ShardUnit
         return PlannedShards(units, plan)
-
-    def _mean_record_bytes(
-        self, batches: beam.PCollection, counts: beam.PCollection
-    ) -> float | pvalue.AsSingleton:
-        if "*" in self._options.num_shards:
-            return 0.0
-        sample = self._sample
-        if sample is None:
-            sample = batches | "Sample" >> SampleImages(self._options.salt)
-        return pvalue.AsSingleton(
-            sample
-            | "EncodeSample"
-            >> beam.Map(mean_record_bytes, pvalue.AsSingleton(counts), self._options, self._image)
-        )

@@ -191,10 +191,7 @@ def test_no_side_input_grows_with_the_images(growth):
     shards = (LARGE - SMALL) // SHARD
     of_shards = {
         "Commit/FinishCommit": 600,
-        "Commit/SumSummaries/InjectDefault": 600,
-        "Commit/AllShards/InjectDefault": 400,
         "Plan/AssignToShards": 60,
-        "Plan/SumSizes/InjectDefault": 60,
         # Names, which is all that passes through Beam's own grouping of a write.
         "Write/Write/WriteImpl/PreFinalize": 60,
         "Write/Write/WriteImpl/FinalizeWrite": 60,
@@ -211,7 +208,6 @@ def test_no_grouped_value_is_larger_than_the_references_of_a_shard(growth):
     shards = (LARGE - SMALL) // SHARD
     of_shards = {
         "Commit/SumSummaries/CombinePerKey/Group": 600,
-        "Commit/AllShards/CombinePerKey/Group": 400,
         "Plan/SumSizes/CombinePerKey/Group": 60,
         "Write/Write/WriteImpl/GroupByKey": 60,
     }

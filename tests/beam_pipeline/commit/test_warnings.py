@@ -96,8 +96,11 @@ def test_what_the_listing_found_is_told():
     assert said[2].startswith("1 split folder without a class folder: 'test'")
 
 
-def test_names_are_told_from_counts():
-    skipped = {"hidden": 3, "empty_class_folder: b: c": 1, "empty_class_folder: a": 2, "other": 1}
+def test_names_are_told_from_counts_and_these_are_added_up():
+    skipped = [
+        {"hidden": 1, "empty_class_folder: b: c": 1},
+        {"hidden": 2, "empty_class_folder: a": 2, "other": 1},
+    ]
     assert counts_and_names(skipped) == (
         {"hidden": 3, "other": 1}, {"empty_class_folder": ["a", "b: c"]},
     )  # fmt: skip

@@ -299,7 +299,7 @@ def test_a_folder_named_like_a_manifest_is_a_folder(tmp_path):
     assert set(labels(tmp_path / "set.csv")) == {"cat/a.jpg", "dog/a.jpg"}
 
 
-def test_in_a_pipeline_odd_names_survive_and_counts_are_summed(tmp_path):
+def test_in_a_pipeline_odd_names_survive_and_what_is_passed_over_is_counted(tmp_path):
     put(tmp_path, "cat/x.jpg", "dog/notes.txt", "dog/y.jpg", "stray.jpg")
     os.mkdir(os.fsencode(tmp_path) + b"/\xff")
     with open(os.fsencode(tmp_path) + b"/\xff/\xfe.jpg", "wb"):
@@ -311,7 +311,7 @@ def test_in_a_pipeline_odd_names_survive_and_counts_are_summed(tmp_path):
         assert all(os.path.exists(ref.uri) for batch in batches for ref in batch.refs)
 
     def check_skipped(found):
-        assert found == [{"not_an_image_name": 1, "outside_class_folders": 1}], found
+        assert sorted(found, key=str) == [{"not_an_image_name": 1}, {"outside_class_folders": 1}]
 
     with beam.Pipeline(FnApiRunner()) as pipeline:
         result = pipeline | ListImages(InputOptions(str(tmp_path)))

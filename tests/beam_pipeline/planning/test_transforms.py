@@ -172,14 +172,16 @@ def test_mean_record_bytes_passes_over_what_cannot_be_read_or_decoded(tmp_path):
     (tmp_path / "bad.jpg").write_bytes(b"no picture")
     refs = [ImageRef(n, str(tmp_path / n), "a") for n in ("good.jpg", "bad.jpg", "none.jpg")]
     options = ImageOptions(height_px=16, width_px=16)
-    counts = {("train", "a"): 3}
+    counts = collections.Counter({("train", "a"): 3})
 
     def mean_of(found, plan_options=PlanOptions()):  # noqa: B008
-        return planning.mean_record_bytes(RefBatch(found), counts, plan_options, options)
+        survey = planning.Survey(counts, RefBatch(found))
+        return planning.mean_record_bytes(survey, plan_options, options)
 
     assert mean_of(refs) == mean_of(refs[:1]) > 500
     assert mean_of(refs[1:]) == RECORD_OVERHEAD_BYTES
     assert mean_of(refs, PlanOptions(num_shards={"train": 2})) == 0  # nobody asks
+    assert mean_of(refs, PlanOptions(num_shards={"*": 2})) == 0
 
 
 def test_the_order_inside_a_shard_tells_nothing_of_the_ranks():
