@@ -79,8 +79,38 @@ def test_a_stream_begins_at_any_step_with_the_batch_that_comes_there(
     whole = taken(train.dataset(), 6)
     for step in steps:
         assert_equal(taken(train.dataset(start_step=step), 6 - step), whole[step:])
-    other = data.train(batch_size=4, augment=augment, seed=4, augment_on=augment_on)
+    # Another seed gives another order.
+    other = dataclasses.replace(train, seed=4)
     assert not np.array_equal(taken(other.dataset(), 1)[0][0], whole[0][0])
+
+
+def test_augmentation_changes_pictures_and_not_the_order(data: Data) -> None:
+    plain = data.train(batch_size=4, augment="none", seed=3)
+    ((images, labels, _),) = taken(plain.dataset(), 1)
+    # Of one colour each: only where they are lit differently do pictures differ.
+    strong = data.train(batch_size=4, augment="strong", seed=3)
+    ((changed, shares, _),) = taken(strong.dataset(), 1)
+    assert shares.dtype == np.float32 and shares.shape == (4, len(CLASSES))
+    assert not np.array_equal(changed, images)
+    # Captions cannot be mixed.
+    with_age = dataclasses.replace(
+        strong, model_inputs=data.train(batch_size=4, inputs=["image", "age"]).model_inputs
+    )
+    ((batch, unmixed, _),) = taken(with_age.dataset(), 1)
+    assert_equal(unmixed, labels)
+    assert not np.array_equal(batch["image"], images)
+
+
+def test_what_the_device_would_do_is_done_by_the_dataset_as_well(data: Data) -> None:
+    asked: dict[str, Any] = {"batch_size": 4, "image_size": 5, "seed": 3, "augment": "light"}
+    train = data.train(**asked, augment_on="device")
+    assert train.augmentation.device is not None
+    (shipped,) = train.batches().take(1)
+    assert shipped["inputs"]["image"].shape == (4, SIDE_PX, SIDE_PX, 3)
+    ((images, labels, _),) = taken(train.dataset(), 1)
+    assert_equal(images, train.augmentation.device(shipped)["inputs"]["image"].numpy())
+    assert_equal(labels, shipped["label"].numpy())
+    assert images.shape == (4, 5, 5, 3)
 
 
 def test_numpy_batches_are_those_of_the_dataset(data: Data) -> None:
