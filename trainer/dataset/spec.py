@@ -159,6 +159,8 @@ class Subset:
         sampling: Whether records of rare classes are repeated, so that every class comes
             equally often: max(class_counts) times in each pass.
         class_weights: One weight in the loss per class; None where all weigh 1.
+        placeholders: Numbers of broken records that were counted and lie in the shards as empty
+            ones, with the class of each; only where records are selected or repeated.
     """
 
     dataset: DataSet
@@ -170,6 +172,7 @@ class Subset:
     class_counts: tuple[int, ...] | None
     sampling: bool = False
     class_weights: tuple[float, ...] | None = None
+    placeholders: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     @property
     def balance(self) -> str:

@@ -121,7 +121,7 @@ def select(
     names = tuple(classes) if classes else dataset.classes
     ids = tuple(_class_id(dataset, name) for name in names)
     needed = bool(classes or filters) or balance != "none"
-    found = _known_counts(dataset, split) if not filters else None
+    found = known_counts(dataset, split) if not filters else None
     if found is None and needed:
         found = count()
     counts = None if found is None else tuple(found[i] for i in ids)
@@ -205,6 +205,17 @@ def unknown_feature(name: str, features: Mapping[str, FeatureSpec]) -> str:
     return f"the records have no feature {name!r}{hint}; expected one of {', '.join(features)}"
 
 
+def known_counts(dataset: DataSet, split: Split) -> tuple[int, ...] | None:
+    """Records per class id, added up over the shards; None where one has no counts."""
+    totals = dict.fromkeys(dataset.classes, 0)
+    for shard in split.shards:
+        if shard.classes is None:
+            return None
+        for name, number in shard.classes.items():
+            totals[name] = totals.get(name, 0) + number
+    return tuple(totals[name] for name in dataset.classes)
+
+
 def _class_id(dataset: DataSet, name: str) -> int:
     if name in dataset.classes:
         return dataset.classes.index(name)
@@ -216,16 +227,6 @@ def _class_id(dataset: DataSet, name: str) -> int:
         f"names among {some}."
     )
 
-
-def _known_counts(dataset: DataSet, split: Split) -> tuple[int, ...] | None:
-    """Records per class id, added up over the shards; None where one has no counts."""
-    totals = dict.fromkeys(dataset.classes, 0)
-    for shard in split.shards:
-        if shard.classes is None:
-            return None
-        for name, number in shard.classes.items():
-            totals[name] = totals.get(name, 0) + number
-    return tuple(totals[name] for name in dataset.classes)
 
 
 def balancing_weights(counts: Sequence[int]) -> tuple[float, ...]:

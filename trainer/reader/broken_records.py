@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -10,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.tfrecord import Record, scan_file, write_records
+from imageshards.tfrecord import Record, RecordError, scan_file, write_records
 from trainer.dataset import counting
 from trainer.dataset.manifest import wrong_sizes
 from trainer.dataset.spec import DataSet, FeatureSpec, Shard, Split, Subset
-from trainer.dataset.subset import select
+from trainer.dataset.subset import known_counts, subset_filter
 from trainer.reader.find_broken import BrokenRecord, find_broken
 
 LIST_FILE = "broken.json"
@@ -148,8 +149,8 @@ def repair(subset: Subset, found: Sequence[BrokenRecord], folder: str) -> Subset
     """The same split with broken records replaced by empty ones, in copies of their shards.
 
     An empty record keeps the place of a broken or missing one and has weight 0; what a shard
-    holds beyond its count is left out. Where every record is read, nothing else moves. Where
-    records are selected, the empty ones are not, and `num_records` is counted anew.
+    holds beyond its count is left out. Nothing else moves, and `num_records` stays: where records
+    are selected or repeated, so are the empty ones in place of those that were counted.
 
     Args:
         subset: The split as it lies on disk.
@@ -157,7 +158,7 @@ def repair(subset: Subset, found: Sequence[BrokenRecord], folder: str) -> Subset
         folder: Local; made where it is missing. Copies of an earlier call are replaced.
 
     Returns:
-        `subset` with other paths and sizes.
+        `subset` with other paths and sizes, and its `placeholders`.
 
     Raises:
         UserError: `folder` cannot be written.
@@ -170,9 +171,8 @@ def repair(subset: Subset, found: Sequence[BrokenRecord], folder: str) -> Subset
         for index, shard in enumerate(subset.split.shards)
     )
     split = Split(subset.split.name, shards)
-    if subset.is_whole:
-        return dataclasses.replace(subset, split=split)
-    return _select_again(subset, split)
+    placeholders = {} if subset.is_whole else _counted_broken(subset, split, found)
+    return dataclasses.replace(subset, split=split, placeholders=placeholders)
 
 
 def _read_list(path: str) -> dict[str, list[BrokenRecord]]:
@@ -219,15 +219,12 @@ def _copy(subset: Subset, index: int, shard: Shard, broken: set[int], folder: st
 def _kept(shard: Shard, compression: str, broken: set[int]) -> Iterator[bytes]:
     """As many payloads as the shard should hold."""
     number = 0
-    try:
-        for record in scan_file(shard.path, compression):
-            if record.number >= shard.num_records:
-                return
-            whole = isinstance(record, Record) and record.number not in broken
-            yield record.payload or PLACEHOLDER if whole else PLACEHOLDER
-            number += 1
-    except FileNotFoundError:
-        pass
+    for record in _scan_if_there(shard.path, compression):
+        if record.number >= shard.num_records:
+            return
+        whole = isinstance(record, Record) and record.number not in broken
+        yield record.payload or PLACEHOLDER if whole else PLACEHOLDER
+        number += 1
     for _ in range(number, shard.num_records):
         yield PLACEHOLDER
 
@@ -240,20 +237,56 @@ def _class_name(dataset: DataSet, payload: bytes) -> list[str]:
         return []
 
 
-def _select_again(subset: Subset, split: Split) -> Subset:
-    def count() -> tuple[int, ...]:
-        anything = split.num_records
-        return counting.class_counts(subset.dataset, split, subset.filters, anything)
+def _counted_broken(
+    subset: Subset, repaired: Split, found: Sequence[BrokenRecord]
+) -> dict[int, int]:
+    """The broken records that were counted as part of `subset`, with their classes.
 
-    balance = "weights" if subset.class_weights else "none"
-    return select(
-        subset.dataset,
-        split,
-        classes=None if subset.class_ids is None else subset.classes,
-        filters=subset.filters,
-        balance="sampling" if subset.sampling else balance,
-        count=count,
-    )
+    What a broken record still says of itself is believed. The counts tell how many others of
+    each class are missing; those are assigned in order to the records that say nothing.
+    """
+    told = _readable_classes(subset, found)
+    missing = Counter(dict(enumerate(subset.class_counts or ())))
+    missing.subtract(dict(enumerate(_count_classes(subset, repaired))))
+    missing.subtract(number for number in told.values() if number >= 0)
+    silent = sorted(one.record for one in found if one.record >= 0 and one.record not in told)
+    others = dict(zip(silent, missing.elements(), strict=False))
+    return {record: number for record, number in (told | others).items() if number >= 0}
+
+
+def _readable_classes(subset: Subset, found: Sequence[BrokenRecord]) -> dict[int, int]:
+    """Class of every broken record whose label can be read; -1 where it is not part of `subset`."""
+    import tensorflow as tf
+
+    classify = subset_filter(subset)
+    numbers: dict[str, dict[int, int]] = defaultdict(dict)
+    for one in found:
+        numbers[one.path][one.number] = one.record
+    classes: dict[int, int] = {}
+    for path, wanted in numbers.items():
+        for record in _scan_if_there(path, subset.dataset.compression):
+            if record.number not in wanted or not isinstance(record, Record):
+                continue
+            if classify is None or not record.payload or wanted[record.number] < 0:
+                continue
+            with contextlib.suppress(tf.errors.InvalidArgumentError, UnicodeDecodeError):
+                ids, keep = classify(tf.constant([record.payload]))
+                classes[wanted[record.number]] = int(ids[0]) if keep[0] else -1
+    return classes
+
+
+def _scan_if_there(path: str, compression: str) -> Iterator[Record | RecordError]:
+    with contextlib.suppress(FileNotFoundError):
+        yield from scan_file(path, compression)
+
+
+def _count_classes(subset: Subset, split: Split) -> tuple[int, ...]:
+    """Records per class of the model."""
+    counts = None if subset.filters else known_counts(subset.dataset, split)
+    if counts is None:
+        anything = split.num_records
+        counts = counting.class_counts(subset.dataset, split, subset.filters, anything)
+    return counts if subset.class_ids is None else tuple(counts[i] for i in subset.class_ids)
 
 
 def _first_line(error: BaseException) -> str:

@@ -18,19 +18,24 @@ from trainer.reader.sources import INSPECT_RECORDS, Source, file_source, interle
 MEMORY_RESERVE = 0.2
 _CGROUP = "/sys/fs/cgroup"
 
+# All serialized records, string [n]; their numbers, int64 [n]; what `Source.inspect` says of them.
+_Records = tuple[Any, Any, tuple[Any, ...]]
+# What this process has loaded, by data set and split: (what exactly, the records). Training, its
+# verdict and every validation read the same; a split that was repaired replaces its old self.
+_loaded: dict[tuple[str, str], tuple[object, _Records]] = {}
+
 
 def memory_source(subset: Subset, read_options: ReadOptions) -> Source:
     """Reads every record that `subset` asks for once, and keeps it as it is, still JPEG.
 
-    The stages that make the order then handle record numbers only; the order stays the same.
+    They stay in memory until the process ends: whoever opens the same subset again finds them
+    there. The stages that make the order then handle record numbers only; the order stays the same.
 
     Raises:
         UserError: The split does not fit into memory.
         tf.errors.OpError: A shard is damaged, or has another number of records.
     """
-    check_memory(subset)
-    files = file_source(subset)
-    serialized, record, inspected = _load(files, subset, read_options)
+    serialized, record, inspected = _load_once(subset, read_options)
     # Records are kept in the order in which they were read: row_of finds one by its number.
     rows = np.empty(len(record), np.int64)
     rows[record] = np.arange(len(record))
@@ -77,10 +82,27 @@ def free_memory_bytes() -> int | None:
     return min(found) if found else None
 
 
-def _load(
-    files: Source, subset: Subset, read_options: ReadOptions
-) -> tuple[Any, Any, tuple[Any, ...]]:
-    """All serialized records, string [n], their numbers, and what `files.inspect` says of them."""
+def _load_once(subset: Subset, read_options: ReadOptions) -> _Records:
+    name = (subset.dataset.data, subset.split.name)
+    wanted = (
+        [(shard.path, shard.num_records, shard.num_bytes) for shard in subset.split.shards],
+        subset.class_ids,
+        subset.filters,
+        subset.is_whole,
+        dict(subset.placeholders),
+    )
+    have, records = _loaded.get(name, (None, None))
+    if records is None or have != wanted:
+        # Before the new ones are read: there may be no room for both.
+        _loaded.pop(name, None)
+        have = records = None
+        check_memory(subset)
+        records = _load(file_source(subset), subset, read_options)
+        _loaded[name] = wanted, records
+    return records
+
+
+def _load(files: Source, subset: Subset, read_options: ReadOptions) -> _Records:
     shards = tf.data.Dataset.range(len(subset.split.shards))
     elements = interleave(files, shards, subset, deterministic=True)
     batches = elements.batch(INSPECT_RECORDS)

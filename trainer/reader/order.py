@@ -1,7 +1,12 @@
 """The order of the records: an endless stream to train on, or one pass to evaluate with.
 
-The order of the stream is a pure function of (seed, epoch). It depends neither on the number
-of threads or replicas, nor on TensorFlow's global seed, nor on where records are cached.
+The order of the stream is a pure function of (seed, epoch) and of the data set as it was counted.
+It depends neither on the number of threads or replicas, nor on TensorFlow's global seed, nor on
+where records are cached, nor on which of them turned out to be broken.
+
+An epoch is cut into sections of whole shards, each interleaved and shuffled for itself. While one
+is read the next ones fill their shuffle buffers, so the stream pauses neither between sections nor
+between epochs; and a resumed run goes straight to its section, whose records alone are skipped.
 """
 
 from __future__ import annotations
@@ -15,10 +20,25 @@ import tensorflow as tf
 from trainer.dataset.shard_cache import cache_on_disk
 from trainer.dataset.spec import ReadOptions, Subset
 from trainer.reader.memory_cache import memory_source
-from trainer.reader.sources import INSPECT_RECORDS, Source, file_source, interleave, number_source
+from trainer.reader.sources import (
+    INSPECT_RECORDS,
+    Source,
+    file_source,
+    interleave,
+    open_shards,
+)
 
+# Goes up whenever a stream of the same seed comes in another order. Runs are not resumed across
+# versions: they would read some records twice and others never.
+ORDER_VERSION = 2
 SHUFFLE_BUFFER_BYTES = 64 * 1024 * 1024
-_NUMBERS_PER_BATCH = 4096
+# A section is this many shuffle buffers long: enough for buffers to do their work, few enough to
+# skip in a moment.
+SECTION_BUFFERS = 4
+# The section that is read and those that TensorFlow opens ahead of it.
+OPEN_SECTIONS = 3
+# Records pass from section to batch in chunks: one by one, handing them on would cost more.
+_CHUNK_RECORDS = 64
 
 
 def training_records(
@@ -38,7 +58,9 @@ def training_records(
         damaged one `tf.errors.DataLossError`.
     """
     source = open_source(subset, read_options)
-    return _fetch(training_elements(source, subset, read_options, seed, start), source)
+    chunks = training_chunks(source, subset, read_options, seed, start)
+    endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+    return _fetch(chunks, source).unbatch().apply(endless)
 
 
 def ordered_records(subset: Subset, read_options: ReadOptions) -> tf.data.Dataset:
@@ -49,7 +71,10 @@ def ordered_records(subset: Subset, read_options: ReadOptions) -> tf.data.Datase
     """
     subset = without_copies(subset)
     source = open_source(subset, read_options)
-    return _fetch(ordered_elements(source, subset), source)
+    # In batches: a function called for each record costs more than all stages before it.
+    chunks = ordered_elements(source, subset).batch(INSPECT_RECORDS)
+    counted = tf.data.experimental.assert_cardinality(subset.num_records)
+    return _fetch(chunks, source).unbatch().apply(counted)
 
 
 def without_copies(subset: Subset) -> Subset:
@@ -71,27 +96,23 @@ def open_source(subset: Subset, read_options: ReadOptions) -> Source:
     return file_source(subset)
 
 
-def training_elements(
+def training_chunks(
     source: Source, subset: Subset, read_options: ReadOptions, seed: int, start: int
 ) -> tf.data.Dataset:
-    """`training_records` before records are fetched: a dataset of elements of `source`."""
-    first, offset = divmod(start, subset.num_records)
+    """`training_records` before records are fetched: elements of `source`, several at a time."""
+    first, skipped = _find_position(subset, seed, start)
 
-    def passes(source: Source, epochs: tf.data.Dataset, skipped: int) -> tf.data.Dataset:
+    def chunks(number: Any) -> tf.data.Dataset:
         # Resumed here, on serialized records: nothing that is skipped is parsed or decoded.
-        return epochs.flat_map(
-            lambda epoch: _epoch(source, subset, read_options, seed, epoch).skip(skipped)
-        )
+        resumed = tf.where(tf.equal(number, first), tf.constant(skipped, tf.int64), 0)
+        section = _section(source, subset, read_options, seed, number)
+        return section.skip(resumed).batch(_CHUNK_RECORDS)
 
-    epochs = tf.data.Dataset.range(first, tf.int64.max)
-    if offset == 0:
-        stream = passes(source, epochs, 0)
-    else:
-        resumed = _without_finished_shards(source, subset, read_options, seed, start)
-        stream = passes(resumed, epochs.take(1), offset).concatenate(
-            passes(source, epochs.skip(1), 0)
-        )
-    return stream.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+    # One section after the other. What is parallel is that the next ones are opened ahead, until
+    # each has its first chunk: their buffers are full when their turn comes.
+    return tf.data.Dataset.range(first, tf.int64.max).interleave(
+        chunks, cycle_length=1, block_length=1, num_parallel_calls=1, deterministic=True
+    )
 
 
 def ordered_elements(source: Source, subset: Subset) -> tf.data.Dataset:
@@ -104,10 +125,24 @@ def ordered_elements(source: Source, subset: Subset) -> tf.data.Dataset:
 
 
 def shuffle_records(subset: Subset) -> int:
-    """Records in the shuffle buffer: the whole pass, or as many as fit into its bytes."""
-    split = subset.split
+    """Records in a shuffle buffer: the whole pass, or as many as fit into its bytes.
+
+    Counted by the split as the data set has it: repaired copies of shards have other sizes, and
+    must not change the order.
+    """
+    split = subset.dataset.splits.get(subset.split.name, subset.split)
     mean_bytes = max(1, split.num_bytes // max(1, split.num_records))
     return max(1, min(subset.num_records, SHUFFLE_BUFFER_BYTES // mean_bytes))
+
+
+def sections_per_pass(subset: Subset) -> int:
+    """How many sections a pass has; 1 where sections could not be mixed, or counted ahead."""
+    if not subset.is_whole or subset.dataset.shard_by == "class":
+        return 1
+    shards = len(subset.split.shards)
+    section_records = SECTION_BUFFERS * shuffle_records(subset)
+    shards_needed = -(-section_records * shards // subset.num_records)
+    return max(1, shards // max(open_shards(subset), shards_needed))
 
 
 def filter_and_resample(
@@ -186,60 +221,60 @@ class _Resampler:
         return tf.reduce_sum(times, 1), seen + tf.reduce_sum(one_hot, 0)
 
 
-def _epoch(
-    source: Source, subset: Subset, read_options: ReadOptions, seed: int, epoch: Any
+def _find_position(subset: Subset, seed: int, start: int) -> tuple[int, int]:
+    """The section, numbered over all passes, that holds the record at `start`, and its index."""
+    epoch, offset = divmod(start, subset.num_records)
+    sections = sections_per_pass(subset)
+    shards, _ = _keys(seed, epoch)
+    order = _permuted_shards(subset, shards).numpy()
+    counts = np.array([shard.num_records for shard in subset.split.shards])[order]
+    bounds = np.arange(sections + 1) * len(order) // sections
+    # Of a resampled pass, shards do not tell the length: it is one section.
+    starts = np.concatenate([[0], np.cumsum(counts)])[bounds[:-1]]
+    section = int(np.searchsorted(starts, offset, side="right")) - 1
+    return epoch * sections + section, offset - int(starts[section])
+
+
+def _section(
+    source: Source, subset: Subset, read_options: ReadOptions, seed: int, number: Any
 ) -> tf.data.Dataset:
     # ShuffleDataset mixes the graph's seed into its own. A seed that the caller set by
     # `keras.utils.set_random_seed` would make the order depend on more than (seed, epoch),
     # and breaks shuffle seeds that are tensors.
     tf.compat.v1.get_default_graph().seed = None
-    shard_key, record_key = tf.unstack(
-        tf.random.split(tf.stack([tf.constant(seed, tf.int64), epoch]), 2)
-    )
+    sections = sections_per_pass(subset)
+    epoch, section = number // sections, number % sections
+    shard_key, record_key = _keys(seed, epoch)
     # First whole shards are permuted: it costs nothing, and reaches further than any buffer.
-    numbers = tf.range(len(subset.split.shards), dtype=tf.int64)
-    shards = tf.data.Dataset.from_tensor_slices(
-        tf.random.experimental.stateless_shuffle(numbers, shard_key)
-    )
+    permuted = _permuted_shards(subset, shard_key)
+    begin, end = (n * len(subset.split.shards) // sections for n in (section, section + 1))
+    shards = tf.data.Dataset.from_tensor_slices(permuted[begin:end])
     # Then a few of them are interleaved, which separates neighbours within a shard.
     elements = interleave(source, shards, subset, deterministic=not read_options.fast_order)
     # Before the shuffle, so that its buffer holds only what is read, and spreads copies.
     elements = filter_and_resample(elements, source, subset)
+    if sections == 1:
+        elements = elements.apply(tf.data.experimental.assert_cardinality(subset.num_records))
     # Shuffled while they are still JPEG: the same memory holds some ten times the records.
-    record_seed = tf.random.stateless_uniform([], record_key, 1, 2**31 - 1, tf.int64)
-    elements = elements.shuffle(
-        shuffle_records(subset), record_seed, reshuffle_each_iteration=False
-    )
-    return elements.apply(tf.data.experimental.assert_cardinality(subset.num_records))
+    section_key = tf.random.fold_in(record_key, section)
+    record_seed = tf.random.stateless_uniform([], section_key, 1, 2**31 - 1, tf.int64)
+    return elements.shuffle(shuffle_records(subset), record_seed, reshuffle_each_iteration=False)
 
 
-def _without_finished_shards(
-    source: Source, subset: Subset, read_options: ReadOptions, seed: int, start: int
-) -> Source:
-    """`source` for the pass that is resumed: shards read in full before `start` stay closed.
-
-    The order does not depend on what is in the records. So it is replayed with record numbers
-    alone, which is far quicker than with their bytes, or with those of a bucket.
-    """
-    if source.skip_shards is None or source.inspect is not None or read_options.fast_order:
-        return source
-    numbers = number_source(subset)
-    offset = start % subset.num_records
-    stream = training_elements(numbers, subset, read_options, seed, start - offset).take(offset)
-    was_read = np.zeros(subset.split.num_records, bool)
-    for (read,) in stream.batch(_NUMBERS_PER_BATCH).as_numpy_iterator():
-        was_read[read] = True
-    ends = [*subset.split.starts[1:], subset.split.num_records]
-    shards = zip(subset.split.starts, ends, strict=True)
-    return source.skip_shards(
-        [k for k, (begin, end) in enumerate(shards) if was_read[begin:end].all()]
-    )
+def _keys(seed: int, epoch: Any) -> tuple[Any, Any]:
+    """What the order of the shards and that of the records in an epoch depend on."""
+    key = tf.stack([tf.constant(seed, tf.int64), tf.cast(epoch, tf.int64)])
+    shard_key, record_key = tf.unstack(tf.random.split(key, 2))
+    return shard_key, record_key
 
 
-def _fetch(elements: tf.data.Dataset, source: Source) -> tf.data.Dataset:
+def _permuted_shards(subset: Subset, key: Any) -> Any:
+    numbers = tf.range(len(subset.split.shards), dtype=tf.int64)
+    return tf.random.experimental.stateless_shuffle(numbers, key)
+
+
+def _fetch(chunks: tf.data.Dataset, source: Source) -> tf.data.Dataset:
     fetch = source.fetch
     if fetch is None:
-        return elements
-    # In batches: a function called for each record costs more than all stages before it.
-    batches = elements.batch(INSPECT_RECORDS)
-    return batches.map(lambda *element: (fetch(*element), element[-1])).unbatch()
+        return chunks
+    return chunks.map(lambda *chunk: (fetch(*chunk), chunk[-1]))

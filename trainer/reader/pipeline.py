@@ -4,10 +4,11 @@ Why the stages stand in this order:
 
 - shards are permuted, then a few are interleaved (`trainer.reader.order`): permuting files costs
   nothing and reaches further than any buffer, interleaving separates neighbours within a shard;
+- an epoch is a row of sections of shards, and the next ones fill their buffers ahead of time;
 - records are filtered and resampled before the shuffle, so that its buffer holds only what is
   read, and spreads copies of rare classes;
 - they are shuffled as JPEG, not as pixels: the same memory holds ten times as many;
-- a resumed run skips here, before parsing: 5 µs a record in place of 300;
+- a resumed run skips here, before parsing, and only within its section: 30 µs a record, not 300;
 - they are batched before parsing: one `parse_example` per batch costs a third of one per record;
 - a batch is numbered before anything random happens: augmentation is a function of (seed,
   position), so it depends neither on threads, nor on replicas, nor on restarts;
@@ -74,9 +75,11 @@ def training_batches(
         label 0; class weights multiply `weight`.
     """
     source = order.open_source(subset, read_options)
-    elements = order.training_elements(source, subset, read_options, seed, start_step * batch_size)
+    chunks = order.training_chunks(source, subset, read_options, seed, start_step * batch_size)
     # On an endless stream drop_remainder drops nothing, and fixes the shape.
-    batches = elements.batch(batch_size, drop_remainder=True).enumerate(start_step)
+    batches = chunks.rebatch(batch_size, drop_remainder=True)
+    endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+    batches = batches.apply(endless).enumerate(start_step)
     pictures = pictures or batch_pictures(model_inputs.image, model_inputs.size)
     changes = [_weigh_classes(subset.class_weights)] if subset.class_weights is not None else []
     changes += [finish] if finish is not None else []
@@ -132,9 +135,11 @@ def memory_bytes(
     decoded = batch_size * _record_bytes(model_inputs, model_inputs.size)
     batch = batch_size * mean_bytes + decoded
     calls = _parallel_calls(read_options, batch_size, model_inputs)
+    shards = order.OPEN_SECTIONS * open_shards(subset)
+    buffered = order.OPEN_SECTIONS * order.shuffle_records(subset)
     return {
-        "open shards": 0 if in_memory else open_shards(subset) * read_buffer_bytes(subset),
-        "shuffle buffer": order.shuffle_records(subset) * (8 if in_memory else mean_bytes),
+        "open shards": 0 if in_memory else shards * read_buffer_bytes(subset),
+        "shuffle buffer": buffered * (8 if in_memory else mean_bytes),
         "batches being decoded": calls * batch,
         "batches ahead": PREFETCH_BATCHES * decoded,
         "cache": split.num_bytes if in_memory else 0,

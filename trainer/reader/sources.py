@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -39,8 +39,6 @@ class Source:
             the first part of an element already.
         placeholder: One element without a record.
         parallel: Whether reading `shard` is worth a thread.
-        skip_shards: Numbers of shards → the same source, in which these are not opened: their
-            elements come with empty records. None where opening them costs nothing.
     """
 
     shard: Callable[[Any], tf.data.Dataset]
@@ -48,11 +46,10 @@ class Source:
     fetch: Callable[..., Any] | None
     placeholder: tuple[Any, ...]
     parallel: bool
-    skip_shards: Callable[[Sequence[int]], Source] | None = None
 
 
-def file_source(subset: Subset, skipped: Sequence[int] = ()) -> Source:
-    """The shards of a split as they lie on disk; those in `skipped` are not opened.
+def file_source(subset: Subset) -> Source:
+    """The shards of a split as they lie on disk.
 
     Its elements are (serialized string, record int64).
     """
@@ -62,19 +59,14 @@ def file_source(subset: Subset, skipped: Sequence[int] = ()) -> Source:
     counts = tf.constant([shard.num_records for shard in shards], tf.int64)
     buffer_bytes = read_buffer_bytes(subset)
     classify = subset_filter(subset)
-    closed = frozenset(skipped)
-    is_read = tf.constant([k not in closed for k in range(len(shards))])
+    find_lost = _placeholder_lookup(subset.placeholders)
 
     def shard(k: Any) -> tf.data.Dataset:
         records = tf.data.TFRecordDataset(
-            tf.boolean_mask([paths[k]], [is_read[k]]),
+            paths[k],
             compression_type=subset.dataset.compression_type,
             buffer_size=buffer_bytes,
         )
-        if skipped:
-            missing = counts[k] * tf.cast(~is_read[k], tf.int64)
-            nothing = tf.data.Dataset.from_tensor_slices(tf.fill([missing], b""))
-            records = records.concatenate(nothing)
         # One number more than counted: a surplus record is not cut off but found.
         numbers = tf.data.Dataset.range(starts[k], starts[k] + counts[k] + 1)
         numbered = tf.data.Dataset.zip(records, numbers)
@@ -82,15 +74,17 @@ def file_source(subset: Subset, skipped: Sequence[int] = ()) -> Source:
 
     def inspect(serialized: Any, record: Any) -> tuple[Any, Any, Any]:
         classes, keep = classify(serialized)  # type: ignore[misc]
-        return classes, keep, tf.strings.length(serialized) > 0
+        lost = find_lost(record)
+        return tf.maximum(classes, lost), keep | (lost >= 0), tf.strings.length(serialized) > 0
 
     return Source(
         shard,
         None if classify is None else inspect,
         None,
         (tf.constant(b""), tf.constant(-1, tf.int64)),
-        parallel=True,
-        skip_shards=lambda shards: file_source(subset, shards),
+        # Threads pay off where reading waits, for a store or for decompression; elsewhere they only
+        # cost, and the order is the same.
+        parallel=_is_remote(subset) or subset.dataset.compression != "none",
     )
 
 
@@ -139,5 +133,22 @@ def open_shards(subset: Subset) -> int:
 
 def read_buffer_bytes(subset: Subset) -> int:
     """What is read of a shard at a time."""
-    remote = any(is_remote(shard.path) for shard in subset.split.shards)
-    return REMOTE_READ_BUFFER_BYTES if remote else READ_BUFFER_BYTES
+    return REMOTE_READ_BUFFER_BYTES if _is_remote(subset) else READ_BUFFER_BYTES
+
+
+def _is_remote(subset: Subset) -> bool:
+    return any(is_remote(shard.path) for shard in subset.split.shards)
+
+
+def _placeholder_lookup(placeholders: Mapping[int, int]) -> Callable[[Any], Any]:
+    """Numbers of records, int64 [b] → their class where `placeholders` has them, else -1."""
+    if not placeholders:
+        return lambda record: tf.fill(tf.shape(record), tf.constant(-1, tf.int64))
+    numbers = tf.constant(sorted(placeholders), tf.int64)
+    classes = tf.constant([placeholders[number] for number in sorted(placeholders)], tf.int64)
+
+    def find(record: Any) -> Any:
+        index = tf.minimum(tf.searchsorted(numbers, record), len(placeholders) - 1)
+        return tf.where(tf.equal(tf.gather(numbers, index), record), tf.gather(classes, index), -1)
+
+    return find

@@ -9,6 +9,7 @@ from typing import Any
 from imageshards.errors import UserError
 from trainer.config import TrainConfig
 from trainer.dataset.open import Inputs
+from trainer.reader.order import ORDER_VERSION
 from trainer.training.checkpoint import Checkpoints, RunState
 from trainer.training.output_folder import check_no_model, remove_run
 
@@ -71,6 +72,7 @@ def settings_of(
         "image_size": list(inputs.model.size),
         "batch_size": config.batch_size,
         "seed": config.seed,
+        "order_version": ORDER_VERSION,
         "model": config.model,
         "weights": config.weights,
         "augment": config.augment,
@@ -92,6 +94,13 @@ def check_same(output: str, started: Mapping[str, Any], settings: Mapping[str, A
     for name in sorted({*started, *settings}, key=lambda name: (name != "data", name)):
         if started.get(name) == settings.get(name):
             continue
+        if name == "order_version":
+            raise UserError(
+                f"--output received {output!r}, which holds a run whose records come in version "
+                f"{started.get(name, 1)} of their order, and this trainer reads them in version "
+                f"{settings.get(name)}; resume it with the version of the trainer that started it, "
+                "use another --output, or start over with --overwrite."
+            )
         if name == "data":
             raise UserError(
                 f"--output received {output!r}, which holds a run on other data: the manifest has "

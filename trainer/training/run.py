@@ -80,15 +80,16 @@ class _Run:
         self.config, self.inputs, self.devices = config, inputs, devices
         self.model_name = self._check()
         self.augment_on = resolve_augment_on(config.augment_on, strategy.gpu_count())
-        self.broken_handler = BrokenRecordHandler(
-            config.data.skip_broken, config.output, config.data.data, inputs.model.features
-        )
-        num_records = self.broken_handler.open(inputs.training).num_records
+        num_records = inputs.training.num_records
         total = total_steps(config.epochs, config.steps, num_records, config.batch_size)
         self.epochs = Epochs(num_records, config.batch_size, total)
         self.checkpoints = Checkpoints(config.output, config.keep_checkpoints)
         settings = settings_of(config, inputs, self.augment_on, total)
+        # Before anything of an earlier run is read: `--overwrite` removes it here.
         self.state, values = open_run(config, self.checkpoints, settings)
+        self.broken_handler = BrokenRecordHandler(
+            config.data.skip_broken, config.output, config.data.data, inputs.model.features
+        )
         self.model = self._build_model()
         if values is not None:
             restore(model.state_variables(self.model), values)

@@ -220,8 +220,8 @@ def test_a_missing_shard_becomes_empty_records(folder, tmp_path):
     assert len(numbers(repaired)) == NUM_RECORDS
 
 
-@pytest.mark.parametrize("counted", [True, False])
-def test_a_repaired_subset_is_counted_again(folder, tmp_path, counted):
+def choose(folder, filters=(), balance="sampling", counts=(7, 7, 6), counted=False):
+    """Squares and circles of the data set; where `counted`, its shards say what they hold."""
     dataset = load_manifest(str(folder))
     if counted:
         shards = []
@@ -230,22 +230,67 @@ def test_a_repaired_subset_is_counted_again(folder, tmp_path, counted):
             shards.append(dataclasses.replace(s, classes=collections.Counter(labels)))
         split = dataclasses.replace(dataset.splits["train"], shards=tuple(shards))
         dataset = dataclasses.replace(dataset, splits={"train": split})
-    chosen = select(
+    return select(
         dataset,
         dataset.splits["train"],
         classes=("square", "circle"),
-        filters=(),
-        balance="sampling",
-        count=lambda: (7, 7, 6),
+        filters=filters,
+        balance=balance,
+        count=lambda: counts,
     )
-    assert chosen.class_counts == (7, 7)
+
+
+def stream(selection, seed=1):
+    """Two passes of training: (empty?, record)."""
+    from trainer.reader.order import training_records
+
+    records = training_records(selection, ReadOptions(threads=1), seed)
+    taken = records.take(2 * selection.num_records)
+    return [(payload == b"", int(record)) for payload, record in taken.as_numpy_iterator()]
+
+
+LOST_CHECKSUM, LOST_PICTURE = "checksum", "picture"
+
+
+@pytest.mark.parametrize(
+    ("counted", "filters", "balance", "damage"),
+    [
+        (True, (), "sampling", LOST_CHECKSUM),
+        (False, (), "none", LOST_CHECKSUM),
+        (False, (f"{LABEL}<2",), "sampling", LOST_CHECKSUM),
+        (True, (f"{LABEL}<2",), "sampling", LOST_PICTURE),
+        (True, (), "none", LOST_PICTURE),
+    ],
+)
+def test_a_broken_record_keeps_its_place_among_selected_ones(
+    folder, tmp_path, counted, filters, balance, damage
+):
     # Records 0, 3, 6 … are circles, in shards 0, 1, 2, 0, …: the second of shard 0 is number 3.
-    spoil(folder, 0, 1, b"no example")
-    found = find_broken(chosen, [1])
+    chosen = choose(folder, filters, balance, counted=counted)
+    before = stream(chosen)
+    broken = 1
+    if damage == LOST_PICTURE:
+        spoil(folder, 0, broken, example({LABEL: 0, IMAGE: b"no picture"}))
+    else:
+        flip_byte(shard(folder, 0), records_of(shard(folder, 0))[broken].offset_bytes + 30)
+    found = find_broken(chosen, [broken])
     repaired = repair(chosen, found, str(tmp_path / "r"))
-    assert repaired.class_counts == (7, 6)
-    assert (repaired.num_records, repaired.sampling) == (14, True)
-    assert repaired.class_ids == (1, 0)
+    assert (repaired.num_records, repaired.class_counts) == (chosen.num_records, (7, 7))
+    assert (repaired.class_ids, repaired.sampling) == ((1, 0), balance == "sampling")
+    assert repaired.placeholders == {broken: 1}
+    assert stream(repaired) == [(record == broken, record) for _, record in before]
+
+
+def test_a_broken_record_that_was_not_selected_takes_no_place(folder, tmp_path):
+    chosen = choose(folder, balance="none")
+    places = [(k, r) for k in range(3) for r in range(6)]
+    k, r = next(p for p in places if _label(records_of(shard(folder, p[0]))[p[1]].payload) == 2)
+    triangle = chosen.split.starts[k] + r
+    before = stream(chosen)
+    flip_byte(shard(folder, k), records_of(shard(folder, k))[r].offset_bytes + 30)
+    repaired = repair(chosen, find_broken(chosen, [triangle]), str(tmp_path / "r"))
+    assert repaired.placeholders == {}
+    assert stream(repaired) == before
 
 
 def _label(payload):

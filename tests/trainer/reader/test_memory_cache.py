@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 from typing import Any
@@ -57,6 +58,22 @@ def test_shards_are_read_into_memory_once(tmp_path: pathlib.Path) -> None:
         os.remove(shard.path)
     for _ in range(2):
         assert len(list(stream.take(9))) == 9
+
+
+def test_the_same_subset_is_loaded_once_in_a_process(tmp_path: pathlib.Path) -> None:
+    """Validation comes after every epoch, and the verdict on speed reads once more."""
+    subset = choose(make_set(tmp_path, [[0, 1], [2]]))
+    expected = _stream(subset, IN_MEMORY)
+    kept = [pathlib.Path(shard.path).read_bytes() for shard in subset.split.shards]
+    for shard in subset.split.shards:
+        os.remove(shard.path)
+    assert _stream(dataclasses.replace(subset), IN_MEMORY) == expected
+    # Another subset, and one with other shards, are read anew.
+    with pytest.raises(tf.errors.NotFoundError):
+        _stream(choose(subset.dataset, classes=("bee",)), IN_MEMORY)
+    for shard, content in zip(subset.split.shards, kept, strict=True):
+        pathlib.Path(shard.path).write_bytes(content)
+    assert _stream(subset, IN_MEMORY) == expected
 
 
 def test_filtered_records_take_no_memory(tmp_path: pathlib.Path) -> None:

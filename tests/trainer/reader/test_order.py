@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -26,6 +27,13 @@ LABELS = [label for shard in SHARDS for label in shard]
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> DataSet:
     return make_set(tmp_path_factory.mktemp("records") / "set", SHARDS)
+
+
+@pytest.fixture
+def many_shards(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Subset:
+    """80 shards of 5 records, many times as much as a shuffle buffer holds."""
+    monkeypatch.setattr(order, "SHUFFLE_BUFFER_BYTES", 8_000)
+    return choose(make_set(tmp_path / "many", [[0] * 5] * 80))
 
 
 @pytest.fixture(autouse=True)
@@ -57,11 +65,61 @@ def test_every_pass_holds_each_record_once_and_in_another_order(dataset: DataSet
     assert _stream(choose(dataset), NUM_RECORDS, seed=1) != passes[0]
 
 
-def test_the_order_stays_from_version_to_version(dataset: DataSet) -> None:
+def test_the_order_stays_until_its_version_goes_up(dataset: DataSet) -> None:
     """What a run was begun with is what it goes on with after an upgrade of this project."""
+    assert order.ORDER_VERSION == 2
     stream = _stream(choose(dataset), 2 * NUM_RECORDS, seed=7)
-    assert stream[:9] == [5, 11, 16, 17, 10, 2, 22, 8, 13]
-    assert stream[NUM_RECORDS:][:9] == [13, 4, 22, 23, 0, 15, 25, 6, 7]
+    assert stream[:9] == [22, 13, 23, 7, 4, 2, 20, 8, 17]
+    assert stream[NUM_RECORDS:][:9] == [24, 7, 15, 0, 19, 9, 1, 4, 8]
+
+
+def test_the_order_of_several_sections_an_epoch_stays_too(many_shards: Subset) -> None:
+    assert order.shuffle_records(many_shards) == 9 and order.sections_per_pass(many_shards) == 5
+    stream = _stream(many_shards, 800, seed=7)
+    assert [sorted(p) for p in _passes(stream, 400)] == [list(range(400))] * 2
+    assert stream[:9] == [155, 380, 140, 90, 20, 185, 230, 175, 265]
+    assert stream[200:209] == [276, 368, 117, 37, 162, 67, 323, 163, 103]
+    assert stream[400:409] == [155, 135, 15, 25, 305, 365, 195, 315, 275]
+    assert stream[600:609] == [122, 288, 207, 268, 57, 12, 232, 82, 267]
+
+
+def test_repaired_shards_of_another_size_keep_the_order(many_shards: Subset) -> None:
+    split = many_shards.split
+    shrunk = [dataclasses.replace(s, num_bytes=s.num_bytes // 3) for s in split.shards]
+    repaired = dataclasses.replace(split, shards=tuple(shrunk))
+    again = dataclasses.replace(many_shards, split=repaired)
+    assert _stream(again, 800, seed=7) == _stream(many_shards, 800, seed=7)
+
+
+def test_a_split_in_sections_resumes_at_any_position(many_shards: Subset) -> None:
+    whole = _stream(many_shards, 820, seed=3)
+    # A section has 80 records.
+    for start in (1, 79, 80, 81, 399, 400, 403, 475, 480, 799, 800):
+        assert _stream(many_shards, 9, seed=3, start=start) == whole[start : start + 9]
+
+
+def test_the_next_section_is_read_while_the_first_one_lasts(many_shards: Subset) -> None:
+    seen: list[int] = []
+
+    def note(record: Any) -> Any:
+        seen.append(int(record))
+        return record
+
+    numbers = sources.number_source(many_shards)
+
+    def shard(k: Any) -> Any:
+        noted = numbers.shard(k).map(lambda r: tf.py_function(note, [r], tf.int64))
+        return noted.map(lambda r: (tf.ensure_shape(r, []),))
+
+    source = dataclasses.replace(numbers, shard=shard)
+    # 375 is in the last section of the epoch: what comes ahead of time is the next epoch's.
+    chunks = iter(order.training_chunks(source, many_shards, READ_OPTIONS, 3, 375))
+    first = next(chunks)[0].numpy().tolist()
+    end = time.monotonic() + 60
+    # The shuffle buffer of the next epoch's first section, and a first chunk.
+    while len(seen) < 80 + 70 and time.monotonic() < end:
+        time.sleep(0.01)
+    assert len(seen) >= 80 + 70 and len(first) < 80
 
 
 def test_a_record_comes_with_its_own_number(dataset: DataSet) -> None:
@@ -95,16 +153,16 @@ def test_the_stream_resumes_at_any_position(dataset: DataSet, start: int) -> Non
     assert _stream(choose(dataset), 4, seed=3, start=start) == whole[start : start + 4]
 
 
-def test_resuming_opens_no_shard_that_was_read_already(
+def test_resuming_opens_no_shard_of_a_section_that_was_read(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(order, "SHUFFLE_BUFFER_BYTES", 8_000)
     subset = choose(make_set(tmp_path, [[0] * 5] * 40))
     start = 160
     whole = _stream(subset, 400, seed=3)
-    read = set(whole[200:360])
+    read = set(whole[200:300])
     behind = [k for k in range(40) if {5 * k + i for i in range(5)} <= read]
-    assert len(behind) > 10
+    assert len(behind) == 20
     stream = order.training_records(subset, READ_OPTIONS, 3, 200 + start).take(40)
     for k in behind:
         pathlib.Path(subset.split.shards[k].path).rename(tmp_path / f"away-{k}")
@@ -253,5 +311,6 @@ def test_the_shuffle_buffer_is_bounded_in_bytes(dataset: DataSet) -> None:
     assert order.shuffle_records(subset) == NUM_RECORDS
     huge = Shard("x", 1000, 10 * order.SHUFFLE_BUFFER_BYTES)
     split = dataclasses.replace(subset.split, shards=(huge,))
-    large = dataclasses.replace(subset, split=split, num_records=1000)
+    named = dataclasses.replace(subset.dataset, splits={"train": split})
+    large = dataclasses.replace(subset, dataset=named, split=split, num_records=1000)
     assert order.shuffle_records(large) == 100

@@ -104,3 +104,11 @@ def test_another_data_set_is_refused(folder: pathlib.Path, tmp_path: pathlib.Pat
     edit_manifest(other, classes=["circle", "square", "oval"])
     with pytest.raises(UserError, match="a run on other data: the manifest has changed"):
         check_same("out", _settings(_config(folder, {})), _settings(_config(other, {})))
+
+
+def test_a_run_in_another_order_is_not_resumed(folder: pathlib.Path) -> None:
+    settings = _settings(_config(folder, {}))
+    older = {name: value for name, value in settings.items() if name != "order_version"}
+    with pytest.raises(UserError, match="version 1 of their order, .* --overwrite") as caught:
+        check_same("out", older, settings)
+    assert "order_version" not in str(caught.value)
