@@ -157,8 +157,8 @@ def reader_vs_tfds(s: Settings) -> Outcome:
     return Outcome(
         "reader_vs_tfds", f"{_of_pictures(s)}, random-resized crop to {SIZE[0]} px and flip",
         _COLUMNS, speed_rows(found),
-        (Figure("against SkipDecoding, images/s as a ratio", faster(ours, skipping), 1),
-         Figure("against the default, images/s as a ratio", faster(ours, default), 1)),
+        (Figure("against SkipDecoding, images/s as a ratio", faster(ours, skipping), 1.5),
+         Figure("against the default, images/s as a ratio", faster(ours, default), 1.5)),
         ("as_dataset is shuffled, too, but its order is not reproducible",
          f"SkipDecoding, {by_cpu_time(ours, skipping)}; default, {by_cpu_time(ours, default)}"),
     )  # fmt: skip
@@ -179,14 +179,14 @@ def reader_resume(s: Settings) -> Outcome:
     total = _COPIES_TO_SKIP * s.records
     skipped = total * 15 // 16
     rounds = [_probe(s, "skip", _COPIES_TO_SKIP, skipped) for _ in range(s.rounds)]
-    rates = [skipped / (r["resume_seconds"] - r["begin_seconds"]) for r in rounds]
+    rates = [skipped / r["resume_seconds"] for r in rounds]
     return Outcome(
         "reader_resume", f"first record of a run, in a split of {total:,} records",
         ("seconds",),
         {"from the beginning": medians([(r["begin_seconds"],) for r in rounds]),
          f"after {skipped:,} records": medians([(r["resume_seconds"],) for r in rounds])},
-        (Figure("skipped records/s", tuple(rates), 100_000),),
-        ("only the pass that was interrupted is skipped; whole passes before it cost nothing",),
+        (Figure("skipped records/s, start-up included", tuple(rates), 150_000),),
+        ("only the section of the pass that was interrupted is read and skipped",),
     )  # fmt: skip
 
 

@@ -228,7 +228,6 @@ def _class_id(dataset: DataSet, name: str) -> int:
     )
 
 
-
 def balancing_weights(counts: Sequence[int]) -> tuple[float, ...]:
     """For each class N / (K * n_c), with N records in K classes, n_c of them in c.
 
