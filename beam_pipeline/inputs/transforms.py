@@ -13,11 +13,12 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
+from beam_pipeline.inputs import listing
 from beam_pipeline.inputs.folders import Skipped
 from beam_pipeline.inputs.listing import ListingTask, list_task, listing_tasks, schema_of
 from beam_pipeline.inputs.manifest import ManifestSchema
 from beam_pipeline.options import InputOptions
-from beam_pipeline.planning.refs import RefBatch
+from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.storage import is_local
 
 _TASKS_AT_ONCE = 16
@@ -78,7 +79,7 @@ class _ListTaskFn(beam.DoFn):
     """ListingTask → RefBatch; tagged `skipped`: {reason: files}.
 
     A store gives a thousand names per request, so several of its folders are listed at once, each
-    no further than one batch ahead.
+    no further than one batch ahead. What small folders hold travels together.
     """
 
     def __init__(self, source: InputOptions, schema: ManifestSchema | None):
@@ -87,16 +88,19 @@ class _ListTaskFn(beam.DoFn):
 
     def start_bundle(self) -> None:
         self._stored: list[ListingTask] = []
+        self._held: list[ImageRef] = []
 
     def process(self, task: ListingTask) -> Iterator[Any]:
         if is_local(task.path) or task.kind == "manifest":
-            yield from self._list(task)
+            yield from self._packed(self._list(task))
         else:
             self._stored.append(task)
 
     def finish_bundle(self) -> Iterator[Any]:
-        for found in interleave(map(self._list, self._stored), _TASKS_AT_ONCE):
+        for found in self._packed(interleave(map(self._list, self._stored), _TASKS_AT_ONCE)):
             yield _windowed(found)
+        if self._held:
+            yield _windowed(RefBatch(self._held))
 
     def _list(self, task: ListingTask) -> Iterator[Any]:
         skipped: collections.Counter[str] = collections.Counter()
@@ -107,6 +111,16 @@ class _ListTaskFn(beam.DoFn):
                 yield found
         if skipped:
             yield beam.pvalue.TaggedOutput("skipped", dict(skipped))
+
+    def _packed(self, found: Iterable[Any]) -> Iterator[Any]:
+        for each in found:
+            if not isinstance(each, RefBatch):
+                yield each
+                continue
+            self._held += each.refs
+            if len(self._held) >= listing.BATCH_SIZE:
+                yield RefBatch(self._held)
+                self._held = []
 
 
 def interleave(sources: Iterable[Iterator[_T]], at_once: int) -> Generator[_T, None, None]:

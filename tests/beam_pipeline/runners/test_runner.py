@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from apache_beam.options.pipeline_options import DirectOptions
+from apache_beam.options.pipeline_options import DirectOptions, TypeOptions
 from apache_beam.runners.portability.fn_api_runner import fn_runner, worker_handlers
 
 from beam_pipeline import cli, runners
@@ -49,6 +49,14 @@ def test_the_local_runner_is_named_so_that_none_is_downloaded(name):
 
 def test_the_local_runner_is_the_default():
     assert runners.choose([]).local
+
+
+def test_only_the_local_runner_leaves_out_the_check_of_types(monkeypatch):
+    monkeypatch.setattr(worker_handlers, "STATE_CACHE_SIZE_MB", 100)
+    assert not runners.choose([]).options.view_as(TypeOptions).pipeline_type_check
+    assert worker_handlers.STATE_CACHE_SIZE_MB == 0  # side inputs are not weighed, either
+    remote = runners.choose(["--runner", "PortableRunner"])
+    assert remote.options.view_as(TypeOptions).pipeline_type_check
 
 
 @pytest.mark.parametrize(
