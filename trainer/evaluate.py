@@ -9,18 +9,19 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards.errors import UserError
 from imageshards.progress import text_table
 from trainer.commands import console
 from trainer.commands.flags import DATA, EXTERNAL, TRAINING, add_flags, train_config
-from trainer.config import TrainConfig
-from trainer.dataset.manifest import check_shards, find_split, validation_split
+from trainer.config import DataConfig, TrainConfig
+from trainer.dataset.manifest import check_shards, find_split, has_manifest, validation_split
 from trainer.dataset.open import model_inputs, open_dataset, read_options, select
-from trainer.dataset.spec import DataSet, ModelInputs, Split, Subset
+from trainer.dataset.spec import DataSet, ModelCard, ModelInputs, Split, Subset
 from trainer.dataset.subset import class_ids
+from trainer.dataset.tfds import find_folder
 from trainer.imports import quiet_import
 from trainer.serving import model_file
 from trainer.training.metrics import finite
@@ -30,13 +31,15 @@ if TYPE_CHECKING:
 
 PROGRAM = "python -m trainer.evaluate"
 WORST_CLASSES = 10
+MAX_NAMES = 8
 
 _EPILOG = (
     "The JSON object: num_examples, loss (mean cross-entropy), accuracy, top5_accuracy (null for "
     "five classes or fewer), mean_class_accuracy (every class counts alike), left_out (broken "
     "records), model, step, data, split, classes, batch_size, replicas, eval_crop, seconds. Every "
-    "example "
-    "counts exactly once for any --batch_size and --replicas."
+    "example counts exactly once for any --batch_size and --replicas. TFRecords that others wrote "
+    "are read as in training (--feature_map, --label_offset, --class_names), and --eval_crop is "
+    "that of training, where no flag says otherwise."
 )
 
 
@@ -80,8 +83,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _evaluate(args: argparse.Namespace) -> int:
     run = train_config(vars(args))
-    config = run.data
     card = model_file.read_card(args.model_path)
+    config = _as_in_training(run.data, card, vars(args))
+    run = dataclasses.replace(run, data=config)
     dataset = open_dataset(config)
     split = _split(dataset, args.split)
     if not config.skip_broken:
@@ -99,6 +103,35 @@ def _evaluate(args: argparse.Namespace) -> int:
         if config.skip_broken:  # Repaired copies of shards live as long as this.
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="imageshards-"))
         return _run(args, run, strategy or _devices(run), subset, inputs, folder)
+
+
+def _as_in_training(config: DataConfig, card: ModelCard, given: Mapping[str, Any]) -> DataConfig:
+    """Reads TFRecords that others wrote as the run did, where no flag says otherwise.
+
+    Names of classes are left to TFDS where it wrote the data.
+    """
+    if has_manifest(config.data):
+        return config
+    names = ["feature_map", "label_offset"]
+    if find_folder(config.data) is None:
+        names.append("class_names")
+    told = card.training.get("data", {})
+    known = {name: told[name] for name in names if told.get(name) and name not in given}
+    if not known:
+        return config
+    if "class_names" in known:
+        known["class_names"] = tuple(known["class_names"])
+    shown = " ".join(f"--{name} {_as_flag(value)}" for name, value in known.items())
+    print(f"note: --data is read as in training: {shown}", file=sys.stderr)
+    return dataclasses.replace(config, **known)
+
+
+def _as_flag(value: Any) -> str:
+    if isinstance(value, Mapping):
+        value = [f"{key}={feature}" for key, feature in value.items()]
+    if isinstance(value, int):
+        return str(value)
+    return ",".join(value[:MAX_NAMES]) + (",…" if len(value) > MAX_NAMES else "")
 
 
 def _devices(run: TrainConfig) -> Any:

@@ -51,6 +51,17 @@ def test_kaggle_names_train_and_evaluate(tmp_path: pathlib.Path, capsys: Any) ->
     assert found["loss"] == pytest.approx(last["val_loss"], rel=1e-4)
     assert found["accuracy"] == pytest.approx(last["val_accuracy"])
 
+    given = ["--model_path", str(output), "--data", str(data), "--split", "val"]
+    given += ["--batch_size", "3", "--json"]
+    assert evaluate.main(given) == 0
+    out, err = capsys.readouterr()
+    assert {**json.loads(out), "seconds": 0} == {**found, "seconds": 0}
+    assert f"read as in training: {' '.join(external)}\n" in err
+    assert evaluate.main([*given, "--class_names", "rose,daisy,tulip"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["classes"] == ["rose", "daisy", "tulip"]
+    assert "read as in training: --feature_map image=image,label=class\n" in err
+
 
 def test_one_based_labels_train_and_broken_records_are_left_out(
     tmp_path: pathlib.Path, capsys: Any
