@@ -318,7 +318,7 @@ def test_the_folder_for_copies_is_checked(
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"copied first, but .* name another one by --cache_fol"):
         _copies(_inputs(remote, "--cache_folder", tmp_path / "file"))
-    with pytest.raises(UserError, match="no shards of --data .* are copied; expected --cache disk"):
+    with pytest.raises(UserError, match="no shards of --data .* are copied; leave it out, or copy"):
         _inputs(local, "--cache_folder", tmp_path)
     with pytest.raises(UserError, match="expected a local folder"):
         _inputs(local, "--cache", "disk", "--cache_folder", "s3://bucket/cache")
