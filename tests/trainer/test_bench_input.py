@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
+import re
+import sys
 
 import numpy as np
 import pytest
+import tqdm
 
 from tests.support.trainer_data import make_data_set
 from trainer import bench_input
@@ -15,7 +19,7 @@ from trainer.bench_input import bottleneck, bottleneck_sentence, figures_of, fig
 pytest.importorskip("tensorflow")
 
 from trainer.commands import bench_stages
-from trainer.commands.bench_stages import Speed, stage_streams
+from trainer.commands.bench_stages import Speed, measure, stage_streams
 from trainer.training import metrics
 
 KEYS = {
@@ -189,3 +193,16 @@ def test_a_corrupt_record_is_one_sentence(tmp_path, capsys):
 def test_a_wrong_argument_is_one_sentence(shards, arguments, said, capsys):
     assert bench_input.main(["--data", str(shards), *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_terminal_sees_how_far_it_is(monkeypatch, hasty):
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(tqdm.tqdm, "monitor_interval", 0)
+    import tensorflow as tf
+
+    streams = {name: tf.data.Dataset.from_tensors(0).repeat() for name in ("read", "parse")}
+    measure(streams, 8, 1, 0.15)
+    seen = terminal.getvalue()
+    assert re.search(r"read [\d,]+ images/s: .* 3/4 \[", seen), seen

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from imageshards.progress import progress_bar
 from trainer.augment.augmentation import Augmentation
 from trainer.augment.decode import Pictures, batch_pictures
 from trainer.dataset.parse import batch_parser
@@ -125,7 +126,8 @@ def measure(
 ) -> dict[str, Speed]:
     """The speed of each endless dataset of batches.
 
-    One endless iterator each: none is opened or closed while the clock runs.
+    One endless iterator each: none is opened or closed while the clock runs, and the line that
+    says on a terminal how far it is moves between two turns.
 
     Args:
         streams: By name.
@@ -138,15 +140,21 @@ def measure(
         Medians over `ROUNDS` turns.
     """
     iterators = {name: iter(stream) for name, stream in streams.items()}
-    for iterator in iterators.values():
-        _draw(iterator, WARM_UP_SEC, 1)
     found: dict[str, list[Speed]] = {name: [] for name in streams}
-    for _ in range(ROUNDS):
-        for name, iterator in iterators.items():
-            # The stage before still makes batches in advance, whose CPU time would be counted.
-            wait_for_idle_cores()
-            _draw(iterator, 0.0, settle_batches)
-            found[name].append(_speed(iterator, batch_size, seconds / ROUNDS))
+    turns = (1 + ROUNDS) * len(streams)
+    with progress_bar(desc="warming up", total=turns, unit=" turns") as bar:
+        for iterator in iterators.values():
+            _draw(iterator, WARM_UP_SEC, 1)
+            bar.update()
+        for _ in range(ROUNDS):
+            for name, iterator in iterators.items():
+                # The stage before still makes batches in advance, whose CPU time would be counted.
+                wait_for_idle_cores()
+                _draw(iterator, 0.0, settle_batches)
+                found[name].append(_speed(iterator, batch_size, seconds / ROUNDS))
+                images_per_sec = found[name][-1].images_per_sec
+                bar.set_description_str(f"{name} {images_per_sec:,.0f} images/s", refresh=False)
+                bar.update()
     return {
         name: Speed(
             statistics.median(speed.images_per_sec for speed in speeds),
