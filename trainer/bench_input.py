@@ -12,17 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from imageshards.errors import UserError
 from imageshards.progress import text_table
-from trainer.augment.augmentation import (
-    check_pairs,
-    make_augmentation,
-    resolve_augment_on,
-)
+from trainer.augment.augmentation import check_pairs, resolve_augment_on
 from trainer.commands import console
 from trainer.commands.flags import DATA, EXTERNAL, TRAINING, add_flags, train_config
 from trainer.config import TrainConfig
 from trainer.dataset.manifest import find_split
 from trainer.dataset.open import Inputs, cpu_count, open_dataset, open_inputs
 from trainer.imports import quiet_import
+from trainer.reader.batches import TrainingData
 
 if TYPE_CHECKING:
     from trainer.commands.bench_stages import Speed
@@ -125,15 +122,7 @@ def measured(config: TrainConfig, inputs: Inputs, seconds: float) -> dict[str, A
         from trainer.reader.pipeline import PREFETCH_BATCHES, memory_bytes
     subset, read_options = inputs.training, inputs.read_options
     augment_on = resolve_augment_on(config.augment_on, strategy.gpu_count())
-    augmentation = make_augmentation(
-        config.augment,
-        augment_on,
-        image=inputs.dataset.image,
-        size=inputs.model.size,
-        seed=config.seed,
-        num_classes=len(subset.classes),
-        mix=_mixes(config),
-    )
+    augmentation = TrainingData.of(config, inputs, augment_on).augmentation
     shipped = dataclasses.replace(inputs.model, size=augmentation.reader_size)
     settle_batches = PREFETCH_BATCHES + read_options.threads + 1
     try:
@@ -253,7 +242,7 @@ def _megabytes(num_bytes: int) -> str:
 
 
 def _mixes(config: TrainConfig) -> bool:
-    """Whether pairs of pictures may be mixed: see `make_augmentation`."""
+    """Whether pairs of pictures may be mixed: see `trainer.augment.augmentation`."""
     return tuple(config.data.inputs) == ("image",)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from imageshards.errors import UserError
@@ -17,7 +17,7 @@ from trainer.arguments import names_arguments
 from trainer.augment.augmentation import Augmentation, AugmentFunction, make_augmentation
 from trainer.config import TrainConfig
 from trainer.dataset.open import Inputs
-from trainer.dataset.spec import IMAGE_INPUT, ModelInputs, ReadOptions, Subset
+from trainer.dataset.spec import IMAGE_INPUT, Batch, ModelInputs, ReadOptions, Subset
 from trainer.dataset.subset import balancing_weights
 
 if TYPE_CHECKING:
@@ -140,11 +140,7 @@ class TrainingData:
             - label: int64 [batch]; float32 [batch, classes] after mixing;
             - sample_weight: float32 [batch].
         """
-        batches = self.batches(start_step)
-        device = self.augmentation.device
-        if device is None:
-            return batches.map(_as_keras)
-        return batches.map(lambda batch: _as_keras(device(batch)))
+        return _for_keras(self.batches(start_step), self.augmentation.device)
 
     def as_numpy(self, start_step: int = 0) -> Iterator[tuple[Any, Any, Any]]:
         """The batches of `dataset(start_step)` as NumPy arrays, for JAX or scikit-learn."""
@@ -220,14 +216,25 @@ class EvaluationData:
         batches = pipeline.evaluation_batches(
             self.subset, self.read_options, self.batch_size, self.model_inputs
         )
-        return batches.map(_as_keras)
+        return _for_keras(batches)
 
     def as_numpy(self) -> Iterator[tuple[Any, Any, Any]]:
         """The batches of `dataset()` as NumPy arrays."""
         return iter(self.dataset().as_numpy_iterator())
 
 
-def _as_keras(batch: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    inputs = batch["inputs"]
-    only_picture = set(inputs) == {IMAGE_INPUT}
-    return inputs[IMAGE_INPUT] if only_picture else inputs, batch["label"], batch["weight"]
+def _for_keras(
+    batches: tf.data.Dataset, change: Callable[[Batch], Batch] | None = None
+) -> tf.data.Dataset:
+    """Batches → (inputs, label, sample_weight), after `change`."""
+    import tensorflow as tf
+
+    # As in the reader, no function has branches for AutoGraph to convert, which takes seconds.
+    @tf.autograph.experimental.do_not_convert
+    def as_keras(batch: Batch) -> tuple[Any, Any, Any]:
+        batch = batch if change is None else change(batch)
+        inputs = batch["inputs"]
+        only_picture = set(inputs) == {IMAGE_INPUT}
+        return inputs[IMAGE_INPUT] if only_picture else inputs, batch["label"], batch["weight"]
+
+    return batches.map(as_keras)
