@@ -21,7 +21,7 @@ from beam_pipeline.options import BuildOptions
 from beam_pipeline.progress import PLANNING, PoolProgress, final_table
 from beam_pipeline.shards import process_pool
 from beam_pipeline.shards.process_pool import LocalPool
-from beam_pipeline.startup import cache_method_signatures, quick_imports, without_unused
+from beam_pipeline.startup import cache_inspections, quick_imports, without_unused
 from beam_pipeline.store_flags import export_store_flags
 from imageshards import storage
 from imageshards.errors import LeaseLostError, UserError
@@ -133,7 +133,7 @@ def _import_beam(*, with_clients: bool = True) -> ModuleType:
         import apache_beam.io.gcp.pubsub  # noqa: F401  # Beam's sinks look whether they are one
 
         from beam_pipeline import pipeline
-    cache_method_signatures()
+    cache_inspections()
     gc.set_threshold(100_000)  # millions of references are no garbage
     return pipeline
 

@@ -171,9 +171,9 @@ def _run_worker(started: bytes) -> None:
     """Runs Beam's worker until the runner hangs up; in a process of its own."""
     from apache_beam.runners.worker import sdk_worker_main, worker_id_interceptor
 
-    from beam_pipeline.startup import cache_method_signatures
+    from beam_pipeline.startup import cache_inspections
 
-    cache_method_signatures()
+    cache_inspections()
     request = beam_fn_api_pb2.StartWorkerRequest.FromString(started)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pool decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

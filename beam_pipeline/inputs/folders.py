@@ -123,7 +123,7 @@ def files_below(path: str) -> Iterator[Found]:
         UserError: There is no such folder, or it cannot be listed.
     """
     if is_local(path):
-        return _finished(path) if is_data_set(path) else _walk(path, ancestors(path), None)
+        return _finished(path) if is_data_set(path) else _walk(path, None)
     return _stored_below(path)
 
 
@@ -198,18 +198,18 @@ def _local_matches(pattern: str) -> Iterator[Found]:
     below = pattern.removeprefix(root).lstrip("/")
     matches = _matcher(os.path.join(root, below))
     depth = None if "**" in below else below.count("/")
-    for found in _walk(root, ancestors(root), depth):
+    for found in _walk(root, depth):
         if _is_finished(found) or matches(found[0]):
             yield found
 
 
-def _walk(path: str, above: frozenset[FileId], depth: int | None) -> Iterator[Found]:
+def _walk(path: str, depth: int | None, above: frozenset[FileId] | None = None) -> Iterator[Found]:
     """Files below a folder.
 
     Args:
         path: The folder.
-        above: The folder and those above it: a link to one of them would never end.
         depth: How many levels of folders are entered; None for all.
+        above: The folder and those above it, if they are known: a link to one would never end.
     """
     for entry in _scan(path):
         if not _is_dir(entry):
@@ -219,6 +219,8 @@ def _walk(path: str, above: frozenset[FileId], depth: int | None) -> Iterator[Fo
         elif depth == 0:
             yield entry.path, Skipped("directory"), 0
         else:
+            if above is None:  # mostly no folder is inside, and nobody asks
+                above = ancestors(path)
             here = file_id(entry.path)
             if here in above:
                 yield entry.path, Skipped("link_to_a_folder_above"), 0
@@ -226,7 +228,7 @@ def _walk(path: str, above: frozenset[FileId], depth: int | None) -> Iterator[Fo
                 yield from _finished(entry.path)
             else:
                 inside = above if here is None else above | {here}
-                yield from _walk(entry.path, inside, None if depth is None else depth - 1)
+                yield from _walk(entry.path, None if depth is None else depth - 1, inside)
 
 
 def _file(entry: os.DirEntry[str]) -> Found:

@@ -11,10 +11,10 @@ import sys
 import apache_beam as beam
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
-from apache_beam.transforms import core
+from apache_beam.transforms import core, userstate
 from apache_beam.transforms.userstate import is_stateful_dofn
 
-from beam_pipeline.startup import cache_method_signatures, without_unused
+from beam_pipeline.startup import cache_inspections, without_unused
 from tests.support.builds import class_folders
 
 
@@ -35,8 +35,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> collections.Counter[object]:
         return names, list(spec.defaults or ())
 
     monkeypatch.setattr(core, "get_function_args_defaults", counted)
-    cache_method_signatures()
-    cache_method_signatures()  # a second build
+    cache_inspections()
+    cache_inspections()  # a second build
     return count
 
 
@@ -48,6 +48,22 @@ def test_a_method_is_inspected_once_for_all_instances_and_its_answer_is_nobody_s
         defaults.clear()
         assert not is_stateful_dofn(_ScaleFn())
     assert asked[_ScaleFn.process] == 1
+
+
+def test_a_dofn_is_inspected_once_however_often_its_state_is_asked_for(monkeypatch):
+    count: collections.Counter[object] = collections.Counter()
+
+    def counted(dofn):
+        count[dofn] += 1
+        return set(), {"timer"}
+
+    monkeypatch.setattr(userstate, "get_dofn_specs", counted)
+    cache_inspections()
+    one, other = _ScaleFn(), _ScaleFn()
+    for dofn in (one, other, one):
+        assert is_stateful_dofn(dofn)
+        userstate.get_dofn_specs(dofn)[1].clear()
+    assert count == {one: 1, other: 1}
 
 
 def test_functions_of_one_step_are_told_from_those_of_another(asked):
