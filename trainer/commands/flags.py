@@ -173,8 +173,8 @@ TRAINING: dict[str, _Flag] = {
     ),
     "replicas": (
         {"type": int, "metavar": "N"},
-        "devices that share each batch: GPUs, or logical CPU devices where there are none "
-        "(default: all GPUs, else 1)",
+        "devices that share each batch: GPUs, or logical CPU devices where there are none; other "
+        "GPUs are left alone (default: all GPUs, else 1)",
     ),
     "seed": (
         {"type": int, "metavar": "N"},
