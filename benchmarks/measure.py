@@ -68,10 +68,14 @@ def run_module(
         BenchmarkError: It failed, or left processes behind.
     """
     command = [sys.executable, "-m", module, *map(str, arguments)]
+    # A person's Python keeps what it has compiled.
+    environ = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     os.sync()  # what an earlier run wrote is not this one's burden
     with log.open("wb") as out, _adopted_orphans() as reap:
         begun = time.perf_counter()
-        process = subprocess.Popen(command, cwd=REPOSITORY, stdout=out, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, cwd=REPOSITORY, env=environ, stdout=out, stderr=subprocess.STDOUT
+        )
         with _MemoryWatch(process.pid) if memory else contextlib.nullcontext() as watch:
             # Waits without reaping: a zombie still tells its own CPU time.
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)

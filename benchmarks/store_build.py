@@ -6,10 +6,13 @@ import collections
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import pathlib
 import re
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator
 
 from benchmarks.cases import Settings, interleave
@@ -69,7 +72,7 @@ def _outcome(scheme: str, s: Settings) -> Outcome:
         case = _Case(s, images, s.linked(images, _CLASSES), "", server)
         photos = server.bucket("photos") + "/in"
         output = server.bucket("shards") + "/out"
-        upload(case.here, photos)
+        upload(case.here, photos, server)
         server.set_replay(photos)
         here = str(s.output)
         case.build("warm", photos, here)  # the stand-in has answered everything once
@@ -118,11 +121,26 @@ def apart(scheme: str) -> Iterator[StoreServer]:
             os.sched_setaffinity(0, cores)
 
 
-def upload(folder: pathlib.Path, target: str) -> None:
+def upload(folder: pathlib.Path, target: str, server: StoreServer) -> None:
+    """Copies the photos below a folder to a folder of a stand-in."""
+    put = functools.partial(_put_gcs, server.url) if server.scheme == "gs" else storage.upload
     paths = sorted(path for path in folder.rglob("*.jpg"))
     with concurrent.futures.ThreadPoolExecutor(8) as threads:
         names = [f"{target}/{path.relative_to(folder)}" for path in paths]
-        list(threads.map(storage.upload, map(str, paths), names))
+        list(threads.map(put, map(str, paths), names))
+
+
+def _put_gcs(url: str, local_path: str, path: str) -> None:
+    """An upload of bytes alone: of one with parts the emulator takes 20 ms to parse each."""
+    bucket, _, name = path.removeprefix("gs://").partition("/")
+    asked = urllib.parse.urlencode({"uploadType": "media", "name": name})
+    request = urllib.request.Request(
+        f"{url}/upload/storage/v1/b/{bucket}/o?{asked}",
+        data=pathlib.Path(local_path).read_bytes(),
+        headers={"Content-Type": "image/jpeg"},
+    )
+    with urllib.request.urlopen(request, timeout=60):
+        pass
 
 
 def _requests(reading: list[Asked], both: list[Asked], images: int) -> Iterator[str]:

@@ -32,7 +32,7 @@ def store_read(s: Settings) -> Outcome:
     for scheme, client in (("gs", "google-cloud-storage"), ("s3", "boto3")):
         with apart(scheme) as server:
             photos = server.bucket("photos") + "/in"
-            upload(folder, photos)
+            upload(folder, photos, server)
             server.set_replay(photos)
             here, there = _refs(str(folder)), _refs(photos)
             sides: dict[str, Callable[[], None]] = {

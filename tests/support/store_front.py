@@ -13,6 +13,7 @@ import asyncio
 import json
 import os
 import re
+import socketserver
 import ssl
 import sys
 import threading
@@ -237,7 +238,12 @@ def _emulator(kind: str) -> tuple[int, int]:
         moto.start()
         return moto.get_host_and_port()[1], 8
     from gcp_storage_emulator.server import create_server
+    from gcp_storage_emulator.storage import Storage
 
+    # After every change it writes its whole index, for a next process; here there is none.
+    Storage._write_config_to_file = lambda self: None
+    # It sends an answer in pieces, each of which would wait 40 ms for the one before to be seen.
+    socketserver.StreamRequestHandler.disable_nagle_algorithm = True
     emulator = create_server("127.0.0.1", 0, in_memory=True)
     emulator.start()
     # One thread, and a queue of five connections.
