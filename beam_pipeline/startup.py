@@ -64,8 +64,8 @@ def cache_inspections() -> None:
     """Has Beam inspect each method, and each DoFn, once in this process.
 
     It inspects all methods of a DoFn whenever it asks whether that has state, ten times for each:
-    25,000 inspections in a build, which are half of the time that Beam 2.77 takes to make and run
-    the graph.
+    for a graph of 200 steps 25,000 times, 0.8 of the 2.4 CPU s that Beam 2.77 took to make and run
+    it.
     """
     from apache_beam.transforms import core, userstate
 
