@@ -30,5 +30,6 @@ model.fit(
     steps_per_epoch=train.steps_per_epoch,
     epochs=5,
     validation_data=val.dataset(),
+    shuffle=False,  # it is
     verbose=2,
 )

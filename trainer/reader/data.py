@@ -58,7 +58,8 @@ def open(
         label_offset: Of others' records: subtracted from every label, 1 for 1-based ones.
         class_names: Of others' records: in the order of the ids.
         validation_data: Of others' records: folder or glob of those to validate on.
-        skip_broken: How many broken records may be left out; 0 to stop at the first.
+        skip_broken: How many broken records may be left out where records are counted, and by
+            a loop that resumes; a plain `dataset()` stops at the first.
 
     Raises:
         UserError: There is no data set, or the arguments do not fit it.
