@@ -38,8 +38,8 @@ _EPILOG = (
     "five classes or fewer), mean_class_accuracy (every class counts alike), left_out (broken "
     "records), model, step, data, split, classes, batch_size, replicas, eval_crop, seconds. Every "
     "example counts exactly once for any --batch_size and --replicas. TFRecords that others wrote "
-    "are read as in training (--feature_map, --label_offset, --class_names), and --eval_crop is "
-    "that of training, where no flag says otherwise."
+    "are read as in training (--feature_map, --label_offset, --class_names) where no flag says "
+    "otherwise."
 )
 
 
@@ -72,9 +72,14 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="split to evaluate on (default: validation, val, valid or test, where there is one)",
     )
     add_flags(parser, TRAINING, ["batch_size", "replicas"])
-    add_flags(
-        parser, DATA, ["eval_crop", "classes", "where", "skip_broken", "cache_folder", "threads"]
+    parser.add_argument(
+        "--eval_crop",
+        type=float,
+        default=argparse.SUPPRESS,
+        metavar="X",
+        help="share of each side that is kept around the centre (default: that of training)",
     )
+    add_flags(parser, DATA, ["classes", "where", "skip_broken", "cache_folder", "threads"])
     add_flags(parser, EXTERNAL, ["feature_map", "label_offset", "class_names"])
     parser.add_argument("--json", action="store_true", help="prints one JSON object instead")
     parser.add_argument("--report", metavar="DIR", help="also writes an HTML report there")
