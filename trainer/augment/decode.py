@@ -9,8 +9,13 @@ import tensorflow as tf
 
 from trainer.dataset.spec import ImageSpec
 
-# (JPEGs, string [b]; positions in the training stream, int64 [b]) → uint8 [b, h, w, c].
-Pictures = Callable[[Any, Any], Any]
+# (JPEGs, string [b]; positions in the training stream, int64 [b]; optionally how many are decoded
+# at the same time) → uint8 [b, h, w, c].
+Pictures = Callable[..., Any]
+
+# More of them in flight evict each other from the caches; it takes more only where few batches
+# have to keep many threads busy.
+DECODED_AT_ONCE = 10
 
 MOST_UNROLLED = 256
 
@@ -75,7 +80,7 @@ def batch_pictures(image: ImageSpec, size: tuple[int, int], crop: float = 1.0) -
         pixels = tf.io.decode_jpeg(encoded, channels=image.channels)
         return tf.ensure_shape(pixels, (*size, None)) if exact else fit_inside(pixels, size, crop)
 
-    def pictures(encoded: Any, position: Any) -> Any:
+    def pictures(encoded: Any, position: Any, at_once: int = DECODED_AT_ONCE) -> Any:
         count = encoded.shape[0]
         # A loop costs some 5 % of decoding; a short one is written out instead.
         if exact and count is not None and 0 < count <= MOST_UNROLLED:
@@ -83,6 +88,7 @@ def batch_pictures(image: ImageSpec, size: tuple[int, int], crop: float = 1.0) -
         return tf.map_fn(
             decode_one,
             encoded,
+            parallel_iterations=at_once,
             fn_output_signature=tf.TensorSpec((*size, image.channels), tf.uint8),
         )
 

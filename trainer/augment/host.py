@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from trainer.augment.decode import Pictures
+from trainer.augment.decode import DECODED_AT_ONCE, Pictures
 from trainer.augment.geometry import (
     Window,
     affine_maps,
@@ -62,11 +62,15 @@ def augmented_pictures(
         else _light_picture(source)
     )
 
-    def pictures(encoded: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
+    def pictures(
+        encoded: tf.Tensor, position: tf.Tensor, at_once: int = DECODED_AT_ONCE
+    ) -> tf.Tensor:
         encoded = tf.where(tf.equal(encoded, ""), source.black_jpeg, encoded)
         work = source.plan(encoded, strengths, draw_params(level, seed, position))
         signature = tf.TensorSpec((*size, image.channels), tf.uint8)
-        return tf.map_fn(finish_one, work, fn_output_signature=signature)
+        return tf.map_fn(
+            finish_one, work, parallel_iterations=at_once, fn_output_signature=signature
+        )
 
     return pictures
 

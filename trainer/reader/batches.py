@@ -146,11 +146,11 @@ class TrainingData:
         """The batches of `dataset(start_step)` as NumPy arrays, for JAX or scikit-learn."""
         return iter(self.dataset(start_step).as_numpy_iterator())
 
-    def batches(self, start_step: int = 0) -> tf.data.Dataset:
+    def batches(self, start_step: int = 0, shares: int = 1) -> tf.data.Dataset:
         """The same as `trainer.dataset.spec.Batch`es, which tell positions and records, too.
 
         With `augment_on="device"` they hold the pictures as they are sent to the device, for
-        `augmentation.device`.
+        `augmentation.device`. Each comes in so many `shares`, one after the other.
         """
         from trainer.reader import pipeline
 
@@ -167,6 +167,7 @@ class TrainingData:
             augmentation.pictures,
             start_step=start_step,
             finish=augmentation.finish,
+            shares=shares,
         )
 
 

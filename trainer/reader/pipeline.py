@@ -27,7 +27,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.augment.decode import Pictures, batch_pictures
+from trainer.augment.decode import DECODED_AT_ONCE, Pictures, batch_pictures
 from trainer.dataset.parse import batch_parser
 from trainer.dataset.spec import IMAGE_INPUT, Batch, ModelInputs, ReadOptions, Subset
 from trainer.dataset.subset import model_classes
@@ -36,6 +36,7 @@ from trainer.reader.sources import Source, open_shards, read_buffer_bytes
 
 Finish = Callable[[Batch], Batch]
 
+# A fixed number: an autotuned prefetch may take all memory.
 PREFETCH_BATCHES = 4
 # Batches that are decoded at the same time take no more than this.
 IN_FLIGHT_BYTES = 1024**3
@@ -54,6 +55,7 @@ def training_batches(
     start_step: int = 0,
     *,
     finish: Finish | None = None,
+    shares: int = 1,
 ) -> tf.data.Dataset:
     """Endless batches, of static shape.
 
@@ -68,7 +70,9 @@ def training_batches(
         model_inputs: What the model is fed with.
         pictures: Decodes; None for pictures as the model sees them, not augmented.
         start_step: How many batches of the stream were read before.
-        finish: Changes whole batches at the end, on the host.
+        finish: Changes whole batches, or their shares, at the end, on the host.
+        shares: In how many equal parts each batch comes, one after the other: one for each
+            replica, so that nobody has to cut it up and copy it once more.
 
     Returns:
         `trainer.dataset.spec.Batch`es. A broken record has the weight 0, a black picture and
@@ -76,6 +80,8 @@ def training_batches(
     """
     source = order.open_source(subset, read_options)
     chunks = order.training_chunks(source, subset, read_options, seed, start_step * batch_size)
+    # From here on a share is a batch like any other.
+    batch_size, start_step = batch_size // shares, start_step * shares
     # On an endless stream drop_remainder drops nothing, and fixes the shape.
     batches = chunks.rebatch(batch_size, drop_remainder=True)
     endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
@@ -83,8 +89,9 @@ def training_batches(
     pictures = pictures or batch_pictures(model_inputs.image, model_inputs.size)
     changes = [_weigh_classes(subset.class_weights)] if subset.class_weights is not None else []
     changes += [finish] if finish is not None else []
-    assemble = _assembler(source, subset, batch_size, model_inputs, pictures, changes)
-    return _decode(batches, assemble, read_options, batch_size, model_inputs)
+    calls, at_once = _parallel_calls(read_options, batch_size, model_inputs)
+    assemble = _assembler(source, subset, batch_size, model_inputs, pictures, at_once, changes)
+    return _decode(batches, assemble, read_options, calls).prefetch(PREFETCH_BATCHES * shares)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -114,8 +121,9 @@ def evaluation_batches(
     )
     batches = elements.batch(batch_size, drop_remainder=True).enumerate()
     pictures = batch_pictures(model_inputs.image, model_inputs.size, model_inputs.eval_crop)
-    assemble = _assembler(source, subset, batch_size, model_inputs, pictures)
-    return _decode(batches, assemble, read_options, batch_size, model_inputs)
+    calls, at_once = _parallel_calls(read_options, batch_size, model_inputs)
+    assemble = _assembler(source, subset, batch_size, model_inputs, pictures, at_once)
+    return _decode(batches, assemble, read_options, calls).prefetch(PREFETCH_BATCHES)
 
 
 def memory_bytes(
@@ -134,7 +142,7 @@ def memory_bytes(
     in_memory = read_options.cache == "memory"
     decoded = batch_size * _record_bytes(model_inputs, model_inputs.size)
     batch = batch_size * mean_bytes + decoded
-    calls = _parallel_calls(read_options, batch_size, model_inputs)
+    calls, _ = _parallel_calls(read_options, batch_size, model_inputs)
     shards = order.OPEN_SECTIONS * open_shards(subset)
     buffered = order.OPEN_SECTIONS * order.shuffle_records(subset)
     return {
@@ -152,6 +160,7 @@ def _assembler(
     batch_size: int,
     model_inputs: ModelInputs,
     pictures: Pictures,
+    at_once: int,
     changes: Sequence[Finish] = (),
 ) -> Callable[[Any, Any], Batch]:
     """(number of the batch, its elements) → the batch, after all `changes`."""
@@ -160,7 +169,7 @@ def _assembler(
     def assemble(number: Any, elements: Any) -> Batch:
         parsed = parse(source.fetch(*elements) if source.fetch else elements[0])
         position = number * batch_size + tf.range(batch_size, dtype=tf.int64)
-        image = pictures(parsed.encoded, position)
+        image = pictures(parsed.encoded, position, at_once)
         # A placeholder has label 0 of the data set, which the model may not know (-1). Its weight
         # is 0, so any class of the model will do. Other unknown classes were filtered out.
         label = tf.maximum(model_classes(subset, parsed.label), 0)
@@ -187,13 +196,10 @@ def _decode(
     batches: tf.data.Dataset,
     assemble: Callable[[Any, Any], Batch],
     read_options: ReadOptions,
-    batch_size: int,
-    model_inputs: ModelInputs,
+    calls: int,
 ) -> tf.data.Dataset:
     batches = batches.map(
-        assemble,
-        num_parallel_calls=_parallel_calls(read_options, batch_size, model_inputs),
-        deterministic=not read_options.fast_order,
+        assemble, num_parallel_calls=calls, deterministic=not read_options.fast_order
     )
     options = tf.data.Options()
     options.deterministic = not read_options.fast_order
@@ -203,8 +209,7 @@ def _decode(
     options.threading.private_threadpool_size = read_options.threads
     # One machine reads for all its replicas: there is nothing to shard.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    # A fixed number of batches: an autotuned prefetch may take all memory.
-    return batches.prefetch(PREFETCH_BATCHES).with_options(options)
+    return batches.with_options(options)
 
 
 def _record_bytes(model_inputs: ModelInputs, size: tuple[int, int]) -> int:
@@ -218,9 +223,16 @@ def _record_bytes(model_inputs: ModelInputs, size: tuple[int, int]) -> int:
     return size[0] * size[1] * model_inputs.image.channels + values
 
 
-def _parallel_calls(read_options: ReadOptions, batch_size: int, model_inputs: ModelInputs) -> int:
-    """How many batches are decoded at a time; records within one are decoded in parallel, too."""
+def _parallel_calls(
+    read_options: ReadOptions, batch_size: int, model_inputs: ModelInputs
+) -> tuple[int, int]:
+    """How many batches are decoded at a time, and how many pictures of each.
+
+    Where batches are so large that only a few fit into memory, their pictures have to keep all
+    threads busy.
+    """
     # The reader may ship pictures as large as the records hold.
     largest = max(model_inputs.size, model_inputs.image.size or (0, 0))
     batch_bytes = batch_size * _record_bytes(model_inputs, largest)
-    return max(1, min(read_options.threads, IN_FLIGHT_BYTES // max(1, batch_bytes)))
+    calls = max(1, min(read_options.threads, IN_FLIGHT_BYTES // max(1, batch_bytes)))
+    return calls, max(DECODED_AT_ONCE, -(-read_options.threads // calls))

@@ -41,8 +41,12 @@ class TrainingStream:
 
     def iterator(self, step: int) -> Iterator[Batch]:
         """Batches from `step` on, without end, each divided over the replicas."""
-        batches = self._strategy.experimental_distribute_dataset(self._data.batches(step))
-        return iter(batches)
+        replicas = self._strategy.num_replicas_in_sync
+        # The user's own function sees whole batches, whatever the number of replicas.
+        if replicas == 1 or callable(self._data.augment):
+            return iter(self._strategy.experimental_distribute_dataset(self._data.batches(step)))
+        shares = self._data.batches(step, replicas)
+        return iter(self._strategy.distribute_datasets_from_function(lambda _: shares))
 
     def first(self, step: int) -> Batch:
         """The batch of `step`, undivided, augmented as the model gets it.

@@ -5,13 +5,23 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import pathlib
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.support.reader_sets import MODEL, READ_OPTIONS, SIDE_PX, choose, make_set, value_of
+from tests.support.reader_sets import (
+    IMAGE,
+    MODEL,
+    READ_OPTIONS,
+    SIDE_PX,
+    choose,
+    make_set,
+    value_of,
+)
 from tests.support.trainer_data import edit_manifest, make_data_set
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.open import check_inputs
@@ -19,6 +29,7 @@ from trainer.dataset.spec import DataSet, ModelInputs, ReadOptions, Subset
 
 tf = pytest.importorskip("tensorflow")
 
+from trainer.augment.augmentation import make_augmentation  # noqa: E402
 from trainer.reader import order, pipeline  # noqa: E402
 
 SHARDS = [[0, 1, 2, 0, 1, 2], [0, 1, 2, 0, 1], [2, 2, 2, 2, 1, 1], [0] * 6]
@@ -103,7 +114,7 @@ def test_the_number_of_threads_changes_nothing(dataset: DataSet) -> None:
 def test_pictures_get_their_position_and_finish_gets_whole_batches(
     dataset: DataSet,
 ) -> None:
-    def pictures(encoded: Any, position: Any) -> Any:
+    def pictures(encoded: Any, position: Any, at_once: int) -> Any:
         shape = (4, SIDE_PX, SIDE_PX, 3)
         return tf.broadcast_to(tf.cast(position, tf.uint8)[:, None, None, None], shape)
 
@@ -216,6 +227,58 @@ def test_grey_and_varying_pictures_come_in_one_shape(tmp_path: pathlib.Path) -> 
     batch = _train(choose(grey), 3, 1, inputs=ModelInputs((24, 24), grey.image))[0]
     image = batch["inputs"]["image"]
     assert image.shape == (3, 24, 24, 1) and image.std() > 5
+
+
+@pytest.mark.parametrize("augment_on", ["host", "device"])
+def test_shares_are_batches_cut_up(dataset: DataSet, augment_on: str) -> None:
+    augmentation = make_augmentation(
+        "strong", augment_on, image=IMAGE, size=(SIDE_PX, SIDE_PX), seed=3, num_classes=3
+    )
+    changes = {"pictures": augmentation.pictures, "finish": augmentation.finish, "start_step": 3}
+    whole = _train(choose(dataset), 8, 4, **changes)
+    shares = _train(choose(dataset), 8, 8, shares=2, **changes)
+    joined = [
+        tf.nest.map_structure(lambda a, b: np.concatenate([a, b]), *shares[i : i + 2])
+        for i in range(0, 8, 2)
+    ]
+    _assert_same(joined, whole)
+
+
+@pytest.mark.parametrize("threads", [16, 96])
+@pytest.mark.parametrize("level", ["none", "light"])
+def test_all_threads_decode_at_batch_2048(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, threads: int, level: str
+) -> None:
+    """A simulation of larger hosts: decoding is waiting here, and those who wait are counted."""
+    deciding, busy, most = threading.Lock(), 0, 0
+
+    def wait(_: Any) -> Any:
+        nonlocal busy, most
+        with deciding:
+            busy += 1
+            most = max(most, busy)
+        time.sleep(0.01)
+        with deciding:
+            busy -= 1
+        return np.zeros((SIDE_PX, SIDE_PX, 3), np.uint8)
+
+    def decode(encoded: Any, *_: Any, **__: Any) -> Any:
+        # Not stateful: those would wait for each other.
+        picture = tf.numpy_function(wait, [encoded], tf.uint8, stateful=False)
+        return tf.ensure_shape(picture, (SIDE_PX, SIDE_PX, 3))
+
+    monkeypatch.setattr(tf.io, "decode_jpeg", decode)
+    monkeypatch.setattr(tf.io, "decode_and_crop_jpeg", decode)
+    # As pictures of 224 px do: three batches may be in flight.
+    monkeypatch.setattr(pipeline, "IN_FLIGHT_BYTES", 3 * 2048 * SIDE_PX * SIDE_PX * 3)
+    subset = choose(make_set(tmp_path, [[0] * 512]))
+    augmentation = make_augmentation(
+        level, "host", image=IMAGE, size=(SIDE_PX, SIDE_PX), seed=0, num_classes=3
+    )
+    options = ReadOptions(threads)
+    _train(subset, 2048, 1, read_options=options, pictures=augmentation.pictures)
+    # Two of the pool carry the reader's own stages now and then.
+    assert threads - 2 <= most <= threads
 
 
 def test_memory_stays_within_memory_bytes(dataset: DataSet) -> None:
