@@ -112,3 +112,19 @@ def test_a_run_in_another_order_is_not_resumed(folder: pathlib.Path) -> None:
     with pytest.raises(UserError, match="version 1 of their order, .* --overwrite") as caught:
         check_same("out", older, settings)
     assert "order_version" not in str(caught.value)
+
+
+def test_overwriting_reads_nothing_of_the_old_run(
+    folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """Its list of broken records may be of other data, or no list at all."""
+    import tensorflow as tf
+
+    from trainer.training import run
+
+    broken = tmp_path / "broken.json"
+    broken.write_text("no list")
+    data = DataConfig(str(folder), skip_broken=1)
+    config = TrainConfig(data, str(tmp_path), batch_size=4, overwrite=True)
+    begun = run._Run(config, open_inputs(config), tf.distribute.get_strategy())
+    assert begun.broken_handler.found == [] and not broken.exists()
