@@ -41,22 +41,35 @@ _HOMES = {
     "read_records": "imageshards.tfrecord",
     "write_records": "imageshards.tfrecord",
     "open": "trainer.reader.data",
+    "fit": "trainer.training.fit",
+    "Checkpoint": "trainer.training.checkpoint_callback",
+    "MetricsFile": "trainer.training.callbacks",
+    "NaNGuard": "trainer.training.callbacks",
+    "TensorBoard": "trainer.training.callbacks",
+    "WaitingTime": "trainer.training.callbacks",
     "verify": "beam_pipeline.verify.command",
 }
 
+# Those of the programs are followed by no type checker.
 __all__ = [
+    "Checkpoint",
+    "MetricsFile",
+    "NaNGuard",
     "Record",
     "RecordError",
+    "TensorBoard",
     "UserError",
     "Values",
+    "WaitingTime",
     "__version__",
     "decode_example",
     "encode_example",
+    "fit",
     "load_manifest",
-    "open",  # a program's, so no type checker may follow it
+    "open",
     "read_examples",
     "read_records",
-    "verify",  # a program's, too
+    "verify",
     "write_records",
 ]
 

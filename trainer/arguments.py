@@ -19,10 +19,10 @@ _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 # Flags that are arguments of another name.
-_RENAMED = {"data": "path", "train_split": "split", "validation_split": "split"}
+_RENAMED = {"data": "path", "train_split": "split", "validation_split": "split", "output": "resume"}
 _ARGUMENTS = {
     field.name
-    for kind in (config.DataConfig, config.TrainConfig)
+    for kind in (config.DataConfig, config.TrainConfig, config.OptimizerConfig)
     for field in dataclasses.fields(kind)
 }
 _WORDS = {

@@ -229,6 +229,8 @@ class TrainConfig:
         overwrite: Starts over where the output holds an earlier run.
         dry_run: Builds everything and reads one batch, but does not train.
         tensorboard: Writes TensorBoard's event files, too.
+        metrics: Further metrics of every epoch: see `trainer.models.metrics.make_metrics`.
+        callbacks: `module:function` that returns Keras callbacks; None for none.
     """
 
     data: DataConfig
@@ -248,6 +250,8 @@ class TrainConfig:
     overwrite: bool = False
     dry_run: bool = False
     tensorboard: bool = False
+    metrics: tuple[str, ...] = ()
+    callbacks: str | None = None
 
     def __post_init__(self) -> None:
         for flag, received in (

@@ -22,9 +22,9 @@ from trainer.dataset.open import model_inputs, open_dataset, read_options, selec
 from trainer.dataset.spec import DataSet, ModelCard, ModelInputs, Split, Subset
 from trainer.dataset.subset import class_ids
 from trainer.dataset.tfds import find_folder
+from trainer.evaluation.per_class import finite
 from trainer.imports import quiet_import
 from trainer.serving import model_file
-from trainer.training.metrics import finite
 
 if TYPE_CHECKING:
     from trainer.evaluation.evaluator import Evaluation

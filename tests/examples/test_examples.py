@@ -80,3 +80,14 @@ def test_a_loop_of_one_s_own_goes_on_with_the_very_next_record(
     assert [line.split()[1] for line in whole] == list("12345")
     parts = [run("custom_loop", shards, tmp_path / "parts", steps) for steps in (2, 5, 5)]
     assert "".join(parts).splitlines() == whole and parts[2] == ""
+
+
+def test_fit_on_two_replicas_stops_and_is_called_again(
+    shards: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    epochs = run("fit_resume", shards, tmp_path, 2).count("val_accuracy: ")
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert 4 <= epochs <= 5 and len(lines) == epochs and "val_loss" in lines[0]  # or stopped early
+    # Finished: nothing is trained again, and nothing is lost.
+    assert "val_accuracy" not in run("fit_resume", shards, tmp_path, 2)
+    assert (tmp_path / "metrics.jsonl").read_text().splitlines() == lines

@@ -19,15 +19,15 @@ def main() -> int:
     with quiet_import():
         from trainer.training import loop
 
-    one_step = loop.Loop._one_step
+    train = loop.Loop._train
 
-    def killed(self: Any, *arguments: Any) -> Any:
-        loss = one_step(self, *arguments)
-        if self.state.step == step:
+    def killed(self: Any) -> Any:
+        logs = train(self)
+        if self.step + 1 == step:
             os.kill(os.getpid(), signum)
-        return loss
+        return logs
 
-    setattr(loop.Loop, "_one_step", killed)  # noqa: B010
+    setattr(loop.Loop, "_train", killed)  # noqa: B010
     from trainer.__main__ import main as trainer_main
 
     return trainer_main(sys.argv[3:])

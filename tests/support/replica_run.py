@@ -52,19 +52,21 @@ def start(
     import keras
 
     from trainer.models import model
+    from trainer.training.step import build_variables
 
     keras.utils.set_random_seed(5)
     with strategy.scope():
         network = model.build_model(name, INPUTS, NUM_CLASSES, precision=config.precision)
         model.compile_model(network, config, BATCH_SIZE, TOTAL_STEPS)
+    build_variables(network, strategy, batch(0))
     return network
 
 
-def make_step(strategy: Any, network: Any, jit_compile: bool = False) -> Any:
+def make_step(strategy: Any, network: Any) -> Any:
     """One step, as the training loop takes it."""
-    from trainer.training.loop import make_train_step
+    from trainer.training.step import make_train_step
 
-    step = make_train_step(network, strategy, None, jit_compile)
+    step = make_train_step(network, strategy)
 
     def on_parts(one: Any) -> Any:
         picture, label, weight = one
@@ -153,6 +155,10 @@ def _configs() -> dict[str, OptimizerConfig]:
         "bfloat16": dataclasses.replace(sgd, precision="bfloat16"),
         "float16": dataclasses.replace(found["adam"], precision="float16"),
         "plain": sgd,
+        "clipped": dataclasses.replace(sgd, clipnorm=0.05),
+        "accumulated": dataclasses.replace(
+            found["adam"], accumulate_steps=2, clipnorm=0.05, schedule="constant"
+        ),
     }
 
 
@@ -165,7 +171,7 @@ def _check_same(strategy: Any, name: str) -> Any:
 
     network = start(strategy, CONFIGS[name], "tests.support.replica_run:no_dropout")
     # Two replicas take seconds to trace: `plain` is, the other optimizers take the same steps.
-    tf.config.run_functions_eagerly(name != "plain")
+    tf.config.run_functions_eagerly(name not in ("plain", "accumulated"))
     try:
         train(strategy, network, [batch(step) for step in range(3)])
     finally:
@@ -240,8 +246,6 @@ def _check_unsupported(strategy: Any, name: str) -> Any:
 
     settings: dict[str, dict[str, Any]] = {
         "jit_compile": {"jit_compile": True},
-        "accumulate_steps": {"accumulate_steps": 2},
-        "clipnorm": {"clipnorm": 0.01, "optimizer": "sgd", "learning_rate": 0.1},
         "uneven": {},
     }
     network = start(strategy, OptimizerConfig(**settings[name]), "tests.support.tiny_models:plain")
@@ -249,7 +253,7 @@ def _check_unsupported(strategy: Any, name: str) -> Any:
     if name == "uneven":
         batches = [tuple(part[:7] for part in one) for one in batches]
     try:
-        feed(strategy, make_step(strategy, network, name == "jit_compile"), batches)
+        feed(strategy, make_step(strategy, network), batches)
     except (RuntimeError, ValueError, TypeError, _tf_error()) as e:
         return f"{type(e).__name__}: {e}"
     return weights(network)

@@ -20,7 +20,7 @@ pytest.importorskip("tensorflow")
 
 from trainer.commands import bench_stages
 from trainer.commands.bench_stages import Speed, measure, stage_streams
-from trainer.training import metrics
+from trainer.training import summary
 
 KEYS = {
     "stages", "images_per_second", "decode_limit_images_per_second", "ratio_to_limit",
@@ -40,7 +40,7 @@ def hasty(monkeypatch):
     """No warming up: the figures say nothing, but they are there at once."""
     monkeypatch.setattr(bench_stages, "WARM_UP_SEC", 0.0)
     monkeypatch.setattr(bench_stages, "ROUNDS", 1)
-    monkeypatch.setattr(metrics, "MAX_IDLE_WAITS", 1)
+    monkeypatch.setattr(summary, "MAX_IDLE_WAITS", 1)
 
 
 def figures_for(capsys, *arguments: object) -> dict:

@@ -16,7 +16,7 @@ from trainer.augment.decode import Pictures, batch_pictures
 from trainer.dataset.parse import batch_parser
 from trainer.dataset.spec import ModelInputs, ReadOptions, Subset
 from trainer.reader import order, pipeline
-from trainer.training.metrics import wait_for_idle_cores
+from trainer.training.summary import wait_for_idle_cores
 
 LIMIT = "limit"
 

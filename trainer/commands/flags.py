@@ -159,7 +159,16 @@ TRAINING: dict[str, _Flag] = {
     "model": (
         {"metavar": "NAME"},
         "cnn (four convolutions), any architecture of keras.applications, for example MobileNetV2, "
-        "or your own as module:function",
+        "or your own as module:function, which returns logits or a compiled model",
+    ),
+    "metrics": (
+        {"type": _names, "metavar": "A,B"},
+        "further metrics of every epoch: top5, auc, f1, or a class of keras.metrics that takes "
+        "class probabilities",
+    ),
+    "callbacks": (
+        {"metavar": "NAME"},
+        "module:function of your own that returns a list of Keras callbacks",
     ),
     "weights": (
         {"metavar": "FILE"},
@@ -225,11 +234,11 @@ OPTIMIZER: dict[str, _Flag] = {
     ),
     "accumulate_steps": (
         {"type": int, "metavar": "N"},
-        "batches whose gradients are averaged before the weights change; one replica only",
+        "batches whose gradients are averaged before the weights change",
     ),
     "clipnorm": (
         {"type": float, "metavar": "X"},
-        "largest norm of all gradients together; one replica only (default: none)",
+        "largest norm of all gradients together (default: none)",
     ),
     "precision": ({"choices": PRECISIONS}, "of the model's arithmetic; weights stay float32"),
     "jit_compile": ({"action": "store_true"}, "compiles the model with XLA; one replica only"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from trainer.dataset.spec import Batch, ModelInputs, ReadOptions, Subset
 from trainer.dataset.subset import class_ids
+from trainer.models.metrics import further_metrics
 from trainer.models.model import model_input
 from trainer.reader import order, pipeline
 from trainer.reader.broken_records import BrokenRecordHandler
@@ -37,6 +38,7 @@ class Evaluation:
         label, predicted: int64, class ids of the model.
         probability_of_label, probability_of_prediction: float32.
         losses: float32, cross-entropy.
+        metrics: Those that the model was compiled with besides accuracy, by name.
     """
 
     classes: tuple[str, ...]
@@ -51,6 +53,7 @@ class Evaluation:
     probability_of_label: np.ndarray
     probability_of_prediction: np.ndarray
     losses: np.ndarray
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def confusion(self) -> np.ndarray:
@@ -100,6 +103,7 @@ class Evaluator:
         self._broken_handler = broken_handler
         self._batches: Any = None
         ids = class_ids(subset, self.classes)
+        self._metrics = further_metrics(model)
         self._step = _make_step(model, strategy, None if classes is None else ids)
 
     @property
@@ -114,8 +118,12 @@ class Evaluator:
             UserError: A record is broken, and must not be left out.
         """
         while True:
+            for metric in self._metrics:
+                metric.reset_state()
             try:
-                return _summary(self.classes, list(self._measured()))
+                parts = list(self._measured())
+                further = {metric.name: float(metric.result()) for metric in self._metrics}
+                return _summary(self.classes, parts, further)
             except _Broken as broken:
                 self._replace_broken(broken)
 
@@ -181,6 +189,7 @@ def _make_step(
     model: keras.Model, strategy: tf.distribute.Strategy, ids: tuple[int, ...] | None
 ) -> Any:
     """A function that measures every example of one distributed batch."""
+    metrics = further_metrics(model)
 
     def on_replica(batch: Batch) -> dict[str, tf.Tensor]:
         logits = tf.cast(model(model_input(batch["inputs"]), training=False), tf.float32)
@@ -188,6 +197,8 @@ def _make_step(
         if ids is not None:
             label = tf.gather(tf.constant(ids, tf.int64), label)
         log_probability = tf.nn.log_softmax(logits)
+        for metric in metrics:
+            metric.update_state(label, logits, sample_weight=batch["weight"])
         of_label = tf.gather(log_probability, label, batch_dims=1)
         # Of equal logits the first ranks highest, as in argmax. A NaN is never behind another.
         others = tf.range(tf.shape(logits, tf.int64)[1])[tf.newaxis, :]
@@ -213,7 +224,9 @@ def _make_step(
     return step
 
 
-def _summary(classes: tuple[str, ...], parts: Sequence[dict[str, np.ndarray]]) -> Evaluation:
+def _summary(
+    classes: tuple[str, ...], parts: Sequence[dict[str, np.ndarray]], further: Mapping[str, float]
+) -> Evaluation:
     whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     counted = whole["weight"] > 0
     left_out = int(np.sum((whole["record"] >= 0) & ~counted))
@@ -229,18 +242,14 @@ def _summary(classes: tuple[str, ...], parts: Sequence[dict[str, np.ndarray]]) -
         loss=_mean(whole["losses"]),
         accuracy=_mean(right),
         top5_accuracy=_mean(whole["rank"] < TOP) if len(classes) > TOP else None,
-        **{name: whole[name] for name in _ARRAYS},
+        record=whole["record"],
+        label=whole["label"],
+        predicted=whole["predicted"],
+        probability_of_label=whole["probability_of_label"],
+        probability_of_prediction=whole["probability_of_prediction"],
+        losses=whole["losses"],
+        metrics=further,
     )
-
-
-_ARRAYS = (
-    "record",
-    "label",
-    "predicted",
-    "probability_of_label",
-    "probability_of_prediction",
-    "losses",
-)
 
 
 def _mean(values: np.ndarray) -> float:

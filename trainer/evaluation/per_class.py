@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -99,3 +100,8 @@ def worst(figures: list[ClassFigures], limit: int) -> list[ClassFigures]:
     """The classes with the lowest recall, the larger one first where it is equal."""
     present = [figure for figure in figures if figure.num_examples]
     return sorted(present, key=lambda f: (f.recall, -f.num_examples, f.name))[:limit]
+
+
+def finite(value: float | None) -> float | None:
+    """The value, or None where it is NaN or infinite, which JSON has no number for."""
+    return float(value) if value is not None and math.isfinite(value) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from trainer.config import OptimizerConfig
 from trainer.dataset.spec import ImageSpec, ModelInputs, input_name
 from trainer.models import user_model
 from trainer.models.applications import application_logits, application_names, preprocess
+from trainer.models.metrics import make_metrics
 from trainer.models.optimizer import CrossEntropy, exempt_from_decay, make_optimizer
 from trainer.models.pretrained import load_weights
 from trainer.models.strategy import separate_replicas
@@ -61,7 +62,7 @@ def build_model(
     weights: str | None = None,
     precision: str = "float32",
 ) -> keras.Model:
-    """An uncompiled model; build it inside the strategy's scope.
+    """A model to compile, or the user's compiled one; build it inside the strategy's scope.
 
     Batch statistics are taken over all replicas together, and random layers draw differently
     on each, so that the number of replicas changes as little as possible.
@@ -80,20 +81,25 @@ def build_model(
         num_classes], not passed through softmax. With more inputs than the picture it takes
         a dictionary, keyed by `input_name` of each feature and `image`; features have the
         shape of the records: [batch, *shape], [batch, length] for a variable length.
+        A compiled model of the user's is returned as it is: it takes the same inputs, and its
+        outputs, loss and metrics are its own.
 
     Raises:
         UserError: The architecture refuses this size or these inputs, the user's function
             does not return logits, or the weights do not fit.
     """
     with _dtype_policy(precision):
-        tensors = _inputs(inputs)
+        tensors = input_tensors(inputs)
         normalised = tensors | {IMAGE_INPUT: _normalise(name, tensors[IMAGE_INPUT], inputs.image)}
         logits = _logits(name, normalised, num_classes)
-        # Under mixed precision the loss still wants full precision.
-        logits = keras.layers.Activation("linear", dtype="float32", name="logits")(logits)
-        taken = tensors if inputs.features else tensors[IMAGE_INPUT]
-        model = keras.Model(taken, logits, name=name.rpartition(":")[2])
-    _synchronise(model)
+        if isinstance(logits, keras.Model):
+            model = logits
+        else:
+            # Under mixed precision the loss still wants full precision.
+            logits = keras.layers.Activation("linear", dtype="float32", name="logits")(logits)
+            taken = tensors if inputs.features else tensors[IMAGE_INPUT]
+            model = keras.Model(taken, logits, name=name.rpartition(":")[2])
+            _synchronise(model)
     separate_replicas(model)
     if weights:
         print(load_weights(model, weights), flush=True)
@@ -101,9 +107,13 @@ def build_model(
 
 
 def compile_model(
-    model: keras.Model, config: OptimizerConfig, batch_size: int, total_steps: int
+    model: keras.Model,
+    config: OptimizerConfig,
+    batch_size: int,
+    total_steps: int,
+    metrics: Sequence[str] = (),
 ) -> None:
-    """Gives `model` an optimizer, and a loss for both kinds of labels.
+    """Gives `model` an optimizer, accuracy, and a loss for both kinds of labels.
 
     Everything that has variables is built, so that a checkpoint can be put back right
     away. Call it inside the strategy's scope.
@@ -113,11 +123,14 @@ def compile_model(
         config: How weights are changed.
         batch_size: Global.
         total_steps: Of the whole run, which the schedule is laid over.
+        metrics: Further ones; see `trainer.models.metrics.make_metrics`.
 
     Raises:
-        UserError: The warm-up is as long as the run, or there is nothing to tell apart.
+        UserError: The warm-up is as long as the run, there is nothing to tell apart, or no such
+            metric.
     """
-    if model.output_shape[-1] < 2:
+    num_classes = model.output_shape[-1]
+    if num_classes < 2:
         raise UserError(
             "--classes received one class, or --data has no other: every answer would be right, "
             "and nothing learnt; expected at least two classes to tell apart."
@@ -126,7 +139,8 @@ def compile_model(
     exempt_from_decay(optimizer, model)
     model.compile(
         optimizer=optimizer,
-        loss=CrossEntropy(model.output_shape[-1], config.label_smoothing),
+        loss=CrossEntropy(num_classes, config.label_smoothing),
+        weighted_metrics=make_metrics(metrics, num_classes),
         jit_compile=config.jit_compile,
     )
     optimizer.build(model.trainable_variables)
@@ -145,12 +159,19 @@ def state_variables(model: keras.Model) -> list[Any]:
     values to a model built and compiled alike continues bit for bit; metrics, which several
     replicas sum, up to the last digit.
     """
-    variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+    # A model with a step of its own may have several optimizers.
+    others = [v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer)]
+    optimizers = [model.optimizer] if model.optimizer is not None else []
+    variables = [*model.variables, *model.metrics_variables]
+    variables += [v for optimizer in [*optimizers, *others] for v in optimizer.variables]
     return list({id(variable): variable for variable in variables}.values())
 
 
 @contextmanager
 def _dtype_policy(precision: str) -> Iterator[None]:
+    if precision == "float32":  # Keras's default, unless the user's module has set another
+        yield
+        return
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(_POLICIES[precision])
     try:
@@ -159,7 +180,8 @@ def _dtype_policy(precision: str) -> Iterator[None]:
         keras.config.set_dtype_policy(before)
 
 
-def _inputs(inputs: ModelInputs) -> dict[str, Any]:
+def input_tensors(inputs: ModelInputs) -> dict[str, Any]:
+    """Symbolic inputs of a model, by name."""
     shape = (*inputs.size, inputs.image.channels)
     tensors = {IMAGE_INPUT: keras.Input(shape, dtype="uint8", name=IMAGE_INPUT)}
     for feature, spec in inputs.features.items():

@@ -215,6 +215,63 @@ def make_optimizer(
     return LossScaleOptimizer(optimizer) if config.precision == "float16" else optimizer
 
 
+class SumFirst:
+    """Lets an optimizer sum gradients over the replicas before it clips or accumulates them.
+
+    Keras 3.15 clips what each replica has and sums afterwards, so that the result depends on
+    their number; and inside a replica it cannot decide between accumulating and stepping. Here
+    Python decides, which takes a graph for either.
+
+    Args:
+        optimizer: Of a model whose replicas share each batch, without loss scaling.
+
+    Attributes:
+        steps: Batches whose gradients make one step.
+        is_last: Whether what is traced next is the last of these; else it only accumulates.
+    """
+
+    def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
+        self.steps = optimizer.gradient_accumulation_steps or 1
+        self.is_last = True
+        self._optimizer = optimizer
+        self._apply = optimizer._backend_apply_gradients
+        optimizer._backend_apply_gradients = self._apply_sums
+        optimizer._all_reduce_sum_gradients = lambda pairs: pairs
+
+    @staticmethod
+    def is_needed(optimizer: keras.optimizers.Optimizer) -> bool:
+        """Whether `optimizer` does anything with gradients but to follow them."""
+        clips = (optimizer.clipnorm, optimizer.clipvalue, optimizer.global_clipnorm)
+        return any(clips) or bool(optimizer.gradient_accumulation_steps)
+
+    def next_is_last(self) -> bool:
+        """Whether the next batch completes a step."""
+        done = int(keras.ops.convert_to_numpy(self._optimizer._iterations))
+        return (done + 1) % self.steps == 0
+
+    def _apply_sums(self, gradients: list[Any], variables: list[Any]) -> None:
+        optimizer = self._optimizer
+        replica = tf.distribute.get_replica_context()
+        gradients = list(replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients))
+        if self.steps == 1:
+            self._apply(gradients, variables)
+            return
+        sums = [
+            optimizer._accumulated_gradients[optimizer._get_variable_index(variable)]
+            for variable in variables
+        ]
+        if self.is_last:
+            means = [(g + s) / self.steps for g, s in zip(gradients, sums, strict=True)]
+            means = optimizer._clip_gradients(means)
+            optimizer._apply_weight_decay(variables)
+            optimizer._backend_update_step(means, variables, optimizer.learning_rate)
+            optimizer._backend_reset_gradient_accumulators()
+        else:
+            optimizer._backend_increment_gradient_accumulators(gradients, sums)
+        if optimizer.use_ema:
+            optimizer._update_model_variables_moving_average(optimizer._trainable_variables)
+
+
 def exempt_from_decay(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> None:
     """Exempts norms, biases and everything else of at most one dimension from weight decay.
 
@@ -239,7 +296,7 @@ def averaged_weights(model: keras.Model) -> Iterator[None]:
     first step, when there is no average yet, it does nothing.
     """
     optimizer = _without_loss_scale(model.optimizer)
-    if not optimizer.use_ema or not int(optimizer._iterations.numpy()):
+    if optimizer is None or not optimizer.use_ema or not int(optimizer._iterations.numpy()):
         yield
         return
     variables = list(optimizer._trainable_variables)

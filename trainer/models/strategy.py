@@ -72,17 +72,13 @@ def check_replicas(optimizer: OptimizerConfig, replicas: int) -> None:
             "compile a step that sums gradients over devices; leave --jit_compile out, or train "
             "with --replicas 1."
         )
-    if optimizer.clipnorm is not None:
+    sums_first = optimizer.clipnorm is not None or optimizer.accumulate_steps > 1
+    if sums_first and optimizer.precision == "float16":
+        flag = "clipnorm" if optimizer.clipnorm is not None else "accumulate_steps"
         raise UserError(
-            f"--clipnorm received {optimizer.clipnorm} with {replicas} replicas, where Keras clips "
-            "the gradients of every replica before they are summed, so that the result depends "
-            "on the number of replicas; leave --clipnorm out, or train with --replicas 1."
-        )
-    if optimizer.accumulate_steps > 1:
-        raise UserError(
-            f"--accumulate_steps received {optimizer.accumulate_steps} with {replicas} replicas, "
-            "where Keras cannot decide between accumulating and stepping (merge_call within a "
-            "condition); leave --accumulate_steps out, or train with --replicas 1."
+            f"--{flag} received {getattr(optimizer, flag)} with {replicas} replicas and "
+            "--precision float16, whose loss scaling takes gradients before they are summed over "
+            "the replicas; expected --precision bfloat16, or --replicas 1."
         )
 
 

@@ -31,47 +31,51 @@ def load_function(name: str) -> Builder:
         UserError: There is no such module or function, the module's own imports or syntax
             are broken, or the function does not take (inputs, num_classes).
     """
-    module_name, _, function_name = name.partition(":")
-    if not all(part.isidentifier() for part in [*module_name.split("."), function_name]):
-        raise UserError(
-            f"--model received {name!r}; expected module:function, for example "
-            "recipes.multi_input:build."
-        )
-    module = _import(name, module_name)
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-        near = difflib.get_close_matches(function_name, known, n=1)
-        hint = f"did you mean {module_name}:{near[0]}?" if near else f"it defines {known}."
-        raise UserError(
-            f"--model received {name!r}, but {module_name} has no function {function_name!r}; "
-            + hint
-        )
+    return _load("--model", name, ({}, 2), "(inputs, num_classes)")
+
+
+def load_callbacks(name: str) -> list[keras.callbacks.Callback]:
+    """Calls `module:function` without arguments for one or several Keras callbacks.
+
+    Raises:
+        UserError: As `load_function`; or it failed, or returned something else.
+    """
+    function = _load("--callbacks", name, (), "no arguments")
     try:
-        inspect.signature(function).bind({}, 2)
-    except TypeError as e:
+        made = function()
+    except Exception as e:  # The user's code may raise anything.
         raise UserError(
-            f"--model received {name!r}, whose function takes "
-            f"{inspect.signature(function)}; expected (inputs, num_classes)."
+            f"--callbacks received {name!r}, whose function failed{_place(function, e)} "
+            f"({type(e).__name__}: {_one_line(e)}); correct it."
         ) from e
-    return function
+    found = list(made) if isinstance(made, list | tuple) else [made]
+    for callback in found:
+        if not isinstance(callback, keras.callbacks.Callback):
+            raise UserError(
+                f"--callbacks received {name!r}, whose function returned "
+                f"{type(callback).__name__}; expected Keras callbacks: a list of "
+                "keras.callbacks.Callback."
+            )
+    return found
 
 
 def call_function(
     name: str, function: Builder, inputs: Mapping[str, Any], num_classes: int
-) -> keras.KerasTensor:
-    """The logits of the user's function.
+) -> keras.KerasTensor | keras.Model:
+    """The logits of the user's function, or the compiled model that it returned.
 
     Args:
         name: `module:function`, for messages.
         function: Takes the inputs by name (`image` normalised, float [batch, height, width,
             channels]) and the number of classes; returns logits, or a `keras.Model` that
-            makes them from the inputs (from the picture alone, if there is nothing else).
+            makes them from the inputs (from the picture alone, if there is nothing else). A
+            compiled model may make and learn anything: it is fed with pictures as they are
+            stored, uint8 0..255, and gets (inputs, label, sample_weight) in its `train_step`.
         inputs: Symbolic.
         num_classes: K.
 
     Returns:
-        Symbolic float [batch, K].
+        Symbolic float [batch, K]; or the model.
 
     Raises:
         UserError: What the function returned is neither, or is not [batch, K], or has been
@@ -80,6 +84,8 @@ def call_function(
     try:
         logits = function(dict(inputs), num_classes)
         if isinstance(logits, keras.Model):
+            if logits.compiled:
+                return logits
             by_name = len(inputs) > 1 or isinstance(getattr(logits, "input", None), dict)
             logits = logits(dict(inputs) if by_name else inputs["image"])
     except UserError:
@@ -142,7 +148,31 @@ def _is_softmax(operation: Any) -> bool:
     )
 
 
-def _import(name: str, module_name: str) -> Any:
+def _load(flag: str, name: str, arguments: tuple[Any, ...], expected: str) -> Callable[..., Any]:
+    """The function that `flag` names, if it takes `arguments`."""
+    received = f"{flag} received {name!r}"
+    module_name, _, function_name = name.partition(":")
+    if not all(part.isidentifier() for part in [*module_name.split("."), function_name]):
+        raise UserError(
+            f"{received}; expected module:function, for example recipes.multi_input:build."
+        )
+    module = _import(received, module_name)
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        near = difflib.get_close_matches(function_name, known, n=1)
+        hint = f"did you mean {module_name}:{near[0]}?" if near else f"it defines {known}."
+        raise UserError(f"{received}, but {module_name} has no function {function_name!r}; {hint}")
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as e:
+        raise UserError(
+            f"{received}, whose function takes {inspect.signature(function)}; expected {expected}."
+        ) from e
+    return function
+
+
+def _import(received: str, module_name: str) -> Any:
     here = os.getcwd()
     # As `python -m` has it; also where a console script began the process.
     if here not in sys.path and "" not in sys.path:
@@ -153,19 +183,15 @@ def _import(name: str, module_name: str) -> Any:
     except ModuleNotFoundError as e:
         if e.name and (module_name == e.name or module_name.startswith(e.name + ".")):
             raise UserError(
-                f"--model received {name!r}, but there is no module {e.name!r}; expected one in "
+                f"{received}, but there is no module {e.name!r}; expected one in "
                 f"the working directory ({here}) or on PYTHONPATH."
             ) from e
         raise UserError(
-            f"--model received {name!r}, but {module_name} imports {e.name!r}, which is not "
-            "installed; install it."
+            f"{received}, but {module_name} imports {e.name!r}, which is not installed; install it."
         ) from e
     except ImportError as e:
-        raise UserError(
-            f"--model received {name!r}, but {module_name} cannot be imported ({e}); fix it."
-        ) from e
+        raise UserError(f"{received}, but {module_name} cannot be imported ({e}); fix it.") from e
     except SyntaxError as e:
         raise UserError(
-            f"--model received {name!r}, but {e.filename}:{e.lineno} is no valid Python "
-            f"({e.msg}); fix it."
+            f"{received}, but {e.filename}:{e.lineno} is no valid Python ({e.msg}); fix it."
         ) from e

@@ -100,6 +100,34 @@ class TrainingData:
         return dict(enumerate(balancing_weights(counts)))
 
     @property
+    def identity(self) -> dict[str, Any]:
+        """What decides what a step is trained on, as JSON values by the names of arguments.
+
+        Neither the number of replicas nor anything that only changes the speed.
+        """
+        from trainer.reader.order import ORDER_VERSION
+
+        subset, inputs, augment = self.subset, self.model_inputs, self.augment
+        if not isinstance(augment, str):
+            augment = f"{augment.__module__}.{getattr(augment, '__qualname__', augment)}"
+        return {
+            "data": subset.dataset.fingerprint,
+            "train_split": subset.split.name,
+            "classes": list(subset.classes),
+            "where": sorted(subset.filters),
+            "balance": subset.balance,
+            "inputs": sorted([IMAGE_INPUT, *inputs.features]),
+            "sequences": inputs.sequences,
+            "sequence_length": inputs.sequence_length,
+            "image_size": list(inputs.size),
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+            "order_version": ORDER_VERSION,
+            "augment": augment,
+            "augment_on": self.augment_on if augment != "none" else None,
+        }
+
+    @property
     def image_shape(self) -> tuple[int, int, int]:
         """(height, width, channels) of a picture, unless a function as `augment` changes it."""
         return (*self.model_inputs.size, self.model_inputs.image.channels)

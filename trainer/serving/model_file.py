@@ -28,7 +28,7 @@ _NO_TIME = (1980, 1, 1, 0, 0, 0)
 _KERAS_ERRORS = (ValueError, TypeError, ImportError, AttributeError, LookupError, OSError)
 
 
-def save_model(model: Any, path: str, card: ModelCard) -> None:
+def save_model(model: Any, path: str, card: ModelCard | None) -> None:
     """Saves a Keras model and its card, whole or not at all.
 
     Without the optimizer, loss and metrics, which checkpoints hold. The bytes are a function of
@@ -37,7 +37,8 @@ def save_model(model: Any, path: str, card: ModelCard) -> None:
     Args:
         model: A `keras.Model`.
         path: Ends in `.keras`; an existing file is replaced.
-        card: How the model was trained, and on what.
+        card: How the model was trained, and on what; None for one that makes no logits of
+            classes, which is saved as Keras saves it, compiled.
 
     Raises:
         UserError: The file cannot be written, for example to a full disk.
@@ -45,6 +46,10 @@ def save_model(model: Any, path: str, card: ModelCard) -> None:
     folder, name = os.path.split(path)
     raw, ready = (os.path.join(folder, f".{i}-{os.getpid()}-{name}") for i in ("raw", "ready"))
     try:
+        if card is None:
+            model.save(raw)
+            os.replace(raw, path)
+            return
         with _not_compiled(model):
             model.save(raw)
         _add_card(raw, ready, card)

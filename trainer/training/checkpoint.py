@@ -1,7 +1,8 @@
-"""Checkpoints: every variable of a run and its position, written whole or not at all.
+"""Checkpoints: variables, position and callbacks of a run, written whole or not at all.
 
-    checkpoints/step-00000123/arrays.npz   # every variable, in order, named 00000, 00001, …
-    checkpoints/step-00000123/state.json   # the position and what was measured so far
+    checkpoints/step-00000123/variables-2.npz   # every variable, with its path
+    checkpoints/step-00000123/callbacks-2.npz   # arrays that callbacks remember
+    checkpoints/step-00000123/state.json        # the position, here in the third epoch
 
 The position is {seed, step, batch_size, fingerprint of the data}: the reader's order is a
 pure function of it, so nothing of the reader has to be saved. Variables are saved by
@@ -17,45 +18,53 @@ import os
 import re
 import shutil
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import ml_dtypes  # noqa: F401  so that NumPy knows bfloat16 by name
 import numpy as np
 
 from imageshards import storage
 from imageshards.errors import UserError
 from trainer.training.output_folder import CHECKPOINTS_FOLDER
 
-FORMAT_VERSION = 1
-_ARRAYS, _STATE = "arrays.npz", "state.json"
+FORMAT_VERSION = 2
+_STATE = "state.json"
+# By the number of finished epochs, as the step with which one ends is saved before and after that.
+_VARIABLES, _CALLBACKS = "variables-{}.npz", "callbacks-{}.npz"
 _NAME = re.compile(r"step-(\d+)$")
+_INDEX = "index"
+_OF_REPLICAS = ", of every replica"
+
+Array = np.ndarray[Any, Any]
+# (path, value) of every variable, in order.
+Values = list[tuple[str, Array]]
 
 
 @dataclasses.dataclass
 class RunState:
-    """The state of a run besides its variables; JSON values only.
+    """The state of a run besides its variables.
 
     Attributes:
         identity: The settings a resumed run must share: see `trainer.training.resume_check`.
         step: Training steps done.
-        sums: Loss, correct weight and weight of the unfinished epoch.
-        train_sec, wait_sec: Seconds of the unfinished epoch, and those of them in which
-            the model waited for data.
-        images: Images of the unfinished epoch behind these seconds.
-        history: One object per finished epoch, as in metrics.jsonl.
+        epochs: Epochs finished, their validation included.
+        stopped: Whether a callback ended the training.
         best_step: Where the best validation was; None before the first.
         best_value: Its val_loss.
+        callbacks: What every callback remembers: its class, and JSON values by name.
+        arrays: The arrays among these, by the names that stand in their place.
     """
 
     identity: Mapping[str, Any]
     step: int = 0
-    sums: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    train_sec: float = 0.0
-    wait_sec: float = 0.0
-    images: int = 0
-    history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    epochs: int = 0
+    stopped: bool = False
     best_step: int | None = None
     best_value: float | None = None
+    callbacks: list[tuple[str, dict[str, Any]]] = dataclasses.field(default_factory=list)
+    arrays: dict[str, Array] = dataclasses.field(default_factory=dict)
 
 
 class Checkpoints:
@@ -81,12 +90,14 @@ class Checkpoints:
         """The folder of one checkpoint."""
         return os.path.join(self.folder, f"step-{step:08d}")
 
-    def save(self, state: RunState, arrays: Sequence[np.ndarray[Any, Any]]) -> str:
+    def save(self, state: RunState, variables: Values) -> str:
         """Writes a checkpoint under a temporary name, renames it, and deletes old ones.
+
+        Where there is one of this step already, it stays whole until the new one is.
 
         Args:
             state: The run's state.
-            arrays: Every variable, as `values_of` returns them.
+            variables: As `values_of` returns them.
 
         Returns:
             Its folder.
@@ -97,59 +108,47 @@ class Checkpoints:
         path = self.path(state.step)
         temporary = os.path.join(self.folder, f".{os.path.basename(path)}-{os.getpid()}")
         try:
-            os.makedirs(temporary, exist_ok=True)
-            _write_arrays(os.path.join(temporary, _ARRAYS), arrays)
-            _write_state(os.path.join(temporary, _STATE), state)
             if os.path.isdir(path):
-                shutil.rmtree(path)
-            os.replace(temporary, path)
-            _sync(self.folder)
+                _write(path, state, variables)
+            else:
+                os.makedirs(temporary, exist_ok=True)
+                _write(temporary, state, variables)
+                os.replace(temporary, path)
+                _sync(self.folder)
         except OSError as e:
             shutil.rmtree(temporary, ignore_errors=True)
-            raise self._unwritable(state.step, e) from e
+            raise UserError(
+                f"--output received {os.path.dirname(self.folder)!r}, where the checkpoint of step "
+                f"{state.step} cannot be written ({e.strerror}); make room, then run the same "
+                "command again to resume from the checkpoint before."
+            ) from e
         self._delete_old(state.best_step)
         return path
 
-    def save_state(self, state: RunState) -> None:
-        """Adds to the checkpoint of `state.step` what was measured after it was written.
-
-        Raises:
-            UserError: It cannot be written.
-        """
-        try:
-            _write_state(os.path.join(self.path(state.step), _STATE), state)
-        except OSError as e:
-            raise self._unwritable(state.step, e) from e
-
-    def load_latest(self) -> tuple[RunState, list[np.ndarray[Any, Any]]] | None:
+    def load_latest(self) -> tuple[RunState, Values] | None:
         """The last checkpoint, or None where there is none.
 
         Raises:
             UserError: It cannot be read.
         """
         steps = self.steps()
-        return self.load(self.path(steps[-1])) if steps else None
+        return self.load(steps[-1]) if steps else None
 
-    def load(self, path: str) -> tuple[RunState, list[np.ndarray[Any, Any]]]:
-        """One checkpoint: the run's state, and its variables in order.
+    def load(self, step: int) -> tuple[RunState, Values]:
+        """The checkpoint of `step`: the run's state, and its variables in order.
 
         Raises:
             UserError: It cannot be read.
         """
+        path = self.path(step)
         try:
-            return load_state(path), _read_arrays(os.path.join(path, _ARRAYS))
+            state = load_state(path)
+            return state, _read_arrays(os.path.join(path, _VARIABLES.format(state.epochs)))
         except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as e:
             raise UserError(
                 f"--output holds the checkpoint {path}, which cannot be read ({e}); delete it to "
                 "resume from the one before, or start over with --overwrite."
             ) from e
-
-    def _unwritable(self, step: int, error: OSError) -> UserError:
-        return UserError(
-            f"--output received {os.path.dirname(self.folder)!r}, where the checkpoint of step "
-            f"{step} cannot be written ({error.strerror}); make room, then run the same command "
-            "again to resume from the checkpoint before."
-        )
 
     def _delete_old(self, best_step: int | None) -> None:
         for step in self.steps()[: -self._keep]:
@@ -166,50 +165,128 @@ def load_state(path: str) -> RunState:
     with open(os.path.join(path, _STATE), encoding="utf-8") as f:
         raw = json.load(f)
     if raw.pop("format_version", None) != FORMAT_VERSION:
-        raise ValueError(f"format_version is not {FORMAT_VERSION}")
-    raw["sums"] = tuple(raw["sums"])
+        raise ValueError(f"format_version is not {FORMAT_VERSION}: another version wrote it")
+    raw["callbacks"] = [(name, remembered) for name, remembered in raw["callbacks"]]
+    raw["arrays"] = dict(_read_arrays(os.path.join(path, _CALLBACKS.format(raw["epochs"]))))
     return RunState(**raw)
 
 
-def values_of(variables: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-    """The values of Keras variables, those of the first replica."""
-    return [np.asarray(variable.numpy()) for variable in variables]
+def values_of(variables: Sequence[Any], own: Collection[int] = ()) -> Values:
+    """The paths and values of Keras variables.
+
+    Args:
+        variables: In any order.
+        own: `id` of those that may have another value on every replica; of these all values are
+            taken, [replicas, *shape], of others that of the first replica.
+    """
+    found = []
+    for variable in variables:
+        parts = _parts(variable) if id(variable) in own else ()
+        if parts:
+            array = np.stack([part.numpy() for part in parts])
+            found.append((variable.path + _OF_REPLICAS, array))
+        else:
+            found.append((variable.path, np.asarray(variable.numpy())))
+    return found
 
 
-def restore(variables: Sequence[Any], arrays: Sequence[np.ndarray[Any, Any]]) -> None:
-    """Assigns `arrays` to `variables`, on every replica.
+def restore(variables: Sequence[Any], values: Values) -> None:
+    """Assigns to every variable the value of the same path, on every replica.
+
+    Of equal paths the first gets the first. Where Keras has numbered layers without a name
+    otherwise, because others were made before in this process, the order decides. With another
+    number of replicas each gets an equal share of what metrics have summed up, and of all else
+    what the first one had.
 
     Raises:
-        UserError: They are not of the same shapes: another model, or another version.
+        UserError: They do not fit: another model, or another version.
     """
-    have = [tuple(variable.shape) for variable in variables]
-    want = [array.shape for array in arrays]
-    if have != want:
-        raise UserError(
-            f"--output holds a checkpoint of {len(want)} variables, but this model and optimizer "
-            f"have {len(have)}, or their shapes differ; expected the same --model in the same "
-            "version: use another --output, or start over with --overwrite."
-        )
-    for variable, array in zip(variables, arrays, strict=True):
+    paths = [variable.path for variable in variables]
+    names = [path.removesuffix(_OF_REPLICAS) for path, _ in values]
+    saved = _by_path(names)
+    if sorted(paths) != sorted(names):
+        paths = [_unnumbered(path) for path in paths]
+        if paths != (names := [_unnumbered(name) for name in names]):
+            strangers = sorted(set(names) - set(paths))
+            raise _other_model(f"a variable {strangers[0]!r}" if strangers else "other variables")
+        saved = _by_path(names)
+    for variable, path in zip(variables, paths, strict=True):
+        name, array = values[saved[path].pop(0)]
+        if name.endswith(_OF_REPLICAS):
+            parts = _parts(variable)
+            if len(parts) == len(array):
+                for part, value in zip(parts, array, strict=True):
+                    part.assign(value)
+                continue
+            is_sum = getattr(variable, "synchronization", None) == "on_read"
+            array = array.sum(0) if is_sum else array[0]
+        if tuple(variable.shape) != array.shape:
+            raise _other_model(f"{variable.path!r} of the shape {array.shape}")
         variable.assign(array)
 
 
-def _write_arrays(path: str, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
-    named = {f"{i:05d}": array for i, array in enumerate(arrays)}
+def _parts(variable: Any) -> tuple[Any, ...]:
+    """TensorFlow's variable of every replica; none where there is one replica."""
+    return getattr(variable.value, "values", ())
+
+
+def _by_path(paths: Sequence[str]) -> dict[str, list[int]]:
+    """Where each path stands."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for i, path in enumerate(paths):
+        found[path].append(i)
+    return found
+
+
+def _unnumbered(path: str) -> str:
+    """`dense_7/kernel` → `dense/kernel`."""
+    return re.sub(r"_\d+(?=[/_]|$)", "", path)
+
+
+def _other_model(what: str) -> UserError:
+    return UserError(
+        f"--output holds a checkpoint with {what}, which this model and optimizer do not have; "
+        "expected the same --model in the same version: use another --output, or start over with "
+        "--overwrite."
+    )
+
+
+def _write_arrays(path: str, arrays: Values) -> None:
+    # NumPy's files know no bfloat16: bits are written, and the type beside them.
+    bits = {f"{i:05d}": _as_bits(array) for i, (_, array) in enumerate(arrays)}
+    index = json.dumps([[name, array.dtype.name] for name, array in arrays])
     with open(path, "wb") as f:
-        np.savez(f, **named)  # type: ignore[arg-type]
+        np.savez(f, **{_INDEX: np.array(index)}, **bits)  # type: ignore[arg-type]
         f.flush()
         os.fsync(f.fileno())
 
 
-def _read_arrays(path: str) -> list[np.ndarray[Any, Any]]:
-    with np.load(path, allow_pickle=False) as arrays:
-        return [arrays[name] for name in sorted(arrays.files)]
+def _read_arrays(path: str) -> Values:
+    with np.load(path, allow_pickle=False) as found:
+        index = json.loads(str(found[_INDEX]))
+        return [
+            (name, found[f"{i:05d}"].view(np.dtype(dtype))) for i, (name, dtype) in enumerate(index)
+        ]
 
 
-def _write_state(path: str, state: RunState) -> None:
-    raw = {"format_version": FORMAT_VERSION, **dataclasses.asdict(state)}
-    storage.write(path, json.dumps(raw, indent=1))
+def _as_bits(array: Array) -> Array:
+    return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
+
+
+def _write(folder: str, state: RunState, variables: Values) -> None:
+    """Replaces a checkpoint: first the arrays, then the state that names them."""
+    files = {
+        _VARIABLES.format(state.epochs): variables,
+        _CALLBACKS.format(state.epochs): list(state.arrays.items()),
+    }
+    for name, arrays in files.items():
+        _write_arrays(os.path.join(folder, name), arrays)
+    raw = dataclasses.asdict(dataclasses.replace(state, arrays={}))
+    del raw["arrays"]
+    raw = {"format_version": FORMAT_VERSION, **raw}
+    storage.write(os.path.join(folder, _STATE), json.dumps(raw, indent=1))
+    for other in set(os.listdir(folder)) - {*files, _STATE}:
+        os.remove(os.path.join(folder, other))
 
 
 def _sync(folder: str) -> None:

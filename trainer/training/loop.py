@@ -1,35 +1,25 @@
-"""The training loop: steps, epochs, checkpoints; it can be stopped and resumed at any step."""
+"""Keras's `fit` from any step on: hooks, metrics and validation as there, but it can be left and
+entered again inside an epoch, and takes any number of replicas."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
+from keras.callbacks import Callback, CallbackList
 
 from imageshards.errors import UserError
-from imageshards.progress import progress_bar
 from trainer.dataset.spec import Batch
-from trainer.models.model import model_input, state_variables
 from trainer.reader.stream import TrainingStream, next_batch
-from trainer.training.checkpoint import Checkpoints, RunState, values_of
-from trainer.training.metrics import (
-    StepClock,
-    epoch_line,
-    epoch_record,
-    finite,
-    wait_for_idle_cores,
-    write_metrics,
-)
+from trainer.training.checkpoint_callback import Checkpoint
 from trainer.training.signals import StopRequest
+from trainer.training.step import Step
 
-# Images that are read to measure what one of them costs.
-SAMPLE_IMAGES = 256
+# Returns the figures of the validation split by name, `val_…`.
+Validate = Callable[[], dict[str, float]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,270 +63,163 @@ def total_steps(epochs: int, steps: int | None, num_records: int, batch_size: in
     return steps if steps is not None else epochs * num_records // batch_size
 
 
-def make_train_step(
-    model: keras.Model,
-    strategy: tf.distribute.Strategy,
-    prepare: Callable[[Batch], Batch] | None,
-    jit_compile: bool = False,
-) -> Callable[[Batch], tf.Tensor]:
-    """A function that trains on one distributed global batch.
+class Loop:
+    """Trains a compiled model to the last of `epochs`.
 
     Args:
-        model: Compiled, with its optimizer built.
-        strategy: Whose replicas share the batch.
-        prepare: What each replica does to its share first, for example augmentation.
-        jit_compile: Compiles the step with XLA.
-
-    Returns:
-        Batch → float32 [3]: the sums over the batch of the examples' weighted losses, of
-        the weights of those classified correctly, and of all weights.
-    """
-    replicas = strategy.num_replicas_in_sync
-
-    # XLA knows no projective transform: what `prepare` does stays outside of what it compiles.
-    @tf.function(autograph=False, reduce_retracing=True, jit_compile=jit_compile or None)
-    def learn(inputs: Any, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-        variables = model.trainable_variables
-        with tf.GradientTape() as tape:
-            logits = model(inputs, training=True)
-            # Per example, because Keras divides a mean by the number of replicas on its own.
-            loss = tf.reduce_sum(weights * model.loss.call(labels, logits))
-            penalties = [tf.cast(penalty, tf.float32) for penalty in model.losses]
-            # The optimizer adds up the replicas' gradients: each brings its share.
-            mean = loss / tf.cast(tf.shape(weights)[0], tf.float32)
-            scaled = model.optimizer.scale_loss(tf.add_n([mean, *penalties]) / replicas)
-        gradients = tape.gradient(scaled, variables)
-        model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        correct = tf.cast(tf.equal(tf.argmax(logits, -1), _class_ids(labels)), tf.float32)
-        return tf.stack([loss, tf.reduce_sum(weights * correct), tf.reduce_sum(weights)])
-
-    # Where nothing is compiled, one graph less is one graph less to trace.
-    compute = learn if jit_compile else learn.python_function
-
-    def on_replica(batch: Batch) -> tf.Tensor:
-        batch = prepare(batch) if prepare is not None else batch
-        return compute(model_input(batch["inputs"]), batch["label"], batch["weight"])
-
-    # Padded sequences change their length from batch to batch. As in Keras's own loop, nothing is
-    # converted by autograph, which would take longer than tracing.
-    @tf.function(autograph=False, reduce_retracing=True)
-    def step(batch: Batch) -> tf.Tensor:
-        sums = strategy.run(on_replica, args=(batch,))
-        return strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None)
-
-    return step
-
-
-def _class_ids(labels: tf.Tensor) -> tf.Tensor:
-    """Of mixed labels, the class with the largest share."""
-    return tf.argmax(labels, -1) if labels.shape.rank == 2 else tf.cast(labels, tf.int64)
-
-
-@dataclasses.dataclass
-class Loop:
-    """Trains `model` from `state` to the last of `epochs`.
-
-    Attributes:
-        model: Compiled, its optimizer built, its variables as `state` left them.
-        train_step: One step; see `make_train_step`.
-        stream: Batches.
+        model: Compiled, all of its variables built.
+        train_step: See `trainer.training.step`.
+        stream: Batches from any step on.
         epochs: How long.
-        state: The run's position and sums; updated with every step.
-        checkpoints: Where it is saved.
-        checkpoint_steps: Steps between two checkpoints, besides those at the ends of epochs.
-        output: The run's folder, for metrics.jsonl.
-        validate: Returns (val_loss, val_accuracy); None for no validation.
-        observers: Called with every epoch's object.
+        callbacks: Keras's, ours and the user's, in the order in which they are called.
+        checkpoint: Saves and restores; called after all `callbacks`. Without one the run
+            begins with step 0, and a signal ends it as it ends any program.
+        validate: Called after every epoch; None for no validation.
+        verbose: Of Keras's own progress bar, as in `fit`.
     """
 
-    model: keras.Model
-    train_step: Callable[[Batch], tf.Tensor]
-    stream: TrainingStream
-    epochs: Epochs
-    state: RunState
-    checkpoints: Checkpoints
-    checkpoint_steps: int
-    output: str
-    validate: Callable[[], tuple[float, float]] | None
-    observers: tuple[Callable[[dict[str, Any]], None], ...] = ()
-
-    def __post_init__(self) -> None:
-        self._clock = StepClock()
+    def __init__(
+        self,
+        model: keras.Model,
+        train_step: Step,
+        stream: TrainingStream,
+        epochs: Epochs,
+        callbacks: Sequence[Callback] = (),
+        checkpoint: Checkpoint | None = None,
+        validate: Validate | None = None,
+        verbose: Any = 0,
+    ) -> None:
+        self._model = model
+        self._stream = stream
+        self._epochs = epochs
+        self._validate = validate
+        self._checkpoint = checkpoint
         self._iterator: Iterator[Batch] | None = None
-        # The sums of the last step, which may still be running on the devices.
-        self._pending: tf.Tensor | None = None
-        self._first = True
+        self._train_step = train_step
+        self.step = 0
+        self._callbacks = CallbackList(
+            list(callbacks),
+            add_history=True,
+            add_progbar=verbose != 0,
+            model=model,
+            verbose=verbose,
+            epochs=epochs.count,
+            steps=epochs.end(0),
+        )
 
-    def run(self) -> None:
-        """Trains to the end.
+    def run(self) -> keras.callbacks.History:
+        """Trains to the end, or until a callback sets `model.stop_training`.
+
+        Returns:
+            Keras's history, with the epochs before a restart.
 
         Raises:
             Stopped: SIGTERM or Ctrl-C came; the run is saved.
             UserError: Of the data, the disk, or a loss that is no number any more.
         """
-        history = self.state.history
-        self._reopen_epoch()
-        write_metrics(self.output, history)
-        with StopRequest() as stop:
-            while len(history) < self.epochs.count:
-                self._train_epoch(len(history), stop)
-                self._finish_epoch(len(history), stop)
+        model, checkpoint = self._model, self._checkpoint
+        model.stop_training = False
+        # Where Keras keeps it, so that a callback can measure it in either loop.
+        model.train_function = lambda iterator: self._train_step(next(iterator))
+        self._callbacks.on_train_begin()
+        epoch, resumes_inside = 0, False
+        if checkpoint is not None:
+            checkpoint.set_model(model)
+            checkpoint.watch(self._callbacks.callbacks)
+            self.step, epoch = checkpoint.step, checkpoint.epochs
+            if epoch and self.step < self._epochs.end(epoch - 1):
+                epoch -= 1  # `--steps` had cut it short
+            resumes_inside = self.step > (self._epochs.end(epoch - 1) if epoch else 0)
+            if not resumes_inside:
+                checkpoint.restore()
+        logs: dict[str, Any] = {}
+        with StopRequest(enabled=checkpoint is not None) as stop:
+            while epoch < self._epochs.count and not model.stop_training:
+                logs = self._run_epoch(epoch, resumes_inside, stop)
+                epoch, resumes_inside = epoch + 1, False
+        self._callbacks.on_train_end(logs)
+        model.train_function = None
+        return model.history
 
-    def reader_cpu_sec(self) -> float | None:
-        """CPU seconds, of all threads, that the reader needs for one image.
+    def iterator(self) -> Iterator[Batch]:
+        """What batches are drawn from, opened where it is not."""
+        if self._iterator is None:
+            self._iterator = self._stream.iterator(self.step)
+        return self._iterator
 
-        It makes batches in advance. Measured from the moment when these are complete until they
-        are complete again, so exactly as many batches were made as were drawn.
+    def next_batch(self) -> Batch:
+        """The batch after the last one, broken records replaced.
 
-        Returns:
-            None where a record cannot be read.
+        Raises:
+            UserError: A record is broken, and must not be left out.
         """
-        batch_size = self.epochs.batch_size
-        count = max(1, SAMPLE_IMAGES // batch_size)
+        while True:
+            try:
+                return next_batch(self.iterator())
+            except tf.errors.OpError as e:
+                self._iterator = None
+                self._stream.handle_broken(e, self.step)
+
+    def _run_epoch(self, epoch: int, resumes_inside: bool, stop: StopRequest) -> dict[str, Any]:
+        model, callbacks, checkpoint = self._model, self._callbacks, self._checkpoint
+        begin, end = self._epochs.end(epoch - 1) if epoch else 0, self._epochs.end(epoch)
+        callbacks.set_params({**callbacks.params, "steps": end - begin})
+        model.reset_metrics()
+        callbacks.on_epoch_begin(epoch)
+        if resumes_inside and checkpoint is not None:
+            checkpoint.restore()  # after all that an epoch begins with
+        logs: dict[str, Any] = {}
+        while self.step < end and not model.stop_training:
+            callbacks.on_train_batch_begin(self.step - begin)
+            logs = self._train()
+            callbacks.on_train_batch_end(self.step - begin, logs)
+            self.step += 1
+            if checkpoint is not None:
+                checkpoint.on_train_batch_end(self.step - begin)
+            if stop.requested and checkpoint is not None:
+                checkpoint.save()
+                raise stop.stopped()
+        if checkpoint is not None:
+            checkpoint.save()  # before validation, so that a kill there costs no training
+        # Where the epoch was over before a restart, no step has said anything.
+        logs = dict(model._get_metrics_result_or_logs(logs) if logs else model.get_metrics_result())
+        if self._validate is not None:
+            with stop.interruptible():
+                logs |= self._validated()
+        callbacks.on_epoch_end(epoch, logs)
+        if checkpoint is not None:
+            checkpoint.on_epoch_end(epoch, logs)  # after all others, whose memory it saves
+        return logs
+
+    def _train(self) -> dict[str, Any]:
         try:
-            iterator = self._iterator or self.stream.iterator(self.state.step)
-            next_batch(iterator)
-            wait_for_idle_cores()
-            started_sec = time.process_time()
-            for _ in range(count):
-                next_batch(iterator)
-            wait_for_idle_cores()
-        except tf.errors.OpError:
-            return None
-        return (time.process_time() - started_sec) / (count * batch_size)
-
-    def _reopen_epoch(self) -> None:
-        """Removes the last line of metrics.jsonl where `--steps` had cut its epoch short."""
-        state = self.state
-        if not state.history or state.step >= self.epochs.total_steps:
-            return
-        if state.step < self.epochs.full_end(len(state.history) - 1):
-            state.history.pop()
-
-    def _train_epoch(self, epoch: int, stop: StopRequest) -> None:
-        state, clock, batch_size = self.state, self._clock, self.epochs.batch_size
-        start, end = self.epochs.end(epoch - 1) if epoch else 0, self.epochs.end(epoch)
-        clock.reset(state.train_sec, state.wait_sec)
-        with progress_bar(
-            desc=f"epoch {epoch + 1}/{self.epochs.count}",
-            initial=(state.step - start) * batch_size,
-            total=(end - start) * batch_size,
-            unit=" images",
-            unit_scale=True,
-        ) as bar:
-            while state.step < end:
-                loss = self._one_step(end)
-                shown = f"loss {loss:.3f}, " if loss is not None else ""
-                waited = clock.wait_sec / max(1e-9, clock.train_sec)
-                bar.set_postfix_str(f"{shown}waited {waited:.0%}", refresh=False)
-                bar.update(batch_size)
-                if stop.requested:
-                    self._save()
-                    raise stop.stopped()
-                if state.step % self.checkpoint_steps == 0 and state.step < end:
-                    self._save()
-
-    def _one_step(self, end: int) -> float | None:
-        """Fetches a batch, starts a step with it, and collects what the step before measured."""
-        state, clock = self.state, self._clock
-        batch = self._fetch()
-        probe = state.step % clock.PROBE_STEPS == 0
-        if probe:
-            self._collect_previous_step()
-        started_sec = time.perf_counter()
-        try:
-            sums = self.train_step(batch)
-            clock.dispatch_sec = time.perf_counter() - started_sec
-            if probe:
-                sums.numpy()
-                clock.step_sec = time.perf_counter() - started_sec
-            loss = self._collect_previous_step()
+            return self._model.train_function(_Batches(self))
         except tf.errors.ResourceExhaustedError as e:
             raise UserError(
-                f"--batch_size received {self.epochs.batch_size}, for which the devices have "
+                f"--batch_size received {self._epochs.batch_size}, for which the devices have "
                 "not enough memory; expected a smaller one, or a smaller --image_size."
             ) from e
-        self._pending = sums
-        state.step += 1
-        clock.pause()
-        if self._first and state.step < end:
-            # This step also traced and compiled the graph, so its time says nothing of the speed.
-            clock.reset(state.train_sec, state.wait_sec)
-        else:
-            state.images += self.epochs.batch_size
-        self._first = False
-        return loss
 
-    def _fetch(self) -> Batch:
-        while True:
-            started_sec = time.perf_counter()
-            try:
-                if self._iterator is None:
-                    self._iterator = self.stream.iterator(self.state.step)
-                batch = next_batch(self._iterator)
-            except tf.errors.OpError as e:
-                self._collect_previous_step()
-                self._iterator = None
-                self.stream.handle_broken(e, self.state.step)
-                continue
-            self._clock.fetched(time.perf_counter() - started_sec)
-            return batch
+    def _validated(self) -> dict[str, float]:
+        """The figures of the validation split; those of the epoch so far stay what they are."""
+        variables = self._model.metrics_variables
+        kept = [variable.numpy() for variable in variables]
+        self._callbacks.on_test_begin()
+        found = self._validate() if self._validate is not None else {}
+        self._callbacks.on_test_end(found)
+        for variable, value in zip(variables, kept, strict=True):
+            variable.assign(value)
+        return found
 
-    def _collect_previous_step(self) -> float | None:
-        """Waits for the step before, adds up what it measured, and returns its mean loss.
 
-        One step behind, so that the devices have work while Python does this.
-        """
-        if self._pending is None:
-            return None
-        loss, correct, weight = (float(x) for x in self._pending.numpy())
-        self._pending = None
-        if not math.isfinite(loss):
-            raise self._diverged(f"the loss became {loss}")
-        before = self.state.sums
-        self.state.sums = (before[0] + loss, before[1] + correct, before[2] + weight)
-        return loss / weight if weight else 0.0
+@dataclasses.dataclass
+class _Batches:
+    """The endless iterator that a train function takes one batch of."""
 
-    def _save(self) -> None:
-        self._collect_previous_step()
-        state = self.state
-        state.train_sec, state.wait_sec = self._clock.train_sec, self._clock.wait_sec
-        arrays = values_of(state_variables(self.model))
-        if not all(np.isfinite(a).all() for a in arrays if np.issubdtype(a.dtype, np.floating)):
-            raise self._diverged("a weight became infinite or not a number")
-        self.checkpoints.save(state, arrays)
-        self._clock.resume()
+    loop: Loop
 
-    def _diverged(self, what: str) -> UserError:
-        steps = self.checkpoints.steps()
-        since = steps[-1] if steps else 0
-        good = self.checkpoints.path(since) if steps else "none"
-        return UserError(
-            f"--learning_rate received a value for which {what} between the steps {since + 1} and "
-            f"{max(since + 1, self.state.step)} (last good checkpoint: {good}); expected a run "
-            "that converges: try a tenth of it, or --warmup_steps, in another --output or with "
-            "--overwrite."
-        )
+    def __iter__(self) -> _Batches:
+        return self
 
-    def _finish_epoch(self, epoch: int, stop: StopRequest) -> None:
-        self._collect_previous_step()
-        state = self.state
-        # Before validation, so that a kill during validation costs no training.
-        self._save()
-        learning_rate = keras.ops.convert_to_numpy(self.model.optimizer.learning_rate)
-        record = epoch_record(epoch + 1, state, float(learning_rate))
-        if self.validate is not None:
-            with stop.interruptible():
-                loss, accuracy = self.validate()
-            record |= {"val_loss": finite(loss), "val_accuracy": finite(accuracy)}
-            if math.isfinite(loss) and (state.best_value is None or loss < state.best_value):
-                state.best_step, state.best_value = state.step, loss
-        state.history.append(record)
-        if state.step == self.epochs.full_end(epoch):
-            state.sums, state.train_sec, state.wait_sec, state.images = (0.0, 0.0, 0.0), 0.0, 0.0, 0
-        self.checkpoints.save_state(state)
-        write_metrics(self.output, state.history)
-        print(epoch_line(record, self.epochs.count), flush=True)
-        for observe in self.observers:
-            observe(record)
-        self._clock.resume()
+    def __next__(self) -> Batch:
+        return self.loop.next_batch()

@@ -12,9 +12,9 @@ from imageshards.errors import UserError
 from imageshards.manifest import TRANSFORM_NAME
 from trainer.dataset.spec import DataSet
 from trainer.serving.model_file import MODEL_FILE, TRANSFORM_FOLDER
-from trainer.training.metrics import METRICS_FILE
 
 CHECKPOINTS_FOLDER = "checkpoints"
+METRICS_FILE = "metrics.jsonl"
 BEST_MODEL_FILE = "best.keras"
 DIGEST_FILE = "weights.sha256"
 

@@ -8,75 +8,70 @@ from typing import Any
 
 from imageshards.errors import UserError
 from trainer.config import TrainConfig
-from trainer.dataset.open import Inputs
-from trainer.reader.order import ORDER_VERSION
-from trainer.training.checkpoint import Checkpoints, RunState
-from trainer.training.output_folder import check_no_model, remove_run
+from trainer.reader.batches import TrainingData
+from trainer.training.checkpoint_callback import Checkpoint
+from trainer.training.output_folder import check_no_model
 
 # Schedules whose rate at a step depends on the number of all steps.
 _NEEDS_TOTAL = ("linear", "cosine")
 
 
-def open_run(
-    config: TrainConfig, checkpoints: Checkpoints, settings: Mapping[str, Any]
-) -> tuple[RunState, list[Any] | None]:
+def open_run(config: TrainConfig, settings: Mapping[str, Any], total_steps: int) -> Checkpoint:
     """Opens the run in `config.output`, or a new one.
 
     Args:
         config: The run.
-        checkpoints: Its checkpoints.
         settings: What `settings_of` returns.
+        total_steps: How long the run is meant to be.
 
     Returns:
-        The state of the last checkpoint and the values of its variables; where there is none, the
-        state of a new run, and None.
+        What saves the run, and has loaded its last checkpoint.
 
     Raises:
-        UserError: Another run is there, and must not be replaced.
+        UserError: Another run is there, or a longer one, and must not be replaced.
     """
-    if config.dry_run:
-        return RunState(settings), None
-    if config.overwrite:
-        remove_run(config.output)
-    latest = checkpoints.load_latest()
-    if latest is None:
-        check_no_model(config.output)
-        return RunState(settings), None
-    check_same(config.output, latest[0].identity, settings)
-    return latest
+    folder, every_steps, keep = config.output, config.checkpoint_steps, config.keep_checkpoints
+    run = Checkpoint(folder, every_steps, keep, settings)
+    if not run.step:
+        check_no_model(folder)
+        return run
+    check_same(folder, run.state.identity, settings)
+    epochs = f"--epochs received {config.epochs}"
+    flag = epochs if config.steps is None else f"--steps received {config.steps}"
+    check_length(folder, run, total_steps, flag)
+    return run
 
 
-def settings_of(
-    config: TrainConfig, inputs: Inputs, augment_on: str, total_steps: int
-) -> dict[str, Any]:
+def check_length(output: str, run: Checkpoint, total_steps: int, received: str) -> None:
+    """Refuses to take a run for a shorter one.
+
+    Raises:
+        UserError: It has trained more than `total_steps` steps.
+    """
+    if run.step > total_steps:
+        raise UserError(
+            f"{received} ({total_steps} steps), but the run in --output {output!r} has trained "
+            f"{run.step} steps, {run.epochs} epochs, already; expected no fewer: use another "
+            "--output, or --overwrite to start over."
+        )
+
+
+def settings_of(config: TrainConfig, data: TrainingData, total_steps: int) -> dict[str, Any]:
     """The settings that decide what a step computes, as JSON values.
 
     Neither the number of replicas nor anything that only changes the speed.
 
     Args:
         config: The run.
-        inputs: Its data.
-        augment_on: `device` or `host`, where augmentation is done.
+        data: What it is trained on.
         total_steps: How long the run is meant to be.
     """
     optimizer = config.optimizer
     found: dict[str, Any] = {
-        "data": inputs.dataset.fingerprint,
-        "train_split": inputs.training.split.name,
-        "classes": list(inputs.training.classes),
-        "where": sorted(inputs.training.filters),
-        "balance": config.data.balance,
-        "inputs": sorted(["image", *inputs.model.features]),
-        "sequences": config.data.sequences,
-        "sequence_length": config.data.sequence_length,
-        "image_size": list(inputs.model.size),
-        "batch_size": config.batch_size,
-        "seed": config.seed,
-        "order_version": ORDER_VERSION,
+        **data.identity,
         "model": config.model,
         "weights": config.weights,
-        "augment": config.augment,
-        "augment_on": augment_on if config.augment != "none" else None,
+        "metrics": list(config.metrics),
         **dataclasses.asdict(optimizer),
     }
     by_thirds = optimizer.schedule in ("step", "exponential") and optimizer.decay_steps is None

@@ -2,36 +2,53 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from imageshards.errors import UserError
 from trainer.augment.augmentation import check_pairs, resolve_augment_on
-from trainer.config import TrainConfig
+from trainer.config import OptimizerConfig, TrainConfig
 from trainer.dataset.open import Inputs, open_inputs
 from trainer.dataset.spec import ModelCard
 from trainer.evaluation.evaluator import Evaluation, Evaluator
-from trainer.models import model, optimizer, strategy
+from trainer.models import model, optimizer, strategy, user_model
 from trainer.reader import pipeline
-from trainer.reader.batches import TrainingData
+from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.reader.broken_records import BrokenRecordHandler
 from trainer.reader.stream import TrainingStream
 from trainer.report import page as report
 from trainer.serving.model_file import MODEL_FILE, save_model
-from trainer.training import dry_run, metrics
-from trainer.training.checkpoint import Checkpoints, restore, values_of
-from trainer.training.loop import Epochs, Loop, make_train_step, total_steps
+from trainer.training import dry_run
+from trainer.training.callbacks import (
+    MetricsFile,
+    NaNGuard,
+    Progress,
+    TensorBoard,
+    WaitingTime,
+    check_tensorboard,
+)
+from trainer.training.checkpoint import restore, values_of
+from trainer.training.checkpoint_callback import Checkpoint
+from trainer.training.loop import Epochs, Loop, total_steps
 from trainer.training.output_folder import (
     BEST_MODEL_FILE,
+    METRICS_FILE,
     copy_transform,
     prepare_output,
+    remove_run,
     write_digest,
 )
 from trainer.training.resume_check import open_run, settings_of
-from trainer.training.summary import bottleneck, plan_lines, result_lines
+from trainer.training.step import build_variables, make_train_step
+from trainer.training.summary import bottleneck, plan_lines, reader_cpu_sec, result_lines
+from trainer.training.validation import Validation
+
+# Of every object in metrics.jsonl, null where there is nothing to say.
+_COLUMNS = ("loss", "accuracy", "val_loss", "val_accuracy", "images_per_second", "wait_fraction")
 
 
 def train(
@@ -58,7 +75,7 @@ def train(
     inputs = inputs or open_inputs(config)
     prepare_output(config.output)
     if config.tensorboard:
-        metrics.check_tensorboard()
+        check_tensorboard()
     run = _Run(config, inputs, devices)
     run.print_plan()
     if config.dry_run:
@@ -67,8 +84,8 @@ def train(
     loop = run.train()
     run.save_model()
     run.save_best_model()
-    run.report(loop.reader_cpu_sec())
-    return run.state.history[-1]
+    run.report(reader_cpu_sec(loop.iterator(), config.batch_size))
+    return run.metrics.history[-1]
 
 
 class _Run:
@@ -83,19 +100,24 @@ class _Run:
         num_records = inputs.training.num_records
         total = total_steps(config.epochs, config.steps, num_records, config.batch_size)
         self.epochs = Epochs(num_records, config.batch_size, total)
-        self.checkpoints = Checkpoints(config.output, config.keep_checkpoints)
-        settings = settings_of(config, inputs, self.augment_on, total)
-        # Before anything of an earlier run is read: `--overwrite` removes it here.
-        self.state, values = open_run(config, self.checkpoints, settings)
+        # Before anything of an earlier run is read.
+        if config.overwrite and not config.dry_run:
+            remove_run(config.output)
         self.broken_handler = BrokenRecordHandler(
             config.data.skip_broken, config.output, config.data.data, inputs.model.features
         )
-        self.model = self._build_model()
-        if values is not None:
-            restore(model.state_variables(self.model), values)
         self.data = TrainingData.of(config, inputs, self.augment_on)
+        self.checkpoint: Checkpoint | None = None
+        if not config.dry_run:
+            settings = settings_of(config, self.data, total)
+            self.checkpoint = open_run(config, settings, total)
+        self.start = self.checkpoint.step if self.checkpoint else 0
+        self.model = self._build_model()
         self.stream = TrainingStream(self.data, devices, self.broken_handler)
-        self.evaluator = self._make_evaluator()
+        self.metrics = MetricsFile(os.path.join(config.output, METRICS_FILE), _COLUMNS)
+        # A classifier is looked at closely; a compiled model says by itself how good it is.
+        self.evaluator = self._make_evaluator() if self.is_classifier else None
+        self.validation = None if self.is_classifier else self._make_validation()
         self.evaluation: Evaluation | None = None
 
     def print_plan(self) -> None:
@@ -106,10 +128,10 @@ class _Run:
         )
         notes = optimizer.notes(self.config, self.model, total, strategy.gpu_count())
         lines += [f"note: {note}" for note in notes]
-        if self.state.step >= total:
+        if self.start >= total:
             lines.append(f"all {total} steps are done already; --overwrite starts over")
-        elif self.state.step:
-            lines.append(f"resumes after step {self.state.step} of {total}")
+        elif self.start:
+            lines.append(f"resumes after step {self.start} of {total}")
         print("\n".join(lines), flush=True)
 
     def show_batch(self) -> None:
@@ -128,74 +150,81 @@ class _Run:
 
     def train(self) -> Loop:
         """Trains from the last checkpoint to the end."""
-        step = make_train_step(
-            self.model,
-            self.devices,
-            self.data.augmentation.device,
-            self.config.optimizer.jit_compile,
-        )
-        loop = Loop(
-            model=self.model,
-            train_step=step,
-            stream=self.stream,
-            epochs=self.epochs,
-            state=self.state,
-            checkpoints=self.checkpoints,
-            checkpoint_steps=self.config.checkpoint_steps,
-            output=self.config.output,
-            validate=self._validate if self.evaluator else None,
-            observers=self._observers(),
-        )
-        loop.run()
+        config = self.config
+        waiting = WaitingTime(config.batch_size)
+        with Progress(config.batch_size, waiting, self.metrics) as progress:
+            callbacks = [*self._user_callbacks(), waiting, self.metrics, progress]
+            if self.checkpoint is not None:
+                callbacks.append(NaNGuard(self.checkpoint.diverged))
+            loop = Loop(
+                self.model,
+                make_train_step(self.model, self.devices, self.data.augmentation.device),
+                self.stream,
+                self.epochs,
+                [*callbacks, *self._tensorboard()],
+                self.checkpoint,
+                self._validate if self.inputs.validation else None,
+            )
+            loop.run()
         return loop
 
     def save_model(self) -> None:
         """Writes model.keras, weights.sha256 and the data set's transform."""
         output = self.config.output
         with optimizer.averaged_weights(self.model):
-            save_model(self.model, os.path.join(output, MODEL_FILE), self._card(self.state.step))
+            self._save(MODEL_FILE, self.step)
             write_digest(output, self.model)
         copy_transform(self.inputs.dataset, output)
 
     def save_best_model(self) -> None:
         """Writes best.keras where an earlier epoch than the last was the best."""
-        best = self.state.best_step
-        if best is None or best == self.state.step:
+        best = self.best_step
+        if self.checkpoint is None or best is None or best == self.step:
             return
         variables = model.state_variables(self.model)
         last = values_of(variables)
-        restore(variables, self.checkpoints.load(self.checkpoints.path(best))[1])
+        restore(variables, self.checkpoint.checkpoints.load(best)[1])
         with optimizer.averaged_weights(self.model):
-            path = os.path.join(self.config.output, BEST_MODEL_FILE)
-            save_model(self.model, path, self._card(best))
+            self._save(BEST_MODEL_FILE, best)
         restore(variables, last)
+
+    @property
+    def step(self) -> int:
+        """Training steps done."""
+        return self.checkpoint.step if self.checkpoint else 0
+
+    @property
+    def best_step(self) -> int | None:
+        """Where the lowest val_loss was."""
+        return self.checkpoint.state.best_step if self.checkpoint else None
 
     def report(self, reader_cpu_sec: float | None) -> None:
         """Writes report/, and prints where everything is and what limited the speed."""
         config, output = self.config, self.config.output
         if self.evaluation is None and self.evaluator is not None:
             self._validate()
-        speed = bottleneck(self.state.history, reader_cpu_sec)
+        history = self.metrics.history
+        speed = bottleneck(history, reader_cpu_sec)
         page = report.write_report(
             os.path.join(output, "report"),
             title=f"{self.model.name}, {os.path.basename(os.path.normpath(config.data.data))}",
             facts={
                 "data": config.data.data,
                 "model": f"{self.model.name}, {self.model.count_params():,} parameters",
-                "steps": f"{self.state.step} of global batch {config.batch_size}",
+                "steps": f"{self.step} of global batch {config.batch_size}",
                 "devices": strategy.describe(self.devices),
                 "seed": str(config.seed),
                 "augmentation": f"{config.augment} on the {self.augment_on}",
                 "speed": speed or "not measured",
             },
-            history=self.state.history,
+            history=history,
             evaluation=self.evaluation,
             subset=self.evaluator.subset if self.evaluator else None,
         )
         print(f"model    {os.path.join(output, MODEL_FILE)}")
-        print(f"metrics  {os.path.join(output, metrics.METRICS_FILE)}")
+        print(f"metrics  {os.path.join(output, METRICS_FILE)}")
         print(f"report   {page}")
-        for line in result_lines(self.state, self.broken_handler.found, speed):
+        for line in result_lines(history, self.best_step, self.broken_handler.found, speed):
             print(line)
 
     def _check(self) -> str:
@@ -218,8 +247,29 @@ class _Run:
                 weights=config.weights,
                 precision=config.optimizer.precision,
             )
-            model.compile_model(built, config.optimizer, config.batch_size, self.epochs.total_steps)
+            self.is_classifier = not built.compiled
+            if not self.is_classifier:
+                self._refuse_optimizer_flags()
+            else:
+                total = self.epochs.total_steps
+                model.compile_model(
+                    built, config.optimizer, config.batch_size, total, config.metrics
+                )
+        build_variables(built, self.devices, self.data.dataset().element_spec)
         return built
+
+    def _refuse_optimizer_flags(self) -> None:
+        """A compiled model has an optimizer, a loss and metrics already."""
+        given = dataclasses.asdict(self.config.optimizer)
+        default = dataclasses.asdict(OptimizerConfig())
+        flags = [name for name in given if given[name] != default[name]]
+        flags += ["metrics"] if self.config.metrics else []
+        if flags:
+            raise UserError(
+                f"--{flags[0]} received {given.get(flags[0], ','.join(self.config.metrics))}, but "
+                f"--model {self.config.model} returns a compiled model, which brings its own; "
+                f"leave --{flags[0]} out, or compile the model with it."
+            )
 
     def _make_evaluator(self) -> Evaluator | None:
         inputs = self.inputs
@@ -235,21 +285,41 @@ class _Run:
             self.broken_handler,
         )
 
-    def _validate(self) -> tuple[float, float]:
-        """(loss, accuracy) on the validation split, with averaged weights where there are any."""
-        if self.evaluator is None:
-            raise ValueError("there is no validation split")
-        with optimizer.averaged_weights(self.model):
-            self.evaluation = self.evaluator.run()
-        return self.evaluation.loss, self.evaluation.accuracy
+    def _make_validation(self) -> Validation | None:
+        inputs, subset = self.inputs, self.inputs.validation
+        if subset is None:
+            return None
+        data = EvaluationData(subset, inputs.read_options, inputs.model, self.config.batch_size)
+        return Validation(self.model, self.devices, data)
 
-    def _observers(self) -> tuple[Callable[[dict[str, Any]], None], ...]:
+    def _validate(self) -> dict[str, float]:
+        """Figures of the validation split, with averaged weights where there are any."""
+        with optimizer.averaged_weights(self.model):
+            if self.validation is not None:
+                return self.validation()
+            if self.evaluator is None:
+                return {}
+            self.evaluation = self.evaluator.run()
+        found = {"loss": self.evaluation.loss, "accuracy": self.evaluation.accuracy}
+        found |= self.evaluation.metrics
+        return {f"val_{name}": value for name, value in found.items()}
+
+    def _user_callbacks(self) -> list[keras.callbacks.Callback]:
+        if self.config.callbacks is None:
+            return []
+        return user_model.load_callbacks(self.config.callbacks)
+
+    def _tensorboard(self) -> list[TensorBoard]:
         if not self.config.tensorboard:
-            return ()
-        board = metrics.TensorBoard(os.path.join(self.config.output, "tensorboard"))
-        pictures = self.stream.first(self.state.step)["inputs"]["image"]
-        board.images(self.state.step, "augmented", pictures)
-        return (board.epoch,)
+            return []
+        board = TensorBoard(os.path.join(self.config.output, "tensorboard"), self.metrics)
+        board.images(self.start, "augmented", self.stream.first(self.start)["inputs"]["image"])
+        return [board]
+
+    def _save(self, name: str, step: int) -> None:
+        """Saves the model; a compiled one of the user's as Keras does, compiled."""
+        path = os.path.join(self.config.output, name)
+        save_model(self.model, path, self._card(step) if self.is_classifier else None)
 
     def _card(self, step: int) -> ModelCard:
         inputs = self.inputs

@@ -28,15 +28,19 @@ class StopRequest:
 
     In the middle of a step the weights may be changed and the step not yet counted. A second
     Ctrl-C does not wait for the step.
+
+    Args:
+        enabled: False leaves signals alone.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, enabled: bool = True) -> None:
+        self._enabled = enabled
         self._signum: int | None = None
         self._interruptible = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequest:
-        if threading.current_thread() is threading.main_thread():
+        if self._enabled and threading.current_thread() is threading.main_thread():
             for signum in (signal.SIGTERM, signal.SIGINT):
                 self._before[signum] = signal.signal(signum, self._note)
         return self

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -13,9 +14,14 @@ from trainer.config import TrainConfig
 from trainer.dataset.open import Inputs
 from trainer.models import strategy
 from trainer.reader.find_broken import BrokenRecord
-from trainer.training.checkpoint import RunState
+from trainer.reader.stream import next_batch
 from trainer.training.loop import Epochs
 
+IDLE_SEC = 0.02
+IDLE_CORES = 0.1
+MAX_IDLE_WAITS = 250
+# Images that are read to measure what one of them costs.
+SAMPLE_IMAGES = 256
 # Up to this share of the time, waiting for data does not limit the speed.
 _MIN_WAIT_FRACTION = 0.05
 
@@ -52,22 +58,62 @@ def plan_lines(
     return lines
 
 
-def result_lines(state: RunState, broken: list[BrokenRecord], speed: str | None) -> list[str]:
+def result_lines(
+    history: Sequence[Mapping[str, Any]],
+    best_step: int | None,
+    broken: list[BrokenRecord],
+    speed: str | None,
+) -> list[str]:
     """What came out of a run."""
     lines = []
-    best = next((r for r in state.history if r["step"] == state.best_step), None)
-    accuracy = state.history[-1]["val_accuracy"]
+    best = next((r for r in history if r["step"] == best_step), None)
+    accuracy = history[-1].get("val_accuracy")
     if accuracy is not None:
         lines.append(f"validation accuracy {accuracy:.3f}")
-    if best is not None and best is not state.history[-1]:
-        lines.append(
-            f"lowest val_loss {best['val_loss']:.4f} after epoch {best['epoch']}, with accuracy "
-            f"{best['val_accuracy']:.3f}: best.keras"
-        )
+    if best is not None and best is not history[-1]:
+        figures = [f"lowest val_loss {best['val_loss']:.4f} after epoch {best['epoch']}"]
+        if best.get("val_accuracy") is not None:
+            figures.append(f"with accuracy {best['val_accuracy']:.3f}")
+        lines.append(f"{', '.join(figures)}: best.keras")
     if broken:
         lines.append(f"{len(broken)} broken {_plural('record', len(broken))} left out:")
         lines.extend(f"  {record}" for record in broken)
     return [*lines, speed] if speed else lines
+
+
+def reader_cpu_sec(iterator: Iterator[Any], batch_size: int) -> float | None:
+    """CPU seconds, of all threads, that the reader needs for one image.
+
+    It makes batches in advance. Measured from the moment when these are complete until they
+    are complete again, so exactly as many batches were made as were drawn.
+
+    Args:
+        iterator: Batches to train on.
+        batch_size: Images in each.
+
+    Returns:
+        None where a record cannot be read.
+    """
+    count = max(1, SAMPLE_IMAGES // batch_size)
+    try:
+        next_batch(iterator)
+        wait_for_idle_cores()
+        started_sec = time.process_time()
+        for _ in range(count):
+            next_batch(iterator)
+        wait_for_idle_cores()
+    except tf.errors.OpError:
+        return None
+    return (time.process_time() - started_sec) / (count * batch_size)
+
+
+def wait_for_idle_cores() -> None:
+    """Waits until this process hardly uses a core any more, for five seconds at most."""
+    for _ in range(MAX_IDLE_WAITS):
+        cpu_sec = time.process_time()
+        time.sleep(IDLE_SEC)
+        if time.process_time() - cpu_sec < IDLE_CORES * IDLE_SEC:
+            return
 
 
 def bottleneck(history: Sequence[Mapping[str, Any]], reader_cpu_sec: float | None) -> str | None:

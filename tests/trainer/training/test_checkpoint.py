@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not at all, the last ones and the best."""
+"""Checkpoints: whole or not at all, the last ones and the best, put back by paths."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import json
 import pathlib
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from imageshards.errors import UserError
-from trainer.training.checkpoint import Checkpoints, RunState, load_state, restore
+from trainer.training.checkpoint import Checkpoints, RunState, Values, restore
 
 
 class _Variable:
     """What `restore` needs of a Keras variable."""
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, path: str, shape: tuple[int, ...]) -> None:
+        self.path = path
         self.shape = shape
         self.value: Any = None
 
@@ -24,64 +26,93 @@ class _Variable:
         self.value = value
 
 
-def _arrays(step: int) -> list[Any]:
-    return [np.full((2, 3), step, np.float32), np.array(step, np.int64), np.zeros(0, np.uint32)]
+def _values(step: int) -> Values:
+    return [
+        ("dense/kernel", np.full((2, 3), step, np.float32)),
+        ("adam/iteration", np.array(step, np.int64)),
+        ("dense/kernel", np.zeros(0, np.uint32)),
+        ("half", np.array([step, 0.1], ml_dtypes.bfloat16)),
+        ("half/scalar", np.array(step, ml_dtypes.bfloat16)),
+    ]
 
 
 def _state(step: int, **changes: Any) -> RunState:
-    return RunState({"seed": 1}, step, (0.1, 2.0, 3.0), **changes)
+    return RunState({"seed": 1}, step, **changes)
+
+
+def _same(found: Values, expected: Values) -> bool:
+    return [(path, a.dtype, a.tobytes()) for path, a in found] == [
+        (path, a.dtype, a.tobytes()) for path, a in expected
+    ]
 
 
 def test_a_checkpoint_is_loaded_bit_for_bit(tmp_path: pathlib.Path) -> None:
     checkpoints = Checkpoints(str(tmp_path), keep=2)
     assert checkpoints.load_latest() is None
-    state = _state(7, history=[{"epoch": 1, "val_loss": None}], best_step=7, best_value=0.3)
-    many = [*_arrays(7), *(np.array([i], np.float32) for i in range(12))]
+    remembered = [("EarlyStopping", {"wait": 2, "best_weights": [{"array": "0"}]})]
+    state = _state(7, epochs=1, callbacks=remembered, best_step=7, best_value=0.3)
+    state.arrays = {"0": np.arange(3, dtype=np.float32)}
+    many = [*_values(7), *((f"v{i}", np.array([i], np.float32)) for i in range(12))]
     checkpoints.save(state, many)
     found = checkpoints.load_latest()
-    assert found is not None and found[0] == state
-    assert [a.dtype for a in found[1]] == [a.dtype for a in many]
-    assert all(a.tobytes() == b.tobytes() for a, b in zip(found[1], many, strict=True))
+    assert found is not None and _same(found[1], many)
+    assert found[0].arrays["0"].tolist() == [0, 1, 2]
+    found[0].arrays = state.arrays
+    assert found[0] == state
 
 
 def test_the_last_checkpoints_and_the_best_are_kept(tmp_path: pathlib.Path) -> None:
     checkpoints = Checkpoints(str(tmp_path), keep=2)
     for step in (1, 2, 3, 4, 5):
-        checkpoints.save(_state(step, best_step=2 if step > 1 else None), _arrays(step))
+        checkpoints.save(_state(step, best_step=2 if step > 1 else None), _values(step))
     assert checkpoints.steps() == [2, 4, 5]
-    checkpoints.save(_state(6, best_step=5), _arrays(6))
+    checkpoints.save(_state(6, best_step=5), _values(6))
     assert checkpoints.steps() == [5, 6]
 
 
 def test_a_half_written_checkpoint_is_ignored_and_deleted(tmp_path: pathlib.Path) -> None:
     checkpoints = Checkpoints(str(tmp_path), keep=2)
-    checkpoints.save(_state(1), _arrays(1))
+    checkpoints.save(_state(1), _values(1))
     half = tmp_path / "checkpoints" / ".step-00000002-4711"
     half.mkdir()
-    (half / "arrays.npz").write_bytes(b"PK")
+    (half / "variables-0.npz").write_bytes(b"PK")
     assert checkpoints.steps() == [1]
-    checkpoints.save(_state(3), _arrays(3))
+    checkpoints.save(_state(3), _values(3))
     assert not half.exists() and checkpoints.steps() == [1, 3]
 
 
-def test_the_same_step_can_be_saved_again(tmp_path: pathlib.Path) -> None:
+def test_saving_a_step_again_takes_the_old_one_away_last(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkpoints = Checkpoints(str(tmp_path), keep=1)
-    checkpoints.save(_state(4), _arrays(4))
-    checkpoints.save(_state(4, images=9), _arrays(5))
+    path = pathlib.Path(checkpoints.save(_state(4, arrays={"0": np.ones(2)}), _values(4)))
+    again = _state(4, epochs=1, arrays={"0": np.zeros(2)}, best_value=0.5)
+    with monkeypatch.context() as patched:
+
+        def fails(*arguments: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        patched.setattr("imageshards.storage.write", fails)
+        with pytest.raises(UserError, match="No space left"):
+            checkpoints.save(again, _values(5))
     found = checkpoints.load_latest()
-    assert found is not None and found[0].images == 9 and found[1][1] == 5
-    found[0].best_value = 0.5
-    checkpoints.save_state(found[0])
-    assert load_state(checkpoints.path(4)).best_value == 0.5
+    assert found is not None and found[0].arrays["0"].tolist() == [1, 1]
+    assert _same(found[1], _values(4))
+    checkpoints.save(again, _values(5))
+    found = checkpoints.load_latest()
+    assert found is not None and found[0].best_value == 0.5 and _same(found[1], _values(5))
+    assert sorted(p.name for p in path.iterdir()) == [
+        "callbacks-1.npz", "state.json", "variables-1.npz",
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize("file", ["arrays.npz", "state.json"])
-@pytest.mark.parametrize("content", [b"", b"{", b"PK\x03\x04", b'{"format_version": 9}'])
+@pytest.mark.parametrize("file", ["variables-0.npz", "state.json"])
+@pytest.mark.parametrize("content", [b"", b"{", b"PK\x03\x04", b'{"format_version": 1}'])
 def test_a_corrupt_checkpoint_is_an_error_with_its_remedy(
     tmp_path: pathlib.Path, file: str, content: bytes
 ) -> None:
     checkpoints = Checkpoints(str(tmp_path), keep=2)
-    path = pathlib.Path(checkpoints.save(_state(4), _arrays(4)))
+    path = pathlib.Path(checkpoints.save(_state(4), _values(4)))
     (path / file).write_bytes(content)
     with pytest.raises(UserError, match="step-00000004, which cannot be read .* delete it"):
         checkpoints.load_latest()
@@ -90,20 +121,53 @@ def test_a_corrupt_checkpoint_is_an_error_with_its_remedy(
 def test_a_failed_write_is_an_error_with_its_remedy(tmp_path: pathlib.Path) -> None:
     (tmp_path / "checkpoints").write_text("a file where the folder should be")
     with pytest.raises(UserError, match="checkpoint of step 4 cannot be written .* make room"):
-        Checkpoints(str(tmp_path), 1).save(_state(4), _arrays(4))
+        Checkpoints(str(tmp_path), 1).save(_state(4), _values(4))
 
 
-def test_restoring_refuses_variables_of_other_shapes() -> None:
-    variables = [_Variable((2, 3)), _Variable(()), _Variable((0,))]
-    restore(variables, _arrays(3))
-    assert [v.value.sum() for v in variables] == [18.0, 3, 0]
-    for other in (variables[:2], [*variables, _Variable(())], [_Variable((3, 2)), *variables[1:]]):
-        with pytest.raises(UserError, match="checkpoint of 3 variables.*--overwrite"):
-            restore(other, _arrays(3))
+def test_values_are_put_back_by_their_paths() -> None:
+    values = [("a/kernel", np.array([1.0])), ("b/kernel", np.array([2.0]))]
+    swapped = [_Variable("b/kernel", (1,)), _Variable("a/kernel", (1,))]
+    restore(swapped, values)
+    assert [v.value[0] for v in swapped] == [2.0, 1.0]
+    twice = [("total", np.array([1.0])), ("total", np.array([2.0]))]
+    restore(swapped := [_Variable("total", (1,)), _Variable("total", (1,))], twice)
+    assert [v.value[0] for v in swapped] == [1.0, 2.0]
+
+
+def test_layers_that_keras_numbered_otherwise_are_taken_in_order() -> None:
+    values = [
+        ("dense/kernel", np.array([1.0])),
+        ("dense_1/kernel", np.array([2.0])),
+        ("adam/dense_1_kernel_velocity", np.array([3.0])),
+    ]
+    later = [
+        _Variable("dense_7/kernel", (1,)),
+        _Variable("dense_8/kernel", (1,)),
+        _Variable("adam/dense_8_kernel_velocity", (1,)),
+    ]
+    restore(later, values)
+    assert [v.value[0] for v in later] == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("paths", "shapes", "what"),
+    [
+        (["a", "b"], [(2,), (2,)], "'c'"),
+        (["a", "b", "c", "d"], [(2,)] * 4, "other variables"),
+        (["a", "b", "x"], [(2,)] * 3, "'c'"),
+        (["a", "b", "c"], [(2,), (2,), (3,)], r"'c' of the shape \(2,\)"),
+    ],
+)
+def test_restoring_refuses_another_model(
+    paths: list[str], shapes: list[tuple[int, ...]], what: str
+) -> None:
+    values = [(path, np.zeros(2, np.float32)) for path in "abc"]
+    variables = [_Variable(path, shape) for path, shape in zip(paths, shapes, strict=True)]
+    with pytest.raises(UserError, match=f"{what}.*--overwrite"):
+        restore(variables, values)
 
 
 def test_the_state_is_json(tmp_path: pathlib.Path) -> None:
-    checkpoints = Checkpoints(str(tmp_path), keep=1)
-    path = pathlib.Path(checkpoints.save(_state(4), _arrays(4)))
+    path = pathlib.Path(Checkpoints(str(tmp_path), keep=1).save(_state(4), _values(4)))
     raw = json.loads((path / "state.json").read_text())
-    assert raw["format_version"] == 1 and raw["step"] == 4 and raw["identity"] == {"seed": 1}
+    assert raw["format_version"] == 2 and raw["step"] == 4 and raw["identity"] == {"seed": 1}

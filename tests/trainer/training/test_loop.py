@@ -1,19 +1,14 @@
-"""Epochs and steps: arithmetic without data; what the reader costs."""
+"""Epochs and steps: arithmetic without data."""
 
 from __future__ import annotations
-
-import time
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-tf = pytest.importorskip("tensorflow")
+pytest.importorskip("tensorflow")
 
-from trainer.training.checkpoint import RunState  # noqa: E402
-from trainer.training.loop import SAMPLE_IMAGES, Epochs, Loop, total_steps  # noqa: E402
+from trainer.training.loop import Epochs, total_steps
 
 counts = st.integers(1, 64).flatmap(lambda b: st.tuples(st.integers(b, 5000), st.just(b)))
 
@@ -56,42 +51,3 @@ def test_a_run_of_steps_may_end_within_its_last_epoch(counts: tuple[int, int], t
     last = epochs.count - 1
     assert epochs.end(last) == total <= epochs.full_end(last)
     assert last == 0 or epochs.end(last - 1) < total
-
-
-def reader_cpu_sec(batches: Iterator[None], batch_size: int) -> float | None:
-    """What a loop measures of a reader that makes these batches."""
-
-    class Stream:
-        def iterator(self, step: int) -> Iterator[None]:
-            return batches
-
-    parts: dict[str, Any] = dict.fromkeys(
-        ["model", "train_step", "checkpoints", "checkpoint_steps", "output", "validate"]
-    )
-    stream: Any = Stream()
-    epochs = Epochs(batch_size, batch_size, 1)
-    return Loop(stream=stream, epochs=epochs, state=RunState({}, 1), **parts).reader_cpu_sec()
-
-
-def test_the_reader_costs_the_cpu_time_of_the_batches_that_were_drawn() -> None:
-    drawn = []
-
-    def batches() -> Iterator[None]:
-        while True:
-            drawn.append(1)
-            end_sec = time.process_time() + 0.05
-            while time.process_time() < end_sec:
-                pass
-            yield
-
-    found = reader_cpu_sec(batches(), SAMPLE_IMAGES // 4)
-    assert len(drawn) == 1 + 4  # the first one opens the reader
-    assert found == pytest.approx(0.05 / (SAMPLE_IMAGES // 4), rel=0.3)
-
-
-def test_a_broken_record_behind_the_last_step_leaves_the_reader_unmeasured() -> None:
-    def batches() -> Iterator[None]:
-        yield
-        raise tf.errors.DataLossError(None, None, "corrupted record")
-
-    assert reader_cpu_sec(batches(), 8) is None

@@ -12,6 +12,7 @@ from imageshards.errors import UserError
 from tests.support.trainer_data import edit_manifest, make_data_set
 from trainer.config import DataConfig, OptimizerConfig, TrainConfig
 from trainer.dataset.open import open_inputs
+from trainer.reader.batches import TrainingData
 from trainer.training.resume_check import check_same, settings_of
 
 
@@ -27,7 +28,7 @@ def _config(folder: pathlib.Path, data: dict[str, Any], **changes: Any) -> Train
 
 
 def _settings(config: TrainConfig, place: str = "host", total: int = 9) -> dict[str, Any]:
-    return settings_of(config, open_inputs(config), place, total)
+    return settings_of(config, TrainingData.of(config, open_inputs(config), place), total)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+
 import pytest
 
-pytest.importorskip("tensorflow")
+tf = pytest.importorskip("tensorflow")
 
-from trainer.training.summary import bottleneck
+from trainer.training.summary import SAMPLE_IMAGES, bottleneck, reader_cpu_sec  # noqa: E402
 
 
 def epoch(images_per_sec: float | None, wait_fraction: float | None) -> dict[str, float | None]:
@@ -48,3 +51,27 @@ def test_nothing_is_said_where_too_little_was_measured() -> None:
     assert bottleneck([epoch(1000.0, 1.0)], 0.01) is None  # it only waited
     assert bottleneck([epoch(None, None)], 0.01) is None
     assert bottleneck([epoch(1000.0, 0.5)], None) is None
+
+
+def test_the_reader_costs_the_cpu_time_of_the_batches_that_were_drawn() -> None:
+    drawn = []
+
+    def batches() -> Iterator[None]:
+        while True:
+            drawn.append(1)
+            end_sec = time.process_time() + 0.05
+            while time.process_time() < end_sec:
+                pass
+            yield
+
+    found = reader_cpu_sec(batches(), SAMPLE_IMAGES // 4)
+    assert len(drawn) == 1 + 4  # the first one opens the reader
+    assert found == pytest.approx(0.05 / (SAMPLE_IMAGES // 4), rel=0.3)
+
+
+def test_a_broken_record_behind_the_last_step_leaves_the_reader_unmeasured() -> None:
+    def batches() -> Iterator[None]:
+        yield
+        raise tf.errors.DataLossError(None, None, "corrupted record")
+
+    assert reader_cpu_sec(batches(), 8) is None

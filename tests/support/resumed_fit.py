@@ -1,0 +1,134 @@
+"""`ims.fit` on a compiled model of a user's own, perhaps killed.
+
+python -m tests.support.resumed_fit DATA RUN REPLICAS HOOK:STEP   # prints one JSON object
+
+HOOK is the hook of a Keras callback after whose call with STEP steps done it is killed, or `no`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+import keras
+import numpy as np
+
+import imageshards as ims
+from trainer.models.strategy import make_strategy
+
+BATCH_SIZE = 8
+
+
+class Learner(keras.Model):
+    """Has a step and a metric of its own, and a random layer."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.scale = keras.layers.Rescaling(1 / 255)
+        self.flat = keras.layers.Flatten()
+        self.hidden = keras.layers.Dense(8, activation="relu")
+        self.norm = keras.layers.BatchNormalization()
+        self.drop = keras.layers.Dropout(0.3)
+        self.head = keras.layers.Dense(num_classes)
+        self.brightness = keras.metrics.Mean(name="brightness")
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        x = self.norm(self.hidden(self.flat(self.scale(x))), training=training)
+        return self.head(self.drop(x, training=training))
+
+    def train_step(self, data: Any) -> Any:
+        self.brightness.update_state(keras.ops.mean(keras.ops.cast(data[0], "float32")))
+        return super().train_step(data)
+
+
+class Counter(keras.callbacks.Callback):
+    """Remembers something that Keras knows nothing of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+        self.sums = np.zeros(2)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.steps += 1
+        self.sums += [logs["loss"], logs["brightness"]]
+
+
+class Killer(keras.callbacks.Callback):
+    """Kills the process by a real signal."""
+
+    def __init__(self, hook: str, step: int, signum: int) -> None:
+        super().__init__()
+        self._hook, self._step, self._signum = hook, step, signum
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Any) -> None:
+        pass
+
+    def _reached(self, hook: str) -> None:
+        if hook == self._hook and int(self.model.optimizer.iterations.numpy()) == self._step:
+            os.kill(os.getpid(), self._signum)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._reached("batch_end")
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._reached("test_begin")
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._reached("epoch_end")
+
+
+def compiled(num_classes: int) -> keras.Model:
+    """The user's model: its step, averaged weights, a rate that a callback changes."""
+    keras.utils.set_random_seed(7)
+    model = Learner(num_classes)
+    model.compile(
+        optimizer=keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.8),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        weighted_metrics=["accuracy"],
+        jit_compile=False,
+    )
+    return model
+
+
+def main() -> int:
+    data_path, run, replicas, kill = sys.argv[1:5]
+    strategy = make_strategy(int(replicas), BATCH_SIZE)
+    hook, _, step = kill.partition(":")
+    data = ims.open(data_path)
+    train = data.train(batch_size=BATCH_SIZE, seed=3)
+    validation = data.evaluation(batch_size=BATCH_SIZE)
+    with strategy.scope():
+        model = compiled(len(data.classes))
+    counter = Counter()
+    stopping = keras.callbacks.EarlyStopping(patience=9, restore_best_weights=True)
+    slower = keras.callbacks.ReduceLROnPlateau(patience=1, min_delta=9.0, cooldown=0)
+    signum = signal.SIGTERM if hook == "sigterm" else signal.SIGKILL
+    killer = Killer(hook.replace("sigterm", "batch_end"), int(step or 0), signum)
+    history = ims.fit(
+        model, train, validation=validation, epochs=2, resume=run, checkpoint_steps=1,
+        callbacks=[counter, stopping, slower, killer], verbose=0,
+    )  # fmt: skip
+    digest = hashlib.sha256(b"".join(w.tobytes() for w in model.get_weights())).hexdigest()
+    found = {
+        "digest": digest,
+        "history": history.history,
+        "epochs": history.epoch,
+        "steps": counter.steps,
+        "sums": counter.sums.tolist(),
+        "best_epoch": stopping.best_epoch,
+        "rate": float(model.optimizer.learning_rate.numpy()),
+    }
+    print(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

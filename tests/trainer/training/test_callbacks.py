@@ -1,0 +1,205 @@
+"""Our callbacks, in Keras's own `fit` and alone: seconds, metrics.jsonl, NaN, event files."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import importlib.util
+import json
+import pathlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from imageshards.errors import UserError
+
+tf = pytest.importorskip("tensorflow")
+
+import keras  # noqa: E402
+
+from trainer.evaluation.per_class import finite  # noqa: E402
+from trainer.training import callbacks  # noqa: E402
+from trainer.training.callbacks import (  # noqa: E402
+    MetricsFile,
+    NaNGuard,
+    TensorBoard,
+    WaitingTime,
+    epoch_line,
+)
+from trainer.training.checkpoint_callback import Checkpoint  # noqa: E402
+
+STEPS = 4
+
+
+def _model(rate: Any = 0.1) -> keras.Model:
+    keras.utils.set_random_seed(2)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="dense")])
+    optimizer = keras.optimizers.SGD(rate, momentum=0.9)
+    model.compile(optimizer, "mse", weighted_metrics=["mae"], jit_compile=False)
+    return model
+
+
+def _batches(pause_sec: float = 0.0) -> Any:
+    def make() -> Iterator[Any]:
+        rng = np.random.default_rng(3)
+        while True:
+            time.sleep(pause_sec)
+            yield rng.normal(size=(8, 3)).astype("f4"), rng.normal(size=(8, 1)).astype("f4")
+
+    spec = tf.TensorSpec([8, 3], tf.float32), tf.TensorSpec([8, 1], tf.float32)
+    return tf.data.Dataset.from_generator(make, output_signature=spec)
+
+
+def _fit(model: keras.Model, *parts: Any, epochs: int = 2, **options: Any) -> Any:
+    return model.fit(
+        options.pop("data", _batches()), steps_per_epoch=STEPS, epochs=epochs,
+        callbacks=list(parts), verbose=0, **options,
+    )  # fmt: skip
+
+
+def test_fetching_during_a_step_is_no_waiting() -> None:
+    waiting = WaitingTime(8)
+    waiting.fetched(0.3)
+    assert waiting.wait_sec == pytest.approx(0.3)  # nothing known of a step yet
+    waiting.dispatch_sec = 0.01
+    waiting.step_sec = 0.11  # 0.1 s go on after the step was handed over
+    waiting.fetched(0.08)
+    assert waiting.wait_sec == pytest.approx(0.3)
+    waiting.fetched(0.25)
+    assert waiting.wait_sec == pytest.approx(0.3 + 0.15)
+
+
+def test_waiting_is_measured_in_keras_own_fit() -> None:
+    model = _model()
+    history = _fit(model, WaitingTime(8), data=_batches(0.05)).history
+    # A step of this model takes a fiftieth of the time that its batches take to come.
+    assert history["wait_fraction"][1] > 0.3
+    assert history["images_per_second"][1] > 0
+    assert _fit(model, epochs=1).history.keys() == {"loss", "mae"}  # it leaves nothing behind
+
+
+def test_metrics_file_has_an_object_per_epoch_and_the_rate_of_its_last_step(
+    tmp_path: pathlib.Path,
+) -> None:
+    schedule = keras.optimizers.schedules.PolynomialDecay(0.08, 2 * STEPS, 0.0)
+    path = tmp_path / "run" / "metrics.jsonl"
+    metrics = MetricsFile(str(path), ["loss", "val_loss"])
+    _fit(_model(schedule), metrics)
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    assert found == metrics.history
+    assert [(r["epoch"], r["step"]) for r in found] == [(1, STEPS), (2, 2 * STEPS)]
+    # Step s (from 0) has 0.08 - 0.01 s.
+    assert [r["learning_rate"] for r in found] == pytest.approx([0.05, 0.01])
+    assert list(found[0]) == ["epoch", "step", "loss", "val_loss", "mae", "learning_rate"]
+    assert found[0]["val_loss"] is None
+
+
+def test_a_rate_that_a_callback_lowers_is_that_of_the_step_before(tmp_path: pathlib.Path) -> None:
+    metrics = MetricsFile(str(tmp_path / "m.jsonl"))
+    slower = keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=9.0)
+    _fit(_model(), metrics, slower, epochs=3)
+    assert [r["learning_rate"] for r in metrics.history] == pytest.approx([0.1, 0.1, 0.01])
+
+
+def test_a_resumed_file_repeats_no_epoch(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "m.jsonl"
+    metrics = MetricsFile(str(path))
+    _fit(_model(), metrics)
+    again = MetricsFile(str(path))
+    again.load_state_dict(json.loads(json.dumps(metrics.state_dict())))
+    again.set_model(_model())
+    again.on_epoch_end(1, {"loss": float("inf")})  # the second one, which had been cut short
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [r["epoch"] for r in found] == [1, 2]
+    assert found[0] == metrics.history[0] and found[1]["loss"] is None
+
+
+def test_a_full_disk_is_a_sentence(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("imageshards.storage.write", full)
+    metrics = MetricsFile(str(tmp_path / "metrics.jsonl"))
+    metrics.set_model(_model())
+    with pytest.raises(UserError, match=r"metrics.jsonl cannot be written \(No space.* make room"):
+        metrics.on_epoch_end(0, {"loss": 1.0})
+
+
+def test_a_loss_that_is_no_number_ends_keras_fit_with_a_sentence() -> None:
+    with pytest.raises(UserError, match="learning_rate received .* the loss became (nan|inf)"):
+        _fit(_model(1e30), NaNGuard(), epochs=9)
+    _fit(_model(), NaNGuard())
+
+
+def test_checkpoints_in_keras_own_fit(tmp_path: pathlib.Path) -> None:
+    """Between two calls of `fit` nothing is lost: neither variables nor what callbacks remember."""
+    straight = _model()
+    _fit(straight, epochs=2)
+    model, stopping = _model(), keras.callbacks.EarlyStopping("loss", patience=5)
+    _fit(model, stopping, Checkpoint(str(tmp_path), 3, others=[stopping]), epochs=1)
+    folders = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
+    assert folders == ["step-00000003", "step-00000004"]
+    other = _model()
+    other._symbolic_build(data_batch=(tf.zeros([8, 3]), tf.zeros([8, 1])))
+    remembers = keras.callbacks.EarlyStopping("loss", patience=5)
+    checkpoint = Checkpoint(str(tmp_path), 3, others=[remembers])
+    assert (checkpoint.step, checkpoint.epochs) == (STEPS, 1)
+    checkpoint.set_model(other)
+    checkpoint.restore()
+    assert remembers.best == stopping.best is not None
+    _fit(other, data=_batches().skip(STEPS), epochs=1)
+    for mine, theirs in zip(other.variables, straight.variables, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+
+
+def test_a_weight_that_is_no_number_is_not_saved(tmp_path: pathlib.Path) -> None:
+    model = _model()
+    _fit(model, epochs=1)
+    model.weights[0].assign(np.full((3, 1), np.nan))
+    checkpoint = Checkpoint(str(tmp_path))
+    checkpoint.set_model(model)
+    with pytest.raises(UserError, match="dense/kernel became infinite or not a number"):
+        checkpoint.save()
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_the_line_of_an_epoch() -> None:
+    record = {
+        "epoch": 2, "step": 40, "loss": 1.5, "val_loss": None, "images_per_second": 320.0,
+        "wait_fraction": 0.25, "learning_rate": 0.01,
+    }  # fmt: skip
+    assert epoch_line(record, 3) == "epoch 2/3  loss 1.5000  320 images/s  waited 25% for data"
+    assert "0.8 images/s" in epoch_line(record | {"images_per_second": 0.8}, 1)
+    assert epoch_line({"epoch": 1, "loss": None}, 1) == "epoch 1/1"
+    assert finite(float("nan")) is finite(float("inf")) is finite(None) is None
+
+
+def test_a_missing_tensorboard_is_an_error_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"--tensorboard .*imageshards\[tensorboard\]"):
+        callbacks.check_tensorboard()
+
+
+def test_scalars_and_pictures_are_read_back(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("tensorboard")
+    events = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
+    pictures = np.random.default_rng(1).integers(0, 256, (20, 6, 9, 3), np.uint8)
+    folder, metrics = str(tmp_path / "new"), MetricsFile(str(tmp_path / "m.jsonl"), ["val_loss"])
+    board = TensorBoard(folder, metrics)
+    _fit(_model(), metrics, board)
+    TensorBoard(folder, metrics).images(9, "augmented", pictures)  # a resumed run: another file
+    found = events.EventAccumulator(folder, {"tensors": 0}).Reload()
+    losses: list[Any] = found.Tensors("loss")
+    assert [event.step for event in losses] == [STEPS, 2 * STEPS]
+    assert [float(tf.make_ndarray(event.tensor_proto)) for event in losses] == pytest.approx(
+        [record["loss"] for record in metrics.history]
+    )
+    assert {"step", "val_loss"}.isdisjoint(found.Tags()["tensors"])
+    panel = tf.make_ndarray(found.Tensors("augmented")[0].tensor_proto)
+    # Width, height, then the pictures as PNG.
+    assert [int(x) for x in panel[:2]] == [9, 6]
+    assert len(panel) == 2 + callbacks.MAX_IMAGES
+    np.testing.assert_array_equal(tf.io.decode_png(panel[2]), pictures[0])

@@ -1,0 +1,360 @@
+"""Callbacks for Keras's `fit` and for ours: waiting time, metrics.jsonl, NaN, TensorBoard."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import keras
+from keras.callbacks import Callback
+
+from imageshards import storage
+from imageshards.errors import UserError
+from imageshards.progress import progress_bar
+from trainer.evaluation.per_class import finite
+
+Logs = Mapping[str, Any] | None
+
+# More pictures would make the panel slow to load.
+MAX_IMAGES = 16
+
+
+class WaitingTime(Callback):
+    """Measures the seconds of training, and those of them in which the model waited for data.
+
+    Adds `images_per_second` and `wait_fraction` (0 to 1) to the logs of every epoch, so give it
+    before the callbacks that write these.
+
+    A step is handed to the devices and may still run while the next batch is fetched, so the
+    time spent fetching is waiting only as far as it lasts longer than that step. Every
+    `PROBE_STEPS`-th step is waited for, which measures a step by itself.
+
+    Args:
+        batch_size: Global.
+
+    Attributes:
+        train_sec, wait_sec: Of the epoch so far.
+        images: Those behind these seconds.
+        step_sec: From the start of a step to its end, as last probed.
+        dispatch_sec: How long it took to hand the last step to the devices.
+    """
+
+    PROBE_STEPS = 32
+    async_safe = True  # It has no hook after a batch.
+
+    def __init__(self, batch_size: int) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+        self.train_sec = self.wait_sec = 0.0
+        self.images = 0
+        self.step_sec = self.dispatch_sec = 0.0
+        self._steps = 0
+        self._before: dict[str, Any] | None = None
+        self._train_function: Callable[[Any], Any] | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The seconds of the unfinished epoch."""
+        return {"train_sec": self.train_sec, "wait_sec": self.wait_sec, "images": self.images}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The opposite of `state_dict`."""
+        self.train_sec, self.wait_sec = state["train_sec"], state["wait_sec"]
+        self.images = state["images"]
+
+    def fetched(self, seconds: float) -> None:
+        """Notes how long a batch took to come."""
+        running = max(0.0, self.step_sec - self.dispatch_sec)
+        self.wait_sec += max(0.0, seconds - running)
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Begins to measure what trains the model."""
+        self._train_function, self._steps, self._before = self.model.train_function, 0, None
+        self.model.train_function = self._measured
+
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Begins to count anew."""
+        self.train_sec = self.wait_sec = 0.0
+        self.images = 0
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Adds what was measured to the epoch's logs."""
+        if isinstance(logs, dict) and self.train_sec > 0:
+            logs["images_per_second"] = round(self.images / self.train_sec, 1)
+            logs["wait_fraction"] = round(min(1.0, self.wait_sec / self.train_sec), 4)
+
+    def on_train_end(self, logs: Logs = None) -> None:
+        """Leaves the model as it was."""
+        self.model.train_function = self._train_function
+
+    def _measured(self, iterator: Any) -> Any:
+        """One step, as Keras's own train function takes it."""
+        if self._train_function is None:
+            raise RuntimeError("training has not begun")
+        begun_sec = time.perf_counter()
+        batch = next(iterator)
+        fetched_sec = time.perf_counter()
+        # Not the first step, which also traces and compiles the graph.
+        probe = self._steps % self.PROBE_STEPS == 1
+        if probe:
+            self._wait_for_step_before()
+        started_sec = time.perf_counter()
+        logs = self._train_function(iter([batch]))
+        self.dispatch_sec = time.perf_counter() - started_sec
+        # One step behind, so that the devices have work while Python waits.
+        self._wait_for_step_before()
+        self._before = logs
+        if probe:
+            self._wait_for_step_before()
+            self.step_sec = time.perf_counter() - started_sec
+        self._steps += 1
+        if self._steps > 1:
+            self.fetched(fetched_sec - begun_sec)
+            self.train_sec += time.perf_counter() - begun_sec
+            self.images += self.batch_size
+        return logs
+
+    def _wait_for_step_before(self) -> None:
+        for value in (self._before or {}).values():
+            keras.ops.convert_to_numpy(value)
+        self._before = None
+
+
+class MetricsFile(Callback):
+    """Writes metrics.jsonl: one object per epoch; a resumed run repeats none.
+
+    An object has `epoch` (from 1), `step`, everything in the epoch's logs, and `learning_rate`
+    (of its last step). What is no finite number is null.
+
+    Args:
+        path: Local; its folder is made where it is missing.
+        names: Always in an object, null where the logs do not have them.
+
+    Attributes:
+        history: The objects.
+    """
+
+    async_safe = True  # It has no hook after a batch.
+
+    def __init__(self, path: str, names: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.history: list[dict[str, Any]] = []
+        self._path = path
+        self._names = tuple(names)
+        self._step = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The objects so far."""
+        return {"history": self.history, "step": self._step}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The opposite of `state_dict`."""
+        self.history, self._step = list(state["history"]), state["step"]
+        self._write()
+
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        """Counts steps."""
+        self._step += 1
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Adds an object."""
+        found = {**dict.fromkeys(self._names), **(logs or {})}
+        found["learning_rate"] = last_learning_rate(self.model.optimizer)
+        record: dict[str, Any] = {"epoch": epoch + 1, "step": self._step}
+        record |= {name: finite(value) for name, value in found.items()}
+        # An epoch that `--steps` had cut short is there already.
+        self.history = [*self.history[:epoch], record]
+        self._write()
+
+    def _write(self) -> None:
+        lines = [json.dumps(record, allow_nan=False) + "\n" for record in self.history]
+        try:
+            storage.write(self._path, "".join(lines))
+        except OSError as e:
+            raise UserError(
+                f"--output received {os.path.dirname(self._path)!r}, where "
+                f"{os.path.basename(self._path)} cannot be written ({e.strerror or e}); make "
+                "room, then run the same command again to resume from the last checkpoint."
+            ) from e
+
+
+class NaNGuard(Callback):
+    """Ends a run whose loss is no finite number any more, with a sentence.
+
+    Args:
+        error: What was seen → the error that is raised; None for one that says no more.
+    """
+
+    async_safe = True
+
+    def __init__(self, error: Callable[[str], UserError] | None = None) -> None:
+        super().__init__()
+        self._error = error or _diverged
+
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """Looks at the mean loss of the epoch so far.
+
+        Raises:
+            UserError: It is no finite number.
+        """
+        loss = (logs or {}).get("loss", 0.0)
+        if not math.isfinite(loss):
+            raise self._error(f"the loss became {loss}")
+
+
+def _diverged(what: str) -> UserError:
+    return UserError(
+        f"learning_rate received a value for which {what}; expected a run that converges: try a "
+        "tenth of it, or a warm-up."
+    )
+
+
+class Progress(Callback):
+    """Shows how far an epoch is: a bar on a terminal, a line at its end anywhere.
+
+    Args:
+        batch_size: Global.
+        waiting: Measures.
+        metrics: Has the objects of finished epochs.
+    """
+
+    async_safe = True  # It has no hook after a batch.
+
+    def __init__(self, batch_size: int, waiting: WaitingTime, metrics: MetricsFile) -> None:
+        super().__init__()
+        self._batch_size, self._waiting, self._metrics = batch_size, waiting, metrics
+        self._bar: Any = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Shows a bar of this epoch's images, the rate and the time left."""
+        self._bar = progress_bar(
+            desc=f"epoch {epoch + 1}/{self.params['epochs']}",
+            total=self.params["steps"] * self._batch_size,
+            unit=" images",
+            unit_scale=True,
+        )
+
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        """Moves the bar to the end of the batch before."""
+        done = batch * self._batch_size
+        waited = self._waiting.wait_sec / max(1e-9, self._waiting.train_sec)
+        self._bar.set_postfix_str(f"waited {waited:.0%}", refresh=False)
+        if not self._bar.n:
+            self._bar.initial = self._bar.n = done  # resumed inside the epoch
+        self._bar.update(done - self._bar.n)
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Prints the epoch's figures."""
+        self.close()
+        print(epoch_line(self._metrics.history[-1], self.params["epochs"]), flush=True)
+
+    def close(self) -> None:
+        """Takes the bar off the terminal."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+class TensorBoard(Callback):
+    """Writes one event file, which TensorBoard follows while it grows.
+
+    A resumed run writes a further file into the same folder; TensorBoard shows both as one run.
+
+    Args:
+        folder: Local; made where it is missing.
+        metrics: Has the objects whose numbers are written, by name.
+
+    Raises:
+        UserError: TensorBoard is not installed.
+    """
+
+    async_safe = True  # It has no hook after a batch.
+
+    def __init__(self, folder: str, metrics: MetricsFile) -> None:
+        super().__init__()
+        check_tensorboard()
+        import tensorflow as tf
+
+        self._metrics = metrics
+        self._summary = tf.summary
+        self._writer = tf.summary.create_file_writer(folder)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Adds the numbers of the epoch's object."""
+        record = self._metrics.history[-1]
+        with self._writer.as_default(step=record["step"]):
+            for name, value in record.items():
+                if value is not None and name != "step":
+                    self._summary.scalar(name, value)
+        self._writer.flush()
+
+    def images(self, step: int, name: str, pictures: Any) -> None:
+        """Adds a panel of the first `MAX_IMAGES` pictures, uint8 [n, height, width, channels]."""
+        with self._writer.as_default(step=step):
+            self._summary.image(name, pictures, max_outputs=MAX_IMAGES)
+        self._writer.flush()
+
+
+def check_tensorboard() -> None:
+    """Checks that event files can be written.
+
+    Raises:
+        UserError: TensorBoard is not installed.
+    """
+    if importlib.util.find_spec("tensorboard") is None:
+        raise UserError(
+            "--tensorboard needs the package tensorboard, which is not installed; expected it "
+            "to be: pip install 'imageshards[tensorboard]', or leave the flag out "
+            "(metrics.jsonl is written always)."
+        )
+
+
+def last_learning_rate(optimizer: keras.optimizers.Optimizer) -> float:
+    """The rate of the step that was taken last."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    rate = optimizer._learning_rate
+    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        step = keras.ops.convert_to_numpy(optimizer.iterations)
+        rate = rate(max(0, int(step) - 1))
+    return float(keras.ops.convert_to_numpy(rate() if callable(rate) else rate))
+
+
+def epoch_line(record: Mapping[str, Any], epochs: int) -> str:
+    """One epoch as it is printed."""
+    last = ("epoch", "step", "images_per_second", "wait_fraction", "learning_rate")
+    parts = [f"epoch {record['epoch']}/{epochs}"]
+    parts += [f"{k} {v:.4f}" for k, v in record.items() if k not in last and v is not None]
+    rate = record.get("images_per_second")
+    if rate is not None:
+        parts.append(f"{rate:.{0 if rate >= 10 else 1}f} images/s")
+        parts.append(f"waited {record['wait_fraction']:.0%} for data")
+    return "  ".join(parts)

@@ -1,0 +1,216 @@
+"""What saves a run and puts it back: variables, the position, and what callbacks remember."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from keras.callbacks import Callback
+
+from imageshards.errors import UserError
+from trainer.models.model import state_variables
+from trainer.training.checkpoint import Array, Checkpoints, RunState, Values, restore, values_of
+
+# Set by Keras for every callback: not what it remembers.
+_NOT_REMEMBERED = ("params", "validation_data")
+
+
+class Checkpoint(Callback):
+    """Saves everything that training remembers, every `every_steps` steps and after every epoch.
+
+    That is every variable (weights, optimizer, averages, metrics, states of random layers), the
+    position in the data, and what the other callbacks remember: what `state_dict()` returns
+    where a callback has it, put back by `load_state_dict(state)`; else those of its attributes
+    that training changed and that are plain values or NumPy arrays.
+
+    In Keras's own `fit` it saves, too; there a run resumes by `restore()` before `fit`, and
+    `train.dataset(start_step=checkpoint.step)`.
+
+    Args:
+        folder: Of the run; checkpoints go into `checkpoints/` there.
+        every_steps: Steps between two checkpoints, besides those at the ends of epochs.
+        keep: How many of the last ones stay, besides the one with the lowest val_loss.
+        identity: JSON values that a resumed run must share.
+        others: The callbacks whose memory is saved, where Keras's `fit` is used.
+
+    Attributes:
+        step: Training steps done.
+        epochs: Epochs finished.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        every_steps: int = 1000,
+        keep: int = 2,
+        identity: Mapping[str, Any] | None = None,
+        others: Sequence[Callback] = (),
+    ) -> None:
+        super().__init__()
+        self.checkpoints = Checkpoints(folder, keep)
+        self.state = RunState(identity or {})
+        self._every_steps = every_steps
+        self._others = list(others)
+        self._at_begin: list[dict[str, str]] = []
+        self._loaded: Values | None = None
+        self._saved: tuple[int, int] | None = None
+        latest = self.checkpoints.load_latest()
+        if latest is not None:
+            self.state, self._loaded = latest
+        self.step, self.epochs = self.state.step, self.state.epochs
+
+    def watch(self, callbacks: Sequence[Callback]) -> None:
+        """Says whose memory is saved; called when training begins."""
+        self._others = [callback for callback in callbacks if callback is not self]
+        self._at_begin = [_plain_attributes(callback, None) for callback in self._others]
+
+    def restore(self) -> None:
+        """Puts back what the last checkpoint holds; does nothing where there is none.
+
+        Raises:
+            UserError: The model, or a callback, is another one.
+        """
+        if self._loaded is None:
+            return
+        restore(state_variables(self.model), self._loaded)
+        self._loaded, self._saved = None, (self.step, self.epochs)
+        self.model.stop_training = self.state.stopped
+        remembered = list(self.state.callbacks)
+        for callback in self._others:
+            name = type(callback).__name__
+            mine = next((i for i, (other, _) in enumerate(remembered) if other == name), None)
+            if mine is not None:
+                _remind(callback, remembered.pop(mine)[1], self.state.arrays)
+
+    def save(self) -> None:
+        """Saves now.
+
+        Raises:
+            UserError: It cannot be written, or a weight is no finite number.
+        """
+        if self._saved == (self.step, self.epochs):
+            return
+        # Replicas count metrics, and average statistics that are not synchronised, by themselves.
+        own = [*self.model.non_trainable_variables, *self.model.metrics_variables]
+        values = values_of(state_variables(self.model), {id(variable) for variable in own})
+        for path, array in values:
+            if array.dtype.kind in "fV" and not np.isfinite(array).all():
+                raise self.diverged(f"{path} became infinite or not a number")
+        state = self.state
+        state.step, state.epochs = self.step, self.epochs
+        state.stopped = bool(self.model.stop_training)
+        state.arrays = {}
+        state.callbacks = [
+            (type(callback).__name__, _remembered(callback, at_begin, state.arrays))
+            for callback, at_begin in zip(self._others, self._at_begin, strict=True)
+        ]
+        self.checkpoints.save(state, values)
+        self._saved = self.step, self.epochs
+
+    def diverged(self, what: str) -> UserError:
+        """What a person is told whose run does not converge."""
+        steps = self.checkpoints.steps()
+        since = steps[-1] if steps else 0
+        good = self.checkpoints.path(since) if steps else "none"
+        return UserError(
+            f"--learning_rate received a value for which {what} between the steps {since + 1} and "
+            f"{max(since + 1, self.step)} (last good checkpoint: {good}); expected a run "
+            "that converges: try a tenth of it, or --warmup_steps, in another --output or with "
+            "--overwrite."
+        )
+
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Looks at what callbacks remember from the beginning."""
+        self.watch(self._others)
+
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Counts the step, and saves after some of them."""
+        self.step += 1
+        if self.step % self._every_steps == 0:
+            self.save()
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Saves the end of an epoch."""
+        self.epochs = epoch + 1
+        loss = (logs or {}).get("val_loss")
+        best = self.state.best_value
+        if loss is not None and math.isfinite(loss) and (best is None or loss < best):
+            self.state.best_step, self.state.best_value = self.step, float(loss)
+        self.save()
+
+
+def _remembered(
+    callback: Callback, at_begin: Mapping[str, str], arrays: dict[str, Array]
+) -> dict[str, Any]:
+    """What a callback remembers, as JSON values; its arrays are added to `arrays`."""
+    if hasattr(callback, "state_dict"):
+        return {name: _to_json(value, arrays) for name, value in callback.state_dict().items()}
+    found = _plain_attributes(callback, arrays)
+    return {k: json.loads(v) for k, v in found.items() if at_begin.get(k) != v}
+
+
+def _remind(callback: Callback, state: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+    values = {name: _from_json(value, arrays) for name, value in state.items()}
+    if hasattr(callback, "load_state_dict"):
+        callback.load_state_dict(values)
+        return
+    # Keras's own that watch a metric turn `min_delta` round when they first compare.
+    if getattr(callback, "monitor_op", callback) is None:
+        callback._set_monitor_op()
+    vars(callback).update(values)
+
+
+def _plain_attributes(callback: Callback, arrays: dict[str, Array] | None) -> dict[str, str]:
+    """Attributes that JSON and NumPy have values for, as JSON texts.
+
+    Args:
+        callback: Whose.
+        arrays: Gets the arrays; None leaves attributes with arrays out.
+    """
+    found = {}
+    for name, value in vars(callback).items():
+        mine: dict[str, Array] = {}
+        try:
+            text = json.dumps(_to_json(value, mine, len(arrays or ())))
+        except TypeError:
+            continue
+        if name in _NOT_REMEMBERED or (mine and arrays is None):
+            continue
+        found[name] = text
+        if arrays is not None:
+            arrays.update(mine)
+    return found
+
+
+def _to_json(value: Any, arrays: dict[str, Array], first: int = 0) -> Any:
+    """`value`, its arrays replaced by {"array": name}.
+
+    Raises:
+        TypeError: It is more than plain values and arrays.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.generic) and value.dtype.kind in "bif":
+        return value.item()
+    if isinstance(value, np.ndarray) and value.dtype.kind != "O":
+        name = f"{first + len(arrays)}"
+        arrays[name] = value
+        return {"array": name}
+    if isinstance(value, list | tuple):
+        return [_to_json(one, arrays, first) for one in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _to_json(one, arrays, first) for key, one in value.items()}
+    raise TypeError(f"{type(value).__name__} is no plain value")
+
+
+def _from_json(value: Any, arrays: Mapping[str, Array]) -> Any:
+    if isinstance(value, list):
+        return [_from_json(one, arrays) for one in value]
+    if isinstance(value, dict):
+        if set(value) == {"array"}:
+            return arrays[value["array"]]
+        return {key: _from_json(one, arrays) for key, one in value.items()}
+    return value

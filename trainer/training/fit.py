@@ -1,0 +1,109 @@
+"""`ims.fit`: Keras's `fit` on a training stream, which resumes inside an epoch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras.callbacks import Callback
+
+from imageshards.errors import UserError
+from trainer.arguments import names_arguments
+from trainer.models.strategy import separate_replicas
+from trainer.reader.batches import EvaluationData, TrainingData
+from trainer.reader.broken_records import BrokenRecordHandler
+from trainer.reader.stream import TrainingStream
+from trainer.training.checkpoint_callback import Checkpoint
+from trainer.training.loop import Epochs, Loop, total_steps
+from trainer.training.output_folder import prepare_output, remove_run
+from trainer.training.resume_check import check_length, check_same
+from trainer.training.signals import Stopped
+from trainer.training.step import build_variables, make_train_step
+from trainer.training.validation import Validation
+
+
+@names_arguments
+def fit(
+    model: keras.Model,
+    train: TrainingData,
+    *,
+    validation: EvaluationData | None = None,
+    epochs: int = 1,
+    resume: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+    callbacks: Sequence[Callback] = (),
+    checkpoint_steps: int = 1000,
+    keep_checkpoints: int = 2,
+    verbose: Any = "auto",
+) -> keras.callbacks.History:
+    """Trains a compiled model as Keras's `fit` does, and resumes inside an epoch.
+
+    Its `train_step`, `test_step`, loss, metrics, optimizer and callbacks count. Called again with
+    the same code after a kill at any step it continues with the very next record, and the
+    weights end up bit-identical to those of an undisturbed run on as many replicas. After SIGTERM
+    and Ctrl-C it saves, and ends.
+
+    Epochs are passes over the stream: E of them are floor(E * records / batch size) steps, so
+    the records left over by one open the next.
+
+    Args:
+        model: Compiled, made in the scope of the strategy whose replicas share each batch.
+        train: What `Data.train` returned.
+        validation: What `Data.evaluation` returned: measured after every epoch, each record
+            once. The loss is exact for a mean over examples, which is what Keras's losses are.
+        epochs: Passes in all, those before a restart included.
+        resume: Local folder for checkpoints; an unfinished run there is continued, a finished
+            one is loaded. None to save nothing.
+        overwrite: Starts over where `resume` holds a run.
+        callbacks: Keras's or your own. What they remember is saved, too: see
+            `trainer.training.checkpoint_callback.Checkpoint`.
+        checkpoint_steps: Steps between two checkpoints, besides those at the ends of epochs.
+        keep_checkpoints: How many of the last ones stay, besides the one of the lowest val_loss.
+        verbose: As in Keras's `fit`.
+
+    Returns:
+        Keras's `History`, with the epochs before a restart.
+
+    Raises:
+        UserError: The model is not compiled, the data is broken, or `resume` holds another run.
+    """
+    if not model.compiled:
+        raise UserError("model received one that is not compiled; call model.compile(…) first.")
+    folder = None if resume is None else os.fspath(resume)
+    if folder is not None:
+        prepare_output(folder)
+        if overwrite:
+            remove_run(folder)
+    total = total_steps(epochs, None, train.num_records, train.batch_size)
+    checkpoint = None
+    if folder is not None:
+        checkpoint = Checkpoint(folder, checkpoint_steps, keep_checkpoints, train.identity)
+        check_same(folder, checkpoint.state.identity, train.identity)
+        check_length(folder, checkpoint, total, f"--epochs received {epochs}")
+    strategy = model.distribute_strategy
+    if strategy.num_replicas_in_sync > 1:
+        separate_replicas(model)
+    build_variables(model, strategy, train.dataset().element_spec)
+    broken = BrokenRecordHandler(
+        train.skip_broken, folder, train.subset.dataset.data, train.model_inputs.features
+    )
+    loop = Loop(
+        model,
+        make_train_step(model, strategy, train.augmentation.device),
+        TrainingStream(train, strategy, broken),
+        Epochs(train.num_records, train.batch_size, total),
+        callbacks,
+        checkpoint,
+        Validation(model, strategy, validation) if validation is not None else None,
+        verbose,
+    )
+    try:
+        history = loop.run()
+    except Stopped as e:
+        raise (KeyboardInterrupt() if e.exit_code == 130 else SystemExit(e.exit_code)) from e
+    if model.optimizer is not None:
+        # As Keras does: averaged weights take the place of the last ones.
+        model.optimizer.finalize_variable_values(model.trainable_variables)
+    return history

@@ -1,0 +1,89 @@
+"""One step of a compiled model on every replica: its own `train_step`, or its own `test_step`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from trainer.dataset.spec import Batch
+from trainer.models.model import model_input
+from trainer.models.optimizer import SumFirst
+
+# A distributed global batch → what the model's own step returns: numbers by name.
+Step = Callable[[Any], dict[str, Any]]
+
+
+def make_train_step(
+    model: keras.Model,
+    strategy: tf.distribute.Strategy,
+    prepare: Callable[[Batch], Batch] | None = None,
+) -> Step:
+    """A function that trains a compiled and built model on one distributed `Batch`.
+
+    Args:
+        model: Its loss, metrics and optimizer count, and its `train_step` if it has one.
+        strategy: Whose replicas share the batch.
+        prepare: What each replica does to its share first, for example augmentation.
+
+    Returns:
+        Batch → what `train_step` returned, of the first replica.
+    """
+
+    def as_keras(batch: Batch) -> tuple[Any, Any, Any]:
+        batch = prepare(batch) if prepare is not None else batch
+        return model_input(batch["inputs"]), batch["label"], batch["weight"]
+
+    optimizer = model.optimizer
+    if strategy.num_replicas_in_sync == 1 or optimizer is None or not SumFirst.is_needed(optimizer):
+        return _make_step(model, strategy, model.train_step, as_keras)
+    sums = SumFirst(optimizer)
+    steps = [_make_step(model, strategy, model.train_step, as_keras) for _ in range(2)]
+
+    def step(batch: Batch) -> dict[str, Any]:
+        sums.is_last = sums.next_is_last()
+        return steps[sums.is_last](batch)
+
+    return step
+
+
+def make_test_step(model: keras.Model, strategy: tf.distribute.Strategy) -> Step:
+    """A function that adds (inputs, label, sample_weight) to the metrics of a compiled model."""
+    return _make_step(model, strategy, model.test_step, lambda data: data)
+
+
+def build_variables(model: keras.Model, strategy: tf.distribute.Strategy, batch: Any) -> None:
+    """Makes every variable that a compiled model will have: of metrics and optimizer, too.
+
+    Keras makes them in the first step, when it is too late to restore them.
+
+    Args:
+        model: Compiled.
+        strategy: In whose scope it was made.
+        batch: Tensors or their specifications: (inputs, label, sample_weight).
+    """
+    with strategy.scope():
+        model._symbolic_build(data_batch=batch)
+
+
+def _make_step(
+    model: keras.Model,
+    strategy: tf.distribute.Strategy,
+    compute: Step,
+    as_keras: Callable[[Any], Any],
+) -> Step:
+    # XLA knows no projective transform: augmentation stays outside of what it compiles.
+    if model.jit_compile and not model.run_eagerly:
+        compute = tf.function(compute, autograph=False, reduce_retracing=True, jit_compile=True)
+
+    def step(batch: Any) -> dict[str, Any]:
+        logs = strategy.run(lambda one: compute(as_keras(one)), args=(batch,))
+        return {name: strategy.experimental_local_results(v)[0] for name, v in logs.items()}
+
+    if model.run_eagerly:
+        return step
+    # Padded sequences change their length from batch to batch. As in Keras's own loop, nothing is
+    # converted by autograph, which would take longer than tracing.
+    return tf.function(step, autograph=False, reduce_retracing=True)
