@@ -100,3 +100,77 @@ def of_another_picture(inputs: Mapping[str, Any], num_classes: int) -> Any:
 
 def too_few_arguments(inputs: Mapping[str, Any]) -> Any:
     """Takes no number of classes."""
+
+
+class Contrastive(keras.Model):
+    """Makes no logits, needs no labels: two views of a picture are to be near each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flat = layers.Flatten()
+        self.embed = layers.Dense(4)
+        self.distance = keras.metrics.Mean(name="distance")
+
+    def preprocess_samples(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        """What KerasHub's models have: here pictures are halved."""
+        return keras.ops.cast(x, "float32")[:, ::2, ::2] / 255.0, y, sample_weight
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return self.embed(self.flat(x))
+
+    def _distances(self, data: Any) -> Any:
+        one, other = self(data[0]), self(keras.ops.flip(data[0], 2))
+        return keras.ops.sum(keras.ops.square(one - other), -1)
+
+    def train_step(self, data: Any) -> Any:
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        with tf.GradientTape() as tape:
+            distances = self._distances(data)
+            loss = keras.ops.mean(distances) / replicas
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        self.distance.update_state(distances)
+        return {"distance": self.distance.result()}
+
+    def test_step(self, data: Any) -> Any:
+        self.distance.update_state(self._distances(data), sample_weight=data[2])
+        return {"distance": self.distance.result()}
+
+
+def contrastive(inputs: Mapping[str, Any], num_classes: int) -> keras.Model:
+    """Compiled, with a step of its own."""
+    model = Contrastive()
+    model.compile(optimizer=keras.optimizers.SGD(0.01), jit_compile=False)
+    return model
+
+
+def multi_label(inputs: Mapping[str, Any], num_classes: int) -> keras.Model:
+    """Compiled, functional: a sigmoid for every class, and no other way to say what is lost."""
+    picture = keras.Input(inputs["image"].shape[1:], dtype="uint8")
+    x = layers.Flatten()(layers.Rescaling(1 / 255)(picture))
+    model = keras.Model(picture, layers.Dense(num_classes, activation="sigmoid")(x))
+
+    def loss(label: Any, shares: Any) -> Any:
+        return keras.losses.binary_crossentropy(keras.ops.one_hot(label, num_classes), shares)
+
+    model.compile(keras.optimizers.Adam(0.01), loss, weighted_metrics=["accuracy"])
+    return model
+
+
+class StopAfter(keras.callbacks.Callback):
+    """Ends the training after its second epoch, and says so."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if epoch == 1:
+            self.model.stop_training = True
+            print("enough:", sorted(logs or {}))
+
+
+def callbacks() -> list[keras.callbacks.Callback]:
+    """For `--callbacks`."""
+    return [StopAfter()]
+
+
+def broken_callbacks() -> list[Any]:
+    """For `--callbacks`: these are none."""
+    return [StopAfter(), "early"]

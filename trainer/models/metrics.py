@@ -85,7 +85,11 @@ def make_metrics(names: Sequence[str], num_classes: int) -> list[keras.metrics.M
 
 def further_metrics(model: keras.Model) -> list[OfProbabilities]:
     """The metrics of a compiled model besides accuracy; none of one that is not compiled."""
-    return [m for m in model.metrics if isinstance(m, OfProbabilities)] if model.compiled else []
+    if not model.compiled:
+        return []
+    # Keras keeps those of `compile` inside one of its own.
+    found = [one for metric in model.metrics for one in getattr(metric, "metrics", [metric])]
+    return [metric for metric in found if isinstance(metric, OfProbabilities)]
 
 
 def class_ids(labels: Any) -> Any:

@@ -34,7 +34,7 @@ def make_train_step(
 
     def as_keras(batch: Batch) -> tuple[Any, Any, Any]:
         batch = prepare(batch) if prepare is not None else batch
-        return model_input(batch["inputs"]), batch["label"], batch["weight"]
+        return preprocessed(model, model_input(batch["inputs"]), batch["label"], batch["weight"])
 
     optimizer = model.optimizer
     if strategy.num_replicas_in_sync == 1 or optimizer is None or not SumFirst.is_needed(optimizer):
@@ -51,7 +51,14 @@ def make_train_step(
 
 def make_test_step(model: keras.Model, strategy: tf.distribute.Strategy) -> Step:
     """A function that adds (inputs, label, sample_weight) to the metrics of a compiled model."""
-    return _make_step(model, strategy, model.test_step, lambda data: data)
+    return _make_step(model, strategy, model.test_step, lambda data: preprocessed(model, *data))
+
+
+def preprocessed(model: keras.Model, inputs: Any, label: Any, weight: Any) -> tuple[Any, ...]:
+    """What the model's own steps take: what KerasHub's models do to data in their `fit` is done."""
+    if hasattr(model, "preprocess_samples"):
+        return tuple(model.preprocess_samples(inputs, y=label, sample_weight=weight))
+    return inputs, label, weight
 
 
 def build_variables(model: keras.Model, strategy: tf.distribute.Strategy, batch: Any) -> None:
@@ -62,10 +69,11 @@ def build_variables(model: keras.Model, strategy: tf.distribute.Strategy, batch:
     Args:
         model: Compiled.
         strategy: In whose scope it was made.
-        batch: Tensors or their specifications: (inputs, label, sample_weight).
+        batch: Specifications of tensors: (inputs, label, sample_weight).
     """
+    made = tf.function(lambda *data: preprocessed(model, *data), autograph=False)
     with strategy.scope():
-        model._symbolic_build(data_batch=batch)
+        model._symbolic_build(data_batch=made.get_concrete_function(*batch).structured_outputs)
 
 
 def _make_step(

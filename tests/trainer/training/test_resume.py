@@ -102,6 +102,10 @@ def test_a_finished_run_is_unchanged_and_a_longer_one_resumes_from_it(
     ran = train("--steps", 9)
     assert ran.returncode == 0 and "resumes after step 7 of 9" in ran.stdout, ran.stderr
     assert [record["step"] for record in _metrics(tmp_path)] == [2, 5, 8, 9]
+    ran = train("--steps", 7)
+    assert ran.returncode == 2
+    assert "--steps received 7 (7 steps), but the run in --output" in ran.stderr
+    assert "has trained 9 steps, 4 epochs, already; expected no fewer" in ran.stderr
     ran = train("--steps", 9, "--seed", 4)
     assert ran.returncode == 2
     assert "--seed received 4, but the run in --output" in ran.stderr
