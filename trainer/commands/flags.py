@@ -241,7 +241,7 @@ OPTIMIZER: dict[str, _Flag] = {
         "largest norm of all gradients together (default: none)",
     ),
     "precision": ({"choices": PRECISIONS}, "of the model's arithmetic; weights stay float32"),
-    "jit_compile": ({"action": "store_true"}, "compiles the model with XLA; one replica only"),
+    "jit_compile": ({"action": "store_true"}, "compiles the model with XLA"),
 }
 
 RUN: dict[str, _Flag] = {

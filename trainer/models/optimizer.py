@@ -312,7 +312,9 @@ def averaged_weights(model: keras.Model) -> Iterator[None]:
             variable.assign(value)
 
 
-def notes(config: TrainConfig, model: keras.Model, total_steps: int, gpus: int = 0) -> list[str]:
+def notes(
+    config: TrainConfig, model: keras.Model, total_steps: int, gpus: int = 0, replicas: int = 1
+) -> list[str]:
     """What is allowed, but may surprise; a sentence each.
 
     Args:
@@ -320,11 +322,18 @@ def notes(config: TrainConfig, model: keras.Model, total_steps: int, gpus: int =
         model: Compiled.
         total_steps: Of the whole run.
         gpus: How many of the devices are GPUs.
+        replicas: How many devices share a batch.
     """
     optimizer, batch_size = config.optimizer, config.batch_size
     found = [_slow_average(optimizer, total_steps)]
     layers = model._flatten_layers(include_self=False)
-    if batch_size < FEW_FOR_STATISTICS and any(hasattr(x, "moving_variance") for x in layers):
+    has_statistics = any(hasattr(layer, "moving_variance") for layer in layers)
+    if has_statistics and optimizer.jit_compile and replicas > 1:
+        found.append(
+            "with --jit_compile every replica normalises by the statistics of its own share, and "
+            "those of the first one are saved"
+        )
+    if has_statistics and batch_size < FEW_FOR_STATISTICS:
         found.append(
             f"{model.name} normalises by the statistics of {batch_size} pictures, which are noisy; "
             f"--batch_size of {FEW_FOR_STATISTICS} or more is steadier"

@@ -66,12 +66,6 @@ def check_replicas(optimizer: OptimizerConfig, replicas: int) -> None:
     """
     if replicas == 1:
         return
-    if optimizer.jit_compile:
-        raise UserError(
-            f"--jit_compile received true with {replicas} replicas, where TensorFlow cannot "
-            "compile a step that sums gradients over devices; leave --jit_compile out, or train "
-            "with --replicas 1."
-        )
     sums_first = optimizer.clipnorm is not None or optimizer.accumulate_steps > 1
     if sums_first and optimizer.precision == "float16":
         flag = "clipnorm" if optimizer.clipnorm is not None else "accumulate_steps"

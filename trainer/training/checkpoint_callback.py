@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 from keras.callbacks import Callback
 
@@ -93,9 +94,7 @@ class Checkpoint(Callback):
         """
         if self._saved == (self.step, self.epochs):
             return
-        # Replicas count metrics, and average statistics that are not synchronised, by themselves.
-        own = [*self.model.non_trainable_variables, *self.model.metrics_variables]
-        values = values_of(state_variables(self.model), {id(variable) for variable in own})
+        values = state_values(self.model)
         for path, array in values:
             if array.dtype.kind in "fV" and not np.isfinite(array).all():
                 raise self.diverged(f"{path} became infinite or not a number")
@@ -140,6 +139,13 @@ class Checkpoint(Callback):
         if loss is not None and math.isfinite(loss) and (best is None or loss < best):
             self.state.best_step, self.state.best_value = self.step, float(loss)
         self.save()
+
+
+def state_values(model: keras.Model) -> Values:
+    """Everything that a compiled model remembers between two steps, on every replica."""
+    # Replicas count metrics, and average statistics that are not synchronised, by themselves.
+    own = [*model.non_trainable_variables, *model.metrics_variables]
+    return values_of(state_variables(model), {id(variable) for variable in own})
 
 
 def _remembered(

@@ -126,7 +126,8 @@ class _Run:
         lines = plan_lines(
             self.config, self.inputs, self.model, self.devices, self.epochs, self.augment_on
         )
-        notes = optimizer.notes(self.config, self.model, total, strategy.gpu_count())
+        replicas = self.devices.num_replicas_in_sync
+        notes = optimizer.notes(self.config, self.model, total, strategy.gpu_count(), replicas)
         lines += [f"note: {note}" for note in notes]
         if self.start >= total:
             lines.append(f"all {total} steps are done already; --overwrite starts over")

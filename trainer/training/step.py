@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from imageshards.errors import UserError
 from trainer.dataset.spec import Batch
 from trainer.models.model import model_input
 from trainer.models.optimizer import SumFirst
@@ -36,11 +37,16 @@ def make_train_step(
         batch = prepare(batch) if prepare is not None else batch
         return preprocessed(model, model_input(batch["inputs"]), batch["label"], batch["weight"])
 
+    def one_graph() -> Step:
+        if model.jit_compile and strategy.num_replicas_in_sync > 1:
+            return _make_step(model, strategy, _compiled_but_for_sums(model), as_keras)
+        return _make_step(model, strategy, _compiled(model, model.train_step), as_keras)
+
     optimizer = model.optimizer
     if strategy.num_replicas_in_sync == 1 or optimizer is None or not SumFirst.is_needed(optimizer):
-        return _make_step(model, strategy, model.train_step, as_keras)
+        return one_graph()
     sums = SumFirst(optimizer)
-    steps = [_make_step(model, strategy, model.train_step, as_keras) for _ in range(2)]
+    steps = [one_graph() for _ in range(2)]
 
     def step(batch: Batch) -> dict[str, Any]:
         sums.is_last = sums.next_is_last()
@@ -51,7 +57,8 @@ def make_train_step(
 
 def make_test_step(model: keras.Model, strategy: tf.distribute.Strategy) -> Step:
     """A function that adds (inputs, label, sample_weight) to the metrics of a compiled model."""
-    return _make_step(model, strategy, model.test_step, lambda data: preprocessed(model, *data))
+    compute = _compiled(model, model.test_step)
+    return _make_step(model, strategy, compute, lambda data: preprocessed(model, *data))
 
 
 def preprocessed(model: keras.Model, inputs: Any, label: Any, weight: Any) -> tuple[Any, ...]:
@@ -76,16 +83,61 @@ def build_variables(model: keras.Model, strategy: tf.distribute.Strategy, batch:
         model._symbolic_build(data_batch=made.get_concrete_function(*batch).structured_outputs)
 
 
+def _compiled(model: keras.Model, compute: Step) -> Step:
+    """`compute`, compiled by XLA where the model asks for it.
+
+    Augmentation stays outside: XLA knows no projective transform.
+    """
+    if not model.jit_compile or model.run_eagerly:
+        return compute
+    return tf.function(compute, autograph=False, reduce_retracing=True, jit_compile=True)
+
+
+def _compiled_but_for_sums(model: keras.Model) -> Step:
+    """Keras's `train_step`, of which XLA compiles all but what speaks with other replicas.
+
+    Nor does a batch normalisation in it: statistics are those of each replica.
+
+    Raises:
+        UserError: The model has a `train_step` of its own, which cannot be divided.
+    """
+    if type(model).train_step is not keras.Model.train_step:
+        raise UserError(
+            f"model received {model.name}, compiled with jit_compile=True and with a train_step of "
+            "its own, whose sums over replicas XLA cannot compile; expected jit_compile=False, or "
+            "one replica."
+        )
+    for layer in model._flatten_layers(include_self=False):
+        if isinstance(layer, keras.layers.BatchNormalization):
+            layer.synchronized = False
+
+    @tf.function(autograph=False, reduce_retracing=True, jit_compile=True)
+    def gradients_of(x: Any, y: Any, weight: Any) -> tuple[Any, Any, Any]:
+        with tf.GradientTape() as tape:
+            outputs = model(x, training=True)
+            loss = model._compute_loss(x, y, outputs, weight, training=True)
+            scaled = model.optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled, model.trainable_variables)
+        return [tf.convert_to_tensor(gradient) for gradient in gradients], loss, outputs
+
+    def train_step(data: Any) -> dict[str, Any]:
+        x, y, weight = data
+        gradients, loss, outputs = gradients_of(x, y, weight)
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        # A replica's loss is its share of the mean over all of them.
+        model._loss_tracker.update_state(loss * replicas, sample_weight=tf.shape(weight)[0])
+        model.optimizer.apply(gradients, model.trainable_variables)
+        return model.compute_metrics(x, y, outputs, sample_weight=weight)
+
+    return train_step
+
+
 def _make_step(
     model: keras.Model,
     strategy: tf.distribute.Strategy,
     compute: Step,
     as_keras: Callable[[Any], Any],
 ) -> Step:
-    # XLA knows no projective transform: augmentation stays outside of what it compiles.
-    if model.jit_compile and not model.run_eagerly:
-        compute = tf.function(compute, autograph=False, reduce_retracing=True, jit_compile=True)
-
     def step(batch: Any) -> dict[str, Any]:
         logs = strategy.run(lambda one: compute(as_keras(one)), args=(batch,))
         return {name: strategy.experimental_local_results(v)[0] for name, v in logs.items()}
