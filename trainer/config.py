@@ -109,9 +109,9 @@ class DataConfig:
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        _check_least("--skip_broken", self.skip_broken, 0)
-        _check_least("--threads", self.threads, 1)
-        _check_least("--sequence_length", self.sequence_length, 1)
+        check_least("--skip_broken", self.skip_broken, 0)
+        check_least("--threads", self.threads, 1)
+        check_least("--sequence_length", self.sequence_length, 1)
         _check_choice("--cache", self.cache, CACHES)
         _check_choice("--balance", self.balance, BALANCES)
         _check_choice("--sequences", self.sequences, SEQUENCES)
@@ -181,9 +181,9 @@ class OptimizerConfig:
         _check_choice("--optimizer", self.optimizer, OPTIMIZERS)
         _check_choice("--schedule", self.schedule, SCHEDULES)
         _check_choice("--precision", self.precision, PRECISIONS)
-        _check_least("--warmup_steps", self.warmup_steps, 0)
-        _check_least("--decay_steps", self.decay_steps, 1)
-        _check_least("--accumulate_steps", self.accumulate_steps, 1)
+        check_least("--warmup_steps", self.warmup_steps, 0)
+        check_least("--decay_steps", self.decay_steps, 1)
+        check_least("--accumulate_steps", self.accumulate_steps, 1)
         for flag, received in (
             ("--learning_rate", self.learning_rate),
             ("--decay_rate", self.decay_rate),
@@ -262,22 +262,31 @@ class TrainConfig:
             ("--checkpoint_steps", self.checkpoint_steps),
             ("--keep_checkpoints", self.keep_checkpoints),
         ):
-            _check_least(flag, received, 1)
+            check_least(flag, received, 1)
         _check_choice("--augment", self.augment, AUGMENT_LEVELS)
         _check_choice("--augment_on", self.augment_on, AUGMENT_ON)
         if not 0 <= self.seed <= MAX_SEED:
             raise UserError(f"--seed received {self.seed}; expected 0 to {MAX_SEED}.")
-        if is_remote(self.output):
-            raise UserError(
-                f"--output received {self.output!r}; expected a local folder, from which "
-                "the model can be copied afterwards."
-            )
+        check_local_output(self.output)
         if self.replicas is not None and self.batch_size % self.replicas:
             raise uneven_batch(self.batch_size, self.replicas)
 
     def as_json(self) -> dict[str, Any]:
         """Everything, as plain JSON values."""
         return dataclasses.asdict(self)
+
+
+def check_local_output(output: str) -> None:
+    """Refuses a store as the folder of a run.
+
+    Raises:
+        UserError: `output` is no local folder.
+    """
+    if is_remote(output):
+        raise UserError(
+            f"--output received {output!r}; expected a local folder, from which "
+            "the model can be copied afterwards."
+        )
 
 
 def uneven_batch(batch_size: int, replicas: int) -> UserError:
@@ -293,7 +302,14 @@ def uneven_batch(batch_size: int, replicas: int) -> UserError:
     )
 
 
-def _check_least(flag: str, received: int | None, least: int) -> None:
+def check_least(flag: str, received: int | None, least: int) -> None:
+    """Refuses a whole number that is too small.
+
+    Raises:
+        UserError: It is less than `least`, or no whole number.
+    """
+    if received is not None and not isinstance(received, int):
+        raise UserError(f"{flag} received {received!r}; expected a whole number.")
     if received is not None and received < least:
         raise UserError(f"{flag} received {received}; expected at least {least}.")
 

@@ -105,7 +105,7 @@ def test_warnings_and_the_time_to_start_are_told(tmp_path, capfd):
     assert "warning: 1 class folder without an image: 'emu'" in out
     assert "warning: 'Cat', 'cat' are 2 classes" in out
     ((seconds, start),) = re.findall(r"about (\d+) s on \d+ cores, (\d+) s of them", out)
-    assert int(seconds) >= int(start) >= 1
+    assert 30 > int(seconds) >= int(start)
 
 
 def test_only_a_sample_that_chance_would_hardly_give_is_an_error():

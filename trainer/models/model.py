@@ -167,6 +167,21 @@ def state_variables(model: keras.Model) -> list[Any]:
     return list({id(variable): variable for variable in variables}.values())
 
 
+def check_optimizers(model: keras.Model) -> None:
+    """Refuses a model whose checkpoint would not fit it before its first step.
+
+    Raises:
+        UserError: An optimizer besides the one it was compiled with has no variables yet.
+    """
+    for name, value in vars(model).items():
+        if isinstance(value, keras.optimizers.Optimizer) and not value.built:
+            raise UserError(
+                f"model received {model.name}, whose optimizer {name!r} has no variables before "
+                "the first step, when they are restored; call its build(variables) where the "
+                "model is compiled."
+            )
+
+
 @contextmanager
 def _dtype_policy(precision: str) -> Iterator[None]:
     if precision == "float32":  # Keras's default, unless the user's module has set another

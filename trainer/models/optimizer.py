@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -215,6 +216,21 @@ def make_optimizer(
     return LossScaleOptimizer(optimizer) if config.precision == "float16" else optimizer
 
 
+def check_optimizer(optimizer: keras.optimizers.Optimizer | None, replicas: int) -> None:
+    """Refuses an optimizer of the user's that several replicas would train otherwise with.
+
+    Raises:
+        UserError: It scales the loss, and clips or accumulates inside of that.
+    """
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if replicas > 1 and inner is not None and SumFirst.is_needed(inner):
+        raise UserError(
+            f"model received {inner.name} inside a LossScaleOptimizer on {replicas} replicas, "
+            "where gradients are clipped or accumulated before they are summed; expected "
+            "mixed_bfloat16, which needs no loss scaling, or one replica."
+        )
+
+
 class SumFirst:
     """Lets an optimizer sum gradients over the replicas before it clips or accumulates them.
 
@@ -234,9 +250,16 @@ class SumFirst:
         self.steps = optimizer.gradient_accumulation_steps or 1
         self.is_last = True
         self._optimizer = optimizer
-        self._apply = optimizer._backend_apply_gradients
+        # Of the class: a step made for another run may have replaced that of the instance.
+        self._apply = functools.partial(type(optimizer)._backend_apply_gradients, optimizer)
         optimizer._backend_apply_gradients = self._apply_sums
         optimizer._all_reduce_sum_gradients = lambda pairs: pairs
+
+    @staticmethod
+    def undo(optimizer: keras.optimizers.Optimizer) -> None:
+        """Leaves `optimizer` as Keras has it, for Keras's own `fit`."""
+        for name in ("_backend_apply_gradients", "_all_reduce_sum_gradients"):
+            vars(optimizer).pop(name, None)
 
     @staticmethod
     def is_needed(optimizer: keras.optimizers.Optimizer) -> bool:

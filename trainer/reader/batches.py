@@ -109,7 +109,8 @@ class TrainingData:
 
         subset, inputs, augment = self.subset, self.model_inputs, self.augment
         if not isinstance(augment, str):
-            augment = f"{augment.__module__}.{getattr(augment, '__qualname__', augment)}"
+            named = augment if hasattr(augment, "__qualname__") else type(augment)
+            augment = f"{named.__module__}.{named.__qualname__}"
         return {
             "data": subset.dataset.fingerprint,
             "train_split": subset.split.name,
@@ -169,6 +170,12 @@ class TrainingData:
             - sample_weight: float32 [batch].
         """
         return _for_keras(self.batches(start_step), self.augmentation.device)
+
+    @property
+    def element_spec(self) -> Any:
+        """That of `dataset()`; no record is read for it, nor a cache filled."""
+        options = dataclasses.replace(self.read_options, cache="none")
+        return dataclasses.replace(self, read_options=options).dataset().element_spec
 
     def as_numpy(self, start_step: int = 0) -> Iterator[tuple[Any, Any, Any]]:
         """The batches of `dataset(start_step)` as NumPy arrays, for JAX or scikit-learn."""

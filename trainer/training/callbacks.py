@@ -73,8 +73,20 @@ class WaitingTime(Callback):
         self.wait_sec += max(0.0, seconds - running)
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Begins to measure what trains the model."""
-        self._train_function, self._steps, self._before = self.model.train_function, 0, None
+        """Begins to measure what trains the model.
+
+        Raises:
+            UserError: Several steps are one call, which cannot be told apart.
+        """
+        if self.model.steps_per_execution != 1:
+            raise UserError(
+                f"steps_per_execution received {self.model.steps_per_execution} in model.compile, "
+                "where WaitingTime cannot tell one step from the next; expected 1."
+            )
+        # An interrupted `fit` has left it there.
+        if self.model.train_function != self._measured:
+            self._train_function = self.model.train_function
+        self._steps, self._before = 0, None
         self.model.train_function = self._measured
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
@@ -309,7 +321,15 @@ class TensorBoard(Callback):
         """Nothing."""
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Adds the numbers of the epoch's object."""
+        """Adds the numbers of the epoch's object.
+
+        Raises:
+            UserError: It is not there yet.
+        """
+        if len(self._metrics.history) <= epoch:
+            raise UserError(
+                "callbacks received TensorBoard before its MetricsFile; expected the other order."
+            )
         record = self._metrics.history[-1]
         with self._writer.as_default(step=record["step"]):
             for name, value in record.items():
@@ -338,8 +358,10 @@ def check_tensorboard() -> None:
         )
 
 
-def last_learning_rate(optimizer: keras.optimizers.Optimizer) -> float:
-    """The rate of the step that was taken last."""
+def last_learning_rate(optimizer: keras.optimizers.Optimizer | None) -> float | None:
+    """The rate of the step that was taken last; None without an optimizer."""
+    if optimizer is None:
+        return None
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     rate = optimizer._learning_rate
     if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):

@@ -27,8 +27,7 @@ class Checkpoint(Callback):
     where a callback has it, put back by `load_state_dict(state)`; else those of its attributes
     that training changed and that are plain values or NumPy arrays.
 
-    In Keras's own `fit` it saves, too; there a run resumes by `restore()` before `fit`, and
-    `train.dataset(start_step=checkpoint.step)`.
+    In Keras's own `fit` it saves, too; with `identity=train.identity` `ims.fit` goes on from there.
 
     Args:
         folder: Of the run; checkpoints go into `checkpoints/` there.
@@ -95,8 +94,9 @@ class Checkpoint(Callback):
         if self._saved == (self.step, self.epochs):
             return
         values = state_values(self.model)
+        trained = {variable.path for variable in self.model.trainable_variables}
         for path, array in values:
-            if array.dtype.kind in "fV" and not np.isfinite(array).all():
+            if path in trained and not np.isfinite(array).all():
                 raise self.diverged(f"{path} became infinite or not a number")
         state = self.state
         state.step, state.epochs = self.step, self.epochs
@@ -166,7 +166,13 @@ def _remind(callback: Callback, state: Mapping[str, Any], arrays: Mapping[str, A
     # Keras's own that watch a metric turn `min_delta` round when they first compare.
     if getattr(callback, "monitor_op", callback) is None:
         callback._set_monitor_op()
-    vars(callback).update(values)
+    for name, value in values.items():
+        current = vars(callback).get(name)
+        if isinstance(current, dict | set):  # also a Counter, a defaultdict
+            current.clear()
+            current.update(value)
+        else:
+            setattr(callback, name, value)
 
 
 def _plain_attributes(callback: Callback, arrays: dict[str, Array] | None) -> dict[str, str]:
@@ -192,14 +198,14 @@ def _plain_attributes(callback: Callback, arrays: dict[str, Array] | None) -> di
 
 
 def _to_json(value: Any, arrays: dict[str, Array], first: int = 0) -> Any:
-    """`value`, its arrays replaced by {"array": name}.
+    """`value`, its arrays replaced by {"array": name}, dictionaries and sets in the same way.
 
     Raises:
         TypeError: It is more than plain values and arrays.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, np.generic) and value.dtype.kind in "bif":
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return value.item()
     if isinstance(value, np.ndarray) and value.dtype.kind != "O":
         name = f"{first + len(arrays)}"
@@ -207,16 +213,21 @@ def _to_json(value: Any, arrays: dict[str, Array], first: int = 0) -> Any:
         return {"array": name}
     if isinstance(value, list | tuple):
         return [_to_json(one, arrays, first) for one in value]
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: _to_json(one, arrays, first) for key, one in value.items()}
+    if isinstance(value, dict):  # by pairs, as keys may be numbers
+        pairs = [[_to_json(k, {}), _to_json(v, arrays, first)] for k, v in value.items()]
+        return {"dict": pairs}
+    if isinstance(value, set):
+        return {"set": sorted((_to_json(one, {}) for one in value), key=repr)}
     raise TypeError(f"{type(value).__name__} is no plain value")
 
 
 def _from_json(value: Any, arrays: Mapping[str, Array]) -> Any:
     if isinstance(value, list):
         return [_from_json(one, arrays) for one in value]
-    if isinstance(value, dict):
-        if set(value) == {"array"}:
-            return arrays[value["array"]]
-        return {key: _from_json(one, arrays) for key, one in value.items()}
-    return value
+    if not isinstance(value, dict):
+        return value
+    if "array" in value:
+        return arrays[value["array"]]
+    if "set" in value:
+        return set(value["set"])
+    return {key: _from_json(one, arrays) for key, one in value["dict"]}

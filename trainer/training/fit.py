@@ -11,6 +11,10 @@ from keras.callbacks import Callback
 
 from imageshards.errors import UserError
 from trainer.arguments import names_arguments
+from trainer.augment.augmentation import check_pairs
+from trainer.config import check_least, check_local_output, uneven_batch
+from trainer.models.model import check_optimizers
+from trainer.models.optimizer import check_optimizer
 from trainer.models.strategy import separate_replicas
 from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.reader.broken_records import BrokenRecordHandler
@@ -52,7 +56,8 @@ def fit(
         model: Compiled, made in the scope of the strategy whose replicas share each batch.
         train: What `Data.train` returned.
         validation: What `Data.evaluation` returned: measured after every epoch, each record
-            once. The loss is exact for a mean over examples, which is what Keras's losses are.
+            once in the loss, where that is a mean over examples, and in `weighted_metrics`;
+            Keras's plain `metrics` count what fills the last batch up, too.
         epochs: Passes in all, those before a restart included.
         resume: Local folder for checkpoints; an unfinished run there is continued, a finished
             one is loaded. None to save nothing.
@@ -69,23 +74,37 @@ def fit(
     Raises:
         UserError: The model is not compiled, the data is broken, or `resume` holds another run.
     """
-    if not model.compiled:
-        raise UserError("model received one that is not compiled; call model.compile(…) first.")
+    strategy = model.distribute_strategy
+    replicas = strategy.num_replicas_in_sync
+    _check(model, train, validation, replicas)
+    for name, received in (
+        ("--epochs", epochs),
+        ("--checkpoint_steps", checkpoint_steps),
+        ("--keep_checkpoints", keep_checkpoints),
+    ):
+        check_least(name, received, 1)
     folder = None if resume is None else os.fspath(resume)
     if folder is not None:
+        check_local_output(folder)
         prepare_output(folder)
         if overwrite:
             remove_run(folder)
+    elif train.skip_broken:
+        raise UserError(
+            f"skip_broken received {train.skip_broken} without resume; expected a folder as resume "
+            "for copies of the shards without their broken records."
+        )
     total = total_steps(epochs, None, train.num_records, train.batch_size)
     checkpoint = None
     if folder is not None:
         checkpoint = Checkpoint(folder, checkpoint_steps, keep_checkpoints, train.identity)
         check_same(folder, checkpoint.state.identity, train.identity)
         check_length(folder, checkpoint, total, f"--epochs received {epochs}")
-    strategy = model.distribute_strategy
-    if strategy.num_replicas_in_sync > 1:
+    if replicas > 1:
         separate_replicas(model)
-    build_variables(model, strategy, train.dataset().element_spec)
+    build_variables(model, strategy, train.element_spec)
+    if checkpoint is not None:
+        check_optimizers(model)
     broken = BrokenRecordHandler(
         train.skip_broken, folder, train.subset.dataset.data, train.model_inputs.features
     )
@@ -96,14 +115,40 @@ def fit(
         Epochs(train.num_records, train.batch_size, total),
         callbacks,
         checkpoint,
-        Validation(model, strategy, validation) if validation is not None else None,
+        Validation(model, strategy, validation, broken) if validation is not None else None,
         verbose,
+        finalize=True,
     )
     try:
-        history = loop.run()
+        return loop.run()
     except Stopped as e:
         raise (KeyboardInterrupt() if e.exit_code == 130 else SystemExit(e.exit_code)) from e
-    if model.optimizer is not None:
-        # As Keras does: averaged weights take the place of the last ones.
-        model.optimizer.finalize_variable_values(model.trainable_variables)
-    return history
+
+
+def _check(
+    model: keras.Model, train: TrainingData, validation: EvaluationData | None, replicas: int
+) -> None:
+    """Refuses what would fail later, or train something else."""
+    if not model.compiled:
+        raise UserError("model received one that is not compiled; call model.compile(…) first.")
+    for name, received, kind, method in (
+        ("train", train, TrainingData, "train"),
+        ("validation", validation, EvaluationData, "evaluation"),
+    ):
+        if not isinstance(received, kind | None if name == "validation" else kind):
+            raise UserError(
+                f"{name} received {type(received).__name__}; expected what "
+                f"ims.open(…).{method}(…) returns, not its dataset()."
+            )
+    for data in (train, validation) if validation is not None else (train,):
+        if data.batch_size % replicas:
+            raise uneven_batch(data.batch_size, replicas)
+    if validation is not None and validation.classes != train.classes:
+        raise UserError(
+            f"validation received the classes {', '.join(validation.classes)}, but train has "
+            f"{', '.join(train.classes)}; expected the same ones in the same order: give both the "
+            "same classes."
+        )
+    if isinstance(train.augment, str):
+        check_pairs(train.augment, train.batch_size, replicas, not train.model_inputs.features)
+    check_optimizer(model.optimizer, replicas)

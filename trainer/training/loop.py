@@ -13,6 +13,7 @@ from keras.callbacks import Callback, CallbackList
 
 from imageshards.errors import UserError
 from trainer.dataset.spec import Batch
+from trainer.models.optimizer import SumFirst
 from trainer.reader.stream import TrainingStream, next_batch
 from trainer.training.checkpoint_callback import Checkpoint
 from trainer.training.signals import StopRequest
@@ -76,6 +77,7 @@ class Loop:
             begins with step 0, and a signal ends it as it ends any program.
         validate: Called after every epoch; None for no validation.
         verbose: Of Keras's own progress bar, as in `fit`.
+        finalize: Whether averaged weights take the place of the model's own at the end.
     """
 
     def __init__(
@@ -88,12 +90,14 @@ class Loop:
         checkpoint: Checkpoint | None = None,
         validate: Validate | None = None,
         verbose: Any = 0,
+        finalize: bool = False,
     ) -> None:
         self._model = model
         self._stream = stream
         self._epochs = epochs
         self._validate = validate
         self._checkpoint = checkpoint
+        self._finalize = finalize
         self._iterator: Iterator[Batch] | None = None
         self._train_step = train_step
         self.step = 0
@@ -117,29 +121,47 @@ class Loop:
             Stopped: SIGTERM or Ctrl-C came; the run is saved.
             UserError: Of the data, the disk, or a loss that is no number any more.
         """
-        model, checkpoint = self._model, self._checkpoint
+        model = self._model
         model.stop_training = False
         # Where Keras keeps it, so that a callback can measure it in either loop.
         model.train_function = lambda iterator: self._train_step(next(iterator))
-        self._callbacks.on_train_begin()
-        epoch, resumes_inside = 0, False
-        if checkpoint is not None:
-            checkpoint.set_model(model)
-            checkpoint.watch(self._callbacks.callbacks)
-            self.step, epoch = checkpoint.step, checkpoint.epochs
-            if epoch and self.step < self._epochs.end(epoch - 1):
-                epoch -= 1  # `--steps` had cut it short
-            resumes_inside = self.step > (self._epochs.end(epoch - 1) if epoch else 0)
-            if not resumes_inside:
-                checkpoint.restore()
+        try:
+            self._callbacks.on_train_begin()
+            logs = self._run_epochs(*self._resume())
+            if self._finalize and self.step and model.optimizer is not None:
+                # As Keras does: averaged weights take the place of the last ones.
+                model.optimizer.finalize_variable_values(model.trainable_variables)
+            self._callbacks.on_train_end(logs)
+        finally:
+            model.train_function = None
+            if model.optimizer is not None:
+                SumFirst.undo(model.optimizer)
+        return model.history
+
+    def _resume(self) -> tuple[int, bool]:
+        """The epoch to go on with, and whether it had begun; restores the run if it had not."""
+        checkpoint = self._checkpoint
+        if checkpoint is None:
+            return 0, False
+        checkpoint.set_model(self._model)
+        checkpoint.watch(self._callbacks.callbacks)
+        self.step, epoch = checkpoint.step, checkpoint.epochs
+        if epoch and self.step < self._epochs.end(epoch - 1) and not checkpoint.state.stopped:
+            epoch -= 1  # `--steps` had cut it short
+            checkpoint.epochs = epoch
+        has_begun = self.step > (self._epochs.end(epoch - 1) if epoch else 0)
+        if checkpoint.state.stopped or not has_begun:
+            checkpoint.restore()
+            return epoch, False
+        return epoch, True
+
+    def _run_epochs(self, epoch: int, resumes_inside: bool) -> dict[str, Any]:
         logs: dict[str, Any] = {}
-        with StopRequest(enabled=checkpoint is not None) as stop:
-            while epoch < self._epochs.count and not model.stop_training:
+        with StopRequest(enabled=self._checkpoint is not None) as stop:
+            while epoch < self._epochs.count and not self._model.stop_training:
                 logs = self._run_epoch(epoch, resumes_inside, stop)
                 epoch, resumes_inside = epoch + 1, False
-        self._callbacks.on_train_end(logs)
-        model.train_function = None
-        return model.history
+        return logs
 
     def iterator(self) -> Iterator[Batch]:
         """What batches are drawn from, opened where it is not."""

@@ -167,6 +167,8 @@ class _Run:
                 self._validate if self.inputs.validation else None,
             )
             loop.run()
+        if self.config.callbacks is not None:
+            self.evaluation = None  # they may have changed the weights
         return loop
 
     def save_model(self) -> None:
@@ -251,12 +253,14 @@ class _Run:
             self.is_classifier = not built.compiled
             if not self.is_classifier:
                 self._refuse_optimizer_flags()
+                optimizer.check_optimizer(built.optimizer, self.devices.num_replicas_in_sync)
             else:
                 total = self.epochs.total_steps
                 model.compile_model(
                     built, config.optimizer, config.batch_size, total, config.metrics
                 )
-        build_variables(built, self.devices, self.data.dataset().element_spec)
+        build_variables(built, self.devices, self.data.element_spec)
+        model.check_optimizers(built)
         return built
 
     def _refuse_optimizer_flags(self) -> None:
@@ -291,7 +295,7 @@ class _Run:
         if subset is None:
             return None
         data = EvaluationData(subset, inputs.read_options, inputs.model, self.config.batch_size)
-        return Validation(self.model, self.devices, data)
+        return Validation(self.model, self.devices, data, self.broken_handler)
 
     def _validate(self) -> dict[str, float]:
         """Figures of the validation split, with averaged weights where there are any."""

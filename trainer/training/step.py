@@ -30,7 +30,7 @@ def make_train_step(
         prepare: What each replica does to its share first, for example augmentation.
 
     Returns:
-        Batch → what `train_step` returned, of the first replica.
+        Batch → what `train_step` returned, as the mean over replicas.
     """
 
     def as_keras(batch: Batch) -> tuple[Any, Any, Any]:
@@ -140,10 +140,14 @@ def _make_step(
 ) -> Step:
     def step(batch: Any) -> dict[str, Any]:
         logs = strategy.run(lambda one: compute(as_keras(one)), args=(batch,))
-        return {name: strategy.experimental_local_results(v)[0] for name, v in logs.items()}
+        return {name: _mean(strategy.experimental_local_results(v)) for name, v in logs.items()}
 
     if model.run_eagerly:
         return step
     # Padded sequences change their length from batch to batch. As in Keras's own loop, nothing is
     # converted by autograph, which would take longer than tracing.
     return tf.function(step, autograph=False, reduce_retracing=True)
+
+
+def _mean(values: tuple[Any, ...]) -> Any:
+    return values[0] if len(values) == 1 else sum(values) / len(values)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from trainer.reader.batches import EvaluationData
+from trainer.reader.broken_records import BrokenRecordHandler
 from trainer.training.step import make_test_step
 
 
@@ -18,25 +20,37 @@ class Validation:
         model: Compiled and built.
         strategy: Whose replicas share each batch.
         data: The split.
+        broken_handler: Replaces broken records.
     """
 
     def __init__(
-        self, model: keras.Model, strategy: tf.distribute.Strategy, data: EvaluationData
+        self,
+        model: keras.Model,
+        strategy: tf.distribute.Strategy,
+        data: EvaluationData,
+        broken_handler: BrokenRecordHandler,
     ) -> None:
-        self._model, self._data = model, data
-        self._batches = strategy.experimental_distribute_dataset(data.dataset())
+        self._model, self._strategy, self._data = model, strategy, data
+        self._broken_handler = broken_handler
+        self._subset = broken_handler.open(data.subset)
+        self._batches: Any = None
         self._step = make_test_step(model, strategy)
 
     def __call__(self) -> dict[str, float]:
         """The figures, by name, each with `val_` before it.
 
         Raises:
-            tf.errors.OpError: A record cannot be read or understood.
+            UserError: A record is broken, and must not be left out.
         """
-        model, logs = self._model, dict[str, Any]()
-        model.reset_metrics()
-        for batch in self._batches:
-            logs = self._step(batch)
+        model = self._model
+        while True:
+            model.reset_metrics()
+            try:
+                logs = self._run()
+                break
+            except (tf.errors.OpError, UnicodeDecodeError) as e:
+                self._subset = self._broken_handler.handle(self._data.subset, None, e)
+                self._batches = None
         found = {
             name: float(keras.ops.convert_to_numpy(value))
             for name, value in model._get_metrics_result_or_logs(logs).items()
@@ -45,12 +59,22 @@ class Validation:
             found["loss"] = self._without_fill_ups(found["loss"])
         return {f"val_{name}": value for name, value in found.items()}
 
+    def _run(self) -> dict[str, Any]:
+        if self._batches is None:
+            data = dataclasses.replace(self._data, subset=self._subset)
+            self._batches = self._strategy.experimental_distribute_dataset(data.dataset())
+        logs: dict[str, Any] = {}
+        for batch in self._batches:
+            logs = self._step(batch)
+        return logs
+
     def _without_fill_ups(self, mean: float) -> float:
         """The mean loss over the split's examples, given that over them and what fills up.
 
         Keras divides by the number of examples whatever they weigh. Penalties of the model,
         which are in every mean, are not divided by anything.
         """
-        penalties = float(sum(float(keras.ops.convert_to_numpy(x)) for x in self._model.losses))
+        losses = self._model._get_regularization_losses()
+        penalties = float(sum(float(keras.ops.convert_to_numpy(loss)) for loss in losses))
         count = self._data.steps * self._data.batch_size
         return (mean - penalties) * count / self._data.num_records + penalties

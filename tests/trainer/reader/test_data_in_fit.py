@@ -109,7 +109,7 @@ def test_labels_may_begin_at_another_number(tmp_path: pathlib.Path) -> None:
 def test_a_folder_of_tfds_is_opened(tmp_path: pathlib.Path) -> None:
     tfds = pytest.importorskip("tensorflow_datasets")
 
-    class Shapes(tfds.core.GeneratorBasedBuilder):  # type: ignore[name-defined]
+    class OpenedShapes(tfds.core.GeneratorBasedBuilder):  # type: ignore[name-defined]
         VERSION = tfds.core.Version("1.0.0")
 
         def _info(self) -> Any:
@@ -127,8 +127,8 @@ def test_a_folder_of_tfds_is_opened(tmp_path: pathlib.Path) -> None:
             for i in range(count):
                 yield i, {"image": np.full((16, 16, 3), 40 * i + 9, np.uint8), "label": i % 2}
 
-    Shapes(data_dir=str(tmp_path / "tfds")).download_and_prepare()
-    data = ims.open(tmp_path / "tfds" / "shapes" / "1.0.0")
+    OpenedShapes(data_dir=str(tmp_path / "tfds")).download_and_prepare()
+    data = ims.open(tmp_path / "tfds" / "opened_shapes" / "1.0.0")
     assert (data.classes, data.splits) == (("cat", "dog"), {"train": 5, "test": 3})
     assert labels_of(data) == [0, 0, 1]
     train = data.train(batch_size=2, augment="none")

@@ -1,0 +1,207 @@
+"""`ims.fit` refuses what would fail later, and leaves the model to Keras as it was."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections import Counter, defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+
+import imageshards as ims
+from imageshards.errors import UserError
+from tests.support.trainer_data import edit_manifest, make_data_set
+
+tf = pytest.importorskip("tensorflow")
+
+import keras  # noqa: E402
+
+from trainer.training.checkpoint_callback import Checkpoint  # noqa: E402
+from trainer.training.fit import _check  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    path = tmp_path_factory.mktemp("fit") / "shards"
+    return make_data_set(path, {"train": 20, "validation": 5}, size_px=((12, 12),))
+
+
+@pytest.fixture(scope="module")
+def data(shapes: pathlib.Path) -> Any:
+    return ims.open(shapes)
+
+
+@pytest.fixture(scope="module")
+def train(data: Any) -> Any:
+    return data.train(batch_size=8)
+
+
+def compiled(optimizer: Any = "sgd") -> keras.Model:
+    picture = keras.Input((12, 12, 3))
+    x = keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(picture))
+    # Its penalty is another one for every batch.
+    x = keras.layers.Dense(4, activity_regularizer="l2")(x)
+    model = keras.Model(picture, keras.layers.Dense(3, kernel_regularizer="l2")(x))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, weighted_metrics=["accuracy"], jit_compile=False)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"epochs": 0}, "epochs received 0; expected at least 1"),
+        ({"epochs": "3"}, "epochs received '3'; expected a whole number"),
+        ({"checkpoint_steps": 0}, "checkpoint_steps received 0"),
+        ({"keep_checkpoints": 0}, "keep_checkpoints received 0"),
+        ({"resume": "gs://bucket/run"}, "resume received 'gs://bucket/run'; expected a local"),
+    ],
+)
+def test_an_argument_that_cannot_be_meant_is_refused(
+    train: Any, arguments: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        ims.fit(compiled(), train, **arguments)
+    assert str(caught.value).startswith(sentence)
+
+
+def test_data_that_cannot_be_meant_is_refused(data: Any, train: Any) -> None:
+    model = compiled()
+    with pytest.raises(UserError, match=r"train received \w+; expected .*\.train\(…\) returns"):
+        ims.fit(model, train.dataset())
+    with pytest.raises(UserError, match=r"validation received \w+; expected .*\.evaluation\(…\)"):
+        ims.fit(model, train, validation=train)
+    other = data.evaluation(batch_size=8, classes=["square", "circle"])
+    with pytest.raises(UserError, match="validation received the classes square, circle, but"):
+        ims.fit(model, train, validation=other)
+    with pytest.raises(UserError, match="model received one that is not compiled"):
+        ims.fit(keras.Sequential(), train)
+    with pytest.raises(UserError, match="batch_size received 8, which 3 replicas cannot share"):
+        _check(model, train, None, 3)
+    scaled = compiled(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(clipnorm=1.0)))
+    _check(scaled, train, None, 1)
+    with pytest.raises(UserError, match="inside a LossScaleOptimizer on 2 replicas"):
+        _check(scaled, train, None, 2)
+
+
+def test_what_is_left_out_needs_a_folder(shapes: pathlib.Path) -> None:
+    train = ims.open(shapes, skip_broken=3).train(batch_size=8)
+    with pytest.raises(UserError, match="skip_broken received 3 without resume"):
+        ims.fit(compiled(), train)
+
+
+def test_an_optimizer_without_variables_is_refused_where_it_would_be_restored(
+    train: Any, tmp_path: pathlib.Path
+) -> None:
+    model = compiled()
+    model.second = keras.optimizers.Adam()
+    with pytest.raises(UserError, match="whose optimizer 'second' has no variables"):
+        ims.fit(model, train, resume=tmp_path)
+
+
+def test_keras_fit_works_before_and_after(data: Any, train: Any) -> None:
+    model = compiled(keras.optimizers.SGD(0.01, clipnorm=1.0))
+    validation = data.evaluation(batch_size=8)
+    found = ims.fit(model, train, validation=validation, verbose=0)
+    assert np.isfinite(found.history["val_loss"]).all() and found.history["accuracy"]
+    steps = {"steps_per_epoch": 2, "verbose": 0}
+    assert np.isfinite(model.fit(train.dataset(), **steps).history["loss"]).all()
+    with pytest.raises(UserError, match="steps_per_execution received 2"):
+        model.steps_per_execution = 2
+        model.fit(train.dataset(), callbacks=[ims.WaitingTime(8)], **steps)
+
+
+def test_what_keras_fit_saved_is_gone_on_with(train: Any, tmp_path: pathlib.Path) -> None:
+    models = []
+    for _ in range(3):
+        keras.utils.set_random_seed(3)
+        models.append(compiled())
+    straight, begun, resumed = models
+    ims.fit(straight, train, epochs=2, verbose=0)
+    checkpoint = ims.Checkpoint(str(tmp_path), identity=train.identity)
+    begun.fit(train.dataset(), steps_per_epoch=2, callbacks=[checkpoint], verbose=0)
+    ims.fit(resumed, train, epochs=2, resume=tmp_path, verbose=0)
+    for mine, theirs in zip(resumed.get_weights(), straight.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+class Interrupts(keras.callbacks.Callback):
+    """As Ctrl-C in a notebook."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_fit_leaves_the_model_to_keras(train: Any) -> None:
+    model, waiting = compiled(), ims.WaitingTime(8)
+    steps = {"steps_per_epoch": 2, "verbose": 0}
+    with pytest.raises(KeyboardInterrupt):
+        ims.fit(model, train, callbacks=[Interrupts()], verbose=0)
+    for more in ([waiting, Interrupts()], [waiting, Interrupts()]):
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(train.dataset(), callbacks=more, **steps)
+    assert model.fit(train.dataset(), callbacks=[waiting], **steps).history["images_per_second"]
+
+
+def test_a_broken_validation_record_is_a_sentence_or_left_out(
+    shapes: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    folder = make_data_set(tmp_path / "d", {"train": 20, "validation": 6}, size_px=((12, 12),))
+    shard = json.loads((folder / "manifest.json").read_text())["splits"]["validation"]["shards"][0]
+    path = folder / shard["file"]
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 4] ^= 1
+    path.write_bytes(raw)
+    edit_manifest(folder, fingerprint="broken")
+
+    def fit(limit: int) -> Any:
+        opened = ims.open(folder, skip_broken=limit)
+        train, validation = opened.train(batch_size=8), opened.evaluation(batch_size=8)
+        run = tmp_path / f"run{limit}"
+        return ims.fit(compiled(), train, validation=validation, resume=run, verbose=0)
+
+    with pytest.raises(UserError, match="which is broken at .*skip_broken"):
+        fit(0)
+    assert np.isfinite(fit(6).history["val_loss"]).all()
+
+
+class Remembers(keras.callbacks.Callback):
+    """Plain values of every kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counter: Counter[str] = Counter()
+        self.by_epoch: defaultdict[int, list[float]] = defaultdict(list)
+        self.seen: set[int] = set()
+        self.largest = np.uint8(0)
+        self.function = print
+
+    def step(self) -> None:
+        self.counter["steps"] += 1
+        self.by_epoch[3].append(0.5)
+        self.seen.add(len(self.seen))
+        self.largest = np.uint8(self.largest + 1)
+
+
+def test_what_a_callback_remembers_comes_back_in_its_own_kinds(
+    tmp_path: pathlib.Path, train: Any
+) -> None:
+    model = compiled()
+    model._symbolic_build(data_batch=train.element_spec)
+    callback, other = Remembers(), Remembers()
+    saver = Checkpoint(str(tmp_path))
+    saver.set_model(model)
+    saver.watch([callback])
+    callback.step()
+    saver.save()
+    loader = Checkpoint(str(tmp_path))
+    loader.set_model(model)
+    loader.watch([other])
+    loader.restore()
+    for one in (callback, other):  # it goes on as the first one would
+        one.step()
+    for name in ("counter", "by_epoch", "seen", "largest", "function"):
+        assert getattr(other, name) == getattr(callback, name), name
+    assert type(other.counter) is Counter and type(other.by_epoch) is defaultdict
