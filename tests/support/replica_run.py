@@ -52,7 +52,7 @@ def start(
     import keras
 
     from trainer.models import model
-    from trainer.training.step import build_variables
+    from trainer.models.step import build_variables
 
     keras.utils.set_random_seed(5)
     with strategy.scope():
@@ -64,7 +64,7 @@ def start(
 
 def make_step(strategy: Any, network: Any) -> Any:
     """One step, as the training loop takes it."""
-    from trainer.training.step import make_train_step
+    from trainer.models.step import make_train_step
 
     step = make_train_step(network, strategy)
 

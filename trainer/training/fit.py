@@ -13,8 +13,10 @@ from imageshards.errors import UserError
 from trainer.arguments import names_arguments
 from trainer.augment.augmentation import check_pairs
 from trainer.config import check_least, check_local_output, uneven_batch
+from trainer.evaluation.validation import Validation
 from trainer.models.model import check_optimizers
 from trainer.models.optimizer import check_optimizer
+from trainer.models.step import build_variables, make_train_step
 from trainer.models.strategy import separate_replicas
 from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.reader.broken_records import BrokenRecordHandler
@@ -24,8 +26,6 @@ from trainer.training.loop import Epochs, Loop, total_steps
 from trainer.training.output_folder import prepare_output, remove_run
 from trainer.training.resume_check import check_length, check_same
 from trainer.training.signals import Stopped
-from trainer.training.step import build_variables, make_train_step
-from trainer.training.validation import Validation
 
 
 @names_arguments

@@ -14,10 +14,10 @@ from keras.callbacks import Callback, CallbackList
 from imageshards.errors import UserError
 from trainer.dataset.spec import Batch
 from trainer.models.optimizer import SumFirst
+from trainer.models.step import Step
 from trainer.reader.stream import TrainingStream, next_batch
 from trainer.training.checkpoint_callback import Checkpoint
 from trainer.training.signals import StopRequest
-from trainer.training.step import Step
 
 # Returns the figures of the validation split by name, `val_…`.
 Validate = Callable[[], dict[str, float]]
@@ -69,7 +69,7 @@ class Loop:
 
     Args:
         model: Compiled, all of its variables built.
-        train_step: See `trainer.training.step`.
+        train_step: See `trainer.models.step`.
         stream: Batches from any step on.
         epochs: How long.
         callbacks: Keras's, ours and the user's, in the order in which they are called.

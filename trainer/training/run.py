@@ -15,7 +15,9 @@ from trainer.config import OptimizerConfig, TrainConfig
 from trainer.dataset.open import Inputs, open_inputs
 from trainer.dataset.spec import ModelCard
 from trainer.evaluation.evaluator import Evaluation, Evaluator
+from trainer.evaluation.validation import Validation
 from trainer.models import model, optimizer, strategy, user_model
+from trainer.models.step import build_variables, make_train_step
 from trainer.reader import pipeline
 from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.reader.broken_records import BrokenRecordHandler
@@ -43,9 +45,7 @@ from trainer.training.output_folder import (
     write_digest,
 )
 from trainer.training.resume_check import open_run, settings_of
-from trainer.training.step import build_variables, make_train_step
 from trainer.training.summary import bottleneck, plan_lines, reader_cpu_sec, result_lines
-from trainer.training.validation import Validation
 
 # Of every object in metrics.jsonl, null where there is nothing to say.
 _COLUMNS = ("loss", "accuracy", "val_loss", "val_accuracy", "images_per_second", "wait_fraction")

@@ -20,7 +20,7 @@ keras = pytest.importorskip("keras")
 
 from trainer.models import model  # noqa: E402
 from trainer.models.pretrained import load_weights  # noqa: E402
-from trainer.training.step import build_variables, make_train_step  # noqa: E402
+from trainer.models.step import build_variables, make_train_step  # noqa: E402
 
 RGB = ImageSpec((32, 32), False, 3, (0.5, 0.4, 0.3), (0.25, 0.2, 0.1))
 GREY = ImageSpec((32, 32), False, 1, (0.5,), (0.0,))

@@ -8,9 +8,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from trainer.models.step import make_test_step
 from trainer.reader.batches import EvaluationData
 from trainer.reader.broken_records import BrokenRecordHandler
-from trainer.training.step import make_test_step
 
 
 class Validation:
