@@ -150,10 +150,9 @@ class Loop:
             epoch -= 1  # `--steps` had cut it short
             checkpoint.epochs = epoch
         has_begun = self.step > (self._epochs.end(epoch - 1) if epoch else 0)
-        if checkpoint.state.stopped or not has_begun:
+        if not has_begun:
             checkpoint.restore()
-            return epoch, False
-        return epoch, True
+        return epoch, has_begun
 
     def _run_epochs(self, epoch: int, resumes_inside: bool) -> dict[str, Any]:
         logs: dict[str, Any] = {}
