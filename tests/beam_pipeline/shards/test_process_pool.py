@@ -29,8 +29,12 @@ def pool(said):
 
 
 def kill_family() -> None:
-    """Kills all processes below this one; who started them reaps them."""
-    family = psutil.Process().children(recursive=True)
+    """Kills all processes below this one; who started them reaps them.
+
+    But for the server of other tests, which has nothing to do with the pool.
+    """
+    children = psutil.Process().children(recursive=True)
+    family = [child for child in children if not _is_server(child)]
     for process in family:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
@@ -39,6 +43,12 @@ def kill_family() -> None:
 
 def _holds_two_files(folder: pathlib.Path) -> bool:
     return len(list(folder.iterdir())) == 2
+
+
+def _is_server(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return "tests.support.forked_commands" in process.cmdline()
+    return False
 
 
 def _runs(process: psutil.Process) -> bool:
