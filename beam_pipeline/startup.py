@@ -12,7 +12,8 @@ import gc
 import logging
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
+from types import ModuleType
 from typing import Any
 
 
@@ -69,45 +70,32 @@ def cache_inspections() -> None:
     """
     from apache_beam.transforms import core, userstate
 
-    for module, name, cached in (
-        (core, "get_function_args_defaults", _cached_by_function),
-        (userstate, "get_dofn_specs", _cached_by_dofn),
-    ):
-        inspect = getattr(module, name, None)  # another Beam may have none
-        if inspect is not None and not hasattr(inspect, "found"):
-            setattr(module, name, cached(inspect))
+    _cache(core, "get_function_args_defaults", {}, lambda method: getattr(method, "__func__", None))
+    _cache(userstate, "get_dofn_specs", weakref.WeakKeyDictionary(), lambda dofn: dofn)
 
 
-def _cached_by_dofn(
-    inspect: Callable[[Any], tuple[set[Any], set[Any]]],
-) -> Callable[[Any], tuple[set[Any], set[Any]]]:
-    """State and timers of a DoFn, remembered as long as it lives."""
-    found: weakref.WeakKeyDictionary[Any, tuple[set[Any], set[Any]]] = weakref.WeakKeyDictionary()
+def _cache(
+    module: ModuleType, name: str, found: MutableMapping[Any, Any], key: Callable[[Any], Any]
+) -> None:
+    """Remembers in `found` the two collections that a function of Beam returns for one argument.
 
-    def look_up(dofn: Any) -> tuple[set[Any], set[Any]]:
-        if dofn not in found:
-            found[dofn] = inspect(dofn)
-        states, timers = found[dofn]
-        return set(states), set(timers)
+    Args:
+        module: Its module.
+        name: Its name; another Beam may have none.
+        found: Where to.
+        key: Argument → under what; None for an argument that is not remembered.
+    """
+    inspect = getattr(module, name, None)
 
-    look_up.found = found  # type: ignore[attr-defined]
-    return look_up
+    def look_up(subject: Any) -> tuple[Any, Any]:
+        known = key(subject)
+        if known is None:
+            return inspect(subject)  # type: ignore[misc]
+        if known not in found:
+            found[known] = inspect(subject)  # type: ignore[misc]
+        first, second = found[known]
+        return first.copy(), second.copy()  # who asks may change them
 
-
-def _cached_by_function(
-    inspect: Callable[[Any], tuple[list[str], list[Any]]],
-) -> Callable[[Any], tuple[list[str], list[Any]]]:
-    """Names and defaults of a function's arguments, remembered for bound methods."""
-    found: dict[Any, tuple[list[str], list[Any]]] = {}
-
-    def look_up(method: Any) -> tuple[list[str], list[Any]]:
-        function = getattr(method, "__func__", None)
-        if function is None:
-            return inspect(method)
-        if function not in found:
-            found[function] = inspect(method)
-        names, defaults = found[function]
-        return list(names), list(defaults)
-
-    look_up.found = found  # type: ignore[attr-defined]
-    return look_up
+    if inspect is not None and not hasattr(inspect, "found"):
+        look_up.found = found  # type: ignore[attr-defined]
+        setattr(module, name, look_up)
