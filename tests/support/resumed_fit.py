@@ -65,12 +65,6 @@ class Killer(keras.callbacks.Callback):
         super().__init__()
         self._hook, self._step, self._signum = hook, step, signum
 
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Any) -> None:
-        pass
-
     def _reached(self, hook: str) -> None:
         if hook == self._hook and int(self.model.optimizer.iterations.numpy()) == self._step:
             os.kill(os.getpid(), self._signum)

@@ -168,7 +168,7 @@ class StopAfter(keras.callbacks.Callback):
 
 def callbacks() -> list[keras.callbacks.Callback]:
     """For `--callbacks`."""
-    return [StopAfter()]
+    return [StopAfter(), keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=9.0)]
 
 
 def broken_callbacks() -> list[Any]:

@@ -156,8 +156,8 @@ def state_variables(model: keras.Model) -> list[Any]:
 
     Weights, states of the random layers, the optimizer (averages, accumulated gradients, loss
     scale and step counters included) and the metrics of the epoch so far. Assigning their
-    values to a model built and compiled alike continues bit for bit; metrics, which several
-    replicas sum, up to the last digit.
+    values, of every replica where these differ, to a model built and compiled alike continues bit
+    for bit: see `trainer.training.checkpoint`.
     """
     # A model with a step of its own may have several optimizers.
     others = [v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer)]

@@ -89,7 +89,7 @@ def file_source(subset: Subset) -> Source:
 
 
 def number_source(subset: Subset) -> Source:
-    """The numbers of the records alone: to find out their order, or to cache their contents."""
+    """The numbers of the records alone, for a cache of their contents."""
     starts = tf.constant(subset.split.starts, tf.int64)
     counts = tf.constant([shard.num_records for shard in subset.split.shards], tf.int64)
 

@@ -8,7 +8,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 import keras
@@ -242,24 +241,6 @@ class Progress(Callback):
         self._batch_size, self._waiting, self._metrics = batch_size, waiting, metrics
         self._bar: Any = None
 
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Nothing."""
-
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Shows a bar of this epoch's images, the rate and the time left."""
         self._bar = progress_bar(
@@ -312,13 +293,6 @@ class TensorBoard(Callback):
         self._metrics = metrics
         self._summary = tf.summary
         self._writer = tf.summary.create_file_writer(folder)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Nothing."""
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Adds the numbers of the epoch's object.

@@ -16,7 +16,7 @@ from trainer.models.model import state_variables
 from trainer.training.checkpoint import Array, Checkpoints, RunState, Values, restore, values_of
 
 # Set by Keras for every callback: not what it remembers.
-_NOT_REMEMBERED = ("params", "validation_data")
+_NOT_REMEMBERED = "params"
 
 
 class Checkpoint(Callback):
@@ -189,7 +189,7 @@ def _plain_attributes(callback: Callback, arrays: dict[str, Array] | None) -> di
             text = json.dumps(_to_json(value, mine, len(arrays or ())))
         except TypeError:
             continue
-        if name in _NOT_REMEMBERED or (mine and arrays is None):
+        if name == _NOT_REMEMBERED or (mine and arrays is None):
             continue
         found[name] = text
         if arrays is not None:

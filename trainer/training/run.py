@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from typing import Any
@@ -33,8 +34,8 @@ from trainer.training.callbacks import (
     WaitingTime,
     check_tensorboard,
 )
-from trainer.training.checkpoint import restore, values_of
-from trainer.training.checkpoint_callback import Checkpoint
+from trainer.training.checkpoint import restore
+from trainer.training.checkpoint_callback import Checkpoint, state_values
 from trainer.training.loop import Epochs, Loop, total_steps
 from trainer.training.output_folder import (
     BEST_MODEL_FILE,
@@ -153,8 +154,9 @@ class _Run:
         """Trains from the last checkpoint to the end."""
         config = self.config
         waiting = WaitingTime(config.batch_size)
-        with Progress(config.batch_size, waiting, self.metrics) as progress:
-            callbacks = [*self._user_callbacks(), waiting, self.metrics, progress]
+        with contextlib.closing(Progress(config.batch_size, waiting, self.metrics)) as progress:
+            # Before the user's, which may change the rate for the steps to come.
+            callbacks = [waiting, self.metrics, progress, *self._user_callbacks()]
             if self.checkpoint is not None:
                 callbacks.append(NaNGuard(self.checkpoint.diverged))
             loop = Loop(
@@ -185,7 +187,7 @@ class _Run:
         if self.checkpoint is None or best is None or best == self.step:
             return
         variables = model.state_variables(self.model)
-        last = values_of(variables)
+        last = state_values(self.model)
         restore(variables, self.checkpoint.checkpoints.load(best)[1])
         with optimizer.averaged_weights(self.model):
             self._save(BEST_MODEL_FILE, best)

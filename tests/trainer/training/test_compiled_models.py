@@ -65,8 +65,11 @@ def test_a_functional_model_brings_its_loss_metrics_and_optimizer(
     flags = ["--model", f"{MODELS}:multi_label", "--callbacks", f"{MODELS}:callbacks"]
     ran = _train(shapes, tmp_path, *flags, "--epochs", 9)
     assert ran.returncode == 0, ran.stderr
-    assert "enough: ['accuracy', 'loss', 'val_accuracy', 'val_loss'" in ran.stdout
+    names = "'accuracy', 'images_per_second', 'loss', 'val_accuracy', 'val_loss', 'wait_fraction'"
+    assert f"enough: [{names}]" in ran.stdout
     found = _metrics(tmp_path)
+    # The second epoch's steps were taken before a callback lowered the rate.
+    assert [r["learning_rate"] for r in found] == pytest.approx([0.01, 0.01])
     assert len(found) == 2 and 0 < found[1]["loss"] < 2 and 0 <= found[1]["val_accuracy"] <= 1
     # The callback's word is remembered: the same command has nothing left to do.
     ran = _train(shapes, tmp_path, *flags, "--epochs", 9)
