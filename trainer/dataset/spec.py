@@ -18,6 +18,11 @@ IMAGE_INPUT = "image"
 Batch = dict[str, Any]
 
 
+def model_input(inputs: Mapping[str, Any]) -> Any:
+    """What a model is called with: a lone picture, or all inputs by name."""
+    return inputs[IMAGE_INPUT] if set(inputs) == {IMAGE_INPUT} else dict(inputs)
+
+
 @dataclasses.dataclass(frozen=True)
 class Shard:
     """One TFRecord file.

@@ -11,10 +11,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.dataset.spec import Batch, ModelInputs, ReadOptions, Subset
+from trainer.dataset.spec import Batch, ModelInputs, ReadOptions, Subset, model_input
 from trainer.dataset.subset import class_ids
 from trainer.models.metrics import further_metrics
-from trainer.models.model import model_input
 from trainer.reader import order, pipeline
 from trainer.reader.broken_records import BrokenRecordHandler
 from trainer.reader.stream import is_framing_error, next_batch, record_numbers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -144,11 +144,6 @@ def compile_model(
         jit_compile=config.jit_compile,
     )
     optimizer.build(model.trainable_variables)
-
-
-def model_input(inputs: Mapping[str, Any]) -> Any:
-    """What a model is called with: a lone picture, or all inputs by name."""
-    return inputs["image"] if set(inputs) == {"image"} else dict(inputs)
 
 
 def state_variables(model: keras.Model) -> list[Any]:

@@ -9,8 +9,7 @@ import keras
 import tensorflow as tf
 
 from imageshards.errors import UserError
-from trainer.dataset.spec import Batch
-from trainer.models.model import model_input
+from trainer.dataset.spec import Batch, model_input
 from trainer.models.optimizer import SumFirst
 
 # A distributed global batch → what the model's own step returns: numbers by name.

@@ -17,7 +17,7 @@ from trainer.arguments import names_arguments
 from trainer.augment.augmentation import Augmentation, AugmentFunction, make_augmentation
 from trainer.config import TrainConfig
 from trainer.dataset.open import Inputs
-from trainer.dataset.spec import IMAGE_INPUT, Batch, ModelInputs, ReadOptions, Subset
+from trainer.dataset.spec import IMAGE_INPUT, Batch, ModelInputs, ReadOptions, Subset, model_input
 from trainer.dataset.subset import balancing_weights
 
 if TYPE_CHECKING:
@@ -269,8 +269,6 @@ def _for_keras(
     @tf.autograph.experimental.do_not_convert
     def as_keras(batch: Batch) -> tuple[Any, Any, Any]:
         batch = batch if change is None else change(batch)
-        inputs = batch["inputs"]
-        only_picture = set(inputs) == {IMAGE_INPUT}
-        return inputs[IMAGE_INPUT] if only_picture else inputs, batch["label"], batch["weight"]
+        return model_input(batch["inputs"]), batch["label"], batch["weight"]
 
     return batches.map(as_keras)

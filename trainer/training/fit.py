@@ -21,10 +21,9 @@ from trainer.models.strategy import separate_replicas
 from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.reader.broken_records import BrokenRecordHandler
 from trainer.reader.stream import TrainingStream
-from trainer.training.checkpoint_callback import Checkpoint
 from trainer.training.loop import Epochs, Loop, total_steps
 from trainer.training.output_folder import prepare_output, remove_run
-from trainer.training.resume_check import check_length, check_same
+from trainer.training.resume_check import open_run
 from trainer.training.signals import Stopped
 
 
@@ -97,9 +96,10 @@ def fit(
     total = total_steps(epochs, None, train.num_records, train.batch_size)
     checkpoint = None
     if folder is not None:
-        checkpoint = Checkpoint(folder, checkpoint_steps, keep_checkpoints, train.identity)
-        check_same(folder, checkpoint.state.identity, train.identity)
-        check_length(folder, checkpoint, total, f"--epochs received {epochs}")
+        length = f"--epochs received {epochs}"
+        checkpoint = open_run(
+            folder, checkpoint_steps, keep_checkpoints, train.identity, total, length
+        )
     if replicas > 1:
         separate_replicas(model)
     build_variables(model, strategy, train.element_spec)

@@ -16,13 +16,22 @@ from trainer.training.output_folder import check_no_model
 _NEEDS_TOTAL = ("linear", "cosine")
 
 
-def open_run(config: TrainConfig, settings: Mapping[str, Any], total_steps: int) -> Checkpoint:
-    """Opens the run in `config.output`, or a new one.
+def open_run(
+    folder: str,
+    every_steps: int,
+    keep: int,
+    settings: Mapping[str, Any],
+    total_steps: int,
+    length: str,
+) -> Checkpoint:
+    """Opens the run in `folder`, or a new one.
 
     Args:
-        config: The run.
-        settings: What `settings_of` returns.
+        folder: Of the run.
+        every_steps, keep: As `Checkpoint` takes them.
+        settings: What a resumed run must share.
         total_steps: How long the run is meant to be.
+        length: The flag that says so, with its value.
 
     Returns:
         What saves the run, and has loaded its last checkpoint.
@@ -30,30 +39,18 @@ def open_run(config: TrainConfig, settings: Mapping[str, Any], total_steps: int)
     Raises:
         UserError: Another run is there, or a longer one, and must not be replaced.
     """
-    folder, every_steps, keep = config.output, config.checkpoint_steps, config.keep_checkpoints
     run = Checkpoint(folder, every_steps, keep, settings)
     if not run.step:
         check_no_model(folder)
         return run
     check_same(folder, run.state.identity, settings)
-    epochs = f"--epochs received {config.epochs}"
-    flag = epochs if config.steps is None else f"--steps received {config.steps}"
-    check_length(folder, run, total_steps, flag)
-    return run
-
-
-def check_length(output: str, run: Checkpoint, total_steps: int, received: str) -> None:
-    """Refuses to take a run for a shorter one.
-
-    Raises:
-        UserError: It has trained more than `total_steps` steps.
-    """
     if run.step > total_steps:
         raise UserError(
-            f"{received} ({total_steps} steps), but the run in --output {output!r} has trained "
+            f"{length} ({total_steps} steps), but the run in --output {folder!r} has trained "
             f"{run.step} steps, {run.epochs} epochs, already; expected no fewer: use another "
             "--output, or --overwrite to start over."
         )
+    return run
 
 
 def settings_of(config: TrainConfig, data: TrainingData, total_steps: int) -> dict[str, Any]:

@@ -111,7 +111,17 @@ class _Run:
         self.checkpoint: Checkpoint | None = None
         if not config.dry_run:
             settings = settings_of(config, self.data, total)
-            self.checkpoint = open_run(config, settings, total)
+            length = f"--epochs received {config.epochs}"
+            if config.steps is not None:
+                length = f"--steps received {config.steps}"
+            self.checkpoint = open_run(
+                config.output,
+                config.checkpoint_steps,
+                config.keep_checkpoints,
+                settings,
+                total,
+                length,
+            )
         self.start = self.checkpoint.step if self.checkpoint else 0
         self.model = self._build_model()
         self.stream = TrainingStream(self.data, devices, self.broken_handler)
