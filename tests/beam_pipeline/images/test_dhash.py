@@ -1,0 +1,60 @@
+"""The difference hash: its bits, what leaves it alone, what changes it."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from PIL import Image
+
+from beam_pipeline.images.dhash import difference_hash
+from beam_pipeline.images.encode import encode_image
+from tests.support.pictures import JPEG, SMALL, opened, saved, scene
+
+MIRRORED = Image.Transpose.FLIP_LEFT_RIGHT
+
+
+def distance(one: int, other: int) -> int:
+    return (one ^ other).bit_count()
+
+
+def test_bits_say_where_the_right_neighbour_is_lighter():
+    to_right = Image.linear_gradient("L").transpose(Image.Transpose.ROTATE_90)
+    assert difference_hash(to_right) == 2**64 - 1
+    assert difference_hash(to_right.transpose(MIRRORED)) == 0
+    assert difference_hash(Image.new("RGB", (30, 40), "white")) == 0
+
+
+def test_first_bits_are_of_the_first_row():
+    picture = Image.new("L", (256, 256))
+    ramp = Image.linear_gradient("L").transpose(Image.Transpose.ROTATE_90)
+    picture.paste(ramp.crop((0, 0, 256, 24)))
+    assert difference_hash(picture) >> 56 == 0xFF
+    assert difference_hash(picture) & 0xFFFFFFFF == 0
+
+
+def test_known_value():
+    assert f"{difference_hash(scene()):016x}" == "3038183830426262"
+
+
+@pytest.mark.parametrize(
+    ("changed", "most"),
+    [
+        (scene(80, 60), 12),
+        (scene().resize((333, 250), Image.Resampling.LANCZOS), 12),
+        (Image.open(io.BytesIO(saved(scene(), quality=30))), 3),
+        (scene().convert("L"), 0),
+    ],
+)
+def test_copies_are_near(changed, most):
+    assert distance(difference_hash(scene()), difference_hash(changed)) <= most
+
+
+def test_other_pictures_are_far():
+    assert distance(difference_hash(scene()), difference_hash(scene().transpose(MIRRORED))) > 20
+
+
+def test_is_that_of_the_picture_in_the_record():
+    encoded = encode_image(JPEG, SMALL)
+    assert distance(encoded.dhash, difference_hash(opened(encoded))) <= 2
+    assert encoded.dhash != 0
