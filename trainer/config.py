@@ -80,8 +80,8 @@ class DataConfig:
             class is read equally often, records of rare ones repeatedly.
         cache: Where serialized records are cached: `memory`, `disk` (copies of the shards) or
             `none`.
-        cache_folder: Local folder for copies of shards; None for one in the run's output, or in
-            the user's cache folder for shards TensorFlow cannot read itself.
+        cache_folder: Local folder for copies of shards; None for one in the run's output if that is
+            local, else, and for shards TensorFlow cannot read itself, in the user's cache folder.
         fast_order: Reads whatever is ready first: faster, but not reproducible.
         skip_broken: How many broken records may be left out; 0 stops at the first.
         threads: Of the reader; None for one per core.
@@ -212,10 +212,10 @@ class TrainConfig:
 
     Attributes:
         data: What is read.
-        output: Local folder for everything a run writes.
+        output: Folder for everything a run writes: local, `gs://` or `s3://`.
         optimizer: How weights are changed.
         model: `cnn`, a name in `keras.applications`, or `module:function`.
-        weights: Local file of weights to start from; None for random ones.
+        weights: File of weights to start from, local or in a store; None for random ones.
         epochs: Passes over the training split.
         steps: Steps in all, instead of epochs.
         batch_size: Global: the sum over all replicas.
@@ -267,26 +267,12 @@ class TrainConfig:
         _check_choice("--augment_on", self.augment_on, AUGMENT_ON)
         if not 0 <= self.seed <= MAX_SEED:
             raise UserError(f"--seed received {self.seed}; expected 0 to {MAX_SEED}.")
-        check_local_output(self.output)
         if self.replicas is not None and self.batch_size % self.replicas:
             raise uneven_batch(self.batch_size, self.replicas)
 
     def as_json(self) -> dict[str, Any]:
         """Everything, as plain JSON values."""
         return dataclasses.asdict(self)
-
-
-def check_local_output(output: str) -> None:
-    """Refuses a store as the folder of a run.
-
-    Raises:
-        UserError: `output` is no local folder.
-    """
-    if is_remote(output):
-        raise UserError(
-            f"--output received {output!r}; expected a local folder, from which "
-            "the model can be copied afterwards."
-        )
 
 
 def uneven_batch(batch_size: int, replicas: int) -> UserError:

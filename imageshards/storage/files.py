@@ -8,19 +8,22 @@ client per scheme, shared by its threads and never by a process forked from it.
 from __future__ import annotations
 
 import collections
+import contextlib
 import errno
 import fnmatch
+import functools
 import glob as local_glob
+import hashlib
 import os
 import pkgutil
 import re
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from imageshards.errors import StorageError
-from imageshards.storage.base import COUNTER, Backend, Counts, Entry, Stat
+from imageshards.storage.base import COUNTER, Backend, Counts, Entry, Stat, write_whole
 from imageshards.storage.concurrency import map_concurrently
 
 _MAGIC = re.compile(r"[*?\[]")
@@ -181,6 +184,23 @@ def write(path: str, data: bytes | str) -> Stat:
     return backend(path).write(path, data.encode() if isinstance(data, str) else data)
 
 
+@contextlib.contextmanager
+def open_write(path: str) -> Iterator[IO[bytes]]:
+    """A file to write, which can seek; at the end of the block it is at its path, whole.
+
+    Until then it is beside its path, or in the temporary folder of this machine for a store;
+    after an error nothing has changed at its path. Folders above it are made.
+    """
+    if is_local(path):
+        with write_whole(path) as file:
+            yield file
+        return
+    with tempfile.NamedTemporaryFile(prefix="imageshards-") as file:
+        yield file
+        file.flush()
+        upload(file.name, path)
+
+
 def upload(local_path: str, path: str) -> Stat:
     """Writes a file from one of this machine; it appears whole or not at all."""
     return backend(path).upload(local_path, path)
@@ -189,6 +209,30 @@ def upload(local_path: str, path: str) -> Stat:
 def download(path: str, local_path: str) -> None:
     """Writes a file of this machine; it appears whole or not at all."""
     backend(path).download(path, local_path)
+
+
+def local_copy(path: str) -> str:
+    """A path of this machine with the same contents: of what is in a store, file or folder, a copy.
+
+    It is made once, and deleted when the process ends.
+    """
+    if is_local(path):
+        return path
+    found = stat(path)
+    version = "" if found is None else found.version
+    inside = hashlib.sha256(f"{path} {version}".encode()).hexdigest()
+    copied = os.path.join(_copies().name, inside, name_of(path))
+    if not os.path.exists(copied):
+        if found is None:
+            copy_folder(path, copied)
+        else:
+            download(path, copied)
+    return copied
+
+
+@functools.cache
+def _copies() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="imageshards-")
 
 
 def drop_unfinished(folder: str) -> None:

@@ -54,7 +54,6 @@ def test_default_output_stands_beside_the_data_whatever_the_slashes() -> None:
         ({"keep_checkpoints": 0}, "--keep_checkpoints"),
         ({"augment": "heavy"}, "--augment"),
         ({"augment_on": "moon"}, "--augment_on"),
-        ({"output": "gs://bucket/model"}, "--output"),
     ],
 )
 def test_values_out_of_range_are_named_by_their_flag(changes: dict[str, Any], flag: str) -> None:

@@ -197,11 +197,17 @@ def test_a_corrupt_record_is_named_or_left_out(
         list(order.ordered_records(inputs.training, inputs.read_options))
     with pytest.raises(UserError, match=rf"broken at {remote}/{name}, record 0 at byte 0: the"):
         BrokenRecordHandler(0, None, remote).handle(inputs.training, None, caught.value)
-    repaired = BrokenRecordHandler(1, str(tmp_path / "out"), remote)
-    (tmp_path / "out").mkdir()
-    subset = repaired.handle(inputs.training, None, caught.value)
-    payloads = [p for p, _ in order.ordered_records(subset, inputs.read_options)]
-    assert [bool(payload) for payload in payloads].count(False) == 1 and len(payloads) == 40
+    output = store.bucket() + "/run"
+    first, resumed = BrokenRecordHandler(1, output, remote), None
+    for subset in (
+        first.handle(inputs.training, None, caught.value),
+        # From another machine: the list is in the store, the copy of the shard is made again.
+        (resumed := BrokenRecordHandler(1, output, remote)).open(inputs.training),
+    ):
+        payloads = [p for p, _ in order.ordered_records(subset, inputs.read_options)]
+        assert [bool(payload) for payload in payloads].count(False) == 1 and len(payloads) == 40
+    assert first.found == resumed.found
+    assert [file.path for file in storage.files_below(output)] == [f"{output}/broken.json"]
 
 
 def test_external_records_are_read_like_local_ones(

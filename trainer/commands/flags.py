@@ -172,7 +172,7 @@ TRAINING: dict[str, _Flag] = {
     ),
     "weights": (
         {"metavar": "FILE"},
-        "local .keras or .weights.h5 to start from (default: random weights)",
+        ".keras or .weights.h5 to start from, local, gs:// or s3:// (default: random weights)",
     ),
     "epochs": ({"type": int, "metavar": "N"}, "passes over the training split"),
     "steps": ({"type": int, "metavar": "N"}, "steps in all, instead of --epochs"),
@@ -247,9 +247,9 @@ OPTIMIZER: dict[str, _Flag] = {
 RUN: dict[str, _Flag] = {
     "output": (
         {"metavar": "DIR"},
-        "local folder for checkpoints/, model.keras, weights.sha256, metrics.jsonl and report/; "
-        "the same command resumes an unfinished run there (default: DATA-model; trained for "
-        "remote data)",
+        "folder for checkpoints/, model.keras, weights.sha256, metrics.jsonl and report/, local, "
+        "gs:// or s3://; the same command resumes an unfinished run there (default: DATA-model; "
+        "trained for remote data)",
     ),
     "overwrite": ({"action": "store_true"}, "starts over, replacing the run in --output"),
     "checkpoint_steps": (

@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 
+from imageshards import storage
 from imageshards.errors import UserError
 from trainer.config import DataConfig, TrainConfig
 from trainer.dataset.class_order import check_class_order
@@ -112,7 +113,7 @@ def read_options(config: DataConfig, output: str | None = None) -> ReadOptions:
             f"--cache_folder received {folder!r}, but no shards of --data {config.data!r} are "
             "copied; leave it out, or copy them by --cache disk where that can be asked for."
         )
-    elif output:
+    elif output and storage.is_local(output):
         folder = folder or os.path.join(output, CACHE_FOLDER)
     elif config.cache == "disk":
         folder = folder or os.path.join(cache_home(), SHARDS_FOLDER)

@@ -1,8 +1,7 @@
-"""Weights from a local file, as far as they fit."""
+"""Weights from a file, as far as they fit."""
 
 from __future__ import annotations
 
-import os
 import warnings
 import zipfile
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from imageshards import storage
 from imageshards.errors import UserError
 
 _KINDS = (".keras", ".weights.h5", ".h5")
@@ -25,7 +25,7 @@ def load_weights(model: keras.Model, path: str) -> str:
 
     Args:
         model: As `trainer.models.model.build_model` makes it.
-        path: Local file.
+        path: A file, local or in a store.
 
     Returns:
         A sentence: how many variables came from the file, and which layers keep random ones.
@@ -33,13 +33,13 @@ def load_weights(model: keras.Model, path: str) -> str:
     Raises:
         UserError: There is no such file, it is none of these kinds, or nothing in it fits.
     """
-    _check(path)
+    local_path = _local(path)
     inside = [layer for layer in model.layers if isinstance(layer, keras.Model)]
     variables = _weights(model)
     initial = {id(variable): variable.numpy() for variable in variables}
     best: dict[int, Any] = {}
     for target in [model, *inside]:
-        found = _try(target, path, initial)
+        found = _try(target, local_path, initial)
         best = max(best, found, key=len)
     for variable in variables:
         variable.assign(best.get(id(variable), initial[id(variable)]))
@@ -86,17 +86,26 @@ def _is_hdf5(path: str) -> bool:
         return file.read(len(_HDF5)) == _HDF5
 
 
-def _check(path: str) -> None:
+def _local(path: str) -> str:
+    """The file on this machine, looked at; one in a store is copied."""
     if not path.endswith(_KINDS):
         raise UserError(
-            f"--weights received {path!r}; expected a local file that ends in .keras, .weights.h5 "
-            "or .h5."
+            f"--weights received {path!r}; expected a file that ends in .keras, .weights.h5 or .h5."
         )
-    if not os.path.isfile(path):
-        raise UserError(f"--weights received {path!r}, which is not there; expected a local file.")
-    sound = zipfile.is_zipfile(path) if path.endswith(".keras") else _is_hdf5(path)
+    try:
+        storage.check_bucket(path, "--weights", must_list=False)
+        if not storage.exists(path):
+            raise UserError(f"--weights received {path!r}, which is not there; expected a file.")
+        local_path = storage.local_copy(path)
+        sound = (zipfile.is_zipfile if path.endswith(".keras") else _is_hdf5)(local_path)
+    except OSError as e:
+        raise UserError(
+            f"--weights received {path!r}, which cannot be read ({e.strerror or e}); expected a "
+            "file that may be read."
+        ) from e
     if not sound:
         kind = "Keras archive" if path.endswith(".keras") else "HDF5 file"
         raise UserError(
             f"--weights received {path!r}, which is no {kind}; expected one: was it copied whole?"
         )
+    return local_path

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -16,6 +17,7 @@ from trainer.dataset import counting
 from trainer.dataset.manifest import wrong_sizes
 from trainer.dataset.spec import DataSet, FeatureSpec, Shard, Split, Subset
 from trainer.dataset.subset import known_counts, subset_filter
+from trainer.output_errors import output_errors
 from trainer.reader.find_broken import BrokenRecord, find_broken
 
 LIST_FILE = "broken.json"
@@ -33,8 +35,9 @@ class BrokenRecordHandler:
 
     Args:
         limit: How many records may be left out, in all splits together.
-        output: The run's folder, where the list and repaired copies of shards are kept;
-            None to keep the list in memory only, where nothing may be left out.
+        output: The run's folder, where the list and repaired copies of shards are kept; copies
+            for one in a store are kept on this machine while the process runs, as TensorFlow
+            reads them. None to keep the list in memory only, where nothing may be left out.
         data: As `--data` named it.
         features: The model's inputs besides the picture, which have to be there, too.
     """
@@ -51,8 +54,9 @@ class BrokenRecordHandler:
         self._output = output
         self._data = data
         self._found: dict[str, list[BrokenRecord]] = {}
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if limit and output:
-            self._found = _read_list(os.path.join(output, LIST_FILE))
+            self._found = _read_list(storage.join(output, LIST_FILE))
 
     @property
     def found(self) -> list[BrokenRecord]:
@@ -108,7 +112,8 @@ class BrokenRecordHandler:
                 split: [dataclasses.asdict(one) for one in broken]
                 for split, broken in self._found.items()
             }
-            storage.write(os.path.join(self._output, LIST_FILE), json.dumps(plain, indent=1))
+            with output_errors(self._output, LIST_FILE):
+                storage.write(storage.join(self._output, LIST_FILE), json.dumps(plain, indent=1))
         if len(self.found) > self._limit:
             raise UserError(
                 f"--skip_broken received {self._limit}, but {len(self.found)} records of "
@@ -120,7 +125,11 @@ class BrokenRecordHandler:
         found = self._found.get(subset.split.name)
         if not found or self._output is None:
             return subset
-        return repair(subset, found, os.path.join(self._output, _FOLDER))
+        folder = os.path.join(self._output, _FOLDER)
+        if not storage.is_local(self._output):
+            self._temporary = self._temporary or tempfile.TemporaryDirectory(prefix="imageshards-")
+            folder = self._temporary.name
+        return repair(subset, found, folder)
 
 
 def explain(error: BaseException, subset: Subset, found: Sequence[BrokenRecord]) -> UserError:
@@ -177,8 +186,7 @@ def repair(subset: Subset, found: Sequence[BrokenRecord], folder: str) -> Subset
 
 def _read_list(path: str) -> dict[str, list[BrokenRecord]]:
     try:
-        with open(path, encoding="utf-8") as f:
-            raw = json.load(f)
+        raw = json.loads(storage.read(path))
         return {
             split: [BrokenRecord(**record) for record in records] for split, records in raw.items()
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +31,7 @@ def write_report(
     """Writes `folder`/index.html, whole or not at all; it needs no other file.
 
     Args:
-        folder: Local; made where it is missing.
+        folder: Local or in a store; made where it is missing.
         title: Heading of the page.
         facts: Settings and figures of the run, by name.
         history: The objects of metrics.jsonl; empty for an evaluation without training.
@@ -52,12 +51,12 @@ def write_report(
         if subset is not None:
             sources = look_up(subset, [int(evaluation.record[i]) for i in chosen])
     text = page_of(title, facts, history, evaluation, chosen, sources)
-    path = os.path.join(folder, PAGE_NAME)
+    path = storage.join(folder, PAGE_NAME)
     try:
         storage.write(path, text)
     except OSError as e:
         raise UserError(
-            f"{path} cannot be written ({e.strerror or e}); expected a local folder with room "
+            f"{path} cannot be written ({e.strerror or e}); expected a folder with room "
             "where you may write, by --output or --report."
         ) from e
     return path

@@ -7,13 +7,16 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from imageshards import storage
 from imageshards.errors import UserError
 from trainer.dataset.spec import FeatureSpec, ImageSpec, ModelCard, ModelInputs
+from trainer.output_errors import output_errors
 
 # In the output folder of a run: the model, and the tensorflow-transform graph of its data set.
 MODEL_FILE = "model.keras"
@@ -36,68 +39,87 @@ def save_model(model: Any, path: str, card: ModelCard | None) -> None:
 
     Args:
         model: A `keras.Model`.
-        path: Ends in `.keras`; an existing file is replaced.
+        path: Ends in `.keras`, local or in a store; an existing file is replaced.
         card: How the model was trained, and on what; None for one that makes no logits of
             classes, which is saved as Keras saves it, compiled.
 
     Raises:
         UserError: The file cannot be written, for example to a full disk.
     """
-    folder, name = os.path.split(path)
-    raw, ready = (os.path.join(folder, f".{i}-{os.getpid()}-{name}") for i in ("raw", "ready"))
-    try:
+    folder, name = storage.parent_of(path), storage.name_of(path)
+    beside = folder if storage.is_local(path) else None
+    with (
+        output_errors(folder, name),
+        tempfile.TemporaryDirectory(prefix=".saving-", dir=beside) as near,
+    ):
+        raw, ready = (os.path.join(near, i + name) for i in ("raw-", "ready-"))
         if card is None:
             model.save(raw)
-            os.replace(raw, path)
+            storage.move(raw, path)
             return
         with _not_compiled(model):
             model.save(raw)
         _add_card(raw, ready, card)
-        os.replace(ready, path)
-    except OSError as e:
-        raise UserError(
-            f"--output received {folder!r}, where {name} cannot be written ({e.strerror or e}); "
-            "make room, then run the same command again."
-        ) from e
-    finally:
-        for temporary in (raw, ready):
-            if os.path.exists(temporary):
-                os.remove(temporary)
+        storage.move(ready, path)
 
 
 def find_model(path: str) -> str:
     """The `.keras` file that `path`, a file or the folder of a run, means.
 
+    Returns:
+        A file of this machine; one in a store is copied, once in a process.
+
     Raises:
-        UserError: There is none.
+        UserError: There is none, or it cannot be read.
     """
-    if os.path.isdir(path):
-        inside = os.path.join(path, MODEL_FILE)
-        if not os.path.isfile(inside):
-            raise UserError(
-                f"--model_path received {path!r}, a folder without {MODEL_FILE}; expected a "
-                ".keras file that python -m trainer wrote, or its output folder."
-            )
-        return inside
-    if not os.path.isfile(path):
-        raise UserError(
-            f"--model_path received {path!r}, where there is no file; expected a .keras file "
-            "that python -m trainer wrote, or its output folder."
-        )
-    return path
+    with _reading(path):
+        return storage.local_copy(_locate(path))
 
 
 def find_transform(path: str) -> str | None:
-    """The tensorflow-transform graph beside the model that `path` means, if there is one."""
-    folder = os.path.join(os.path.dirname(find_model(path)), TRANSFORM_FOLDER)
-    return folder if os.path.isdir(folder) else None
+    """The tensorflow-transform graph beside the model that `path` means, if there is one.
+
+    Returns:
+        A folder of this machine; one in a store is copied, once in a process.
+
+    Raises:
+        UserError: It cannot be read, or there is no model.
+    """
+    with _reading(path):
+        folder = storage.join(storage.parent_of(_locate(path)), TRANSFORM_FOLDER)
+        return storage.local_copy(folder) if storage.is_folder(folder) else None
+
+
+def _locate(path: str) -> str:
+    """The file that `path` means, where it is."""
+    storage.check_bucket(path, "--model_path", must_list=False)
+    is_run = storage.is_folder(path)
+    file = storage.join(path, MODEL_FILE) if is_run else path
+    if not storage.exists(file):
+        what = f"a folder without {MODEL_FILE}" if is_run else "where there is no file"
+        raise UserError(
+            f"--model_path received {path!r}, {what}; expected a .keras file that "
+            "python -m trainer wrote, or its output folder."
+        )
+    return file
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        raise UserError(
+            f"--model_path received {path!r}, which cannot be read ({e.strerror or e}); expected a "
+            "model that may be read, and room in the temporary folder where it is in a store."
+        ) from e
 
 
 def read_card(path: str) -> ModelCard:
     """The card of a saved model; neither TensorFlow nor Keras is imported.
 
     Args:
-        path: The `.keras` file, or the output folder of its run.
+        path: The `.keras` file, or the output folder of its run; local or in a store.
 
     Raises:
         UserError: There is no such file, it is not a `.keras` file, or has no card.
@@ -129,7 +151,7 @@ def load_model(path: str) -> tuple[Any, ModelCard]:
     """Loads a model that `save_model` saved; it is not compiled.
 
     Args:
-        path: The `.keras` file, or the output folder of its run.
+        path: The `.keras` file, or the output folder of its run; local or in a store.
 
     Returns:
         The `keras.Model`, and its card.

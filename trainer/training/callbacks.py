@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import os
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,6 +17,7 @@ from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.progress import progress_bar
 from trainer.evaluation.per_class import finite
+from trainer.output_errors import output_errors
 
 Logs = Mapping[str, Any] | None
 
@@ -143,7 +144,7 @@ class MetricsFile(Callback):
     (of its last step). What is no finite number is null.
 
     Args:
-        path: Local; its folder is made where it is missing.
+        path: Local or in a store; its folder is made where it is missing.
         names: Always in an object, null where the logs do not have them.
 
     Attributes:
@@ -184,14 +185,10 @@ class MetricsFile(Callback):
 
     def _write(self) -> None:
         lines = [json.dumps(record, allow_nan=False) + "\n" for record in self.history]
-        try:
+        folder, name = storage.parent_of(self._path), storage.name_of(self._path)
+        then = "run the same command again to resume from the last checkpoint"
+        with output_errors(folder, name, then):
             storage.write(self._path, "".join(lines))
-        except OSError as e:
-            raise UserError(
-                f"--output received {os.path.dirname(self._path)!r}, where "
-                f"{os.path.basename(self._path)} cannot be written ({e.strerror or e}); make "
-                "room, then run the same command again to resume from the last checkpoint."
-            ) from e
 
 
 class NaNGuard(Callback):
@@ -274,9 +271,10 @@ class TensorBoard(Callback):
     """Writes one event file, which TensorBoard follows while it grows.
 
     A resumed run writes a further file into the same folder; TensorBoard shows both as one run.
+    In a store, where files do not grow, the file is replaced after every epoch.
 
     Args:
-        folder: Local; made where it is missing.
+        folder: Local or in a store; made where it is missing.
         metrics: Has the objects whose numbers are written, by name.
 
     Raises:
@@ -291,8 +289,12 @@ class TensorBoard(Callback):
         import tensorflow as tf
 
         self._metrics = metrics
+        self._folder = folder
+        self._near: tempfile.TemporaryDirectory[str] | None = None
+        if not storage.is_local(folder):
+            self._near = tempfile.TemporaryDirectory(prefix="imageshards-")
         self._summary = tf.summary
-        self._writer = tf.summary.create_file_writer(folder)
+        self._writer = tf.summary.create_file_writer(self._near.name if self._near else folder)
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Adds the numbers of the epoch's object.
@@ -309,13 +311,19 @@ class TensorBoard(Callback):
             for name, value in record.items():
                 if value is not None and name != "step":
                     self._summary.scalar(name, value)
-        self._writer.flush()
+        self._flush()
 
     def images(self, step: int, name: str, pictures: Any) -> None:
         """Adds a panel of the first `MAX_IMAGES` pictures, uint8 [n, height, width, channels]."""
         with self._writer.as_default(step=step):
             self._summary.image(name, pictures, max_outputs=MAX_IMAGES)
+        self._flush()
+
+    def _flush(self) -> None:
         self._writer.flush()
+        if self._near is not None:
+            with output_errors(self._folder, "TensorBoard's event file"):
+                storage.copy_folder(self._near.name, self._folder)
 
 
 def check_tensorboard() -> None:

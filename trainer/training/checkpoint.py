@@ -4,6 +4,9 @@
     checkpoints/step-00000123/callbacks-2.npz   # arrays that callbacks remember
     checkpoints/step-00000123/state.json        # the position, here in the third epoch
 
+`state.json` is written last and names the others by its number of epochs: a folder without it is no
+checkpoint. On a disk and in a store alike, where a folder cannot be renamed.
+
 The position is {seed, step, batch_size, fingerprint of the data}: the reader's order is a
 pure function of it, so nothing of the reader has to be saved. Variables are saved by
 value, so that the number of replicas may change.
@@ -14,26 +17,25 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import re
-import shutil
 import zipfile
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 import ml_dtypes  # noqa: F401  so that NumPy knows bfloat16 by name
 import numpy as np
 
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import StorageError, UserError
+from trainer.output_errors import output_errors
 from trainer.training.output_folder import CHECKPOINTS_FOLDER
 
 FORMAT_VERSION = 2
 _STATE = "state.json"
-# By the number of finished epochs, as the step with which one ends is saved before and after that.
-_VARIABLES, _CALLBACKS = "variables-{}.npz", "callbacks-{}.npz"
-_NAME = re.compile(r"step-(\d+)$")
+_COMMITTED = re.compile(rf"/step-(\d+)/{re.escape(_STATE)}$")
+# With a dot: what an older version left behind when it was killed while it wrote.
+_FOLDER = re.compile(r"\.?step-\d")
 _INDEX = "index"
 _OF_REPLICAS = ", of every replica"
 
@@ -71,27 +73,26 @@ class Checkpoints:
     """The checkpoints of one run.
 
     Args:
-        output: The run's folder.
+        output: The run's folder, local or in a store.
         keep: How many of the last ones stay, besides the best.
     """
 
     def __init__(self, output: str, keep: int) -> None:
-        self.folder = os.path.join(output, CHECKPOINTS_FOLDER)
+        self.folder = storage.join(output, CHECKPOINTS_FOLDER)
+        self._output = output
         self._keep = keep
 
     def steps(self) -> list[int]:
         """The steps there are checkpoints of, ascending."""
-        if not os.path.isdir(self.folder):
-            return []
-        found = (_NAME.match(name) for name in os.listdir(self.folder))
+        found = (_COMMITTED.search(file.path) for file in storage.files_below(self.folder))
         return sorted(int(match[1]) for match in found if match)
 
     def path(self, step: int) -> str:
         """The folder of one checkpoint."""
-        return os.path.join(self.folder, f"step-{step:08d}")
+        return storage.join(self.folder, f"step-{step:08d}")
 
     def save(self, state: RunState, variables: Values) -> str:
-        """Writes a checkpoint under a temporary name, renames it, and deletes old ones.
+        """Writes a checkpoint, and deletes old ones.
 
         Where there is one of this step already, it stays whole until the new one is.
 
@@ -106,23 +107,22 @@ class Checkpoints:
             UserError: It cannot be written.
         """
         path = self.path(state.step)
-        temporary = os.path.join(self.folder, f".{os.path.basename(path)}-{os.getpid()}")
-        try:
-            if os.path.isdir(path):
-                _write(path, state, variables)
-            else:
-                os.makedirs(temporary, exist_ok=True)
-                _write(temporary, state, variables)
-                os.replace(temporary, path)
-                _sync(self.folder)
-        except OSError as e:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise UserError(
-                f"--output received {os.path.dirname(self.folder)!r}, where the checkpoint of step "
-                f"{state.step} cannot be written ({e.strerror}); make room, then run the same "
-                "command again to resume from the checkpoint before."
-            ) from e
-        self._delete_old(state.best_step)
+        raw = dataclasses.asdict(dataclasses.replace(state, arrays={}))
+        del raw["arrays"]
+        raw = {"format_version": FORMAT_VERSION, **raw}
+        with output_errors(
+            self._output,
+            f"the checkpoint of step {state.step}",
+            "run the same command again to resume from the checkpoint before",
+        ):
+            arrays = list(state.arrays.items())
+            for name, values in zip(_array_files(state), (variables, arrays), strict=True):
+                with storage.open_write(storage.join(path, name)) as file:
+                    _write_arrays(file, values)
+            _sync(path)
+            storage.write(storage.join(path, _STATE), json.dumps(raw, indent=1))
+            _sync(path, self.folder)
+        self._delete_old(state)
         return path
 
     def load_latest(self) -> tuple[RunState, Values] | None:
@@ -143,32 +143,45 @@ class Checkpoints:
         path = self.path(step)
         try:
             state = load_state(path)
-            return state, _read_arrays(os.path.join(path, _VARIABLES.format(state.epochs)))
-        except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as e:
+            return state, _read_arrays(storage.join(path, _array_files(state)[0]))
+        except (EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, OSError) as e:
+            remedy = "delete it to resume from the one before, or start over with --overwrite"
+            if isinstance(e, OSError) and not isinstance(e, FileNotFoundError):
+                remedy = "run the same command again when it can be read"
             raise UserError(
-                f"--output holds the checkpoint {path}, which cannot be read ({e}); delete it to "
-                "resume from the one before, or start over with --overwrite."
+                f"--output holds the checkpoint {path}, which cannot be read ({e}); {remedy}."
             ) from e
 
-    def _delete_old(self, best_step: int | None) -> None:
-        for step in self.steps()[: -self._keep]:
-            if step != best_step:
-                shutil.rmtree(self.path(step), ignore_errors=True)
-        for name in os.listdir(self.folder):
-            # Left behind by a process that was killed while it wrote.
-            if name.startswith(".step-"):
-                shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
+    def _delete_old(self, state: RunState) -> None:
+        """Deletes what the checkpoint of `state` replaces, and what killed processes left."""
+        path, current = self.path(state.step), {_STATE, *_array_files(state)}
+        # What cannot be deleted now is deleted after the next checkpoint.
+        with contextlib.suppress(OSError, StorageError):
+            steps = [*self.steps()[-self._keep :], state.best_step]
+            kept = {self.path(step) for step in steps if step is not None}
+            storage.delete(e.path for e in storage.list_folder(path) if e.name not in current)
+            for entry in storage.list_folder(self.folder):
+                if entry.is_folder and _FOLDER.match(entry.name) and entry.path not in kept:
+                    # First what makes it a checkpoint, as the rest may be cut short.
+                    storage.delete([storage.join(entry.path, _STATE)])
+                    storage.delete_folder(entry.path)
+
+
+def _array_files(state: RunState) -> tuple[str, str]:
+    """The files of arrays that belong to a state: its variables, and those of callbacks."""
+    # By finished epochs, as the step with which one ends is saved before and after its validation.
+    return f"variables-{state.epochs}.npz", f"callbacks-{state.epochs}.npz"
 
 
 def load_state(path: str) -> RunState:
     """The state of the checkpoint in the folder `path`."""
-    with open(os.path.join(path, _STATE), encoding="utf-8") as f:
-        raw = json.load(f)
+    raw = json.loads(storage.read(storage.join(path, _STATE)))
     if raw.pop("format_version", None) != FORMAT_VERSION:
         raise ValueError(f"format_version is not {FORMAT_VERSION}: another version wrote it")
     raw["callbacks"] = [(name, remembered) for name, remembered in raw["callbacks"]]
-    raw["arrays"] = dict(_read_arrays(os.path.join(path, _CALLBACKS.format(raw["epochs"]))))
-    return RunState(**raw)
+    state = RunState(**raw)
+    state.arrays = dict(_read_arrays(storage.join(path, _array_files(state)[1])))
+    return state
 
 
 def values_of(variables: Sequence[Any], own: Collection[int] = ()) -> Values:
@@ -251,18 +264,15 @@ def _other_model(what: str) -> UserError:
     )
 
 
-def _write_arrays(path: str, arrays: Values) -> None:
+def _write_arrays(file: IO[bytes], arrays: Values) -> None:
     # NumPy's files know no bfloat16: bits are written, and the type beside them.
     bits = {f"{i:05d}": _as_bits(array) for i, (_, array) in enumerate(arrays)}
     index = json.dumps([[name, array.dtype.name] for name, array in arrays])
-    with open(path, "wb") as f:
-        np.savez(f, **{_INDEX: np.array(index)}, **bits)  # type: ignore[arg-type]
-        f.flush()
-        os.fsync(f.fileno())
+    np.savez(file, **{_INDEX: np.array(index)}, **bits)  # type: ignore[arg-type]
 
 
 def _read_arrays(path: str) -> Values:
-    with np.load(path, allow_pickle=False) as found:
+    with storage.open_read(path) as file, np.load(file, allow_pickle=False) as found:
         index = json.loads(str(found[_INDEX]))
         return [
             (name, found[f"{i:05d}"].view(np.dtype(dtype))) for i, (name, dtype) in enumerate(index)
@@ -273,27 +283,7 @@ def _as_bits(array: Array) -> Array:
     return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
 
 
-def _write(folder: str, state: RunState, variables: Values) -> None:
-    """Replaces a checkpoint: first the arrays, then the state that names them."""
-    files = {
-        _VARIABLES.format(state.epochs): variables,
-        _CALLBACKS.format(state.epochs): list(state.arrays.items()),
-    }
-    for name, arrays in files.items():
-        _write_arrays(os.path.join(folder, name), arrays)
-    raw = dataclasses.asdict(dataclasses.replace(state, arrays={}))
-    del raw["arrays"]
-    raw = {"format_version": FORMAT_VERSION, **raw}
-    storage.write(os.path.join(folder, _STATE), json.dumps(raw, indent=1))
-    for other in set(os.listdir(folder)) - {*files, _STATE}:
-        os.remove(os.path.join(folder, other))
-
-
-def _sync(folder: str) -> None:
-    """Makes a rename inside `folder` survive a power cut, where the system allows it."""
+def _sync(*folders: str) -> None:
+    """Makes the names in folders survive a power cut, where the file system allows it."""
     with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        storage.sync(*folders)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
+from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.page import contact_sheet, size
 from imageshards.progress import text_table
@@ -39,7 +39,7 @@ def describe(
         model: Built, with an optimizer if it is compiled.
         model_inputs: Of the model.
         memory: Estimated bytes of the reader, by purpose.
-        folder: Local, for `dry_run.png`; made where it is missing.
+        folder: For `dry_run.png`, local or in a store; made where it is missing.
 
     Returns:
         The path of the contact sheet.
@@ -55,7 +55,7 @@ def describe(
         ("\nmemory", memory_lines(batch, model, memory)),
     ):
         print(title, *(f"  {line}" for line in lines), sep="\n")
-    path = os.path.join(folder, SHEET_NAME)
+    path = storage.join(folder, SHEET_NAME)
     pictures = np.asarray(batch["inputs"]["image"])[:MAX_PICTURES]
     weights = np.asarray(batch["weight"])
     captions = [
@@ -63,11 +63,11 @@ def describe(
         for label, weight in zip(labels[: len(pictures)], weights, strict=False)
     ]
     try:
-        os.makedirs(folder, exist_ok=True)
-        contact_sheet([thumb(p) for p in pictures], captions, THUMB_PX).save(path)
+        with storage.open_write(path) as file:
+            contact_sheet([thumb(p) for p in pictures], captions, THUMB_PX).save(file, "PNG")
     except OSError as e:
         raise UserError(
-            f"{path} cannot be written ({e.strerror or e}); expected a local folder with room "
+            f"{path} cannot be written ({e.strerror or e}); expected a folder with room "
             "where you may write, by --output."
         ) from e
     print(f"\npictures {path}")

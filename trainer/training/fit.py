@@ -12,7 +12,7 @@ from keras.callbacks import Callback
 from imageshards.errors import UserError
 from trainer.arguments import names_arguments
 from trainer.augment.augmentation import check_pairs
-from trainer.config import check_least, check_local_output, uneven_batch
+from trainer.config import check_least, uneven_batch
 from trainer.evaluation.validation import Validation
 from trainer.models.model import check_optimizers
 from trainer.models.optimizer import check_optimizer
@@ -58,8 +58,8 @@ def fit(
             once in the loss, where that is a mean over examples, and in `weighted_metrics`;
             Keras's plain `metrics` count what fills the last batch up, too.
         epochs: Passes in all, those before a restart included.
-        resume: Local folder for checkpoints; an unfinished run there is continued, a finished
-            one is loaded. None to save nothing.
+        resume: Folder for checkpoints, local, `gs://` or `s3://`; an unfinished run there is
+            continued, a finished one is loaded. None to save nothing.
         overwrite: Starts over where `resume` holds a run.
         callbacks: Keras's or your own. What they remember is saved, too: see
             `trainer.training.checkpoint_callback.Checkpoint`.
@@ -84,7 +84,6 @@ def fit(
         check_least(name, received, 1)
     folder = None if resume is None else os.fspath(resume)
     if folder is not None:
-        check_local_output(folder)
         prepare_output(folder)
         if overwrite:
             remove_run(folder)

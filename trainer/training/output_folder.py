@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
+import uuid
 from typing import Any
 
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.manifest import TRANSFORM_NAME
 from trainer.dataset.spec import DataSet
+from trainer.output_errors import output_errors
 from trainer.serving.model_file import MODEL_FILE, TRANSFORM_FOLDER
 
 CHECKPOINTS_FOLDER = "checkpoints"
@@ -34,21 +34,21 @@ _RUN_FILES = (
 
 
 def prepare_output(output: str) -> None:
-    """Creates the folder and checks, before any training, that files can be written there.
+    """Makes the folder and checks, before any training, that files can be written there.
 
     Raises:
-        UserError: The folder cannot be made or written to.
+        UserError: They cannot, or there is no such bucket.
     """
-    probe = os.path.join(output, f".probe-{os.getpid()}")
+    storage.check_bucket(output, "--output")
+    probe = storage.join(output, f".probe-{uuid.uuid4().hex[:8]}")
     try:
-        os.makedirs(output, exist_ok=True)
-        with open(probe, "wb") as f:
-            f.write(b"\0")
-        os.remove(probe)
+        storage.write(probe, b"\0")
+        storage.delete([probe])
     except OSError as e:
         raise UserError(
-            f"--output received {output!r}, which cannot be written ({e.strerror}); "
-            "expected a folder, or a name for a new one, where you may write."
+            f"--output received {output!r}, which cannot be written ({e.strerror or e}); expected "
+            "a folder of this machine, gs:// or s3://, or a name for a new one, where you may "
+            "write and delete."
         ) from e
 
 
@@ -58,7 +58,7 @@ def check_no_model(output: str) -> None:
     Raises:
         UserError: There is one.
     """
-    if os.path.exists(os.path.join(output, MODEL_FILE)):
+    if storage.exists(storage.join(output, MODEL_FILE)):
         raise UserError(
             f"--output received {output!r}, which holds a {MODEL_FILE} but no checkpoint to "
             "resume from; use another --output, or --overwrite to replace it."
@@ -72,15 +72,15 @@ def remove_run(output: str) -> None:
         UserError: Something cannot be removed.
     """
     for name in _RUN_FILES:
-        path = os.path.join(output, name)
+        path = storage.join(output, name)
         try:
-            if os.path.isdir(path):
-                shutil.rmtree(path)
-            elif os.path.lexists(path):
-                os.remove(path)
+            if storage.is_folder(path):
+                storage.delete_folder(path)
+            else:
+                storage.delete([path])
         except OSError as e:
             raise UserError(
-                f"--overwrite cannot remove {path} ({e.strerror}); remove it, or use another "
+                f"--overwrite cannot remove {path} ({e.strerror or e}); remove it, or use another "
                 "--output."
             ) from e
 
@@ -97,35 +97,27 @@ def write_digest(output: str, model: Any) -> None:
     digest = hashlib.sha256()
     for weight in model.get_weights():
         digest.update(weight.astype(weight.dtype.newbyteorder("<"), copy=False).tobytes())
-    try:
-        storage.write(os.path.join(output, DIGEST_FILE), f"{digest.hexdigest()}  {MODEL_FILE}\n")
-    except OSError as e:
-        raise UserError(
-            f"--output received {output!r}, where {DIGEST_FILE} cannot be written ({e.strerror}); "
-            "make room, then run the same command again."
-        ) from e
+    with output_errors(output, DIGEST_FILE):
+        storage.write(storage.join(output, DIGEST_FILE), f"{digest.hexdigest()}  {MODEL_FILE}\n")
 
 
 def copy_transform(dataset: DataSet, output: str) -> None:
     """Copies the data set's tensorflow-transform graph beside the model, for serving.
 
-    Does nothing for a data set without one.
+    Does nothing for a data set without one. The copy is whole when this returns: it comes before
+    the model.
 
     Raises:
         UserError: It cannot be copied.
     """
-    source = os.path.join(dataset.data, TRANSFORM_NAME, TRANSFORM_FOLDER)
-    target = os.path.join(output, TRANSFORM_FOLDER)
-    if not dataset.has_manifest or os.path.isdir(target):
+    if not dataset.has_manifest:
         return
-    partial = f"{target}.{os.getpid()}"
+    source = storage.join(dataset.data, TRANSFORM_NAME, TRANSFORM_FOLDER)
+    target = storage.join(output, TRANSFORM_FOLDER)
     try:
-        if not storage.is_folder(source):
-            return
-        storage.copy_folder(source, partial)
-        os.replace(partial, target)
+        if storage.is_folder(source):
+            storage.copy_folder(source, target)
     except OSError as e:
-        shutil.rmtree(partial, ignore_errors=True)
         raise UserError(
             f"--data received {dataset.data!r}, whose {TRANSFORM_FOLDER} cannot be copied to "
             f"{target} ({e.strerror or e}); run the same command again."

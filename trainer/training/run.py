@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from imageshards import storage
 from imageshards.errors import UserError
 from trainer.augment.augmentation import check_pairs, resolve_augment_on
 from trainer.config import OptimizerConfig, TrainConfig
@@ -125,7 +126,7 @@ class _Run:
         self.start = self.checkpoint.step if self.checkpoint else 0
         self.model = self._build_model()
         self.stream = TrainingStream(self.data, devices, self.broken_handler)
-        self.metrics = MetricsFile(os.path.join(config.output, METRICS_FILE), _COLUMNS)
+        self.metrics = MetricsFile(storage.join(config.output, METRICS_FILE), _COLUMNS)
         # A classifier is looked at closely; a compiled model says by itself how good it is.
         self.evaluator = self._make_evaluator() if self.is_classifier else None
         self.validation = None if self.is_classifier else self._make_validation()
@@ -157,7 +158,7 @@ class _Run:
             pipeline.memory_bytes(
                 inputs.training, inputs.read_options, config.batch_size, inputs.model
             ),
-            os.path.join(config.output, "report"),
+            storage.join(config.output, "report"),
         )
 
     def train(self) -> Loop:
@@ -184,12 +185,12 @@ class _Run:
         return loop
 
     def save_model(self) -> None:
-        """Writes model.keras, weights.sha256 and the data set's transform."""
+        """Writes the data set's transform and weights.sha256, then the model they belong to."""
         output = self.config.output
-        with optimizer.averaged_weights(self.model):
-            self._save(MODEL_FILE, self.step)
-            write_digest(output, self.model)
         copy_transform(self.inputs.dataset, output)
+        with optimizer.averaged_weights(self.model):
+            write_digest(output, self.model)
+            self._save(MODEL_FILE, self.step)
 
     def save_best_model(self) -> None:
         """Writes best.keras where an earlier epoch than the last was the best."""
@@ -221,7 +222,7 @@ class _Run:
         history = self.metrics.history
         speed = bottleneck(history, reader_cpu_sec)
         page = report.write_report(
-            os.path.join(output, "report"),
+            storage.join(output, "report"),
             title=f"{self.model.name}, {os.path.basename(os.path.normpath(config.data.data))}",
             facts={
                 "data": config.data.data,
@@ -236,8 +237,8 @@ class _Run:
             evaluation=self.evaluation,
             subset=self.evaluator.subset if self.evaluator else None,
         )
-        print(f"model    {os.path.join(output, MODEL_FILE)}")
-        print(f"metrics  {os.path.join(output, METRICS_FILE)}")
+        print(f"model    {storage.join(output, MODEL_FILE)}")
+        print(f"metrics  {storage.join(output, METRICS_FILE)}")
         print(f"report   {page}")
         for line in result_lines(history, self.best_step, self.broken_handler.found, speed):
             print(line)
@@ -329,13 +330,13 @@ class _Run:
     def _tensorboard(self) -> list[TensorBoard]:
         if not self.config.tensorboard:
             return []
-        board = TensorBoard(os.path.join(self.config.output, "tensorboard"), self.metrics)
+        board = TensorBoard(storage.join(self.config.output, "tensorboard"), self.metrics)
         board.images(self.start, "augmented", self.stream.first(self.start)["inputs"]["image"])
         return [board]
 
     def _save(self, name: str, step: int) -> None:
         """Saves the model; a compiled one of the user's as Keras does, compiled."""
-        path = os.path.join(self.config.output, name)
+        path = storage.join(self.config.output, name)
         save_model(self.model, path, self._card(step) if self.is_classifier else None)
 
     def _card(self, step: int) -> ModelCard:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+from imageshards import storage
 from imageshards.errors import UserError
 from trainer.training.checkpoint import Checkpoints, RunState, Values, restore
 
@@ -73,12 +75,80 @@ def test_the_last_checkpoints_and_the_best_are_kept(tmp_path: pathlib.Path) -> N
 def test_a_half_written_checkpoint_is_ignored_and_deleted(tmp_path: pathlib.Path) -> None:
     checkpoints = Checkpoints(str(tmp_path), keep=2)
     checkpoints.save(_state(1), _values(1))
-    half = tmp_path / "checkpoints" / ".step-00000002-4711"
-    half.mkdir()
-    (half / "variables-0.npz").write_bytes(b"PK")
+    # The second as an older version wrote it.
+    halves = [tmp_path / "checkpoints" / name for name in ("step-00000002", ".step-00000002-4711")]
+    for half in halves:
+        half.mkdir()
+        (half / "variables-0.npz").write_bytes(b"PK")
+    (halves[1] / "state.json").write_text("{}")
     assert checkpoints.steps() == [1]
     checkpoints.save(_state(3), _values(3))
-    assert not half.exists() and checkpoints.steps() == [1, 3]
+    assert not any(half.exists() for half in halves) and checkpoints.steps() == [1, 3]
+
+
+class Killed(BaseException):
+    """A process ends here."""
+
+
+def kill_at_every_write(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills a process before each of its writes and deletions; another one finds a checkpoint.
+
+    It saves the steps 1 and 2, and 2 again with its validation, and keeps one checkpoint.
+    """
+    writes = ("open_write", "write", "delete", "delete_folder")
+    plain = {name: getattr(storage, name) for name in writes}
+    left = 0
+
+    def dying(name: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Killed
+            return plain[name](*arguments)
+
+        return call
+
+    states = [(1, 0), (2, 0), (2, 1)]
+    found = []
+    for name in writes:
+        monkeypatch.setattr(storage, name, dying(name))
+    for allowed in range(100):
+        run = storage.join(output, f"run-{allowed}")
+        left = allowed
+        saved, killed = 0, False
+        try:
+            for step, epochs in states:
+                Checkpoints(run, keep=1).save(_state(step, epochs=epochs), _values(step + epochs))
+                saved += 1
+        except Killed:
+            killed = True
+        left = 10_000
+        latest = Checkpoints(run, keep=1).load_latest()
+        if latest is None:
+            assert saved == 0
+            found.append(0)
+        else:
+            state, values = latest
+            assert _same(values, _values(state.step + state.epochs))
+            at = states.index((state.step, state.epochs)) + 1
+            assert at in (saved, saved + 1)
+            found.append(at)
+            # It goes on, and leaves nothing of the killed one.
+            checkpoints = Checkpoints(run, keep=1)
+            path = checkpoints.save(_state(3, epochs=1), _values(3))
+            names = [file.path.removeprefix(path) for file in storage.files_below(run)]
+            assert names == ["/callbacks-1.npz", "/state.json", "/variables-1.npz"]
+        if not killed:
+            break
+    monkeypatch.undo()
+    assert found == sorted(found) and set(found) == {0, 1, 2, 3}
+
+
+def test_a_process_killed_at_any_write_leaves_a_whole_checkpoint(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_at_every_write(str(tmp_path), monkeypatch)
 
 
 def test_saving_a_step_again_takes_the_old_one_away_last(

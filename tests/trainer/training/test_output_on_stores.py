@@ -1,0 +1,262 @@
+"""Runs that live in a bucket: whole at every moment, resumed from another machine, read back."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from imageshards import storage
+from imageshards.errors import UserError
+from tests.support.forked_commands import run_forked
+from tests.support.pictures import saved as encoded
+from tests.support.pictures import scene
+from tests.support.store_servers import StoreServer, store_server
+from tests.support.trainer_data import make_data_set
+from tests.trainer.training.test_checkpoint import kill_at_every_write
+from trainer import evaluate, predict
+from trainer.__main__ import main
+from trainer.training.checkpoint import Checkpoints, RunState, Values
+
+tf = pytest.importorskip("tensorflow")
+
+from trainer.training.callbacks import MetricsFile, TensorBoard  # noqa: E402
+
+pytestmark = pytest.mark.process
+
+# What does not depend on the store is tried with one.
+ONLY_S3 = pytest.mark.parametrize("running", ["s3"], indirect=True)
+VALUES: Values = [("dense/kernel", np.ones((2, 3), np.float32))]
+DENSE = ["--model", "tests.support.tiny_models:dense"]
+SHORT = ["--steps", 4, "--checkpoint_steps", 1]
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("data") / "shards"
+    make_data_set(folder, {"train": 22, "validation": 5}, size_px=((24, 24),))
+    below = folder / "transform" / "transform_fn"
+    below.mkdir(parents=True)
+    (below / "saved_model.pb").write_bytes(b"graph")
+    return folder
+
+
+@pytest.fixture(scope="module", params=["s3", "gs"])
+def running(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
+    with store_server(request.param) as server, server.environment():
+        yield server
+
+
+@pytest.fixture
+def store(running: StoreServer) -> Iterator[StoreServer]:
+    yield running
+    running.heal()
+
+
+@pytest.fixture
+def output(store: StoreServer) -> str:
+    return store.bucket() + "/runs/first"
+
+
+def _flags(data: pathlib.Path, output: object, *more: object) -> list[str]:
+    flags = ["--data", data, "--output", output, "--batch_size", 8, "--seed", 3, *DENSE, *more]
+    return [str(flag) for flag in flags]
+
+
+def _files(folder: str) -> set[str]:
+    return {file.path.removeprefix(folder + "/") for file in storage.files_below(folder)}
+
+
+def _metrics(text: bytes) -> list[dict[str, Any]]:
+    """What does not depend on how fast the machine is."""
+    measured = ("images_per_second", "wait_fraction")
+    lines = map(json.loads, text.splitlines())
+    return [{k: v for k, v in line.items() if k not in measured} for line in lines]
+
+
+def test_a_process_killed_at_any_write_leaves_a_whole_checkpoint(
+    output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_at_every_write(output, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(shards: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A run on the local disk."""
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    ran = run_forked("trainer", *_flags(shards, folder, *SHORT))
+    assert ran.returncode == 0, ran.stderr
+    return folder
+
+
+@pytest.mark.slow
+def test_a_killed_run_resumes_from_another_machine_to_the_same_bits(
+    shards: pathlib.Path,
+    undisturbed: pathlib.Path,
+    store: StoreServer,
+    output: str,
+    tmp_path: pathlib.Path,
+) -> None:
+    def train(machine: str, *killed: object) -> Any:
+        home = tmp_path / machine
+        home.mkdir()
+        environ = {name: str(home) for name in ("TMPDIR", "XDG_CACHE_HOME", "HOME")}
+        module = "tests.support.killed_trainer" if killed else "trainer"
+        flags = _flags(shards, output, *SHORT)
+        return run_forked(module, *killed, *flags, **environ, **store.environ)
+
+    ran = train("one", "SIGKILL", 3)
+    assert ran.returncode == -9, ran.stderr
+    assert Checkpoints(output, 1).steps() == [1, 2]
+    ran = train("two")
+    assert ran.returncode == 0 and "resumes after step 2 of 4" in ran.stdout, ran.stderr
+    assert f"model    {output}/model.keras" in ran.stdout
+    for name in ("weights.sha256", "transform_fn/saved_model.pb"):
+        assert storage.read(f"{output}/{name}") == (undisturbed / name).read_bytes(), name
+    expected = (undisturbed / "metrics.jsonl").read_bytes()
+    assert _metrics(storage.read(f"{output}/metrics.jsonl")) == _metrics(expected)
+    files = {str(p.relative_to(undisturbed)) for p in undisturbed.rglob("*") if p.is_file()}
+    assert _files(output) == files
+    assert not [path for path in (tmp_path / "two").rglob("*") if path.is_file()]
+
+
+@ONLY_S3
+@pytest.mark.slow
+def test_the_other_commands_read_the_model_where_it_is(
+    shards: pathlib.Path,
+    undisturbed: pathlib.Path,
+    output: str,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    storage.copy_folder(str(undisturbed), output)
+    picture = tmp_path / "a.jpg"
+    picture.write_bytes(encoded(scene(60, 50)))
+    figures, rows = [], []
+    for model in (str(undisturbed), output):
+        flags = ["--model_path", model, "--data", str(shards), "--json"]
+        assert evaluate.main([*flags, "--report", f"{output}/evaluated"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        figures.append({k: v for k, v in found.items() if k not in ("model", "seconds")})
+        assert predict.main(["--model_path", f"{model}/model.keras", str(picture)]) == 0
+        rows.append(capsys.readouterr().out)
+    assert figures[0] == figures[1] and rows[0] == rows[1]
+    assert storage.exists(f"{output}/evaluated/index.html")
+    weights = str(tmp_path / "weights")
+    flags = _flags(shards, weights, "--dry_run", "--weights", f"{output}/model.keras")
+    assert main(flags) == 0
+    assert f"weights  {output}/model.keras: " in capsys.readouterr().out
+    for missing, expected in (
+        (f"{output}/none.keras", "where there is no file; expected a .keras file that"),
+        (f"{output}/report", "a folder without model.keras; expected a .keras file that"),
+        ("s3://no-such-bucket/run", "names a bucket that does not exist; fix the name, or"),
+    ):
+        assert predict.main(["--model_path", missing, str(picture)]) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and expected in said, said
+
+
+@ONLY_S3
+def test_a_dry_run_shows_its_batch_in_the_bucket(
+    shards: pathlib.Path, output: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(_flags(shards, output, "--dry_run")) == 0
+    assert f"pictures {output}/report/dry_run.png" in capsys.readouterr().out
+    assert storage.read(f"{output}/report/dry_run.png").startswith(b"\x89PNG")
+    assert _files(output) == {"report/dry_run.png"}
+
+
+def test_a_run_is_replaced_or_left_alone(store: StoreServer, output: str) -> None:
+    from trainer.training.output_folder import check_no_model, prepare_output, remove_run
+
+    prepare_output(output)
+    assert _files(output) == set()
+    for name in ("model.keras", "notes.txt", "report/index.html", "report-2/index.html"):
+        storage.write(f"{output}/{name}", b"")
+    Checkpoints(output, 1).save(RunState({}, 4), VALUES)
+    with pytest.raises(UserError, match=rf"--output received '{output}', which holds a model.ker"):
+        check_no_model(output)
+    remove_run(output)
+    assert _files(output) == {"notes.txt", "report-2/index.html"}
+
+
+def test_a_bucket_that_cannot_be_used_is_one_sentence_before_training(
+    shards: pathlib.Path, store: StoreServer, output: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = f"{store.scheme}://no-such-bucket/run"
+    method = "PUT" if store.scheme == "s3" else "POST"
+    for folder, status, expected in (
+        (missing, 0, f"--output '{missing}' names a bucket that does not exist; fix the name, or"),
+        ("s3:///run", 0, "--output 's3:///run' names no bucket; expected s3://BUCKET/FOLDER"),
+        (output, 403, f"--output received '{output}', which cannot be written (access to the obj"),
+    ):
+        store.fail(status, times=1 if status else 0, method=method)
+        assert main(_flags(shards, folder)) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and expected in said, said
+
+
+def test_a_store_that_goes_away_ends_the_run_with_a_sentence(
+    store: StoreServer, output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = "PUT" if store.scheme == "s3" else "POST"
+    checkpoints = Checkpoints(output, 1)
+    checkpoints.save(RunState({}, 4), VALUES)
+    store.fail(503, times=2, method=method)
+    checkpoints.save(RunState({}, 5), VALUES)  # It passed.
+    store.fail(403, method=method)
+    resume = "run the same command again to resume from the checkpoint before"
+    with pytest.raises(UserError, match=f"step 6 cannot be written .*403.*; get the .* {resume}"):
+        checkpoints.save(RunState({}, 6), VALUES)
+    assert checkpoints.steps() == [5]
+    # Nobody waits for retries here.
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    monkeypatch.setattr("google.api_core.retry.retry_unary.time.monotonic", _hours())
+    store.fail("reset", times=1000)
+    with pytest.raises(UserError, match=rf"step 6 cannot be written: .* reached .*, then {resume}"):
+        checkpoints.save(RunState({}, 6), VALUES)
+    store.heal()
+    assert checkpoints.steps() == [5]
+
+
+def _hours() -> Any:
+    """A clock that goes on by an hour whenever it is looked at."""
+    now = iter(range(0, 10**9, 3600))
+    return lambda: float(next(now))
+
+
+@ONLY_S3
+def test_a_checkpoint_that_cannot_be_read_now_is_not_to_be_deleted(
+    store: StoreServer, output: str
+) -> None:
+    path = Checkpoints(output, 1).save(RunState({}, 4), VALUES)
+    store.fail(403, times=3, matching="state.json")
+    with pytest.raises(UserError, match="cannot be read .*403.* again when it can be read"):
+        Checkpoints(output, 1).load_latest()
+    store.heal()
+    storage.delete([f"{path}/variables-0.npz"])
+    with pytest.raises(UserError, match="step-00000004, which cannot be read .* delete it to"):
+        Checkpoints(output, 1).load_latest()
+
+
+@ONLY_S3
+def test_event_files_are_replaced_as_they_grow(output: str, tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("tensorboard")
+    metrics = MetricsFile(str(tmp_path / "metrics.jsonl"))
+    board = TensorBoard(f"{output}/tensorboard", metrics)
+    sizes = []
+    for epoch in range(2):
+        metrics.history.append({"epoch": epoch + 1, "step": epoch + 1, "loss": 0.5})
+        board.on_epoch_end(epoch)
+        (file,) = storage.files_below(output)
+        sizes.append(file.size_bytes)
+    assert 0 < sizes[0] < sizes[1]
+    near = tmp_path / "events"
+    storage.download(file.path, str(near))
+    events = tf.compat.v1.train.summary_iterator(str(near))
+    assert [event.step for event in events if event.summary.value] == [1, 1, 2, 2]

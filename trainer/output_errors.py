@@ -1,0 +1,36 @@
+"""What a person is told when something cannot be written to the folder of a run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from imageshards import storage
+from imageshards.errors import StorageError, UserError
+
+
+@contextlib.contextmanager
+def output_errors(
+    output: str, what: str, then: str = "run the same command again", flag: str = "--output"
+) -> Iterator[None]:
+    """Turns errors of a disk or a store into one sentence.
+
+    Args:
+        output: The folder of the run.
+        what: What is written.
+        then: What to do when the cause is gone.
+        flag: That named the folder.
+
+    Raises:
+        UserError: What is inside cannot be written: no room, no rights, or the store is gone.
+    """
+    where = f"{flag} received {output!r}, where {what} cannot be written"
+    try:
+        yield
+    except StorageError as e:  # says itself what to do about the bucket
+        raise UserError(f"{where}: {str(e).rstrip('.')}, then {then}.") from e
+    except OSError as e:
+        remedy = "make room" if storage.is_local(output) else "wait for the store"
+        if isinstance(e, PermissionError):
+            remedy = "get the right to write there"
+        raise UserError(f"{where} ({e.strerror or e}); {remedy}, then {then}.") from e
