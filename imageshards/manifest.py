@@ -22,6 +22,7 @@ TRANSFORM_NAME = "transform"
 QUARANTINE_NAME = "quarantine"
 REJECTS_NAME = "rejects.jsonl"
 REPORT_NAME = "report"
+INDEX_NAME = "index"
 PAGE_NAME = "index.html"  # in the report's folder
 # Of one that is being built.
 STAGING_NAME = ".staging"
@@ -68,6 +69,7 @@ _KEYS: dict[str, type] = {
 _SHARD_KEYS: dict[str, type] = {"file": str, "num_records": int, "num_bytes": int}
 # No reader needs these two, but `verify` does.
 _MORE_SHARD_KEYS: dict[str, type] = {"sha256": str, "classes": dict}
+_INDEX_KEYS: dict[str, type] = {"file": str, "num_bytes": int, "sha256": str}
 _JSON_NAMES = {int: "a whole number", str: "a text", list: "an array", dict: "an object"}
 _REMEDY = "build the data set again with python -m beam_pipeline and --overwrite"
 
@@ -191,6 +193,12 @@ def _shard_problems(where: str, shard: Any, complete: bool) -> Iterator[str]:
         value = shard.get(key) if isinstance(shard, dict) else None
         if not isinstance(value, kind) and (wanted or value is not None):
             yield f"{where} has no valid {key!r}"
+    index = shard.get("index") if isinstance(shard, dict) else None  # older versions made none
+    if index is not None and not (
+        isinstance(index, dict)
+        and all(isinstance(index.get(key), kind) for key, kind in _INDEX_KEYS.items())
+    ):
+        yield f"{where} has no valid 'index'"
 
 
 def _feature_problems(name: str, spec: Any) -> Iterator[str]:
@@ -220,3 +228,20 @@ def shards_of(manifest: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]
     for split, entry in manifest["splits"].items():
         for shard in entry["shards"]:
             yield split, shard
+
+
+def without_index(splits: Mapping[str, Any]) -> dict[str, Any]:
+    """The splits of a manifest for a fingerprint: an index follows from its shard, but for PyArrow.
+
+    So data sets with the same shards have the same fingerprint, with an index or without.
+    """
+    return {
+        name: {
+            **split,
+            "shards": [
+                {key: value for key, value in shard.items() if key != "index"}
+                for shard in split["shards"]
+            ],
+        }
+        for name, split in splits.items()
+    }

@@ -33,6 +33,7 @@ from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.manifest import (
     FORMAT_VERSION,
+    INDEX_NAME,
     MANIFEST_NAME,
     QUARANTINE_NAME,
     RECORD_FEATURES,
@@ -40,6 +41,7 @@ from imageshards.manifest import (
     REPORT_NAME,
     SHARD_NAME,
     TRANSFORM_NAME,
+    without_index,
     write_manifest,
 )
 from imageshards.storage import map_concurrently, run_concurrently
@@ -79,8 +81,16 @@ class CommitSpec:
         return self.sink.staging
 
 
-def begin_commit(summary: WriteSummary, plan: ShardPlan, spec: CommitSpec) -> list[FinalizeTask]:
+def begin_commit(
+    summary: WriteSummary, plan: ShardPlan, spec: CommitSpec, *complete: Any
+) -> list[FinalizeTask]:
     """Checks that nothing was lost, removes the data set that is replaced, plans what moves.
+
+    Args:
+        summary: Totals of all shards, as they were written.
+        plan: What was planned.
+        spec: Where and how.
+        *complete: What must be complete before: the exported transform.
 
     Raises:
         UserError: More rejects than the budget.
@@ -100,7 +110,8 @@ def begin_commit(summary: WriteSummary, plan: ShardPlan, spec: CommitSpec) -> li
         where = quarantine.write_list(_rejects(shards, spec.sink), spec.staging)
         quarantine.check_budget(summary.rejects, listed, spec.max_reject_fraction, where)
         _remove_old_data_set(spec, {shard.name for shard in shards})
-        tasks = plan_finalize(shards)
+        features = exported_features(storage.join(spec.staging, TRANSFORM_NAME))
+        tasks = plan_finalize(shards, features)
         backup_shards(tasks, spec.sink)
     except OSError as e:
         raise output_error(spec.output, e) from e
@@ -124,6 +135,8 @@ def _remove_old_data_set(spec: CommitSpec, names: set[str]) -> None:
     storage.delete(
         entry.path for entry in found if SHARD_NAME.fullmatch(entry.name) and entry.name not in keep
     )
+    if any(entry.name == INDEX_NAME for entry in found):
+        _remove_folder(storage.join(spec.output, INDEX_NAME))
 
 
 def finish_commit(
@@ -247,7 +260,7 @@ def manifest_of(
             "record_bytes": {"edges": BYTES_EDGES, "counts": stats.record_bytes},
         },
     }
-    of_bytes = {**manifest, "versions": spec.versions}
+    of_bytes = {**manifest, "splits": without_index(splits), "versions": spec.versions}
     text = json.dumps(of_bytes, sort_keys=True).encode()
     manifest["fingerprint"] = hashlib.sha256(text).hexdigest()
     warnings = warnings_of(class_counts(manifest), spec.options["plan"]["splits"], names)
@@ -278,7 +291,8 @@ def write_companions(manifest: dict[str, Any], spec: CommitSpec) -> None:
     if storage.is_local(output):
         kept = (storage.join(output, name) for name in (TRANSFORM_NAME, QUARANTINE_NAME))
         beside = (file.path for folder in kept for file in storage.files_below(folder))
-        storage.sync(*beside, output)
+        index = storage.join(output, INDEX_NAME)  # its files are on the disk, but not their names
+        storage.sync(*beside, *([index] if os.path.isdir(index) else []), output)
 
 
 def _place_quarantine(staging: str, output: str, wanted: bool) -> None:

@@ -6,7 +6,7 @@ import collections
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from beam_pipeline.shards.result import ShardResult, ShardSummary, count_classes
@@ -14,6 +14,7 @@ from beam_pipeline.shards.sink import BalancedSink
 from beam_pipeline.shards.writer import output_error, read_result
 from imageshards import storage, tfrecord
 from imageshards.errors import OutputError
+from imageshards.index import IndexRows, index_table, write_index
 from imageshards.storage import AtomicFile, map_concurrently
 
 
@@ -57,11 +58,13 @@ class FinalizeTask:
         shard: As written.
         keep: How many of its first records stay.
         take: (shard name, record) of those that follow.
+        features: Those of the manifest; the small ones become columns of the index.
     """
 
     shard: ShardSummary
     keep: int
     take: tuple[tuple[str, int], ...]
+    features: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     @property
     def changed(self) -> bool:
@@ -69,8 +72,15 @@ class FinalizeTask:
         return bool(self.take) or self.keep < self.shard.num_records
 
 
-def plan_finalize(shards: Iterable[ShardSummary]) -> list[FinalizeTask]:
-    """How every shard becomes final, so that those of a split (and group) are even."""
+def plan_finalize(
+    shards: Iterable[ShardSummary], features: Mapping[str, Mapping[str, Any]]
+) -> list[FinalizeTask]:
+    """How every shard becomes final, so that those of a split (and group) are even.
+
+    Args:
+        shards: As written.
+        features: Those of the manifest.
+    """
     groups: dict[tuple[str, str], list[ShardSummary]] = collections.defaultdict(list)
     for shard in sorted(shards, key=lambda s: s.name):
         groups[shard.split, shard.group].append(shard)
@@ -82,7 +92,7 @@ def plan_finalize(shards: Iterable[ShardSummary]) -> list[FinalizeTask]:
             take[move.target].append((group[move.source].name, move.record))
             keep[move.source] -= 1
         for shard, kept, taken in zip(group, keep, take, strict=True):
-            tasks.append(FinalizeTask(shard, kept, tuple(taken)))
+            tasks.append(FinalizeTask(shard, kept, tuple(taken), features))
     return tasks
 
 
@@ -100,10 +110,10 @@ def backup_shards(tasks: Iterable[FinalizeTask], sink: BalancedSink) -> None:
 
 
 def finalize_shard(task: FinalizeTask, sink: BalancedSink) -> dict[str, Any]:
-    """Puts one shard into its final place; returns its entry in the manifest and its split."""
-    shard = task.shard
+    """Puts one shard and its index into place; returns its entry in the manifest and its split."""
+    shard, file = task.shard, sink.file_of(task.shard.name)
     entry: dict[str, Any] = {
-        "file": sink.file_of(shard.name),
+        "file": file,
         "num_records": shard.num_records,
         "num_bytes": shard.num_bytes,
         "sha256": shard.sha256,
@@ -111,9 +121,14 @@ def finalize_shard(task: FinalizeTask, sink: BalancedSink) -> dict[str, Any]:
     }
     try:
         if task.changed:
-            entry |= _rewrite(task, sink)
-        elif shard.staged:
-            _move(sink.staged_path(shard.name), sink.final_path(shard.name))
+            rewritten, rows = _rewrite(task, sink)
+            entry |= rewritten
+        else:
+            rows = read_result(shard.name, sink).rows
+            if shard.staged:
+                _move(sink.staged_path(shard.name), sink.final_path(shard.name))
+        table = index_table(rows, shard.split, file, sink.compression, task.features)
+        entry["index"] = write_index(sink.output, file, table)
         storage.sync(sink.final_path(shard.name))  # the manifest will name it, and that is synced
     except FileNotFoundError as e:
         raise _damaged(str(e.filename), "is gone") from e
@@ -138,9 +153,9 @@ def _damaged(path: str, how: str) -> OutputError:
     )
 
 
-def _rewrite(task: FinalizeTask, sink: BalancedSink) -> dict[str, Any]:
+def _rewrite(task: FinalizeTask, sink: BalancedSink) -> tuple[dict[str, Any], IndexRows]:
     """Writes a shard anew from encoded records; the first version stays until the commit's end."""
-    classes: list[str] = []
+    rows = IndexRows()
     sources = [(task.shard.name, set(range(task.keep)))]
     for name, taken in itertools.groupby(task.take, key=lambda pair: pair[0]):
         sources.append((name, {record for _, record in taken}))
@@ -151,18 +166,20 @@ def _rewrite(task: FinalizeTask, sink: BalancedSink) -> dict[str, Any]:
             for name, wanted in sources:
                 result = read_result(name, sink)
                 path = sink.staged_path(name)
+                written = []
                 for index, payload in _payloads(path, result, wanted, sink.compression):
                     sink.write_encoded_record(handle, payload)
-                    classes.append(result.record_classes[index])
+                    written.append(index)
+                rows.extend(result.rows, written)
         finally:
             sink.close(handle)
         file.commit()
     return {
-        "num_records": len(classes),
+        "num_records": len(rows),
         "num_bytes": sink.hashing.num_bytes,
         "sha256": sink.hashing.hexdigest(),
-        "classes": count_classes(classes),
-    }
+        "classes": count_classes(rows.columns["class_name"]),
+    }, rows
 
 
 def _payloads(
@@ -178,7 +195,7 @@ def _payloads(
     first = min(wanted) if compression == "none" else 0
     last = max(wanted)
     with storage.open_read(path) as stream:
-        stream.seek(sum(result.record_bytes[:first]))
+        stream.seek(sum(result.rows.columns["num_bytes"][:first]))
         for record in tfrecord.scan_records(stream, path, compression):
             if isinstance(record, tfrecord.RecordError):
                 raise _damaged(path, f"has become damaged ({record.reason})") from record

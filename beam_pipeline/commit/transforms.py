@@ -78,7 +78,12 @@ class CommitShards(beam.PTransform):
         shards = (
             summary
             | "BeginCommit"
-            >> beam.FlatMap(begin_commit, pvalue.AsSingleton(self._plan), spec)  # FinalizeTask
+            >> beam.FlatMap(
+                begin_commit,
+                pvalue.AsSingleton(self._plan),
+                spec,
+                *(pvalue.AsIter(each) for each in self._after),
+            )  # FinalizeTask
             | "SpreadTasks" >> beam.Reshuffle()
             | "FinalizeShard" >> beam.Map(finalize_shard, spec.sink)
         )  # manifest entry

@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from imageshards.index import IndexRows
+
 if TYPE_CHECKING:  # the commit needs no Pillow
     from beam_pipeline.images.encode import EncodedImage
 
@@ -138,8 +140,7 @@ class ShardResult(ShardSummary):
 
     Attributes:
         digest: Of everything its bytes depend on; tells finished work from stale work.
-        record_classes: Class of each record, in order.
-        record_bytes: Size of each record with its framing, before any compression.
+        rows: Of its records, in order: they become its part of `index/`.
         read_bytes: Bytes of originals that were read.
         run_id: Of the run that wrote it.
         stored: Version of its object in a store, by which an earlier run's is known again.
@@ -147,8 +148,7 @@ class ShardResult(ShardSummary):
     """
 
     digest: str
-    record_classes: list[str]
-    record_bytes: list[int]
+    rows: IndexRows
     read_bytes: int
     rejects: list[Reject]
     stats: ShardStats
@@ -168,7 +168,9 @@ class ShardResult(ShardSummary):
 
     def to_json(self) -> str:
         """The text of the file beside a finished shard."""
-        return json.dumps(dataclasses.asdict(self))
+        # `asdict` would copy every value of every row.
+        rest = dataclasses.asdict(dataclasses.replace(self, rows=IndexRows()))
+        return json.dumps(rest | {"rows": vars(self.rows)})
 
     @classmethod
     def from_json(cls, text: str) -> ShardResult:
@@ -176,6 +178,7 @@ class ShardResult(ShardSummary):
         fields = json.loads(text)
         fields["rejects"] = [Reject(**reject) for reject in fields["rejects"]]
         fields["stats"] = ShardStats(**fields["stats"])
+        fields["rows"] = IndexRows(**fields["rows"])
         return cls(**fields)
 
 

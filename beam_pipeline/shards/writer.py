@@ -16,6 +16,7 @@ from beam_pipeline.shards.result import Reject, ShardResult, ShardStats, count_c
 from imageshards import storage
 from imageshards.errors import ImageError, OutputError
 from imageshards.example import encode_example
+from imageshards.index import IndexRows
 from imageshards.storage import AtomicFile
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
@@ -137,8 +138,7 @@ def _write_records(
     unit: ShardUnit, sink: BalancedSink, file: AtomicFile, digest: str, progress: Progress
 ) -> ShardResult:
     rejects: list[Reject] = []
-    record_classes: list[str] = []
-    record_bytes: list[int] = []
+    rows = IndexRows()
     read_bytes = 0
     stats = ShardStats()
     handle = sink.open(file.local_path)
@@ -158,8 +158,8 @@ def _write_records(
                 continue
             payload = encode_example(features)
             sink.write_record(handle, payload)
-            record_classes.append(ref.label)
-            record_bytes.append(HEADER_BYTES + len(payload) + FOOTER_BYTES)
+            frame_bytes = HEADER_BYTES + len(payload) + FOOTER_BYTES
+            rows.add(features, frame_bytes, len(data), encoded.dhash)
             stats.add(encoded, len(payload))
             file.note_size(sink.hashing.num_bytes)
             progress(1, len(data), 0)
@@ -169,15 +169,14 @@ def _write_records(
         name=sink.shard_name(unit),
         split=unit.split,
         group=unit.group,
-        num_records=len(record_classes),
+        num_records=len(rows),
         num_bytes=sink.hashing.num_bytes,
         sha256=sink.hashing.hexdigest(),
-        classes=count_classes(record_classes),
+        classes=count_classes(rows.columns["class_name"]),
         num_rejects=len(rejects),
         staged=sink.finished == sink.staging,
         digest=digest,
-        record_classes=record_classes,
-        record_bytes=record_bytes,
+        rows=rows,
         read_bytes=read_bytes,
         rejects=rejects,
         stats=stats,

@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw
 
 from beam_pipeline.verify import command as verify
 from imageshards.example import decode_example
+from imageshards.index import read_index
 from imageshards.tfrecord import read_records
 from tests.support.builds import build, manifest, shard_bytes
 
@@ -104,6 +105,16 @@ def test_the_manifest_tells_their_types_and_shapes(built):
     assert features["tokens"] == {"dtype": "int64", "shape": None}
     assert features["caption"] == {"dtype": "string", "shape": []}
     assert verify.main([str(built), "--full"]) == 0
+
+
+def test_the_small_ones_are_in_the_index(built):
+    table = read_index(str(built), manifest(built))
+    assert table.column_names[-3:] == ["age", "caption", "meta"]
+    found = records(built)
+    for row in table.to_pylist():
+        record = found[row["key"]]
+        assert (row["age"], row["meta"]) == (record["age"][0], record["meta"])
+        assert row["caption"].encode() == record["caption"][0]
 
 
 def test_a_group_is_in_one_split(built):

@@ -36,7 +36,11 @@ JPEG = saved(scene(), quality=95)
 
 
 def opened(encoded: EncodedImage) -> Image.Image:
-    picture = Image.open(io.BytesIO(encoded.data))
+    return opened_bytes(encoded.data)
+
+
+def opened_bytes(data: bytes) -> Image.Image:
+    picture = Image.open(io.BytesIO(data))
     picture.load()
     return picture
 

@@ -174,7 +174,8 @@ def _split(data: str, name: str, raw: dict[str, Any]) -> Split:
 
 def _fingerprint(raw: dict[str, Any]) -> str:
     """Of the records and what is known of them: the same after building the same data again."""
-    told = {key: raw.get(key) for key in ("splits", "classes", "features", "image", "compression")}
+    told = {key: raw.get(key) for key in ("classes", "features", "image", "compression")}
+    told["splits"] = manifest.without_index(raw["splits"])
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
 from PIL import Image
 
 from beam_pipeline.images.dhash import difference_hash
 from beam_pipeline.images.encode import encode_image
-from tests.support.pictures import JPEG, SMALL, opened, saved, scene
+from tests.support.pictures import JPEG, SMALL, opened, opened_bytes, saved, scene
 
 MIRRORED = Image.Transpose.FLIP_LEFT_RIGHT
 
@@ -42,7 +40,7 @@ def test_known_value():
     [
         (scene(80, 60), 12),
         (scene().resize((333, 250), Image.Resampling.LANCZOS), 12),
-        (Image.open(io.BytesIO(saved(scene(), quality=30))), 3),
+        (opened_bytes(saved(scene(), quality=30)), 3),
         (scene().convert("L"), 0),
     ],
 )

@@ -1,0 +1,352 @@
+"""`index/`: a row for every record of a data set, one Parquet file per shard.
+
+So a data set can be looked into, joined and cut without reading its pictures. The columns:
+
+    key, split, class_name, label      as in the record and the manifest
+    shard, record                      name of the shard's file, number of the record in it from 0
+    offset, num_bytes                  of the record's frame (header and checksums included), before
+                                       any compression; the offset is null where shards are
+                                       compressed, as nothing can be read from the middle of those
+    source_sha256, source_bytes        of the original file
+    width, height                      of the record's picture, in pixels
+    dhash                              uint64: difference hash of that picture, for near duplicates;
+                                       null where the record was copied without knowing it
+
+and the small extra columns, each under the name of its feature (`extra/NAME` where one of the
+above has that name): those with a fixed length of at most 16 numbers or texts, a list unless they
+are single values. A text of more than 256 bytes, or in no UTF-8, is null.
+
+The same records give the same bytes, with the same version of PyArrow. That is imported only where
+a table is written or read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from imageshards import storage
+from imageshards.errors import UserError
+from imageshards.example import Values
+from imageshards.manifest import (
+    CLASS_FEATURE,
+    FILENAME_FEATURE,
+    INDEX_NAME,
+    LABEL_FEATURE,
+    RECORD_FEATURES,
+    SHA256_FEATURE,
+    shards_of,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Column → its Arrow type, in the order of the files.
+COLUMNS = {
+    "key": "string",
+    "split": "string",
+    "class_name": "string",
+    "label": "int64",
+    "shard": "string",
+    "record": "int64",
+    "offset": "int64",
+    "num_bytes": "int64",
+    "source_sha256": "string",
+    "source_bytes": "int64",
+    "width": "int64",
+    "height": "int64",
+    "dhash": "uint64",
+}
+# Feature of a record → the column that says the same.
+COLUMN_OF = {
+    FILENAME_FEATURE: "key",
+    CLASS_FEATURE: "class_name",
+    LABEL_FEATURE: "label",
+    SHA256_FEATURE: "source_sha256",
+    "image/width": "width",
+    "image/height": "height",
+}
+# What follows from where the record is; a row that moves gets it anew.
+_OF_PLACE = ("split", "shard", "record", "offset")
+
+MAX_VALUES = 16
+MAX_TEXT_BYTES = 256
+# They are few; texts of which each is another one are not looked up in vain.
+_REPEATED = ["split", "class_name", "shard"]
+
+
+@dataclasses.dataclass
+class IndexRows:
+    """Rows of some records, wherever these are going to be.
+
+    Attributes:
+        columns: Column → a value per record, of all columns that tell no place.
+        extra: Feature → a list of values per record, None where there are too many. Which of
+            these become columns is decided by what the data set declares (`extra_columns`).
+    """
+
+    columns: dict[str, list[Any]] = dataclasses.field(
+        default_factory=lambda: {name: [] for name in COLUMNS if name not in _OF_PLACE}
+    )
+    extra: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.columns["key"])
+
+    def add(
+        self,
+        features: Mapping[str, Values],
+        num_bytes: int,
+        source_bytes: int | None,
+        dhash: int | None,
+    ) -> None:
+        """Adds the row of a record.
+
+        Args:
+            features: Of the record.
+            num_bytes: Its size with its framing, before any compression.
+            source_bytes: Size of the original file; None if unknown.
+            dhash: Of its picture; None if unknown.
+        """
+        before, columns = len(self), self.columns
+        for feature, column in COLUMN_OF.items():
+            value = features[feature][0]
+            columns[column].append(value.decode() if isinstance(value, bytes) else value)
+        columns["num_bytes"].append(num_bytes)
+        columns["source_bytes"].append(source_bytes)
+        columns["dhash"].append(dhash)
+        for name in features.keys() - RECORD_FEATURES.keys():
+            values = self.extra.setdefault(name, [])
+            values += [None] * (before - len(values))
+            values.append(_small_values(features[name]))
+
+    def extend(self, other: IndexRows, records: Iterable[int]) -> None:
+        """Adds some rows of other records, by their numbers there."""
+        records = list(records)
+        before = len(self)
+        for name, column in self.columns.items():
+            column += [other.columns[name][i] for i in records]
+        for name in self.extra.keys() | other.extra.keys():
+            column = self.extra.setdefault(name, [])
+            column += [None] * (before - len(column))
+            theirs = other.extra.get(name, [])
+            column += [theirs[i] if i < len(theirs) else None for i in records]
+
+
+def _small_values(values: Values) -> list[Any] | None:
+    if len(values) > MAX_VALUES:
+        return None
+    return [_text(value) if isinstance(value, bytes) else value for value in values]
+
+
+def _text(value: bytes) -> str | None:
+    if len(value) > MAX_TEXT_BYTES:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def extra_columns(features: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Column → feature, of the extra columns that are small, by name of the feature.
+
+    Args:
+        features: Those of the manifest.
+    """
+    return {
+        f"extra/{name}" if name in COLUMNS else name: name
+        for name in sorted(features.keys() - RECORD_FEATURES.keys())
+        if features[name]["shape"] is not None and math.prod(features[name]["shape"]) <= MAX_VALUES
+    }
+
+
+def index_schema(features: Mapping[str, Mapping[str, Any]]) -> pa.Schema:
+    """The columns of the index of a data set with these features, those of the manifest."""
+    import pyarrow as pa
+
+    types = {"int64": pa.int64(), "float32": pa.float32(), "string": pa.string()}
+    fields = [pa.field(name, pa.type_for_alias(kind)) for name, kind in COLUMNS.items()]
+    for column, feature in extra_columns(features).items():
+        kind = types[features[feature]["dtype"]]
+        fields.append(pa.field(column, pa.list_(kind) if features[feature]["shape"] else kind))
+    return pa.schema(fields)
+
+
+def index_file(shard_file: str) -> str:
+    """Path, below the data set, of the index of a shard."""
+    return f"{INDEX_NAME}/{shard_file.partition('.tfrecord')[0]}.parquet"
+
+
+def index_table(
+    rows: IndexRows,
+    split: str,
+    shard_file: str,
+    compression: str,
+    features: Mapping[str, Mapping[str, Any]],
+) -> pa.Table:
+    """The index of a shard whose records are `rows`, in this order.
+
+    Args:
+        rows: Of its records.
+        split: The split it belongs to.
+        shard_file: Its name.
+        compression: `none` or `gzip`.
+        features: Those of the manifest.
+    """
+    import pyarrow as pa
+
+    count, sizes = len(rows), rows.columns["num_bytes"]
+    offsets: list[int] | list[None] = [None] * count
+    if compression == "none":
+        offsets = list(itertools.accumulate(sizes[:-1], initial=0))[:count]
+    columns: dict[str, Any] = {
+        **rows.columns,
+        "split": [split] * count,
+        "shard": [shard_file] * count,
+        "record": range(count),
+        "offset": offsets,
+    }
+    for column, name in extra_columns(features).items():
+        values = [*rows.extra.get(name, []), *[None] * count][:count]
+        if not features[name]["shape"]:
+            values = [value[0] if value else None for value in values]
+        columns[column] = values
+    schema = index_schema(features)
+    arrays = [pa.array(columns[field.name], field.type) for field in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def write_index(directory: str, shard_file: str, table: pa.Table) -> dict[str, Any]:
+    """Writes the index of one shard; returns what the manifest says of it.
+
+    Args:
+        directory: The data set, here or in a store.
+        shard_file: Name of the shard.
+        table: Its rows.
+
+    Raises:
+        OSError, StorageError: It cannot be written.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    stream = pa.BufferOutputStream()
+    # Without Arrow's own schema, which says nothing more: what a tool reads is what Parquet says.
+    pq.write_table(
+        table, stream, compression="zstd", compression_level=1, use_dictionary=_REPEATED,
+        store_schema=False,
+    )  # fmt: skip
+    data = stream.getvalue().to_pybytes()
+    file = index_file(shard_file)
+    storage.write(storage.join(directory, file), data)
+    return {"file": file, "num_bytes": len(data), "sha256": _sha256(data)}
+
+
+def read_index(
+    directory: str,
+    manifest: Mapping[str, Any],
+    split: str | None = None,
+    columns: Iterable[str] | None = None,
+) -> pa.Table:
+    """The rows of all records, in the order of the manifest's shards.
+
+    Args:
+        directory: The data set, here or in a store.
+        manifest: Its manifest.
+        split: One of its splits; None for all.
+        columns: The columns that are wanted; None for all.
+
+    Raises:
+        UserError: There is no such split or column, or the index is missing, incomplete, damaged
+            or another data set's.
+    """
+    import pyarrow as pa
+
+    if split is not None and split not in manifest["splits"]:
+        raise UserError(
+            f"split received {split!r}; expected one of {', '.join(manifest['splits'])}."
+        )
+    schema = index_schema(manifest["features"])
+    if columns is not None:
+        columns = list(columns)
+        for name in columns:
+            if name not in schema.names:
+                raise UserError(
+                    f"columns received {name!r}; expected some of {', '.join(schema.names)}."
+                )
+        schema = pa.schema([schema.field(name) for name in columns])
+    wanted = [shard for name, shard in shards_of(manifest) if split in (None, name)]
+    tables = storage.map_concurrently(
+        lambda shard: read_shard_index(directory, shard, schema), wanted
+    )
+    return pa.concat_tables([schema.empty_table(), *tables])
+
+
+def has_index(manifest: Mapping[str, Any]) -> bool:
+    """Whether a data set has an index; those of older versions have none."""
+    return all("index" in shard for _, shard in shards_of(manifest))
+
+
+def read_shard_index(directory: str, shard: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
+    """The rows of one shard.
+
+    Args:
+        directory: The data set.
+        shard: Its entry in the manifest.
+        schema: Some or all columns of `index_schema`.
+
+    Raises:
+        UserError: The file is missing, damaged, or not the one that the manifest names.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    entry = shard.get("index")
+    if entry is None:
+        raise UserError(
+            f"directory received {directory!r}, a data set without {INDEX_NAME}/ (an older version "
+            "built it); expected one with it: build it again with python -m beam_pipeline and "
+            "--overwrite."
+        )
+    path = storage.join(directory, entry["file"])
+    problem = ""
+    try:
+        data = storage.read(path)
+        if len(data) != entry["num_bytes"] or _sha256(data) != entry["sha256"]:
+            problem = "is not the file that manifest.json names: its bytes are others"
+        else:
+            file = pq.ParquetFile(pa.BufferReader(data))
+            return file.read(schema.names, use_threads=False).select(schema.names).cast(schema)
+    except FileNotFoundError:
+        problem = "is missing"
+    except OSError as e:
+        problem = f"cannot be read ({e.strerror or e})"
+    except (pa.ArrowException, KeyError, ValueError) as e:
+        problem = f"has not the columns of an index ({str(e).splitlines()[0].rstrip('.')})"
+    raise UserError(
+        f"directory received {directory!r}, whose {entry['file']} {problem}; expected the file "
+        "as it was built: copy it again, or build the data set again with --overwrite."
+    )
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def rows_of(table: pa.Table, features: Mapping[str, Mapping[str, Any]]) -> IndexRows:
+    """The rows of a table again, to be written with records that are copied.
+
+    Args:
+        table: With all columns, of one shard or of several.
+        features: Those of the manifest of its data set.
+    """
+    rows = IndexRows({name: table[name].to_pylist() for name in COLUMNS if name not in _OF_PLACE})
+    for column, feature in extra_columns(features).items():
+        values = table[column].to_pylist()
+        rows.extra[feature] = values if features[feature]["shape"] else [[v] for v in values]
+    return rows

@@ -1,0 +1,172 @@
+"""`index/`: what its rows say, which columns are small, the same bytes again, damage."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+
+from imageshards import index
+from imageshards.errors import UserError
+from imageshards.example import Values
+from imageshards.index import IndexRows
+from imageshards.manifest import RECORD_FEATURES
+from tests.support.dataset_factory import features_of
+
+SHARD = "train-00000-of-00001.tfrecord"
+FEATURES = RECORD_FEATURES | {
+    "age": {"dtype": "int64", "shape": []},
+    "width": {"dtype": "float32", "shape": []},
+    "place": {"dtype": "float32", "shape": [2]},
+    "note": {"dtype": "string", "shape": []},
+    "boxes": {"dtype": "float32", "shape": None},
+    "vector": {"dtype": "float32", "shape": [17]},
+}
+# One below 2**64: more than an int64 holds.
+DHASHES = [2**64 - 1, 0, None]
+
+
+def rows_of_three() -> IndexRows:
+    rows = IndexRows()
+    for number, dhash in enumerate(DHASHES):
+        extra: dict[str, Values] = {
+            "age": [number], "width": [number / 2], "place": [1.0, float(number)],
+            "note": [(b"short", b"\xff", b"x" * 300)[number]],
+            "boxes": [0.5] * number, "vector": [0.0] * 17,
+        }  # fmt: skip
+        rows.add(features_of(number, number % 2) | extra, 100 + number, 5000 + number, dhash)
+    return rows
+
+
+def table(rows: IndexRows, compression: str = "none"):
+    return index.index_table(rows, "train", SHARD, compression, FEATURES)
+
+
+def manifest(entry) -> dict:
+    shard = {"file": SHARD, "index": entry}
+    return {"splits": {"train": {"shards": [shard]}}, "features": FEATURES}
+
+
+@pytest.fixture
+def written(tmp_path):
+    entry = index.write_index(str(tmp_path), SHARD, table(rows_of_three()))
+    return tmp_path, entry
+
+
+def test_columns_say_what_the_records_hold_and_where_they_are():
+    found = table(rows_of_three()).to_pydict()
+    assert list(found)[: len(index.COLUMNS)] == list(index.COLUMNS)
+    assert found["key"] == ["cat/0.jpg", "dog/1.jpg", "cat/2.jpg"]
+    assert (found["class_name"], found["label"]) == (["cat", "dog", "cat"], [0, 1, 0])
+    assert found["split"] == ["train"] * 3 and found["shard"] == [SHARD] * 3
+    assert (found["record"], found["offset"]) == ([0, 1, 2], [0, 100, 201])
+    assert (found["num_bytes"], found["source_bytes"]) == ([100, 101, 102], [5000, 5001, 5002])
+    assert (found["width"], found["height"], found["dhash"]) == ([16] * 3, [16] * 3, DHASHES)
+    assert len(found["source_sha256"][0]) == 64
+
+
+def test_small_extra_columns_follow_under_names_of_their_own():
+    found = table(rows_of_three()).to_pydict()
+    assert list(found)[len(index.COLUMNS) :] == ["age", "note", "place", "extra/width"]
+    assert found["age"] == [0, 1, 2]
+    assert found["extra/width"] == [0.0, 0.5, 1.0]
+    assert found["place"] == [[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]]
+    assert found["note"] == ["short", None, None], "no UTF-8, and more than 256 bytes"
+
+
+def test_compressed_shards_have_no_offsets():
+    assert table(rows_of_three(), "gzip")["offset"].to_pylist() == [None] * 3
+
+
+def test_rows_of_other_records_get_their_new_places():
+    rows = rows_of_three()
+    rows.extend(rows_of_three(), [2])
+    found = table(rows).to_pydict()
+    assert found["key"] == ["cat/0.jpg", "dog/1.jpg", "cat/2.jpg", "cat/2.jpg"]
+    assert found["offset"] == [0, 100, 201, 303]
+    assert found["age"] == [0, 1, 2, 2]
+
+
+def test_rows_survive_json_and_the_table():
+    rows = rows_of_three()
+    assert IndexRows(**json.loads(json.dumps(vars(rows)))) == rows
+    again = index.rows_of(table(rows), FEATURES)
+    assert table(again).equals(table(rows))
+
+
+def test_the_same_rows_give_the_same_bytes_and_any_tool_reads_them(written, tmp_path):
+    directory, entry = written
+    data = (directory / entry["file"]).read_bytes()
+    assert entry["file"] == "index/train-00000-of-00001.parquet"
+    assert entry["num_bytes"] == len(data)
+    assert index.write_index(str(tmp_path / "b"), SHARD, table(rows_of_three())) == entry
+    assert (
+        pq.read_table(directory / entry["file"]).to_pydict() == table(rows_of_three()).to_pydict()
+    )
+
+
+def test_reads_all_or_some_columns(written):
+    directory, entry = written
+    found = index.read_index(str(directory), manifest(entry))
+    assert found.schema.equals(index.index_schema(FEATURES))
+    assert found.equals(table(rows_of_three()))
+    some = index.read_index(str(directory), manifest(entry), "train", ["place", "key"])
+    assert some.column_names == ["place", "key"]
+
+
+def test_an_empty_shard_has_an_empty_index(tmp_path):
+    entry = index.write_index(str(tmp_path), SHARD, table(IndexRows()))
+    assert index.read_index(str(tmp_path), manifest(entry)).num_rows == 0
+
+
+def damaged(directory, entry):
+    (directory / entry["file"]).write_bytes(b"PAR1" * 10)
+    return entry
+
+
+def half_written(directory, entry):
+    path = directory / entry["file"]
+    path.write_bytes(path.read_bytes()[:-10])
+    return entry
+
+
+def missing(directory, entry):
+    (directory / entry["file"]).unlink()
+    return entry
+
+
+def foreign(directory, entry):
+    import pyarrow as pa
+
+    there = index.write_index(str(directory), SHARD, pa.table({"key": ["a"], "x": [1]}))
+    return entry | there
+
+
+def none(directory, entry):
+    return None
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (damaged, "its bytes are others"),
+        (half_written, "its bytes are others"),
+        (missing, "is missing"),
+        (foreign, "has not the columns of an index"),
+        (none, "a data set without index/"),
+    ],
+)
+def test_what_is_no_index_of_this_data_set_is_refused_with_a_remedy(written, damage, said):
+    directory, entry = written
+    with pytest.raises(UserError, match=said) as caught:
+        index.read_index(str(directory), manifest(damage(directory, entry)))
+    assert "--overwrite" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_unknown_splits_and_columns_are_named(written):
+    directory, entry = written
+    with pytest.raises(UserError, match="split received 'test'; expected one of train"):
+        index.read_index(str(directory), manifest(entry), "test")
+    with pytest.raises(UserError, match="columns received 'size'; expected some of key, split"):
+        index.read_index(str(directory), manifest(entry), columns=["size"])
