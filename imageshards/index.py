@@ -79,6 +79,23 @@ MAX_TEXT_BYTES = 256
 _REPEATED = ["split", "class_name", "shard"]
 
 
+class IndexDamageError(UserError):
+    """The index of a shard is missing, or not the one that the manifest names.
+
+    Attributes:
+        file: Its path below the data set.
+        problem: What is wrong, as the end of a sentence.
+    """
+
+    def __init__(self, directory: str, file: str, problem: str):
+        super().__init__(
+            f"directory received {directory!r}, whose {file} {problem}; expected the file as it "
+            "was built: copy it again, or build the data set again with --overwrite."
+        )
+        self.file = file
+        self.problem = problem
+
+
 @dataclasses.dataclass
 class IndexRows:
     """Rows of some records, wherever these are going to be.
@@ -301,7 +318,8 @@ def read_shard_index(directory: str, shard: Mapping[str, Any], schema: pa.Schema
         schema: Some or all columns of `index_schema`.
 
     Raises:
-        UserError: The file is missing, damaged, or not the one that the manifest names.
+        IndexDamageError: The file is missing, damaged, or not the one that the manifest names.
+        UserError: The manifest names none.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -328,10 +346,7 @@ def read_shard_index(directory: str, shard: Mapping[str, Any], schema: pa.Schema
         problem = f"cannot be read ({e.strerror or e})"
     except (pa.ArrowException, KeyError, ValueError) as e:
         problem = f"has not the columns of an index ({str(e).splitlines()[0].rstrip('.')})"
-    raise UserError(
-        f"directory received {directory!r}, whose {entry['file']} {problem}; expected the file "
-        "as it was built: copy it again, or build the data set again with --overwrite."
-    )
+    raise IndexDamageError(directory, entry["file"], problem)
 
 
 def _sha256(data: bytes) -> str:

@@ -36,6 +36,7 @@ CHECKS = {
     "labels": "label, text and class list agree",
     "keys": "no key twice, over all splits",
     "pictures": "sizes of all pictures, decode of a sample",
+    "index": "index/ says where each record is and what it holds",
     "accounting": "listed = records + rejects",
     "metadata": "features.json, dataset_info.json, transform/",
 }
@@ -163,6 +164,7 @@ def _check_shards(
     tasks = [
         ShardTask(
             directory,
+            name,
             shard,
             manifest.get("compression", "none"),
             manifest["features"],
@@ -170,7 +172,7 @@ def _check_shards(
             manifest["image"],
             decode,
         )
-        for split in manifest["splits"].values()
+        for name, split in manifest["splits"].items()
         for shard, decode in zip(
             split["shards"],
             sampled_records([s["num_records"] for s in split["shards"]], sample),

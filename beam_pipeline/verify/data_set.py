@@ -12,6 +12,7 @@ from imageshards import storage
 from imageshards.example import decode_example
 from imageshards.manifest import (
     FILENAME_FEATURE,
+    INDEX_NAME,
     QUARANTINE_NAME,
     REJECTS_NAME,
     SHARD_NAME,
@@ -33,6 +34,7 @@ def data_set_problems(
         "balance": balance_problems(manifest),
         "accounting": accounting_problems(manifest, directory),
         "metadata": metadata_problems(manifest, directory),
+        "index": index_problems(manifest, directory),
     }
     return [
         *(Problem(check, f"{phrase}.") for check, found in phrases.items() for phrase in found),
@@ -178,6 +180,21 @@ def notes_of(
             "--group_column keeps such pictures together."
         )
     return notes
+
+
+def index_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[str]:
+    """Where the files of `index/` are not those that the manifest names, as phrases.
+
+    A data set without any is fine: an older version built it.
+    """
+    shards = [shard for _, shard in shards_of(manifest)]
+    without = [shard["file"] for shard in shards if shard.get("index") is None]
+    if without and len(without) < len(shards):
+        yield f"manifest.json names no index of {without[0]}, though it does of other shards"
+    listed = {shard["index"]["file"] for shard in shards if shard.get("index") is not None}
+    for name in names_in(storage.join(directory, INDEX_NAME)):
+        if f"{INDEX_NAME}/{name}" not in listed:
+            yield f"{INDEX_NAME}/{name}: the manifest does not list it"
 
 
 def accounting_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[str]:

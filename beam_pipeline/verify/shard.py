@@ -15,6 +15,13 @@ from typing import IO, Any, BinaryIO, NamedTuple, cast
 
 from imageshards import storage
 from imageshards.example import Values, decode_example, dtype_of
+from imageshards.index import (
+    IndexDamageError,
+    IndexRows,
+    index_schema,
+    index_table,
+    read_shard_index,
+)
 from imageshards.tfrecord import Record, RecordError, scan_records
 
 # Problems of one kind that are listed per shard; more are counted.
@@ -22,6 +29,8 @@ MAX_PROBLEMS = 5
 
 _BUFFER_BYTES = 1 << 20
 _SHA256 = re.compile(rb"[0-9a-f]{64}")
+# Columns of the index that no record tells.
+_NOT_IN_RECORDS = ("source_bytes", "dhash")
 _MODES = {1: "L", 3: "RGB"}
 
 
@@ -41,6 +50,7 @@ class ShardTask:
 
     Attributes:
         directory: The data set.
+        split: The split that the shard belongs to.
         entry: The shard's entry of the manifest.
         compression: `none` or `gzip`.
         features: The manifest's features.
@@ -50,6 +60,7 @@ class ShardTask:
     """
 
     directory: str
+    split: str
     entry: Mapping[str, Any]
     compression: str
     features: Mapping[str, Mapping[str, Any]]
@@ -101,13 +112,14 @@ def check_shard(task: ShardTask) -> ShardResult:
     """Reads one shard whole and compares it with its entry."""
     result = ShardResult(task.entry["file"])
     path = storage.join(task.directory, result.file)
+    rows = IndexRows()
     try:
         with storage.open_read(path) as file:
             hashing = _Hashing(file)
             stream = cast(IO[bytes], io.BufferedReader(hashing, _BUFFER_BYTES))
             result.num_bytes = file.seek(0, os.SEEK_END)
             file.seek(0)
-            _check_records(task, result, stream)
+            _check_records(task, result, stream, rows)
             while stream.read(_BUFFER_BYTES):
                 pass
             result.sha256 = hashing.sha256.hexdigest()
@@ -118,10 +130,14 @@ def check_shard(task: ShardTask) -> ShardResult:
         result.add("files", f"it could not be read ({e.strerror or e})")
         return result
     _compare_with_entry(task, result)
+    if task.entry.get("index") is not None:
+        _check_index(task, result, rows)
     return result
 
 
-def _check_records(task: ShardTask, result: ShardResult, stream: IO[bytes]) -> None:
+def _check_records(
+    task: ShardTask, result: ShardResult, stream: IO[bytes], rows: IndexRows
+) -> None:
     for record in scan_records(stream, result.file, task.compression, result.num_bytes):
         result.num_records += 1
         if isinstance(record, RecordError):
@@ -141,6 +157,8 @@ def _check_records(task: ShardTask, result: ShardResult, stream: IO[bytes]) -> N
                 result.add("schema", problem, record)
             if not problems:
                 _check_content(task, result, record, features)
+                num_bytes = record.next_offset_bytes - record.offset_bytes
+                rows.add(features, num_bytes, source_bytes=None, dhash=None)
         result.key_hashes.append(_hash(features, "image/filename"))
         result.content_hashes.append(_hash(features, "image/key/sha256"))
 
@@ -274,6 +292,31 @@ def _compare_with_entry(task: ShardTask, result: ShardResult) -> None:
                 f"the manifest says {listed.get(name, 0)}"
             )
             result.add("classes", what)
+
+
+def _check_index(task: ShardTask, result: ShardResult, rows: IndexRows) -> None:
+    """Compares the index of a shard with the rows that its records make."""
+    file = task.entry["index"]["file"]
+    try:
+        found = read_shard_index(task.directory, task.entry, index_schema(task.features))
+    except IndexDamageError as e:
+        result.add("index", f"its {file} {e.problem}")
+        return
+    if found.num_rows != task.entry["num_records"]:
+        result.add("index", f"its {file} has {found.num_rows} rows; the manifest says "
+                            f"{task.entry['num_records']} records")  # fmt: skip
+        return
+    if len(rows) != found.num_rows:
+        return  # Records that cannot be read were reported.
+    expected = index_table(rows, task.split, result.file, task.compression, task.features)
+    for name in found.column_names:
+        if name in _NOT_IN_RECORDS or found[name].equals(expected[name]):
+            continue
+        pairs = zip(found[name].to_pylist(), expected[name].to_pylist(), strict=True)
+        for number, (said, held) in enumerate(pairs):
+            if repr(said) != repr(held):  # NaN is no difference
+                what = f"row {number} of {file} says {name} {said!r}; the record has {held!r}"
+                result.add("index", what)
 
 
 def _bytes(features: Mapping[str, Values], name: str) -> bytes:

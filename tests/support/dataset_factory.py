@@ -14,6 +14,7 @@ from typing import Any
 from PIL import Image
 
 from imageshards.example import Values, decode_example, encode_example
+from imageshards.index import IndexRows, index_table, write_index
 from imageshards.manifest import RECORD_FEATURES, to_json
 from imageshards.tfrecord import frame_record
 
@@ -70,8 +71,10 @@ class Dataset:
         classes: Sequence[str] = CLASSES,
         compression: str = "none",
         rejects: Mapping[str, int] | None = None,
+        index: bool = False,
     ):
         self.directory = directory
+        self.index = index
         self.compression = compression
         self.payloads: dict[str, list[bytes]] = {}
         self.splits: dict[str, list[str]] = {}
@@ -113,7 +116,7 @@ class Dataset:
         """Makes the manifest tell what the shards hold."""
         splits: dict[str, Any] = {}
         for split, names in self.splits.items():
-            shards = [self._entry(name) for name in names]
+            shards = [self._entry(name) | self._index_of(split, name) for name in names]
             total = sum(shard["num_records"] for shard in shards)
             splits[split] = {"num_records": total, "shards": shards}
         records = sum(split["num_records"] for split in splits.values())
@@ -145,6 +148,16 @@ class Dataset:
             "sha256": hashlib.sha256(data).hexdigest(),
             "classes": dict(sorted(texts.items())),
         }
+
+    def _index_of(self, split: str, name: str) -> dict[str, Any]:
+        """Writes the index of a shard, if it is to have one."""
+        if not self.index:
+            return {}
+        rows, features = IndexRows(), self.manifest["features"]
+        for payload in self.payloads[name]:
+            rows.add(decode_example(payload), len(payload) + 16, 1000, 2**63)
+        table = index_table(rows, split, name, self.compression, features)
+        return {"index": write_index(str(self.directory), name, table)}
 
     def _write_companions(self) -> None:
         for name in ("transform_fn", "transformed_metadata"):
