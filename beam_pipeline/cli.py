@@ -98,6 +98,9 @@ def _add_input(group: argparse._ArgumentGroup) -> None:
         help="classes in the order of their ids, separated by commas or one per line of a file; "
         "another label is an error (default: sorted names; on --overwrite the old order first)")
     add("--allow_one_class", action="store_true", help="accept an input with one class only")
+    add("--first_label", default=0, type=int, choices=opt.FIRST_LABELS,
+        help="label of the first class in records: 1 for readers that subtract 1, with 0 for a "
+        "background; python -m trainer undoes it (default: 0)")
     add("--image_column", metavar="NAME",
         help="manifest column with the image's path, relative to the manifest, or its URI "
         "(default: image, path, uri, file or filename)")

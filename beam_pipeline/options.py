@@ -19,6 +19,7 @@ COMPRESSIONS = ("none", "gzip")
 SHARD_BY = ("balanced", "class")
 COLUMN_KINDS = ("int", "float", "string")
 SCALINGS = ("none", "zscore", "minmax")
+FIRST_LABELS = (0, 1)
 
 # File names have five digits for it.
 MAX_SHARDS = 99_999
@@ -206,6 +207,8 @@ class PlanOptions:
         class_names: Given class order; a label outside is an error.
         pinned_classes: Class order of the data set being rebuilt; new labels follow.
         allow_one_class: Whether a single class is accepted.
+        first_label: The label of the first class in records and in `transform/`: 0, or 1 for
+            readers whose label 0 is a background without pictures.
     """
 
     splits: Mapping[str, float] = dataclasses.field(
@@ -218,6 +221,7 @@ class PlanOptions:
     class_names: tuple[str, ...] | None = None
     pinned_classes: tuple[str, ...] = ()
     allow_one_class: bool = False
+    first_label: int = 0
 
     def __post_init__(self) -> None:
         _choice("--shard_by", self.shard_by, SHARD_BY)

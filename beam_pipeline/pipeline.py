@@ -72,6 +72,7 @@ def construct(
         schema.columns if schema else (),
         class_names=options.plan.class_names,
         pinned_classes=options.plan.pinned_classes,
+        first_label=options.plan.first_label,
         transform_module=options.transform_module,
         temp_dir=transform_temp or storage.join(staging, TFT_TEMP),
     )  # RefBatch with features, and the folder of the exported transform
@@ -136,5 +137,6 @@ def commit_spec(
         },
         versions=byte_versions() | {"apache-beam": beam.__version__},
         shard_by=options.plan.shard_by,
+        first_label=options.plan.first_label,
         warnings=warnings,
     )

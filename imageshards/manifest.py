@@ -176,6 +176,8 @@ def form_problems(manifest: Mapping[str, Any], *, complete: bool = False) -> Ite
     for name, spec in manifest["features"].items():
         yield from _feature_problems(name, spec)
     compression = manifest.get("compression", "none")
+    if first_label_of(manifest) not in (0, 1):
+        yield f"first_label is {first_label_of(manifest)!r}, not 0 or 1"
     if compression not in COMPRESSIONS:
         yield f"the compression is {compression!r}, not {' or '.join(COMPRESSIONS)}"
     if complete:
@@ -221,6 +223,33 @@ def write_manifest(directory: str, manifest: Mapping[str, Any]) -> None:
 def to_json(value: Any) -> str:
     """JSON as all our files have it: readable, and the same bytes for the same content."""
     return json.dumps(value, indent=1, sort_keys=False, ensure_ascii=False) + "\n"
+
+
+def first_label_of(manifest: Mapping[str, Any]) -> int:
+    """The label that records of the first class have: their label minus this is the class id."""
+    return manifest.get("first_label", 0)
+
+
+def check_first_labels(manifests: Mapping[str, Mapping[str, Any]], argument: str) -> int:
+    """The first label of data sets that are joined.
+
+    Args:
+        manifests: By the folders of their data sets.
+        argument: What received these folders, for the message: `--input`.
+
+    Raises:
+        UserError: They differ.
+    """
+    firsts = {directory: first_label_of(manifest) for directory, manifest in manifests.items()}
+    (one, first), *others = firsts.items()
+    for other, label in others:
+        if label != first:
+            raise UserError(
+                f"{argument} received {one!r}, whose labels begin at {first}, and {other!r}, whose "
+                f"labels begin at {label}; expected data sets of one --first_label: build "
+                f"{other!r} again with --first_label {first}."
+            )
+    return first
 
 
 def shards_of(manifest: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -17,7 +17,7 @@ import apache_beam as beam
 import numpy as np
 
 from beam_pipeline.columns.export import LABEL_VOCABULARY, vocabulary_text
-from beam_pipeline.planning.classes import class_order
+from beam_pipeline.planning.classes import class_order, names_by_label
 from imageshards import storage
 
 # np.frexp writes a float32 as m * 2**(e - 24) with a 24-bit integer m and e >= -148
@@ -166,11 +166,16 @@ class LabelVocabulary(beam.PTransform):
     """TFT analyzer: tuples of one array of labels (bytes) → path of the vocabulary file."""
 
     def __init__(
-        self, class_names: tuple[str, ...] | None, pinned: tuple[str, ...], directory: str
+        self,
+        class_names: tuple[str, ...] | None,
+        pinned: tuple[str, ...],
+        first_label: int,
+        directory: str,
     ):
         super().__init__()
         self._class_names = class_names
         self._pinned = pinned
+        self._first_label = first_label
         self._directory = directory
 
     def expand(self, tensors: beam.PCollection[tuple[np.ndarray]]) -> beam.PCollection[np.ndarray]:
@@ -179,7 +184,9 @@ class LabelVocabulary(beam.PTransform):
             | "Labels" >> beam.Map(_decoded_labels)
             | "Union" >> beam.CombineGlobally(UnionFn())
             | "WriteVocabulary"
-            >> beam.Map(_write_in_order, self._class_names, self._pinned, self._directory)
+            >> beam.Map(
+                _write_in_order, self._class_names, self._pinned, self._first_label, self._directory
+            )
         )
 
 
@@ -191,9 +198,11 @@ def _write_in_order(
     labels: set[str],
     class_names: Sequence[str] | None,
     pinned: Sequence[str],
+    first_label: int,
     directory: str,
 ) -> np.ndarray:
-    return np.array(write_vocabulary(class_order(labels, class_names, pinned), directory))
+    classes = class_order(labels, class_names, pinned)
+    return np.array(write_vocabulary(names_by_label(classes, first_label), directory))
 
 
 class ScaleStatistics(beam.PTransform):

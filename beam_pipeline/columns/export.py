@@ -29,13 +29,13 @@ _VOCABULARY_PATH = f"{TRANSFORM_FN_DIR}/assets/{LABEL_VOCABULARY}"
 _SCHEMA_PATH = f"{TRANSFORMED_METADATA_DIR}/schema.pbtxt"
 
 
-def export_labels(classes: Sequence[str], transform_dir: str) -> str:
-    """Exports a transform from label to class id; returns `transform_dir`.
+def export_labels(names: Sequence[str], transform_dir: str) -> str:
+    """Exports a transform from class name to label; returns `transform_dir`.
 
-    It may be done again: the same classes give the same files.
+    It may be done again: the same names give the same files.
 
     Args:
-        classes: Class names by class id.
+        names: Names by label (`names_by_label`).
         transform_dir: Folder, on this machine or in a store.
     """
     files = {
@@ -43,11 +43,9 @@ def export_labels(classes: Sequence[str], transform_dir: str) -> str:
         for path in sorted(LABEL_GRAPH.rglob("*"))
         if path.is_file()
     }
-    files[_VOCABULARY_PATH] = vocabulary_text(classes).encode()
+    files[_VOCABULARY_PATH] = vocabulary_text(names).encode()
     # The graph was traced with one class, whose id is 0.
-    files[_SCHEMA_PATH] = files[_SCHEMA_PATH].replace(
-        b"max: 0\n", b"max: %d\n" % (len(classes) - 1)
-    )
+    files[_SCHEMA_PATH] = files[_SCHEMA_PATH].replace(b"max: 0\n", b"max: %d\n" % (len(names) - 1))
     run_concurrently(
         *(
             functools.partial(storage.write, storage.join(transform_dir, name), data)
@@ -57,13 +55,13 @@ def export_labels(classes: Sequence[str], transform_dir: str) -> str:
     return transform_dir
 
 
-def vocabulary_text(classes: Sequence[str]) -> str:
-    """The vocabulary file: a class name per line, by class id."""
-    return "".join(f"{name}\n" for name in classes)
+def vocabulary_text(names: Sequence[str]) -> str:
+    """The vocabulary file: a name per line, by label."""
+    return "".join(f"{name}\n" for name in names)
 
 
 def exported_classes(transform_dir: str) -> list[str]:
-    """Class names by class id, as exported. Read without TensorFlow."""
+    """Names by label, as exported. Read without TensorFlow."""
     text = storage.read(storage.join(transform_dir, _VOCABULARY_PATH)).decode()
     return text.split("\n")[:-1]
 

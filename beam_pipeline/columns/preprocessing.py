@@ -174,6 +174,7 @@ class Preprocess:
     Args:
         columns: The raw columns.
         class_names, pinned: See `class_order`.
+        first_label: The label of the first class, 0 or 1.
         module: A user's function whose outputs replace the default extra features.
         vocabulary_dir: Where the analysis puts the vocabulary file.
     """
@@ -183,12 +184,14 @@ class Preprocess:
         columns: tuple[ColumnSpec, ...] = (),
         class_names: tuple[str, ...] | None = None,
         pinned: tuple[str, ...] = (),
+        first_label: int = 0,
         module: TransformModule | None = None,
         vocabulary_dir: str = "",
     ):
         self._columns = columns
         self._class_names = class_names
         self._pinned = pinned
+        self._first_label = first_label
         self._module = module
         self._vocabulary_dir = vocabulary_dir
 
@@ -207,7 +210,9 @@ class Preprocess:
 
         (path,) = tft.experimental.ptransform_analyzer(
             inputs=[text],
-            ptransform=LabelVocabulary(self._class_names, self._pinned, self._vocabulary_dir),
+            ptransform=LabelVocabulary(
+                self._class_names, self._pinned, self._first_label, self._vocabulary_dir
+            ),
             output_dtypes=[tf.string],
             output_shapes=[[]],
             output_asset_default_values=[b"label\n"],

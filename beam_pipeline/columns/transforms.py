@@ -42,7 +42,7 @@ from beam_pipeline.columns.preprocessing import (
     write_raw_metadata,
 )
 from beam_pipeline.options import BuildOptions, ColumnSpec
-from beam_pipeline.planning.classes import class_order, distinct_labels
+from beam_pipeline.planning.classes import class_order, distinct_labels, names_by_label
 from beam_pipeline.planning.refs import RefBatch
 from imageshards import storage
 from imageshards.errors import UserError
@@ -74,6 +74,7 @@ class AnalyseColumns(beam.PTransform):
         columns: Extra columns of the references; `schema_of(source).columns` of a manifest.
         class_names: Given class order; a label outside is an error.
         pinned_classes: Class order of the data set being rebuilt; new labels follow.
+        first_label: The label of the first class, 0 or 1.
         transform_module: A `.py` file or dotted module with `preprocessing_fn(inputs)`.
         temp_dir: Folder for intermediate graphs, which every worker must see and nobody removes;
             default: `transform_dir` with `-temp` behind its name.
@@ -90,6 +91,7 @@ class AnalyseColumns(beam.PTransform):
         *,
         class_names: tuple[str, ...] | None = None,
         pinned_classes: tuple[str, ...] = (),
+        first_label: int = 0,
         transform_module: str | None = None,
         temp_dir: str = "",
     ):
@@ -98,6 +100,7 @@ class AnalyseColumns(beam.PTransform):
         self._columns = tuple(columns)
         self._class_names = class_names
         self._pinned = pinned_classes
+        self._first_label = first_label
         self._module = None if transform_module is None else TransformModule(transform_module)
         self._temp_dir = temp_dir or transform_dir.rstrip("/") + "-temp"
         self._transform_dir = transform_dir
@@ -113,7 +116,9 @@ class AnalyseColumns(beam.PTransform):
             | "DistinctLabels" >> beam.Map(distinct_labels, self._class_names)  # set per batch
             | "Union" >> beam.CombineGlobally(UnionFn()).without_defaults()  # one set
             | "ExportLabels"
-            >> beam.Map(_export, self._class_names, self._pinned, self._transform_dir)
+            >> beam.Map(
+                _export, self._class_names, self._pinned, self._first_label, self._transform_dir
+            )
         )
         return Analysed(batches, written)
 
@@ -125,6 +130,7 @@ class AnalyseColumns(beam.PTransform):
             self._columns,
             self._class_names,
             self._pinned,
+            self._first_label,
             self._module,
             storage.join(self._temp_dir, f"vocabulary-{uuid.uuid4().hex}"),
         )
@@ -209,9 +215,14 @@ def _check_names(columns: Sequence[ColumnSpec]) -> None:
 
 
 def _export(
-    labels: set[str], class_names: Sequence[str] | None, pinned: Sequence[str], transform_dir: str
+    labels: set[str],
+    class_names: Sequence[str] | None,
+    pinned: Sequence[str],
+    first_label: int,
+    transform_dir: str,
 ) -> str:
-    return export_labels(class_order(labels, class_names, pinned), transform_dir)
+    classes = class_order(labels, class_names, pinned)
+    return export_labels(names_by_label(classes, first_label), transform_dir)
 
 
 def _with_checked_labels(batch: RefBatch, class_names: Sequence[str] | None) -> RefBatch:

@@ -18,6 +18,7 @@ from beam_pipeline.commit.finalize import FinalizeTask, backup_shards, plan_fina
 from beam_pipeline.commit.staging import mark_committed
 from beam_pipeline.commit.summary import WriteSummary
 from beam_pipeline.commit.warnings import counts_and_names, warnings_of
+from beam_pipeline.planning.classes import names_by_label
 from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.report.sections import class_counts
 from beam_pipeline.shards.result import (
@@ -56,7 +57,7 @@ class CommitSpec:
         max_reject_fraction: Budget of rejects.
         max_quarantine_bytes: Originals of rejected images up to this size are kept; 0 for none.
         report: Whether pictures for people are made.
-        options, image, versions, shard_by: What the manifest says of them.
+        options, image, versions, shard_by, first_label: What the manifest says of them.
         warnings: Sentences known before anything was listed.
     """
 
@@ -68,6 +69,7 @@ class CommitSpec:
     image: dict[str, Any]
     versions: dict[str, str]
     shard_by: str
+    first_label: int = 0
     warnings: tuple[str, ...] = ()
 
     @property
@@ -221,7 +223,7 @@ def manifest_of(
     exported, features = run_concurrently(
         lambda: exported_classes(transform), lambda: exported_features(transform)
     )
-    if exported != classes:
+    if exported != names_by_label(classes, spec.first_label):
         raise UserError(
             f"--input gave the classes {classes[:5]} when it was planned and {exported[:5]} when "
             "its columns were analysed: it changed while it was read; give the same command again."
@@ -260,6 +262,8 @@ def manifest_of(
             "record_bytes": {"edges": BYTES_EDGES, "counts": stats.record_bytes},
         },
     }
+    if spec.first_label:
+        manifest["first_label"] = spec.first_label
     of_bytes = {**manifest, "splits": without_index(splits), "versions": spec.versions}
     text = json.dumps(of_bytes, sort_keys=True).encode()
     manifest["fingerprint"] = hashlib.sha256(text).hexdigest()

@@ -13,6 +13,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from beam_pipeline.planning.classes import names_by_label
+from imageshards.manifest import first_label_of
+
 _FEATURES = "tensorflow_datasets.core.features."
 _IMAGE = "image/encoded"
 _LABEL = "image/class/label"
@@ -32,15 +35,15 @@ def tfds_files(manifest: Mapping[str, Any], name: str) -> dict[str, str]:
         "features.json": _to_json(_features(manifest)),
         "dataset_info.json": _to_json(_dataset_info(manifest, name)),
     }
-    classes = list(manifest["classes"])
-    if _survives_tfds(classes):
-        files["image.class.label.labels.txt"] = "".join(f"{label}\n" for label in classes)
+    names = names_by_label(manifest["classes"], first_label_of(manifest))
+    if _survives_tfds(names):
+        files["image.class.label.labels.txt"] = "".join(f"{name}\n" for name in names)
     return files
 
 
-def _survives_tfds(classes: Sequence[str]) -> bool:
+def _survives_tfds(names: Sequence[str]) -> bool:
     """TFDS strips each line and refuses duplicates: better no names than no data set."""
-    stripped = [label.strip() for label in classes]
+    stripped = [label.strip() for label in names]
     return all(stripped) and len(set(stripped)) == len(stripped)
 
 
@@ -64,8 +67,9 @@ def _feature(feature: str, spec: Mapping[str, Any], manifest: Mapping[str, Any])
         }
         return {"image": content, "pythonClassName": f"{_FEATURES}image_feature.Image"}
     if feature == _LABEL:
+        num_labels = first_label_of(manifest) + len(manifest["classes"])
         return {
-            "classLabel": {"numClasses": str(len(manifest["classes"]))},
+            "classLabel": {"numClasses": str(num_labels)},
             "pythonClassName": f"{_FEATURES}class_label_feature.ClassLabel",
         }
     shape = [-1] if spec["shape"] is None else spec["shape"]

@@ -36,6 +36,19 @@ def class_order(
     return [*pinned, *sorted(found.difference(pinned))]
 
 
+def names_by_label(classes: Sequence[str], first_label: int) -> list[str]:
+    """What every label of a record stands for: where the first class is 1, 0 is a background.
+
+    Args:
+        classes: Class names by class id.
+        first_label: The label of the first class, 0 or 1.
+    """
+    background = "background"
+    while background in classes:
+        background += "_"
+    return [*[background] * first_label, *classes]
+
+
 def _unknown_label(label: str, key: str | None, class_names: Sequence[str]) -> str:
     """The sentence for a label outside `--class_names`, with the image `key` where known."""
     of_image = "" if key is None else f" of {key!r}"

@@ -67,7 +67,8 @@ class ShardUnit:
         index: Index of the shard in the split.
         num_shards: Shards of the split.
         group: Shards of one group are kept even with each other: "" or a class name.
-        class_ids: Label → id, for the labels of this shard.
+        class_ids: Label → number in the records (`PlanOptions.first_label`), for the labels of
+            this shard.
         refs: Its images, in the order of its records.
     """
 

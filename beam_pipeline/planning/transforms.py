@@ -100,7 +100,7 @@ def make_unit(
     (split, index), batches = shard
     refs = sort_by_hash(batches, options.salt, ORDER)
     labels = {ref.label for ref in refs}
-    ids = {name: plan.class_ids[name] for name in sorted(labels)}
+    ids = {name: plan.class_ids[name] + options.first_label for name in sorted(labels)}
     group = next(iter(labels)) if options.shard_by == "class" else ""
     beam.metrics.Metrics.counter("plan", "images").inc(len(refs))
     return ShardUnit(split, index, plan.num_shards[split], group, ids, refs)

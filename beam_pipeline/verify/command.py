@@ -160,6 +160,7 @@ def _check_shards(
     from concurrent.futures.process import BrokenProcessPool
 
     from beam_pipeline.verify.shard import ShardTask, check_shard
+    from imageshards.manifest import first_label_of
 
     tasks = [
         ShardTask(
@@ -169,6 +170,7 @@ def _check_shards(
             manifest.get("compression", "none"),
             manifest["features"],
             tuple(manifest["classes"]),
+            first_label_of(manifest),
             manifest["image"],
             decode,
         )

@@ -55,6 +55,7 @@ class ShardTask:
         compression: `none` or `gzip`.
         features: The manifest's features.
         classes: The manifest's classes.
+        first_label: The label of the first of them.
         image: The manifest's image options.
         decode: Numbers of the records whose picture is decoded; None for all.
     """
@@ -65,6 +66,7 @@ class ShardTask:
     compression: str
     features: Mapping[str, Mapping[str, Any]]
     classes: tuple[str, ...]
+    first_label: int
     image: Mapping[str, Any]
     decode: frozenset[int] | None
 
@@ -191,11 +193,15 @@ def _check_content(
     label = cast(int, features["image/class/label"][0])
     name = text.decode("utf-8", "surrogateescape")
     result.classes[name] += 1
-    if not 0 <= label < len(task.classes):
-        what = f"label {label} is outside the manifest's {len(task.classes)} classes"
+    class_id = label - task.first_label
+    if not 0 <= class_id < len(task.classes):
+        first = f", which begin at {task.first_label}" if task.first_label else ""
+        what = f"label {label} is outside the manifest's {len(task.classes)} classes{first}"
         result.add("labels", what, record)
-    elif task.classes[label] != name:
-        what = f"label {label} is {task.classes[label]!r} in the manifest but {name!r} in the text"
+    elif task.classes[class_id] != name:
+        what = (
+            f"label {label} is {task.classes[class_id]!r} in the manifest but {name!r} in the text"
+        )
         result.add("labels", what, record)
     height, width, channels = (
         cast(int, features[f"image/{side}"][0]) for side in ("height", "width", "channels")

@@ -45,6 +45,7 @@ CHANGES = {
     ("--shard_by", "class"): ("plan.shard_by", "class"),
     ("--class_names", "b,a"): ("plan.class_names", ("b", "a")),
     ("--allow_one_class",): ("plan.allow_one_class", True),
+    ("--first_label", "1"): ("plan.first_label", 1),
     ("--transform_module", "m.py"): ("transform_module", "m.py"),
     ("--transform_temp_dir", "gs://b/t/"): ("transform_temp_dir", "gs://b/t"),
     ("--output", "/elsewhere"): ("output", "/elsewhere"),

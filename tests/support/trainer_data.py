@@ -49,9 +49,10 @@ def make_data_set(
     compression: str = "none",
     mode: str = "crop",
     shard_by: str = "balanced",
+    first_label: int = 0,
     seed: int = 1,
 ) -> pathlib.Path:
-    """Writes shards and `manifest.json`; record i is named `<split>-<i>`, its class i % 3."""
+    """Writes shards and `manifest.json`; record i is named `<split>-<i>`, of class i % 3."""
     import tensorflow as tf
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -64,7 +65,8 @@ def make_data_set(
             image = draw_shape(i % 3, rng, size_px[i % len(size_px)], grey)
             means.append(np.asarray(image).reshape(-1, 1 if grey else 3).mean(0) / 255)
             place = i % 3 if shard_by == "class" else i
-            shards[place % num_shards].append(_example(tf, f"{split}-{i}", i % 3, image))
+            example = _example(tf, f"{split}-{i}", i % 3 + first_label, image)
+            shards[place % num_shards].append(example)
         splits[split] = {
             "num_records": count,
             "shards": [
@@ -78,6 +80,7 @@ def make_data_set(
         splits=splits,
         compression=compression,
         shard_by=shard_by,
+        **({"first_label": first_label} if first_label else {}),
         image={
             "size": height if height == width else [height, width],
             "mode": mode,

@@ -149,6 +149,7 @@ def _data_set(data: str, raw: dict[str, Any]) -> DataSet:
         features=features,
         filename_feature=FILENAME_FEATURE if FILENAME_FEATURE in features else None,
         text_feature=CLASS_FEATURE if CLASS_FEATURE in features else None,
+        label_offset=manifest.first_label_of(raw),
         fingerprint=_fingerprint(raw),
     )
 

@@ -85,6 +85,8 @@ def filter_function(dataset: DataSet, filters: Sequence[str]) -> FilterFunction:
         keep = present
         for one in parsed:
             value = values[one.feature]
+            if one.feature == dataset.label_feature and dataset.has_manifest:
+                value -= dataset.label_offset
             keep &= _COMPARE[one.operator](value, tf.constant(one.value, value.dtype))
         return tf.where(present, labels, -1), keep
 

@@ -1,0 +1,130 @@
+"""Builds whose labels begin at 1, with a background at 0: records, transform, TFDS, verify."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from beam_pipeline.columns import exported_classes
+from beam_pipeline.planning.classes import names_by_label
+from beam_pipeline.verify import command as verify
+from imageshards.errors import UserError
+from imageshards.example import decode_example
+from imageshards.manifest import check_first_labels, form_problems
+from imageshards.tfrecord import read_records
+from tests.support.builds import build, class_folders, manifest, shard_bytes
+
+pytestmark = pytest.mark.process
+
+COUNTS = {"ant": 9, "bee": 6, "cat": 7}
+NAMES = ["background", *COUNTS]
+SMALL = ("--image_size", "16", "--num_shards", "1", "--no_report")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return class_folders(tmp_path_factory.mktemp("in") / "photos", COUNTS)
+
+
+@pytest.fixture(scope="module")
+def built(photos, tmp_path_factory):
+    output = tmp_path_factory.mktemp("out") / "set"
+    assert build("--input", photos, "--output", output, *SMALL, "--first_label", "1") == 0
+    return output
+
+
+def labels_of(output: pathlib.Path) -> dict[str, set[Any]]:
+    """Class name → the labels its records have."""
+    found: dict[str, set[Any]] = {}
+    for path in output.glob("*.tfrecord"):
+        for record in read_records(str(path), "none"):
+            features: dict[str, Any] = decode_example(record.payload)
+            text = features["image/class/text"][0].decode()
+            found.setdefault(text, set()).add(features["image/class/label"][0])
+    return found
+
+
+def test_the_first_class_is_1_in_records_and_the_manifest_says_so(built):
+    assert labels_of(built) == {"ant": {1}, "bee": {2}, "cat": {3}}
+    assert manifest(built)["first_label"] == 1
+    assert manifest(built)["classes"] == list(COUNTS)
+    assert verify.main([str(built), "--full"]) == 0
+
+
+def test_label_0_is_the_default_and_is_other_work(photos, built, tmp_path):
+    assert build("--input", photos, "--output", tmp_path / "set", *SMALL) == 0
+    assert "first_label" not in manifest(tmp_path / "set")
+    assert manifest(tmp_path / "set")["fingerprint"] != manifest(built)["fingerprint"]
+    assert shard_bytes(tmp_path / "set") != shard_bytes(built)
+
+
+def test_extra_columns_go_with_labels_from_1_and_the_transform_gives_the_same(photos, tmp_path):
+    import tensorflow as tf
+
+    rows = [
+        {"path": str(path), "label": path.parent.name, "age": number}
+        for number, path in enumerate(sorted(photos.rglob("*.jpg")))
+    ]
+    listed = tmp_path / "list.jsonl"
+    listed.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    output = tmp_path / "set"
+    assert build("--input", listed, "--output", output, *SMALL, "--first_label", "1") == 0
+    assert labels_of(output) == {"ant": {1}, "bee": {2}, "cat": {3}}
+    loaded = tf.saved_model.load(str(output / "transform" / "transform_fn"))
+    raw = {
+        "image/class/text": tf.constant(["cat", "ant", "dog"]),
+        "age": tf.constant([1, 2, 3], tf.int64),
+    }
+    assert loaded.transform_fn(raw)["image/class/label"].numpy().tolist() == [3, 1, -1]
+
+
+def test_tfds_and_the_transform_name_the_background(built):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    builder = tfds.builder_from_directory(str(built))
+    label = builder.info.features["image/class/label"]
+    assert (label.names, label.num_classes) == (NAMES, 4)
+    for example in builder.as_dataset(split="train").as_numpy_iterator():
+        name = label.int2str(int(example["image/class/label"]))
+        assert name == example["image/class/text"].decode()
+    assert exported_classes(str(built / "transform")) == NAMES
+
+
+def test_verify_names_labels_that_the_manifest_does_not_expect(built, tmp_path, capsys):
+    for path in built.iterdir():
+        if path.is_file():
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    changed = {name: value for name, value in manifest(built).items() if name != "first_label"}
+    (tmp_path / "manifest.json").write_text(json.dumps(changed))
+    assert verify.main([str(tmp_path)]) == 1
+    assert "label 3 is outside the manifest's 3 classes" in capsys.readouterr().out
+
+
+def test_a_class_called_background_does_not_meet_label_0():
+    assert names_by_label(["background", "x"], 1) == ["background_", "background", "x"]
+    assert names_by_label(["x"], 0) == ["x"]
+
+
+def test_another_first_label_is_refused(photos, tmp_path, capsys):
+    assert build("--input", photos, "--output", tmp_path / "set", "--first_label", "2") == 2
+    assert "--first_label: invalid choice: 2 (choose from 0, 1)" in capsys.readouterr().err
+    assert not (tmp_path / "set").exists()
+
+
+def test_data_sets_of_two_first_labels_are_not_joined():
+    one, two = {"first_label": 1}, {"classes": ["a"]}
+    assert check_first_labels({"a": one, "b": one}, "--input") == 1
+    expected = (
+        "--input received 'a', whose labels begin at 1, and 'b', .* begin at 0.*'b' again with"
+    )
+    with pytest.raises(UserError, match=expected):
+        check_first_labels({"a": one, "b": two}, "--input")
+
+
+def test_a_manifest_with_a_strange_first_label_is_damaged(built):
+    assert not list(form_problems(manifest(built)))
+    assert list(form_problems(manifest(built) | {"first_label": "1"})) == [
+        "first_label is '1', not 0 or 1"
+    ]
