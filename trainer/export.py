@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from imageshards import storage
 from imageshards.errors import UserError
 from trainer.commands import console
 from trainer.dataset.spec import ModelCard
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 PROGRAM = "python -m trainer.export"
 FORMATS = ("saved_model", "tflite", "keras")
 LABELS_FILE = "labels.txt"
+_SAVED_MODEL = "saved_model.pb"
 
 _SUFFIXES = {"tflite": ".tflite", "keras": ".keras"}
 _EPILOG = (
@@ -46,7 +49,8 @@ def make_parser() -> console.Parser:
         "--output",
         required=True,
         metavar="PATH",
-        help="new folder for saved_model; file ending in .tflite or .keras for the others",
+        help="new folder for saved_model; file ending in .tflite or .keras for the others; local, "
+        "gs:// or s3://",
     )
     parser.add_argument(
         "--overwrite", action="store_true", help="replaces an earlier export of the same format"
@@ -84,14 +88,15 @@ def export(args: argparse.Namespace) -> list[str]:
     Raises:
         UserError: The model cannot be read, or the output not be written.
     """
-    output = os.path.normpath(args.output)
+    output = args.output.rstrip("/")
+    if storage.is_local(output):
+        output = os.path.normpath(args.output)
     check_output(output, args.format, args.overwrite)
     card = model_file.read_card(args.model_path)
     if args.format == "tflite":
         _check_labels(card, output, args.overwrite)
     if args.format == "keras":
-        source = model_file.find_model(args.model_path)
-        return _written(output, lambda path: _copied(source, path, output))
+        return _written(output, lambda path: _copied(args.model_path, path, output))
     with quiet_import():
         from trainer.serving import servable
 
@@ -115,14 +120,15 @@ def check_output(output: str, kind: str, overwrite: bool) -> None:
             f"--output received {output!r}; expected a file name ending in {suffix}, which "
             f"--format {kind} writes."
         )
-    if not os.path.lexists(output):
+    storage.check_bucket(output, "--output")
+    if not _is_there(output):
         return
     if not overwrite:
         raise UserError(
             f"--output received {output!r}, which is there already; use another name, or "
             "--overwrite to replace it."
         )
-    whole = os.path.isfile(output) if suffix else _is_saved_model(output)
+    whole = storage.exists(output) if suffix else _is_saved_model(output)
     if not whole:
         raise UserError(
             f"--output received {output!r} with --overwrite, which is not a {kind} export; "
@@ -133,15 +139,11 @@ def check_output(output: str, kind: str, overwrite: bool) -> None:
 def _check_labels(card: ModelCard, output: str, overwrite: bool) -> None:
     """Refuses to replace a file beside the output that names other classes, or is anything else."""
     path = _labels_path(output)
-    if not os.path.lexists(path):
+    if not _is_there(path):
         return
-    is_file = os.path.isfile(path)
-    if is_file and overwrite:
+    is_file = storage.exists(path)
+    if is_file and (overwrite or storage.read(path) == _labels_text(card).encode()):
         return
-    if is_file:
-        with open(path, "rb") as f:
-            if f.read() == _labels_text(card).encode():
-                return
     raise UserError(
         f"--output received {output!r}, beside which {LABELS_FILE} is there already, with other "
         "contents than the names of the model's classes; use another folder"
@@ -149,45 +151,61 @@ def _check_labels(card: ModelCard, output: str, overwrite: bool) -> None:
     )
 
 
+def _is_there(path: str) -> bool:
+    if storage.is_local(path):
+        return os.path.lexists(path)
+    return storage.exists(path) or storage.is_folder(path)
+
+
 def _is_saved_model(folder: str) -> bool:
-    return os.path.isfile(os.path.join(folder, "saved_model.pb")) and not os.path.islink(folder)
+    return storage.exists(storage.join(folder, _SAVED_MODEL)) and not os.path.islink(folder)
 
 
 def _written(output: str, write: Callable[[str], list[str]]) -> list[str]:
-    """Calls `write` with a temporary path beside `output`, then renames that to `output`."""
-    folder, name = os.path.split(output)
-    # The same suffix: Keras insists on its own.
-    temporary = os.path.join(folder, f".{os.getpid()}-{name}")
+    """Calls `write` with a temporary path of this machine, then moves what it wrote to `output`."""
+    beside = None
     try:
-        os.makedirs(folder or ".", exist_ok=True)
-        lines = write(temporary)
-        if os.path.isdir(output) and os.path.isdir(temporary):
-            shutil.rmtree(output)
-        os.replace(temporary, output)
+        if storage.is_local(output):
+            beside = storage.parent_of(output) or "."
+            os.makedirs(beside, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".export-", dir=beside) as near:
+            # The same name: Keras insists on its own suffix.
+            made = os.path.join(near, storage.name_of(output))
+            lines = write(made)
+            if os.path.isdir(made):
+                storage.delete_folder(output)
+            if os.path.isdir(made) and not storage.is_local(output):
+                _upload(made, output)
+            else:
+                storage.move(made, output)
     except OSError as e:
         raise UserError(
             f"--output received {output!r}, which cannot be written ({e.strerror or e}); make "
             "room, or use a place where you may write."
         ) from e
-    finally:
-        if os.path.isdir(temporary):
-            shutil.rmtree(temporary)
-        elif os.path.exists(temporary):
-            os.remove(temporary)
     return [f"written  {output}", *lines]
 
 
-def _copied(source: str, path: str, output: str) -> list[str]:
-    if os.path.exists(output) and os.path.samefile(source, output):
+def _upload(folder: str, output: str) -> None:
+    """Uploads a SavedModel, last of it the file by which others know that it is one."""
+    files = [file.path for file in storage.files_below(folder)]
+    for path in sorted(files, key=lambda path: storage.name_of(path) == _SAVED_MODEL):
+        storage.upload(path, storage.join(output, os.path.relpath(path, folder)))
+
+
+def _copied(model_path: str, path: str, output: str) -> list[str]:
+    source = model_file.locate(model_path)
+    is_local = storage.is_local(source) and os.path.exists(output)
+    if os.path.samefile(source, output) if is_local else source == output:
         raise UserError(
             f"--output received {output!r}, which is the model itself; use another name."
         )
-    shutil.copyfile(source, path)
+    shutil.copyfile(model_file.find_model(model_path), path)
     return ["load it with keras.saving.load_model: pixels 0..255 in, logits out"]
 
 
 def _labels_path(output: str) -> str:
-    return os.path.join(os.path.dirname(output), LABELS_FILE)
+    return storage.join(storage.parent_of(output), LABELS_FILE)
 
 
 def _labels_text(card: ModelCard) -> str:

@@ -11,7 +11,7 @@ from imageshards.errors import StorageError, UserError
 
 @contextlib.contextmanager
 def output_errors(
-    output: str, what: str, then: str = "run the same command again", flag: str = "--output"
+    output: str, what: str, then: str = "run the same command again"
 ) -> Iterator[None]:
     """Turns errors of a disk or a store into one sentence.
 
@@ -19,12 +19,11 @@ def output_errors(
         output: The folder of the run.
         what: What is written.
         then: What to do when the cause is gone.
-        flag: That named the folder.
 
     Raises:
         UserError: What is inside cannot be written: no room, no rights, or the store is gone.
     """
-    where = f"{flag} received {output!r}, where {what} cannot be written"
+    where = f"--output received {output!r}, where {what} cannot be written"
     try:
         yield
     except StorageError as e:  # says itself what to do about the bucket

@@ -214,13 +214,12 @@ def download(path: str, local_path: str) -> None:
 def local_copy(path: str) -> str:
     """A path of this machine with the same contents: of what is in a store, file or folder, a copy.
 
-    It is made once, and deleted when the process ends.
+    A file is copied again when it has changed. Copies are deleted when the process ends.
     """
     if is_local(path):
         return path
     found = stat(path)
-    version = "" if found is None else found.version
-    inside = hashlib.sha256(f"{path} {version}".encode()).hexdigest()
+    inside = hashlib.sha256(f"{path} {found}".encode()).hexdigest()
     copied = os.path.join(_copies().name, inside, name_of(path))
     if not os.path.exists(copied):
         if found is None:

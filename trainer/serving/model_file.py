@@ -73,7 +73,7 @@ def find_model(path: str) -> str:
         UserError: There is none, or it cannot be read.
     """
     with _reading(path):
-        return storage.local_copy(_locate(path))
+        return storage.local_copy(locate(path))
 
 
 def find_transform(path: str) -> str | None:
@@ -86,12 +86,17 @@ def find_transform(path: str) -> str | None:
         UserError: It cannot be read, or there is no model.
     """
     with _reading(path):
-        folder = storage.join(storage.parent_of(_locate(path)), TRANSFORM_FOLDER)
+        folder = storage.join(storage.parent_of(locate(path)), TRANSFORM_FOLDER)
         return storage.local_copy(folder) if storage.is_folder(folder) else None
 
 
-def _locate(path: str) -> str:
-    """The file that `path` means, where it is."""
+def locate(path: str) -> str:
+    """The `.keras` file that `path`, a file or the folder of a run, means, where it is.
+
+    Raises:
+        UserError: There is none.
+        OSError: A store does not say.
+    """
     storage.check_bucket(path, "--model_path", must_list=False)
     is_run = storage.is_folder(path)
     file = storage.join(path, MODEL_FILE) if is_run else path

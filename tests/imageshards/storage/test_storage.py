@@ -82,6 +82,35 @@ def test_what_is_written_is_read(place):
         assert storage.read(path) == b"again"
 
 
+def test_a_file_is_written_piece_by_piece_and_appears_whole(place):
+    if place.startswith("teststore"):
+        pytest.skip("Beam's file systems are not written to in this way")
+    path = storage.join(place, "deep", "file")
+    with storage.open_write(path) as file:
+        file.write(b"abc")
+        assert not storage.exists(path)
+        file.seek(1)
+        file.write(b"B")
+    with pytest.raises(InterruptedError), storage.open_write(path) as file:
+        file.write(b"unfinished")
+        raise InterruptedError
+    assert storage.read(path) == b"aBc"
+    assert [found.path for found in storage.files_below(place)] == [path]
+
+
+def test_a_local_copy_has_the_contents_of_now(place):
+    path = storage.join(place, "model.keras")
+    for data in (b"first", b"second"):
+        storage.write(path, data)
+        copies = [storage.local_copy(path) for _ in range(2)]
+        assert copies[0] == copies[1] and pathlib.Path(copies[0]).read_bytes() == data
+        assert storage.name_of(copies[0]) == "model.keras"
+    storage.write(storage.join(place, "a", "b"), b"below")
+    assert (pathlib.Path(storage.local_copy(place)) / "a" / "b").read_bytes() == b"below"
+    with pytest.raises(FileNotFoundError):
+        pathlib.Path(storage.local_copy(path + "2")).read_bytes()
+
+
 def test_what_is_missing_is_told_apart(place):
     path = storage.join(place, "missing")
     for _ in range(2):

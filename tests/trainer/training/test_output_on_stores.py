@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import imageshards as ims
 from imageshards import storage
 from imageshards.errors import UserError
 from tests.support.forked_commands import run_forked
@@ -19,11 +20,12 @@ from tests.support.pictures import scene
 from tests.support.store_servers import StoreServer, store_server
 from tests.support.trainer_data import make_data_set
 from tests.trainer.training.test_checkpoint import kill_at_every_write
-from trainer import evaluate, predict
+from trainer import evaluate, export, predict
 from trainer.__main__ import main
 from trainer.training.checkpoint import Checkpoints, RunState, Values
 
 tf = pytest.importorskip("tensorflow")
+keras = pytest.importorskip("keras")
 
 from trainer.training.callbacks import MetricsFile, TensorBoard  # noqa: E402
 
@@ -147,6 +149,22 @@ def test_the_other_commands_read_the_model_where_it_is(
         rows.append(capsys.readouterr().out)
     assert figures[0] == figures[1] and rows[0] == rows[1]
     assert storage.exists(f"{output}/evaluated/index.html")
+    for kind, files in (
+        ("saved_model", {"saved_model.pb", "variables/variables.index", "assets/labels.txt"}),
+        ("keras", {"model.keras"}),
+        ("tflite", {"model.tflite", "labels.txt"}),
+    ):
+        served = f"{output}/served-{kind}" + ("" if kind == "saved_model" else f"/model.{kind}")
+        argv = ["--model_path", output, "--format", kind, "--output", served]
+        assert export.main(argv) == 0
+        assert f"written  {served}" in capsys.readouterr().out
+        assert _files(f"{output}/served-{kind}") >= files
+        assert export.main(argv) == 2
+        assert "is there already; use another name, or --overwrite" in capsys.readouterr().err
+    assert export.main([*argv, "--overwrite"]) == 0
+    itself = ["--model_path", output, "--format", "keras", "--output", f"{output}/model.keras"]
+    assert export.main([*itself, "--overwrite"]) == 2
+    assert "which is the model itself; use another name" in capsys.readouterr().err
     weights = str(tmp_path / "weights")
     flags = _flags(shards, weights, "--dry_run", "--weights", f"{output}/model.keras")
     assert main(flags) == 0
@@ -159,6 +177,19 @@ def test_the_other_commands_read_the_model_where_it_is(
         assert predict.main(["--model_path", missing, str(picture)]) == 2
         said = capsys.readouterr().err
         assert said.count("\n") == 1 and expected in said, said
+
+
+@ONLY_S3
+def test_ims_fit_goes_on_in_a_bucket(shards: pathlib.Path, output: str) -> None:
+    train = ims.open(shards).train(batch_size=8, seed=3)
+    for epochs in (1, 2):
+        picture = keras.Input(train.image_shape)
+        model = keras.Model(picture, keras.layers.Dense(3)(keras.layers.Flatten()(picture)))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("sgd", loss, jit_compile=False)
+        history = ims.fit(model, train, epochs=epochs, resume=output, verbose=0)
+        assert history.epoch == list(range(epochs))
+    assert Checkpoints(output, 2).steps() == [2, 5]
 
 
 @ONLY_S3
