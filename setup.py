@@ -35,6 +35,7 @@ TRAINER = [
     "matplotlib>=3.10,<4",
     "numpy>=1.26,<3",
     "pillow>=12,<13",
+    "pyarrow>=14.0.1",
     "tqdm>=4.66,<5",
 ]
 

@@ -24,14 +24,15 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import itertools
 import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from imageshards import storage
+from imageshards import storage, tfrecord
 from imageshards.errors import UserError
-from imageshards.example import Values
+from imageshards.example import Values, decode_example
 from imageshards.manifest import (
     CLASS_FEATURE,
     FILENAME_FEATURE,
@@ -83,17 +84,10 @@ class IndexDamageError(UserError):
     """The index of a shard is missing, or not the one that the manifest names.
 
     Attributes:
-        file: Its path below the data set.
         problem: What is wrong, as the end of a sentence.
     """
 
-    def __init__(self, directory: str, file: str, problem: str):
-        super().__init__(
-            f"directory received {directory!r}, whose {file} {problem}; expected the file as it "
-            "was built: copy it again, or build the data set again with --overwrite."
-        )
-        self.file = file
-        self.problem = problem
+    problem = ""
 
 
 @dataclasses.dataclass
@@ -269,6 +263,7 @@ def read_index(
     manifest: Mapping[str, Any],
     split: str | None = None,
     columns: Iterable[str] | None = None,
+    argument: str = "directory",
 ) -> pa.Table:
     """The rows of all records, in the order of the manifest's shards.
 
@@ -277,6 +272,7 @@ def read_index(
         manifest: Its manifest.
         split: One of its splits; None for all.
         columns: The columns that are wanted; None for all.
+        argument: What received the data set, for messages.
 
     Raises:
         UserError: There is no such split or column, or the index is missing, incomplete, damaged
@@ -299,7 +295,7 @@ def read_index(
         schema = pa.schema([schema.field(name) for name in columns])
     wanted = [shard for name, shard in shards_of(manifest) if split in (None, name)]
     tables = storage.map_concurrently(
-        lambda shard: read_shard_index(directory, shard, schema), wanted
+        lambda shard: read_shard_index(directory, shard, schema, argument), wanted
     )
     return pa.concat_tables([schema.empty_table(), *tables])
 
@@ -309,13 +305,16 @@ def has_index(manifest: Mapping[str, Any]) -> bool:
     return all("index" in shard for _, shard in shards_of(manifest))
 
 
-def read_shard_index(directory: str, shard: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
+def read_shard_index(
+    directory: str, shard: Mapping[str, Any], schema: pa.Schema, argument: str = "directory"
+) -> pa.Table:
     """The rows of one shard.
 
     Args:
         directory: The data set.
         shard: Its entry in the manifest.
         schema: Some or all columns of `index_schema`.
+        argument: What received the data set, for messages.
 
     Raises:
         IndexDamageError: The file is missing, damaged, or not the one that the manifest names.
@@ -327,9 +326,9 @@ def read_shard_index(directory: str, shard: Mapping[str, Any], schema: pa.Schema
     entry = shard.get("index")
     if entry is None:
         raise UserError(
-            f"directory received {directory!r}, a data set without {INDEX_NAME}/ (an older version "
-            "built it); expected one with it: build it again with python -m beam_pipeline and "
-            "--overwrite."
+            f"{argument} received {directory!r}, a data set without {INDEX_NAME}/ (an older "
+            "version built it); expected one with it: build it again with python -m beam_pipeline "
+            "and --overwrite."
         )
     path = storage.join(directory, entry["file"])
     problem = ""
@@ -346,11 +345,51 @@ def read_shard_index(directory: str, shard: Mapping[str, Any], schema: pa.Schema
         problem = f"cannot be read ({e.strerror or e})"
     except (pa.ArrowException, KeyError, ValueError) as e:
         problem = f"has not the columns of an index ({str(e).splitlines()[0].rstrip('.')})"
-    raise IndexDamageError(directory, entry["file"], problem)
+    error = IndexDamageError(
+        f"{argument} received {directory!r}, whose {entry['file']} {problem}; expected the file "
+        "as it was built: copy it again, or build the data set again with --overwrite."
+    )
+    error.problem = problem
+    raise error
 
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def read_record(
+    directory: str, row: Mapping[str, Any], compression: str = "none"
+) -> dict[str, Values]:
+    """The features of one record, by one read of its bytes alone.
+
+    Of a compressed shard everything before the record is read as well.
+
+    Args:
+        directory: The data set, here or in a store.
+        row: Its `key`, `shard`, `record`, `offset` and `num_bytes`.
+        compression: `none` or `gzip`.
+
+    Raises:
+        RecordError: The record is damaged.
+        UserError: Another record is there.
+        OSError: The shard is missing or cannot be read.
+    """
+    path, number, offset = storage.join(directory, row["shard"]), row["record"], row["offset"]
+    if compression == "none":
+        data = storage.read_range(path, offset, offset + row["num_bytes"])
+        found = next(tfrecord.scan_records(io.BytesIO(data), path), None)
+    else:
+        found = next(itertools.islice(tfrecord.read_records(path, compression), number, None), None)
+    if found is None or isinstance(found, tfrecord.RecordError):
+        reason = found.reason if found else "the file ends before it"
+        raise tfrecord.RecordError(path, number, offset or 0, reason)
+    features = decode_example(found.payload)
+    if features.get(FILENAME_FEATURE) != [row["key"].encode()]:
+        raise UserError(
+            f"{path} holds at record {number} not {row['key']!r}, as its index says; expected "
+            "shards and index of one build: copy the data set again."
+        )
+    return features
 
 
 def rows_of(table: pa.Table, features: Mapping[str, Mapping[str, Any]]) -> IndexRows:

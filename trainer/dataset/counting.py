@@ -18,6 +18,7 @@ from imageshards.progress import progress_bar
 from imageshards.tfrecord import Record, RecordError, scan_file
 from trainer.config import is_remote
 from trainer.dataset.external_files import ExternalFile
+from trainer.dataset.index import indexed_class_counts
 from trainer.dataset.spec import DataSet, Split
 from trainer.dataset.subset import filter_function
 
@@ -89,7 +90,8 @@ def class_counts(
 ) -> tuple[int, ...]:
     """The records of `split` that pass `filters`, per class id of the data set.
 
-    Empty records, the placeholders of broken ones, do not count.
+    The index of the data set says it where there is one, and no record is read; a record that has
+    been damaged since counts then. Empty records, the placeholders of broken ones, do not count.
 
     Args:
         dataset: Where the split belongs.
@@ -101,6 +103,9 @@ def class_counts(
         UserError: More records are broken, or have a label that is no class; it names file,
             record and byte offset. Or a filter is wrong.
     """
+    counted = indexed_class_counts(dataset, split, filters) if not skip_broken else None
+    if counted is not None:
+        return counted
     key = {
         "version": _CACHE_VERSION,
         "fingerprint": dataset.fingerprint,

@@ -10,6 +10,7 @@ from typing import Any
 
 from imageshards import manifest, storage
 from imageshards.errors import UserError
+from imageshards.index import has_index
 from imageshards.manifest import (
     CLASS_FEATURE,
     FILENAME_FEATURE,
@@ -151,6 +152,7 @@ def _data_set(data: str, raw: dict[str, Any]) -> DataSet:
         text_feature=CLASS_FEATURE if CLASS_FEATURE in features else None,
         label_offset=manifest.first_label_of(raw),
         fingerprint=_fingerprint(raw),
+        has_index=has_index(raw),
     )
 
 

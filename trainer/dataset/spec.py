@@ -125,6 +125,7 @@ class DataSet:
         label_offset: Subtracted from the label in a record to get the class id.
         fingerprint: Changes whenever the records, or what is known of them, change.
         has_manifest: Whether our own builder wrote it.
+        has_index: Whether it has a row for each record beside the shards, see `imageshards.index`.
     """
 
     data: str
@@ -141,6 +142,7 @@ class DataSet:
     label_offset: int = 0
     fingerprint: str = ""
     has_manifest: bool = True
+    has_index: bool = False
 
     @property
     def compression_type(self) -> str:

@@ -17,7 +17,7 @@ from trainer.dataset.spec import DataSet, FeatureSpec, Split, Subset
 # Serialized, string [b] → (labels int64 [b], keep bool [b]).
 FilterFunction = Callable[[Any], tuple[Any, Any]]
 
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge,
     "<=": operator.le,
     "==": operator.eq,
@@ -25,7 +25,7 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
-OPERATORS = tuple(_COMPARE)
+OPERATORS = tuple(COMPARE)
 
 _FILTER = re.compile(r"\s*(.+?)\s*(>=|<=|==|!=|>|<)\s*(.*?)\s*", re.DOTALL)
 _INT64 = range(-(2**63), 2**63)
@@ -87,7 +87,7 @@ def filter_function(dataset: DataSet, filters: Sequence[str]) -> FilterFunction:
             value = values[one.feature]
             if one.feature == dataset.label_feature and dataset.has_manifest:
                 value -= dataset.label_offset
-            keep &= _COMPARE[one.operator](value, tf.constant(one.value, value.dtype))
+            keep &= COMPARE[one.operator](value, tf.constant(one.value, value.dtype))
         return tf.where(present, labels, -1), keep
 
     return label_and_filter

@@ -15,12 +15,17 @@ are asked for a dataset.
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import functools
 import numbers
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from imageshards import manifest
 from imageshards.errors import UserError
+from imageshards.example import Values
+from imageshards.index import read_index, read_record
 from trainer.arguments import names_arguments
 from trainer.augment.augmentation import AugmentFunction, check_pairs
 from trainer.config import DataConfig, TrainConfig, parse_image_size
@@ -34,6 +39,9 @@ from trainer.dataset.open import (
 )
 from trainer.dataset.spec import IMAGE_INPUT, DataSet, FeatureSpec
 from trainer.reader.batches import EvaluationData, TrainingData
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ImageSize = int | str | Sequence[int]
 
@@ -105,6 +113,56 @@ class Data:
     def features(self) -> dict[str, FeatureSpec]:
         """Name of each feature of a record → its dtype and shape: what `inputs` may name."""
         return dict(self.dataset.features)
+
+    def index(self, split: str | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+        """A row for each record: what it holds, and where it is. No record is read.
+
+        Args:
+            split: None for all.
+            columns: None for all; see `imageshards.index`.
+
+        Raises:
+            UserError: The data set has no index, or a damaged one, or no such split or column.
+        """
+        return read_index(self.config.data, self._manifest, split, columns, "path")
+
+    def record(self, key: str) -> dict[str, Values]:
+        """The features of one record, by name, each as a list of values.
+
+        Only its own bytes are read (of compressed shards, all before them); for the first one
+        also where all of them are.
+
+        Args:
+            key: As `index()` has it: the path of the image below the input, or the manifest's id.
+
+        Raises:
+            UserError: The data set has no index, or a damaged one, or no such key.
+            RecordError: The record is damaged.
+            OSError: Its shard cannot be read.
+        """
+        place = self._places["key"].index(key).as_py()
+        if place < 0:
+            near = difflib.get_close_matches(key, self._places["key"][:10_000].to_pylist(), n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise UserError(
+                f"key received {key!r}, which no record of {self.config.data!r} has{hint}; "
+                "expected one of index(columns=['key'])."
+            )
+        (row,) = self._places.slice(place, 1).to_pylist()
+        return read_record(self.config.data, row, self.dataset.compression)
+
+    @functools.cached_property
+    def _places(self) -> pa.Table:
+        return self.index(columns=["key", "shard", "record", "offset", "num_bytes"])
+
+    @property
+    def _manifest(self) -> Mapping[str, Any]:
+        if not self.dataset.has_manifest:
+            raise UserError(
+                f"path received {self.config.data!r}, which others wrote; expected a data set that "
+                "python -m beam_pipeline built: only those have an index."
+            )
+        return manifest.load_manifest(self.config.data, "path")
 
     @names_arguments
     def train(
