@@ -25,6 +25,8 @@ PIPELINE = [
     "pyarrow>=14.0.1",
     "tqdm>=4.66,<5",
     "tensorflow-transform>=1.21,<1.22",
+    # Beam brings it, by way of requests.
+    "urllib3>=2.2,<3",
 ]
 
 TRAINER = [

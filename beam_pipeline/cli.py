@@ -50,6 +50,7 @@ def parse(argv: Sequence[str]) -> tuple[opt.BuildOptions, list[str]]:
     args.source = _of_fields(opt.InputOptions, args)
     args.image = _of_fields(opt.ImageOptions, args)
     args.plan = _of_fields(opt.PlanOptions, args)
+    args.urls = _of_fields(opt.UrlOptions, args)
     return _of_fields(opt.BuildOptions, args), beam_args
 
 
@@ -77,6 +78,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"imageshards {__version__}")
     _add_input(parser.add_argument_group("input"))
     _add_images(parser.add_argument_group("images"))
+    _add_urls(parser.add_argument_group("images at http:// and https:// addresses in a manifest"))
     _add_shards(parser.add_argument_group("splits and shards"))
     _add_output(parser.add_argument_group("output"))
     return parser
@@ -103,7 +105,7 @@ def _add_input(group: argparse._ArgumentGroup) -> None:
         "background; python -m trainer undoes it (default: 0)")
     add("--image_column", metavar="NAME",
         help="manifest column with the image's path, relative to the manifest, or its URI "
-        "(default: image, path, uri, file or filename)")
+        "(default: image, path, uri, file, filename or url)")
     add("--label_column", metavar="NAME",
         help="manifest column with the label (default: label or class)")
     add("--key_column", metavar="NAME",
@@ -148,6 +150,22 @@ def _add_images(group: argparse._ArgumentGroup) -> None:
     add("--max_image_mb", dest="max_bytes", default=str(d.max_bytes / 2**20),
         type=functools.partial(parse_limit, "--max_image_mb", 2**20), metavar="MIB",
         help=f"larger files are rejected unread, in MiB (default: {d.max_bytes / 2**20:g})")
+
+
+def _add_urls(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    d = opt.UrlOptions()
+    add("--url_timeouts", default="10,30,120", type=parse_timeouts, metavar="CONNECT,READ,TOTAL",
+        help="seconds to connect, between two pieces of an answer, and for an image in all with "
+        "redirects and retries (default: 10,30,120)")
+    add("--url_retries", default=d.url_retries, type=int, metavar="N",
+        help="further attempts after 429, 5xx, a time-out or a broken connection "
+        f"(default: {d.url_retries})")
+    add("--url_requests_per_host", default=d.url_requests_per_host, type=int, metavar="N",
+        help="requests that one process sends to a host at the same time "
+        f"(default: {d.url_requests_per_host})")
+    add("--allow_private_hosts", action="store_true",
+        help="connect to loopback, private and link-local addresses, too")
 
 
 def _add_shards(group: argparse._ArgumentGroup) -> None:
@@ -231,6 +249,20 @@ def parse_limit(flag: str, unit: float, text: str) -> int:
     if not math.isfinite(value) or value * unit < 1:
         raise UserError(f"{flag} received {text}; expected a number above 0.")
     return round(value * unit)
+
+
+def parse_timeouts(text: str) -> tuple[float, ...]:
+    """`10,30,120` → three numbers of seconds."""
+    try:
+        seconds = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        seconds = ()
+    if len(seconds) != 3 or not all(0 < value < 1e6 for value in seconds):
+        raise UserError(
+            f"--url_timeouts received {text!r}; expected three numbers of seconds above 0, to "
+            "connect, between two pieces and in all, for example 10,30,120."
+        )
+    return seconds
 
 
 def parse_pairs(flag: str, kind: type, text: str) -> dict[str, Any]:

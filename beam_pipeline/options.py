@@ -192,6 +192,28 @@ class InputOptions:
 
 
 @dataclasses.dataclass(frozen=True)
+class UrlOptions:
+    """How images at `http://` and `https://` addresses are fetched.
+
+    Attributes:
+        url_timeouts: Seconds to connect, between two pieces of an answer, and for an image in
+            all, with its redirects and retries.
+        url_retries: Further attempts after 429, 5xx, a time-out or a broken connection.
+        url_requests_per_host: Requests that one process sends to a host at the same time.
+        allow_private_hosts: Whether addresses that are not of the internet are connected to.
+    """
+
+    url_timeouts: tuple[float, float, float] = (10.0, 30.0, 120.0)
+    url_retries: int = 3
+    url_requests_per_host: int = 8
+    allow_private_hosts: bool = False
+
+    def __post_init__(self) -> None:
+        _at_least("--url_retries", self.url_retries, 0)
+        _at_least("--url_requests_per_host", self.url_requests_per_host, 1)
+
+
+@dataclasses.dataclass(frozen=True)
 class PlanOptions:
     """Splits, shards and the class order.
 
@@ -266,6 +288,7 @@ class BuildOptions:
     output: str
     image: ImageOptions = dataclasses.field(default_factory=ImageOptions)
     plan: PlanOptions = dataclasses.field(default_factory=PlanOptions)
+    urls: UrlOptions = dataclasses.field(default_factory=UrlOptions)
     transform_module: str | None = None
     transform_temp_dir: str | None = None
     compression: str = "none"

@@ -76,13 +76,16 @@ def construct(
         transform_module=options.transform_module,
         temp_dir=transform_temp or storage.join(staging, TFT_TEMP),
     )  # RefBatch with features, and the folder of the exported transform
-    planned = columns.batches | "Plan" >> PlanShards(options.plan, options.image)  # ShardUnit
+    planned = columns.batches | "Plan" >> PlanShards(
+        options.plan, options.image, options.urls
+    )  # ShardUnit
     write = WriteBalancedTFRecord(
         options.output.rstrip("/") + "/",
         file_name_suffix=_SUFFIXES[options.compression],
         staging=staging,
         finished=finished,
         image=options.image,
+        urls=options.urls,
         versions=tuple(byte_versions().items()),
     )
     paths = planned.units | "Write" >> write  # final paths of the shards

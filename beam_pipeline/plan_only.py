@@ -23,7 +23,7 @@ from beam_pipeline.commit.staging import check_output, read_output_state
 from beam_pipeline.commit.warnings import counts_and_names, warnings_of
 from beam_pipeline.inputs import FindDuplicateKeys, ListImages, ManifestSchema, schema_of
 from beam_pipeline.inputs.manifest import rows_with_keys
-from beam_pipeline.options import BuildOptions, ColumnSpec, ImageOptions, InputOptions
+from beam_pipeline.options import BuildOptions, ColumnSpec, ImageOptions, InputOptions, UrlOptions
 from beam_pipeline.pipeline import with_pinned_classes
 from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.planning.refs import ImageRef, RefBatch
@@ -117,7 +117,7 @@ def _construct(
     listed = pipeline | "List" >> ListImages(options.source, schema)
     batches = listed.batches | "Split" >> AssignSplits(options.plan)
     survey = batches | "Survey" >> SurveyImages(options.plan.salt)
-    planned = batches | "Plan" >> PlanShards(options.plan, options.image, survey)
+    planned = batches | "Plan" >> PlanShards(options.plan, options.image, options.urls, survey)
     sizes = planned.units | "ShardSizes" >> beam.Map(lambda unit: (unit.split, len(unit.refs)))
     unusable = batches | "KnownRejects" >> beam.Map(known_rejects, options.image)
     equal_keys: Any = ()
@@ -125,7 +125,7 @@ def _construct(
         batches | "CheckColumns" >> beam.FlatMap(_check_columns, schema.columns)
         found = batches | "EqualKeys" >> FindDuplicateKeys(_MAX_KEYS) | "Keys" >> beam.Keys()
         equal_keys = pvalue.AsIter(found)
-    estimated = survey | "Estimate" >> beam.Map(estimate, options.image)
+    estimated = survey | "Estimate" >> beam.Map(estimate, options.image, options.urls)
     planned.plan | "WritePlan" >> beam.Map(
         write_plan,
         pvalue.AsIter(sizes),
@@ -146,7 +146,7 @@ def _check_columns(batch: RefBatch, columns: Sequence[ColumnSpec]) -> Iterator[A
 def known_rejects(batch: RefBatch, options: ImageOptions) -> Rejects:
     """Images that the listing already showed to be unusable: missing, empty or too large."""
     suspects = [ref for ref in batch.refs if _is_suspect(ref, options)]
-    return _rejects_of(encode_sample(suspects, options))
+    return _rejects_of(encode_sample(suspects, options, UrlOptions()))
 
 
 def _is_suspect(ref: ImageRef, options: ImageOptions) -> bool:
@@ -173,11 +173,11 @@ def sum_rejects(found: Iterable[Rejects]) -> Rejects:
     return total
 
 
-def estimate(survey: Survey, options: ImageOptions) -> dict[str, Any]:
+def estimate(survey: Survey, options: ImageOptions, urls: UrlOptions) -> dict[str, Any]:
     """Time, bytes and rejects of a sample of images, from encoding those that are there."""
     begun, cpu = time.monotonic(), time.process_time()
     refs = [ref for ref in survey.sample.refs if not _is_suspect(ref, options)]
-    encoded = list(encode_sample(refs, options))
+    encoded = list(encode_sample(refs, options, urls))
     sizes = [found for _, found in encoded if not isinstance(found, ImageError)]
     return {
         "sample": len(refs),

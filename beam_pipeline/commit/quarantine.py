@@ -22,6 +22,7 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
 from beam_pipeline.images.read import read_images
 from beam_pipeline.inputs.folders import printable
+from beam_pipeline.options import UrlOptions
 from beam_pipeline.planning.refs import ImageRef
 from beam_pipeline.shards.result import Reject
 from imageshards import storage
@@ -34,12 +35,13 @@ from imageshards.storage import map_concurrently
 RUN_LENGTH = 50_000
 
 
-def encode_reject(reject: Reject, max_bytes: int) -> bytes:
+def encode_reject(reject: Reject, max_bytes: int, urls: UrlOptions) -> bytes:
     """A reject as `tf.train.Example`, with its original bytes if they can be read.
 
     Args:
         reject: The reject.
         max_bytes: Originals up to this size are kept; 0 keeps none.
+        urls: How those at http:// and https:// addresses are fetched.
     """
     features: dict[str, Values] = {
         "image/filename": [reject.key.encode()],
@@ -52,7 +54,7 @@ def encode_reject(reject: Reject, max_bytes: int) -> bytes:
     }
     if max_bytes and reject.stage == "decode":
         ref = ImageRef(reject.key, reject.uri, reject.label)
-        for _, data in read_images([ref], max_bytes):
+        for _, data in read_images([ref], max_bytes, urls):
             if not isinstance(data, ImageError):
                 features["image/encoded"] = [data]
     return encode_example(features)
@@ -178,10 +180,11 @@ class WriteQuarantine(beam.PTransform):
     Never with `num_shards`: that would send originals through a GroupByKey.
     """
 
-    def __init__(self, prefix: str, max_bytes: int):
+    def __init__(self, prefix: str, max_bytes: int, urls: UrlOptions):
         super().__init__()
         self._prefix = prefix
         self._max_bytes = max_bytes
+        self._urls = urls
 
     def expand(self, rejects: beam.PCollection) -> beam.PCollection:
         write = beam.io.WriteToTFRecord(
@@ -197,7 +200,8 @@ class WriteQuarantine(beam.PTransform):
             write._sink.skip_if_empty = True
         return (
             rejects
-            | "EncodeReject" >> beam.Map(encode_reject, self._max_bytes).with_output_types(bytes)
+            | "EncodeReject"
+            >> beam.Map(encode_reject, self._max_bytes, self._urls).with_output_types(bytes)
             | "WriteRejects" >> write
             # They come with a time after the end of the global window, where Flink 2.x, which runs
             # a batch job as a stream, does not let them into a side input.

@@ -67,7 +67,9 @@ class CommitShards(beam.PTransform):
             | "Rejects" >> beam.FlatMap(lambda result: result.rejects)
             | "Quarantine"
             >> WriteQuarantine(
-                storage.join(spec.staging, QUARANTINE_NAME, "rejects"), spec.max_quarantine_bytes
+                storage.join(spec.staging, QUARANTINE_NAME, "rejects"),
+                spec.max_quarantine_bytes,
+                spec.sink.urls,
             )
         )  # file names
         summary = (

@@ -10,10 +10,12 @@ import collections
 import concurrent.futures
 import errno
 import os
+import re
 import stat
 from collections.abc import Generator, Sequence
 from typing import Protocol, TypeVar
 
+from beam_pipeline.options import UrlOptions
 from imageshards import storage
 from imageshards.errors import ImageError
 from imageshards.storage import is_local
@@ -25,6 +27,9 @@ REMOTE_DEPTH = 48
 # Above this many bytes, as far as sizes are known, only a few are.
 _REMOTE_BYTES = 64 << 20
 _REMOTE_FEW = 8
+
+_URLS = UrlOptions()
+_WEB = re.compile("https?://", re.IGNORECASE)
 
 _REASONS = {
     errno.ENOENT: "not_found",
@@ -54,19 +59,20 @@ File = TypeVar("File", bound=ImageFile)
 Read = Generator[tuple[File, bytes | ImageError], None, None]
 
 
-def read_images(refs: Sequence[File], max_bytes: int) -> Read[File]:
+def read_images(refs: Sequence[File], max_bytes: int, urls: UrlOptions = _URLS) -> Read[File]:
     """Yields every file, in order, with its bytes or why they cannot be read.
 
     Args:
         refs: What is read.
         max_bytes: Larger files are not read.
+        urls: How those at http:// and https:// addresses are fetched.
 
     Raises:
         StorageError: A bucket, its rights or the credentials: every image in it fails.
     """
     if all(is_local(ref.uri) for ref in refs):
         return _read_local(refs, max_bytes)
-    return _read_remote(refs, max_bytes)
+    return _read_remote(refs, max_bytes, urls)
 
 
 def _read_local(refs: Sequence[File], max_bytes: int) -> Read[File]:
@@ -124,7 +130,7 @@ def _read_error(e: Exception) -> ImageError:
     return ImageError(code, getattr(e, "strerror", None) or str(e))
 
 
-def _read_remote(refs: Sequence[File], max_bytes: int) -> Read[File]:
+def _read_remote(refs: Sequence[File], max_bytes: int, urls: UrlOptions) -> Read[File]:
     waiting: collections.deque[tuple[concurrent.futures.Future[bytes | ImageError], int]]
     waiting = collections.deque()
     expected_bytes = 0
@@ -137,7 +143,9 @@ def _read_remote(refs: Sequence[File], max_bytes: int) -> Read[File]:
                 or (len(waiting) < REMOTE_DEPTH and expected_bytes < _REMOTE_BYTES)
             ):
                 size_bytes = max(0, refs[following].size_bytes)
-                waiting.append((threads.submit(_fetch, refs[following], max_bytes), size_bytes))
+                waiting.append(
+                    (threads.submit(_fetch, refs[following], max_bytes, urls), size_bytes)
+                )
                 expected_bytes += size_bytes
                 following += 1
             future, size_bytes = waiting.popleft()
@@ -148,10 +156,14 @@ def _read_remote(refs: Sequence[File], max_bytes: int) -> Read[File]:
             future.cancel()
 
 
-def _fetch(ref: ImageFile, max_bytes: int) -> bytes | ImageError:
+def _fetch(ref: ImageFile, max_bytes: int, urls: UrlOptions) -> bytes | ImageError:
     if is_local(ref.uri):
         found = _open_local(ref.uri)
         return found if isinstance(found, ImageError) else _read_fd(found, max_bytes)
+    if _WEB.match(ref.uri):
+        from beam_pipeline.images.urls import fetch_url  # few inputs need its library
+
+        return fetch_url(ref.uri, max_bytes, urls)
     if ref.size_bytes > max_bytes:
         return _too_many_bytes(ref.size_bytes, max_bytes)
     try:

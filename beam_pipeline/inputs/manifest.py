@@ -36,7 +36,9 @@ INFERENCE_ROWS = 1000
 # Rows of one key that are shown.
 _MAX_SHOWN_ROWS = 10
 
-_IMAGE_NAMES = ("image", "path", "uri", "file", "filename", "image_path", "image_uri")
+_IMAGE_NAMES = (
+    "image", "path", "uri", "file", "filename", "image_path", "image_uri", "url", "image_url",
+)  # fmt: skip
 _LABEL_NAMES = ("label", "class", "category")
 _KEY_NAMES = ("key", "id")
 

@@ -17,7 +17,7 @@ import apache_beam as beam
 from apache_beam import pvalue
 
 from beam_pipeline.images import encode_image, read_images
-from beam_pipeline.options import ImageOptions, PlanOptions
+from beam_pipeline.options import ImageOptions, PlanOptions, UrlOptions
 from beam_pipeline.planning.batching import BatchByKeyFn, SumCountsFn
 from beam_pipeline.planning.hashing import ORDER, RANK, KeyHasher
 from beam_pipeline.planning.plan import (
@@ -119,10 +119,10 @@ def sample_of(batches: Iterable[RefBatch], salt: str) -> RefBatch:
 
 
 def encode_sample(
-    refs: Sequence[ImageRef], options: ImageOptions
+    refs: Sequence[ImageRef], options: ImageOptions, urls: UrlOptions
 ) -> Iterator[tuple[ImageRef, int | ImageError]]:
     """Each image with the bytes of its record, framing included, or why it cannot become one."""
-    for ref, data in read_images(refs, options.max_bytes):
+    for ref, data in read_images(refs, options.max_bytes, urls):
         if isinstance(data, ImageError):
             yield ref, data
             continue
@@ -166,23 +166,27 @@ class _MergeSurveysFn(beam.CombineFn):
         return accumulator
 
 
-def mean_record_bytes(survey: Survey, plan_options: PlanOptions, options: ImageOptions) -> float:
+def mean_record_bytes(
+    survey: Survey, plan_options: PlanOptions, options: ImageOptions, urls: UrlOptions
+) -> float:
     """Mean bytes of a record from encoding a sample; 0 if every split has its --num_shards."""
     given = plan_options.num_shards
     if "*" in given or all(split in given for split, _ in survey.counts):
         return 0.0
-    encoded = encode_sample(survey.sample.refs, options)
+    encoded = encode_sample(survey.sample.refs, options, urls)
     sizes = [found for _, found in encoded if isinstance(found, int)]
     return sum(sizes) / len(sizes) if sizes else float(RECORD_OVERHEAD_BYTES)
 
 
-def plan_of(survey: Survey, options: PlanOptions, image: ImageOptions) -> ShardPlan:
+def plan_of(
+    survey: Survey, options: PlanOptions, image: ImageOptions, urls: UrlOptions
+) -> ShardPlan:
     """The plan for the images of a survey.
 
     Raises:
         UserError: As `make_plan`.
     """
-    return make_plan(survey.counts, options, mean_record_bytes(survey, options, image))
+    return make_plan(survey.counts, options, mean_record_bytes(survey, options, image, urls))
 
 
 class AssignSplits(beam.PTransform):
@@ -249,6 +253,7 @@ class PlanShards(beam.PTransform):
         options: Shards and classes; the same options as of `AssignSplits`.
         image: How pictures are encoded: a sample of them tells how many shards are wanted,
             unless `options.num_shards` says so.
+        urls: How images at http:// and https:// addresses are fetched.
         survey: The `Survey` of the references with a sample, if there is one already.
 
     Raises:
@@ -260,11 +265,13 @@ class PlanShards(beam.PTransform):
         self,
         options: PlanOptions = PlanOptions(),  # noqa: B008  # frozen
         image: ImageOptions = ImageOptions(),  # noqa: B008  # frozen
+        urls: UrlOptions = UrlOptions(),  # noqa: B008  # frozen
         survey: beam.PCollection[Survey] | None = None,
     ):
         super().__init__()
         self._options = options
         self._image = image
+        self._urls = urls
         self._survey = survey
 
     def expand(self, batches: beam.PCollection[RefBatch]) -> PlannedShards:
@@ -272,7 +279,9 @@ class PlanShards(beam.PTransform):
         survey = self._survey
         if survey is None:
             survey = batches | "Survey" >> SurveyImages(salt, "*" not in options.num_shards)
-        plan = survey | "MakePlan" >> beam.Map(plan_of, options, self._image)  # one ShardPlan
+        plan = survey | "MakePlan" >> beam.Map(
+            plan_of, options, self._image, self._urls
+        )  # one ShardPlan
         plan_side = pvalue.AsSingleton(plan)
         buckets = (
             batches

@@ -18,7 +18,7 @@ from apache_beam.io import iobase, tfrecordio
 from apache_beam.io.filesystem import CompressedFile, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
-from beam_pipeline.options import ImageOptions
+from beam_pipeline.options import ImageOptions, UrlOptions
 from beam_pipeline.planning.refs import ShardUnit
 from beam_pipeline.shards import process_pool
 from beam_pipeline.shards.result import Reject, ShardResult
@@ -80,6 +80,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
             `CommitShards`; "" for shards that get their names when all are written.
         finished: Folder for the shards themselves until then; default: `staging`.
         image: How pictures are encoded.
+        urls: How images at http:// and https:// addresses are fetched.
         versions: (library, version) pairs that the bytes depend on.
 
     Attributes:
@@ -100,6 +101,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
         staging: str,
         finished: str,
         image: ImageOptions,
+        urls: UrlOptions = UrlOptions(),  # noqa: B008  # frozen
         versions: tuple[tuple[str, str], ...],
     ):
         super().__init__(
@@ -118,6 +120,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
         self.staging = staging
         self.finished = finished or staging
         self.image = image
+        self.urls = urls
         self.versions = versions
         self.run_id = uuid.uuid4().hex
 

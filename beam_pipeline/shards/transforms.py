@@ -6,7 +6,7 @@ import apache_beam as beam
 from apache_beam.coders import BytesCoder
 from apache_beam.io.filesystem import CompressionTypes
 
-from beam_pipeline.options import ImageOptions
+from beam_pipeline.options import ImageOptions, UrlOptions
 from beam_pipeline.shards.sink import BalancedSink
 
 
@@ -29,6 +29,7 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
             template + suffix. Each unit brings its own number of shards, so `num_shards` must
             be 0.
         image: How pictures are encoded.
+        urls: How images at http:// and https:// addresses are fetched.
         staging: Folder where finished shards wait for `CommitShards`, and where a job that is
             run again finds them; "" to give them their names as soon as all are written.
         finished: With `staging`, a folder for the shards themselves until then.
@@ -51,6 +52,7 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         compression_type: str = CompressionTypes.AUTO,
         *,
         image: ImageOptions,
+        urls: UrlOptions = UrlOptions(),  # noqa: B008  # frozen
         staging: str = "",
         finished: str = "",
         versions: tuple[tuple[str, str], ...] = (),
@@ -69,5 +71,6 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
             staging=staging,
             finished=finished,
             image=image,
+            urls=urls,
             versions=versions,
         )

@@ -143,7 +143,9 @@ def _write_records(
     stats = ShardStats()
     handle = sink.open(file.local_path)
     try:
-        for index, (ref, data) in enumerate(read_images(unit.refs, sink.image.max_bytes)):
+        for index, (ref, data) in enumerate(
+            read_images(unit.refs, sink.image.max_bytes, sink.urls)
+        ):
             if isinstance(data, ImageError):
                 rejects.append(_reject(ref, data, "read"))
                 progress(1, 0, 1)

@@ -10,6 +10,7 @@ import pytest
 
 from beam_pipeline.commit import quarantine
 from beam_pipeline.commit.quarantine import check_budget, encode_reject, reasons, write_list
+from beam_pipeline.options import UrlOptions
 from beam_pipeline.shards.result import Reject
 from imageshards.errors import UserError
 from imageshards.example import decode_example
@@ -25,7 +26,7 @@ def reject(key: str = "k", reason: str = "truncated", **more: str) -> Reject:
 def test_a_reject_keeps_its_original_bytes(tmp_path):
     (tmp_path / "x.jpg").write_bytes(b"\xff\xd8broken")
     one = reject("é.jpg", uri=str(tmp_path / "x.jpg"))
-    assert decode_example(encode_reject(one, 100)) == {
+    assert decode_example(encode_reject(one, 100, UrlOptions())) == {
         "image/encoded": [b"\xff\xd8broken"],
         "image/filename": ["é.jpg".encode()],
         "uri": [one.uri.encode()],
@@ -44,7 +45,7 @@ def test_a_reject_keeps_its_original_bytes(tmp_path):
 def test_bytes_that_are_not_wanted_or_not_there_are_left_out(tmp_path, name, stage, max_bytes):
     (tmp_path / "x.jpg").write_bytes(b"12345")
     one = reject(uri=str(tmp_path / name), stage=stage)
-    assert "image/encoded" not in decode_example(encode_reject(one, max_bytes))
+    assert "image/encoded" not in decode_example(encode_reject(one, max_bytes, UrlOptions()))
 
 
 def test_a_file_name_that_is_no_text_keeps_its_bytes_and_gets_a_line(tmp_path):
@@ -52,7 +53,7 @@ def test_a_file_name_that_is_no_text_keeps_its_bytes_and_gets_a_line(tmp_path):
     with open(path, "wb") as file:
         file.write(b"broken")
     one = reject("\\udcff.jpg", uri=os.fsdecode(path), message="in \udcff")
-    features = decode_example(encode_reject(one, 100))
+    features = decode_example(encode_reject(one, 100, UrlOptions()))
     assert features["image/encoded"] == [b"broken"]
     assert features["uri"] == [f"{tmp_path}/\\udcff.jpg".encode()]
     line = open(write_list([one], str(tmp_path)), encoding="utf-8").read()

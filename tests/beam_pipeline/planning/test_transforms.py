@@ -15,7 +15,7 @@ from apache_beam.testing.util import assert_that
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.options import ImageOptions, PlanOptions
+from beam_pipeline.options import ImageOptions, PlanOptions, UrlOptions
 from beam_pipeline.planning import AssignSplits, BatchRefs, PlanShards
 from beam_pipeline.planning import plan as plan_module
 from beam_pipeline.planning import transforms as planning
@@ -176,7 +176,7 @@ def test_mean_record_bytes_passes_over_what_cannot_be_read_or_decoded(tmp_path):
 
     def mean_of(found, plan_options=PlanOptions()):  # noqa: B008
         survey = planning.Survey(counts, RefBatch(found))
-        return planning.mean_record_bytes(survey, plan_options, options)
+        return planning.mean_record_bytes(survey, plan_options, options, UrlOptions())
 
     assert mean_of(refs) == mean_of(refs[:1]) > 500
     assert mean_of(refs[1:]) == RECORD_OVERHEAD_BYTES

@@ -1,0 +1,344 @@
+"""Images at `http://` and `https://` addresses, fetched once each and never listed.
+
+Every socket that is opened here is opened to an address that was looked at first, so neither a
+redirect nor the answer of a name server leads into the network of the worker.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import ipaddress
+import os
+import random
+import socket
+import ssl
+import threading
+import time
+import urllib.parse
+from collections.abc import Iterator
+from typing import Any
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import IncompleteRead, LocationParseError, ProtocolError, SSLError
+
+from beam_pipeline.options import UrlOptions
+from imageshards import __version__
+from imageshards.errors import ImageError
+from imageshards.storage.base import COUNTER
+
+MAX_REDIRECTS = 5
+# Seconds before the second attempt; doubled before each further one.
+BACKOFF_S = 0.5
+
+_REDIRECTS = (301, 302, 303, 307, 308)
+_PIECE_BYTES = 1 << 16
+_MAX_POOLS = 32
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_HEADERS = {
+    "Accept": "image/*,*/*;q=0.5",
+    "Accept-Encoding": "identity",
+    "User-Agent": f"imageshards/{__version__}",
+}
+
+
+def fetch_url(url: str, max_bytes: int, options: UrlOptions) -> bytes | ImageError:
+    """The bytes at an address, or why there are none.
+
+    Args:
+        url: `http://…` or `https://…`.
+        max_bytes: No more are received.
+        options: Time-outs, attempts, and what may be connected to.
+
+    Returns:
+        The bytes; or an error with one of the codes `http_404` (any status that is no success),
+        `url_timeout`, `url_unreachable`, `url_incomplete`, `url_redirects`, `url_invalid`,
+        `url_private_address`, `too_many_bytes`.
+    """
+    try:
+        return _client(options).fetch(url, max_bytes)
+    except ImageError as e:
+        return e
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address is of the internet: not loopback, private, link-local or reserved."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        nat64 = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF) if ip in _NAT64 else None
+        inner = ip.ipv4_mapped or ip.sixtofour or nat64
+        if inner is not None:
+            return is_public(str(inner))
+        if ip.is_site_local:
+            return False
+    return ip.is_global and not ip.is_multicast and not ip.is_reserved
+
+
+class _TryAgainError(ImageError):
+    """A failure that may pass: the server is busy, or the network failed.
+
+    Attributes:
+        wait_s: What the server asked to wait, 0 if nothing.
+    """
+
+    wait_s = 0.0
+
+
+class _Request:
+    """Limits of the image that a thread fetches."""
+
+    def __init__(self, options: UrlOptions):
+        self.connect_s, self.read_s, self.total_s = options.url_timeouts
+        self.allow_private_hosts = options.allow_private_hosts
+        self.deadline = time.monotonic() + self.total_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the whole image must be there."""
+        return self.deadline - time.monotonic()
+
+    def seconds(self, limit_s: float) -> float:
+        """What one step may take.
+
+        Raises:
+            TimeoutError: Nothing is left.
+        """
+        left_s = self.left_s
+        if left_s <= 0:
+            raise TimeoutError("timed out")
+        return min(limit_s, left_s)
+
+
+_current = threading.local()  # its `request` is the `_Request` of this thread
+
+
+class _LimitsReads:
+    """Lets no read of a socket last beyond the request, however slowly bytes come."""
+
+    def recv_into(self, *args: Any, **kwargs: Any) -> int:
+        request = _current.request
+        self.settimeout(request.seconds(request.read_s))  # type: ignore[attr-defined]
+        return super().recv_into(*args, **kwargs)  # type: ignore[misc]
+
+
+class _Socket(_LimitsReads, socket.socket):
+    pass
+
+
+class _TlsSocket(_LimitsReads, ssl.SSLSocket):
+    pass
+
+
+def _connect(host: str, port: int) -> socket.socket:
+    """A socket to one of a host's addresses that may be connected to.
+
+    Raises:
+        ImageError: There is none, or none answers.
+    """
+    request: _Request = _current.request
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError) as e:
+        reason = getattr(e, "strerror", None) or e
+        raise _TryAgainError("url_unreachable", f"{host} has no address ({reason})") from e
+    allowed = [a for a in found if request.allow_private_hosts or is_public(str(a[4][0]))]
+    if not allowed:
+        raise ImageError(
+            "url_private_address",
+            f"{host} is {found[0][4][0]}, an address that is not of the internet; "
+            "--allow_private_hosts permits it",
+        )
+    failure = OSError()
+    for family, kind, protocol, _, address in allowed:
+        sock = _Socket(family, kind, protocol)
+        try:
+            sock.settimeout(request.seconds(request.connect_s))
+            sock.connect(address)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return sock
+        except OSError as e:
+            sock.close()
+            failure = e
+    if isinstance(failure, TimeoutError):
+        message = f"{host} let nobody connect for {request.connect_s:g} s"
+        raise _TryAgainError("url_timeout", message) from failure
+    message = f"{host} cannot be connected to ({failure.strerror or failure})"
+    raise _TryAgainError("url_unreachable", message) from failure
+
+
+class _HttpConnection(HTTPConnection):
+    def _new_conn(self) -> socket.socket:
+        return _connect(self.host, self.port)
+
+
+class _HttpsConnection(HTTPSConnection):
+    def _new_conn(self) -> socket.socket:
+        return _connect(self.host, self.port)
+
+
+class _HttpPool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _HttpConnection
+
+
+class _HttpsPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _HttpsConnection
+
+
+class _Client:
+    """Connections that are kept, and how many requests each host is answering; for many threads."""
+
+    def __init__(self, options: UrlOptions):
+        self._options = options
+        context = urllib3.util.create_urllib3_context()
+        context.sslsocket_class = _TlsSocket
+        context.load_default_certs()
+        self._pools = urllib3.PoolManager(
+            _MAX_POOLS, _HEADERS, maxsize=options.url_requests_per_host, ssl_context=context
+        )
+        self._pools.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
+        self._active: collections.Counter[str] = collections.Counter()
+        self._freed = threading.Condition()
+
+    def fetch(self, url: str, max_bytes: int) -> bytes:
+        """The bytes at `url`, after as many attempts as needed and allowed.
+
+        Raises:
+            ImageError: There are none.
+        """
+        request = _current.request = _Request(self._options)
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return self._follow(url, max_bytes, request)
+            except _TryAgainError as e:
+                wait_s = max(e.wait_s, BACKOFF_S * 2 ** (attempt - 1) * random.uniform(0.5, 1))
+                if attempt > self._options.url_retries or wait_s >= request.left_s:
+                    tried = f"; tried {attempt} times" if attempt > 1 else ""
+                    raise ImageError(e.code, e.message + tried) from e
+            COUNTER.add(retries=1)
+            time.sleep(wait_s)
+
+    def _follow(self, url: str, max_bytes: int, request: _Request) -> bytes:
+        for _ in range(MAX_REDIRECTS + 1):
+            found = self._get(url, max_bytes, request)
+            if isinstance(found, bytes):
+                return found
+            url = found
+            if not url.lower().startswith(("http://", "https://")):
+                raise ImageError("url_redirects", f"it redirects to {url}, which is not http(s)://")
+        raise ImageError("url_redirects", f"more than {MAX_REDIRECTS} redirects, the last to {url}")
+
+    def _get(self, url: str, max_bytes: int, request: _Request) -> bytes | str:
+        """The bytes at `url`, or where it redirects to."""
+        try:
+            host = urllib3.util.parse_url(url).host
+        except LocationParseError:
+            host = None
+        if not host:
+            raise ImageError("url_invalid", f"{url} is no address with a host")
+        with self._turn(host, request), _as_image_errors(url, request):
+            COUNTER.add(requests=1)
+            response = self._pools.request(
+                "GET",
+                url,
+                redirect=False,
+                retries=False,
+                preload_content=False,
+                timeout=urllib3.Timeout(connect=request.connect_s, read=request.read_s),
+            )
+            try:
+                if response.status in _REDIRECTS and "Location" in response.headers:
+                    return urllib.parse.urljoin(url, response.headers["Location"])
+                if response.status != 200:
+                    raise _status_error(url, response)
+                return _body(response, max_bytes)
+            finally:
+                response.close()  # a connection whose answer was read to its end is kept
+
+    @contextlib.contextmanager
+    def _turn(self, host: str, request: _Request) -> Iterator[None]:
+        """Waits until a host has few enough requests; that is not the host's time."""
+        began = time.monotonic()
+        with self._freed:
+            while self._active[host] >= self._options.url_requests_per_host:
+                self._freed.wait()
+            self._active[host] += 1
+        request.deadline += time.monotonic() - began
+        try:
+            yield
+        finally:
+            with self._freed:
+                self._active[host] -= 1
+                if not self._active[host]:
+                    del self._active[host]
+                self._freed.notify_all()
+
+
+def _status_error(url: str, response: urllib3.BaseHTTPResponse) -> ImageError:
+    status = response.status
+    code, message = f"http_{status}", f"{url} answered {status} {response.reason or ''}".rstrip()
+    if status != 429 and status < 500:
+        return ImageError(code, message)
+    error = _TryAgainError(code, message)
+    wait = response.headers.get("Retry-After", "")
+    error.wait_s = float(wait) if wait.isdecimal() else 0.0
+    return error
+
+
+def _body(response: urllib3.BaseHTTPResponse, max_bytes: int) -> bytes:
+    told = response.headers.get("Content-Length", "")
+    if told.isdecimal() and int(told) > max_bytes:
+        raise ImageError("too_many_bytes", f"{told} bytes; the limit is {max_bytes}")
+    data = bytearray()
+    while piece := response.read1(_PIECE_BYTES, decode_content=True):
+        data += piece
+        COUNTER.add(bytes_read=len(piece))
+        if len(data) > max_bytes:
+            raise ImageError("too_many_bytes", f"more bytes than the limit of {max_bytes}")
+    return bytes(data)
+
+
+@contextlib.contextmanager
+def _as_image_errors(url: str, request: _Request) -> Iterator[None]:
+    """The errors of urllib3 as `ImageError`s."""
+    try:
+        yield
+    except (urllib3.exceptions.TimeoutError, TimeoutError) as e:
+        what = f"sent nothing for {request.read_s:g} s"
+        if request.left_s <= 0:
+            what = f"was not there in {request.total_s:g} s"
+        raise _TryAgainError("url_timeout", f"{url} {what}") from e
+    except SSLError as e:
+        raise ImageError("url_unreachable", f"{url} cannot be trusted ({e})") from e
+    except (LocationParseError, UnicodeError) as e:
+        raise ImageError("url_invalid", f"{url} is no address ({e})") from e
+    except ProtocolError as e:
+        if any(isinstance(arg, IncompleteRead) for arg in (e, *e.args)):
+            raise _TryAgainError("url_incomplete", f"{url} ended early ({e})") from e
+        raise _TryAgainError("url_unreachable", f"{url} broke off ({e})") from e
+    except (urllib3.exceptions.HTTPError, OSError) as e:
+        raise _TryAgainError("url_unreachable", f"{url} cannot be reached ({e})") from e
+
+
+_clients: dict[UrlOptions, _Client] = {}
+_lock = threading.Lock()
+
+
+def _client(options: UrlOptions) -> _Client:
+    """This process's client; with each shard's own, each shard would connect anew."""
+    with _lock:
+        if options not in _clients:
+            _clients[options] = _Client(options)
+        return _clients[options]
+
+
+def _forget_clients() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _clients.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_clients)  # connections are the parent's

@@ -1,0 +1,234 @@
+"""Images at addresses of a real server: what comes, what does not, and where nobody connects."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+
+from beam_pipeline.images import urls as urls_module
+from beam_pipeline.images.read import read_images
+from beam_pipeline.images.urls import fetch_url, is_public
+from beam_pipeline.options import UrlOptions
+from beam_pipeline.planning.refs import ImageRef
+from imageshards.errors import ImageError
+from tests.support.certificates import self_signed
+from tests.support.web_server import HTML, web_server
+
+pytestmark = pytest.mark.process
+
+PICTURES = {"/a.jpg": b"aaaa", "/b%20%C3%A9.jpg": b"bb", "/empty": b""}
+FAST = UrlOptions((1.0, 0.3, 0.8), url_retries=0, allow_private_hosts=True)
+STEADY = UrlOptions((9.0, 9.0, 20.0), url_retries=0, allow_private_hosts=True)
+PATIENT = UrlOptions((9.0, 9.0, 20.0), url_retries=2, allow_private_hosts=True)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(urls_module, "BACKOFF_S", 0.01)
+
+
+@pytest.fixture(scope="module")
+def served():
+    with web_server(PICTURES) as found:
+        yield found
+
+
+def fetch(url: str, options: UrlOptions = STEADY, max_bytes: int = 1000) -> bytes | str:
+    """Bytes, or the reason."""
+    found = fetch_url(url, max_bytes, options)
+    return found.code if isinstance(found, ImageError) else found
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/a.jpg", b"aaaa"),
+        ("/b é.jpg", b"bb"),
+        ("/empty", b""),
+        ("/html", HTML),
+        ("/to?/a.jpg", b"aaaa"),
+        ("/to?/to?/a.jpg", b"aaaa"),
+        ("/slow/0.1/a.jpg", b"aaaa"),
+        ("/long", b"x" * 10),
+        ("/none.jpg", "http_404"),
+        ("/status/403", "http_403"),
+        ("/status/503", "http_503"),
+        ("/status/204", "http_204"),
+        ("/loop", "url_redirects"),
+        ("/to?file:///etc/passwd", "url_redirects"),
+        ("/short", "url_incomplete"),
+        ("/reset", "url_unreachable"),
+        ("/silent", "url_timeout"),
+        ("/slow/5/a.jpg", "url_timeout"),
+        ("/drip", "url_timeout"),
+        ("/drip_head", "url_timeout"),
+        ("/endless", "too_many_bytes"),
+    ],
+)
+def test_what_comes_of_an_answer(served, path, expected):
+    began = time.monotonic()
+    options = FAST if expected == "url_timeout" else STEADY
+    assert fetch(served[1] + path, options) == expected
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/none.jpg", "none.jpg answered 404 Not Found"),
+        ("/silent", "sent nothing for 0.3 s"),
+        ("/drip", "was not there in 0.8 s"),
+        ("/to?ftp://x/y", "redirects to ftp://x/y, which is not http(s)://"),
+        ("/loop", "more than 5 redirects"),
+        ("/endless", "the limit of 1000"),
+    ],
+)
+def test_a_reason_is_said_in_words(served, path, words):
+    found = fetch_url(served[1] + path, 1000, FAST)
+    assert isinstance(found, ImageError) and words in found.message
+
+
+def test_an_answer_that_may_be_another_is_asked_for_again(served):
+    server, root = served
+    assert fetch(root + "/flaky/2/a.jpg", PATIENT) == b"aaaa"
+    assert server.asked["/flaky/2/a.jpg"] == 3
+    assert fetch(root + "/status/429?retry_after=1", PATIENT) == "http_429"
+    assert server.asked["/status/429?retry_after=1"] == 3
+    found = fetch_url(root + "/flaky/9/a.jpg", 1000, PATIENT)
+    assert isinstance(found, ImageError) and found.message.endswith("; tried 3 times")
+    assert fetch(root + "/gone", PATIENT) == "http_404"
+    assert server.asked["/gone"] == 1
+
+
+def test_no_wait_goes_beyond_the_time_of_an_image(served):
+    server, root = served
+    began = time.monotonic()
+    assert fetch(root + "/status/503?retry_after=600", PATIENT) == "http_503"
+    assert time.monotonic() - began < 9
+    assert server.asked["/status/503?retry_after=600"] == 1
+
+
+def test_a_told_length_above_the_limit_is_not_received(served):
+    assert fetch(served[1] + "/a.jpg", max_bytes=3) == "too_many_bytes"
+    assert fetch(served[1] + "/a.jpg", max_bytes=4) == b"aaaa"
+
+
+def test_a_host_has_a_limit_of_requests_and_keeps_connections():
+    options = UrlOptions((9.0, 9.0, 9.0), url_requests_per_host=3, allow_private_hosts=True)
+    with web_server(PICTURES) as (server, root):
+        refs = [ImageRef(str(i), f"{root}/slow/0.02/a.jpg", "a") for i in range(30)]
+        assert {data for _, data in read_images(refs, 100, options)} == {b"aaaa"}
+        assert server.most_at_once == 3
+        assert server.connections < 15
+
+
+def test_waiting_for_a_turn_is_not_the_servers_time():
+    options = UrlOptions((2.0, 2.0, 2.0), 0, url_requests_per_host=1, allow_private_hosts=True)
+    with web_server(PICTURES) as (_, root):
+        refs = [ImageRef(str(i), f"{root}/slow/0.5/a.jpg", "a") for i in range(6)]
+        assert {data for _, data in read_images(refs, 100, options)} == {b"aaaa"}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0x7f000001", "[::ffff:127.0.0.1]"])
+def test_nobody_connects_to_a_private_host(served, host):
+    server, root = served
+    before = server.connections
+    url = f"http://{host}:{root.rpartition(':')[2]}/a.jpg"
+    found = fetch_url(url, 100, UrlOptions())
+    assert isinstance(found, ImageError) and found.code == "url_private_address"
+    assert "--allow_private_hosts permits it" in found.message
+    assert server.connections == before
+
+
+def test_a_redirect_or_a_name_does_not_lead_to_a_private_host(served, monkeypatch):
+    """127.0.0.1 stands for a host of the internet, 127.0.0.2 for one that is not."""
+    monkeypatch.setattr(urls_module, "is_public", lambda address: address == "127.0.0.1")
+    answers = {"inside.test": "127.0.0.2"}
+    real = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda host, *a, **k: real(answers.get(host, host), *a, **k)
+    )
+    strict = UrlOptions(url_retries=0)
+    with web_server(PICTURES, "127.0.0.2") as (inside, address):
+        port = address.rpartition(":")[2]
+        assert fetch(served[1] + "/a.jpg", strict) == b"aaaa"
+        for target in (address, f"http://inside.test:{port}"):
+            assert fetch(f"{served[1]}/to?{target}/a.jpg", strict) == "url_private_address"
+            assert fetch(f"{target}/a.jpg", strict) == "url_private_address"
+        assert inside.connections == 0
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("93.184.216.34", True),
+        ("2606:2800:220:1::1", True),
+        ("::ffff:93.184.216.34", True),
+        ("64:ff9b::5db8:d822", True),
+        *(
+            (address, False)
+            for address in (
+                "127.0.0.1 10.1.2.3 172.16.0.1 192.168.1.1 169.254.169.254 100.64.0.1 0.0.0.0 "
+                "224.0.0.1 240.0.0.1 255.255.255.255 ::1 :: fe80::1%eth0 fd00::1 fec0::1 ff02::1 "
+                "::ffff:10.0.0.1 ::127.0.0.1 64:ff9b::a00:1 2002:7f00:1::1 2001:db8::1"
+            ).split()
+        ),
+    ],
+)
+def test_addresses_of_the_internet(address, expected):
+    assert is_public(address) == expected
+
+
+def test_what_cannot_be_connected_to():
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+        assert fetch(f"http://127.0.0.1:{port}/a.jpg") == "url_unreachable"
+    assert fetch("http://does-not-exist.invalid/a.jpg") == "url_unreachable"
+    assert fetch("http:///a.jpg") == "url_invalid"
+    assert fetch("http://[::1/a.jpg") == "url_invalid"
+
+
+def test_nobody_answers_a_connection():
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        others = [socket.socket() for _ in range(4)]
+        for other in others:  # what the kernel accepts without the program
+            other.setblocking(False)
+            other.connect_ex(full.getsockname())
+        options = UrlOptions((0.2, 1.0, 3.0), 0, allow_private_hosts=True)
+        found = fetch_url(f"http://127.0.0.1:{full.getsockname()[1]}/", 100, options)
+        assert isinstance(found, ImageError) and found.code == "url_timeout"
+        assert "let nobody connect for 0.2 s" in found.message
+        for other in others:
+            other.close()
+
+
+def test_https_is_checked_and_timed(tmp_path, monkeypatch):
+    path = tmp_path / "server.pem"
+    path.write_bytes(self_signed("localhost"))
+    with web_server(PICTURES, certificate=str(path)) as (_, root):
+        found = fetch_url(root + "/a.jpg", 100, STEADY)
+        assert isinstance(found, ImageError) and "cannot be trusted" in found.message
+        monkeypatch.setenv("SSL_CERT_FILE", str(path))
+        urls_module._forget_clients()
+        assert fetch(root + "/a.jpg") == b"aaaa"
+        began = time.monotonic()
+        assert fetch(root + "/drip", FAST) == fetch(root + "/drip_head", FAST) == "url_timeout"
+        assert time.monotonic() - began < 9
+    urls_module._forget_clients()
+
+
+def test_files_stores_and_addresses_stand_in_one_list(served, tmp_path):
+    (tmp_path / "x.jpg").write_bytes(b"local")
+    refs = [
+        ImageRef("x", str(tmp_path / "x.jpg"), "a"),
+        ImageRef("a", served[1].upper().replace("HTTP", "Http") + "/a.jpg", "a"),
+        ImageRef("n", served[1] + "/none", "a"),
+    ]
+    found = [data for _, data in read_images(refs, 100, STEADY)]
+    assert found[:2] == [b"local", b"aaaa"]
+    assert isinstance(found[2], ImageError)
