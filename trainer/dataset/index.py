@@ -5,15 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-import numpy as np
-
 from imageshards.index import COLUMN_OF, IndexDamageError, extra_columns, read_index
 from imageshards.manifest import load_manifest
 from trainer.dataset.spec import DataSet, Split
 from trainer.dataset.subset import COMPARE, parse_filters
 
 # A float is compared as the reader does it: both sides are float32.
-_DTYPES = {"int64": np.int64, "float32": np.float32, "string": np.object_}
+_DTYPES = {"int64": "int64", "float32": "float32", "string": "object"}
 
 
 def indexed_class_counts(
@@ -35,6 +33,8 @@ def indexed_class_counts(
     """
     if not dataset.has_index or split != dataset.splits.get(split.name):
         return None
+    import numpy as np  # a data set is opened without it
+
     parsed = parse_filters(filters, dataset.features)
     manifest = load_manifest(dataset.data, "--data")
     column_of = COLUMN_OF | {v: k for k, v in extra_columns(manifest["features"]).items()}
@@ -55,8 +55,8 @@ def indexed_class_counts(
     keep = np.ones(table.num_rows, bool)
     for one in parsed:
         dtype = _DTYPES[dataset.features[one.feature].dtype]
-        column = table[column_of[one.feature]]
-        is_label = one.feature == dataset.label_feature  # a condition on it means the class id
-        values = labels if is_label else column.to_numpy().astype(dtype)
+        values = table[column_of[one.feature]].to_numpy().astype(dtype)
+        if one.feature == dataset.label_feature:  # a condition on it means the class id
+            values = labels
         keep &= COMPARE[one.operator](values, np.array(one.value, dtype))
     return tuple(np.bincount(labels[keep], minlength=len(dataset.classes)).tolist())
