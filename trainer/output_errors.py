@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import tempfile
 from collections.abc import Iterator
 
 from imageshards import storage
@@ -32,4 +34,6 @@ def output_errors(
         remedy = "make room" if storage.is_local(output) else "wait for the store"
         if isinstance(e, PermissionError):
             remedy = "get the right to write there"
+        elif e.errno == errno.ENOSPC and not storage.is_local(output):
+            remedy = f"make room in {tempfile.gettempdir()}, or set TMPDIR to a larger folder"
         raise UserError(f"{where} ({e.strerror or e}); {remedy}, then {then}.") from e

@@ -1,0 +1,191 @@
+"""Training on Kubernetes and Slurm: manifest, image and script, as far as they run here."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from tests.conftest import REPOSITORY
+from trainer.commands.flags import parse_config
+
+pytestmark = pytest.mark.process
+
+KUBERNETES = REPOSITORY / "deploy" / "kubernetes"
+SBATCH = REPOSITORY / "deploy" / "slurm" / "train.sbatch"
+# Runs `python -c …`; of `python -m …` it notes arguments and environment.
+PYTHON = f"""#!{sys.executable}
+import json, os, sys
+if sys.argv[1] == "-c":
+    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+folder = os.environ["NOTED"]
+with open(os.path.join(folder, f"run-{{len(os.listdir(folder))}}"), "w") as f:
+    json.dump({{"argv": sys.argv[1:], "environ": dict(os.environ)}}, f)
+"""
+# Runs a process for each node, with the variables of a step; ends as the next of CODES says.
+SRUN = f"""#!{sys.executable}
+import os, subprocess, sys
+at, nodes = sys.argv.index("python"), os.environ["SLURM_JOB_NUM_NODES"]
+for index in range(int(nodes)):
+    step = {{"SLURM_PROCID": str(index), "SLURM_NTASKS": nodes}}
+    subprocess.run(sys.argv[at:], env={{**os.environ, **step}}, check=True)
+with open(os.environ["SRUN_FLAGS"], "w") as f:
+    f.write(" ".join(sys.argv[1:at]))
+with open(os.environ["CODES"], "r+") as f:
+    code, *others = f.read().split()
+    f.seek(0)
+    f.truncate()
+    f.write(" ".join(others))
+sys.exit(int(code))
+"""
+SCONTROL = """#!/bin/sh
+echo "$@" > "$REQUEUED"
+"""
+
+
+@pytest.fixture(scope="module")
+def manifests() -> dict[str, Any]:
+    found = yaml.safe_load_all((KUBERNETES / "train.yaml").read_text())
+    return {manifest["kind"]: manifest for manifest in found}
+
+
+@pytest.fixture(scope="module")
+def pod(manifests: dict[str, Any]) -> dict[str, Any]:
+    return manifests["Job"]["spec"]["template"]["spec"]
+
+
+@pytest.fixture(scope="module")
+def container(pod: dict[str, Any]) -> dict[str, Any]:
+    (found,) = pod["containers"]
+    return found
+
+
+@pytest.fixture
+def environ(tmp_path: pathlib.Path) -> dict[str, str]:
+    """Programs that stand in for those of a node, first on the path."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in (("python", PYTHON), ("srun", SRUN), ("scontrol", SCONTROL)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    (tmp_path / "noted").mkdir()
+    path = f"{programs}:{os.environ['PATH']}"
+    files = {name: str(tmp_path / name) for name in ("CODES", "REQUEUED", "SRUN_FLAGS")}
+    return {"PATH": path, "NOTED": str(tmp_path / "noted"), "RETRY_SEC": "0", **files}
+
+
+def _noted(environ: dict[str, str]) -> list[Any]:
+    paths = sorted(pathlib.Path(environ["NOTED"]).iterdir())
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def test_pods_are_named_by_the_service(
+    manifests: dict[str, Any], pod: dict[str, Any], container: dict[str, Any]
+) -> None:
+    job, service = manifests["Job"], manifests["Service"]
+    assert job["apiVersion"] == "batch/v1" and service["apiVersion"] == "v1"
+    assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"]
+    name = job["metadata"]["name"]
+    assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": name}
+    assert pod["subdomain"] == service["metadata"]["name"]
+    (port,) = service["spec"]["ports"]
+    assert container["ports"] == [{"containerPort": port["port"]}]
+
+
+def test_a_pod_that_ends_is_begun_again(
+    manifests: dict[str, Any], pod: dict[str, Any], container: dict[str, Any]
+) -> None:
+    job = manifests["Job"]["spec"]
+    assert job["completionMode"] == "Indexed" and pod["restartPolicy"] == "Never"
+    stopped = job["podFailurePolicy"]["rules"][1]["onExitCodes"]
+    assert stopped["containerName"] == container["name"] and stopped["values"] == [143]
+    # What a podFailurePolicy asks for.
+    assert job["podReplacementPolicy"] == "Failed" and job["backoffLimitPerIndex"] > 0
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pod["volumes"]}
+
+
+def test_every_pod_tells_tensorflow_who_the_others_are(
+    manifests: dict[str, Any],
+    container: dict[str, Any],
+    environ: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = manifests["Job"]["spec"]
+    given = {entry["name"]: entry["value"] for entry in container["env"]}
+    hosts = int(given["HOSTS"])
+    assert hosts == job["completions"] == job["parallelism"]
+    for index in range(hosts):
+        indexed = {**given, **environ, "JOB_COMPLETION_INDEX": str(index)}
+        subprocess.run([*container["command"], *container["args"]], env=indexed, check=True)
+    resolver = pytest.importorskip("tensorflow").distribute.cluster_resolver
+    name, port = manifests["Service"]["metadata"]["name"], container["ports"][0]["containerPort"]
+    for index, run in enumerate(_noted(environ)):
+        monkeypatch.setenv("TF_CONFIG", run["environ"]["TF_CONFIG"])
+        found = resolver.TFConfigClusterResolver()
+        workers = [f"{name}-{i}.{name}:{port}" for i in range(hosts)]
+        assert found.cluster_spec().as_dict() == {"worker": workers}
+        assert (found.task_type, found.task_id) == ("worker", index)
+        assert run["argv"] == ["-m", "trainer", "--cluster", "tf_config", *container["args"]]
+
+
+def test_the_image_is_made_of_files_that_are_there_and_not_ignored(
+    container: dict[str, Any],
+) -> None:
+    dockerfile = (KUBERNETES / "Dockerfile").read_text()
+    assert container["image"] in dockerfile
+    names = [n for line in re.findall(r"^COPY (.*) \S+$", dockerfile, re.M) for n in line.split()]
+    ignore = (KUBERNETES / "Dockerfile.dockerignore").read_text().splitlines()
+    for name in names:
+        assert (REPOSITORY / name).exists() and f"!{name}" in ignore
+
+
+def _submit(environ: dict[str, str], codes: str, *flags: str) -> int:
+    """What `sbatch train.sbatch FLAGS` does on the first of two nodes."""
+    pathlib.Path(environ["CODES"]).write_text(codes)
+    job = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_PER_TASK": "32"}
+    ran = subprocess.run(["bash", str(SBATCH), *flags], env={**environ, **job}, check=False)
+    return ran.returncode
+
+
+def test_every_node_runs_the_command_with_its_flags(environ: dict[str, str]) -> None:
+    subprocess.run(["bash", "-n", str(SBATCH)], check=True)
+    flags = ["--data", "gs://BUCKET/shards", "--where", "image/width>=128", "--epochs", "2"]
+    assert _submit(environ, "0", *flags) == 0
+    runs = _noted(environ)
+    assert [run["environ"]["SLURM_PROCID"] for run in runs] == ["0", "1"]
+    for run in runs:
+        assert run["argv"] == ["-m", "trainer", "--cluster", "slurm", *flags]
+    assert pathlib.Path(environ["SRUN_FLAGS"]).read_text().split() == [
+        "--kill-on-bad-exit=0", "--wait=0", "--cpus-per-task=32",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("codes", "ended", "attempts", "requeued"),
+    [
+        ("137 1 0", 0, 3, False),  # crashes, then the end
+        ("1 143", 0, 2, True),  # a crash, then the end of the time
+        ("2 2 2 2 2 0", 2, 5, False),
+    ],
+)
+def test_a_job_is_tried_again_or_queued_again(
+    environ: dict[str, str], codes: str, ended: int, attempts: int, requeued: bool
+) -> None:
+    assert _submit(environ, codes) == ended
+    assert len(_noted(environ)) == 2 * attempts
+    asked = pathlib.Path(environ["REQUEUED"])
+    assert asked.exists() == requeued
+    assert not requeued or asked.read_text() == "requeue 4711\n"
+
+
+def test_the_flags_in_the_manifest_are_the_trainers(container: dict[str, Any]) -> None:
+    config = parse_config([a for a in container["args"] if not a.startswith("--cluster")])
+    assert config.output.startswith("gs://") and config.batch_size % 32 == 0
