@@ -23,7 +23,7 @@ from trainer import bench_input, evaluate, predict
 from trainer.__main__ import main
 from trainer.commands.flags import parse_config
 from trainer.dataset.open import Inputs, open_inputs
-from trainer.dataset.shard_cache import cache_on_disk
+from trainer.reader.shard_cache import cache_on_disk
 
 tf = pytest.importorskip("tensorflow")
 

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from imageshards.errors import UserError
-from trainer.dataset.shard_cache import gigabytes
 from trainer.dataset.spec import ReadOptions, Subset
+from trainer.reader.shard_cache import gigabytes
 from trainer.reader.sources import INSPECT_RECORDS, Source, file_source, interleave, number_source
 
 # Left for the model and everything else when a cache is weighed against free memory.

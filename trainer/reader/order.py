@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.dataset.shard_cache import cache_on_disk
 from trainer.dataset.spec import ReadOptions, Subset
 from trainer.reader.memory_cache import memory_source
+from trainer.reader.shard_cache import cache_on_disk
 from trainer.reader.sources import (
     INSPECT_RECORDS,
     Source,

@@ -11,8 +11,8 @@ import pytest
 from imageshards.errors import UserError
 from imageshards.tfrecord import read_records
 from tests.support.reader_sets import choose, make_set, record_of, write_shard
-from trainer.dataset.shard_cache import cache_on_disk
 from trainer.dataset.spec import ReadOptions
+from trainer.reader.shard_cache import cache_on_disk
 
 
 def _on_disk(folder: pathlib.Path) -> ReadOptions:
