@@ -61,7 +61,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         allow_abbrev=False,
         epilog=_EPILOG,
     )
-    add_flags(parser, DATA, ["data"])
+    add_flags(parser, DATA, ["data", "mix"])
     parser.add_argument(
         "--split", metavar="NAME", help="split to read (default: train or training)"
     )

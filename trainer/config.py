@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from imageshards.errors import UserError
 
 MAX_SEED = 2**31 - 1
 MAX_SIDE_PX = 16384
+# Of one data set among several.
+MIN_SHARE = Fraction(1, 1000)
 
 AUGMENT_LEVELS = ("none", "light", "strong")
 AUGMENT_ON = ("auto", "device", "host")
@@ -28,11 +33,24 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
-def default_output(data: str) -> str:
+def default_output(paths: Sequence[str]) -> str:
     """The folder a run writes to when `--output` is not given: `DATA-model`, else `trained`."""
-    if is_remote(data) or any(c in data for c in "*?["):
+    if len(paths) > 1 or is_remote(paths[0]) or any(c in paths[0] for c in "*?["):
         return "trained"
-    return os.path.normpath(os.path.abspath(data)) + "-model"
+    return os.path.normpath(os.path.abspath(paths[0])) + "-model"
+
+
+def join_paths(paths: Sequence[str]) -> str:
+    """Paths as one text for `DataConfig.data`, between commas; those inside a path are escaped."""
+    return ",".join(path.replace(",", "\\,") for path in paths)
+
+
+def split_paths(text: str) -> tuple[str, ...]:
+    """What `join_paths` joined. A local path that exists as it is written is never cut."""
+    if os.path.exists(text):
+        return (text,)
+    parts = (part.strip().replace("\\,", ",") for part in re.split(r"(?<!\\),", text))
+    return tuple(part for part in parts if part) or (text,)
 
 
 def parse_image_size(text: str) -> tuple[int, int]:
@@ -59,7 +77,10 @@ class DataConfig:
 
     Attributes:
         data: Folder of a data set, or a folder or glob of TFRecords that others wrote; local,
-            `gs://`, `s3://`, or any filesystem TensorFlow knows.
+            `gs://`, `s3://`, or any filesystem TensorFlow knows. Several, between commas, are
+            read as one: see `join_paths`.
+        mix: The share that each of several data sets has in what is trained on, by its path or
+            its last folder; only their ratios count. Empty for every record equally often.
         train_split, validation_split: Names in the manifest; None for the usual ones;
             validation `none` for no validation.
         validation_data: Folder or glob of TFRecords to validate on, for records without a
@@ -88,6 +109,7 @@ class DataConfig:
     """
 
     data: str
+    mix: Mapping[str, float] = dataclasses.field(default_factory=dict)
     train_split: str | None = None
     validation_split: str | None = None
     validation_data: str | None = None
@@ -136,6 +158,72 @@ class DataConfig:
                 "--sequence_length received a length together with --sequences ragged, which "
                 "keeps every sequence as it is; leave one of them out."
             )
+        if self.mix and self.balance == "sampling":
+            raise UserError(
+                "--balance received 'sampling' together with --mix; expected one of them, since "
+                "each says how often records are read: --balance weights goes with --mix."
+            )
+        if len(set(self.paths)) < len(self.paths):
+            raise UserError(
+                f"--data received {self.data!r}; expected each data set once: one that is to be "
+                "read more often has a larger share in --mix."
+            )
+        _ = self.shares  # checks them
+
+    @functools.cached_property
+    def paths(self) -> tuple[str, ...]:
+        """The data sets that `data` names."""
+        return split_paths(self.data)
+
+    @functools.cached_property
+    def shares(self) -> tuple[Fraction, ...]:
+        """The share of each of `paths`, 1 in all; empty without `mix`.
+
+        Raises:
+            UserError: `mix` does not name exactly the data sets, or has no usable numbers.
+        """
+        if not self.mix:
+            return ()
+        given = {self._find_path(name): share for name, share in self.mix.items()}
+        if len(given) < len(self.mix):
+            raise UserError(
+                f"--mix received {', '.join(self.mix)}; expected each data set of --data once."
+            )
+        if missing := [path for path in self.paths if path not in given]:
+            raise UserError(
+                f"--mix received no share for {missing[0]!r}; expected one for each data set: give "
+                "it one, or leave it out of --data."
+            )
+        for path, share in given.items():
+            if not (math.isfinite(share) and share > 0):
+                raise UserError(
+                    f"--mix received {share} for {path!r}; expected a number above 0: a data set "
+                    "that is not to be read is left out of --data."
+                )
+        # As they are written: 0.7 is seven tenths, not the nearest binary fraction.
+        exact = [Fraction(str(given[path])) for path in self.paths]
+        shares = tuple(share / sum(exact) for share in exact)
+        if min(shares) < MIN_SHARE:
+            path = self.paths[shares.index(min(shares))]
+            raise UserError(
+                f"--mix received {given[path]} for {path!r}, {float(min(shares)):.2g} of all; "
+                f"expected at least {float(MIN_SHARE):g}."
+            )
+        return shares
+
+    def _find_path(self, name: str) -> str:
+        found = [path for path in self.paths if name.rstrip("/") == path.rstrip("/")]
+        found = found or [
+            p for p in self.paths if os.path.basename(p.rstrip("/")) == name.rstrip("/")
+        ]
+        if len(found) != 1 or len(self.paths) < 2:
+            several = "is the last folder of several data sets" if found else "is no data set"
+            raise UserError(
+                f"--mix received a share for {name!r}, which {several} of --data {self.data!r}; "
+                "expected several data sets in --data, each with a share by its path or its last "
+                "folder, for example --data a,b --mix a=0.7,b=0.3."
+            )
+        return found[0]
 
 
 @dataclasses.dataclass(frozen=True)

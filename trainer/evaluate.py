@@ -94,7 +94,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     dataset = open_dataset(config)
     split = _split(dataset, args.split)
     if not config.skip_broken:
-        check_shards(config.data, [split])
+        check_shards(dataset, [split])
     # Counting filtered records uses TensorFlow, whose devices must be set up before that.
     strategy = _devices(run) if config.where else None
     subset = select(config, dataset, split)
@@ -115,10 +115,11 @@ def _as_in_training(config: DataConfig, card: ModelCard, given: Mapping[str, Any
 
     Names of classes are left to TFDS where it wrote the data.
     """
-    if has_manifest(config.data):
+    external = [path for path in config.paths if not has_manifest(path)]
+    if not external:
         return config
     names = ["feature_map", "label_offset"]
-    if find_folder(config.data) is None:
+    if any(find_folder(path) is None for path in external):
         names.append("class_names")
     told = card.training.get("data", {})
     known = {name: told[name] for name in names if told.get(name) and name not in given}

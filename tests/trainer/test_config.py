@@ -35,9 +35,13 @@ def test_image_size_refuses_other_texts(text: str) -> None:
 
 
 def test_default_output_stands_beside_the_data_whatever_the_slashes() -> None:
-    assert default_output("/data/shards/") == default_output("/data/shards") == "/data/shards-model"
-    assert default_output(".") == os.getcwd() + "-model"
-    assert default_output("gs://bucket/shards") == "trained"
+    assert (
+        default_output(["/data/shards/"])
+        == default_output(["/data/shards"])
+        == "/data/shards-model"
+    )
+    assert default_output(["."]) == os.getcwd() + "-model"
+    assert default_output(["gs://bucket/shards"]) == "trained"
     assert is_remote("gs://bucket") and not is_remote("/data")
 
 

@@ -23,7 +23,9 @@ from trainer.config import (
     OptimizerConfig,
     TrainConfig,
     default_output,
+    join_paths,
     parse_image_size,
+    split_paths,
 )
 
 
@@ -54,15 +56,44 @@ def _feature_map(text: str) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
+def _shares(text: str) -> dict[str, float]:
+    pairs = [pair.rpartition("=") for pair in split_paths(text)]
+    try:
+        return {name: float(share) for name, _, share in pairs}
+    except ValueError:
+        raise UserError(
+            f"--mix received {text!r}; expected NAME=SHARE for each data set, for example "
+            "a=0.7,b=0.3."
+        ) from None
+
+
+class _JoinPaths(argparse.Action):
+    """Every --data adds to those before."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: Any = None
+    ) -> None:
+        before = getattr(namespace, self.dest, None)
+        if before is not None:
+            values = join_paths([*split_paths(before), *split_paths(values)])
+        setattr(namespace, self.dest, values)
+
+
 # Attribute of a configuration → (options of `add_argument`, help). The defaults are those of
 # the dataclasses, stated once.
 _Flag = tuple[dict[str, Any], str]
 
 DATA: dict[str, _Flag] = {
     "data": (
-        {"metavar": "DIR"},
+        {"metavar": "DIR[,DIR…]", "action": _JoinPaths},
         "data set: a folder with manifest.json as python -m beam_pipeline writes it, or a folder "
-        "or glob of TFRecords that others wrote; local, gs:// or s3://",
+        "or glob of TFRecords that others wrote; local, gs:// or s3://. Several, between commas "
+        "or by --data again, are read as one, classes joined by name (a comma in a path: \\,)",
+    ),
+    "mix": (
+        {"type": _shares, "metavar": "A=X,B=Y"},
+        "the share of each data set in what is trained on, by its path or last folder, for "
+        "example a=0.7,b=0.3 (default: every record once in an epoch)",
     ),
     "train_split": ({"metavar": "NAME"}, "split to train on (default: train or training)"),
     "validation_split": (
@@ -249,7 +280,7 @@ RUN: dict[str, _Flag] = {
         {"metavar": "DIR"},
         "folder for checkpoints/, model.keras, weights.sha256, metrics.jsonl and report/, local, "
         "gs:// or s3://; the same command resumes an unfinished run there (default: DATA-model; "
-        "trained for remote data)",
+        "trained for remote data, or several data sets)",
     ),
     "overwrite": ({"action": "store_true"}, "starts over, replacing the run in --output"),
     "checkpoint_steps": (
@@ -344,7 +375,7 @@ def train_config(given: Mapping[str, Any]) -> TrainConfig:
     data = DataConfig(**_pick(given, DataConfig))
     return TrainConfig(
         data=data,
-        output=given.get("output") or default_output(data.data),
+        output=given.get("output") or default_output(data.paths),
         optimizer=OptimizerConfig(**_pick(given, OptimizerConfig)),
         **_pick(given, TrainConfig, {"data", "output", "optimizer"}),
     )

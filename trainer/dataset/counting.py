@@ -103,6 +103,12 @@ def class_counts(
         UserError: More records are broken, or have a label that is no class; it names file,
             record and byte offset. Or a filter is wrong.
     """
+    if dataset.parts:
+        totals: Counter[str] = Counter()
+        for part, own in dataset.by_part(split):
+            found = class_counts(part, own, filters, skip_broken)
+            totals.update(dict(zip(part.classes, found, strict=True)))
+        return tuple(totals[name] for name in dataset.classes)
     counted = indexed_class_counts(dataset, split, filters) if not skip_broken else None
     if counted is not None:
         return counted

@@ -21,8 +21,9 @@ from imageshards.manifest import (
 from trainer.config import is_remote
 from trainer.dataset.spec import DataSet, FeatureSpec, ImageSpec, Shard, Split
 
-_TRAIN_NAMES = ("train", "training")
-_VALIDATION_NAMES = ("validation", "val", "valid", "test")
+# One split by its usual names; a test split is used to validate where there is no other.
+TRAIN_NAMES = ("train", "training")
+VALIDATION_NAMES = ("validation", "val", "valid")
 _EXACT_SIZE_MODES = ("crop", "stretch", "pad")
 
 
@@ -32,11 +33,13 @@ def train_split(dataset: DataSet, name: str | None) -> Split:
     Raises:
         UserError: There is no such split, or it is empty.
     """
-    split = _find(dataset, "--train_split", name, _TRAIN_NAMES)
-    if split is None or not split.num_records:
+    split = _find(dataset, "--train_split", name, TRAIN_NAMES)
+    parts = dataset.parts or (dataset,)
+    without = [p for p in parts if split is None or not _num_records(p, split.name)]
+    if split is None or without:
         raise UserError(
-            f"--data received {dataset.data!r}, whose splits with records are "
-            f"{_names(dataset)}; expected one called train, or its name by --train_split."
+            f"--data received {without[0].data!r}, whose splits with records are "
+            f"{_names(without[0])}; expected one called train, or its name by --train_split."
         )
     return split
 
@@ -49,7 +52,7 @@ def validation_split(dataset: DataSet, name: str | None) -> Split | None:
     """
     if name == "none":
         return None
-    split = _find(dataset, "--validation_split", name, _VALIDATION_NAMES)
+    split = _find(dataset, "--validation_split", name, (*VALIDATION_NAMES, "test"))
     return split if split is not None and split.num_records else None
 
 
@@ -57,10 +60,12 @@ def find_split(dataset: DataSet, flag: str, name: str) -> Split:
     """The split called `name`.
 
     Raises:
-        UserError: There is none.
+        UserError: There is none; or one of several data sets has none.
     """
-    if name not in dataset.splits:
-        raise UserError(f"{flag} received {name!r}; expected one of {_names(dataset)}.")
+    for part in dataset.parts or (dataset,):
+        if name not in part.splits:
+            where = f" in {part.data!r}" if dataset.parts else ""
+            raise UserError(f"{flag} received {name!r}; expected one of {_names(part)}{where}.")
     return dataset.splits[name]
 
 
@@ -68,6 +73,10 @@ def _find(dataset: DataSet, flag: str, name: str | None, usual: tuple[str, ...])
     if name is None:
         return next((dataset.splits[n] for n in usual if n in dataset.splits), None)
     return find_split(dataset, flag, name)
+
+
+def _num_records(dataset: DataSet, split: str) -> int:
+    return dataset.splits[split].num_records if split in dataset.splits else 0
 
 
 def _names(dataset: DataSet) -> str:
@@ -98,7 +107,7 @@ def load_manifest(data: str) -> DataSet:
         ) from e
 
 
-def check_shards(data: str, splits: list[Split]) -> None:
+def check_shards(dataset: DataSet, splits: Sequence[Split]) -> None:
     """Compares every shard's size on disk with the manifest, before any time is spent.
 
     Raises:
@@ -108,6 +117,8 @@ def check_shards(data: str, splits: list[Split]) -> None:
     if not wrong:
         return
     shard, size = wrong[0]
+    owned = (own for split in splits for own in dataset.by_part(split))
+    data = next(part.data for part, own in owned if shard in own.shards)
     others = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
     found = "is missing" if size is None else f"has {size} bytes"
     raise UserError(

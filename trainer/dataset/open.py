@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Mapping, Sequence
 
@@ -13,6 +14,7 @@ from trainer.dataset.class_order import check_class_order
 from trainer.dataset.counting import cache_home, class_counts
 from trainer.dataset.external import open_external
 from trainer.dataset.external_files import has_records
+from trainer.dataset.joined import check_features, check_filters, check_same_classes, join_datasets
 from trainer.dataset.manifest import (
     check_shards,
     has_manifest,
@@ -24,6 +26,7 @@ from trainer.dataset.spec import (
     IMAGE_INPUT,
     DataSet,
     FeatureSpec,
+    MixPart,
     ModelCard,
     ModelInputs,
     ReadOptions,
@@ -31,8 +34,12 @@ from trainer.dataset.spec import (
     Subset,
     input_name,
 )
+from trainer.dataset.subset import (
+    balancing_weights,
+    pass_counts,
+    unknown_feature,
+)
 from trainer.dataset.subset import select as select_records
-from trainer.dataset.subset import unknown_feature
 from trainer.dataset.tensorflow_files import check_readable, needs_copy
 
 CACHE_FOLDER = "cache"
@@ -66,17 +73,30 @@ def cpu_count() -> int:
 
 
 def open_dataset(config: DataConfig) -> DataSet:
-    """Reads the manifest of a data set or, without one, looks at its files.
+    """Reads the manifest of a data set or, without one, looks at its files; joins several.
 
     Raises:
-        UserError: There is no data set, or flags and data exclude each other.
+        UserError: There is no data set, or flags and data exclude each other; or several data
+            sets cannot be read as one.
     """
-    check_readable(config.data, "--data")
-    if has_manifest(config.data):
+    for path in config.paths:
+        check_readable(path, "--data")
+    if all(has_manifest(path) for path in config.paths):
         _refuse_external_flags(config)
-        return load_manifest(config.data)
-    if not has_records(config.data):
-        return load_manifest(config.data)  # raises, and says what is missing
+    elif config.validation_data and len(config.paths) > 1:
+        raise UserError(
+            f"--validation_data received {config.validation_data!r} together with several data "
+            f"sets, --data {config.data!r}; expected one data set: name its split by "
+            "--validation_split, or evaluate with python -m trainer.evaluate."
+        )
+    # As one path: what is joined has no shares of its own.
+    opened = [_open_one(dataclasses.replace(config, data=p, mix={})) for p in config.paths]
+    return opened[0] if len(opened) == 1 else join_datasets(config, opened)
+
+
+def _open_one(config: DataConfig) -> DataSet:
+    if has_manifest(config.data) or not has_records(config.data):
+        return load_manifest(config.data)  # raises where there is none, and says what is missing
     return open_external(config)
 
 
@@ -87,7 +107,11 @@ def select(config: DataConfig, dataset: DataSet, split: Split, balance: str = "n
         UserError: A class is unknown, a filter is wrong, or nothing is left; or the classes are
             not in the order of the records.
     """
-    check_class_order(dataset, split)
+    if not config.classes:
+        check_same_classes(dataset)
+    check_filters(dataset, config.where)
+    for part, own in dataset.by_part(split):
+        check_class_order(part, own)
     return select_records(
         dataset,
         split,
@@ -105,7 +129,7 @@ def read_options(config: DataConfig, output: str | None = None) -> ReadOptions:
         UserError: A folder for copies is named, but no shards are copied.
     """
     folder = config.cache_folder
-    if needs_copy(config.data):
+    if any(needs_copy(path) for path in config.paths):
         # One folder for all runs and commands: it takes long to fill.
         folder = folder or os.path.join(cache_home(), SHARDS_FOLDER)
     elif folder and config.cache != "disk":
@@ -137,8 +161,10 @@ def open_inputs(config: TrainConfig, dataset: DataSet | None = None) -> Inputs:
     validation = validation_split(dataset, data.validation_split)
     inputs = wanted_inputs(data, dataset)
     if not data.skip_broken:
-        check_shards(data.data, [training] + ([validation] if validation else []))
+        check_shards(dataset, [training] + ([validation] if validation else []))
     subset = select(data, dataset, training, data.balance)
+    if data.mix:
+        subset = _mixed(data, subset)
     if subset.num_records < config.batch_size:
         raise UserError(
             f"--batch_size received {config.batch_size}, but the split {training.name} has "
@@ -153,12 +179,45 @@ def open_inputs(config: TrainConfig, dataset: DataSet | None = None) -> Inputs:
     )
 
 
+def _mixed(config: DataConfig, subset: Subset) -> Subset:
+    """`subset` of joined data sets, each read by its share.
+
+    Raises:
+        UserError: Nothing is left of one of them.
+    """
+    parts = []
+    for (part, split), share in zip(
+        subset.dataset.by_part(subset.split), config.shares, strict=True
+    ):
+        classes = [name for name in config.classes or () if name in part.classes]
+        if config.classes and not classes:
+            raise UserError(
+                f"--mix received a share for {part.data!r}, which has none of the classes "
+                f"{', '.join(config.classes)}; expected records of some: leave it out of --data."
+            )
+        chosen = select_records(
+            part,
+            split,
+            classes=classes,
+            filters=config.where,
+            balance=config.balance,
+            count=functools.partial(class_counts, part, split, config.where, config.skip_broken),
+        )
+        parts.append(MixPart(chosen, share))
+    subset = dataclasses.replace(subset, mix=tuple(parts))
+    counts = pass_counts(subset)
+    if counts is None or subset.class_weights is None:
+        return subset
+    return dataclasses.replace(subset, class_weights=balancing_weights(counts))
+
+
 def wanted_inputs(config: DataConfig, dataset: DataSet) -> ModelInputs:
     """What a model is to be fed with, as `config` says.
 
     Raises:
         UserError: No size of the pictures is known, or a feature is not there.
     """
+    check_features(dataset, "--inputs", config.inputs)
     features = check_inputs(dataset, config.inputs)
     size = config.image_size or dataset.image.size
     if size is None:

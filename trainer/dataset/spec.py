@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 from imageshards.manifest import FILENAME_FEATURE, IMAGE_FEATURE, LABEL_FEATURE
@@ -126,6 +127,8 @@ class DataSet:
         fingerprint: Changes whenever the records, or what is known of them, change.
         has_manifest: Whether our own builder wrote it.
         has_index: Whether it has a row for each record beside the shards, see `imageshards.index`.
+        parts: The data sets that were joined to this one, in the order of their shards in every
+            split; empty where it is one.
     """
 
     data: str
@@ -143,11 +146,24 @@ class DataSet:
     fingerprint: str = ""
     has_manifest: bool = True
     has_index: bool = False
+    parts: tuple[DataSet, ...] = ()
 
     @property
     def compression_type(self) -> str:
         """The compression in TensorFlow's words: `""` or `"GZIP"`."""
         return "GZIP" if self.compression == "gzip" else ""
+
+    def by_part(self, split: Split) -> list[tuple[DataSet, Split]]:
+        """Each data set that was joined with its own shards of `split`; else this one with all."""
+        if not self.parts:
+            return [(self, split)]
+        found, first = [], 0
+        for part in self.parts:
+            own = part.splits.get(split.name)
+            last = first + (len(own.shards) if own else 0)
+            found.append((part, Split(split.name, split.shards[first:last])))
+            first = last
+        return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,6 +184,8 @@ class Subset:
         class_weights: One weight in the loss per class; None where all weigh 1.
         placeholders: Numbers of broken records that were counted and lie in the shards as empty
             ones, with the class of each; only where records are selected or repeated.
+        mix: Where several data sets are read by given shares, each of them with its own; empty
+            where every record is read equally often.
     """
 
     dataset: DataSet
@@ -180,6 +198,7 @@ class Subset:
     sampling: bool = False
     class_weights: tuple[float, ...] | None = None
     placeholders: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    mix: tuple[MixPart, ...] = ()
 
     @property
     def balance(self) -> str:
@@ -192,6 +211,20 @@ class Subset:
     def is_whole(self) -> bool:
         """Whether every record of the split is read, each of them once."""
         return self.class_ids is None and not self.filters and not self.sampling
+
+
+@dataclasses.dataclass(frozen=True)
+class MixPart:
+    """One data set of a mix.
+
+    Attributes:
+        subset: What is read of it, an endless stream of its own. Its shards are those of the data
+            set: where they are repaired or copied stands in the whole `Subset`.
+        share: Of all records that are trained on; 1 in all data sets together.
+    """
+
+    subset: Subset
+    share: Fraction
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import itertools
 import math
 import operator
 import re
@@ -142,8 +143,8 @@ def select(
     return subset if balance == "none" or not counts else _balanced(subset, counts, balance)
 
 
-def subset_filter(subset: Subset) -> FilterFunction | None:
-    """A function of a batch of serialized records: their classes, and which are read.
+def subset_filter(subset: Subset) -> Callable[[Any, Any], tuple[Any, Any]] | None:
+    """A function of a batch of serialized records and their numbers: classes, and which are read.
 
     The classes are ids of the model, -1 for others; a placeholder is not read. None where every
     record is read once, and no record has to be parsed to decide.
@@ -152,32 +153,48 @@ def subset_filter(subset: Subset) -> FilterFunction | None:
         return None
     label_and_filter = filter_function(subset.dataset, subset.filters)
 
-    def classify(serialized: Any) -> tuple[Any, Any]:
+    def classify(serialized: Any, record: Any) -> tuple[Any, Any]:
         labels, keep = label_and_filter(serialized)
-        classes = model_classes(subset, labels)
+        classes = model_classes(subset, labels, record)
         return classes, keep & (classes >= 0)
 
     return classify
 
 
-def model_classes(subset: Subset, labels: Any) -> Any:
-    """Class ids of the data set → of the model; -1 for classes the model does not have.
+def model_classes(subset: Subset, labels: Any, record: Any) -> Any:
+    """Class ids as the records have them → of the model; -1 for classes the model does not have.
 
     Args:
-        subset: Names the classes.
+        subset: Names the classes; of joined data sets each numbers them for itself.
         labels: int64 [b], at least -1.
+        record: int64 [b], the numbers of the records within the split; -1 for none.
 
     Returns:
         int64 [b].
     """
-    if subset.class_ids is None:
+    by_part = subset.dataset.by_part(subset.split)
+    tables = [_renumbered(subset, part) for part, _ in by_part]
+    unchanged = list(range(-1, len(subset.dataset.classes)))
+    if all(table == unchanged for table in tables):
         return labels
     import tensorflow as tf
 
-    renumbered = [-1] * (len(subset.dataset.classes) + 1)
-    for model_id, data_id in enumerate(subset.class_ids):
-        renumbered[data_id + 1] = model_id
-    return tf.gather(tf.constant(renumbered, tf.int64), labels + 1)
+    if len(tables) == 1:
+        return tf.gather(tf.constant(tables[0], tf.int64), labels + 1)
+    ends = list(itertools.accumulate(split.num_records for _, split in by_part))
+    part = tf.searchsorted(tf.constant(ends[:-1], tf.int64), record, "right", tf.int64)
+    return tf.gather_nd(tf.constant(tables, tf.int64), tf.stack([part, labels + 1], 1))
+
+
+def _renumbered(subset: Subset, part: DataSet) -> list[int]:
+    """For -1 and for each class id in the records of `part` the class of the model, or -1."""
+    dataset = subset.dataset
+    # Labels that are names are looked up among the classes of the whole.
+    by_name = dataset.features[dataset.label_feature].dtype == "string"
+    names = dataset.classes if by_name else part.classes
+    known = {name: number for number, name in enumerate(subset.classes)}
+    missing = len(dataset.classes) - len(names)
+    return [-1, *(known.get(name, -1) for name in names), *[-1] * missing]
 
 
 def class_ids(subset: Subset, classes: Sequence[str]) -> tuple[int, ...]:
@@ -230,7 +247,22 @@ def _class_id(dataset: DataSet, name: str) -> int:
     )
 
 
-def balancing_weights(counts: Sequence[int]) -> tuple[float, ...]:
+def pass_counts(subset: Subset) -> tuple[float, ...] | None:
+    """How often each class is read in one pass, copies by sampling left out; None if unknown."""
+    if not subset.mix:
+        return subset.class_counts
+    totals = dict.fromkeys(subset.classes, 0.0)
+    for part in subset.mix:
+        chosen = part.subset
+        if chosen.class_counts is None:
+            return None
+        times = float(part.share) * subset.num_records / chosen.num_records
+        for name, count in zip(chosen.classes, chosen.class_counts, strict=True):
+            totals[name] += times * count
+    return tuple(totals.values())
+
+
+def balancing_weights(counts: Sequence[float]) -> tuple[float, ...]:
     """For each class N / (K * n_c), with N records in K classes, n_c of them in c.
 
     A class without records keeps 1: there is nothing to weigh.

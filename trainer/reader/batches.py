@@ -18,7 +18,7 @@ from trainer.augment.augmentation import Augmentation, AugmentFunction, make_aug
 from trainer.config import TrainConfig
 from trainer.dataset.open import Inputs
 from trainer.dataset.spec import IMAGE_INPUT, Batch, ModelInputs, ReadOptions, Subset, model_input
-from trainer.dataset.subset import balancing_weights
+from trainer.dataset.subset import balancing_weights, pass_counts
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -73,7 +73,10 @@ class TrainingData:
 
     @property
     def num_records(self) -> int:
-        """Records in one pass (an epoch), copies by `balance="sampling"` included."""
+        """Records in one pass (an epoch), copies by `balance="sampling"` included.
+
+        Of all data sets together; with `mix` as many are read, but not each of them once.
+        """
         return self.subset.num_records
 
     @property
@@ -94,7 +97,7 @@ class TrainingData:
         `sample_weight`: ask for `balance="weights"` there. None where nothing is left to weigh,
         because of `balance`, or where the records of each class were not counted.
         """
-        counts = self.subset.class_counts
+        counts = pass_counts(self.subset)
         if counts is None or self.subset.balance != "none":
             return None
         return dict(enumerate(balancing_weights(counts)))
@@ -117,6 +120,7 @@ class TrainingData:
             "classes": list(subset.classes),
             "where": sorted(subset.filters),
             "balance": subset.balance,
+            "mix": [float(part.share) for part in subset.mix] or None,
             "inputs": sorted([IMAGE_INPUT, *inputs.features]),
             "sequences": inputs.sequences,
             "sequence_length": inputs.sequence_length,

@@ -141,7 +141,12 @@ def explain(error: BaseException, subset: Subset, found: Sequence[BrokenRecord])
         found: What `find_broken` found; may be empty.
     """
     dataset = subset.dataset
-    look = f"look with python -m beam_pipeline.verify {dataset.data}, " * dataset.has_manifest
+    for part, own in dataset.by_part(subset.split):
+        if any(shard.path == one.path for shard in own.shards for one in found[:1]):
+            dataset = part
+    # Of joined data sets verify looks at one.
+    can_verify = dataset.has_manifest and not dataset.parts
+    look = f"look with python -m beam_pipeline.verify {dataset.data}, " * can_verify
     if not found:
         return UserError(
             f"--data received {dataset.data!r}, and reading its split {subset.split.name} failed "
@@ -175,11 +180,15 @@ def repair(subset: Subset, found: Sequence[BrokenRecord], folder: str) -> Subset
     numbers: dict[str, set[int]] = defaultdict(set)
     for record in found:
         numbers[record.path].add(record.number)
-    shards = tuple(
-        _copy(subset, index, shard, numbers[shard.path], folder) if shard.path in numbers else shard
-        for index, shard in enumerate(subset.split.shards)
-    )
-    split = Split(subset.split.name, shards)
+    whole = subset.split
+    owners = [part for part, own in subset.dataset.by_part(whole) for _ in own.shards]
+    shards = list(whole.shards)
+    for index, shard in enumerate(whole.shards):
+        if shard.path in numbers:
+            name = f"{whole.name}-{index:05d}-{os.path.basename(shard.path)}"
+            path = os.path.join(folder, name)
+            shards[index] = _copy(owners[index], shard, numbers[shard.path], path)
+    split = Split(whole.name, tuple(shards))
     placeholders = {} if subset.is_whole else _counted_broken(subset, split, found)
     return dataclasses.replace(subset, split=split, placeholders=placeholders)
 
@@ -199,10 +208,7 @@ def _read_list(path: str) -> dict[str, list[BrokenRecord]]:
         ) from e
 
 
-def _copy(subset: Subset, index: int, shard: Shard, broken: set[int], folder: str) -> Shard:
-    dataset = subset.dataset
-    name = f"{subset.split.name}-{index:05d}-{os.path.basename(shard.path)}"
-    path = os.path.join(folder, name)
+def _copy(dataset: DataSet, shard: Shard, broken: set[int], path: str) -> Shard:
     classes: Counter[str] = Counter()
 
     def payloads() -> Iterator[bytes]:
@@ -212,7 +218,7 @@ def _copy(subset: Subset, index: int, shard: Shard, broken: set[int], folder: st
             yield payload
 
     try:
-        os.makedirs(folder, exist_ok=True)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         num_bytes = write_records(path, payloads(), dataset.compression)
     except OSError as e:
         raise UserError(
@@ -278,8 +284,9 @@ def _readable_classes(subset: Subset, found: Sequence[BrokenRecord]) -> dict[int
             if classify is None or not record.payload or wanted[record.number] < 0:
                 continue
             with contextlib.suppress(tf.errors.InvalidArgumentError, UnicodeDecodeError):
-                ids, keep = classify(tf.constant([record.payload]))
-                classes[wanted[record.number]] = int(ids[0]) if keep[0] else -1
+                number = wanted[record.number]
+                ids, keep = classify(tf.constant([record.payload]), tf.constant([number], tf.int64))
+                classes[number] = int(ids[0]) if keep[0] else -1
     return classes
 
 

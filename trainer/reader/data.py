@@ -28,7 +28,7 @@ from imageshards.example import Values
 from imageshards.index import read_index, read_record
 from trainer.arguments import names_arguments
 from trainer.augment.augmentation import AugmentFunction, check_pairs
-from trainer.config import DataConfig, TrainConfig, parse_image_size
+from trainer.config import DataConfig, TrainConfig, join_paths, parse_image_size
 from trainer.dataset.manifest import check_shards, validation_split
 from trainer.dataset.open import (
     open_dataset,
@@ -49,18 +49,22 @@ ImageSize = int | str | Sequence[int]
 @names_arguments
 def open(
     path: str | os.PathLike[str],
-    *,
+    *more: str | os.PathLike[str],
     feature_map: Mapping[str, str] | None = None,
     label_offset: int = 0,
     class_names: Sequence[str] | None = None,
     validation_data: str | os.PathLike[str] | None = None,
     skip_broken: int = 0,
 ) -> Data:
-    """Opens a data set; `ims.open`. Neither TensorFlow nor a record is loaded for one of ours.
+    """Opens a data set, or several as one; `ims.open`.
+
+    Neither TensorFlow nor a record is loaded for one of ours.
 
     Args:
         path: Folder of a data set as `python -m beam_pipeline` writes it, a TFDS folder, or a
             folder or glob of TFRecords that others wrote; local, `gs://` or `s3://`.
+        *more: Further ones, read as one with it: their splits one after the other, classes joined
+            by name.
         feature_map: Of others' records: which feature is `image`, `label`, `filename`, `text`,
             for example `{"image": "image_raw"}`.
         label_offset: Of others' records: subtracted from every label, 1 for 1-based ones.
@@ -70,10 +74,11 @@ def open(
             a loop that resumes; a plain `dataset()` stops at the first.
 
     Raises:
-        UserError: There is no data set, or the arguments do not fit it.
+        UserError: There is no data set, or the arguments do not fit it; or several data sets
+            cannot be read as one.
     """
     config = DataConfig(
-        data=os.fspath(path),
+        data=join_paths([os.fspath(one) for one in (path, *more)]),
         feature_map=dict(feature_map or {}),
         label_offset=_whole_number("label_offset", label_offset),
         class_names=None if class_names is None else tuple(class_names),
@@ -162,6 +167,11 @@ class Data:
                 f"path received {self.config.data!r}, which others wrote; expected a data set that "
                 "python -m beam_pipeline built: only those have an index."
             )
+        if self.dataset.parts:
+            raise UserError(
+                f"path received {self.config.data!r}, several data sets; expected one: each has an "
+                "index of its own, ims.open(PATH).index()."
+            )
         return manifest.load_manifest(self.config.data, "path")
 
     @names_arguments
@@ -176,6 +186,7 @@ class Data:
         classes: Sequence[str] | None = None,
         where: Sequence[str] = (),
         balance: str = "none",
+        mix: Mapping[str, float] | None = None,
         inputs: Sequence[str] = (IMAGE_INPUT,),
         sequences: str = "padded",
         sequence_length: int | None = None,
@@ -200,6 +211,8 @@ class Data:
             where: Conditions such as `image/width>=128`; a record has to pass all.
             balance: `weights`: every class weighs the same, by `sample_weight`; `sampling`:
                 every class is read equally often; `none`.
+            mix: The share of each of several data sets, by its path or last folder, for example
+                `{"a": 0.7, "b": 0.3}`; None for every record once in an epoch.
             inputs: What the model is fed with: `image`, and names among `Data.features`.
             sequences: Features of variable length: `padded` per batch, or `ragged`.
             sequence_length: Padded length, longer ones are cut; None for a batch's longest.
@@ -233,6 +246,7 @@ class Data:
                 classes=classes,
                 where=where,
                 balance=balance,
+                mix=_shares(mix),
                 inputs=inputs,
                 sequences=sequences,
                 sequence_length=sequence_length,
@@ -309,7 +323,7 @@ class Data:
             )
         model_inputs = wanted_inputs(config, self.dataset)
         if not config.skip_broken:
-            check_shards(config.data, [found])
+            check_shards(self.dataset, [found])
         subset = select(config, self.dataset, found)
         return EvaluationData(subset, read_options(config), model_inputs, batch_size)
 
@@ -345,6 +359,14 @@ def _whole_number(name: str, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise UserError(f"{name} received {value!r}; expected a whole number.")
     return int(value)
+
+
+def _shares(mix: Mapping[str, Any] | None) -> dict[str, float]:
+    shares = dict(mix or {})
+    for path, share in shares.items():
+        if isinstance(share, bool) or not isinstance(share, numbers.Real):
+            raise UserError(f"mix received {share!r} for {path!r}; expected a number.")
+    return {path: float(share) for path, share in shares.items()}
 
 
 def _names(name: str, value: Any) -> tuple[str, ...]:

@@ -7,6 +7,9 @@ where records are cached, nor on which of them turned out to be broken.
 An epoch is cut into sections of whole shards, each interleaved and shuffled for itself. While one
 is read the next ones fill their shuffle buffers, so the stream pauses neither between sections nor
 between epochs; and a resumed run goes straight to its section, whose records alone are skipped.
+
+Data sets that are mixed by given shares each have such a stream, the one they would have alone;
+whose turn it is at a position is a function of (seed, position).
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import tensorflow as tf
 
 from trainer.dataset.spec import ReadOptions, Subset
 from trainer.reader.memory_cache import memory_source
+from trainer.reader.mixing import CHUNK, Mixture
 from trainer.reader.shard_cache import cache_on_disk
 from trainer.reader.sources import (
     INSPECT_RECORDS,
@@ -47,7 +51,8 @@ def training_records(
     """Passes 0, 1, 2, … one after the other without end.
 
     Args:
-        subset: What is read; each pass has `num_records` records.
+        subset: What is read; each pass has `num_records` records. Of a mix each data set has
+            passes of its own length, and `num_records` records of all are called a pass.
         read_options: How.
         seed: Of the order; at least 0, below 2**31.
         start: The position in the stream of the first record that is returned.
@@ -100,6 +105,8 @@ def training_chunks(
     source: Source, subset: Subset, read_options: ReadOptions, seed: int, start: int
 ) -> tf.data.Dataset:
     """`training_records` before records are fetched: elements of `source`, several at a time."""
+    if subset.mix:
+        return _mixed_chunks(source, subset, read_options, seed, start)
     first, skipped = _find_position(subset, seed, start)
 
     def chunks(number: Any) -> tf.data.Dataset:
@@ -113,6 +120,28 @@ def training_chunks(
     return tf.data.Dataset.range(first, tf.int64.max).interleave(
         chunks, cycle_length=1, block_length=1, num_parallel_calls=1, deterministic=True
     )
+
+
+def _mixed_chunks(
+    source: Source, subset: Subset, read_options: ReadOptions, seed: int, start: int
+) -> tf.data.Dataset:
+    """`training_chunks` of several data sets: each is a stream of its own, as it would be alone."""
+    mixture = Mixture([part.share for part in subset.mix], seed)
+    streams, first_shard = [], 0
+    for part, begin in zip(subset.mix, mixture.counts_before(start), strict=True):
+        own = _from_shard(source, first_shard)
+        chunks = training_chunks(own, part.subset, read_options, seed, begin)
+        streams.append(chunks.unbatch())
+        first_shard += len(part.subset.split.shards)
+    chunk, skipped = divmod(start, CHUNK)
+    turns = tf.data.Dataset.range(chunk, tf.int64.max).map(mixture.choices).unbatch().skip(skipped)
+    mixed = tf.data.Dataset.choose_from_datasets(streams, turns, stop_on_empty_dataset=False)
+    return mixed.batch(_CHUNK_RECORDS)
+
+
+def _from_shard(source: Source, first: int) -> Source:
+    """`source` with its shards numbered from `first`."""
+    return dataclasses.replace(source, shard=lambda k: source.shard(k + first))
 
 
 def ordered_elements(source: Source, subset: Subset) -> tf.data.Dataset:

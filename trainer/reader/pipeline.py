@@ -10,6 +10,7 @@ Why the stages stand in this order:
 - they are shuffled as JPEG, not as pixels: the same memory holds ten times as many;
 - a resumed run skips here, before parsing, and only within its section: 30 µs a record, not 300;
 - they are batched before parsing: one `parse_example` per batch costs a third of one per record;
+- data sets with given shares are streams of their own up to here (`trainer.reader.mixing`);
 - a batch is numbered before anything random happens: augmentation is a function of (seed,
   position), so it depends neither on threads, nor on replicas, nor on restarts;
 - parsing, decoding and augmentation are one map over batches on all threads: that is where the
@@ -143,8 +144,9 @@ def memory_bytes(
     decoded = batch_size * _record_bytes(model_inputs, model_inputs.size)
     batch = batch_size * mean_bytes + decoded
     calls, _ = _parallel_calls(read_options, batch_size, model_inputs)
-    shards = order.OPEN_SECTIONS * open_shards(subset)
-    buffered = order.OPEN_SECTIONS * order.shuffle_records(subset)
+    streams = [part.subset for part in subset.mix] or [subset]
+    shards = order.OPEN_SECTIONS * sum(map(open_shards, streams))
+    buffered = order.OPEN_SECTIONS * sum(map(order.shuffle_records, streams))
     return {
         "open shards": 0 if in_memory else shards * read_buffer_bytes(subset),
         "shuffle buffer": buffered * (8 if in_memory else mean_bytes),
@@ -172,7 +174,7 @@ def _assembler(
         image = pictures(parsed.encoded, position, at_once)
         # A placeholder has label 0 of the data set, which the model may not know (-1). Its weight
         # is 0, so any class of the model will do. Other unknown classes were filtered out.
-        label = tf.maximum(model_classes(subset, parsed.label), 0)
+        label = tf.maximum(model_classes(subset, parsed.label, elements[-1]), 0)
         batch = {
             "inputs": {IMAGE_INPUT: image, **parsed.inputs},
             "label": tf.ensure_shape(label, [batch_size]),

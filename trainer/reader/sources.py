@@ -73,7 +73,7 @@ def file_source(subset: Subset) -> Source:
         return numbered.apply(tf.data.experimental.assert_cardinality(counts[k]))
 
     def inspect(serialized: Any, record: Any) -> tuple[Any, Any, Any]:
-        classes, keep = classify(serialized)  # type: ignore[misc]
+        classes, keep = classify(serialized, record)  # type: ignore[misc]
         lost = find_lost(record)
         return tf.maximum(classes, lost), keep | (lost >= 0), tf.strings.length(serialized) > 0
 

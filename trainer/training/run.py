@@ -223,7 +223,8 @@ class _Run:
         speed = bottleneck(history, reader_cpu_sec)
         page = report.write_report(
             storage.join(output, "report"),
-            title=f"{self.model.name}, {os.path.basename(os.path.normpath(config.data.data))}",
+            title=f"{self.model.name}, "
+            + ", ".join(os.path.basename(os.path.normpath(p)) for p in config.data.paths),
             facts={
                 "data": config.data.data,
                 "model": f"{self.model.name}, {self.model.count_params():,} parameters",

@@ -51,6 +51,12 @@ def plan_lines(
         f"is {training.num_records / config.batch_size:.1f} batches, its last records open the "
         "next one",
     ]
+    shares = [
+        f"{float(part.share):.1%} from {part.subset.dataset.data} (its {part.subset.num_records} "
+        "records)"
+        for part in training.mix
+    ]
+    lines += [f"mixed: {', '.join(shares)}"] * bool(shares)
     if inputs.read_options.fast_order:
         lines.append("--fast_order: neither the order nor a resumed run is reproducible")
     if validation is None:

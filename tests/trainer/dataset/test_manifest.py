@@ -170,15 +170,15 @@ def test_a_folder_without_a_manifest_is_not_a_data_set(tmp_path: pathlib.Path, b
 def test_shards_must_be_there_with_their_size(folder: pathlib.Path) -> None:
     manifest = _load(folder)
     splits = list(manifest.splits.values())
-    check_shards(str(folder), splits)
+    check_shards(manifest, splits)
     shard = folder / "validation-00000-of-00001.tfrecord"
     shard.write_bytes(b"\0" * 7)
     with pytest.raises(UserError, match=f"shard {shard.name} has 7 bytes; expected 10 bytes"):
-        check_shards(str(folder), splits)
+        check_shards(manifest, splits)
     shard.unlink()
     (folder / "train-00000-of-00001.tfrecord").unlink()
     with pytest.raises(UserError, match=r"train-00000\S+ \(and 1 more\) is missing; expected 10"):
-        check_shards(str(folder), splits)
+        check_shards(manifest, splits)
 
 
 def _config(folder: pathlib.Path, batch_size: int, **changes: Any) -> TrainConfig:

@@ -1,0 +1,230 @@
+"""Several data sets as one: classes by name, splits, pictures, and what cannot be joined."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from imageshards.errors import UserError
+from tests.support.reader_sets import CLASSES, FEATURES, IMAGE
+from trainer.config import DataConfig, join_paths, split_paths
+from trainer.dataset.joined import check_features, check_filters, check_same_classes, join_datasets
+from trainer.dataset.manifest import find_split, train_split, validation_split
+from trainer.dataset.spec import DataSet, FeatureSpec, ImageSpec, Shard, Split
+
+CONFIG = DataConfig("a,b")
+
+
+def _set(name: str, splits: dict[str, int] | None = None, **changes: Any) -> DataSet:
+    """A data set that exists on paper only: one shard of that many records a split."""
+    made = {
+        split: Split(split, (Shard(f"{name}/{split}", count, 10 * count),))
+        for split, count in (splits or {"train": 4}).items()
+    }
+    dataset = DataSet(name, made, CLASSES, IMAGE, "none", "balanced", FEATURES, fingerprint=name)
+    return dataclasses.replace(dataset, **changes)
+
+
+def _join(*parts: DataSet) -> DataSet:
+    return join_datasets(CONFIG, parts)
+
+
+def _image(**options: Any) -> ImageSpec:
+    return dataclasses.replace(IMAGE, options=options)
+
+
+def test_splits_come_one_after_the_other_and_know_their_data_sets() -> None:
+    a, b = _set("a", {"train": 4, "test": 1}), _set("b", {"train": 3})
+    joined = _join(a, b)
+    train = joined.splits["train"]
+    assert [shard.path for shard in train.shards] == ["a/train", "b/train"]
+    assert (train.num_records, joined.splits["test"].num_records) == (7, 1)
+    assert joined.by_part(train) == [(a, a.splits["train"]), (b, b.splits["train"])]
+    assert [own.num_records for _, own in joined.by_part(joined.splits["test"])] == [1, 0]
+    assert joined.data == "a,b" and joined.has_manifest
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("train", "training"), {"train": 5}),
+        (("training", "train"), {"training": 5}),
+        (("val", "validation"), {"val": 5}),
+        # A test split is no other word for one to validate on.
+        (("validation", "test"), {"validation": 4, "test": 1}),
+    ],
+)
+def test_usual_names_of_a_split_are_one_split(
+    names: tuple[str, str], expected: dict[str, int]
+) -> None:
+    joined = _join(*(_set(d, {name: n}) for d, name, n in zip("ab", names, (4, 1), strict=True)))
+    assert {name: split.num_records for name, split in joined.splits.items()} == expected
+
+
+def test_the_fingerprint_is_that_of_all_in_their_order() -> None:
+    a, b, c = (_set(name) for name in "abc")
+    prints = [_join(*parts).fingerprint for parts in ((a, b), (b, a), (a, c))]
+    assert len(set(prints)) == 3 and _join(a, b).fingerprint == prints[0]
+
+
+def test_classes_in_another_order_are_the_same_classes() -> None:
+    joined = _join(_set("a"), _set("b", classes=CLASSES[::-1]))
+    assert joined.classes == CLASSES
+    check_same_classes(joined)
+
+
+def test_different_classes_are_listed_with_the_remedy() -> None:
+    joined = _join(_set("a", classes=("ant", "bee")), _set("b", classes=("cat", "ant")))
+    assert joined.classes == ("ant", "bee", "cat")
+    with pytest.raises(UserError, match="a lacks cat; b lacks bee; expected .* by --classes"):
+        check_same_classes(joined)
+    numbered = _set("b", classes=("0", "1"), has_manifest=False)
+    with pytest.raises(UserError, match="name them by --class_names, or say by --classes"):
+        check_same_classes(_join(_set("a"), numbered))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"label_offset": 1}, "the first label is 0 in a and 1 in b; expected the same"),
+        ({"compression": "gzip"}, "the compression is none in a and gzip in b"),
+        ({"image_feature": "jpeg"}, "the feature of the picture is image/encoded in a and jpeg"),
+        ({"label_feature": "number"}, "the feature of the label is image/class/label in a and num"),
+        ({"image": _image(size=128)}, "the picture option size is None in a and 128 in b"),
+        ({"image": _image(mode="pad")}, "the picture option mode is None in a and pad in b"),
+        (
+            {"image": dataclasses.replace(IMAGE, channels=1)},
+            "the number of channels is 3 in a and 1 in b; .* build them with the same options",
+        ),
+    ],
+)
+def test_what_cannot_be_read_as_one_names_both_values(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=f"--data received 'a,b', where {message}"):
+        _join(_set("a"), _set("b", **change))
+
+
+def test_quality_makes_no_difference() -> None:
+    image = _join(_set("a", image=_image(quality=90)), _set("b", image=_image(quality=95))).image
+    assert image.options["quality"] == 90 and not image.varies
+
+
+def test_columns_that_differ_are_refused_where_they_are_asked_for() -> None:
+    features = {**FEATURES, "age": FeatureSpec("int64", None)}
+    del features["box"]
+    joined = _join(_set("a"), _set("b", features=features))
+    assert set(joined.features) == set(FEATURES) - {"age", "box"}
+    check_features(joined, "--inputs", ["image", "number"])
+    with pytest.raises(
+        UserError, match="'age', which is float32 in a and int64 of variable length"
+    ):
+        check_features(joined, "--inputs", ["age"])
+    with pytest.raises(
+        UserError, match=r"float32 of shape \[4\] in a and no feature in b; .* leave"
+    ):
+        check_features(joined, "--where", ["box"])
+
+
+def test_conditions_on_class_ids_are_refused_where_these_differ() -> None:
+    filters = ["image/class/label==1"]
+    check_filters(_set("a"), filters)
+    check_filters(_join(_set("a"), _set("b")), filters)
+    joined = _join(_set("a"), _set("b", classes=CLASSES[::-1]))
+    with pytest.raises(UserError, match="other classes in each data set of 'a,b'; .* --classes"):
+        check_filters(joined, filters)
+
+
+def test_mean_and_deviation_are_those_of_all_pictures() -> None:
+    rng = np.random.default_rng(0)
+    pixels = [rng.normal(mean, 0.1, (count, 50, 3)) for mean, count in ((0.2, 30), (0.7, 10))]
+    parts = []
+    for name, values in zip("ab", pixels, strict=True):
+        mean, std = values.mean((0, 1)), values.std((0, 1))
+        image = dataclasses.replace(IMAGE, mean=tuple(mean), std=tuple(std))
+        parts.append(_set(name, {"train": len(values)}, image=image))
+    # Nothing is known of the pictures of others' records.
+    image = _join(*parts, _set("c", {"train": 100}, has_manifest=False)).image
+    everything = np.concatenate(pixels)
+    np.testing.assert_allclose(image.mean, everything.mean((0, 1)))
+    np.testing.assert_allclose(image.std, everything.std((0, 1)))
+
+
+def test_pictures_of_others_have_the_size_that_is_asked_for() -> None:
+    unknown = dataclasses.replace(IMAGE, size=None, varies=True)
+    parts = [_set("a"), _set("b", image=unknown, has_manifest=False)]
+    assert join_datasets(CONFIG, parts).image.size is None
+    asked = join_datasets(DataConfig("a,b", image_size=(24, 24)), parts).image
+    assert asked.size == (24, 24) and asked.varies
+
+
+def test_every_data_set_needs_the_split_that_is_named_or_trained_on() -> None:
+    joined = _join(_set("a", {"train": 4, "validation": 2}), _set("b", {"test": 3}))
+    with pytest.raises(UserError, match="'b', whose splits with records are test; .* train"):
+        train_split(joined, None)
+    with pytest.raises(UserError, match="--split received 'test'; expected .* validation in 'a'"):
+        find_split(joined, "--split", "test")
+    # Without a name: what there is to validate on.
+    found = validation_split(joined, None)
+    assert found is not None and found.num_records == 2
+
+
+@pytest.mark.parametrize(
+    "paths", [("a",), ("a", "b"), ("gs://x/y", "c,d"), ("a,", "b"), (",", "x"), ("a b", "c")]
+)
+def test_paths_survive_being_joined(paths: tuple[str, ...]) -> None:
+    assert split_paths(join_paths(paths)) == paths
+
+
+def test_a_comma_in_a_path_that_exists_separates_nothing(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert split_paths("a, b") == ("a", "b")
+    pathlib.Path("a, b").mkdir()
+    assert split_paths("a, b") == ("a, b",)
+
+
+@pytest.mark.parametrize(
+    ("mix", "expected"),
+    [
+        ({"x/a": 0.7, "y/b": 0.3}, (Fraction(7, 10), Fraction(3, 10))),
+        ({"a": 3, "b": 1}, (Fraction(3, 4), Fraction(1, 4))),
+        ({"b": 0.25, "x/a/": 0.25}, (Fraction(1, 2), Fraction(1, 2))),
+    ],
+)
+def test_shares_are_found_by_path_or_last_folder(
+    mix: dict[str, float], expected: Sequence[Fraction]
+) -> None:
+    assert DataConfig("x/a,y/b", mix=mix).shares == expected
+    assert DataConfig("x/a,y/b").shares == ()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DataConfig("a,b", mix={"a": 1, "c": 1}), "for 'c', which is no data set of"),
+        (lambda: DataConfig("a", mix={"a": 1}), "expected several data sets in --data"),
+        (lambda: DataConfig("x/a,y/a", mix={"a": 1}), "is the last folder of several data sets"),
+        (lambda: DataConfig("a,b", mix={"a": 1}), "no share for 'b'; .* leave it out of --data"),
+        (lambda: DataConfig("x/a,b", mix={"a": 1, "x/a": 1}), "a, x/a; expected each data set"),
+        (lambda: DataConfig("a,b", mix={"a": 1, "b": 0}), "received 0 for 'b'; .* above 0"),
+        (lambda: DataConfig("a,b", mix={"a": 1, "b": -1}), "received -1 for 'b'"),
+        (lambda: DataConfig("a,b", mix={"a": 1, "b": float("nan")}), "received nan for 'b'"),
+        (lambda: DataConfig("a,b", mix={"a": 1, "b": 1e-5}), "1e-05 of all; expected at least"),
+        (
+            lambda: DataConfig("a,b", mix={"a": 1, "b": 1}, balance="sampling"),
+            "'sampling' together with --mix; .* --balance weights goes with --mix",
+        ),
+        (lambda: DataConfig("a,b,a"), "expected each data set once: .* larger share in --mix"),
+    ],
+)
+def test_shares_that_make_no_sense_are_refused(
+    make: Callable[[], DataConfig], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        make()

@@ -1,0 +1,254 @@
+"""Several data sets read as one: order, shares, resuming, labels by name, broken records."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import imageshards as ims
+from imageshards.tfrecord import read_records
+from tests.support.trainer_data import CLASSES, edit_manifest, make_data_set
+from trainer.reader.broken_records import BrokenRecordHandler, explain
+from trainer.reader.data import Data
+
+tf = pytest.importorskip("tensorflow")
+
+from trainer.reader import order, pipeline  # noqa: E402
+
+# Of `b` the same labels mean other classes than of `a`.
+CLASSES_OF_B = ("triangle", "circle", "square")
+COUNTS = {"a": 13, "b": 22}
+VALIDATION = {"a": 3, "b": 5}
+ALL = sum(COUNTS.values())
+MIX = {"a": 0.7, "b": 0.3}
+
+
+class Sets(NamedTuple):
+    """Two data sets, and where they are."""
+
+    a: Data
+    b: Data
+    both: Data
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> Sets:
+    home = tmp_path_factory.mktemp("sets")
+    for seed, (name, count) in enumerate(COUNTS.items()):
+        splits = {"train": count, "validation": VALIDATION[name]}
+        make_data_set(home / name, splits, num_shards=2 + seed, size_px=((16, 16),), seed=seed)
+    edit_manifest(home / "b", classes=list(CLASSES_OF_B))
+    paths = [home / name for name in COUNTS]
+    return Sets(ims.open(paths[0]), ims.open(paths[1]), ims.open(*paths))
+
+
+def _records(train: Any, steps: int, start: int = 0) -> list[list[int]]:
+    """The numbers of the records of each batch."""
+    batches = train.batches(start).take(steps).as_numpy_iterator()
+    return [batch["record"].tolist() for batch in batches]
+
+
+def _flat(batches: list[list[int]]) -> list[int]:
+    return [record for batch in batches for record in batch]
+
+
+def _names(data: Data, split: str) -> list[str]:
+    """The class of each record, as its own data set says it."""
+    return [
+        data.classes[label]
+        for shard in data.dataset.splits[split].shards
+        for label in _labels(shard.path)
+    ]
+
+
+def _labels(path: str) -> list[int]:
+    found = [ims.decode_example(one.payload, {"image/class/label"}) for one in read_records(path)]
+    return [int(values["image/class/label"][0]) for values in found]
+
+
+def test_several_data_sets_describe_themselves_as_one(sets: Sets) -> None:
+    assert sets.both.classes == CLASSES and sets.both.splits == {"train": ALL, "validation": 8}
+    assert len(sets.both.config.paths) == 2
+    train = sets.both.train(batch_size=4)
+    assert (train.num_records, train.steps_per_epoch) == (ALL, ALL // 4)
+    prints = {one.dataset.fingerprint for one in sets}
+    assert len(prints) == 3 and train.identity["data"] == sets.both.dataset.fingerprint
+
+
+def test_without_shares_every_record_comes_once_in_a_pass(sets: Sets) -> None:
+    train = sets.both.train(batch_size=5, augment="none", seed=3)
+    stream = _flat(_records(train, 2 * ALL // 5))
+    passes = stream[:ALL], stream[ALL:]
+    assert [sorted(one) for one in passes] == [list(range(ALL))] * 2
+    # They are shuffled together.
+    assert len({record < COUNTS["a"] for record in passes[0][:12]}) == 2
+    for step in (1, 6, 9):
+        assert _flat(_records(train, 2, step)) == stream[5 * step : 5 * step + 10]
+
+
+@pytest.mark.parametrize("mix", [None, MIX])
+@pytest.mark.parametrize("cache", ["none", "memory"])
+def test_labels_are_joined_by_the_names_of_the_classes(
+    sets: Sets, mix: dict[str, float] | None, cache: str
+) -> None:
+    names = _names(sets.a, "train") + _names(sets.b, "train")
+    train = sets.both.train(batch_size=7, augment="none", mix=mix, cache=cache)
+    for batch in train.batches().take(10).as_numpy_iterator():
+        found = [CLASSES[label] for label in batch["label"]]
+        assert found == [names[record] for record in batch["record"]]
+    # Classes of the caller's own order, some left out.
+    some = sets.both.train(
+        batch_size=7, augment="none", mix=mix, cache=cache, classes=["square", "circle"]
+    )
+    assert some.num_records == sum(name != "triangle" for name in names)
+    for batch in some.batches().take(10).as_numpy_iterator():
+        found = [("square", "circle")[label] for label in batch["label"]]
+        assert found == [names[record] for record in batch["record"]]
+
+
+def test_each_data_set_of_a_mix_has_its_share_and_its_own_order(sets: Sets) -> None:
+    mixed = sets.both.train(batch_size=8, augment="none", seed=3, mix=MIX)
+    assert mixed.num_records == ALL
+    stream = _flat(_records(mixed, 20))
+    of_a = [record for record in stream if record < COUNTS["a"]]
+    of_b = [record - COUNTS["a"] for record in stream if record >= COUNTS["a"]]
+    # Every tenth of the stream, to within one record.
+    for end in range(16, len(stream) + 1, 16):
+        assert abs(sum(record < COUNTS["a"] for record in stream[:end]) - 0.7 * end) < 1
+    for found, alone in ((of_a, sets.a), (of_b, sets.b)):
+        train = alone.train(batch_size=1, augment="none", seed=3)
+        assert found == _flat(_records(train, len(found)))
+    other = sets.both.train(batch_size=8, augment="none", seed=4, mix=MIX)
+    assert _flat(_records(other, 20)) != stream
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"cache": "memory"}, {"where": ["image/width>=10"]}, {"classes": ["square"]}]
+)
+def test_a_mix_goes_on_at_any_step_with_the_batch_that_comes_there(
+    sets: Sets, more: dict[str, Any]
+) -> None:
+    data = sets.both
+    if "where" in more:
+        # The factory's manifests tell of the two features that a model needs.
+        features = {
+            **data.dataset.features,
+            "image/width": data.dataset.features["image/class/label"],
+        }
+        parts = [dataclasses.replace(p, features=features) for p in data.dataset.parts]
+        joined = dataclasses.replace(data.dataset, features=features, parts=tuple(parts))
+        data = dataclasses.replace(data, dataset=joined)
+    train = data.train(batch_size=4, augment="none", seed=5, mix={"a": 1, "b": 2}, **more)
+    whole = _records(train, 24)
+    for step in range(1, 22) if not more else (1, 17):
+        assert _records(train, 2, step) == whole[step : step + 2]
+
+
+def test_pictures_of_a_mix_are_augmented_by_position(sets: Sets) -> None:
+    train = sets.both.train(batch_size=4, augment="light", seed=5, mix=MIX)
+    whole = list(train.dataset().take(3).as_numpy_iterator())
+    (again,) = train.dataset(start_step=2).take(1).as_numpy_iterator()
+    tf.nest.map_structure(np.testing.assert_array_equal, again, whole[2])
+
+
+def test_weights_balance_the_classes_as_often_as_a_mix_reads_them(sets: Sets) -> None:
+    train = sets.both.train(batch_size=4, augment="none", mix=MIX, balance="weights")
+    names = [_names(one, "train") for one in (sets.a, sets.b)]
+    often = [
+        sum(ALL * s * of.count(name) / len(of) for s, of in zip((0.7, 0.3), names, strict=True))
+        for name in CLASSES
+    ]
+    weights = train.subset.class_weights
+    assert weights is not None
+    np.testing.assert_allclose([n * w for n, w in zip(often, weights, strict=True)], ALL / 3)
+    plain = sets.both.train(batch_size=4, mix={"a": 1, "b": 1})
+    assert plain.class_weight is None  # the records of each class were not counted
+
+
+def test_evaluation_counts_every_record_of_all_data_sets_once(sets: Sets) -> None:
+    joined = list(_evaluated(sets.both))
+    alone = [*_evaluated(sets.a), *_evaluated(sets.b)]
+    assert len(joined) == 8
+    key = lambda one: (one[0], one[1].tobytes())  # noqa: E731
+    assert sorted(map(key, joined)) == sorted(map(key, alone))
+
+
+def _evaluated(data: Data) -> Any:
+    """(class name, picture) of every record that counts."""
+    for images, labels, weights in data.evaluation(batch_size=3).as_numpy():
+        for image, label, weight in zip(images, labels, weights, strict=True):
+            if weight:
+                yield data.classes[label], image
+
+
+def test_the_identity_tells_shares_and_data_apart(sets: Sets) -> None:
+    mixed, other = (sets.both.train(batch_size=4, mix=mix) for mix in (MIX, {"a": 6, "b": 4}))
+    assert mixed.identity["mix"] == [0.7, 0.3] and other.identity["mix"] == [0.6, 0.4]
+    assert sets.both.train(batch_size=4).identity["mix"] is None
+    json.dumps(mixed.identity)
+
+
+def test_a_broken_record_of_a_mix_keeps_its_place(sets: Sets, tmp_path: pathlib.Path) -> None:
+    for part in sets.both.dataset.parts:
+        copy = tmp_path / pathlib.Path(part.data).name
+        copy.mkdir()
+        for file in pathlib.Path(part.data).iterdir():
+            (copy / file.name).write_bytes(file.read_bytes())
+    shard = sorted((tmp_path / "b").glob("train-*"))[1]
+    payloads = [record.payload for record in read_records(str(shard))]
+    payloads[2] = b"\xff" * 9 + payloads[2][9:]
+    ims.write_records(str(shard), payloads)
+    data = ims.open(tmp_path / "a", tmp_path / "b", skip_broken=1)
+    train = data.train(batch_size=4, augment="none", mix=MIX)
+    whole = sets.both.train(batch_size=4, augment="none", mix=MIX)
+    with pytest.raises((tf.errors.OpError, UnicodeDecodeError)) as caught:
+        _records(train, 30)
+    handler = BrokenRecordHandler(1, str(tmp_path / "out"), data.config.data)
+    subset = handler.handle(train.subset, None, caught.value)
+    (found,) = handler.found
+    assert (found.path, found.number) == (str(shard), 2)
+    told = str(explain(caught.value, train.subset, [found]))
+    assert f"received {str(tmp_path / 'b')!r}" in told and f"verify {tmp_path / 'b'}," in told
+    repaired = dataclasses.replace(train, subset=subset)
+    batches = list(repaired.batches().take(30).as_numpy_iterator())
+    assert [batch["record"].tolist() for batch in batches] == _records(whole, 30)
+    for batch in batches:
+        assert ((batch["weight"] == 0) == (batch["record"] == found.record)).all()
+
+
+def test_the_estimate_of_memory_counts_the_buffers_of_all_streams(sets: Sets) -> None:
+    def buffered(**more: Any) -> int:
+        train = sets.both.train(batch_size=4, **more)
+        sizes = pipeline.memory_bytes(train.subset, train.read_options, 4, train.model_inputs)
+        return sizes["open shards"]
+
+    assert buffered(mix=MIX) == buffered()
+    assert order.OPEN_SECTIONS * 5 * 262144 == buffered()
+
+
+def test_what_cannot_be_joined_is_told_in_the_words_of_the_caller(
+    sets: Sets, tmp_path: pathlib.Path
+) -> None:
+    other = make_data_set(tmp_path / "c", {"train": 4}, num_shards=1, size_px=((24, 24),))
+    a = sets.a.config.data
+    with pytest.raises(ims.UserError, match="path received .*option size is 16 in .* and 24 in"):
+        ims.open(a, other)
+    with pytest.raises(ims.UserError, match="label_offset received 1, but .* has a manifest"):
+        ims.open(*sets.both.config.paths, label_offset=1)
+    with pytest.raises(ims.UserError, match="mix received a share for 'c', which is no data set"):
+        sets.both.train(batch_size=4, mix={"a": 1, "c": 2})
+    with pytest.raises(ims.UserError, match="mix received 'x' for 'a'; expected a number"):
+        sets.both.train(batch_size=4, mix={"a": "x", "b": 2})  # type: ignore[dict-item]
+    fewer = make_data_set(tmp_path / "d", {"train": 4}, num_shards=1, size_px=((16, 16),))
+    edit_manifest(fewer, classes=["circle", "square", "star"])
+    joined = ims.open(a, fewer)
+    with pytest.raises(ims.UserError, match="lacks star; .*/d lacks triangle; .* by classes which"):
+        joined.train(batch_size=4)
+    # Those that are named may be in any of them.
+    some = joined.train(batch_size=4, classes=["star", "triangle", "circle"], augment="none")
+    assert some.num_records == 9 + 3
