@@ -74,6 +74,9 @@ COLUMN_OF = {
 # What follows from where the record is; a row that moves gets it anew.
 _OF_PLACE = ("split", "shard", "record", "offset")
 
+# Of the file beside a shard that `beam_pipeline.export_index` writes for others.
+DALI_SUFFIX = ".idx"
+
 MAX_VALUES = 16
 MAX_TEXT_BYTES = 256
 # They are few; texts of which each is another one are not looked up in vain.

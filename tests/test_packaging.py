@@ -27,6 +27,7 @@ COMMANDS = {
     "imageshards-build": "beam_pipeline.__main__:main",
     "imageshards-verify": "beam_pipeline.verify.command:main",
     "imageshards-inspect": "beam_pipeline.inspect:main",
+    "imageshards-export-index": "beam_pipeline.export_index:main",
     "imageshards-train": "trainer.__main__:main",
     "imageshards-evaluate": "trainer.evaluate:main",
     "imageshards-predict": "trainer.predict:main",

@@ -32,6 +32,7 @@ from beam_pipeline.shards.sink import BalancedSink
 from beam_pipeline.shards.writer import output_error, read_result
 from imageshards import storage
 from imageshards.errors import UserError
+from imageshards.index import DALI_SUFFIX
 from imageshards.manifest import (
     FORMAT_VERSION,
     INDEX_NAME,
@@ -135,7 +136,9 @@ def _remove_old_data_set(spec: CommitSpec, names: set[str]) -> None:
     )
     keep = {spec.sink.file_of(name) for name in names}
     storage.delete(
-        entry.path for entry in found if SHARD_NAME.fullmatch(entry.name) and entry.name not in keep
+        entry.path
+        for entry in found
+        if SHARD_NAME.fullmatch(entry.name.removesuffix(DALI_SUFFIX)) and entry.name not in keep
     )
     if any(entry.name == INDEX_NAME for entry in found):
         _remove_folder(storage.join(spec.output, INDEX_NAME))

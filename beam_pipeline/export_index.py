@@ -1,0 +1,106 @@
+"""`python -m beam_pipeline.export_index DIR --format dali`: where records are, as others read it.
+
+For NVIDIA DALI a file `<shard>.idx` beside each shard: a text line `offset size` for each record,
+in bytes, framing included, as its `tfrecord2idx` writes it. It is taken from the data set's own
+index; where there is none, the shards are read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from imageshards.errors import UserError
+
+FORMATS = ("dali",)
+
+
+def export_dali(directory: str) -> tuple[int, int]:
+    """Writes the `.idx` files of a data set; returns their number and that of their records.
+
+    Raises:
+        UserError: There is no data set, it is compressed, or it is damaged or cannot be written.
+    """
+    from imageshards import storage
+    from imageshards.index import DALI_SUFFIX
+    from imageshards.manifest import load_manifest, shards_of
+
+    directory = directory if storage.is_local(directory) else directory.rstrip("/")
+    storage.check_bucket(directory, "DIR")
+    manifest = load_manifest(directory, "DIR")
+    if manifest.get("compression", "none") != "none":
+        raise UserError(
+            f"DIR received {directory!r}, whose shards are compressed: no offset leads into them, "
+            "and DALI reads none; expected plain shards: build it with --compression none."
+        )
+    shards = [shard for _, shard in shards_of(manifest)]
+
+    def export(shard: Mapping[str, Any]) -> int:
+        lines = [f"{offset} {size}\n" for offset, size in _places(directory, manifest, shard)]
+        storage.write(storage.join(directory, shard["file"] + DALI_SUFFIX), "".join(lines))
+        return len(lines)
+
+    try:
+        counts = list(storage.map_concurrently(export, shards))
+    except OSError as e:
+        raise UserError(
+            f"DIR received {directory!r}, where {e.filename or 'a file'} cannot be read or written "
+            f"({e.strerror or e}); expected all its shards, and a folder that may be written: fix "
+            "its permissions, or copy the data set again."
+        ) from e
+    return len(counts), sum(counts)
+
+
+def _places(
+    directory: str, manifest: Mapping[str, Any], shard: Mapping[str, Any]
+) -> Iterator[tuple[int, int]]:
+    """(offset, size) of each frame of a shard."""
+    from imageshards import storage
+    from imageshards.index import index_schema, read_shard_index
+    from imageshards.tfrecord import RecordError, read_records
+
+    if shard.get("index") is not None:
+        table = read_shard_index(directory, shard, index_schema(manifest["features"]), "DIR")
+        yield from zip(table["offset"].to_pylist(), table["num_bytes"].to_pylist(), strict=True)
+        return
+    try:
+        for record in read_records(storage.join(directory, shard["file"])):
+            yield record.offset_bytes, record.next_offset_bytes - record.offset_bytes
+    except RecordError as e:
+        raise UserError(
+            f"DIR received {directory!r}, which is damaged: {str(e).rstrip('.')}; expected whole "
+            "shards: copy them again, or build the data set again with --overwrite."
+        ) from e
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m beam_pipeline.export_index",
+        description="Writes beside each shard a file that says where its records are, for readers "
+        "that need one.",
+        epilog="Exit code: 0 all files were written, 2 they could not be.",
+    )
+    parser.add_argument(
+        "directory", metavar="DIR", help="what a build wrote: a folder, gs:// or s3://"
+    )
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="dali",
+        help="dali: <shard>.idx with a line `offset size` for each record (default: %(default)s)",
+    )
+    args = parser.parse_args(argv)
+    try:
+        files, records = export_dali(args.directory)
+    except UserError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 2
+    print(f"wrote {files:,} .idx files for {records:,} records beside the shards")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
