@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lock demo test test-fast worker-pool worker-pool-stop job-service job-service-stop \
+.PHONY: help setup lock demo demo-shards cluster-demo test test-fast worker-pool worker-pool-stop job-service job-service-stop \
 	test-flink flink-cluster flink-cluster-stop lint bench clean
 
 # What a person may set: make test TESTS=tests/beam_pipeline/planning/test_plan.py PYTEST_ARGS=-x
@@ -36,16 +36,23 @@ lock:  ## Write constraints.txt anew after a change in setup.py (needs uv: pip i
 	uv pip compile --quiet --universal --python-version 3.11 --no-annotate \
 		--no-emit-index-url --extra trainer --extra dev setup.py --output-file constraints.txt
 
-demo: export TF_CPP_MIN_LOG_LEVEL = 3
-demo: $(STAMP)  ## Draw a small set of pictures, build shards, verify them, train on 2 replicas
-	@rm -rf $(DEMO)/images $(DEMO)/model
+demo-shards: $(STAMP)
+	@rm -rf $(DEMO)/images
 	@$(PY) scripts/make_demo_images.py --output $(DEMO)/images
 	$(PY) -m beam_pipeline --input $(DEMO)/images --output $(DEMO)/shards --image_size 96 \
 		--splits train=0.8,validation=0.2 --num_shards train=8,validation=2 --overwrite
+
+demo: export TF_CPP_MIN_LOG_LEVEL = 3
+demo: demo-shards  ## Draw a small set of pictures, build shards, verify them, train on 2 replicas
+	@rm -rf $(DEMO)/model
 	$(PY) -m beam_pipeline.verify $(DEMO)/shards
 	$(PY) -m trainer --data $(DEMO)/shards --output $(DEMO)/model --model cnn --epochs 5 \
 		--batch_size 32 --replicas 2 --seed 1
 	@$(PY) scripts/demo_summary.py --shards $(DEMO)/shards --model $(DEMO)/model
+
+cluster-demo: export TF_CPP_MIN_LOG_LEVEL = 3
+cluster-demo: demo-shards  ## Train on two hosts that are processes here, kill one, restart, compare
+	@$(PY) -m scripts.cluster_demo --data $(DEMO)/shards --output $(DEMO)/cluster
 
 test: $(STAMP)  ## Run the tests (TESTS=… and PYTEST_ARGS=… narrow it; TEST_JOBS=2 at once)
 	$(PY) -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder \

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import pathlib
 import statistics
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks import inputs
 from benchmarks.cases import SHARDS, Settings
-from benchmarks.measure import BenchmarkError, remove, run_module
+from benchmarks.measure import REPOSITORY, BenchmarkError, remove, run_module
 from benchmarks.outcome import Figure, Outcome, medians
-from benchmarks.reader_kinds import BATCH, SIZE
+from benchmarks.reader_kinds import BATCH, SIZE, cores
+from benchmarks.reader_probe import HOSTS
 from benchmarks.reader_rounds import Window, in_turn
+from scripts.local_hosts import free_addresses, host_environment
 
 CLASSES = 2
 _WINDOWS_PER_ROUND = 3
@@ -215,6 +221,55 @@ def reader_memory(s: Settings) -> Outcome:
     )  # fmt: skip
 
 
+def hosts(s: Settings) -> Outcome:
+    """Two hosts of one core each, against one process with both."""
+    if cores() < 2:
+        raise BenchmarkError("two hosts of one core each need two cores")
+    rounds = [
+        (_trained(s, "one", 1, 1), _trained(s, "replicas", 1, 2), _trained(s, "hosts", 2, 1))
+        for _ in range(s.rounds)
+    ]
+    ratios = tuple(of_hosts / max(of_process) for *of_process, of_hosts in rounds)
+    costs = [_probe(s, "hosts", _COPIES_TO_SKIP, 4 * s.records) for _ in range(s.rounds)]
+    one, two, hosts_rate = medians(rounds)
+    share, of_8, of_64 = medians([[cost[f"{count}"] for count in HOSTS] for cost in costs])
+    return Outcome(
+        "hosts", f"the small CNN on {_of_pictures(s)}, two cores in all", ("images/s",),
+        {"one process": (one,), "one process, two replicas": (two,), "two hosts": (hosts_rate,)},
+        (Figure("two hosts as a share of the better process", ratios, 0.9),),
+        (f"the reader takes {share:.0f} us CPU for a record that it decodes; on one of 8 hosts "
+         f"{of_8:.1f} us for a record of the global batch, on one of 64 {of_64:.1f} us: that is "
+         "what reading the order costs, on every host",),
+    )  # fmt: skip
+
+
+def _trained(s: Settings, name: str, hosts: int, replicas: int) -> float:
+    """Images per second of a run's second epoch, each host on its own cores."""
+    output = s.work / f"hosts-{name}"
+    remove(output)
+    every = sorted(os.sched_getaffinity(0))[:2]
+    addresses = free_addresses(hosts)
+    running = []
+    for index in range(hosts):
+        mine = every if hosts == 1 else every[index : index + 1]
+        running.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "trainer", "--data", str(shards(s)), "--output",
+                 str(output), "--validation_split", "none", "--image_size", "96", "--epochs", "2",
+                 "--batch_size", str(BATCH), "--replicas", str(replicas), "--cluster", "tf_config"],
+                env={**os.environ, **host_environment(addresses, index)},
+                preexec_fn=functools.partial(os.sched_setaffinity, 0, mine),
+                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY,
+            )
+        )  # fmt: skip
+    for process in running:
+        said = process.communicate()[1]
+        if process.returncode:
+            raise BenchmarkError(f"a host ended with {process.returncode}:\n{said}")
+    last = (output / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1]
+    return float(json.loads(last)["images_per_second"])
+
+
 def _sources(s: Settings) -> list[pathlib.Path]:
     return s.pets or s.sources
 
@@ -245,4 +300,5 @@ READER_BENCHMARKS: dict[str, Callable[[Settings], Outcome]] = {
     "reader_order": reader_order,
     "reader_resume": reader_resume,
     "reader_memory": reader_memory,
+    "hosts": hosts,
 }

@@ -1,6 +1,7 @@
-"""What a single reader does, by its own account: how fast it skips, how much memory it takes.
+"""What a single reader does, by its own account: how fast it skips, what memory it takes, and what
+reading the order costs it where it decodes only a share.
 
-    python -m benchmarks.reader_probe skip|memory --data SHARDS --copies N --records N
+    python -m benchmarks.reader_probe skip|memory|hosts --data SHARDS --copies N --records N
 
 Prints one JSON object. The data set counts as `copies` times as long: every shard is listed
 so often.
@@ -18,6 +19,8 @@ from typing import Any
 
 from benchmarks.reader_kinds import BATCH, Job, cores, opened
 
+# Of a run whose reader is measured on one of them.
+HOSTS = (1, 8, 64)
 _STATUS = pathlib.Path("/proc/self/status")
 # Writing 5 sets the peak of the resident set back to what it is now.
 _CLEAR = pathlib.Path("/proc/self/clear_refs")
@@ -65,16 +68,41 @@ def memory(job: Job, copies: int, records: int) -> dict[str, float]:
     }
 
 
+def hosts(job: Job, copies: int, records: int) -> dict[str, float]:
+    """CPU microseconds per record of the global batch, on a host that decodes so many of them."""
+    from trainer.dataset.spec import ReadOptions, Shares
+    from trainer.reader import pipeline
+
+    subset, inputs, augmentation = opened(job, "host")
+    longer = _longer(subset, copies)
+    found = {}
+    for count in HOSTS:
+        stream = iter(
+            pipeline.training_batches(
+                longer, ReadOptions(cores()), 1, BATCH * count, inputs, augmentation.pictures,
+                shares=Shares(1, count, 0),
+            )
+        )  # fmt: skip
+        next(stream)
+        begun, steps = time.process_time(), max(4, records // (BATCH * count))
+        for _ in range(steps):
+            next(stream)
+        found[f"{count}"] = (time.process_time() - begun) * 1e6 / (steps * BATCH * count)
+    return found
+
+
+PROBES = {"skip": skip, "memory": memory, "hosts": hosts}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("skip", "memory"))
+    parser.add_argument("what", choices=PROBES)
     parser.add_argument("--data", required=True)
     parser.add_argument("--copies", type=int, default=1)
     parser.add_argument("--records", type=int, required=True)
     args = parser.parse_args(argv)
-    probe = skip if args.what == "skip" else memory
-    print(json.dumps(probe(Job(args.data, ""), args.copies, args.records)))
+    print(json.dumps(PROBES[args.what](Job(args.data, ""), args.copies, args.records)))
     return 0
 
 

@@ -5,11 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from trainer.cluster.addresses import find_cluster
+from trainer.cluster.hosts import Ended, Hosts
+from trainer.cluster.rendezvous import joined
 from trainer.commands import console
 from trainer.commands.flags import parse_config
+from trainer.config import TrainConfig
 from trainer.dataset.open import open_inputs
 from trainer.imports import quiet_import
+from trainer.training.hosts import described, only_chief_writes
 from trainer.training.output_folder import prepare_output
+from trainer.training.signals import Stopped
 
 PROGRAM = "python -m trainer"
 
@@ -30,24 +36,37 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _train(argv: Sequence[str] | None) -> int:
     config = parse_config(argv)
+    cluster = None
+    if config.cluster is not None:
+        with quiet_import():
+            cluster = find_cluster(config.cluster, config.cluster_port)
+    try:
+        with (
+            joined(cluster, config.cluster_timeout) as hosts,
+            only_chief_writes(config, hosts) as mine,
+        ):
+            _train_on(mine, hosts)
+    except (Stopped, Ended) as e:
+        print(f"{PROGRAM}: {e}", file=sys.stderr)
+        return e.exit_code
+    return 0
+
+
+def _train_on(config: TrainConfig, hosts: Hosts) -> None:
     devices = None
-    if config.data.where:
+    if hosts.count > 1:
+        hosts.compare(described(config))
+    if config.data.where or hosts.count > 1:
         # Counting filtered records uses TensorFlow, whose devices must be set up before that.
         with quiet_import():
             from trainer.models.strategy import make_strategy
-        devices = make_strategy(config.replicas, config.batch_size)
+        devices = make_strategy(config.replicas, config.batch_size, hosts)
     # Before TensorFlow's import, which takes seconds, so that mistakes are reported at once.
     inputs = open_inputs(config)
     prepare_output(config.output)
     with quiet_import():
         from trainer.training.run import train
-        from trainer.training.signals import Stopped
-    try:
-        train(config, inputs, devices)
-    except Stopped as e:
-        print(f"{PROGRAM}: {e}: saved; run the same command again to resume.", file=sys.stderr)
-        return e.exit_code
-    return 0
+    train(config, inputs, devices, hosts)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ BALANCES = ("none", "weights", "sampling")
 SEQUENCES = ("padded", "ragged")
 OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "lamb", "muon")
 SCHEDULES = ("constant", "step", "linear", "exponential", "cosine")
+CLUSTERS = ("tf_config", "slurm")
 PRECISIONS = ("float32", "bfloat16", "float16")
 
 
@@ -307,7 +308,11 @@ class TrainConfig:
         epochs: Passes over the training split.
         steps: Steps in all, instead of epochs.
         batch_size: Global: the sum over all replicas.
-        replicas: Devices that share a batch; None for every GPU, or one CPU.
+        replicas: Devices of this host that share a batch; None for every GPU, or one CPU.
+        cluster: Where the hosts that train together are named, one of `CLUSTERS`; None for this
+            one alone.
+        cluster_port: Of the first process on each host, under Slurm.
+        cluster_timeout: Seconds that hosts may take to come, and to answer.
         seed: Of the initial weights, the order of the records and the augmentation.
         augment: One of `AUGMENT_LEVELS`.
         augment_on: `device`, `host`, or `auto`: the device if it is a GPU.
@@ -330,6 +335,9 @@ class TrainConfig:
     steps: int | None = None
     batch_size: int = 32
     replicas: int | None = None
+    cluster: str | None = None
+    cluster_port: int = 2222
+    cluster_timeout: int = 600
     seed: int = 0
     augment: str = "light"
     augment_on: str = "auto"
@@ -349,8 +357,15 @@ class TrainConfig:
             ("--replicas", self.replicas),
             ("--checkpoint_steps", self.checkpoint_steps),
             ("--keep_checkpoints", self.keep_checkpoints),
+            ("--cluster_timeout", self.cluster_timeout),
         ):
             check_least(flag, received, 1)
+        if self.cluster is not None:
+            _check_choice("--cluster", self.cluster, CLUSTERS)
+        if not 1 <= self.cluster_port < 2**16:
+            raise UserError(
+                f"--cluster_port received {self.cluster_port}; expected a port, 1 to {2**16 - 1}."
+            )
         _check_choice("--augment", self.augment, AUGMENT_LEVELS)
         _check_choice("--augment_on", self.augment_on, AUGMENT_ON)
         if not 0 <= self.seed <= MAX_SEED:

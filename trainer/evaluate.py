@@ -156,16 +156,14 @@ def _run(
 ) -> int:
     with quiet_import():
         from trainer.evaluation.evaluator import Evaluator
+        from trainer.reader.batches import EvaluationData
         from trainer.reader.broken_records import BrokenRecordHandler
     with strategy.scope():
         model, card = model_file.load_model(args.model_path)
     evaluator = Evaluator(
         model,
         strategy,
-        subset,
-        read_options(run.data),
-        run.batch_size,
-        inputs,
+        EvaluationData(subset, read_options(run.data), inputs, run.batch_size),
         broken_handler := BrokenRecordHandler(run.data.skip_broken, folder, run.data.data),
         card.classes,
     )

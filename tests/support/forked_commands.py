@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from typing import IO
 
 from tests.support.commands import ROOT, TIMEOUT_SEC
@@ -32,16 +33,31 @@ def run_forked(
     module: str, *arguments: object, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """`python -m MODULE …` to its end, the working directory being the repository's."""
+    return run_forked_together([([module, *map(str, arguments)], environment)])[0]
+
+
+def run_forked_together(
+    commands: Sequence[tuple[list[str], Mapping[str, str]]],
+) -> list[subprocess.CompletedProcess[str]]:
+    """Several at the same time, each a module with its arguments, and its environment."""
     server = _server()
     if server.stdin is None or server.stdout is None:
         raise RuntimeError("the server has no pipes")
-    command = [module, *map(str, arguments)]
     with tempfile.TemporaryDirectory() as folder:
-        out, err = (pathlib.Path(folder, name) for name in ("out", "err"))
-        server.stdin.write(json.dumps([str(out), str(err), command, environment]) + "\n")
+        files = [
+            [pathlib.Path(folder, f"{name}-{i}") for name in ("out", "err")]
+            for i in range(len(commands))
+        ]
+        requests = [
+            [*map(str, pair), *command] for pair, command in zip(files, commands, strict=True)
+        ]
+        server.stdin.write(json.dumps(requests) + "\n")
         server.stdin.flush()
-        code = int(server.stdout.readline())
-        return subprocess.CompletedProcess(command, code, out.read_text(), err.read_text())
+        codes = json.loads(server.stdout.readline())
+        return [
+            subprocess.CompletedProcess(command, code, out.read_text(), err.read_text())
+            for (command, _), code, (out, err) in zip(commands, codes, files, strict=True)
+        ]
 
 
 @functools.cache
@@ -66,10 +82,13 @@ def _serve(requests: IO[str], answers: IO[str]) -> None:
         threads = os.listdir("/proc/self/task")
         if len(threads) != 1:
             raise RuntimeError(f"a process of {len(threads)} threads cannot be forked")
-        child = os.fork()
-        if not child:
-            return _run(*json.loads(line))
-        answers.write(f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n")
+        children = []
+        for request in json.loads(line):
+            children.append(os.fork())
+            if not children[-1]:
+                return _run(*request)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        answers.write(json.dumps(codes) + "\n")
         answers.flush()
     return None
 

@@ -15,6 +15,7 @@ from trainer.config import (
     AUGMENT_ON,
     BALANCES,
     CACHES,
+    CLUSTERS,
     OPTIMIZERS,
     PRECISIONS,
     SCHEDULES,
@@ -214,7 +215,7 @@ TRAINING: dict[str, _Flag] = {
     "replicas": (
         {"type": int, "metavar": "N"},
         "devices that share each batch: GPUs, or logical CPU devices where there are none; other "
-        "GPUs are left alone (default: all GPUs, else 1)",
+        "GPUs are left alone; of each host, with --cluster (default: all GPUs, else 1)",
     ),
     "seed": (
         {"type": int, "metavar": "N"},
@@ -229,6 +230,23 @@ TRAINING: dict[str, _Flag] = {
         {"choices": AUGMENT_ON},
         "where pictures are cropped and changed: device (the reader only decodes), host, or auto: "
         "the device if it is a GPU",
+    ),
+}
+
+HOSTS: dict[str, _Flag] = {
+    "cluster": (
+        {"choices": CLUSTERS},
+        "several hosts share each batch, every one started with the same command: tf_config takes "
+        "their addresses from the variable TF_CONFIG, slurm from srun. The first, the chief, "
+        "alone writes --output and prints (default: this host alone)",
+    ),
+    "cluster_port": (
+        {"type": int, "metavar": "N"},
+        "of the first process on each host, with --cluster slurm",
+    ),
+    "cluster_timeout": (
+        {"type": int, "metavar": "SEC"},
+        "how long hosts may take to come, and to answer",
     ),
 }
 
@@ -305,6 +323,7 @@ _GROUPS = {
     "data": DATA,
     "TFRecords that others wrote": EXTERNAL,
     "training": TRAINING,
+    "several hosts": HOSTS,
     "optimizer": OPTIMIZER,
     "output": RUN,
 }

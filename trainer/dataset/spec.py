@@ -25,6 +25,25 @@ def model_input(inputs: Mapping[str, Any]) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
+class Shares:
+    """In how many equal parts a batch is made: one for each replica, so that nobody has to cut it.
+
+    Attributes:
+        replicas: Of each host.
+        hosts: That share a batch.
+        host: Whose parts are made, one after the other.
+    """
+
+    replicas: int = 1
+    hosts: int = 1
+    host: int = 0
+
+
+# A batch in one part.
+WHOLE = Shares()
+
+
+@dataclasses.dataclass(frozen=True)
 class Shard:
     """One TFRecord file.
 

@@ -11,12 +11,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.dataset.spec import Batch, ModelInputs, ReadOptions, Subset, model_input
+from trainer.cluster.hosts import ONE_HOST, Hosts
+from trainer.dataset.spec import Batch, Subset, model_input
 from trainer.dataset.subset import class_ids
 from trainer.models.metrics import further_metrics
-from trainer.reader import order, pipeline
+from trainer.reader import order
+from trainer.reader.batches import EvaluationData
 from trainer.reader.broken_records import BrokenRecordHandler
-from trainer.reader.stream import is_framing_error, next_batch, record_numbers
+from trainer.reader.stream import distributed, is_framing_error, next_batch, record_numbers
 
 TOP = 5
 
@@ -68,13 +70,11 @@ class Evaluator:
     Args:
         model: Gives logits; its variables live in `strategy`'s scope.
         strategy: Whose replicas share each batch.
-        subset: What is read.
-        read_options: How.
-        batch_size: Global batch.
-        model_inputs: Of the model.
+        data: What is read.
         broken_handler: Replaces broken records; None to raise TensorFlow's error.
         classes: The model's, where the data may have fewer of them, or in another order;
-            None for those of `subset`.
+            None for those of `data`.
+        hosts: Those that share each batch.
 
     Raises:
         UserError: The data has a class that the model does not know.
@@ -84,31 +84,28 @@ class Evaluator:
         self,
         model: keras.Model,
         strategy: tf.distribute.Strategy,
-        subset: Subset,
-        read_options: ReadOptions,
-        batch_size: int,
-        model_inputs: ModelInputs,
+        data: EvaluationData,
         broken_handler: BrokenRecordHandler | None = None,
         classes: Sequence[str] | None = None,
+        hosts: Hosts = ONE_HOST,
     ) -> None:
-        self.classes = tuple(classes) if classes is not None else subset.classes
-        self._strategy = strategy
-        self._whole = subset
-        self._subset = broken_handler.open(subset) if broken_handler else subset
+        self.classes = tuple(classes) if classes is not None else data.classes
+        self._strategy, self._hosts = strategy, hosts
+        self._whole = data.subset
         # The figures need no order, but the records of a broken batch are found by it.
-        self._read_options = dataclasses.replace(read_options, fast_order=False)
-        self._batch_size = batch_size
-        self._inputs = model_inputs
+        options = dataclasses.replace(data.read_options, fast_order=False)
+        subset = broken_handler.open(data.subset) if broken_handler else data.subset
+        self._data = dataclasses.replace(data, subset=subset, read_options=options)
         self._broken_handler = broken_handler
         self._batches: Any = None
-        ids = class_ids(subset, self.classes)
+        ids = class_ids(data.subset, self.classes)
         self._metrics = further_metrics(model)
         self._step = _make_step(model, strategy, None if classes is None else ids)
 
     @property
     def subset(self) -> Subset:
         """What is read, broken records replaced."""
-        return self._subset
+        return self._data.subset
 
     def run(self) -> Evaluation:
         """One pass.
@@ -119,40 +116,36 @@ class Evaluator:
         while True:
             for metric in self._metrics:
                 metric.reset_state()
+            parts: list[dict[str, np.ndarray]] = []
+            broken = None
             try:
                 parts = list(self._measured())
+            except _Broken as e:
+                broken = e
+            if not any(self._hosts.gather("evaluation", broken is not None)):
                 further = {metric.name: float(metric.result()) for metric in self._metrics}
-                return _summary(self.classes, parts, further)
-            except _Broken as broken:
-                self._replace_broken(broken)
+                whole = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+                whole = self._hosts.concatenate("evaluation", whole)
+                return _summary(self.classes, whole, further)
+            self._replace_broken(broken)
 
     def _measured(self) -> Iterator[dict[str, np.ndarray]]:
-        iterator = iter(self._dataset())
+        if self._batches is None:
+            self._batches = distributed(self._strategy, self._data.batches)
+        iterator = iter(self._batches)
         pending: Any = None
-        number = 0
-        while True:
+        for number in range(self._data.steps):
             try:
                 batch = next_batch(iterator)
             except tf.errors.OpError as e:
                 raise _Broken(e, number) from e
-            if batch is None:
-                break
             measured = self._step(batch)
             # One batch behind: the devices have work while the host collects.
             if pending is not None:
                 yield self._collected(pending)
             pending = measured
-            number += 1
         if pending is not None:
             yield self._collected(pending)
-
-    def _dataset(self) -> Any:
-        if self._batches is None:
-            batches = pipeline.evaluation_batches(
-                self._subset, self._read_options, self._batch_size, self._inputs
-            )
-            self._batches = self._strategy.experimental_distribute_dataset(batches)
-        return self._batches
 
     def _collected(self, measured: dict[str, Any]) -> dict[str, np.ndarray]:
         """A batch's measurements, of all replicas, on the host."""
@@ -163,16 +156,18 @@ class Evaluator:
             for name, values in measured.items()
         }
 
-    def _replace_broken(self, broken: _Broken) -> None:
+    def _replace_broken(self, broken: _Broken | None) -> None:
+        """Replaces the records for which this host's pass has failed, or that of others."""
+        data, suspects = self._data, None
         if self._broken_handler is None:
-            raise broken.error
-        suspects = None
-        if not is_framing_error(broken.error):
-            records = order.ordered_records(self._subset, self._read_options)
-            start = broken.batch * self._batch_size
-            suspects = record_numbers(records.skip(start).take(self._batch_size))
-        self._subset = self._broken_handler.handle(self._whole, suspects, broken.error)
-        self._batches = None
+            raise broken.error if broken else RuntimeError("another host met a broken record")
+        if broken and not is_framing_error(broken.error):
+            records = order.ordered_records(data.subset, data.read_options)
+            start = broken.batch * data.batch_size
+            suspects = record_numbers(records.skip(start).take(data.batch_size))
+        error = broken.error if broken else None
+        subset = self._broken_handler.handle(self._whole, suspects, error)
+        self._data, self._batches = dataclasses.replace(data, subset=subset), None
 
 
 class _Broken(Exception):
@@ -224,9 +219,8 @@ def _make_step(
 
 
 def _summary(
-    classes: tuple[str, ...], parts: Sequence[dict[str, np.ndarray]], further: Mapping[str, float]
+    classes: tuple[str, ...], whole: dict[str, np.ndarray], further: Mapping[str, float]
 ) -> Evaluation:
-    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     counted = whole["weight"] > 0
     left_out = int(np.sum((whole["record"] >= 0) & ~counted))
     whole = {name: values[counted] for name, values in whole.items()}

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.models.step import make_test_step
 from trainer.reader.batches import EvaluationData
 from trainer.reader.broken_records import BrokenRecordHandler
+from trainer.reader.stream import distributed
 
 
 class Validation:
@@ -21,6 +25,7 @@ class Validation:
         strategy: Whose replicas share each batch.
         data: The split.
         broken_handler: Replaces broken records.
+        hosts: Those that share each batch.
     """
 
     def __init__(
@@ -29,9 +34,10 @@ class Validation:
         strategy: tf.distribute.Strategy,
         data: EvaluationData,
         broken_handler: BrokenRecordHandler,
+        hosts: Hosts = ONE_HOST,
     ) -> None:
         self._model, self._strategy, self._data = model, strategy, data
-        self._broken_handler = broken_handler
+        self._broken_handler, self._hosts = broken_handler, hosts
         self._subset = broken_handler.open(data.subset)
         self._batches: Any = None
         self._step = make_test_step(model, strategy)
@@ -45,16 +51,23 @@ class Validation:
         model = self._model
         while True:
             model.reset_metrics()
+            logs: dict[str, Any] = {}
+            error = None
             try:
                 logs = self._run()
-                break
             except (tf.errors.OpError, UnicodeDecodeError) as e:
-                self._subset = self._broken_handler.handle(self._data.subset, None, e)
-                self._batches = None
-        found = {
+                error = e
+            if not any(self._hosts.gather("validation", error is not None)):
+                break
+            self._subset = self._broken_handler.handle(self._data.subset, None, error)
+            self._batches = None
+        means = {
             name: float(keras.ops.convert_to_numpy(value))
             for name, value in model._get_metrics_result_or_logs(logs).items()
         }
+        # Metrics are sums over all hosts; what else a step has returned is this one's.
+        of_hosts = self._hosts.gather("validation logs", means)
+        found = {name: _mean([one[name] for one in of_hosts]) for name in means}
         if "loss" in found:
             found["loss"] = self._without_fill_ups(found["loss"])
         return {f"val_{name}": value for name, value in found.items()}
@@ -62,10 +75,11 @@ class Validation:
     def _run(self) -> dict[str, Any]:
         if self._batches is None:
             data = dataclasses.replace(self._data, subset=self._subset)
-            self._batches = self._strategy.experimental_distribute_dataset(data.dataset())
+            self._batches = distributed(self._strategy, data.batches)
         logs: dict[str, Any] = {}
-        for batch in self._batches:
-            logs = self._step(batch)
+        iterator = iter(self._batches)
+        for _ in range(self._data.steps):
+            logs = self._step(next(iterator))
         return logs
 
     def _without_fill_ups(self, mean: float) -> float:
@@ -78,3 +92,8 @@ class Validation:
         penalties = float(sum(float(keras.ops.convert_to_numpy(loss)) for loss in losses))
         count = self._data.steps * self._data.batch_size
         return (mean - penalties) * count / self._data.num_records + penalties
+
+
+def _mean(values: Sequence[float]) -> float:
+    """As TensorFlow takes it over replicas, so that hosts and replicas give the same bits."""
+    return float(np.sum(np.array(values, np.float32)) / np.float32(len(values)))

@@ -11,6 +11,7 @@ import tensorflow as tf
 from imageshards.errors import UserError
 from trainer.dataset.spec import Batch, model_input
 from trainer.models.optimizer import SumFirst
+from trainer.models.strategy import host_count
 
 # A distributed global batch → what the model's own step returns: numbers by name.
 Step = Callable[[Any], dict[str, Any]]
@@ -29,17 +30,18 @@ def make_train_step(
         prepare: What each replica does to its share first, for example augmentation.
 
     Returns:
-        Batch → what `train_step` returned, as the mean over replicas.
+        Batch → what `train_step` returned, as the mean over the replicas of all hosts.
     """
 
-    def as_keras(batch: Batch) -> tuple[Any, Any, Any]:
-        batch = prepare(batch) if prepare is not None else batch
-        return preprocessed(model, model_input(batch["inputs"]), batch["label"], batch["weight"])
+    def as_keras(batch: Batch) -> tuple[Any, ...]:
+        return _as_keras(model, batch if prepare is None else prepare(batch))
 
     def one_graph() -> Step:
         if model.jit_compile and strategy.num_replicas_in_sync > 1:
-            return _make_step(model, strategy, _compiled_but_for_sums(model), as_keras)
-        return _make_step(model, strategy, _compiled(model, model.train_step), as_keras)
+            compute = _compiled_but_for_sums(model)
+        else:
+            compute = _compiled(model, model.train_step)
+        return _make_step(model, strategy, compute, as_keras, host_count(strategy) > 1)
 
     optimizer = model.optimizer
     if strategy.num_replicas_in_sync == 1 or optimizer is None or not SumFirst.is_needed(optimizer):
@@ -55,9 +57,16 @@ def make_train_step(
 
 
 def make_test_step(model: keras.Model, strategy: tf.distribute.Strategy) -> Step:
-    """A function that adds (inputs, label, sample_weight) to the metrics of a compiled model."""
+    """A function that adds one distributed `Batch` to the metrics of a compiled model.
+
+    It returns the means over this host's replicas: hosts need not take steps together.
+    """
     compute = _compiled(model, model.test_step)
-    return _make_step(model, strategy, compute, lambda data: preprocessed(model, *data))
+    return _make_step(model, strategy, compute, lambda batch: _as_keras(model, batch))
+
+
+def _as_keras(model: keras.Model, batch: Batch) -> tuple[Any, ...]:
+    return preprocessed(model, model_input(batch["inputs"]), batch["label"], batch["weight"])
 
 
 def preprocessed(model: keras.Model, inputs: Any, label: Any, weight: Any) -> tuple[Any, ...]:
@@ -136,16 +145,31 @@ def _make_step(
     strategy: tf.distribute.Strategy,
     compute: Step,
     as_keras: Callable[[Any], Any],
+    over_hosts: bool = False,
 ) -> Step:
     def step(batch: Any) -> dict[str, Any]:
         logs = strategy.run(lambda one: compute(as_keras(one)), args=(batch,))
         return {name: _mean(strategy.experimental_local_results(v)) for name, v in logs.items()}
 
+    def step_of_hosts(batch: Any) -> dict[str, Any]:
+        names: list[str] = []
+
+        def on_replica(one: Any) -> Any:
+            logs = compute(as_keras(one))
+            names[:] = logs
+            return tf.stack([tf.cast(value, tf.float32) for value in logs.values()])
+
+        # In one sum, however many there are.
+        whole = strategy.run(on_replica, args=(batch,))
+        means = strategy.reduce(tf.distribute.ReduceOp.MEAN, whole, axis=None)
+        return dict(zip(names, tf.unstack(means), strict=True))
+
+    taken = step_of_hosts if over_hosts else step
     if model.run_eagerly:
-        return step
+        return taken
     # Padded sequences change their length from batch to batch. As in Keras's own loop, nothing is
     # converted by autograph, which would take longer than tracing.
-    return tf.function(step, autograph=False, reduce_retracing=True)
+    return tf.function(taken, autograph=False, reduce_retracing=True)
 
 
 def _mean(values: tuple[Any, ...]) -> Any:

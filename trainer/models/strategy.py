@@ -9,25 +9,29 @@ import keras
 import tensorflow as tf
 
 from imageshards.errors import UserError
+from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.config import OptimizerConfig, uneven_batch
 
 # A large odd number keeps the replicas' seeds of one layer apart from those of its neighbours.
 _REPLICA_STRIDE = 0x9E3779B97F4A7C15 >> 2
 
 
-def make_strategy(replicas: int | None, batch_size: int) -> tf.distribute.Strategy:
+def make_strategy(
+    replicas: int | None, batch_size: int, hosts: Hosts = ONE_HOST
+) -> tf.distribute.Strategy:
     """The strategy over `replicas` GPUs or, on a machine without any, logical CPU devices.
 
     TensorFlow allows logical devices only before it touches the first one, and a second
     `MirroredStrategy` in the same process may hang: call this once, first.
 
     Args:
-        replicas: None for every GPU, or one CPU.
+        replicas: Of each host; None for every GPU, or one CPU.
         batch_size: Global batch.
+        hosts: Those that share the batch.
 
     Returns:
-        `MirroredStrategy`; for a single replica TensorFlow's default strategy, which does
-        the same without the cost of mirroring.
+        `MirroredStrategy`, or `MultiWorkerMirroredStrategy` on several hosts; for a single
+        replica TensorFlow's default strategy, which does the same without the cost of mirroring.
 
     Raises:
         UserError: There are fewer GPUs, or the replicas cannot share the batch equally.
@@ -39,10 +43,12 @@ def make_strategy(replicas: int | None, batch_size: int) -> tf.distribute.Strate
             f"--replicas received {count}; expected at most {len(gpus)}, the GPUs TensorFlow "
             "sees (set CUDA_VISIBLE_DEVICES= to train on logical CPU devices instead)."
         )
-    if batch_size % count:
-        raise uneven_batch(batch_size, count)
+    if batch_size % (count * hosts.count):
+        raise uneven_batch(batch_size, count * hosts.count)
     if count < len(gpus):
         _hide_others(gpus[:count])
+    if hosts.count > 1:
+        return _multi_worker(count, len(gpus), hosts)
     if count == 1:
         return tf.distribute.get_strategy()
     if not gpus:
@@ -85,7 +91,15 @@ def describe(strategy: tf.distribute.Strategy) -> str:
     """For example `2 replicas on CPU`."""
     count = strategy.num_replicas_in_sync
     kind = "GPU" if gpu_count() else "CPU"
-    return f"{count} {'replica' if count == 1 else 'replicas'} on {kind}"
+    hosts = host_count(strategy)
+    where = f" of {hosts} hosts" if hosts > 1 else ""
+    return f"{count} {'replica' if count == 1 else 'replicas'} on {kind}{where}"
+
+
+def host_count(strategy: tf.distribute.Strategy) -> int:
+    """How many hosts share a batch."""
+    resolver = strategy.cluster_resolver
+    return resolver.cluster_spec().num_tasks("worker") if resolver is not None else 1
 
 
 class ReplicaSeeds(keras.random.SeedGenerator):
@@ -113,6 +127,24 @@ def separate_replicas(model: keras.Model) -> None:
         for generator in layer._seed_generators:
             # The layer holds on to this very object and its state, so it is not replaced.
             generator.__class__ = ReplicaSeeds
+
+
+def _multi_worker(count: int, gpus: int, hosts: Hosts) -> tf.distribute.Strategy:
+    if not gpus and count > 1:
+        raise UserError(
+            f"--replicas received {count} with --cluster on a host without GPUs, where TensorFlow "
+            "has one replica a process; expected 1: name the host several times, each with a port "
+            "of its own."
+        )
+    hosts.compare({"The number of replicas": count})
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({"worker": list(hosts.addresses)}),
+        task_type="worker",
+        task_id=hosts.index,
+        num_accelerators={"GPU": count if gpus else 0},
+        rpc_layer="grpc",
+    )
+    return tf.distribute.MultiWorkerMirroredStrategy(resolver)
 
 
 def _hide_others(gpus: list[Any]) -> None:

@@ -17,7 +17,16 @@ from trainer.arguments import names_arguments
 from trainer.augment.augmentation import Augmentation, AugmentFunction, make_augmentation
 from trainer.config import TrainConfig
 from trainer.dataset.open import Inputs
-from trainer.dataset.spec import IMAGE_INPUT, Batch, ModelInputs, ReadOptions, Subset, model_input
+from trainer.dataset.spec import (
+    IMAGE_INPUT,
+    WHOLE,
+    Batch,
+    ModelInputs,
+    ReadOptions,
+    Shares,
+    Subset,
+    model_input,
+)
 from trainer.dataset.subset import balancing_weights, pass_counts
 
 if TYPE_CHECKING:
@@ -185,11 +194,11 @@ class TrainingData:
         """The batches of `dataset(start_step)` as NumPy arrays, for JAX or scikit-learn."""
         return iter(self.dataset(start_step).as_numpy_iterator())
 
-    def batches(self, start_step: int = 0, shares: int = 1) -> tf.data.Dataset:
+    def batches(self, start_step: int = 0, shares: Shares = WHOLE) -> tf.data.Dataset:
         """The same as `trainer.dataset.spec.Batch`es, which tell positions and records, too.
 
         With `augment_on="device"` they hold the pictures as they are sent to the device, for
-        `augmentation.device`. Each comes in so many `shares`, one after the other.
+        `augmentation.device`. Of each come those `shares` that are asked for.
         """
         from trainer.reader import pipeline
 
@@ -251,12 +260,15 @@ class EvaluationData:
             `sample_weight` 0. What a model was compiled with as `weighted_metrics` counts every
             record exactly once; `metrics` and Keras's own `val_loss` count the fill-ups, too.
         """
+        return _for_keras(self.batches())
+
+    def batches(self, shares: Shares = WHOLE) -> tf.data.Dataset:
+        """The same as `trainer.dataset.spec.Batch`es; of each those `shares` that are asked for."""
         from trainer.reader import pipeline
 
-        batches = pipeline.evaluation_batches(
-            self.subset, self.read_options, self.batch_size, self.model_inputs
+        return pipeline.evaluation_batches(
+            self.subset, self.read_options, self.batch_size, self.model_inputs, shares
         )
-        return _for_keras(batches)
 
     def as_numpy(self) -> Iterator[tuple[Any, Any, Any]]:
         """The batches of `dataset()` as NumPy arrays."""

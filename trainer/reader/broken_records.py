@@ -9,10 +9,12 @@ import os
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.tfrecord import Record, RecordError, scan_file, write_records
+from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.dataset import counting
 from trainer.dataset.manifest import wrong_sizes
 from trainer.dataset.spec import DataSet, FeatureSpec, Shard, Split, Subset
@@ -40,6 +42,7 @@ class BrokenRecordHandler:
             reads them. None to keep the list in memory only, where nothing may be left out.
         data: As `--data` named it.
         features: The model's inputs besides the picture, which have to be there, too.
+        hosts: Those that read the same data; what one finds broken all leave out.
     """
 
     def __init__(
@@ -48,7 +51,9 @@ class BrokenRecordHandler:
         output: str | None,
         data: str,
         features: Mapping[str, FeatureSpec] | None = None,
+        hosts: Hosts = ONE_HOST,
     ) -> None:
+        self._hosts = hosts
         self._limit = limit
         self._features = features
         self._output = output
@@ -56,7 +61,8 @@ class BrokenRecordHandler:
         self._found: dict[str, list[BrokenRecord]] = {}
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if limit and output:
-            self._found = _read_list(storage.join(output, LIST_FILE))
+            known = _plain(_read_list(storage.join(output, LIST_FILE)))
+            self._found = _parsed(hosts.gather("broken.json", known)[0])
 
     @property
     def found(self) -> list[BrokenRecord]:
@@ -75,13 +81,15 @@ class BrokenRecordHandler:
             self._note(subset, find_broken(subset, None, self._features))
         return self._repaired(subset)
 
-    def handle(self, subset: Subset, records: Sequence[int] | None, error: Exception) -> Subset:
+    def handle(
+        self, subset: Subset, records: Sequence[int] | None, error: Exception | None
+    ) -> Subset:
         """Finds what made reading fail, and takes it out.
 
         Args:
             subset: The split as it was before anything was taken out.
             records: Those that may have done it; None to look at all.
-            error: What TensorFlow said.
+            error: What TensorFlow said; None where reading failed on other hosts only.
 
         Returns:
             `subset` without everything that is known to be broken.
@@ -89,18 +97,24 @@ class BrokenRecordHandler:
         Raises:
             UserError: Nothing may be left out, or not as much.
         """
-        known = {record.record for record in self._found.get(subset.split.name, [])}
-        found = find_broken(subset, records, self._features)
-        fresh = [record for record in found if record.record not in known]
-        if not fresh and records is not None:
-            found = find_broken(subset, None, self._features)
-            fresh = [record for record in found if record.record not in known]
-        if not fresh:
-            raise explain(error, subset, ())
-        if not self._limit:
+        fresh = self._fresh(subset, records, error) if error is not None else []
+        if error is not None and not (fresh and self._limit):
             raise explain(error, subset, fresh)
-        self._note(subset, fresh)
+        of_hosts = self._hosts.gather("broken", [dataclasses.asdict(one) for one in fresh])
+        unique = {one["record"]: BrokenRecord(**one) for found in of_hosts for one in found}
+        self._note(subset, list(unique.values()))
         return self._repaired(subset)
+
+    def _fresh(
+        self, subset: Subset, records: Sequence[int] | None, error: Exception
+    ) -> list[BrokenRecord]:
+        """What is broken and was not known to be."""
+        known = {record.record for record in self._found.get(subset.split.name, [])}
+        for suspects in (records, None):
+            found = find_broken(subset, suspects, self._features)
+            if fresh := [record for record in found if record.record not in known]:
+                return fresh
+        return []
 
     def _note(self, subset: Subset, found: Sequence[BrokenRecord]) -> None:
         records = self._found.setdefault(subset.split.name, [])
@@ -108,12 +122,9 @@ class BrokenRecordHandler:
         records.extend(record for record in found if record.record not in known)
         records.sort(key=lambda record: record.record)
         if self._output:
-            plain = {
-                split: [dataclasses.asdict(one) for one in broken]
-                for split, broken in self._found.items()
-            }
+            text = json.dumps(_plain(self._found), indent=1)
             with output_errors(self._output, LIST_FILE):
-                storage.write(storage.join(self._output, LIST_FILE), json.dumps(plain, indent=1))
+                storage.write(storage.join(self._output, LIST_FILE), text)
         if len(self.found) > self._limit:
             raise UserError(
                 f"--skip_broken received {self._limit}, but {len(self.found)} records of "
@@ -193,12 +204,17 @@ def repair(subset: Subset, found: Sequence[BrokenRecord], folder: str) -> Subset
     return dataclasses.replace(subset, split=split, placeholders=placeholders)
 
 
+def _plain(found: Mapping[str, Sequence[BrokenRecord]]) -> dict[str, Any]:
+    return {split: [dataclasses.asdict(one) for one in broken] for split, broken in found.items()}
+
+
+def _parsed(raw: Mapping[str, Any]) -> dict[str, list[BrokenRecord]]:
+    return {split: [BrokenRecord(**one) for one in broken] for split, broken in raw.items()}
+
+
 def _read_list(path: str) -> dict[str, list[BrokenRecord]]:
     try:
-        raw = json.loads(storage.read(path))
-        return {
-            split: [BrokenRecord(**record) for record in records] for split, records in raw.items()
-        }
+        return _parsed(json.loads(storage.read(path)))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError) as e:

@@ -30,7 +30,15 @@ import tensorflow as tf
 
 from trainer.augment.decode import DECODED_AT_ONCE, Pictures, batch_pictures
 from trainer.dataset.parse import batch_parser
-from trainer.dataset.spec import IMAGE_INPUT, Batch, ModelInputs, ReadOptions, Subset
+from trainer.dataset.spec import (
+    IMAGE_INPUT,
+    WHOLE,
+    Batch,
+    ModelInputs,
+    ReadOptions,
+    Shares,
+    Subset,
+)
 from trainer.dataset.subset import model_classes
 from trainer.reader import order
 from trainer.reader.sources import Source, open_shards, read_buffer_bytes
@@ -56,7 +64,7 @@ def training_batches(
     start_step: int = 0,
     *,
     finish: Finish | None = None,
-    shares: int = 1,
+    shares: Shares = WHOLE,
 ) -> tf.data.Dataset:
     """Endless batches, of static shape.
 
@@ -72,8 +80,7 @@ def training_batches(
         pictures: Decodes; None for pictures as the model sees them, not augmented.
         start_step: How many batches of the stream were read before.
         finish: Changes whole batches, or their shares, at the end, on the host.
-        shares: In how many equal parts each batch comes, one after the other: one for each
-            replica, so that nobody has to cut it up and copy it once more.
+        shares: Which parts of each batch are made, one after the other.
 
     Returns:
         `trainer.dataset.spec.Batch`es. A broken record has the weight 0, a black picture and
@@ -81,23 +88,26 @@ def training_batches(
     """
     source = order.open_source(subset, read_options)
     chunks = order.training_chunks(source, subset, read_options, seed, start_step * batch_size)
-    # From here on a share is a batch like any other.
-    batch_size, start_step = batch_size // shares, start_step * shares
-    # On an endless stream drop_remainder drops nothing, and fixes the shape.
-    batches = chunks.rebatch(batch_size, drop_remainder=True)
     endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
-    batches = batches.apply(endless).enumerate(start_step)
+    batches = _divided(chunks, batch_size, shares).apply(endless)
+    batches = batches.enumerate(start_step * shares.replicas)
     pictures = pictures or batch_pictures(model_inputs.image, model_inputs.size)
     changes = [_weigh_classes(subset.class_weights)] if subset.class_weights is not None else []
     changes += [finish] if finish is not None else []
-    calls, at_once = _parallel_calls(read_options, batch_size, model_inputs)
-    assemble = _assembler(source, subset, batch_size, model_inputs, pictures, at_once, changes)
-    return _decode(batches, assemble, read_options, calls).prefetch(PREFETCH_BATCHES * shares)
+    share = batch_size // (shares.hosts * shares.replicas)
+    calls, at_once = _parallel_calls(read_options, share, model_inputs)
+    assemble = _assembler(source, subset, share, shares, model_inputs, pictures, at_once, changes)
+    batches = _decode(batches, assemble, read_options, calls)
+    return batches.prefetch(PREFETCH_BATCHES * shares.replicas)
 
 
 @tf.autograph.experimental.do_not_convert
 def evaluation_batches(
-    subset: Subset, read_options: ReadOptions, batch_size: int, model_inputs: ModelInputs
+    subset: Subset,
+    read_options: ReadOptions,
+    batch_size: int,
+    model_inputs: ModelInputs,
+    shares: Shares = WHOLE,
 ) -> tf.data.Dataset:
     """One pass in full batches, each record once, none augmented, none weighted.
 
@@ -109,6 +119,7 @@ def evaluation_batches(
         read_options: How.
         batch_size: Global batch.
         model_inputs: What the model is fed with.
+        shares: Which parts of each batch are made, one after the other.
 
     Returns:
         `trainer.dataset.spec.Batch`es. The cardinality is known.
@@ -120,11 +131,16 @@ def evaluation_batches(
     elements = elements.concatenate(
         tf.data.Dataset.from_tensors(source.placeholder).repeat(missing)
     )
-    batches = elements.batch(batch_size, drop_remainder=True).enumerate()
+    counted = tf.data.experimental.assert_cardinality(
+        -(-subset.num_records // batch_size) * shares.replicas
+    )
+    batches = _divided(elements.batch(batch_size), batch_size, shares).apply(counted).enumerate()
     pictures = batch_pictures(model_inputs.image, model_inputs.size, model_inputs.eval_crop)
-    calls, at_once = _parallel_calls(read_options, batch_size, model_inputs)
-    assemble = _assembler(source, subset, batch_size, model_inputs, pictures, at_once)
-    return _decode(batches, assemble, read_options, calls).prefetch(PREFETCH_BATCHES)
+    share = batch_size // (shares.hosts * shares.replicas)
+    calls, at_once = _parallel_calls(read_options, share, model_inputs)
+    assemble = _assembler(source, subset, share, shares, model_inputs, pictures, at_once)
+    batches = _decode(batches, assemble, read_options, calls)
+    return batches.prefetch(PREFETCH_BATCHES * shares.replicas)
 
 
 def memory_bytes(
@@ -156,20 +172,43 @@ def memory_bytes(
     }
 
 
+def _divided(chunks: tf.data.Dataset, batch_size: int, shares: Shares) -> tf.data.Dataset:
+    """Chunks of records → those parts of every global batch that are made here.
+
+    All hosts read all records, and so agree on every position; from here on each handles its own.
+    """
+    of_host = batch_size // shares.hosts
+    # On an endless stream drop_remainder drops nothing, and fixes the shape.
+    parts = chunks.rebatch(of_host, drop_remainder=True)
+    if shares.hosts > 1:
+        parts = parts.shard(shares.hosts, shares.host)
+    if shares.replicas > 1:
+        parts = parts.rebatch(of_host // shares.replicas, drop_remainder=True)
+    return parts
+
+
 def _assembler(
     source: Source,
     subset: Subset,
     batch_size: int,
+    shares: Shares,
     model_inputs: ModelInputs,
     pictures: Pictures,
     at_once: int,
     changes: Sequence[Finish] = (),
 ) -> Callable[[Any, Any], Batch]:
-    """(number of the batch, its elements) → the batch, after all `changes`."""
+    """(number of the part among those made here, its elements) → the part, after all `changes`.
+
+    Args:
+        batch_size: Of a part.
+        shares: Which parts are made here.
+    """
+    elsewhere = (shares.hosts - 1) * shares.replicas
     parse = batch_parser(subset.dataset, model_inputs)
 
     def assemble(number: Any, elements: Any) -> Batch:
         parsed = parse(source.fetch(*elements) if source.fetch else elements[0])
+        number += number // shares.replicas * elsewhere + shares.host * shares.replicas
         position = number * batch_size + tf.range(batch_size, dtype=tf.int64)
         image = pictures(parsed.encoded, position, at_once)
         # A placeholder has label 0 of the data set, which the model may not know (-1). Its weight

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from trainer.dataset.spec import Batch, Subset
+from trainer.dataset.spec import Batch, Shares, Subset
 from trainer.reader import order
 from trainer.reader.batches import TrainingData
 from trainer.reader.broken_records import BrokenRecordHandler
@@ -41,12 +41,10 @@ class TrainingStream:
 
     def iterator(self, step: int) -> Iterator[Batch]:
         """Batches from `step` on, without end, each divided over the replicas."""
-        replicas = self._strategy.num_replicas_in_sync
         # The user's own function sees whole batches, whatever the number of replicas.
-        if replicas == 1 or callable(self._data.augment):
+        if callable(self._data.augment):
             return iter(self._strategy.experimental_distribute_dataset(self._data.batches(step)))
-        shares = self._data.batches(step, replicas)
-        return iter(self._strategy.distribute_datasets_from_function(lambda _: shares))
+        return iter(distributed(self._strategy, lambda shares: self._data.batches(step, shares)))
 
     def first(self, step: int) -> Batch:
         """The batch of `step`, undivided, augmented as the model gets it.
@@ -63,20 +61,45 @@ class TrainingStream:
         device = self._data.augmentation.device
         return device(batch) if device is not None else batch
 
-    def handle_broken(self, error: tf.errors.OpError, step: int) -> None:
+    def handle_broken(self, error: tf.errors.OpError | None, step: int) -> None:
         """Replaces the broken records that made the batch of `step` fail.
+
+        Args:
+            error: What TensorFlow said; None where it failed on other hosts only.
+            step: Of the batch.
 
         Raises:
             UserError: They must not be left out, or the error has another cause.
         """
         data, suspects = self._data, None
-        if not (is_framing_error(error) or data.read_options.fast_order):
+        if error and not (is_framing_error(error) or data.read_options.fast_order):
             records = order.training_records(
                 data.subset, data.read_options, data.seed, step * data.batch_size
             )
             suspects = record_numbers(records.take(data.batch_size))
         repaired = self._broken_handler.handle(self._whole, suspects, error)
         self._data = dataclasses.replace(data, subset=repaired)
+
+
+def distributed(
+    strategy: tf.distribute.Strategy, batches: Callable[[Shares], tf.data.Dataset]
+) -> Any:
+    """A dataset that gives every replica its own share of each batch, made by its host.
+
+    Args:
+        strategy: Whose replicas share each batch.
+        batches: Makes the shares of one host. Of several hosts none says when it ends, since
+            TensorFlow would ask all of them before every batch: the caller counts.
+    """
+
+    def of_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        hosts = context.num_input_pipelines
+        replicas = context.num_replicas_in_sync // hosts
+        made = batches(Shares(replicas, hosts, context.input_pipeline_id))
+        endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+        return made.apply(endless) if hosts > 1 else made
+
+    return strategy.distribute_datasets_from_function(of_host)
 
 
 def next_batch(iterator: Iterator[Any]) -> Any:

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import json
 import re
 import zipfile
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import IO, Any
 
 import ml_dtypes  # noqa: F401  so that NumPy knows bfloat16 by name
@@ -28,6 +29,7 @@ import numpy as np
 
 from imageshards import storage
 from imageshards.errors import StorageError, UserError
+from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.output_errors import output_errors
 from trainer.training.output_folder import CHECKPOINTS_FOLDER
 
@@ -107,9 +109,6 @@ class Checkpoints:
             UserError: It cannot be written.
         """
         path = self.path(state.step)
-        raw = dataclasses.asdict(dataclasses.replace(state, arrays={}))
-        del raw["arrays"]
-        raw = {"format_version": FORMAT_VERSION, **raw}
         with output_errors(
             self._output,
             f"the checkpoint of step {state.step}",
@@ -120,7 +119,7 @@ class Checkpoints:
                 with storage.open_write(storage.join(path, name)) as file:
                     _write_arrays(file, values)
             _sync(path)
-            storage.write(storage.join(path, _STATE), json.dumps(raw, indent=1))
+            storage.write(storage.join(path, _STATE), _state_text(state))
             _sync(path, self.folder)
         self._delete_old(state)
         return path
@@ -175,22 +174,61 @@ def _array_files(state: RunState) -> tuple[str, str]:
 
 def load_state(path: str) -> RunState:
     """The state of the checkpoint in the folder `path`."""
-    raw = json.loads(storage.read(storage.join(path, _STATE)))
-    if raw.pop("format_version", None) != FORMAT_VERSION:
-        raise ValueError(f"format_version is not {FORMAT_VERSION}: another version wrote it")
-    raw["callbacks"] = [(name, remembered) for name, remembered in raw["callbacks"]]
-    state = RunState(**raw)
+    state = _parsed_state(storage.read(storage.join(path, _STATE)))
     state.arrays = dict(_read_arrays(storage.join(path, _array_files(state)[1])))
     return state
 
 
-def values_of(variables: Sequence[Any], own: Collection[int] = ()) -> Values:
+def from_chief(
+    hosts: Hosts, load: Callable[[], tuple[RunState, Values] | None]
+) -> tuple[RunState, Values] | None:
+    """What the chief has loaded, on all hosts: others need not see the run's folder.
+
+    Args:
+        hosts: Of the run.
+        load: Called on the chief.
+    """
+    found = load() if hosts.is_chief else None
+    if hosts.count == 1:
+        return found
+    state, values = found or (None, [])
+    text = hosts.share("checkpoint", lambda: _state_text(state).encode() if state else b"")
+    if not text:
+        return None
+    variables = hosts.share("variables", lambda: _as_bytes(values))
+    arrays = list(state.arrays.items()) if state else []
+    callbacks = hosts.share("callbacks", lambda: _as_bytes(arrays))
+    if found is not None:
+        return found
+    state = _parsed_state(text)
+    state.arrays = dict(_parsed_arrays(io.BytesIO(callbacks)))
+    return state, _parsed_arrays(io.BytesIO(variables))
+
+
+def _state_text(state: RunState) -> str:
+    raw = dataclasses.asdict(dataclasses.replace(state, arrays={}))
+    del raw["arrays"]
+    return json.dumps({"format_version": FORMAT_VERSION, **raw}, indent=1)
+
+
+def _parsed_state(text: str | bytes) -> RunState:
+    raw = json.loads(text)
+    if raw.pop("format_version", None) != FORMAT_VERSION:
+        raise ValueError(f"format_version is not {FORMAT_VERSION}: another version wrote it")
+    raw["callbacks"] = [(name, remembered) for name, remembered in raw["callbacks"]]
+    return RunState(**raw)
+
+
+def values_of(
+    variables: Sequence[Any], own: Collection[int] = (), hosts: Hosts = ONE_HOST
+) -> Values:
     """The paths and values of Keras variables.
 
     Args:
         variables: In any order.
         own: `id` of those that may have another value on every replica; of these all values are
             taken, [replicas, *shape], of others that of the first replica.
+        hosts: Whose replicas these are.
     """
     found = []
     for variable in variables:
@@ -200,10 +238,14 @@ def values_of(variables: Sequence[Any], own: Collection[int] = ()) -> Values:
             found.append((variable.path + _OF_REPLICAS, array))
         else:
             found.append((variable.path, np.asarray(variable.numpy())))
+    mine = {f"{i}": _as_bits(a) for i, (name, a) in enumerate(found) if name.endswith(_OF_REPLICAS)}
+    for i, bits in hosts.concatenate("replicas", mine).items():
+        name, array = found[int(i)]
+        found[int(i)] = name, bits.view(array.dtype)
     return found
 
 
-def restore(variables: Sequence[Any], values: Values) -> None:
+def restore(variables: Sequence[Any], values: Values, hosts: Hosts = ONE_HOST) -> None:
     """Assigns to every variable the value of the same path, on every replica.
 
     Of equal paths the first gets the first. Where Keras has numbered layers without a name
@@ -227,8 +269,8 @@ def restore(variables: Sequence[Any], values: Values) -> None:
         name, array = values[saved[path].pop(0)]
         if name.endswith(_OF_REPLICAS):
             parts = _parts(variable)
-            if len(parts) == len(array):
-                for part, value in zip(parts, array, strict=True):
+            if len(parts) * hosts.count == len(array):
+                for part, value in zip(parts, array[hosts.index * len(parts) :], strict=False):
                     part.assign(value)
                 continue
             is_sum = getattr(variable, "synchronization", None) == "on_read"
@@ -271,8 +313,19 @@ def _write_arrays(file: IO[bytes], arrays: Values) -> None:
     np.savez(file, **{_INDEX: np.array(index)}, **bits)  # type: ignore[arg-type]
 
 
+def _as_bytes(arrays: Values) -> bytes:
+    file = io.BytesIO()
+    _write_arrays(file, arrays)
+    return file.getvalue()
+
+
 def _read_arrays(path: str) -> Values:
-    with storage.open_read(path) as file, np.load(file, allow_pickle=False) as found:
+    with storage.open_read(path) as file:
+        return _parsed_arrays(file)
+
+
+def _parsed_arrays(file: IO[bytes]) -> Values:
+    with np.load(file, allow_pickle=False) as found:
         index = json.loads(str(found[_INDEX]))
         return [
             (name, found[f"{i:05d}"].view(np.dtype(dtype))) for i, (name, dtype) in enumerate(index)

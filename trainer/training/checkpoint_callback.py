@@ -12,8 +12,17 @@ import numpy as np
 from keras.callbacks import Callback
 
 from imageshards.errors import UserError
+from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.models.model import state_variables
-from trainer.training.checkpoint import Array, Checkpoints, RunState, Values, restore, values_of
+from trainer.training.checkpoint import (
+    Array,
+    Checkpoints,
+    RunState,
+    Values,
+    from_chief,
+    restore,
+    values_of,
+)
 
 # Set by Keras for every callback: not what it remembers.
 _NOT_REMEMBERED = "params"
@@ -35,6 +44,7 @@ class Checkpoint(Callback):
         keep: How many of the last ones stay, besides the one with the lowest val_loss.
         identity: JSON values that a resumed run must share.
         others: The callbacks whose memory is saved, where Keras's `fit` is used.
+        hosts: Those that train together; the chief alone uses `folder`.
 
     Attributes:
         step: Training steps done.
@@ -48,8 +58,10 @@ class Checkpoint(Callback):
         keep: int = 2,
         identity: Mapping[str, Any] | None = None,
         others: Sequence[Callback] = (),
+        hosts: Hosts = ONE_HOST,
     ) -> None:
         super().__init__()
+        self._hosts = hosts
         self.checkpoints = Checkpoints(folder, keep)
         self.state = RunState(identity or {})
         self._every_steps = every_steps
@@ -57,7 +69,7 @@ class Checkpoint(Callback):
         self._at_begin: list[dict[str, str]] = []
         self._loaded: Values | None = None
         self._saved: tuple[int, int] | None = None
-        latest = self.checkpoints.load_latest()
+        latest = from_chief(hosts, self.checkpoints.load_latest)
         if latest is not None:
             self.state, self._loaded = latest
         self.step, self.epochs = self.state.step, self.state.epochs
@@ -75,7 +87,7 @@ class Checkpoint(Callback):
         """
         if self._loaded is None:
             return
-        restore(state_variables(self.model), self._loaded)
+        restore(state_variables(self.model), self._loaded, self._hosts)
         self._loaded, self._saved = None, (self.step, self.epochs)
         self.model.stop_training = self.state.stopped
         remembered = list(self.state.callbacks)
@@ -85,6 +97,15 @@ class Checkpoint(Callback):
             if mine is not None:
                 _remind(callback, remembered.pop(mine)[1], self.state.arrays)
 
+    def load(self, step: int) -> Values:
+        """The variables of an earlier checkpoint.
+
+        Raises:
+            UserError: It cannot be read.
+        """
+        found = from_chief(self._hosts, lambda: self.checkpoints.load(step))
+        return found[1] if found else []
+
     def save(self) -> None:
         """Saves now.
 
@@ -93,7 +114,7 @@ class Checkpoint(Callback):
         """
         if self._saved == (self.step, self.epochs):
             return
-        values = state_values(self.model)
+        values = state_values(self.model, self._hosts)
         trained = {variable.path for variable in self.model.trainable_variables}
         for path, array in values:
             if path in trained and not np.isfinite(array).all():
@@ -106,7 +127,10 @@ class Checkpoint(Callback):
             (type(callback).__name__, _remembered(callback, at_begin, state.arrays))
             for callback, at_begin in zip(self._others, self._at_begin, strict=True)
         ]
-        self.checkpoints.save(state, values)
+        if self._hosts.is_chief:
+            self.checkpoints.save(state, values)
+        # None goes on, or ends, before it is written.
+        self._hosts.gather("checkpoint saved", None)
         self._saved = self.step, self.epochs
 
     def diverged(self, what: str) -> UserError:
@@ -141,11 +165,11 @@ class Checkpoint(Callback):
         self.save()
 
 
-def state_values(model: keras.Model) -> Values:
+def state_values(model: keras.Model, hosts: Hosts = ONE_HOST) -> Values:
     """Everything that a compiled model remembers between two steps, on every replica."""
     # Replicas count metrics, and average statistics that are not synchronised, by themselves.
     own = [*model.non_trainable_variables, *model.metrics_variables]
-    return values_of(state_variables(model), {id(variable) for variable in own})
+    return values_of(state_variables(model), {id(variable) for variable in own}, hosts)
 
 
 def _remembered(

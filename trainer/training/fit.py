@@ -17,7 +17,7 @@ from trainer.evaluation.validation import Validation
 from trainer.models.model import check_optimizers
 from trainer.models.optimizer import check_optimizer
 from trainer.models.step import build_variables, make_train_step
-from trainer.models.strategy import separate_replicas
+from trainer.models.strategy import host_count, separate_replicas
 from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.reader.broken_records import BrokenRecordHandler
 from trainer.reader.stream import TrainingStream
@@ -74,6 +74,11 @@ def fit(
         UserError: The model is not compiled, the data is broken, or `resume` holds another run.
     """
     strategy = model.distribute_strategy
+    if host_count(strategy) > 1:
+        raise UserError(
+            f"model received one made for {host_count(strategy)} hosts; expected one host: several "
+            "are served by python -m trainer --cluster, which also takes compiled models."
+        )
     replicas = strategy.num_replicas_in_sync
     _check(model, train, validation, replicas)
     for name, received in (

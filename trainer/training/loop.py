@@ -12,12 +12,13 @@ import tensorflow as tf
 from keras.callbacks import Callback, CallbackList
 
 from imageshards.errors import UserError
+from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.dataset.spec import Batch
 from trainer.models.optimizer import SumFirst
 from trainer.models.step import Step
 from trainer.reader.stream import TrainingStream, next_batch
 from trainer.training.checkpoint_callback import Checkpoint
-from trainer.training.signals import StopRequest
+from trainer.training.signals import Stopped, StopRequest
 
 # Returns the figures of the validation split by name, `val_…`.
 Validate = Callable[[], dict[str, float]]
@@ -78,6 +79,7 @@ class Loop:
         validate: Called after every epoch; None for no validation.
         verbose: Of Keras's own progress bar, as in `fit`.
         finalize: Whether averaged weights take the place of the model's own at the end.
+        hosts: Those that share each batch; they stop, and leave out records, together.
     """
 
     def __init__(
@@ -91,7 +93,11 @@ class Loop:
         validate: Validate | None = None,
         verbose: Any = 0,
         finalize: bool = False,
+        hosts: Hosts = ONE_HOST,
     ) -> None:
+        self._hosts = hosts
+        self._stop = StopRequest(enabled=checkpoint is not None)
+        self._agreed_stop: int | None = None
         self._model = model
         self._stream = stream
         self._epochs = epochs
@@ -156,9 +162,9 @@ class Loop:
 
     def _run_epochs(self, epoch: int, resumes_inside: bool) -> dict[str, Any]:
         logs: dict[str, Any] = {}
-        with StopRequest(enabled=self._checkpoint is not None) as stop:
+        with self._stop:
             while epoch < self._epochs.count and not self._model.stop_training:
-                logs = self._run_epoch(epoch, resumes_inside, stop)
+                logs = self._run_epoch(epoch, resumes_inside)
                 epoch, resumes_inside = epoch + 1, False
         return logs
 
@@ -175,13 +181,29 @@ class Loop:
             UserError: A record is broken, and must not be left out.
         """
         while True:
+            batch: Any = None
+            error = None
             try:
-                return next_batch(self.iterator())
+                batch = next_batch(self.iterator())
             except tf.errors.OpError as e:
-                self._iterator = None
-                self._stream.handle_broken(e, self.step)
+                error = e
+            if not self._any_failed(error is not None):
+                return batch
+            self._iterator = None
+            self._stream.handle_broken(error, self.step)
 
-    def _run_epoch(self, epoch: int, resumes_inside: bool, stop: StopRequest) -> dict[str, Any]:
+    def _any_failed(self, failed: bool) -> bool:
+        """Whether the batch failed on any host; notes whether any has been told to stop."""
+        requested = self._stop.requested
+        told = self._hosts.gather(f"step {self.step + 1}", [failed, requested])
+        self._agreed_stop = max((signum for _, signum in told if signum), default=None)
+        return any(one for one, _ in told)
+
+    def _stopped_by(self) -> int | None:
+        """The signal to stop by, after a step; several hosts have agreed on it before the step."""
+        return self._stop.requested if self._hosts.count == 1 else self._agreed_stop
+
+    def _run_epoch(self, epoch: int, resumes_inside: bool) -> dict[str, Any]:
         model, callbacks, checkpoint = self._model, self._callbacks, self._checkpoint
         begin, end = self._epochs.end(epoch - 1) if epoch else 0, self._epochs.end(epoch)
         callbacks.set_params({**callbacks.params, "steps": end - begin})
@@ -197,15 +219,15 @@ class Loop:
             self.step += 1
             if checkpoint is not None:
                 checkpoint.on_train_batch_end(self.step - begin)
-            if stop.requested and checkpoint is not None:
+            if checkpoint is not None and (signum := self._stopped_by()):
                 checkpoint.save()
-                raise stop.stopped()
+                raise Stopped(signum)
         if checkpoint is not None:
             checkpoint.save()  # before validation, so that a kill there costs no training
         # Where the epoch was over before a restart, no step has said anything.
         logs = dict(model._get_metrics_result_or_logs(logs) if logs else model.get_metrics_result())
         if self._validate is not None:
-            with stop.interruptible():
+            with self._stop.interruptible():
                 logs |= self._validated()
         callbacks.on_epoch_end(epoch, logs)
         if checkpoint is not None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from imageshards.errors import UserError
+from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.config import TrainConfig
 from trainer.reader.batches import TrainingData
 from trainer.training.checkpoint_callback import Checkpoint
@@ -23,6 +24,7 @@ def open_run(
     settings: Mapping[str, Any],
     total_steps: int,
     length: str,
+    hosts: Hosts = ONE_HOST,
 ) -> Checkpoint:
     """Opens the run in `folder`, or a new one.
 
@@ -32,6 +34,7 @@ def open_run(
         settings: What a resumed run must share.
         total_steps: How long the run is meant to be.
         length: The flag that says so, with its value.
+        hosts: Those that train together.
 
     Returns:
         What saves the run, and has loaded its last checkpoint.
@@ -39,7 +42,7 @@ def open_run(
     Raises:
         UserError: Another run is there, or a longer one, and must not be replaced.
     """
-    run = Checkpoint(folder, every_steps, keep, settings)
+    run = Checkpoint(folder, every_steps, keep, settings, hosts=hosts)
     if not run.step:
         check_no_model(folder)
         return run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -13,6 +14,7 @@ import tensorflow as tf
 from imageshards import storage
 from imageshards.errors import UserError
 from trainer.augment.augmentation import check_pairs, resolve_augment_on
+from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.config import OptimizerConfig, TrainConfig
 from trainer.dataset.open import Inputs, open_inputs
 from trainer.dataset.spec import ModelCard
@@ -57,6 +59,7 @@ def train(
     config: TrainConfig,
     inputs: Inputs | None = None,
     devices: tf.distribute.Strategy | None = None,
+    hosts: Hosts = ONE_HOST,
 ) -> dict[str, Any]:
     """Trains, or resumes training, and writes everything to `config.output`.
 
@@ -64,6 +67,7 @@ def train(
         config: The run.
         inputs: What `open_inputs(config)` returned, where it was called already.
         devices: What `make_strategy` returned, where it was called already.
+        hosts: Those that share each batch.
 
     Returns:
         The last epoch's metrics, as written; empty after a dry run.
@@ -73,12 +77,12 @@ def train(
         Stopped: SIGTERM or Ctrl-C came; everything is saved.
     """
     # First: TensorFlow divides a CPU into logical devices only before it is used.
-    devices = devices or strategy.make_strategy(config.replicas, config.batch_size)
+    devices = devices or strategy.make_strategy(config.replicas, config.batch_size, hosts)
     inputs = inputs or open_inputs(config)
     prepare_output(config.output)
     if config.tensorboard:
         check_tensorboard()
-    run = _Run(config, inputs, devices)
+    run = _Run(config, inputs, devices, hosts)
     run.print_plan()
     if config.dry_run:
         run.show_batch()
@@ -94,9 +98,13 @@ class _Run:
     """The parts of one run, each made from those above it."""
 
     def __init__(
-        self, config: TrainConfig, inputs: Inputs, devices: tf.distribute.Strategy
+        self,
+        config: TrainConfig,
+        inputs: Inputs,
+        devices: tf.distribute.Strategy,
+        hosts: Hosts = ONE_HOST,
     ) -> None:
-        self.config, self.inputs, self.devices = config, inputs, devices
+        self.config, self.inputs, self.devices, self.hosts = config, inputs, devices, hosts
         self.model_name = self._check()
         self.augment_on = resolve_augment_on(config.augment_on, strategy.gpu_count())
         num_records = inputs.training.num_records
@@ -106,12 +114,18 @@ class _Run:
         if config.overwrite and not config.dry_run:
             remove_run(config.output)
         self.broken_handler = BrokenRecordHandler(
-            config.data.skip_broken, config.output, config.data.data, inputs.model.features
+            config.data.skip_broken, config.output, config.data.data, inputs.model.features, hosts
         )
         self.data = TrainingData.of(config, inputs, self.augment_on)
+        self.validation_data: EvaluationData | None = None
+        if (subset := inputs.validation) is not None:
+            self.validation_data = EvaluationData(
+                subset, inputs.read_options, inputs.model, config.batch_size
+            )
+        settings = settings_of(config, self.data, total)
+        self._compare(settings)
         self.checkpoint: Checkpoint | None = None
         if not config.dry_run:
-            settings = settings_of(config, self.data, total)
             length = f"--epochs received {config.epochs}"
             if config.steps is not None:
                 length = f"--steps received {config.steps}"
@@ -122,6 +136,7 @@ class _Run:
                 settings,
                 total,
                 length,
+                hosts,
             )
         self.start = self.checkpoint.step if self.checkpoint else 0
         self.model = self._build_model()
@@ -149,6 +164,8 @@ class _Run:
 
     def show_batch(self) -> None:
         """`--dry_run`: shows one batch as the model would get it."""
+        if not self.hosts.is_chief:
+            return
         config, inputs = self.config, self.inputs
         dry_run.describe(
             self.stream.first(0),
@@ -166,8 +183,9 @@ class _Run:
         config = self.config
         waiting = WaitingTime(config.batch_size)
         with contextlib.closing(Progress(config.batch_size, waiting, self.metrics)) as progress:
+            shown = [progress] if self.hosts.is_chief else []
             # Before the user's, which may change the rate for the steps to come.
-            callbacks = [waiting, self.metrics, progress, *self._user_callbacks()]
+            callbacks = [waiting, self.metrics, *shown, *self._user_callbacks()]
             if self.checkpoint is not None:
                 callbacks.append(NaNGuard(self.checkpoint.diverged))
             loop = Loop(
@@ -177,7 +195,8 @@ class _Run:
                 self.epochs,
                 [*callbacks, *self._tensorboard()],
                 self.checkpoint,
-                self._validate if self.inputs.validation else None,
+                self._validate if self.validation_data else None,
+                hosts=self.hosts,
             )
             loop.run()
         if self.config.callbacks is not None:
@@ -198,11 +217,11 @@ class _Run:
         if self.checkpoint is None or best is None or best == self.step:
             return
         variables = model.state_variables(self.model)
-        last = state_values(self.model)
-        restore(variables, self.checkpoint.checkpoints.load(best)[1])
+        last = state_values(self.model, self.hosts)
+        restore(variables, self.checkpoint.load(best), self.hosts)
         with optimizer.averaged_weights(self.model):
             self._save(BEST_MODEL_FILE, best)
-        restore(variables, last)
+        restore(variables, last, self.hosts)
 
     @property
     def step(self) -> int:
@@ -219,6 +238,8 @@ class _Run:
         config, output = self.config, self.config.output
         if self.evaluation is None and self.evaluator is not None:
             self._validate()
+        if not self.hosts.is_chief:
+            return
         history = self.metrics.history
         speed = bottleneck(history, reader_cpu_sec)
         page = report.write_report(
@@ -252,6 +273,14 @@ class _Run:
         mix = not self.inputs.model.features
         check_pairs(self.config.augment, self.config.batch_size, replicas, mix)
         return name
+
+    def _compare(self, settings: Mapping[str, Any]) -> None:
+        """Refuses hosts with other data, before any of them makes a variable."""
+        found = {f"--{name}": value for name, value in settings.items() if name != "data"}
+        for name, data in (("--data", self.data), ("--validation_data", self.validation_data)):
+            fingerprint = data.subset.dataset.fingerprint if data is not None else None
+            found[f"The fingerprint of {name}"] = fingerprint
+        self.hosts.compare(found)
 
     def _build_model(self) -> keras.Model:
         config, inputs = self.config, self.inputs
@@ -291,25 +320,16 @@ class _Run:
             )
 
     def _make_evaluator(self) -> Evaluator | None:
-        inputs = self.inputs
-        if inputs.validation is None:
+        data, broken = self.validation_data, self.broken_handler
+        if data is None:
             return None
-        return Evaluator(
-            self.model,
-            self.devices,
-            inputs.validation,
-            inputs.read_options,
-            self.config.batch_size,
-            inputs.model,
-            self.broken_handler,
-        )
+        return Evaluator(self.model, self.devices, data, broken, hosts=self.hosts)
 
     def _make_validation(self) -> Validation | None:
-        inputs, subset = self.inputs, self.inputs.validation
-        if subset is None:
+        data, broken = self.validation_data, self.broken_handler
+        if data is None:
             return None
-        data = EvaluationData(subset, inputs.read_options, inputs.model, self.config.batch_size)
-        return Validation(self.model, self.devices, data, self.broken_handler)
+        return Validation(self.model, self.devices, data, broken, self.hosts)
 
     def _validate(self) -> dict[str, float]:
         """Figures of the validation split, with averaged weights where there are any."""
@@ -329,7 +349,7 @@ class _Run:
         return user_model.load_callbacks(self.config.callbacks)
 
     def _tensorboard(self) -> list[TensorBoard]:
-        if not self.config.tensorboard:
+        if not (self.config.tensorboard and self.hosts.is_chief):
             return []
         board = TensorBoard(storage.join(self.config.output, "tensorboard"), self.metrics)
         board.images(self.start, "augmented", self.stream.first(self.start)["inputs"]["image"])

@@ -19,7 +19,8 @@ class Stopped(Exception):
     """
 
     def __init__(self, signum: int) -> None:
-        super().__init__(signal.Signals(signum).name)
+        name = signal.Signals(signum).name
+        super().__init__(f"{name}: saved; run the same command again to resume.")
         self.exit_code = 128 + signum
 
 
@@ -55,13 +56,9 @@ class StopRequest:
             signal.signal(signum, handler)
 
     @property
-    def requested(self) -> bool:
-        """Whether a signal came."""
-        return self._signum is not None
-
-    def stopped(self) -> Stopped:
-        """The exception to end the run with."""
-        return Stopped(self._signum or signal.SIGTERM)
+    def requested(self) -> int | None:
+        """The signal that came."""
+        return self._signum
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -70,8 +67,8 @@ class StopRequest:
         Raises:
             Stopped: A signal came, or had come before.
         """
-        if self.requested:
-            raise self.stopped()
+        if self._signum is not None:
+            raise Stopped(self._signum)
         self._interruptible = True
         try:
             yield
@@ -79,10 +76,10 @@ class StopRequest:
             self._interruptible = False
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
-        again = self.requested
+        again = self._signum is not None
         self._signum = signum
         if self._interruptible:
-            raise self.stopped()
+            raise Stopped(signum)
         if again and signum == signal.SIGINT:
             raise KeyboardInterrupt
         print(f"\n{signal.Signals(signum).name}: stopping after this step", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import sys
@@ -33,6 +34,7 @@ from trainer.evaluation import evaluator as evaluation  # noqa: E402
 from trainer.evaluation.evaluator import Evaluator  # noqa: E402
 from trainer.models.strategy import make_strategy  # noqa: E402
 from trainer.reader import order, pipeline  # noqa: E402
+from trainer.reader.batches import EvaluationData  # noqa: E402
 
 READ_OPTIONS = ReadOptions(threads=2)
 IMAGE = ImageSpec((1, 1), False, 3, (0.5,) * 3, (0.25,) * 3)
@@ -43,6 +45,10 @@ def subset_of(classes: tuple[str, ...], num_records: int = 0) -> Subset:
     features = {"image/encoded": FeatureSpec("string", ()), "n": FeatureSpec("int64", ())}
     dataset = DataSet("somewhere", {}, classes, IMAGE, "none", "balanced", features)
     return Subset(dataset, Split("validation", ()), classes, None, (), num_records, None)
+
+
+def data_of(classes: tuple[str, ...], num_records: int, batch_size: int) -> EvaluationData:
+    return EvaluationData(subset_of(classes, num_records), READ_OPTIONS, INPUTS, batch_size)
 
 
 def whole(folder: pathlib.Path, split: str) -> Subset:
@@ -60,7 +66,7 @@ def logits_model(num_classes: int) -> keras.Model:
 def feed(monkeypatch: pytest.MonkeyPatch, logits: np.ndarray, label: Any, weight: Any = None):
     """Makes the reader give these examples, filled up as the reader does."""
 
-    def batches(subset: Any, read_options: Any, batch_size: int, inputs: Any) -> Any:
+    def batches(subset: Any, read_options: Any, batch_size: int, *_: Any) -> Any:
         count = len(logits)
         size = -(-count // batch_size) * batch_size
         fill = [(0, size - count)]
@@ -104,10 +110,7 @@ def test_figures_equal_a_float64_reference_for_any_batch_size(
     evaluator = Evaluator(
         logits_model(num_classes),
         tf.distribute.get_strategy(),
-        subset_of(names),
-        READ_OPTIONS,
-        batch_size,
-        INPUTS,
+        data_of(names, 45, batch_size),
     )
     found = evaluator.run()
     loss, accuracy, top5 = reference(logits, label)
@@ -132,7 +135,7 @@ def test_a_broken_record_is_counted_as_left_out(
     logits = np.eye(3, dtype=np.float32)[[0, 1, 2, 0]] * 4
     feed(monkeypatch, logits, [0, 1, 1, 0], weight=[1, 0, 1, 1])
     strategy = tf.distribute.get_strategy()
-    evaluator = Evaluator(logits_model(3), strategy, subset_of(CLASSES), READ_OPTIONS, 3, INPUTS)
+    evaluator = Evaluator(logits_model(3), strategy, data_of(CLASSES, 4, 3))
     found = evaluator.run()
     assert (found.num_examples, found.left_out) == (3, 1)
     assert found.record.tolist() == [0, 2, 3]
@@ -142,7 +145,7 @@ def test_a_broken_record_is_counted_as_left_out(
 def test_a_split_of_broken_records_has_a_nan_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     feed(monkeypatch, np.zeros((2, 3), np.float32), [0, 0], weight=[0, 0])
     strategy = tf.distribute.get_strategy()
-    found = Evaluator(logits_model(3), strategy, subset_of(CLASSES), READ_OPTIONS, 2, INPUTS).run()
+    found = Evaluator(logits_model(3), strategy, data_of(CLASSES, 2, 2)).run()
     assert (found.num_examples, found.left_out) == (0, 2)
     assert np.isnan(found.loss) and found.confusion.sum() == 0
 
@@ -163,7 +166,7 @@ def test_a_second_pass_traces_nothing_and_sees_new_weights(
 
     model = keras.Model(image, Counting()(scale(image)))
     strategy = tf.distribute.get_strategy()
-    evaluator = Evaluator(model, strategy, subset_of(CLASSES), READ_OPTIONS, 2, INPUTS)
+    evaluator = Evaluator(model, strategy, data_of(CLASSES, 3, 2))
     assert evaluator.run().accuracy == 1.0
     before = len(traced)
     scale.kernel.assign(-scale.kernel)
@@ -178,10 +181,7 @@ def test_classes_are_matched_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Evaluator(
         logits_model(4),
         strategy,
-        subset_of(("dog", "cat")),
-        READ_OPTIONS,
-        2,
-        INPUTS,
+        data_of(("dog", "cat"), 3, 2),
         classes=("cat", "cow", "hen", "dog"),
     ).run()
     assert found.classes == ("cat", "cow", "hen", "dog")
@@ -202,7 +202,12 @@ def test_a_class_the_model_does_not_know_is_refused(
 def test_broken_records_are_replaced_and_the_pass_is_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    good, broken = subset_of(CLASSES, 1), subset_of(CLASSES, 2)
+    # Told apart by a field that says nothing here.
+    good, broken = (
+        subset_of(CLASSES, 4),
+        dataclasses.replace(subset_of(CLASSES, 4), filters=("n>0",)),
+    )
+    data = EvaluationData(broken, READ_OPTIONS, INPUTS, 1)
     calls: list[Any] = []
 
     class FakeHandler:
@@ -237,14 +242,12 @@ def test_broken_records_are_replaced_and_the_pass_is_repeated(
     monkeypatch.setattr(order, "ordered_records", lambda *_: numbered)
     strategy = tf.distribute.get_strategy()
     broken_handler: Any = FakeHandler()
-    evaluator = Evaluator(
-        logits_model(3), strategy, broken, READ_OPTIONS, 1, INPUTS, broken_handler
-    )
+    evaluator = Evaluator(logits_model(3), strategy, data, broken_handler)
     found = evaluator.run()
     assert found.num_examples == 4 and evaluator.subset is good
     assert calls == [(True, [3], tf.errors.InvalidArgumentError)]
     with pytest.raises(tf.errors.InvalidArgumentError):
-        Evaluator(logits_model(3), strategy, broken, READ_OPTIONS, 1, INPUTS).run()
+        Evaluator(logits_model(3), strategy, data).run()
 
 
 def evaluate_folder(folder: str, strategy: Any, batch_size: int) -> dict[str, Any]:
@@ -257,7 +260,8 @@ def evaluate_folder(folder: str, strategy: Any, batch_size: int) -> dict[str, An
         model = keras.Model(image, keras.layers.Dense(3)(keras.layers.Flatten()(x)))
     subset = whole(pathlib.Path(folder), "validation")
     inputs = ModelInputs((16, 16), subset.dataset.image)
-    found = Evaluator(model, strategy, subset, READ_OPTIONS, batch_size, inputs).run()
+    data = EvaluationData(subset, READ_OPTIONS, inputs, batch_size)
+    found = Evaluator(model, strategy, data).run()
     return {
         "loss": found.loss,
         "accuracy": found.accuracy,

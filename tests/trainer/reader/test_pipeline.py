@@ -25,7 +25,7 @@ from tests.support.reader_sets import (
 from tests.support.trainer_data import edit_manifest, make_data_set
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.open import check_inputs
-from trainer.dataset.spec import DataSet, ModelInputs, ReadOptions, Subset
+from trainer.dataset.spec import DataSet, ModelInputs, ReadOptions, Shares, Subset
 
 tf = pytest.importorskip("tensorflow")
 
@@ -236,12 +236,63 @@ def test_shares_are_batches_cut_up(dataset: DataSet, augment_on: str) -> None:
     )
     changes = {"pictures": augmentation.pictures, "finish": augmentation.finish, "start_step": 3}
     whole = _train(choose(dataset), 8, 4, **changes)
-    shares = _train(choose(dataset), 8, 8, shares=2, **changes)
-    joined = [
-        tf.nest.map_structure(lambda a, b: np.concatenate([a, b]), *shares[i : i + 2])
-        for i in range(0, 8, 2)
+    shares = _train(choose(dataset), 8, 8, shares=Shares(2), **changes)
+    _assert_same([joined(shares[i : i + 2]) for i in range(0, 8, 2)], whole)
+
+
+@pytest.mark.parametrize(("hosts", "replicas"), [(2, 1), (2, 2), (4, 1)])
+def test_hosts_make_the_shares_of_their_replicas(
+    dataset: DataSet, hosts: int, replicas: int
+) -> None:
+    augmentation = make_augmentation(
+        "light", "host", image=IMAGE, size=(SIDE_PX, SIDE_PX), seed=3, num_classes=3
+    )
+    changes = {"pictures": augmentation.pictures, "start_step": 3}
+    whole = _train(choose(dataset), 8, 3, **changes)
+    of_hosts = [
+        _train(choose(dataset), 8, 3 * replicas, shares=Shares(replicas, hosts, host), **changes)
+        for host in range(hosts)
     ]
-    _assert_same(joined, whole)
+    steps = range(0, 3 * replicas, replicas)
+    parts = [[one for made in of_hosts for one in made[i : i + replicas]] for i in steps]
+    _assert_same([joined(step) for step in parts], whole)
+
+
+def test_a_host_decodes_no_pictures_of_others(
+    dataset: DataSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded = itertools.count()
+
+    def decode(encoded: Any, *_: Any, **__: Any) -> Any:
+        picture = tf.numpy_function(
+            lambda _: (next(decoded), np.zeros((SIDE_PX, SIDE_PX, 3), np.uint8))[1],
+            [encoded],
+            tf.uint8,
+        )
+        return tf.ensure_shape(picture, (SIDE_PX, SIDE_PX, 3))
+
+    monkeypatch.setattr(tf.io, "decode_jpeg", decode)
+    monkeypatch.setattr(tf.io, "decode_and_crop_jpeg", decode)
+    steps, share = 20, 2
+    _train(choose(dataset), 8, steps, shares=Shares(1, 4, 1))
+    ahead = pipeline.PREFETCH_BATCHES + READ_OPTIONS.threads + 1
+    assert steps * share <= next(decoded) <= (steps + ahead) * share < steps * 8 // 2
+
+
+@pytest.mark.parametrize(("hosts", "replicas"), [(2, 1), (2, 2)])
+def test_hosts_evaluate_each_record_once(dataset: DataSet, hosts: int, replicas: int) -> None:
+    subset = choose(dataset)
+    inputs = ModelInputs((SIDE_PX, SIDE_PX), IMAGE)
+    found = []
+    for host in range(hosts):
+        shares = Shares(replicas, hosts, host)
+        batches = pipeline.evaluation_batches(subset, READ_OPTIONS, 8, inputs, shares)
+        found += [record for batch in batches.as_numpy_iterator() for record in batch["record"]]
+    assert sorted(record for record in found if record >= 0) == list(range(subset.num_records))
+
+
+def joined(parts: list[Any]) -> Any:
+    return tf.nest.map_structure(lambda *arrays: np.concatenate(arrays), *parts)
 
 
 @pytest.mark.parametrize("threads", [16, 96])

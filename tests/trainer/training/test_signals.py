@@ -18,8 +18,8 @@ def test_a_signal_is_recorded_and_gives_the_exit_code(
     with StopRequest() as stop:
         before_it = stop.requested
         os.kill(os.getpid(), signum)
-        assert (before_it, stop.requested) == (False, True)
-        assert stop.stopped().exit_code == code
+        assert (before_it, stop.requested) == (None, signum)
+        assert Stopped(signum).exit_code == code
     assert signal.getsignal(signum) is before
     assert f"{signum.name}: stopping after this step" in capsys.readouterr().err
 

@@ -1,0 +1,103 @@
+"""TF_CONFIG and Slurm's variables name the hosts, in the order of their ranks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from imageshards.errors import UserError
+from trainer.cluster.addresses import Cluster, find_cluster
+
+ABC = ("a:1", "b:2", "c:3")
+
+
+def _config(cluster: Any, kind: Any, index: Any) -> dict[str, str]:
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "kind", "index", "expected"),
+    [
+        ({"worker": ["a:1", "b:2"]}, "worker", 1, Cluster(("a:1", "b:2"), 1)),
+        ({"worker": ["a:1"]}, "worker", 0, Cluster(("a:1",), 0)),
+        (
+            {"worker": ["b:2", "c:3"], "chief": ["a:1"]},
+            "chief",
+            0,
+            Cluster(("a:1", "b:2", "c:3"), 0),
+        ),
+        (
+            {"chief": ["a:1"], "worker": ["b:2", "c:3"]},
+            "worker",
+            1,
+            Cluster(("a:1", "b:2", "c:3"), 2),
+        ),
+        (
+            {"worker": ["[::1]:1", "[::1]:2"], "ps": []},
+            "worker",
+            1,
+            Cluster(("[::1]:1", "[::1]:2"), 1),
+        ),
+    ],
+)
+def test_tf_config_names_the_hosts(cluster: Any, kind: str, index: int, expected: Cluster) -> None:
+    assert find_cluster("tf_config", 2222, _config(cluster, kind, index)) == expected
+
+
+@pytest.mark.parametrize(
+    ("environ", "problem"),
+    [
+        ({}, "has no TF_CONFIG"),
+        ({"TF_CONFIG": "{"}, "JSONDecodeError"),
+        ({"TF_CONFIG": "[]"}, "TypeError"),
+        (_config({"worker": ["a:1"]}, "worker", "x"), "ValueError"),
+        (_config({"worker": ["a:1"]}, "worker", 1), "the task 1 of 1 hosts"),
+        (_config({"worker": ["a:1"], "ps": ["b:1"]}, "worker", 0), "a job 'ps'"),
+        (_config({"worker": ["a:1"]}, "evaluator", 0), "a job 'evaluator'"),
+        (_config({"worker": ["a"]}, "worker", 0), "the address 'a'"),
+        (_config({"worker": ["a:0"]}, "worker", 0), "the address 'a:0'"),
+        (_config({"worker": ["a:1", "a:1"]}, "worker", 0), "an address twice"),
+    ],
+)
+def test_a_tf_config_that_names_none_is_one_sentence(environ: dict[str, str], problem: str) -> None:
+    with pytest.raises(UserError, match=problem) as e:
+        find_cluster("tf_config", 2222, environ)
+    assert "expected" in str(e.value) and '"worker": ["a:2222", "b:2222"]' in str(e.value)
+
+
+def _slurm(nodes: str, tasks: str, rank: object) -> dict[str, str]:
+    names = ("SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE", "SLURM_PROCID")
+    return dict(zip(names, (nodes, tasks, str(rank)), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "tasks", "rank", "expected"),
+    [
+        ("gpu[1-2]", "1(x2)", 1, ("gpu1:9", "gpu2:9")),
+        # In the order of Slurm's ranks: sorted by name, gpu10 would come first.
+        ("gpu[9-10]", "1(x2)", 0, ("gpu9:9", "gpu10:9")),
+        ("a,b[01-02]", "2,1(x2)", 3, ("a:9", "a:10", "b01:9", "b02:9")),
+    ],
+)
+def test_slurm_names_the_hosts(nodes: str, tasks: str, rank: int, expected: Any) -> None:
+    pytest.importorskip("tensorflow")
+    assert find_cluster("slurm", 9, _slurm(nodes, tasks, rank)) == Cluster(expected, rank)
+
+
+@pytest.mark.parametrize(
+    ("environ", "problem"),
+    [
+        ({}, "no SLURM_STEP_NODELIST; expected srun"),
+        (_slurm("a", "1", 1), "the task 1 of 1"),
+        (_slurm("a,b", "1", 0), "SLURM_STEP_TASKS_PER_NODE=1"),
+        (_slurm("a", "many", 0), "SLURM_STEP_TASKS_PER_NODE=many"),
+    ],
+)
+def test_slurm_variables_that_name_none_are_one_sentence(
+    environ: dict[str, str], problem: str
+) -> None:
+    pytest.importorskip("tensorflow")
+    with pytest.raises(UserError, match=problem):
+        find_cluster("slurm", 2222, environ)

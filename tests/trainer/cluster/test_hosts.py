@@ -1,0 +1,248 @@
+"""Hosts meet, agree, and end together; here every host is a thread, its sockets are real."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from imageshards.errors import UserError
+from scripts.local_hosts import free_addresses
+from trainer.cluster import hosts as module
+from trainer.cluster.addresses import Cluster
+from trainer.cluster.hosts import Ended, Hosts
+from trainer.cluster.rendezvous import joined
+
+TIMEOUT_SEC = 20.0
+
+
+def on_hosts(
+    count: int, body: Callable[[Hosts], Any], timeout_sec: float = TIMEOUT_SEC
+) -> list[Any]:
+    """What `body` returned or raised on each of so many hosts."""
+    addresses = tuple(free_addresses(count))
+
+    def one(index: int) -> Any:
+        try:
+            with joined(Cluster(addresses, index), timeout_sec) as hosts:
+                return body(hosts)
+        except (UserError, Ended, ZeroDivisionError, KeyboardInterrupt) as e:
+            return e
+
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        return list(pool.map(one, range(count)))
+
+
+def test_values_of_all_are_on_all_in_their_order() -> None:
+    def body(hosts: Hosts) -> Any:
+        arrays = {"a": np.arange(hosts.index + 1), "b": np.full((1, 2), hosts.index, np.float32)}
+        whole = hosts.concatenate("arrays", arrays)
+        shared = hosts.share("one", lambda: b"of %d" % hosts.index)
+        return (
+            hosts.gather("value", [hosts.index]),
+            shared,
+            {k: v.tolist() for k, v in whole.items()},
+        )
+
+    whole = {"a": [0, 0, 1, 0, 1, 2], "b": [[0, 0], [1, 1], [2, 2]]}
+    assert on_hosts(3, body) == [([[0], [1], [2]], b"of 0", whole)] * 3
+
+
+def test_a_machine_by_itself_asks_nobody() -> None:
+    with joined(None, 1) as hosts:
+        assert hosts.count == 1 and hosts.is_chief
+        assert hosts.gather("value", 3) == [3] and hosts.share("one", lambda: b"x") == b"x"
+    with joined(Cluster(("a:1",), 0), 1) as hosts:
+        assert hosts.count == 1
+
+
+def test_settings_that_differ_are_the_same_sentence_on_all() -> None:
+    def body(hosts: Hosts) -> None:
+        hosts.compare({"--seed": 3, "--batch_size": 8 * (1 + hosts.index // 2)})
+
+    found = on_hosts(3, body)
+    assert all(isinstance(error, UserError | Ended) for error in found)
+    assert all("--batch_size is 16 on localhost:" in str(error) for error in found)
+    assert all("but 8 on localhost:" in str(error) for error in found)
+
+
+@pytest.mark.parametrize("failing", [0, 2])
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (UserError("a flag is wrong; expected another."), 2, "a flag is wrong; expected another."),
+        (Ended("told", 143), 143, "told"),
+        (ZeroDivisionError("by zero"), 1, "ZeroDivisionError: by zero"),
+    ],
+)
+def test_an_error_on_one_host_ends_all_with_its_sentence(
+    failing: int, error: Exception, code: int, said: str
+) -> None:
+    def body(hosts: Hosts) -> None:
+        if hosts.index == failing:
+            raise error
+        hosts.gather("step", None)
+
+    found = on_hosts(3, body)
+    assert found[failing] is error
+    others = [one for i, one in enumerate(found) if i != failing]
+    assert all(isinstance(one, Ended) and one.exit_code == code for one in others)
+    assert all(str(one).endswith(said) for one in others)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_lost_host_ends_all(lost: int) -> None:
+    def body(hosts: Hosts) -> None:
+        if hosts.index == lost:
+            hosts._left.set()  # as a killed process: nothing is said any more
+            for peer in hosts._peers.values():
+                peer.close()
+            raise KeyboardInterrupt
+        hosts.gather("step", None)
+
+    found = on_hosts(3, body)
+    for i, error in enumerate(found):
+        if i != lost:
+            assert isinstance(error, Ended) and error.exit_code == module.EXIT_LOST
+            assert "is lost" in str(error) and "same command on all hosts again" in str(error)
+
+
+def test_a_silent_host_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOST_AFTER_SEC", 0.5)
+    monkeypatch.setattr(Hosts, "_beat", lambda self: None)
+    over = threading.Event()
+
+    def body(hosts: Hosts) -> None:
+        if hosts.index == 1:
+            over.wait(TIMEOUT_SEC)
+        else:
+            try:
+                hosts.gather("step", None)
+            finally:
+                over.set()
+
+    found = on_hosts(2, body)
+    assert isinstance(found[0], Ended) and "is lost" in str(found[0])
+
+
+def test_a_host_that_beats_but_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HEARTBEAT_SEC", 0.1)
+    over = threading.Event()
+
+    def body(hosts: Hosts) -> None:
+        if hosts.index == 1:
+            over.wait(TIMEOUT_SEC)
+            return
+        try:
+            hosts.gather("step 7", None)
+        finally:
+            over.set()
+
+    found = on_hosts(2, body, 1.0)
+    assert isinstance(found[0], Ended)
+    assert "did not answer for 1 s" in str(found[0]) and "'step 7'" in str(found[0])
+    assert "--cluster_timeout" in str(found[0])
+
+
+def test_hosts_that_are_at_different_places_are_told() -> None:
+    found = on_hosts(2, lambda hosts: hosts.gather(f"step {hosts.index}", None))
+    assert any("is at 'step 1', while" in str(error) for error in found)
+    assert all(isinstance(error, Ended) for error in found)
+
+
+def test_a_host_that_does_not_come_is_named_on_all_others() -> None:
+    addresses = tuple(free_addresses(3))
+
+    def one(index: int) -> Any:
+        try:
+            with joined(Cluster(addresses, index), 1.0):
+                return None
+        except (UserError, Ended) as e:
+            return e
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(one, [0, 1]))
+    for error in found:
+        assert f"{addresses[2]} did not come within 1 s (of 3 hosts)" in str(error)
+        assert "--cluster_timeout" in str(error)
+
+
+def test_a_chief_that_does_not_come_is_named() -> None:
+    addresses = tuple(free_addresses(2))
+    begun_sec = time.monotonic()
+    with pytest.raises(UserError, match=f"the chief {addresses[0]} did not answer within 1 s"):
+        with joined(Cluster(addresses, 1), 1.0):
+            raise AssertionError("not reached")
+    assert time.monotonic() - begun_sec < TIMEOUT_SEC
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_port_in_use_is_told(index: int) -> None:
+    with socket.create_server(("", 0)) as taken:
+        addresses = ["localhost:1", "localhost:2"]
+        addresses[index] = f"localhost:{taken.getsockname()[1]}"
+        with pytest.raises(UserError, match="cannot be used .*; expected a free one"):
+            with joined(Cluster(tuple(addresses), index), 1.0):
+                raise AssertionError("not reached")
+
+
+def test_two_processes_of_one_index_and_strangers_are_told_apart() -> None:
+    addresses = tuple(free_addresses(3))
+    results: list[Any] = []
+
+    def one(index: int, of: tuple[str, ...]) -> None:
+        try:
+            with joined(Cluster(of, index), 5.0):
+                results.append(None)
+        except (UserError, Ended) as e:
+            results.append(e)
+
+    chief = threading.Thread(target=one, args=(0, addresses))
+    chief.start()
+    port = int(addresses[0].rpartition(":")[2])
+    stranger = _connected(port)
+    stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    stranger.close()
+    # Their own ports are not looked at: both say that they are the second host.
+    twice = (addresses[0], addresses[1], addresses[2])
+    first = threading.Thread(target=one, args=(1, twice))
+    first.start()
+    first_is_in = threading.Event()
+    first_is_in.wait(0.5)
+    second = threading.Thread(target=one, args=(1, twice))
+    second.start()
+    for thread in (chief, first, second):
+        thread.join(TIMEOUT_SEC)
+    assert len(results) == 3
+    assert any("two processes say that they are" in str(error) for error in results)
+
+
+def _connected(port: int) -> socket.socket:
+    for _ in range(200):
+        try:
+            return socket.create_connection(("localhost", port), timeout=5)
+        except OSError:
+            time.sleep(0.02)
+    raise AssertionError("nobody listens")
+
+
+def test_hosts_of_two_clusters_are_refused() -> None:
+    addresses = tuple(free_addresses(2))
+    other = (addresses[0], "elsewhere:" + addresses[1].rpartition(":")[2])
+
+    def one(index: int) -> Any:
+        try:
+            with joined(Cluster(other if index else addresses, index), 5.0):
+                return None
+        except (UserError, Ended) as e:
+            return e
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(one, [0, 1]))
+    assert all("came with the addresses" in str(error) for error in found)

@@ -1,0 +1,171 @@
+"""Several hosts train as one process does: real processes on loopback, killed by real signals."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from tests.support.cluster import run_hosts
+from tests.support.forked_commands import run_forked
+from tests.support.trainer_data import make_data_set
+from trainer.training.checkpoint import Checkpoints
+
+pytest.importorskip("tensorflow")
+pytestmark = [pytest.mark.slow, pytest.mark.process]
+
+MEASURED = ("images_per_second", "wait_fraction")
+# Has batch statistics and dropout, and is built in a moment.
+SMALL = ["--model", "tests.support.tiny_models:dense"]
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    path = tmp_path_factory.mktemp("hosts") / "shards"
+    return make_data_set(path, {"train": 40, "validation": 13}, size_px=((24, 24),))
+
+
+def _flags(data: pathlib.Path, output: pathlib.Path, *more: object) -> list[object]:
+    return ["--data", data, "--output", output, "--batch_size", 12, "--seed", 3, *more]
+
+
+def _metrics(output: pathlib.Path) -> list[dict[str, Any]]:
+    """What does not depend on how fast the machine is."""
+    lines = (output / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in MEASURED} for line in lines]
+
+
+def _digest(output: pathlib.Path) -> str:
+    return (output / "weights.sha256").read_text().split()[0]
+
+
+@pytest.fixture(scope="module")
+def two_replicas(shapes: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A run of one process, undisturbed."""
+    output = tmp_path_factory.mktemp("one")
+    ran = run_forked("trainer", *_flags(shapes, output, "--steps", 5, "--replicas", 2, *SMALL))
+    assert ran.returncode == 0, ran.stderr
+    return output
+
+
+def test_two_hosts_train_to_the_bits_of_two_replicas_and_the_chief_alone_writes(
+    shapes: pathlib.Path, tmp_path: pathlib.Path, two_replicas: pathlib.Path
+) -> None:
+    flags = _flags(shapes, tmp_path / "run", "--steps", 5, *SMALL)
+    chief, other = run_hosts(2, *flags, more={1: ["--output", tmp_path / "none"]})
+    assert (chief.returncode, other.returncode) == (0, 0), chief.stderr + other.stderr
+    assert _digest(tmp_path / "run") == _digest(two_replicas)
+    assert _metrics(tmp_path / "run") == _metrics(two_replicas)
+    assert "2 replicas on CPU of 2 hosts" in chief.stdout and "report" in chief.stdout
+    assert other.stdout == "" and not (tmp_path / "none").exists()
+    written = {path.name for path in two_replicas.iterdir()}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == written
+
+
+def test_whichever_host_is_killed_all_end_and_the_run_resumes_on_any_number_of_them(
+    shapes: pathlib.Path, tmp_path: pathlib.Path, two_replicas: pathlib.Path
+) -> None:
+    flags = _flags(shapes, tmp_path, "--steps", 5, "--checkpoint_steps", 1, *SMALL)
+    chief, other = run_hosts(2, *flags, killed={1: ("SIGKILL", 2)})
+    assert (chief.returncode, other.returncode) == (1, -9)
+    assert "is lost: its process was killed" in chief.stderr
+    assert "run the same command on all hosts again" in chief.stderr
+    assert "Traceback" not in chief.stderr
+    chief, other = run_hosts(2, *flags, killed={0: ("SIGKILL", 4)})
+    assert (chief.returncode, other.returncode) == (-9, 1)
+    assert "is lost" in other.stderr and "Traceback" not in other.stderr
+    assert Checkpoints(str(tmp_path), 1).steps()[-1] == 3
+    ran = run_forked("trainer", *flags, "--replicas", 2)
+    assert ran.returncode == 0 and "resumes after step 3 of 5" in ran.stdout, ran.stderr
+    assert _digest(tmp_path) == _digest(two_replicas)
+    assert _metrics(tmp_path) == _metrics(two_replicas)
+
+
+def test_sigterm_on_one_host_stops_all_at_the_same_step_and_fewer_hosts_go_on(
+    shapes: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    # Replicas draw dropout differently, so there is none.
+    more = ["--steps", 5, "--model", "tests.support.replica_run:no_dropout"]
+    flags = _flags(shapes, tmp_path / "hosts", *more)
+    ran = run_hosts(3, *flags, killed={1: ("SIGTERM", 1)})
+    assert [one.returncode for one in ran] == [143] * 3, ran[0].stderr
+    assert all("SIGTERM: saved; run the same command again" in one.stderr for one in ran)
+    # They agree on it before a step, and stop after that.
+    assert Checkpoints(str(tmp_path / "hosts"), 1).steps()[-1] == 2
+    ran = run_hosts(2, *flags)
+    assert [one.returncode for one in ran] == [0, 0], ran[0].stderr
+    assert "resumes after step 2 of 5" in ran[0].stdout
+    alone = run_forked("trainer", *_flags(shapes, tmp_path / "one", *more))
+    assert alone.returncode == 0, alone.stderr
+    found, expected = _metrics(tmp_path / "hosts"), _metrics(tmp_path / "one")
+    assert [r["step"] for r in found] == [r["step"] for r in expected]
+    # Sums of three and two shares are rounded otherwise than one sum over the batch.
+    for name in ("loss", "val_loss"):
+        assert [r[name] for r in found] == pytest.approx([r[name] for r in expected], abs=2e-3)
+
+
+def test_a_compiled_model_is_trained_and_validated_as_on_one_host(
+    shapes: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    more = ["--steps", 3, "--model", "tests.support.tiny_models:contrastive"]
+    ran = run_hosts(2, *_flags(shapes, tmp_path / "hosts", *more))
+    assert [one.returncode for one in ran] == [0, 0], ran[0].stderr
+    alone = run_forked("trainer", *_flags(shapes, tmp_path / "one", *more, "--replicas", 2))
+    assert alone.returncode == 0, alone.stderr
+    assert _digest(tmp_path / "hosts") == _digest(tmp_path / "one")
+    assert _metrics(tmp_path / "hosts") == _metrics(tmp_path / "one")
+
+
+def test_a_broken_record_is_left_out_on_all_hosts_up_to_the_limit(
+    shapes: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for file in shapes.iterdir():
+        (broken / file.name).write_bytes(file.read_bytes())
+    for split in ("train", "validation"):
+        _spoil_picture(broken / f"{split}-00000-of-00003.tfrecord")
+    more = ["--steps", 3, "--skip_broken", 2, *SMALL]
+    ran = run_hosts(2, *_flags(broken, tmp_path / "hosts", *more))
+    assert [one.returncode for one in ran] == [0, 0], ran[0].stderr
+    alone = run_forked("trainer", *_flags(broken, tmp_path / "one", *more, "--replicas", 2))
+    assert alone.returncode == 0, alone.stderr
+    assert _digest(tmp_path / "hosts") == _digest(tmp_path / "one")
+    found, expected = ((tmp_path / name / "broken.json").read_text() for name in ("hosts", "one"))
+    assert found == expected and len(json.loads(found)) == 2
+    more = ["--steps", 3, "--skip_broken", 0, *SMALL]
+    ran = run_hosts(2, *_flags(broken, tmp_path / "strict", *more))
+    assert [one.returncode for one in ran] == [2, 2]
+    for one in ran:
+        assert "leave such records out by --skip_broken 1" in one.stderr
+        assert "Traceback" not in one.stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--batch_size", 24], "--batch_size is 24 on localhost:"),
+        (["--seed", 4], "--seed is 4 on localhost:"),
+    ],
+)
+def test_hosts_that_differ_are_refused_before_the_first_step(
+    shapes: pathlib.Path, tmp_path: pathlib.Path, more: list[object], sentence: str
+) -> None:
+    ran = run_hosts(2, *_flags(shapes, tmp_path, "--steps", 1, *SMALL), more={1: more})
+    assert [one.returncode for one in ran] == [2, 2]
+    for one in ran:
+        assert sentence in one.stderr and "expected the same on all hosts" in one.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def _spoil_picture(shard: pathlib.Path) -> None:
+    """Makes the second record's picture none, its checksum right."""
+    from imageshards.example import decode_example, encode_example
+    from imageshards.tfrecord import read_records, write_records
+
+    payloads = [record.payload or b"" for record in read_records(str(shard))]
+    features: dict[str, Any] = dict(decode_example(payloads[1]))
+    features["image/encoded"] = [bytes(len(features["image/encoded"][0]))]
+    write_records(str(shard), [payloads[0], encode_example(features), *payloads[2:]])

@@ -1,0 +1,108 @@
+"""Which hosts train together, and which of them this process is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from imageshards.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """The hosts of one run.
+
+    Attributes:
+        addresses: `name:port` of every host; the first is the chief.
+        index: Of this host among them.
+    """
+
+    addresses: tuple[str, ...]
+    index: int
+
+
+def find_cluster(kind: str, port: int, environ: Mapping[str, str] = os.environ) -> Cluster:
+    """The cluster that a scheduler has described in the environment.
+
+    Args:
+        kind: `tf_config`: the JSON in TF_CONFIG, as TensorFlow and Kubeflow write it; `slurm`:
+            the variables that `srun` sets.
+        port: Of the first process on each host, under Slurm.
+        environ: The environment.
+
+    Raises:
+        UserError: It describes none, or not where this process is.
+    """
+    return _of_tf_config(environ) if kind == "tf_config" else _of_slurm(environ, port)
+
+
+def _of_tf_config(environ: Mapping[str, str]) -> Cluster:
+    text = environ.get("TF_CONFIG")
+    if not text:
+        raise UserError(
+            "--cluster received tf_config, but the environment has no TF_CONFIG; expected JSON "
+            f"such as {_EXAMPLE}."
+        )
+    try:
+        raw = json.loads(text)
+        jobs: dict[str, list[str]] = {k: list(v) for k, v in raw["cluster"].items() if v}
+        kind, index = str(raw["task"]["type"]), int(raw["task"]["index"])
+        addresses = [*jobs.pop("chief", []), *jobs.pop("worker", [])]
+        if kind == "worker":
+            index += len(addresses) - len(raw["cluster"]["worker"])
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise _bad(text, f"{type(e).__name__}: {e}") from e
+    if jobs or kind not in ("chief", "worker"):
+        raise _bad(text, f"a job {next(iter(jobs), kind)!r}, where only chief and worker train")
+    if not 0 <= index < len(addresses):
+        raise _bad(text, f"the task {index} of {len(addresses)} hosts")
+    for address in addresses:
+        name, _, port = str(address).rpartition(":")
+        if not name or not port.isdecimal() or not 0 < int(port) < 2**16:
+            raise _bad(text, f"the address {address!r}")
+    if len(set(addresses)) < len(addresses):
+        raise _bad(text, "an address twice")
+    return Cluster(tuple(addresses), index)
+
+
+_EXAMPLE = '{"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 0}}'
+
+
+def _bad(text: str, problem: str) -> UserError:
+    shown = text if len(text) <= 200 else f"{text[:200]}…"
+    return UserError(
+        f"TF_CONFIG received {shown!r}, with {problem}; expected for example {_EXAMPLE}."
+    )
+
+
+def _of_slurm(environ: Mapping[str, str], port: int) -> Cluster:
+    names = ("SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE", "SLURM_PROCID")
+    missing = [name for name in names if name not in environ]
+    if missing:
+        raise UserError(
+            f"--cluster received slurm, but the environment has no {missing[0]}; expected srun to "
+            "start the program on every host: srun python -m trainer --cluster slurm …"
+        )
+    # TensorFlow's own resolver would sort the hosts by name, and so give a rank to another host
+    # than Slurm does; its parsers are what is needed.
+    from tensorflow.python.distribute.cluster_resolver import slurm_cluster_resolver as slurm
+
+    nodes, tasks, rank = (environ[name] for name in names)
+    try:
+        counts: list[Any] = slurm.expand_tasks_per_node(tasks)
+        hosts = slurm.expand_hostlist(nodes)
+        pairs = list(zip(hosts, counts, strict=True))
+        addresses = tuple(f"{host}:{port + i}" for host, count in pairs for i in range(count))
+        index = int(rank)
+        if not 0 <= index < len(addresses):
+            raise ValueError(f"the task {index} of {len(addresses)}")
+    except (ValueError, IndexError) as e:
+        raise UserError(
+            f"--cluster received slurm, with SLURM_STEP_NODELIST={nodes}, "
+            f"SLURM_STEP_TASKS_PER_NODE={tasks}, SLURM_PROCID={rank} ({e}); expected what srun "
+            "sets, with --distribution=block."
+        ) from e
+    return Cluster(addresses, index)

@@ -1,0 +1,188 @@
+"""How the hosts of a run meet, before TensorFlow is started on them.
+
+The chief listens at its own address, TensorFlow's, until all have come; the connections stay, the
+port becomes TensorFlow's. So a cluster needs no port but those it names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+
+from imageshards.errors import UserError
+from trainer.cluster.addresses import Cluster
+from trainer.cluster.hosts import LOST_AFTER_SEC, ONE_HOST, Ended, Hosts
+
+_RETRY_SEC = 0.2
+_GREETING = "imageshards"
+
+
+@contextmanager
+def joined(cluster: Cluster | None, timeout_sec: float) -> Iterator[Hosts]:
+    """Waits for all hosts, and tells them how the body ends.
+
+    Args:
+        cluster: None, or one host, for a machine by itself.
+        timeout_sec: How long hosts may take to come, and later to answer.
+
+    Yields:
+        The hosts.
+
+    Raises:
+        UserError: A host does not come, a port is in use, or the hosts are of two clusters.
+        Ended: Another host has ended the run.
+    """
+    if cluster is None or len(cluster.addresses) == 1:
+        yield ONE_HOST
+        return
+    hosts = _meet(cluster, timeout_sec)
+    try:
+        yield hosts
+        hosts.leave()
+    except BaseException as e:
+        cause = hosts.explain(e)
+        hosts.leave(cause)
+        if cause is e:
+            raise
+        raise cause from e
+
+
+def _meet(cluster: Cluster, timeout_sec: float) -> Hosts:
+    deadline_sec = time.monotonic() + timeout_sec
+    listener = _listen(cluster.addresses[cluster.index])
+    with listener:
+        if cluster.index == 0:
+            peers = _await_others(listener, cluster, deadline_sec, timeout_sec)
+    if cluster.index != 0:
+        peers = {0: _call_chief(cluster, deadline_sec, timeout_sec)}
+    return Hosts(cluster.addresses, cluster.index, peers, timeout_sec)
+
+
+def _listen(address: str) -> socket.socket:
+    """Takes the port that TensorFlow will take, so that one in use is noticed here."""
+    port = int(address.rpartition(":")[2])
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    try:
+        return socket.create_server(("", port), family=family, dualstack_ipv6=dual, backlog=128)
+    except OSError as e:
+        raise UserError(
+            f"--cluster names {address} for this host, whose port {port} cannot be used "
+            f"({e.strerror}); expected a free one: end the process that has it, or give another "
+            "port (TF_CONFIG, or --cluster_port under Slurm)."
+        ) from e
+
+
+def _await_others(
+    listener: socket.socket, cluster: Cluster, deadline_sec: float, timeout_sec: float
+) -> dict[int, Connection]:
+    peers: dict[int, Connection] = {}
+    try:
+        while len(peers) < len(cluster.addresses) - 1:
+            listener.settimeout(max(0.01, deadline_sec - time.monotonic()))
+            with contextlib.suppress(TimeoutError):
+                number, connection = _hello(listener.accept()[0], cluster)
+                if number in peers:
+                    problem = (
+                        f"--cluster: two processes say that they are {cluster.addresses[number]}; "
+                        "expected one process for every address: give each its own task index."
+                    )
+                    _answer(connection, problem)
+                    raise UserError(problem)
+                if number:
+                    peers[number] = connection
+            missing = [a for i, a in enumerate(cluster.addresses) if i and i not in peers]
+            if missing and time.monotonic() >= deadline_sec:
+                raise UserError(
+                    f"--cluster: {', '.join(missing)} did not come within {timeout_sec:g} s (of "
+                    f"{len(cluster.addresses)} hosts); start the same command there, or allow more "
+                    "with --cluster_timeout."
+                )
+    except UserError as e:
+        for connection in peers.values():
+            _answer(connection, str(e))
+        raise
+    for connection in peers.values():
+        _answer(connection, "")
+    return peers
+
+
+def _hello(stream: socket.socket, cluster: Cluster) -> tuple[int, Connection]:
+    """Who calls; 0 for a stranger.
+
+    Raises:
+        UserError: It is of another cluster.
+    """
+    connection = _as_connection(stream)
+    try:
+        if not connection.poll(5.0):
+            return 0, connection
+        raw = json.loads(connection.recv_bytes(maxlength=1_000_000))
+        theirs, number = tuple(raw[_GREETING]), int(raw["index"])
+    except (OSError, EOFError, ValueError, KeyError, TypeError):
+        connection.close()
+        return 0, connection
+    if theirs != cluster.addresses:
+        problem = (
+            f"--cluster: a host came with the addresses {', '.join(theirs)}, but "
+            f"{cluster.addresses[0]} has {', '.join(cluster.addresses)}; expected the same on all."
+        )
+        _answer(connection, problem)
+        raise UserError(problem)
+    return number, connection
+
+
+def _answer(connection: Connection, problem: str) -> None:
+    with contextlib.suppress(OSError):
+        connection.send_bytes(problem.encode())
+
+
+def _call_chief(cluster: Cluster, deadline_sec: float, timeout_sec: float) -> Connection:
+    chief = cluster.addresses[0]
+    name, _, port = chief.rpartition(":")
+    hello = json.dumps({_GREETING: cluster.addresses, "index": cluster.index}).encode()
+    reason = "no answer"
+    # The chief itself gives up first, and says why.
+    last_sec = deadline_sec + 2 * _RETRY_SEC + 5.0
+    while time.monotonic() < deadline_sec:
+        try:
+            stream = socket.create_connection((name.strip("[]"), int(port)), timeout=5.0)
+        except OSError as e:
+            reason = e.strerror or str(e)
+            time.sleep(_RETRY_SEC)
+            continue
+        connection = _as_connection(stream)
+        try:
+            connection.send_bytes(hello)
+            if not connection.poll(max(0.01, last_sec - time.monotonic())):
+                reason = "it listens, but does not answer"
+                break
+            problem = connection.recv_bytes().decode()
+        except (OSError, EOFError, UnicodeDecodeError) as e:
+            # It ended while others were awaited, or TensorFlow of an earlier run still listens.
+            reason = str(e) or type(e).__name__
+            time.sleep(_RETRY_SEC)
+            continue
+        if problem:
+            raise Ended(f"host {chief}: {problem}", 2)
+        return connection
+    raise UserError(
+        f"--cluster: the chief {chief} did not answer within {timeout_sec:g} s ({reason}); start "
+        "the same command there, look at names and firewalls, or allow more with "
+        "--cluster_timeout."
+    )
+
+
+def _as_connection(stream: socket.socket) -> Connection:
+    stream.settimeout(None)
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # So that nothing waits for ever to tell a stopped process something.
+    limit = struct.pack("ll", int(LOST_AFTER_SEC), 0)
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+    return Connection(stream.detach())

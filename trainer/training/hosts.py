@@ -1,0 +1,74 @@
+"""What a run does on several hosts: they are compared, and the chief alone writes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import pathlib
+import platform
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import imageshards
+import trainer
+from trainer.cluster.hosts import Hosts
+from trainer.config import TrainConfig
+
+# Flags that may differ between hosts.
+_OF_ONE_HOST = ("output", "cluster_port", "cluster_timeout", "threads", "cache_folder")
+
+
+def described(config: TrainConfig) -> dict[str, Any]:
+    """What all hosts must share before any of them starts TensorFlow, by the names to show.
+
+    Flags, versions, and the code: of this project, and the modules that flags name.
+    """
+    flags = config.as_json()
+    flags |= flags.pop("data") | flags.pop("optimizer")
+    found = {
+        "Python": platform.python_version(),
+        "TensorFlow": importlib.metadata.version("tensorflow"),
+        "Keras": importlib.metadata.version("keras"),
+        "The trainer's code (SHA-256)": _digest(_sources(imageshards), _sources(trainer)),
+    }
+    for flag in ("model", "callbacks"):
+        module = (flags[flag] or "").partition(":")
+        spec = importlib.util.find_spec(module[0]) if module[1] else None
+        if spec is not None and spec.origin is not None:
+            code = _digest([pathlib.Path(spec.origin)])
+            found[f"The module of --{flag} {flags[flag]} (SHA-256)"] = code
+    return found | {f"--{k}": v for k, v in flags.items() if k not in _OF_ONE_HOST}
+
+
+@contextmanager
+def only_chief_writes(config: TrainConfig, hosts: Hosts) -> Iterator[TrainConfig]:
+    """The configuration of this host: others than the chief write to a folder that is thrown away.
+
+    So all hosts run the same code, and their sums meet; others print errors only.
+    """
+    if hosts.is_chief:
+        yield config
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="imageshards-host-") as folder,
+        open(os.devnull, "w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+    ):
+        yield dataclasses.replace(config, output=folder)
+
+
+def _sources(package: Any) -> list[pathlib.Path]:
+    return sorted(pathlib.Path(package.__file__).parent.rglob("*.py"))
+
+
+def _digest(*groups: list[pathlib.Path]) -> str:
+    digest = hashlib.sha256()
+    for file in (file for group in groups for file in group):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
