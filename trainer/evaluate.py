@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.progress import text_table
 from trainer.commands import console
@@ -82,12 +83,16 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add_flags(parser, DATA, ["classes", "where", "skip_broken", "cache_folder", "threads"])
     add_flags(parser, EXTERNAL, ["feature_map", "label_offset", "class_names"])
     parser.add_argument("--json", action="store_true", help="prints one JSON object instead")
-    parser.add_argument("--report", metavar="DIR", help="also writes an HTML report there")
+    parser.add_argument(
+        "--report", metavar="DIR", help="also writes an HTML report there, local, gs:// or s3://"
+    )
     return parser.parse(argv)
 
 
 def _evaluate(args: argparse.Namespace) -> int:
     run = train_config(vars(args))
+    if args.report:
+        storage.check_bucket(args.report, "--report")
     card = model_file.read_card(args.model_path)
     config = _as_in_training(run.data, card, vars(args))
     run = dataclasses.replace(run, data=config)

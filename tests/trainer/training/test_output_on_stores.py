@@ -149,6 +149,8 @@ def test_the_other_commands_read_the_model_where_it_is(
         rows.append(capsys.readouterr().out)
     assert figures[0] == figures[1] and rows[0] == rows[1]
     assert storage.exists(f"{output}/evaluated/index.html")
+    assert evaluate.main([*flags, "--report", "s3://no-such-bucket/report"]) == 2
+    assert "--report 's3://no-such-bucket/report' names a bucket" in capsys.readouterr().err
     for kind, files in (
         ("saved_model", {"saved_model.pb", "variables/variables.index", "assets/labels.txt"}),
         ("keras", {"model.keras"}),
