@@ -47,7 +47,10 @@ def parse(argv: Sequence[str]) -> tuple[opt.BuildOptions, list[str]]:
     """
     args, beam_args = make_parser().parse_known_args(argv)
     args.height_px, args.width_px = args.image_size
+    paths, args.given = args.input, _given(argv)
+    args.input = paths[0]
     args.source = _of_fields(opt.InputOptions, args)
+    args.more_sources = tuple(dataclasses.replace(args.source, input=path) for path in paths[1:])
     args.image = _of_fields(opt.ImageOptions, args)
     args.plan = _of_fields(opt.PlanOptions, args)
     args.urls = _of_fields(opt.UrlOptions, args)
@@ -58,6 +61,15 @@ def _of_fields(cls: Callable[..., _Options], args: argparse.Namespace) -> _Optio
     """Options from the flags of their fields' names."""
     names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     return cls(**{name: getattr(args, name) for name in names if hasattr(args, name)})
+
+
+def _given(argv: Sequence[str]) -> frozenset[str]:
+    """Names of the options that are among the arguments, whatever their values."""
+    parser = make_parser()
+    for action in parser._actions:
+        action.default = argparse.SUPPRESS
+    names = set(vars(parser.parse_known_args(argv)[0]))
+    return frozenset(names | {"height_px", "width_px"} if "image_size" in names else names)
 
 
 def flag_names() -> list[str]:
@@ -88,9 +100,11 @@ def make_parser() -> argparse.ArgumentParser:
 # fmt: off
 def _add_input(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--input", required=True, type=functools.partial(parse_path, "--input"), metavar="PATH",
+    add("--input", required=True, action="append", metavar="PATH",
+        type=functools.partial(parse_path, "--input"),
         help="class folders ROOT/<class>/*.jpg or ROOT/<split>/<class>/*.jpg; a flat folder or a "
-        "glob with --label_regex; or a manifest (.csv, .jsonl, .parquet), or a glob of such files")
+        "glob with --label_regex; a manifest (.csv, .jsonl, .parquet), or a glob of such files; or "
+        "a finished data set, whose records are copied; give it again for more inputs")
     add("--layout", default="auto", choices=opt.LAYOUTS,
         help="how --input is laid out (default: auto, from names)")
     add("--label_regex", metavar="REGEX",
@@ -173,7 +187,9 @@ def _add_shards(group: argparse._ArgumentGroup) -> None:
     add("--splits", type=functools.partial(parse_pairs, "--splits", float),
         default="train=0.9,validation=0.1", metavar="NAME=F,...",
         help="fractions of images without a given split, drawn by a salted hash of the key or of "
-        "--group_column, so that more images move none (default: train=0.9,validation=0.1)")
+        "--group_column, so that more images move none; records of a data set keep theirs unless "
+        "this is given (default: those of a data set among the inputs, else "
+        "train=0.9,validation=0.1)")
     add("--salt", default=opt.PlanOptions().salt,
         help="changes all hashes: another split, another order (default: imageshards)")
     add("--num_shards", default={}, type=parse_num_shards, metavar="NAME=N,...|N",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from imageshards.errors import UserError
 
@@ -12,7 +12,8 @@ RESIZE_MODES = ("crop", "stretch", "pad", "shortest", "none")
 FILTERS = ("bicubic", "bilinear", "box", "hamming", "lanczos", "nearest")
 SUBSAMPLINGS = ("4:2:0", "4:2:2", "4:4:4")
 COLORSPACES = ("rgb", "grey")
-LAYOUTS = ("auto", "class_folders", "split_folders", "flat", "manifest")
+DATA_SET = "data_set"
+LAYOUTS = ("auto", "class_folders", "split_folders", "flat", "manifest", DATA_SET)
 BBOX_FRAMES = ("stored", "upright")
 MANIFEST_SUFFIXES = (".csv", ".jsonl", ".ndjson", ".parquet", ".pq")
 COMPRESSIONS = ("none", "gzip")
@@ -154,7 +155,13 @@ class ColumnSpec:
 
 @dataclasses.dataclass(frozen=True)
 class InputOptions:
-    """Where references come from and how a label is found."""
+    """Where references come from and how a label is found.
+
+    Attributes:
+        fingerprint: Of a finished data set, when the build began.
+        read_from: Folder that a data set is read from, while the build replaces the one at `input`.
+        keeps_splits: Whether the records of a data set keep their splits.
+    """
 
     input: str
     layout: str = "auto"
@@ -168,6 +175,14 @@ class InputOptions:
     extensions: tuple[str, ...] = (
         ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff",
     )  # fmt: skip
+    fingerprint: str = ""
+    read_from: str = ""
+    keeps_splits: bool = True
+
+    @property
+    def location(self) -> str:
+        """Where it is read."""
+        return self.read_from or self.input
 
     def __post_init__(self) -> None:
         _choice("--layout", self.layout, LAYOUTS)
@@ -184,7 +199,7 @@ class InputOptions:
                     f"--label_regex received {self.label_regex!r}; expected a group that captures "
                     "the label, for example '^([a-z]+)\\.'."
                 )
-            if self.layout in ("class_folders", "manifest"):
+            if self.layout in ("class_folders", "manifest", DATA_SET):
                 raise UserError(
                     f"--label_regex was given with --layout {self.layout}, which has labels of "
                     "its own; leave one of them out."
@@ -211,6 +226,19 @@ class UrlOptions:
     def __post_init__(self) -> None:
         _at_least("--url_retries", self.url_retries, 0)
         _at_least("--url_requests_per_host", self.url_requests_per_host, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class CopiedColumns:
+    """Extra columns that records of data sets bring.
+
+    Attributes:
+        transform: Folder of the exported transform that made them.
+        as_given: Whether they are as some input had them, neither scaled nor transformed.
+    """
+
+    transform: str
+    as_given: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -279,13 +307,19 @@ class BuildOptions:
     """One build, whole.
 
     Attributes:
+        source: The first --input, and how labels are found in it.
+        more_sources: Those of the other --input flags.
         transform_temp_dir: Folder for tensorflow-transform's files while columns are
             analysed, visible to every worker; None for one below the output's staging, or on
             this machine where it does the work.
+        copied: Extra columns of records that are copied, if they have some.
+        given: Names of the options that were given: where they were not, finished data sets among
+            the inputs bring their own.
     """
 
     source: InputOptions
     output: str
+    more_sources: tuple[InputOptions, ...] = ()
     image: ImageOptions = dataclasses.field(default_factory=ImageOptions)
     plan: PlanOptions = dataclasses.field(default_factory=PlanOptions)
     urls: UrlOptions = dataclasses.field(default_factory=UrlOptions)
@@ -297,6 +331,17 @@ class BuildOptions:
     report: bool = True
     overwrite: bool = False
     plan_only: bool = False
+    copied: CopiedColumns | None = None
+    given: frozenset[str] = dataclasses.field(default=frozenset(), compare=False)
+
+    @property
+    def sources(self) -> tuple[InputOptions, ...]:
+        """All inputs, in the order of their flags."""
+        return (self.source, *self.more_sources)
+
+    def with_sources(self, sources: Sequence[InputOptions]) -> BuildOptions:
+        """The same build of other inputs."""
+        return dataclasses.replace(self, source=sources[0], more_sources=tuple(sources[1:]))
 
     def __post_init__(self) -> None:
         _choice("--compression", self.compression, COMPRESSIONS)

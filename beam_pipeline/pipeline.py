@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import apache_beam as beam
 
 from beam_pipeline.columns import TFT_TEMP, AnalyseColumns, transform_temp_folder
 from beam_pipeline.commit import CommitShards, CommitSpec, OutputState
-from beam_pipeline.inputs import ListImages, ManifestSchema, RefuseDuplicateKeys, schema_of
-from beam_pipeline.options import BuildOptions
+from beam_pipeline.inputs import ListImages, ManifestSchema, RefuseDuplicateKeys, schemas_of
+from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions
 from beam_pipeline.planning import AssignSplits, PlanShards
 from beam_pipeline.runners import Runner
 from beam_pipeline.shards import BalancedSink, WriteBalancedTFRecord
@@ -17,6 +18,10 @@ from beam_pipeline.shards.versions import byte_versions
 from imageshards import storage
 from imageshards.manifest import TRANSFORM_NAME
 
+Schemas = tuple[ManifestSchema | None, ...]
+
+# Of an input that is a data set; what the manifest tells of it is elsewhere.
+_OF_DATA_SETS = ("fingerprint", "read_from", "keeps_splits")
 _SUFFIXES = {"none": ".tfrecord", "gzip": ".tfrecord.gz"}
 
 
@@ -36,19 +41,18 @@ def build(options: BuildOptions, runner: Runner, state: OutputState) -> bool:
     """
     staging = state.staging
     options = with_pinned_classes(options, state.pinned_classes)
-    schema = schema_of(options.source)
-    columns = schema.columns if schema else ()
-    with transform_temp_folder(options, columns, runner.local, staging) as temporary:
+    schemas = schemas_of(options.sources)
+    with transform_temp_folder(options, columns_of(schemas), runner.local, staging) as temporary:
         pipeline = runner.new_pipeline()
         checked = runner.first_check(pipeline)
-        construct(pipeline, options, schema, staging, state.finished_folder, temporary, checked)
+        construct(pipeline, options, schemas, staging, state.finished_folder, temporary, checked)
         return runner.run(pipeline)
 
 
 def construct(
     pipeline: beam.Pipeline,
     options: BuildOptions,
-    schema: ManifestSchema | None,
+    schemas: Schemas,
     staging: str,
     finished: str = "",
     transform_temp: str = "",
@@ -59,22 +63,23 @@ def construct(
     Args:
         pipeline: Where to.
         options: What is asked.
-        schema: Of a manifest input.
+        schemas: Of the inputs that are manifests, None for others.
         staging: Folder of the unfinished data set.
         finished: Folder for finished shards until the commit; default: `staging`.
         transform_temp: Folder for tensorflow-transform's files; default: below `staging`.
         checked: Collections that must be complete before anything is committed.
     """
-    listed = pipeline | "List" >> ListImages(options.source, schema)  # RefBatch, {reason: files}
+    listed = pipeline | "List" >> list_images(options, schemas)  # RefBatch, {reason: files}
     batches = listed.batches | "Split" >> AssignSplits(options.plan)
     columns = batches | "Analyse" >> AnalyseColumns(
         storage.join(staging, TRANSFORM_NAME),
-        schema.columns if schema else (),
+        columns_of(schemas),
         class_names=options.plan.class_names,
         pinned_classes=options.plan.pinned_classes,
         first_label=options.plan.first_label,
         transform_module=options.transform_module,
         temp_dir=transform_temp or storage.join(staging, TFT_TEMP),
+        copied_from=options.copied.transform if options.copied else "",
     )  # RefBatch with features, and the folder of the exported transform
     planned = columns.batches | "Plan" >> PlanShards(
         options.plan, options.image, options.urls
@@ -90,46 +95,58 @@ def construct(
     )
     paths = planned.units | "Write" >> write  # final paths of the shards
     paths | "Commit" >> CommitShards(
-        commit_spec(options, write.sink, schema.warnings if schema else ()),
+        commit_spec(options, write.sink, schemas),
         planned.plan,
         listed.skipped,
-        (columns.written, *unique_keys(batches, schema), *checked),
+        (columns.written, *unique_keys(batches, schemas), *checked),
     )
 
 
-def unique_keys(
-    batches: beam.PCollection, schema: ManifestSchema | None
-) -> tuple[beam.PCollection, ...]:
-    """A check that no key occurs twice; paths of a folder are unique by themselves."""
-    if schema is None:
+def list_images(options: BuildOptions, schemas: Schemas) -> ListImages:
+    """The transform that lists all inputs."""
+    first, *more = zip(options.sources, schemas, strict=True)
+    return ListImages(*first, more)
+
+
+def columns_of(schemas: Schemas) -> tuple[ColumnSpec, ...]:
+    """The extra columns, which all inputs have alike."""
+    return schemas[0].columns if schemas[0] else ()
+
+
+def unique_keys(batches: beam.PCollection, schemas: Schemas) -> tuple[beam.PCollection, ...]:
+    """A check that no key occurs twice; paths below one folder are unique by themselves."""
+    if schemas == (None,):
         return ()
     return (batches | "UniqueKeys" >> RefuseDuplicateKeys(),)
 
 
 def with_pinned_classes(options: BuildOptions, pinned: tuple[str, ...]) -> BuildOptions:
-    """When a data set is replaced its classes keep their ids."""
+    """When a data set is replaced its classes keep their ids; those of data sets follow."""
     if options.plan.class_names is not None:
         return options
+    classes = tuple(dict.fromkeys([*pinned, *options.plan.pinned_classes]))
     return dataclasses.replace(
-        options, plan=dataclasses.replace(options.plan, pinned_classes=pinned)
+        options, plan=dataclasses.replace(options.plan, pinned_classes=classes)
     )
 
 
-def commit_spec(
-    options: BuildOptions, sink: BalancedSink, warnings: tuple[str, ...] = ()
-) -> CommitSpec:
+def commit_spec(options: BuildOptions, sink: BalancedSink, schemas: Schemas) -> CommitSpec:
     """What the commit needs of the options, and what a person is to hear in the end."""
     image = dataclasses.asdict(options.image)
     height, width = image.pop("height_px"), image.pop("width_px")
+    columns = columns_of(schemas)
+    as_given = options.transform_module is None and all(c.scale == "none" for c in columns)
     return CommitSpec(
         sink=sink,
         max_reject_fraction=options.max_reject_fraction,
         max_quarantine_bytes=options.image.max_bytes if options.quarantine_bytes else 0,
         report=options.report,
         options={
-            "input": dataclasses.asdict(options.source),
+            "input": _listing_options(options.source),
+            "more_inputs": list(map(_listing_options, options.more_sources)),
             "plan": dataclasses.asdict(options.plan),
             "transform_module": options.transform_module,
+            "columns_as_given": options.copied.as_given if options.copied else as_given,
             "max_reject_fraction": options.max_reject_fraction,
         },
         image={
@@ -141,5 +158,12 @@ def commit_spec(
         versions=byte_versions() | {"apache-beam": beam.__version__},
         shard_by=options.plan.shard_by,
         first_label=options.plan.first_label,
-        warnings=warnings,
+        inputs=tuple((source.input, source.fingerprint or None) for source in options.sources),
+        warnings=tuple(text for schema in schemas if schema for text in schema.warnings),
     )
+
+
+def _listing_options(source: InputOptions) -> dict[str, Any]:
+    """What lists an input, as the manifest tells it."""
+    said = dataclasses.asdict(source)
+    return {name: value for name, value in said.items() if name not in _OF_DATA_SETS}

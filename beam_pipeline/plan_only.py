@@ -21,10 +21,10 @@ from beam_pipeline.columns import AnalyseColumns
 from beam_pipeline.columns.arrow import ToRecordBatch
 from beam_pipeline.commit.staging import check_output, read_output_state
 from beam_pipeline.commit.warnings import counts_and_names, warnings_of
-from beam_pipeline.inputs import FindDuplicateKeys, ListImages, ManifestSchema, schema_of
+from beam_pipeline.inputs import FindDuplicateKeys, schemas_of
 from beam_pipeline.inputs.manifest import rows_with_keys
 from beam_pipeline.options import BuildOptions, ColumnSpec, ImageOptions, InputOptions, UrlOptions
-from beam_pipeline.pipeline import with_pinned_classes
+from beam_pipeline.pipeline import Schemas, columns_of, list_images, with_pinned_classes
 from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from beam_pipeline.planning.transforms import (
@@ -65,13 +65,13 @@ def plan_only(options: BuildOptions, runner: Runner, begun: float) -> str:
     check_output(state, options.overwrite)
     _check_writable(options.output)
     options = with_pinned_classes(options, state.pinned_classes)
-    schema = schema_of(options.source)
-    columns = schema.columns if schema else ()
-    AnalyseColumns("", columns, transform_module=options.transform_module)  # checks them
+    schemas = schemas_of(options.sources)
+    # Checks them.
+    AnalyseColumns("", columns_of(schemas), transform_module=options.transform_module)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "plan.json")
         pipeline = runner.new_pipeline()
-        _construct(pipeline, options, schema, path)
+        _construct(pipeline, options, schemas, path)
         runner.run(pipeline)
         with open(path, encoding="utf-8") as file:
             summary: dict[str, Any] = json.load(file)
@@ -86,10 +86,10 @@ def plan_only(options: BuildOptions, runner: Runner, begun: float) -> str:
         "start_seconds": start,
         "seconds": start + encoding,
         "skipped": skipped,
-        "warnings": [*(schema.warnings if schema else ()), *warnings],
+        "warnings": [*(text for s in schemas if s for text in s.warnings), *warnings],
     }
     text = plan_table(summary)
-    problems = [*_equal_keys(summary["equal_keys"], options.source, schema)]
+    problems = [*_equal_keys(summary["equal_keys"], options.sources, schemas)]
     problems += _too_many_rejects(summary, images, options.max_reject_fraction)
     if problems:
         print(text, flush=True)
@@ -111,20 +111,17 @@ def _check_writable(output: str) -> None:
         )
 
 
-def _construct(
-    pipeline: beam.Pipeline, options: BuildOptions, schema: ManifestSchema | None, path: str
-) -> None:
-    listed = pipeline | "List" >> ListImages(options.source, schema)
+def _construct(pipeline: beam.Pipeline, options: BuildOptions, schemas: Schemas, path: str) -> None:
+    listed = pipeline | "List" >> list_images(options, schemas)
     batches = listed.batches | "Split" >> AssignSplits(options.plan)
     survey = batches | "Survey" >> SurveyImages(options.plan.salt)
     planned = batches | "Plan" >> PlanShards(options.plan, options.image, options.urls, survey)
     sizes = planned.units | "ShardSizes" >> beam.Map(lambda unit: (unit.split, len(unit.refs)))
     unusable = batches | "KnownRejects" >> beam.Map(known_rejects, options.image)
     equal_keys: Any = ()
-    if schema is not None:  # paths of a folder are unique by themselves
-        batches | "CheckColumns" >> beam.FlatMap(_check_columns, schema.columns)
-        found = batches | "EqualKeys" >> FindDuplicateKeys(_MAX_KEYS) | "Keys" >> beam.Keys()
-        equal_keys = pvalue.AsIter(found)
+    if schemas != (None,):  # paths of a folder are unique by themselves
+        batches | "CheckColumns" >> beam.FlatMap(_check_columns, columns_of(schemas))
+        equal_keys = pvalue.AsIter(batches | "EqualKeys" >> FindDuplicateKeys(_MAX_KEYS))
     estimated = survey | "Estimate" >> beam.Map(estimate, options.image, options.urls)
     planned.plan | "WritePlan" >> beam.Map(
         write_plan,
@@ -194,7 +191,7 @@ def write_plan(
     sample: Mapping[str, Any],
     skipped: Iterable[Mapping[str, int]],
     rejects: Iterable[Rejects],
-    equal_keys: Iterable[str],
+    equal_keys: Iterable[tuple[str, list[str]]],
     path: str,
 ) -> None:
     """Writes the plan's summary as JSON."""
@@ -219,7 +216,7 @@ def write_plan(
         "counts": counts,
         "skipped": list(skipped),
         "rejects": sum_rejects(rejects),
-        "equal_keys": sorted(equal_keys),
+        "equal_keys": dict(sorted(equal_keys)),
         **sample,
     }
     with open(path, "w", encoding="utf-8") as file:
@@ -227,16 +224,19 @@ def write_plan(
 
 
 def _equal_keys(
-    keys: Sequence[str], source: InputOptions, schema: ManifestSchema | None
+    keys: Mapping[str, list[str]], sources: Sequence[InputOptions], schemas: Schemas
 ) -> Iterator[str]:
-    if not keys or schema is None:
+    if not keys:
         return
     number = f"{len(keys):,}" if len(keys) < _MAX_KEYS else f"{_MAX_KEYS:,} or more"
     lines = [
         f"--input has {number} keys more than once; expected unique keys: name a unique column by "
         "--key_column or remove rows:"
     ]
-    for key, rows in rows_with_keys(source, schema, keys).items():
+    found = keys
+    if len(sources) == 1 and schemas[0]:
+        found = rows_with_keys(sources[0], schemas[0], keys)
+    for key, rows in found.items():
         lines.append(f"  {key!r}: {', '.join(rows)}")
     yield "\n".join(lines)
 

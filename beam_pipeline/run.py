@@ -16,7 +16,7 @@ from types import ModuleType
 from beam_pipeline import cli, runners
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.staging import LOCK_NAME, OutputState
-from beam_pipeline.inputs import check_output_apart
+from beam_pipeline.inputs import check_output_apart, of_replaced, open_inputs, reads_output
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.progress import PLANNING, PoolProgress, final_table
 from beam_pipeline.shards import process_pool
@@ -65,8 +65,11 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
     export_store_flags(beam_args)
     storage.reset_counts()
     # Before any process is started: they inherit what it imports, and mistakes are told at once.
-    storage.check_bucket(options.source.input, "--input")
-    check_output_apart(options.source, options.output)
+    for source in options.sources:
+        storage.check_bucket(source.input, "--input")
+    options = open_inputs(options)
+    for source in options.sources:
+        check_output_apart(source, options.output)
     if options.plan_only:
         _import_beam(with_clients=False)
         from beam_pipeline.plan_only import plan_only
@@ -181,10 +184,14 @@ def _run_pipeline(
     staging = state.staging
     shards = options.plan.num_shards
     known = None if "*" in shards else sum(shards.values()) or None
-    build = runners.Build(options.source.input, options.output, staging, known)
+    inputs = tuple(source.input for source in options.sources)
+    build = runners.Build(inputs, options.output, staging, known)
     runner = runners.choose(beam_args, build, cli.flag_names())
+    replaces_input = any(reads_output(source, options.output) for source in options.sources)
     with runner.ready():
-        staging_folder.prepare_staging(state)
+        if replaces_input and not any(source.read_from for source in options.sources):
+            options = of_replaced(options, staging_folder.keep_replaced(state))
+        staging_folder.prepare_staging(state, replaces_input)
         for attempt in range(1, MAX_RUNS + 1):
             try:
                 if not pipeline.build(options, runner, state):
@@ -245,6 +252,7 @@ def _pool_size(options: BuildOptions, beam_args: Sequence[str]) -> tuple[bool, i
             "per core."
         )
     cores = process_pool.available_cores()
-    if not all(storage.is_local(path) for path in (options.source.input, options.output)):
+    paths = [options.output, *(source.input for source in options.sources)]
+    if not all(map(storage.is_local, paths)):
         cores += -(-cores // 8)
     return wanted, int(count) or cores

@@ -26,6 +26,7 @@ INDEX_NAME = "index"
 PAGE_NAME = "index.html"  # in the report's folder
 # Of one that is being built.
 STAGING_NAME = ".staging"
+REPLACED_NAME = "replaced"  # in there: the data set that a build reads and replaces
 
 SHARD_NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.tfrecord(\.gz)?")
 """Split, number, number of shards, and `.gz` where they are compressed."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,9 +28,11 @@ RAW_METADATA_DIR = "metadata"
 LABEL_GRAPH = pathlib.Path(__file__).parent / "label_graph"
 _VOCABULARY_PATH = f"{TRANSFORM_FN_DIR}/assets/{LABEL_VOCABULARY}"
 _SCHEMA_PATH = f"{TRANSFORMED_METADATA_DIR}/schema.pbtxt"
+# The largest id in the label's part of a schema.
+_LABEL_MAX = re.compile(rb"(name: \"image/class/label\"[^}]*?max: )\d+\n")
 
 
-def export_labels(names: Sequence[str], transform_dir: str) -> str:
+def export_labels(names: Sequence[str], transform_dir: str, exported: str = "") -> str:
     """Exports a transform from class name to label; returns `transform_dir`.
 
     It may be done again: the same names give the same files.
@@ -37,15 +40,14 @@ def export_labels(names: Sequence[str], transform_dir: str) -> str:
     Args:
         names: Names by label (`names_by_label`).
         transform_dir: Folder, on this machine or in a store.
+        exported: Folder of a transform with other classes, whose extra columns stay as they are;
+            "" for the one of this package, with labels alone.
     """
-    files = {
-        path.relative_to(LABEL_GRAPH).as_posix(): path.read_bytes()
-        for path in sorted(LABEL_GRAPH.rglob("*"))
-        if path.is_file()
-    }
+    folder = exported or str(LABEL_GRAPH)
+    files = {f.path[len(folder) + 1 :]: storage.read(f.path) for f in storage.files_below(folder)}
     files[_VOCABULARY_PATH] = vocabulary_text(names).encode()
-    # The graph was traced with one class, whose id is 0.
-    files[_SCHEMA_PATH] = files[_SCHEMA_PATH].replace(b"max: 0\n", b"max: %d\n" % (len(names) - 1))
+    # The package's own graph was traced with one class, whose id is 0.
+    files[_SCHEMA_PATH] = _LABEL_MAX.sub(rb"\g<1>%d\n" % (len(names) - 1), files[_SCHEMA_PATH])
     run_concurrently(
         *(
             functools.partial(storage.write, storage.join(transform_dir, name), data)

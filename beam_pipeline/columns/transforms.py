@@ -78,6 +78,8 @@ class AnalyseColumns(beam.PTransform):
         transform_module: A `.py` file or dotted module with `preprocessing_fn(inputs)`.
         temp_dir: Folder for intermediate graphs, which every worker must see and nobody removes;
             default: `transform_dir` with `-temp` behind its name.
+        copied_from: Folder of the exported transform that made the extra columns of records which
+            are copied; exported again, with the labels of this build.
 
     Raises:
         UserError: A column has a reserved name or is declared twice, or the module is
@@ -94,9 +96,11 @@ class AnalyseColumns(beam.PTransform):
         first_label: int = 0,
         transform_module: str | None = None,
         temp_dir: str = "",
+        copied_from: str = "",
     ):
         super().__init__()
         _check_names(columns)
+        self._copied_from = copied_from
         self._columns = tuple(columns)
         self._class_names = class_names
         self._pinned = pinned_classes
@@ -117,7 +121,12 @@ class AnalyseColumns(beam.PTransform):
             | "Union" >> beam.CombineGlobally(UnionFn()).without_defaults()  # one set
             | "ExportLabels"
             >> beam.Map(
-                _export, self._class_names, self._pinned, self._first_label, self._transform_dir
+                _export,
+                self._class_names,
+                self._pinned,
+                self._first_label,
+                self._transform_dir,
+                self._copied_from,
             )
         )
         return Analysed(batches, written)
@@ -220,9 +229,10 @@ def _export(
     pinned: Sequence[str],
     first_label: int,
     transform_dir: str,
+    copied_from: str,
 ) -> str:
     classes = class_order(labels, class_names, pinned)
-    return export_labels(names_by_label(classes, first_label), transform_dir)
+    return export_labels(names_by_label(classes, first_label), transform_dir, copied_from)
 
 
 def _with_checked_labels(batch: RefBatch, class_names: Sequence[str] | None) -> RefBatch:

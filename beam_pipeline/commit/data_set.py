@@ -59,6 +59,7 @@ class CommitSpec:
         max_quarantine_bytes: Originals of rejected images up to this size are kept; 0 for none.
         report: Whether pictures for people are made.
         options, image, versions, shard_by, first_label: What the manifest says of them.
+        inputs: (path, fingerprint of a data set or None) of each input.
         warnings: Sentences known before anything was listed.
     """
 
@@ -71,6 +72,7 @@ class CommitSpec:
     versions: dict[str, str]
     shard_by: str
     first_label: int = 0
+    inputs: tuple[tuple[str, str | None], ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
@@ -271,7 +273,16 @@ def manifest_of(
     text = json.dumps(of_bytes, sort_keys=True).encode()
     manifest["fingerprint"] = hashlib.sha256(text).hexdigest()
     warnings = warnings_of(class_counts(manifest), spec.options["plan"]["splits"], names)
+    inputs = [
+        {
+            "path": path,
+            "fingerprint": fingerprint,
+            "num_records": stats.sources.get(str(number), 0),
+        }
+        for number, (path, fingerprint) in enumerate(spec.inputs)
+    ]
     return manifest | {
+        "inputs": inputs,
         "options": spec.options,
         "versions": spec.versions,
         "warnings": [*spec.warnings, *warnings],

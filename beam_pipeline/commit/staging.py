@@ -9,16 +9,22 @@ import os
 import shutil
 from typing import Any
 
+from beam_pipeline.inputs.layout import COMMITTED_NAME, read_json
 from imageshards import storage
 from imageshards.errors import DamagedManifestError, OutputError, UserError
-from imageshards.manifest import MANIFEST_NAME, load_manifest
-from imageshards.storage import run_concurrently
+from imageshards.manifest import (
+    INDEX_NAME,
+    MANIFEST_NAME,
+    REPLACED_NAME,
+    TRANSFORM_NAME,
+    load_manifest,
+    shards_of,
+)
+from imageshards.storage import map_concurrently, run_concurrently
 
 LOCK_NAME = "lock"
 # Written when a job begins: {"pinned_classes": [...], "in_place": true, ...}.
 JOB_NAME = "job.json"
-# Written just before the manifest: {"fingerprint": "...", "reused_images": 0}.
-COMMITTED_NAME = "committed.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,8 +123,56 @@ def check_output(state: OutputState, overwrite: bool) -> bool:
     return False
 
 
-def prepare_staging(state: OutputState) -> None:
+def keep_replaced(state: OutputState) -> str:
+    """Keeps the data set that is in the output while a build reads and replaces it.
+
+    Its shards get second names, in a store they are copied, so that whatever a killed commit has
+    removed is still there when the same command is run again. Returns the folder.
+
+    Raises:
+        OutputError: It cannot be kept.
+    """
+    folder = storage.join(state.staging, REPLACED_NAME)
+    kept = read_json(storage.join(folder, MANIFEST_NAME)).get("fingerprint")
+    if state.manifest is None:
+        raise UserError(
+            f"--input {state.output!r} is the --output, where there is no data set any more; give "
+            "the original images."
+        )
+    if kept == state.manifest["fingerprint"]:
+        return folder
+    try:
+        storage.delete_folder(folder)
+        files = [entry["file"] for _, entry in shards_of(state.manifest)]
+        for _ in map_concurrently(
+            lambda name: _link(storage.join(state.output, name), storage.join(folder, name)), files
+        ):
+            pass
+        for name in (TRANSFORM_NAME, INDEX_NAME):
+            storage.copy_folder(storage.join(state.output, name), storage.join(folder, name))
+        manifest = storage.join(state.output, MANIFEST_NAME)
+        storage.copy(manifest, storage.join(folder, MANIFEST_NAME))  # last: now it is complete
+    except OSError as e:
+        raise _unwritable(folder, e) from e
+    return folder
+
+
+def _link(source: str, target: str) -> None:
+    """A second name for a file; a copy where there are none."""
+    if storage.is_local(source):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        with contextlib.suppress(OSError):
+            os.link(source, target)
+            return
+    storage.copy(source, target)
+
+
+def prepare_staging(state: OutputState, reads_replaced: bool = False) -> None:
     """Readies the staging folder: removes what a killed run left unfinished, keeps its shards.
+
+    Args:
+        state: What was in the output.
+        reads_replaced: Whether the build reads the data set that it replaces.
 
     Raises:
         OutputError: The folder cannot be written.
@@ -133,19 +187,23 @@ def prepare_staging(state: OutputState) -> None:
             lambda: _drop_unfinished(staging),
         )
         for entry in entries:
-            if entry.is_folder:
+            if entry.is_folder and not (reads_replaced and entry.name == REPLACED_NAME):
                 storage.delete_folder(entry.path)
         storage.delete(e.path for e in entries if ".tmp-" in e.name or e.name == COMMITTED_NAME)
     except OSError as e:
-        raise OutputError(
-            f"--output: {staging!r} cannot be written ({e.strerror or e}); make room or fix its "
-            "permissions."
-        ) from e
+        raise _unwritable(staging, e) from e
+
+
+def _unwritable(folder: str, e: OSError) -> OutputError:
+    return OutputError(
+        f"--output: {folder!r} cannot be written ({e.strerror or e}); make room or fix its "
+        "permissions."
+    )
 
 
 def job_notes(staging: str) -> dict[str, Any]:
     """The notes of the job whose staging folder this is."""
-    return _read(storage.join(staging, JOB_NAME))
+    return read_json(storage.join(staging, JOB_NAME))
 
 
 def add_job_notes(staging: str, **notes: Any) -> None:
@@ -171,7 +229,7 @@ def mark_committed(staging: str, fingerprint: str, reused_images: int = 0) -> No
 
 def committed(staging: str) -> dict[str, Any]:
     """What `mark_committed` recorded; empty if it did not."""
-    return _read(storage.join(staging, COMMITTED_NAME))
+    return read_json(storage.join(staging, COMMITTED_NAME))
 
 
 def finished_shards(staging: str) -> int:
@@ -222,11 +280,3 @@ def _shards_in(output: str) -> list[str]:
 
 def _is_result(name: str) -> bool:
     return name.endswith(".json") and name not in (JOB_NAME, COMMITTED_NAME)
-
-
-def _read(path: str) -> dict[str, Any]:
-    try:
-        found = json.loads(storage.read(path))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import io
 import operator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from PIL import Image
 
@@ -196,6 +196,15 @@ def _finish(image: Image.Image, layout: CanvasLayout, options: ImageOptions) -> 
         canvas.paste(image, layout.offset)
         return canvas
     return image
+
+
+def sums_of_jpeg(data: Any) -> tuple[ChannelSums, ...]:
+    """Sums over the pixels of a record's JPEG, as bytes; none if it cannot be decoded."""
+    try:
+        with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
+            return _sums(image)
+    except (OSError, SyntaxError, TypeError, Image.DecompressionBombError):
+        return ()
 
 
 def _sums(image: Image.Image) -> tuple[ChannelSums, ...]:

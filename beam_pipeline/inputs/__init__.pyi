@@ -1,6 +1,7 @@
+from .data_sets import of_replaced, open_inputs, reads_output
 from .duplicate_keys import FindDuplicateKeys, RefuseDuplicateKeys
 from .layout import check_output_apart
-from .listing import schema_of
+from .listing import schema_of, schemas_of
 from .manifest import ManifestSchema
 from .transforms import Listed, ListImages
 
@@ -11,5 +12,9 @@ __all__ = [
     "ManifestSchema",
     "RefuseDuplicateKeys",
     "check_output_apart",
+    "of_replaced",
+    "open_inputs",
+    "reads_output",
     "schema_of",
+    "schemas_of",
 ]

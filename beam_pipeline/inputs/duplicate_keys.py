@@ -45,13 +45,13 @@ def smallest_hashes(found: Iterable[Iterable[int]], limit: int = MAX_SUSPECTS) -
 
 
 def images_with_hashes(batch: RefBatch, suspects: list[int]) -> Iterator[tuple[str, list[str]]]:
-    """(key, [uri]) of the images whose key has one of some hashes."""
+    """(key, [where it is from]) of the images whose key has one of some hashes."""
     if not suspects:
         return
     wanted = np.isin(hash_keys(batch), np.array(suspects, "<i8"))
     for index in np.flatnonzero(wanted):
         ref = batch.refs[index]
-        yield ref.key, [ref.uri]
+        yield ref.key, [ref.origin]
 
 
 def first_two(found: Iterable[list[str]]) -> list[str]:

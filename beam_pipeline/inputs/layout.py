@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
+import json
 import os
 import pathlib
 import re
+from typing import Any
 
-from beam_pipeline.options import MANIFEST_SUFFIXES, InputOptions
+from beam_pipeline.options import DATA_SET, MANIFEST_SUFFIXES, InputOptions
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.manifest import QUARANTINE_NAME, REPORT_NAME, STAGING_NAME, TRANSFORM_NAME
@@ -19,6 +21,8 @@ SPLIT_FOLDERS = {
 }  # fmt: skip
 
 _MAGIC = re.compile(r"[*?\[]")
+# In the staging folder, written just before the manifest: {"fingerprint": "...", ...}.
+COMMITTED_NAME = "committed.json"
 # Folders of a data set that a build replaces as a whole.
 _REPLACED = (STAGING_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
 
@@ -56,7 +60,7 @@ def layout_of(source: InputOptions) -> str:
     Raises:
         UserError: A regex for labels was given with a manifest.
     """
-    if source.layout == "manifest":
+    if source.layout in ("manifest", DATA_SET):
         return source.layout
     if source.layout == "auto" and source.input.lower().endswith(MANIFEST_SUFFIXES):
         if not (is_local(source.input) and os.path.isdir(source.input)):
@@ -73,10 +77,30 @@ def layout_of(source: InputOptions) -> str:
     return "flat" if is_glob(source.input) else "folders"
 
 
+def read_json(path: str) -> dict[str, Any]:
+    """A JSON object; an empty one if there is none."""
+    try:
+        found = json.loads(storage.read(path))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def is_same_folder(path: str, other: str) -> bool:
+    """Whether two paths are one folder, also by way of links."""
+    if path.rstrip("/") == other.rstrip("/"):
+        return True
+    if not (is_local(path) and is_local(other)):
+        return False
+    found = file_id(path)
+    return found is not None and found == file_id(other)
+
+
 def check_output_apart(source: InputOptions, output: str) -> None:
     """Checks that the next build would not list the output, and this one not replace its input.
 
-    A manifest names its images one by one, so a data set may be beside it.
+    A manifest names its images one by one, so a data set may be beside it; one that is an input
+    may even be replaced, as it is kept until the new one is there.
 
     Raises:
         UserError: The output is the input or inside it, or the input is in a folder of the
@@ -91,7 +115,7 @@ def check_output_apart(source: InputOptions, output: str) -> None:
                 f"{replaced!r}; expected images outside of --output: choose another --output, or "
                 "move the images."
             )
-    if layout_of(source) == "manifest" or not _is_within(output, root):
+    if layout_of(source) in ("manifest", DATA_SET) or not _is_within(output, root):
         return
     if is_glob(source.input) and not _may_match_inside(source.input, root, output):
         return

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from beam_pipeline.inputs import manifest
+from beam_pipeline.inputs.data_sets import list_records, shards_to_list
 from beam_pipeline.inputs.folders import (
     Skipped,
     files_below,
@@ -20,7 +22,7 @@ from beam_pipeline.inputs.folders import (
 from beam_pipeline.inputs.layout import SPLIT_FOLDERS, input_root, is_glob, layout_of
 from beam_pipeline.inputs.manifest import ManifestSchema
 from beam_pipeline.inputs.manifest_rows import WHOLE, Span, spans
-from beam_pipeline.options import InputOptions, label_group
+from beam_pipeline.options import DATA_SET, ColumnSpec, InputOptions, label_group
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards import storage
 from imageshards.errors import UserError
@@ -42,9 +44,11 @@ class ListingTask:
     Attributes:
         path: Folder, glob or manifest to list.
         split, label: What the folder gives every image in it; None if it does not.
-        kind: `folder`, `glob`, `manifest`; `outside` for files outside of class folders, which
-            are only counted; `empty_split` for a split folder without a class folder.
+        kind: `folder`, `glob`, `manifest`, `shard`; `outside` for files outside of class folders,
+            which are only counted; `empty_split` for a split folder without a class folder.
         span: Part of a manifest.
+        entry: Of a shard, in the manifest of its data set.
+        source: Number of the input.
     """
 
     path: str
@@ -52,6 +56,8 @@ class ListingTask:
     label: str | None = None
     kind: str = "folder"
     span: Span = WHOLE
+    entry: dict[str, Any] = dataclasses.field(default_factory=dict)
+    source: int = 0
 
 
 def schema_of(source: InputOptions) -> ManifestSchema | None:
@@ -72,6 +78,28 @@ def schema_of(source: InputOptions) -> ManifestSchema | None:
     return None
 
 
+def schemas_of(sources: Sequence[InputOptions]) -> tuple[ManifestSchema | None, ...]:
+    """The columns of each input that is a manifest; None for others.
+
+    Raises:
+        UserError: As `schema_of`, or the images of two inputs would have other extra columns.
+    """
+    schemas = tuple(map(schema_of, sources))
+    columns = [schema.columns if schema else () for schema in schemas]
+    for source, found in zip(sources[1:], columns[1:], strict=True):
+        if set(found) != set(columns[0]):
+            raise UserError(
+                f"--input {sources[0].input!r} has the extra columns {_named(columns[0])} and "
+                f"--input {source.input!r} {_named(found)}; expected the same ones in all: say "
+                "which by --columns, '' for none."
+            )
+    return schemas
+
+
+def _named(columns: Sequence[ColumnSpec]) -> str:
+    return ", ".join(map(str, columns)) or "(none)"
+
+
 def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
     """The tasks that together list an input.
 
@@ -86,6 +114,9 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
         files = manifest.manifest_files(source.input)
         for path, found in map_concurrently(lambda path: (path, spans(path)), files):
             yield from (ListingTask(path, kind="manifest", span=span) for span in found)
+    elif layout == DATA_SET:
+        for path, split, entry in shards_to_list(source):
+            yield ListingTask(path, split, kind="shard", entry=entry)
     elif layout == "flat":
         if source.label_regex is None:
             raise UserError(
@@ -175,6 +206,8 @@ def list_task(
         return
     if task.kind == "manifest":
         refs: Iterator[ImageRef | Skipped] = manifest.read_refs(task.path, schema, task.span)
+    elif task.kind == "shard":
+        refs = list_records(task.path, task.split, task.entry)
     else:
         refs = _image_refs(task, source)
     batch: list[ImageRef] = []
@@ -187,7 +220,7 @@ def list_task(
             yield ref
             continue
         is_empty = False
-        batch.append(ref)
+        batch.append(ref._replace(source=task.source) if task.source else ref)
         if len(batch) == BATCH_SIZE:
             yield RefBatch(batch)
             batch = []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import dataclasses
 import itertools
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import apache_beam as beam
@@ -24,6 +25,7 @@ from imageshards.storage import is_local
 _TASKS_AT_ONCE = 16
 
 _T = TypeVar("_T")
+_Inputs = tuple[tuple[InputOptions, ManifestSchema | None], ...]
 
 
 class Listed(NamedTuple):
@@ -47,32 +49,44 @@ class ListImages(beam.PTransform):
         source: Folder, glob or manifest, and how a label is found.
         schema: The columns of a manifest, where the caller has read them; default:
             `schema_of(source)`.
+        more: Other inputs, and the columns of those that are manifests.
 
     Raises:
         UserError: The manifest cannot be read, or a flag does not fit the input; while running:
             the input is not there, or a file name or row has no label.
     """
 
-    def __init__(self, source: InputOptions, schema: ManifestSchema | None = None):
+    def __init__(
+        self,
+        source: InputOptions,
+        schema: ManifestSchema | None = None,
+        more: Sequence[tuple[InputOptions, ManifestSchema | None]] = (),
+    ):
         super().__init__()
-        self._source = source
-        self._schema = schema_of(source) if schema is None else schema
+        self._inputs = ((source, schema_of(source) if schema is None else schema), *more)
 
     def expand(self, pipeline: beam.Pipeline) -> Listed:
         listed = (
             pipeline
             | "Input" >> beam.Impulse()
             | "ListingTasks"
-            >> beam.FlatMap(lambda _, source: listing_tasks(source), self._source)  # ListingTask
+            >> beam.FlatMap(lambda _, inputs: tasks_of_all(inputs), self._inputs)  # ListingTask
             | "Spread" >> beam.Reshuffle()
             | "ListTask"
-            >> beam.ParDo(_ListTaskFn(self._source, self._schema))
+            >> beam.ParDo(_ListTaskFn(self._inputs))
             .with_output_types(RefBatch, skipped=dict[str, int])
             .with_outputs("skipped", main="batches")
         )
         # A CSV file or a flat folder is one task, but what follows is work for every worker.
         batches = listed.batches | "SpreadBatches" >> beam.Reshuffle()
         return Listed(batches, listed.skipped)
+
+
+def tasks_of_all(inputs: _Inputs) -> Iterator[ListingTask]:
+    """The tasks that together list several inputs."""
+    for number, (source, _) in enumerate(inputs):
+        tasks = listing_tasks(source)
+        yield from (dataclasses.replace(t, source=number) for t in tasks) if number else tasks
 
 
 class _ListTaskFn(beam.DoFn):
@@ -82,9 +96,8 @@ class _ListTaskFn(beam.DoFn):
     no further than one batch ahead. What small folders hold travels together.
     """
 
-    def __init__(self, source: InputOptions, schema: ManifestSchema | None):
-        self._source = source
-        self._schema = schema
+    def __init__(self, inputs: _Inputs):
+        self._inputs = inputs
 
     def start_bundle(self) -> None:
         self._stored: list[ListingTask] = []
@@ -104,7 +117,7 @@ class _ListTaskFn(beam.DoFn):
 
     def _list(self, task: ListingTask) -> Iterator[Any]:
         skipped: collections.Counter[str] = collections.Counter()
-        for found in list_task(task, self._source, self._schema):
+        for found in list_task(task, *self._inputs[task.source]):
             if isinstance(found, Skipped):
                 skipped[str(found)] += 1
             else:

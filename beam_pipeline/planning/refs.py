@@ -10,20 +10,31 @@ import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from imageshards.manifest import REPLACED_NAME, STAGING_NAME
+
+NOT_A_RECORD = -1
+LOST_RECORD = -2
+
 
 class ImageRef(NamedTuple):
-    """One listed image, before any of its pixels was read.
+    """One listed image, before any of its pixels was read: a file, or a record of a data set.
 
     Attributes:
         key: Stable name: the path below the input root, or the manifest's id.
-        uri: Where the bytes are, on any filesystem Beam knows.
+        uri: Where the bytes are, on any filesystem Beam knows; of a record: its shard.
         label: Class name as listed.
         split: Split given by the input, later the assigned one.
         group: Images of one group share a split; None stands for the key.
-        size_bytes: Size when listed; -1 if unknown.
-        mtime_ns: Modification time when listed; 0 if unknown. Neither enters a record:
-            they tell finished work from stale work when a job is resumed.
+        size_bytes: Size when listed, of a record that of its payload; -1 if unknown.
+        mtime_ns: Modification time when listed; 0 if unknown. Neither enters a record: they
+            tell finished work from stale work when a job is resumed. Of a record it is the
+            beginning of its shard's SHA-256, which says that better.
         columns: Extra columns: raw values as listed, later features of the record.
+        offset_bytes: Where a record starts in its shard, framing included; `NOT_A_RECORD` for a
+            file, `LOST_RECORD` for one that the shard should hold and that cannot be found.
+        source: Number of the input that it is of.
+        known: Of a record, where an index says them: size of the original file in bytes, and
+            difference hash of the picture.
     """
 
     key: str
@@ -34,6 +45,19 @@ class ImageRef(NamedTuple):
     size_bytes: int = -1
     mtime_ns: int = 0
     columns: Mapping[str, Any] | None = None
+    offset_bytes: int = NOT_A_RECORD
+    source: int = 0
+    known: tuple[int | None, int | None] | None = None
+
+    @property
+    def is_record(self) -> bool:
+        """Whether it is a record of a data set, not a file."""
+        return self.offset_bytes != NOT_A_RECORD
+
+    @property
+    def origin(self) -> str:
+        """Where it is from, for people: a shard that a build replaces is read elsewhere."""
+        return self.uri.replace(f"/{STAGING_NAME}/{REPLACED_NAME}/", "/")
 
 
 class RefBatch:
@@ -114,19 +138,24 @@ def pack_refs(refs: Sequence[ImageRef]) -> bytes:
     """
     if not refs:
         return b""
-    keys, uris, labels, splits, groups, sizes, times, columns = zip(*refs, strict=True)
-    folder = uris[0].removesuffix(keys[0])
-    in_folder = list(uris) == [folder + key for key in keys]
+    keys, uris, labels, splits, groups, sizes, times, columns, offsets, sources, known = zip(
+        *refs, strict=True
+    )
+    are_files = offsets.count(NOT_A_RECORD) == len(offsets)
     return pickle.dumps(
         (
             _join(keys),
-            folder if in_folder else _join(uris),
+            # Files have names of their own, records share those of their shards.
+            _join_uris(uris, keys) if are_files else _distinct(uris),
             _distinct(labels),
             _distinct(splits),
             _distinct(groups),
             _numbers(sizes),
             _numbers(times),
             None if columns.count(None) == len(columns) else columns,
+            None if known.count(None) == len(known) else known,
+            None if are_files else _numbers(offsets),
+            sources[0] if sources.count(sources[0]) == len(sources) else _numbers(sources),
         ),
         protocol=5,
     )
@@ -136,12 +165,25 @@ def unpack_refs(packed: bytes) -> list[ImageRef]:
     """What `pack_refs` packed."""
     if not packed:
         return []
-    joined, found, labels, splits, groups, sizes, times, columns = pickle.loads(packed)
+    joined, found, labels, splits, groups, sizes, times, columns, known, offsets, sources = (
+        pickle.loads(packed)
+    )
     keys = _split(joined)
-    uris = [found + key for key in keys] if isinstance(found, str) else _split(found)
+    uris = _split_uris(found, keys) if offsets is None else _repeat(found, len(keys))
     names = (_repeat(each, len(keys)) for each in (labels, splits, groups))
-    no_columns = itertools.repeat(None, len(keys))
-    rows = zip(keys, uris, *names, sizes, times, columns or no_columns, strict=True)
+    same = functools.partial(itertools.repeat, times=len(keys))
+    rows = zip(
+        keys,
+        uris,
+        *names,
+        sizes,
+        times,
+        columns or same(None),
+        offsets or same(NOT_A_RECORD),
+        same(sources) if isinstance(sources, int) else sources,
+        known or same(None),
+        strict=True,
+    )
     return list(map(_as_ref, rows))
 
 
@@ -156,6 +198,17 @@ def _split(joined: bytes | tuple[str, ...]) -> Sequence[str]:
     if isinstance(joined, tuple):
         return joined
     return joined.decode("utf-8", "surrogatepass").split("\0")
+
+
+def _join_uris(uris: Sequence[str], keys: Sequence[str]) -> str | bytes | tuple[str, ...]:
+    """The folder alone, where each URI is that and the key."""
+    folder = uris[0].removesuffix(keys[0])
+    in_folder = list(uris) == [folder + key for key in keys]
+    return folder if in_folder else _join(uris)
+
+
+def _split_uris(joined: str | bytes | tuple[str, ...], keys: Sequence[str]) -> Sequence[str]:
+    return [joined + key for key in keys] if isinstance(joined, str) else _split(joined)
 
 
 def _numbers(values: Sequence[int]) -> Sequence[int]:

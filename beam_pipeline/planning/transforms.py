@@ -28,8 +28,9 @@ from beam_pipeline.planning.plan import (
     bucket_ranks,
     make_plan,
 )
-from beam_pipeline.planning.refs import ImageRef, RefBatch, ShardUnit, with_split
+from beam_pipeline.planning.refs import LOST_RECORD, ImageRef, RefBatch, ShardUnit, with_split
 from imageshards.errors import ImageError, UserError
+from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 # Enough for a mean within a few percent; encoding them takes well under a second.
 SAMPLE_SIZE = 64
@@ -121,8 +122,17 @@ def sample_of(batches: Iterable[RefBatch], salt: str) -> RefBatch:
 def encode_sample(
     refs: Sequence[ImageRef], options: ImageOptions, urls: UrlOptions
 ) -> Iterator[tuple[ImageRef, int | ImageError]]:
-    """Each image with the bytes of its record, framing included, or why it cannot become one."""
-    for ref, data in read_images(refs, options.max_bytes, urls):
+    """Each image with the bytes of its record, framing included, or why it cannot become one.
+
+    Records are copied: their size is known.
+    """
+    for ref in refs:
+        if ref.offset_bytes == LOST_RECORD:
+            yield ref, ImageError("damaged_record", "the shard holds no such record")
+        elif ref.is_record:
+            yield ref, HEADER_BYTES + ref.size_bytes + FOOTER_BYTES
+    files = [ref for ref in refs if not ref.is_record]
+    for ref, data in read_images(files, options.max_bytes, urls):
         if isinstance(data, ImageError):
             yield ref, data
             continue

@@ -14,7 +14,7 @@ import re
 import sys
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -74,7 +74,7 @@ class DataflowRunner(RemoteRunner):
     @contextlib.contextmanager
     def ready(self) -> Iterator[None]:
         """Checks flags, credentials, buckets and the project; a worker checks later."""
-        preflight(self.options, self.build.input, self.build.output)
+        preflight(self.options, self.build.inputs, self.build.output)
         yield
 
     def first_check(self, pipeline: beam.Pipeline) -> tuple[beam.PCollection, ...]:
@@ -114,14 +114,14 @@ class DataflowRunner(RemoteRunner):
                     return
 
 
-def preflight(options: PipelineOptions, source_input: str = "", output: str = "") -> None:
+def preflight(options: PipelineOptions, inputs: Sequence[str] = (), output: str = "") -> None:
     """Checks, before anything is submitted, what `--runner DataflowRunner` needs.
 
     Names the job after the output, so that Dataflow keeps a second one from writing there.
 
     Args:
         options: Beam's; `job_name` is filled in.
-        source_input: The --input of the build.
+        inputs: Every --input of the build.
         output: The --output of the build.
 
     Raises:
@@ -132,8 +132,9 @@ def preflight(options: PipelineOptions, source_input: str = "", output: str = ""
     check_package(options)
     cloud = options.view_as(GoogleCloudOptions)
     if not is_stand_in(options):
-        for flag, path in (("--input", source_input), ("--output", output)):
-            _check_path(flag, path)
+        for path in inputs:
+            _check_path("--input", path)
+        _check_path("--output", output)
     if output and not cloud.job_name:
         cloud.job_name = job_name(output)
     if options.view_as(TestOptions).dry_run:

@@ -46,12 +46,12 @@ class Build:
     """What a runner has to know of a build.
 
     Attributes:
-        input, output: --input and --output.
+        inputs, output: Every --input, and --output.
         staging: Folder of the unfinished data set, below the output.
         num_shards: Shards of all splits together; None while that is not known.
     """
 
-    input: str = ""
+    inputs: tuple[str, ...] = ()
     output: str = ""
     staging: str = ""
     num_shards: int | None = None

@@ -43,7 +43,7 @@ class Probe:
     question: str
     nonce: str
     answer: str
-    input: str
+    inputs: tuple[str, ...]
     versions: dict[str, str]
 
     def write_question(self) -> None:
@@ -64,7 +64,8 @@ def inspect_worker(probe: Probe) -> dict[str, Any]:
             "folder of that name; expected a folder that this machine and every worker share: "
             "give a mounted network folder or a gs:// or s3:// path."
         )
-    found = {"host": host, "input": _sees_input(probe.input), "versions": versions()}
+    unseen = [path for path in probe.inputs if not _sees_input(path)]
+    found = {"host": host, "unseen_inputs": unseen, "versions": versions()}
     try:
         storage.write(probe.answer, json.dumps(found))
     except OSError as e:
@@ -78,9 +79,9 @@ def inspect_worker(probe: Probe) -> dict[str, Any]:
 def find_mismatch(probe: Probe, found: dict[str, Any]) -> str | None:
     """What a worker found that the build cannot work with, as one sentence; None if nothing."""
     host = found["host"]
-    if not found["input"]:
+    for path in found["unseen_inputs"]:
         return (
-            f"a worker on host {host} does not see --input {probe.input!r}; expected a path that "
+            f"a worker on host {host} does not see --input {path!r}; expected a path that "
             "this machine and every worker share: give a mounted network folder or a gs:// or "
             "s3:// path."
         )
@@ -141,7 +142,7 @@ def make_probe(build: Build) -> Probe:
         storage.join(build.staging, f"preflight-{nonce}.question"),
         nonce,
         storage.join(build.staging, f"preflight-{nonce}.answer"),
-        layout.glob_root(build.input) if layout.is_glob(build.input) else build.input,
+        tuple(layout.glob_root(p) if layout.is_glob(p) else p for p in build.inputs),
         versions(),
     )
 

@@ -6,9 +6,10 @@ import bisect
 import collections
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from imageshards.example import Values
 from imageshards.index import IndexRows
 
 if TYPE_CHECKING:  # the commit needs no Pillow
@@ -16,6 +17,8 @@ if TYPE_CHECKING:  # the commit needs no Pillow
 
 SIZE_EDGES_PX = [0, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192]
 BYTES_EDGES = [0, *(1000 * 2**i for i in range(14))]
+# The format of an original that was a record.
+COPIED = "TFRECORD"
 # Every 16th record of a shard counts towards the mean and deviation of pixels.
 PIXEL_SAMPLE = 16
 
@@ -43,6 +46,7 @@ class ShardStats:
         source_width_px, source_height_px, record_bytes: Histograms over `SIZE_EDGES_PX` and
             `BYTES_EDGES`.
         pixel_sums: For each channel [pixels, sum, sum of squares] of the sampled records.
+        sources: Number of the input, as text → records from it.
     """
 
     formats: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -53,6 +57,7 @@ class ShardStats:
     )
     record_bytes: list[int] = dataclasses.field(default_factory=lambda: [0] * len(BYTES_EDGES))
     pixel_sums: list[list[int]] = dataclasses.field(default_factory=list)
+    sources: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @staticmethod
     def wants_pixels(record: int) -> bool:
@@ -70,10 +75,33 @@ class ShardStats:
         if encoded.pixel_sums is not None:
             self._add_pixels([list(channel) for channel in encoded.pixel_sums])
 
+    def add_record(
+        self, features: Mapping[str, Values], record_bytes: int, wants_pixels: bool
+    ) -> None:
+        """Counts a record that was copied; what its original was is not known.
+
+        Args:
+            features: Of the record.
+            record_bytes: Size of its payload.
+            wants_pixels: Whether it is one of the sample.
+        """
+        self.formats[COPIED] = self.formats.get(COPIED, 0) + 1
+        _count(self.record_bytes, BYTES_EDGES, record_bytes)
+        if wants_pixels:
+            from beam_pipeline.images.encode import sums_of_jpeg
+
+            sums = sums_of_jpeg(features["image/encoded"][0])
+            self._add_pixels([list(channel) for channel in sums])
+
+    def count_source(self, source: int) -> None:
+        """Counts one accepted image of an input."""
+        self.sources[str(source)] = self.sources.get(str(source), 0) + 1
+
     def merge(self, other: ShardStats) -> None:
         """Adds the counts of another shard."""
-        for mine, theirs in ((self.formats, other.formats), (self.notes, other.notes)):
-            for key, count in theirs.items():
+        for name in ("formats", "notes", "sources"):
+            mine = getattr(self, name)
+            for key, count in getattr(other, name).items():
                 mine[key] = mine.get(key, 0) + count
         for name in ("source_width_px", "source_height_px", "record_bytes"):
             pairs = zip(getattr(self, name), getattr(other, name), strict=True)

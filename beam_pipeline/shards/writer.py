@@ -9,8 +9,8 @@ import tempfile
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from beam_pipeline.images.read import read_images
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
+from beam_pipeline.shards.copying import DAMAGED, copy_record, read_files_and_records
 from beam_pipeline.shards.record import make_features
 from beam_pipeline.shards.result import Reject, ShardResult, ShardStats, count_classes
 from imageshards import storage
@@ -36,7 +36,8 @@ def unit_digest(unit: ShardUnit, sink: BalancedSink) -> str:
     digest.update(repr((unit.name, unit.group, sorted(unit.class_ids.items()))).encode())
     for ref in unit.refs:
         columns = sorted(ref.columns.items()) if ref.columns else None
-        digest.update(repr((*ref[:7], columns)).encode("utf-8", "backslashreplace"))
+        where = (ref.offset_bytes, ref.known) if ref.is_record else None
+        digest.update(repr((*ref[:7], columns, where)).encode("utf-8", "backslashreplace"))
     return digest.hexdigest()
 
 
@@ -143,26 +144,34 @@ def _write_records(
     stats = ShardStats()
     handle = sink.open(file.local_path)
     try:
-        for index, (ref, data) in enumerate(
-            read_images(unit.refs, sink.image.max_bytes, sink.urls)
-        ):
+        found = read_files_and_records(unit.refs, sink.image.max_bytes, sink.urls)
+        for index, (ref, data) in enumerate(found):
             if isinstance(data, ImageError):
-                rejects.append(_reject(ref, data, "read"))
+                rejects.append(_reject(ref, data, "copy" if data.code == DAMAGED else "read"))
                 progress(1, 0, 1)
                 continue
             read_bytes += len(data)
+            sample = stats.wants_pixels(index)
+            source_bytes: int | None
+            dhash: int | None
             try:
-                sample = stats.wants_pixels(index)
-                features, encoded = make_features(ref, data, unit.class_ids, sink.image, sample)
+                if ref.is_record:
+                    payload, features = copy_record(ref, data, unit.class_ids)
+                    source_bytes, dhash = ref.known or (None, None)
+                    stats.add_record(features, len(payload), sample)
+                else:
+                    features, encoded = make_features(ref, data, unit.class_ids, sink.image, sample)
+                    payload = encode_example(features)
+                    source_bytes, dhash = len(data), encoded.dhash
+                    stats.add(encoded, len(payload))
             except ImageError as e:
-                rejects.append(_reject(ref, e, "decode"))
+                rejects.append(_reject(ref, e, "copy" if ref.is_record else "decode"))
                 progress(1, len(data), 1)
                 continue
-            payload = encode_example(features)
             sink.write_record(handle, payload)
             frame_bytes = HEADER_BYTES + len(payload) + FOOTER_BYTES
-            rows.add(features, frame_bytes, len(data), encoded.dhash)
-            stats.add(encoded, len(payload))
+            rows.add(features, frame_bytes, source_bytes, dhash)
+            stats.count_source(ref.source)
             file.note_size(sink.hashing.num_bytes)
             progress(1, len(data), 0)
     finally:
@@ -187,4 +196,4 @@ def _write_records(
 
 
 def _reject(ref: ImageRef, e: ImageError, stage: str) -> Reject:
-    return Reject(ref.key, ref.uri, ref.label, str(ref.split), e.code, stage, e.message)
+    return Reject(ref.key, ref.origin, ref.label, str(ref.split), e.code, stage, e.message)

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import strategies
 
 from beam_pipeline import cli
-from beam_pipeline.options import BuildOptions, ColumnSpec
+from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions
 from imageshards.errors import UserError
 
 BASE = ["--input", "/in", "--output", "/out"]
 
 # Flag and value → where the options change, and to what.
 CHANGES = {
-    ("--input", "/other"): ("source.input", "/other"),
+    ("--input", "/other"): ("more_sources", (InputOptions("/other"),)),
     ("--layout", "flat"): ("source.layout", "flat"),
     ("--label_regex", "^(a)"): ("source.label_regex", "^(a)"),
     ("--image_column", "c"): ("source.image_column", "c"),
@@ -66,6 +66,11 @@ def flat(options: BuildOptions) -> dict[str, object]:
     found: dict[str, object] = {}
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
+        if field.name == "more_sources":
+            # What is of them all is compared in the first.
+            value = tuple(InputOptions(source.input) for source in value)
+        if field.name == "given":
+            continue
         if dataclasses.is_dataclass(value):
             found |= {
                 f"{field.name}.{inner.name}": getattr(value, inner.name)
@@ -96,7 +101,10 @@ def test_every_flag_is_tested_above_and_explained():
 
 
 def test_every_option_has_a_flag():
-    by_the_build = {"plan.pinned_classes", "image.height_px", "image.width_px"}
+    by_the_build = {
+        "plan.pinned_classes", "image.height_px", "image.width_px", "copied",
+        "source.fingerprint", "source.read_from", "source.keeps_splits", "source.input",
+    }  # fmt: skip
     assert set(flat(cli.parse(BASE)[0])) - by_the_build == {path for path, _ in CHANGES.values()}
 
 

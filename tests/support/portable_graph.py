@@ -19,7 +19,7 @@ from apache_beam.runners.portability import portable_runner
 from apache_beam.transforms import environments
 
 from beam_pipeline import pipeline
-from beam_pipeline.inputs import schema_of
+from beam_pipeline.inputs import schemas_of
 from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions
 
 IMPULSE = "beam:transform:impulse:v1"
@@ -60,7 +60,7 @@ def pipeline_of(options: BuildOptions) -> beam.Pipeline:
     built = beam.Pipeline(options=PipelineOptions(_REMOTE, save_main_session=False))
     staging = pathlib.Path(options.output, ".staging")
     staging.mkdir(parents=True, exist_ok=True)
-    pipeline.construct(built, options, schema_of(options.source), str(staging))
+    pipeline.construct(built, options, schemas_of(options.sources), str(staging))
     return built
 
 

@@ -42,7 +42,7 @@ def packages_of(folder: pathlib.Path, columns: tuple[ColumnSpec, ...]) -> dict[s
     staging.mkdir(parents=True)
     built = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
     options = BuildOptions(source, str(folder / "out"), report=False)
-    pipeline.construct(built, options, schema_of(source), str(staging))
+    pipeline.construct(built, options, (schema_of(source),), str(staging))
     here = environments.EmbeddedPythonEnvironment.default()
     graph = built.to_runner_api(default_environment=here)
     (folder / "graph.pb").write_bytes(graph.SerializeToString())

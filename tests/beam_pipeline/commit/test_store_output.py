@@ -357,10 +357,10 @@ def test_extra_columns_are_analysed_here_and_the_transform_is_put_there(server, 
     ]
     table = tmp_path / "photos.csv"
     table.write_text("\n".join(["image,label,weight", *rows]) + "\n")
-    more = ["--input", str(table), "--columns", "weight:float:zscore", "--no_report"]
+    more = ["--columns", "weight:float:zscore", "--no_report"]
     output = f"{server.bucket()}/set"
     for place in (tmp_path / "set", output):
-        assert build(*flags(photos, place), *more) == 0
+        assert build(*flags(table, place), *more) == 0
     assert_same(output, tmp_path / "set")
     assert files_of(output) == files_of(tmp_path / "set")
     assert "weight" in storage.read(f"{output}/transform/metadata/schema.pbtxt").decode()

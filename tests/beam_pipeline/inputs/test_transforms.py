@@ -42,7 +42,7 @@ def store(monkeypatch):
 
 
 def test_long_folders_of_a_store_are_listed_side_by_side_and_never_whole(store):
-    fn = transforms._ListTaskFn(InputOptions("long://bucket/photos"), None)
+    fn = transforms._ListTaskFn(((InputOptions("long://bucket/photos"), None),))
     fn.start_bundle()
     for number in range(FOLDERS):
         task = ListingTask(f"long://bucket/photos/{number:02d}", label=f"{number:02d}")
@@ -61,7 +61,7 @@ def test_long_folders_of_a_store_are_listed_side_by_side_and_never_whole(store):
 
 def test_batches_come_in_the_same_order_every_time(store):
     def listed():
-        fn = transforms._ListTaskFn(InputOptions("long://bucket/photos"), None)
+        fn = transforms._ListTaskFn(((InputOptions("long://bucket/photos"), None),))
         fn.start_bundle()
         for number in range(20):
             list(fn.process(ListingTask(f"long://bucket/photos/{number:02d}", label="a")))

@@ -365,7 +365,7 @@ def options(*arguments: str, **given: str | None) -> PipelineOptions:
     return PipelineOptions(["--runner=DataflowRunner", *named, *arguments])
 
 
-GOOD = ("gs://photos/raw", "gs://sets/pets")
+GOOD = (("gs://photos/raw",), "gs://sets/pets")
 
 
 class TestPreflight:
@@ -399,9 +399,11 @@ class TestPreflight:
             dataflow.preflight(options("--streaming", "--dry_run=True"), *GOOD)
 
     @pytest.mark.parametrize(
-        ("paths", "flag"), [(("/data", GOOD[1]), "--input"), ((GOOD[0], "out"), "--output")]
+        ("paths", "flag"), [((("/data",), GOOD[1]), "--input"), ((GOOD[0], "out"), "--output")]
     )
-    def test_a_path_of_this_machine_is_refused(self, paths: tuple[str, str], flag: str) -> None:
+    def test_a_path_of_this_machine_is_refused(
+        self, paths: tuple[tuple[str, ...], str], flag: str
+    ) -> None:
         with pytest.raises(UserError, match=f"{flag} .* is on this machine"):
             dataflow.preflight(options("--dry_run=True"), *paths)
 

@@ -119,18 +119,18 @@ def test_every_worker_refuses_to_write_with_other_versions():
 
 def test_a_worker_that_sees_everything_passes_the_check(tmp_path):
     photos = class_folders(tmp_path / "in", {"cat": 1})
-    build = runners.Build(str(photos / "*" / "*.jpg"), str(tmp_path), str(tmp_path / "st"))
+    build = runners.Build((str(photos / "*" / "*.jpg"),), str(tmp_path), str(tmp_path / "st"))
     probe = worker_check.make_probe(build)
     probe.write_question()
     assert worker_check.check_worker(probe) == "checked"
-    assert worker_check.read_answer(probe)["input"] is True
+    assert worker_check.read_answer(probe)["unseen_inputs"] == []
 
 
 def refused(flags: list[str], images: object, output: object) -> str:
     """The sentence of a check with a real small job; nothing of it is left."""
     staging = pathlib.Path(f"{output}/.staging")
     staging.mkdir(parents=True, exist_ok=True)
-    runner = runners.choose(flags, runners.Build(str(images), str(output), str(staging)))
+    runner = runners.choose(flags, runners.Build((str(images),), str(output), str(staging)))
     with pytest.raises(UserError) as error, runner.ready():
         raise AssertionError
     assert not list(staging.iterdir())

@@ -52,7 +52,7 @@ def no_servers(monkeypatch):
 
 
 def flags_chosen(staging: object, *flags: str) -> runners.Runner:
-    build = runners.Build("in", "out", str(staging))
+    build = runners.Build(("in",), "out", str(staging))
     return runners.choose(["--runner", "PortableRunner", *flags], build)
 
 

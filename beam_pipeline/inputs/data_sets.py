@@ -1,0 +1,466 @@
+"""Finished data sets as inputs: what they bring to a build, and their records as references.
+
+Records are copied, not encoded again. So a build of data sets has their image options, and extra
+columns stay as they are in the records: the values that they were made from are not in there.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from beam_pipeline.inputs.folders import is_data_set
+from beam_pipeline.inputs.layout import (
+    COMMITTED_NAME,
+    is_glob,
+    is_same_folder,
+    layout_of,
+    read_json,
+)
+from beam_pipeline.options import (
+    DATA_SET,
+    BuildOptions,
+    CopiedColumns,
+    ImageOptions,
+    InputOptions,
+)
+from beam_pipeline.planning.refs import LOST_RECORD, ImageRef
+from imageshards import storage, tfrecord
+from imageshards.errors import UserError
+from imageshards.example import Values, decode_example
+from imageshards.index import index_schema, read_shard_index
+from imageshards.manifest import (
+    CLASS_FEATURE,
+    FILENAME_FEATURE,
+    MANIFEST_NAME,
+    RECORD_FEATURES,
+    REPLACED_NAME,
+    STAGING_NAME,
+    TRANSFORM_NAME,
+    load_manifest,
+    shards_of,
+)
+from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
+
+# What decides the bytes of a record's picture, and its flag.
+_IMAGE_FLAGS = {
+    "height_px": "--image_size",
+    "width_px": "--image_size",
+    "resize_mode": "--resize_mode",
+    "filter": "--filter",
+    "quality": "--quality",
+    "subsampling": "--subsampling",
+    "colorspace": "--colorspace",
+    "background": "--background",
+    "only_shrink": "--only_shrink",
+}
+_MANIFEST_FLAGS = (
+    "image_column", "label_column", "key_column", "split_column", "group_column", "columns",
+)  # fmt: skip
+# Of an exported transform: the class names, and how many they are. Each build writes its own.
+_OF_CLASSES = ("transform_fn/assets/label", "transformed_metadata/schema.pbtxt")
+
+# What the listing needs of an index.
+_INDEX_COLUMNS = ("key", "class_name", "offset", "num_bytes", "source_bytes", "dhash")
+
+Found = tuple[InputOptions, Mapping[str, Any]]
+
+
+def open_inputs(options: BuildOptions) -> BuildOptions:
+    """The build with what finished data sets among its inputs bring.
+
+    Their image options, and the order of their classes; unless they are given, the fractions of
+    their splits and their salt. Everything that does not fit is told here, before any work.
+
+    Raises:
+        UserError: Data sets have different image options or columns, flags differ from theirs, or
+            a flag is for none of the inputs.
+    """
+    options = options.with_sources(_with_layouts(options))
+    found = [
+        (source, load_manifest(source.location, "--input"))
+        for source in options.sources
+        if source.layout == DATA_SET
+    ]
+    if not found:
+        return options
+    if options.transform_module is not None:
+        raise UserError(
+            f"--transform_module was given, but --input {found[0][0].input!r} is a finished data "
+            "set, whose records do not hold what it is to transform; leave it out, or build from "
+            "the original images and their manifest."
+        )
+    options = _with_plan(options, found)
+    known = iter(found)
+    sources = [
+        _opened(*next(known), options) if source.layout == DATA_SET else source
+        for source in options.sources
+    ]
+    options = options.with_sources(sources)
+    return dataclasses.replace(
+        options, image=_image_options(options, found), copied=_copied_columns(options, found)
+    )
+
+
+def _folder_of_data_set(source: InputOptions, output: str) -> str:
+    """The folder of an input that is a data set, which its content tells; "" of any other."""
+    if source.layout == DATA_SET and source.read_from:
+        return source.read_from
+    if layout_of(source) == "manifest" or is_glob(source.input):
+        return ""
+    if replaced := _folder_of_killed_build(source, output):
+        return replaced
+    is_one = source.layout == DATA_SET or is_data_set(source.input)
+    return source.input if is_one else ""
+
+
+def _folder_of_killed_build(source: InputOptions, output: str) -> str:
+    """Where the data set is kept that a killed build had replaced, in part or as a whole; or ""."""
+    staging = storage.join(output, STAGING_NAME)
+    replaced = storage.join(staging, REPLACED_NAME)
+    if not is_same_folder(source.input, output) or not is_data_set(replaced):
+        return ""
+    there = read_json(storage.join(output, MANIFEST_NAME)).get("fingerprint")
+    committed = read_json(storage.join(staging, COMMITTED_NAME)).get("fingerprint")
+    return replaced if there in (None, committed) else ""
+
+
+def _with_layouts(options: BuildOptions) -> list[InputOptions]:
+    """Inputs that know whether they are data sets, without the flags that are for another kind.
+
+    A flag that is for none of them stays, and is refused where it is read.
+    """
+    folders = [_folder_of_data_set(source, options.output) for source in options.sources]
+    others = [s for s, folder in zip(options.sources, folders, strict=True) if not folder]
+    has_manifest = any(layout_of(source) == "manifest" for source in others)
+    for_manifests: dict[str, Any] = dict.fromkeys(_MANIFEST_FLAGS) if has_manifest else {}
+    found = []
+    for source, folder in zip(options.sources, folders, strict=True):
+        if folder:
+            if source.label_regex is not None and not others:
+                raise UserError(
+                    f"--label_regex was given, but --input {source.input!r} is a finished data "
+                    "set, which has labels of its own; leave it out."
+                )
+            read_from = "" if folder == source.input else folder
+            source = dataclasses.replace(
+                source, layout=DATA_SET, read_from=read_from, label_regex=None, **for_manifests
+            )
+        elif layout_of(source) != "manifest":
+            source = dataclasses.replace(source, **for_manifests)
+        found.append(source)
+    return found
+
+
+def _with_plan(options: BuildOptions, found: Sequence[Found]) -> BuildOptions:
+    """The build with the classes of data sets in their order, and the first one's splits."""
+    classes = dict.fromkeys(name for _, manifest in found for name in manifest["classes"])
+    plan: dict[str, Any] = {"pinned_classes": tuple(classes)}
+    first = _options_of(found[0][1], "plan")
+    for name in ("splits", "salt"):
+        if name not in options.given and first.get(name):
+            plan[name] = first[name]
+    if "first_label" not in options.given:
+        plan["first_label"] = _first_label(found)
+    return dataclasses.replace(options, plan=dataclasses.replace(options.plan, **plan))
+
+
+def _first_label(found: Sequence[Found]) -> int:
+    """The number of the first class, alike in all data sets."""
+    first, manifest = found[0]
+    for source, other in found[1:]:
+        if other.get("first_label", 0) != manifest.get("first_label", 0):
+            raise UserError(
+                f"--input {first.input!r} was built with --first_label "
+                f"{manifest.get('first_label', 0)} and --input {source.input!r} with --first_label "
+                f"{other.get('first_label', 0)}; say which one this data set is to have."
+            )
+    return int(manifest.get("first_label", 0))
+
+
+def _options_of(manifest: Mapping[str, Any], part: str = "") -> Mapping[str, Any]:
+    """What a manifest says of its build's options; older builds say less."""
+    found = manifest.get("options")
+    if part and isinstance(found, dict):
+        found = found.get(part)
+    return found if isinstance(found, dict) else {}
+
+
+def _opened(
+    source: InputOptions, manifest: Mapping[str, Any], options: BuildOptions
+) -> InputOptions:
+    """A data set, with what the listing and the manifest are told of it."""
+    drawn = _options_of(manifest, "plan")
+    # The same fractions and salt give what is there, and leave splits that were given as they are.
+    keeps = "splits" not in options.given or (
+        (drawn.get("splits"), drawn.get("salt")) == (dict(options.plan.splits), options.plan.salt)
+    )
+    group = _options_of(manifest, "input").get("group_column")
+    if group and not keeps:
+        raise UserError(
+            f"--splits was given, but --input {source.input!r} was built with --group_column "
+            f"{group}, and its records do not say which group they are of; leave --splits out, or "
+            "build from the original manifest."
+        )
+    fingerprint = manifest["fingerprint"]
+    return dataclasses.replace(source, fingerprint=fingerprint, keeps_splits=keeps)
+
+
+def _image_options(options: BuildOptions, found: Sequence[Found]) -> ImageOptions:
+    """Those of the data sets: what is given must be the same, limits may be others."""
+    first, manifest = found[0]
+    image = image_options_of(first.input, manifest)
+    for source, of_other in found[1:]:
+        other = image_options_of(source.input, of_other)
+        for name, flag in _IMAGE_FLAGS.items():
+            if getattr(image, name) != getattr(other, name):
+                raise UserError(
+                    f"--input {first.input!r} was built with {flag} {_shown(image, name)} and "
+                    f"--input {source.input!r} with {flag} {_shown(other, name)}; expected the "
+                    "same image options, as records are copied: build one of them again from its "
+                    "original images."
+                )
+    for name, flag in _IMAGE_FLAGS.items():
+        if name in options.given and getattr(options.image, name) != getattr(image, name):
+            raise UserError(
+                f"{flag} received {_shown(options.image, name)}, but --input {first.input!r} is a "
+                f"finished data set built with {flag} {_shown(image, name)}, whose records are "
+                "copied; leave the flag out, or build from the original images."
+            )
+    others = {field.name for field in dataclasses.fields(image)} - _IMAGE_FLAGS.keys()
+    given = {name: getattr(options.image, name) for name in others & options.given}
+    return dataclasses.replace(image, **given)
+
+
+def _shown(image: ImageOptions, name: str) -> str:
+    if _IMAGE_FLAGS[name] == "--image_size":
+        return f"{image.height_px}x{image.width_px}"
+    return bytes(image.background).hex() if name == "background" else str(getattr(image, name))
+
+
+def image_options_of(path: str, manifest: Mapping[str, Any]) -> ImageOptions:
+    """How the pictures of a data set were made.
+
+    Raises:
+        UserError: The manifest does not say it.
+    """
+    said = dict(manifest["image"])
+    try:
+        size, said["resize_mode"] = said["size"], said["mode"]
+        said["height_px"], said["width_px"] = (size, size) if isinstance(size, int) else size
+        said["background"] = tuple(said["background"])
+        return ImageOptions(**{f.name: said[f.name] for f in dataclasses.fields(ImageOptions)})
+    except (KeyError, TypeError, ValueError, UserError) as e:
+        raise UserError(
+            f"--input {path!r} is a data set whose manifest.json does not say how its pictures "
+            f"were made ({e}); expected the 'image' that this release writes: build it again from "
+            "its original images."
+        ) from e
+
+
+# Extra columns.
+
+
+def _copied_columns(options: BuildOptions, found: Sequence[Found]) -> CopiedColumns | None:
+    """Where the records have extra columns: the transform that made them, which goes with them.
+
+    Raises:
+        UserError: The records of all inputs would not have the same columns, made alike.
+    """
+    first, manifest = found[0]
+    columns = _extra_features(manifest)
+    for source, other in found[1:]:
+        if _extra_features(other) != columns:
+            raise UserError(
+                f"--input {first.input!r} has the extra columns {_named(columns)} and --input "
+                f"{source.input!r} {_named(_extra_features(other))}; expected the same ones of "
+                "the same types: build one of them again from its original images."
+            )
+    if not columns:
+        return None
+    photos = [source.input for source in options.sources if source.layout != DATA_SET]
+    if photos:
+        raise UserError(
+            f"--input {first.input!r} has records with the extra columns {_named(columns)}, and "
+            f"--input {photos[0]!r} is not a data set; expected data sets alone, whose columns "
+            "are copied as they are: build that one first, with the same columns, and give the "
+            "data set that it becomes."
+        )
+    as_given = all(_has_columns_as_given(manifest) for _, manifest in found)
+    if not as_given and len({_transform_digest(source) for source, _ in found}) > 1:
+        raise UserError(
+            f"--input {first.input!r} and --input {found[1][0].input!r} have the extra columns "
+            f"{_named(columns)}, scaled or transformed by statistics of each data set's own, "
+            "which would mean different things in one; build from the original manifests together."
+        )
+    return CopiedColumns(storage.join(first.location, TRANSFORM_NAME), as_given)
+
+
+def _extra_features(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: s for n, s in sorted(manifest["features"].items()) if n not in RECORD_FEATURES}
+
+
+def _named(features: Mapping[str, Any]) -> str:
+    def shape(spec: Mapping[str, Any]) -> str:
+        return "[]" if spec["shape"] is None else str(spec["shape"]) if spec["shape"] else ""
+
+    named = (f"{name} ({spec['dtype']}{shape(spec)})" for name, spec in features.items())
+    return ", ".join(named) or "(none)"
+
+
+def _has_columns_as_given(manifest: Mapping[str, Any]) -> bool:
+    """Whether records hold extra columns as the input had them, neither scaled nor transformed."""
+    options = _options_of(manifest)
+    if "columns_as_given" in options:
+        return bool(options["columns_as_given"])
+    columns = _options_of(manifest, "input").get("columns") or ()
+    is_scaled = any(column.get("scale", "none") != "none" for column in columns)
+    return not is_scaled and options.get("transform_module") is None
+
+
+def _transform_digest(source: InputOptions) -> str:
+    """Hash of an exported transform, its classes aside."""
+    folder = storage.join(source.location, TRANSFORM_NAME)
+    digest = hashlib.sha256()
+    for file in storage.files_below(folder):
+        name = file.path[len(folder) + 1 :]
+        if name not in _OF_CLASSES:
+            digest.update(f"{name} {file.size_bytes}\n".encode() + storage.read(file.path))
+    return digest.hexdigest()
+
+
+def of_replaced(options: BuildOptions, folder: str) -> BuildOptions:
+    """The build, reading the data set that it replaces from the folder where that is kept."""
+    return options.with_sources(
+        [
+            dataclasses.replace(source, read_from=folder)
+            if reads_output(source, options.output)
+            else source
+            for source in options.sources
+        ]
+    )
+
+
+def reads_output(source: InputOptions, output: str) -> bool:
+    """Whether an input is the data set that the build replaces."""
+    return source.layout == DATA_SET and is_same_folder(source.input, output)
+
+
+# Records.
+
+
+def shards_to_list(source: InputOptions) -> Iterator[tuple[str, str | None, dict[str, Any]]]:
+    """(path, split that its records keep, entry of the manifest) of every shard of a data set.
+
+    Raises:
+        UserError: There is none, or it is another one than when the build began.
+    """
+    manifest = load_manifest(source.location, "--input")
+    if source.fingerprint and manifest["fingerprint"] != source.fingerprint:
+        raise UserError(
+            f"--input {source.input!r} was replaced while this build read it; run the same command "
+            "again."
+        )
+    for split, entry in shards_of(manifest):
+        path = storage.join(source.location, entry["file"])
+        yield path, split if source.keeps_splits else None, entry
+
+
+def list_records(path: str, split: str | None, entry: Mapping[str, Any]) -> Iterator[ImageRef]:
+    """References to the records of a shard, in their order.
+
+    The index says it, where there is one; else the shard is read. Then a record whose payload is
+    damaged is listed as far as it can be read, and rejected when it is
+    copied. One that cannot be found at all has a key of its own and, as the manifest counts them,
+    one of the classes that are missing.
+
+    Args:
+        path: The shard.
+        split: What its records keep; None for those that are drawn anew.
+        entry: Its entry of the manifest.
+
+    Raises:
+        UserError: Shard or index is not there, cannot be read, or not what its manifest says.
+    """
+    if entry.get("index") and not path.endswith(".gz"):
+        yield from _indexed_records(path, split, entry)
+        return
+    version = _version(entry)
+    left = collections.Counter[str](entry.get("classes") or {})
+    compression = "gzip" if path.endswith(".gz") else "none"
+    number = 0
+    lost: list[int] = []
+    try:
+        for found in tfrecord.scan_file(path, compression):
+            features = _key_and_class(found.payload)
+            is_damaged = isinstance(found, tfrecord.RecordError)
+            number = found.number + 1
+            if features is None or (is_damaged and features[1] not in left):
+                lost.append(found.number)  # its class, too, is not known
+                continue
+            key, label = features
+            size_bytes = len(found.payload or b"")
+            left[label] -= 1
+            yield ImageRef(
+                key, path, label, split, None, size_bytes, version, None, found.offset_bytes
+            )
+    except FileNotFoundError:
+        raise UserError(
+            f"--input: the data set's shard {path!r} is gone; restore it, or build the data set "
+            "again from its original images."
+        ) from None
+    except OSError as e:
+        raise UserError(
+            f"--input: the shard {path!r} cannot be read ({e.strerror or e}); fix its permissions, "
+            "or try again."
+        ) from e
+    if number > entry["num_records"]:
+        raise UserError(
+            f"--input: the shard {path!r} holds more than the {entry['num_records']} records that "
+            "its manifest.json says; restore it, or build the data set again."
+        )
+    missing = iter(sorted((+left).elements()))
+    name = storage.name_of(path)
+    for record in [*lost, *range(number, entry["num_records"])]:
+        label = next(missing, "")
+        yield ImageRef(f"{name}#{record}", path, label, split, None, -1, version, None, LOST_RECORD)
+
+
+def _version(entry: Mapping[str, Any]) -> int:
+    return int(str(entry.get("sha256") or "0")[:15], 16)
+
+
+def _indexed_records(path: str, split: str | None, entry: Mapping[str, Any]) -> Iterator[ImageRef]:
+    """References to the records of a shard, from its index alone."""
+    import pyarrow as pa
+
+    schema = index_schema({})
+    schema = pa.schema([schema.field(name) for name in _INDEX_COLUMNS])
+    table = read_shard_index(storage.parent_of(path), entry, schema, "--input")
+    version = _version(entry)
+    columns = (table[name].to_pylist() for name in _INDEX_COLUMNS)
+    for key, label, offset, num_bytes, *known in zip(*columns, strict=True):
+        size_bytes = num_bytes - HEADER_BYTES - FOOTER_BYTES
+        yield ImageRef(
+            key, path, label, split, None, size_bytes, version, None, offset,
+            known=(known[0], known[1]),
+        )  # fmt: skip
+
+
+def _key_and_class(payload: bytes | None) -> tuple[str, str] | None:
+    """Key and class name of a record, damaged or not; None where it holds none."""
+    try:
+        features = decode_example(payload or b"", only=(FILENAME_FEATURE, CLASS_FEATURE))
+        return _text(features[FILENAME_FEATURE]), _text(features[CLASS_FEATURE])
+    except (ValueError, KeyError, IndexError):
+        return None
+
+
+def _text(values: Values) -> str:
+    value = values[0]
+    if not isinstance(value, bytes):
+        raise ValueError("not text")
+    return value.decode()

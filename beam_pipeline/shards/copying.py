@@ -1,0 +1,188 @@
+"""Records of finished data sets, read by ranges of their shards and copied with another label.
+
+A planned shard takes records from everywhere in its inputs, in the order of a hash. They are read
+window by window, the next while one is written; within a window neighbours are read together.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import io
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from beam_pipeline.images.read import read_images
+from beam_pipeline.options import UrlOptions
+from beam_pipeline.planning.refs import LOST_RECORD, ImageRef
+from imageshards import storage, tfrecord
+from imageshards.errors import ImageError
+from imageshards.example import Values, decode_example, encode_example
+from imageshards.manifest import (
+    CLASS_FEATURE,
+    FILENAME_FEATURE,
+    LABEL_FEATURE,
+    RECORD_FEATURES,
+)
+from imageshards.storage import map_concurrently
+from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
+
+# Of a record that is not what was written; no later attempt will find it whole.
+DAMAGED = "damaged_record"
+
+_WINDOW_BYTES = 16 << 20
+_WINDOW_RECORDS = 1024
+# What is read in vain between two records, rather than by another request.
+_MAX_GAP_BYTES = 64 << 10
+_FRAMING_BYTES = HEADER_BYTES + FOOTER_BYTES
+
+_Read = Generator[tuple[ImageRef, bytes | ImageError], None, None]
+
+
+def read_files_and_records(refs: Sequence[ImageRef], max_bytes: int, urls: UrlOptions) -> _Read:
+    """Yields every reference, in order, with its file or its record, or why it cannot be read.
+
+    Args:
+        refs: What is read.
+        max_bytes: Larger files are not read.
+        urls: How files at http:// and https:// addresses are fetched.
+
+    Raises:
+        StorageError: As `read_images`.
+    """
+    files = read_images([ref for ref in refs if not ref.is_record], max_bytes, urls)
+    records = read_records([ref for ref in refs if ref.is_record])
+    for ref in refs:
+        yield next(records if ref.is_record else files)
+
+
+def read_records(refs: Sequence[ImageRef]) -> _Read:
+    """Yields references to records, in order, each with its payload or why it cannot be read."""
+    threads = concurrent.futures.ThreadPoolExecutor(1, "records")
+    ahead: collections.deque[tuple[list[ImageRef], concurrent.futures.Future[Any]]]
+    ahead = collections.deque()
+    windows = _windows(refs)
+    try:
+        while True:
+            while len(ahead) < 2 and (window := next(windows, None)):
+                ahead.append((window, threads.submit(_read_window, window)))
+            if not ahead:
+                return
+            window, future = ahead.popleft()
+            yield from zip(window, future.result(), strict=True)
+    finally:
+        threads.shutdown(wait=True, cancel_futures=True)
+
+
+def _windows(refs: Sequence[ImageRef]) -> Iterator[list[ImageRef]]:
+    """Consecutive references; all at once where shards are compressed and read from their start."""
+    window: list[ImageRef] = []
+    size_bytes = 0
+    whole = any(ref.uri.endswith(".gz") for ref in refs)
+    for ref in refs:
+        is_full = size_bytes >= _WINDOW_BYTES or len(window) >= _WINDOW_RECORDS
+        if is_full and not whole:
+            yield window
+            window, size_bytes = [], 0
+        window.append(ref)
+        size_bytes += max(0, ref.size_bytes)
+    if window:
+        yield window
+
+
+def _read_window(refs: Sequence[ImageRef]) -> list[bytes | ImageError]:
+    ranges = _ranges(refs)
+    are_local = all(storage.is_local(uri) for uri, _ in ranges)
+    read = map(_read_range, ranges) if are_local else map_concurrently(_read_range, ranges)
+    found: dict[tuple[str, int], bytes | ImageError] = {}
+    for payloads in read:
+        found.update(payloads)
+    lost = ImageError(DAMAGED, "the shard holds no such record: it is damaged or cut off before")
+    return [lost if r.offset_bytes == LOST_RECORD else found[r.uri, r.offset_bytes] for r in refs]
+
+
+_Range = tuple[str, list[ImageRef]]
+
+
+def _ranges(refs: Iterable[ImageRef]) -> list[_Range]:
+    """(shard, records) for what is read at once: neighbours, or all of a compressed shard."""
+    ranges: list[_Range] = []
+    known = (ref for ref in refs if ref.offset_bytes != LOST_RECORD)
+    for ref in sorted(known, key=lambda r: (r.uri, r.offset_bytes)):
+        if ranges and ranges[-1][0] == ref.uri:
+            last = ranges[-1][1][-1]
+            end = last.offset_bytes + last.size_bytes + _FRAMING_BYTES
+            if ref.uri.endswith(".gz") or ref.offset_bytes - end <= _MAX_GAP_BYTES:
+                ranges[-1][1].append(ref)
+                continue
+        ranges.append((ref.uri, [ref]))
+    return ranges
+
+
+def _read_range(found: _Range) -> dict[tuple[str, int], bytes | ImageError]:
+    path, refs = found
+    try:
+        if path.endswith(".gz"):
+            return _from_compressed(path, refs)
+        first, last = refs[0].offset_bytes, refs[-1]
+        data = storage.read_range(path, first, last.offset_bytes + last.size_bytes + _FRAMING_BYTES)
+    except OSError as e:
+        error = ImageError("read_error", e.strerror or str(e))
+        return {(path, ref.offset_bytes): error for ref in refs}
+    payloads: dict[tuple[str, int], bytes | ImageError] = {}
+    for ref in refs:
+        begin = ref.offset_bytes - first
+        framed = data[begin : begin + ref.size_bytes + _FRAMING_BYTES]
+        record = next(tfrecord.scan_records(io.BytesIO(framed), path), None)
+        payloads[path, ref.offset_bytes] = _payload(record)
+    return payloads
+
+
+def _from_compressed(
+    path: str, refs: Iterable[ImageRef]
+) -> dict[tuple[str, int], bytes | ImageError]:
+    wanted = {(path, ref.offset_bytes) for ref in refs}
+    payloads = {
+        (path, record.offset_bytes): _payload(record)
+        for record in tfrecord.scan_file(path, "gzip")
+        if (path, record.offset_bytes) in wanted
+    }
+    return dict.fromkeys(wanted, _payload(None)) | payloads
+
+
+def _payload(record: tfrecord.Record | tfrecord.RecordError | None) -> bytes | ImageError:
+    if isinstance(record, tfrecord.Record):
+        return record.payload
+    return ImageError(DAMAGED, record.reason if record else "the shard ends before it")
+
+
+def copy_record(
+    ref: ImageRef, payload: bytes, class_ids: Mapping[str, int]
+) -> tuple[bytes, dict[str, Values]]:
+    """A record with the label it has now, and its features; the picture in it stays as it is.
+
+    Args:
+        ref: The record, with its label.
+        payload: What it holds.
+        class_ids: Label → id.
+
+    Raises:
+        ImageError: It is not the record that was listed, or lacks a feature.
+    """
+    labels: dict[str, Values] = {
+        LABEL_FEATURE: [class_ids[ref.label]],
+        CLASS_FEATURE: [ref.label.encode()],
+    }
+    try:
+        found = decode_example(payload)
+    except ValueError as e:
+        raise ImageError(DAMAGED, str(e)) from e
+    if found.get(FILENAME_FEATURE) != [ref.key.encode()]:
+        raise ImageError(DAMAGED, f"another record is where {ref.key!r} was listed")
+    lacking = [name for name in RECORD_FEATURES if not found.get(name)]
+    if lacking:
+        raise ImageError(DAMAGED, f"the record has no {lacking[0]}")
+    if all(found[name] == values for name, values in labels.items()):
+        return payload, found
+    features = found | labels
+    return encode_example(features), features

@@ -1,0 +1,237 @@
+"""What finished data sets bring to a build, and how their records are listed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from beam_pipeline.inputs.data_sets import list_records, open_inputs, shards_to_list
+from beam_pipeline.options import BuildOptions, ImageOptions, InputOptions, PlanOptions
+from beam_pipeline.planning.refs import LOST_RECORD
+from imageshards.errors import UserError
+from imageshards.example import decode_example
+from imageshards.storage import read_range
+from tests.support.dataset_factory import Dataset
+
+SHARD = "train-00000-of-00003.tfrecord"
+
+
+@pytest.fixture
+def made(tmp_path):
+    return Dataset(tmp_path / "a")
+
+
+def options_of(*inputs, given=(), **more) -> BuildOptions:
+    sources = [InputOptions(str(path)) for path in inputs]
+    return BuildOptions(sources[0], "/out", tuple(sources[1:]), given=frozenset(given), **more)
+
+
+def opened(*inputs, given=(), **more) -> BuildOptions:
+    return open_inputs(options_of(*inputs, given=given, **more))
+
+
+def error_of(*inputs, given=(), **more) -> str:
+    with pytest.raises(UserError) as error:
+        opened(*inputs, given=given, **more)
+    return str(error.value)
+
+
+def refs_of(made: Dataset, name: str = SHARD) -> list:
+    source = opened(made.directory).source
+    (found,) = [found for found in shards_to_list(source) if found[0].endswith(name)]
+    return list(list_records(*found))
+
+
+def test_a_folder_with_a_manifest_is_a_data_set_whose_options_the_build_takes(made, tmp_path):
+    made.manifest["options"] = {"plan": {"splits": {"train": 0.5, "test": 0.5}, "salt": "s"}}
+    made.save()
+    (tmp_path / "photos" / "cat").mkdir(parents=True)
+    found = opened(tmp_path / "photos", made.directory)
+    assert [source.layout for source in found.sources] == ["auto", "data_set"]
+    assert found.more_sources[0].fingerprint == made.manifest["fingerprint"]
+    assert found.image == ImageOptions(height_px=16, width_px=16)
+    assert found.plan.splits == {"train": 0.5, "test": 0.5} and found.plan.salt == "s"
+    assert found.plan.pinned_classes == ("cat", "dog")
+    assert found.more_sources[0].keeps_splits
+
+
+def test_without_a_data_set_nothing_changes(tmp_path):
+    (tmp_path / "cat").mkdir()
+    options = options_of(tmp_path)
+    assert open_inputs(options) == options
+
+
+def test_limits_that_are_given_stay(made):
+    image = ImageOptions(max_pixels=5, max_bytes=7)
+    found = opened(made.directory, given={"max_pixels"}, image=image).image
+    assert (found.max_pixels, found.max_bytes) == (5, made.manifest["image"]["max_bytes"])
+
+
+def test_splits_that_are_given_are_drawn_again_unless_they_are_its_own(made):
+    plan = PlanOptions(splits={"train": 0.5, "test": 0.5})
+    again = opened(made.directory, given={"splits"}, plan=plan)
+    assert not again.source.keeps_splits and again.plan.splits == plan.splits
+    own = {"splits": dict(plan.splits), "salt": plan.salt}
+    made.manifest["options"] = {"plan": own, "input": {"group_column": "who"}}
+    made.save()
+    assert opened(made.directory, given={"splits"}, plan=plan).source.keeps_splits
+    other = dataclasses.replace(plan, splits={"train": 1.0})
+    said = error_of(made.directory, given={"splits"}, plan=other)
+    assert "--group_column who" in said and "leave --splits out" in said
+
+
+def test_another_image_option_is_refused_with_both_values(made, tmp_path):
+    said = error_of(made.directory, given={"quality"}, image=ImageOptions(quality=80))
+    assert "--quality received 80" in said and "--quality 90" in said and "leave the flag" in said
+    other = Dataset(tmp_path / "b")
+    other.manifest["image"]["size"] = [16, 32]
+    other.save()
+    said = error_of(made.directory, other.directory)
+    assert "--image_size 16x16" in said and "--image_size 16x32" in said
+    assert str(made.directory) in said and str(other.directory) in said and "again" in said
+
+
+def test_a_manifest_that_does_not_say_how_pictures_were_made(made):
+    del made.manifest["image"]["filter"]
+    made.save()
+    assert "'filter'" in error_of(made.directory) and "original images" in error_of(made.directory)
+
+
+def with_columns(path, columns: dict, **options) -> Dataset:
+    made = Dataset(path)
+    made.manifest["features"] |= columns
+    made.manifest["options"] = options
+    made.save()
+    return made
+
+
+AGE = {"age": {"dtype": "float32", "shape": []}}
+SCALED = {"input": {"columns": [{"name": "age", "scale": "zscore"}]}}
+
+
+def test_columns_are_copied_where_data_sets_agree(tmp_path):
+    plain = with_columns(tmp_path / "a", AGE)
+    found = opened(plain.directory).copied
+    assert found and found.as_given and found.transform == str(plain.directory / "transform")
+    with_columns(tmp_path / "b", AGE)
+    both = opened(plain.directory, tmp_path / "b").copied
+    assert both == found
+    scaled = with_columns(tmp_path / "c", AGE, **SCALED)
+    alone = opened(scaled.directory).copied
+    assert alone and not alone.as_given
+
+
+def test_columns_that_would_have_to_be_analysed_again_are_refused(tmp_path):
+    first = with_columns(tmp_path / "a", AGE, **SCALED)
+    second = with_columns(tmp_path / "b", AGE, **SCALED)
+    assert opened(first.directory, second.directory).copied  # by one and the same transform
+    (second.directory / "transform" / "transform_fn" / "saved_model.pb").write_bytes(b"other")
+    said = error_of(first.directory, second.directory)
+    assert "age (float32)" in said and "original manifests" in said
+    none = Dataset(tmp_path / "c")
+    said = error_of(first.directory, none.directory)
+    assert "age (float32)" in said and "(none)" in said and str(none.directory) in said
+    (tmp_path / "photos" / "cat").mkdir(parents=True)
+    said = error_of(first.directory, tmp_path / "photos")
+    assert "is not a data set" in said and "build that one first" in said
+    said = error_of(first.directory, transform_module="m.py")
+    assert "--transform_module" in said and "leave it out" in said
+
+
+def test_flags_that_are_for_no_input_are_refused_and_others_stay_where_they_belong(made, tmp_path):
+    rows = tmp_path / "rows.csv"
+    rows.write_text("image,label,who\na.jpg,cat,x\n")
+    regex = dataclasses.replace(options_of(made.directory).source, label_regex="^(a)")
+    with pytest.raises(UserError, match="--label_regex.*labels of its own; leave it out"):
+        open_inputs(BuildOptions(regex, "/out"))
+    named = InputOptions(str(rows), image_column="image")
+    found = open_inputs(
+        BuildOptions(named, "/out", (dataclasses.replace(named, input=str(made.directory)),))
+    )
+    assert [source.image_column for source in found.sources] == ["image", None]
+
+
+def test_the_data_set_of_a_killed_replacement_is_found_where_it_was_kept(made, tmp_path):
+    output = tmp_path / "out"
+    kept = output / ".staging" / "replaced"
+    kept.parent.mkdir(parents=True)
+    made.directory.rename(kept)
+    found = open_inputs(BuildOptions(InputOptions(str(output)), str(output)))
+    assert found.source.layout == "data_set" and found.source.location == str(kept)
+
+
+def test_records_are_listed_with_their_places(made):
+    refs = refs_of(made)
+    assert [ref.label for ref in refs] == ["cat", "dog"] * 3
+    assert {ref.split for ref in refs} == {"train"}
+    for ref, payload in zip(refs, made.payloads[SHARD], strict=True):
+        framed = read_range(ref.uri, ref.offset_bytes, ref.offset_bytes + 16 + ref.size_bytes)
+        assert framed[12:-4] == payload
+        assert decode_example(payload)["image/filename"] == [ref.key.encode()]
+
+
+def test_an_index_says_the_same_and_more(made, tmp_path):
+    indexed = Dataset(tmp_path / "b", index=True)
+    refs = refs_of(indexed)
+    where = str(made.directory / SHARD)
+    assert [ref._replace(uri=where, known=None) for ref in refs] == refs_of(made)
+    assert {ref.known for ref in refs} == {(1000, 2**63)}
+    (indexed.directory / SHARD).write_bytes(b"")  # nothing of it is read
+    assert refs_of(indexed) == refs
+    (indexed.directory / "index" / SHARD.replace("tfrecord", "parquet")).write_bytes(b"half")
+    with pytest.raises(UserError, match="is not the file that manifest.json names.*copy it again"):
+        refs_of(indexed)
+
+
+def test_first_labels_are_those_of_the_data_sets_or_given(made, tmp_path):
+    other = Dataset(tmp_path / "b")
+    other.manifest["first_label"] = 1
+    other.save()
+    assert opened(other.directory).plan.first_label == 1
+    assert "--first_label 0" in error_of(made.directory, other.directory)
+    assert opened(made.directory, other.directory, given={"first_label"}).plan.first_label == 0
+
+
+def test_splits_are_left_open_where_they_are_drawn_again(made):
+    source = dataclasses.replace(opened(made.directory).source, keeps_splits=False)
+    path, split, entry = next(iter(shards_to_list(source)))
+    assert split is None and [ref.split for ref in list_records(path, split, entry)] == [None] * 6
+
+
+def damage(made: Dataset, at: int, by: bytes = b"\xff\xff\xff\xff") -> None:
+    path = made.directory / SHARD
+    data = bytearray(path.read_bytes())
+    data[at : at + len(by)] = by
+    path.write_bytes(bytes(data))
+
+
+def test_a_damaged_picture_is_listed_by_its_own_name(made):
+    refs = refs_of(made)
+    damage(made, refs[2].offset_bytes + 12 + made.payloads[SHARD][2].index(b"\xff\xda") + 4)
+    assert refs_of(made) == refs
+
+
+def test_records_behind_a_damaged_length_are_listed_as_lost_of_the_classes_that_are_missing(made):
+    refs = refs_of(made)
+    damage(made, refs[3].offset_bytes)
+    found = refs_of(made)
+    assert found[:3] == refs[:3]
+    assert [ref.key for ref in found[3:]] == [f"{SHARD}#{n}" for n in (3, 4, 5)]
+    assert [ref.label for ref in found[3:]] == ["cat", "dog", "dog"]
+    assert {ref.offset_bytes for ref in found[3:]} == {LOST_RECORD}
+
+
+def test_shards_that_are_not_those_of_the_manifest_end_the_build(made):
+    made.write_shard(SHARD)
+    with pytest.raises(UserError, match="holds more than the 5 records"):
+        list(list_records(str(made.directory / SHARD), "train", {"num_records": 5}))
+    (made.directory / SHARD).unlink()
+    with pytest.raises(UserError, match=f"{SHARD}' is gone; restore it"):
+        refs_of(made)
+    source = opened(made.directory).source
+    made.manifest["fingerprint"] = "other"
+    (made.directory / "manifest.json").write_text(json.dumps(made.manifest))
+    with pytest.raises(UserError, match="was replaced while this build read it"):
+        list(shards_to_list(source))

@@ -1,0 +1,121 @@
+"""Records are read by ranges of their shards, and copied with the label they have now."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from beam_pipeline.options import UrlOptions
+from beam_pipeline.planning.refs import LOST_RECORD, ImageRef
+from beam_pipeline.shards import copying
+from beam_pipeline.shards.copying import (
+    DAMAGED,
+    copy_record,
+    read_files_and_records,
+    read_records,
+)
+from imageshards import storage
+from imageshards.errors import ImageError
+from imageshards.example import decode_example, encode_example
+from imageshards.tfrecord import read_records as stored_records
+from tests.support.dataset_factory import Dataset, jpeg
+
+
+def refs_of(made: Dataset) -> list[tuple[ImageRef, bytes]]:
+    """References to all records of a data set, in a random order, with their payloads."""
+    found = []
+    for name, payloads in made.payloads.items():
+        path = str(made.directory / name)
+        places = [r.offset_bytes for r in stored_records(path, made.compression)]
+        for offset, payload in zip(places, payloads, strict=True):
+            features: dict[str, Any] = decode_example(payload)
+            key, label = features["image/filename"][0], features["image/class/text"][0]
+            ref = ImageRef(
+                key.decode(), path, label.decode(), "train",
+                size_bytes=len(payload), offset_bytes=offset,
+            )  # fmt: skip
+            found.append((ref, payload))
+    random.Random(5).shuffle(found)
+    return found
+
+
+@pytest.fixture
+def made(tmp_path):
+    return Dataset(tmp_path / "a")
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize("window", [3, 1000])
+def test_payloads_come_in_the_order_of_their_references(tmp_path, compression, window, monkeypatch):
+    monkeypatch.setattr(copying, "_WINDOW_RECORDS", window)
+    wanted = refs_of(Dataset(tmp_path / "a", compression=compression))
+    assert list(read_records([ref for ref, _ in wanted])) == wanted
+
+
+def test_neighbours_are_read_together_and_others_apart(made, monkeypatch):
+    wanted = refs_of(made)
+    asked = []
+
+    def counted(path, start, end):
+        asked.append(path)
+        return storage.backend(path).read_range(path, start, end)
+
+    monkeypatch.setattr(storage, "read_range", counted)
+    assert list(read_records([ref for ref, _ in wanted])) == wanted
+    assert sorted(asked) == sorted({ref.uri for ref, _ in wanted})
+    asked.clear()
+    monkeypatch.setattr(copying, "_MAX_GAP_BYTES", -1)
+    assert list(read_records([ref for ref, _ in wanted])) == wanted
+    assert len(asked) == len(wanted)
+
+
+def test_files_and_records_of_one_shard_keep_their_order(made, tmp_path):
+    wanted = refs_of(made)
+    for number in range(5):
+        path = tmp_path / f"{number}.jpg"
+        path.write_bytes(jpeg(number))
+        wanted.insert(number * 7, (ImageRef(path.name, str(path), "cat"), jpeg(number)))
+    assert list(read_files_and_records([ref for ref, _ in wanted], 10**6, UrlOptions())) == wanted
+
+
+def test_what_is_not_a_whole_record_is_an_error_of_its_own(made):
+    (first, payload), (second, _), (third, _), *_ = refs_of(made)
+    lost = second._replace(offset_bytes=LOST_RECORD, size_bytes=-1)
+    gone = third._replace(uri=third.uri + ".gone")
+    moved = third._replace(offset_bytes=third.offset_bytes + 1)
+    behind = third._replace(offset_bytes=10**6)
+    found = [data for _, data in read_records([first, lost, gone, moved, behind])]
+    assert found[0] == payload
+    codes = [error.code for error in found[1:] if isinstance(error, ImageError)]
+    assert codes == [DAMAGED, "read_error", DAMAGED, DAMAGED]
+
+
+def test_a_record_with_the_same_label_is_copied_as_it_is(made):
+    ref, payload = refs_of(made)[0]
+    copied, features = copy_record(ref, payload, {"cat": 0, "dog": 1})
+    assert copied is payload and features == decode_example(payload)
+
+
+def test_another_label_changes_two_features_and_no_other(made):
+    ref, payload = refs_of(made)[0]
+    before = decode_example(payload)
+    copied, features = copy_record(ref._replace(label="pet"), payload, {"pet": 7})
+    changed = {"image/class/label": [7], "image/class/text": [b"pet"]}
+    assert decode_example(copied) == features == before | changed
+
+
+def test_another_record_in_its_place_is_refused(made):
+    (ref, _), (_, other), *_ = refs_of(made)
+    with pytest.raises(ImageError, match="another record"):
+        copy_record(ref, other, {"cat": 0, "dog": 1})
+    features = decode_example(other)
+    del features["image/width"]
+    for key in features["image/filename"]:
+        assert isinstance(key, bytes)
+        named = ref._replace(key=key.decode())
+        with pytest.raises(ImageError, match="has no image/width"):
+            copy_record(named, encode_example(features), {"cat": 0, "dog": 1})
+    with pytest.raises(ImageError, match="no tf.train.Example"):
+        copy_record(ref, b"\xff" * 9, {"cat": 0, "dog": 1})

@@ -1,0 +1,223 @@
+"""Whole builds of finished data sets: with other shards, joined, grown, and killed on the way."""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+import shutil
+import signal
+from typing import Any
+
+import pytest
+
+from beam_pipeline.__main__ import main
+from beam_pipeline.verify import command as verify
+from imageshards.example import decode_example
+from imageshards.tfrecord import read_records
+from tests.support.builds import build, class_folders, jpeg, manifest, shard_bytes
+from tests.support.forked_builds import ForkedBuild, kill_at
+
+pytestmark = pytest.mark.process
+
+TIMEOUT_S = 180
+FLAGS = ["--no_report"]
+OF_PHOTOS = ["--image_size", "32", *FLAGS]
+
+
+def photos_of(folder: pathlib.Path, name: str, counts: dict[str, int], seed: int) -> pathlib.Path:
+    """Class folders whose files are called after the folder, so that no two have one key."""
+    root = class_folders(folder / name, counts, seed)
+    for path in sorted(root.rglob("*.jpg")):
+        path.rename(path.with_name(f"{name} {path.name}"))
+    return root
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> pathlib.Path:
+    """Photos and data sets: `a` of `old`, `b` of `new`, `seven` of `old` in seven shards."""
+    folder = tmp_path_factory.mktemp("sets")
+    old = photos_of(folder, "old", {"cat": 40, "dog": 40}, seed=1)
+    new = photos_of(folder, "new", {"cat": 10, "eel": 20}, seed=500)
+    assert build("--input", old, "--output", folder / "a", "--num_shards", "4", *OF_PHOTOS) == 0
+    assert build("--input", new, "--output", folder / "b", "--num_shards", "2", *OF_PHOTOS) == 0
+    assert build("--input", old, "--output", folder / "seven", "--num_shards", "7", *OF_PHOTOS) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def joined(folder) -> pathlib.Path:
+    """`a` and `b`."""
+    flags = ["--input", folder / "a", "--input", folder / "b", "--num_shards", "5", *FLAGS]
+    assert build(*flags, "--output", folder / "joined") == 0
+    return folder / "joined"
+
+
+def records_of(output: pathlib.Path) -> dict[str, dict]:
+    """Key → features, with the split, of every record of a data set."""
+    found = {}
+    for split, of_split in manifest(output)["splits"].items():
+        for shard in of_split["shards"]:
+            for record in read_records(str(output / shard["file"])):
+                features: dict[str, Any] = decode_example(record.payload)
+                found[features["image/filename"][0].decode()] = features | {"split": split}
+    return found
+
+
+def error_of(capfd, *arguments) -> str:
+    """What a build says that ends with an error."""
+    code = main([str(a) for a in arguments])
+    said = capfd.readouterr().err
+    assert code == 2, said
+    assert "Traceback" not in said
+    return said
+
+
+def copy_of(made: pathlib.Path, output: pathlib.Path) -> pathlib.Path:
+    """A data set that may be changed."""
+    shutil.copytree(made, output)
+    return output
+
+
+def test_other_shards_are_those_of_a_build_of_the_photos(folder, tmp_path):
+    output = tmp_path / "out"
+    flags = ["--output", output, "--num_shards", "7", *FLAGS]
+    assert build("--input", folder / "a", *flags) == 0
+    assert shard_bytes(output) == shard_bytes(folder / "seven")
+    made, other = manifest(output), manifest(folder / "seven")
+    assert made["splits"] == other["splits"] and made["classes"] == other["classes"]
+    fingerprint = manifest(folder / "a")["fingerprint"]
+    from_a = {"path": str(folder / "a"), "fingerprint": fingerprint, "num_records": 80}
+    assert made["inputs"] == [from_a]
+    assert made["image"]["mean"] == pytest.approx(other["image"]["mean"], abs=0.01)
+    assert verify.verify(str(output)).ok
+
+
+def test_joined_data_sets_keep_ids_splits_and_pictures(folder, joined):
+    made = manifest(joined)
+    assert made["classes"] == ["cat", "dog", "eel"]
+    assert [each["num_records"] for each in made["inputs"]] == [80, 30]
+    records, before = records_of(joined), records_of(folder / "a") | records_of(folder / "b")
+    assert records.keys() == before.keys()
+    for key, features in before.items():
+        assert records[key] == features | {"image/class/label": records[key]["image/class/label"]}
+    for split in made["splits"].values():
+        counts = [shard["num_records"] for shard in split["shards"]]
+        assert max(counts) - min(counts) <= 1
+    assert verify.verify(str(joined)).ok
+
+
+def test_the_same_command_makes_the_same_bytes(folder, joined, tmp_path):
+    inputs = ["--input", folder / "a", "--input", folder / "b"]
+    output = tmp_path / "out"
+    assert build(*inputs, "--output", output, "--num_shards", "5", *FLAGS) == 0
+    assert shard_bytes(output) == shard_bytes(joined)
+    assert manifest(output) == manifest(joined)
+
+
+def test_photos_are_added_in_place_as_the_data_set_has_them(folder, joined, tmp_path):
+    grown = copy_of(folder / "a", tmp_path / "grown")
+    flags = ["--output", str(grown), "--overwrite", "--num_shards", "5", *FLAGS]
+    assert build("--input", grown, "--input", folder / "new", *flags) == 0
+    assert shard_bytes(grown) == shard_bytes(joined)
+    assert not (grown / ".staging").exists()
+    assert verify.verify(str(grown)).ok
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "calls"),
+    [
+        ("beam_pipeline.commit.transforms", "begin_commit", 1),
+        ("beam_pipeline.commit.transforms", "finalize_shard", 3),
+        ("beam_pipeline.commit.data_set", "write_manifest", 1),
+        ("beam_pipeline.commit.staging", "remove", 1),
+    ],
+)
+def test_a_killed_replacement_of_its_own_input_is_resumed(
+    folder, joined, tmp_path, module, function, calls
+):
+    grown = copy_of(folder / "a", tmp_path / "grown")
+    inputs = ["--input", str(grown), "--input", str(folder / "b"), "--output", str(grown)]
+    flags = [*inputs, "--overwrite", "--num_shards", "5", "--direct_num_workers", "2", *FLAGS]
+    killed = ForkedBuild(*flags, before=kill_at, given=(module, function, calls))
+    assert killed.wait(TIMEOUT_S) == -signal.SIGKILL, killed.communicate()[0]
+    assert (grown / ".staging" / "replaced" / "manifest.json").exists()
+    assert build(*flags) == 0
+    assert shard_bytes(grown) == shard_bytes(joined)
+    assert manifest(grown)["inputs"][0]["num_records"] == 80
+    assert not (grown / ".staging").exists()
+
+
+def test_a_data_set_that_changed_since_a_killed_build_is_read_as_it_is_now(folder, tmp_path):
+    grown = copy_of(folder / "a", tmp_path / "grown")
+    flags = ["--input", str(grown), "--output", str(grown), "--overwrite", *FLAGS]
+    kill = ("beam_pipeline.commit.transforms", "begin_commit", 1)
+    assert ForkedBuild(*flags, before=kill_at, given=kill).wait(TIMEOUT_S) == -signal.SIGKILL
+    shutil.copytree(folder / "b", grown, dirs_exist_ok=True)  # by hand, over the other one
+    assert build(*flags) == 0
+    assert records_of(grown).keys() == records_of(folder / "b").keys()
+
+
+def test_damaged_records_are_rejected_with_their_reason(folder, tmp_path):
+    broken = copy_of(folder / "a", tmp_path / "broken")
+    path = broken / "train-00001-of-00004.tfrecord"
+    data = bytearray(path.read_bytes())
+    second = list(read_records(str(path)))[1]
+    data[second.offset_bytes + 12 + second.payload.index(b"\xff\xda") + 9] ^= 255
+    last = list(read_records(str(path)))[-1]
+    data[last.offset_bytes] ^= 255  # its length
+    path.write_bytes(bytes(data))
+    output = tmp_path / "out"
+    flags = ["--input", broken, "--output", output, "--num_shards", "3", *FLAGS]
+    assert build(*flags, "--max_reject_fraction", "0.1") == 0
+    made = manifest(output)
+    assert made["rejects"] == {"damaged_record": 2} and made["listed"] == 80
+    rows = (output / "quarantine" / "rejects.jsonl").read_text()
+    assert f"{path}" in rows and "checksum" in rows and '"stage": "copy"' in rows
+    assert verify.verify(str(output)).ok
+
+
+def test_splits_are_drawn_again_only_if_that_is_asked(folder, tmp_path):
+    flags = ["--input", folder / "a", "--splits", "train=0.5,test=0.5", *FLAGS]
+    assert build(*flags, "--output", tmp_path / "out") == 0
+    splits = collections.Counter(r["split"] for r in records_of(tmp_path / "out").values())
+    assert set(splits) == {"train", "test"} and splits["test"] > 20
+
+
+def test_equal_keys_of_two_inputs_are_refused_with_both(folder, tmp_path, capfd):
+    inputs = ["--input", folder / "a", "--input", folder / "seven"]
+    for more in ([], ["--plan_only"]):
+        said = error_of(capfd, *inputs, "--output", tmp_path / "out", *more)
+        assert f"{folder}/a/" in said and f"{folder}/seven/" in said and "key" in said
+
+
+def test_other_image_options_are_refused(folder, tmp_path, capfd):
+    flags = ["--input", folder / "a", "--output", tmp_path / "out", "--image_size", "64"]
+    said = error_of(capfd, *flags)
+    assert "--image_size received 64x64" in said and "32x32" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_compressed_data_set_is_an_input_too(folder, tmp_path):
+    packed = tmp_path / "packed"
+    assert build("--input", folder / "a", "--output", packed, "--compression", "gzip", *FLAGS) == 0
+    flags = ["--input", packed, "--output", tmp_path / "out", "--num_shards", "7", *FLAGS]
+    assert build(*flags) == 0
+    assert shard_bytes(tmp_path / "out") == shard_bytes(folder / "seven")
+
+
+def test_extra_columns_and_the_transform_that_made_them_are_copied(tmp_path):
+    rows = ["image,label,age"]
+    for i in range(40):
+        (tmp_path / f"{i}.jpg").write_bytes(jpeg(i))
+        rows.append(f"{i}.jpg,{'cat' if i % 2 else 'dog'},{i}")
+    (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
+    flags = ["--image_size", "16", "--columns", "age:float:zscore", *FLAGS]
+    assert build("--input", tmp_path / "rows.csv", "--output", tmp_path / "a", *flags) == 0
+    more = ["--output", tmp_path / "out", "--num_shards", "3", *FLAGS]
+    assert build("--input", tmp_path / "a", *more) == 0
+    assert records_of(tmp_path / "out") == records_of(tmp_path / "a")
+    graphs = [tmp_path / name / "transform/transform_fn/saved_model.pb" for name in ("a", "out")]
+    assert graphs[0].read_bytes() == graphs[1].read_bytes()
+    assert manifest(tmp_path / "out")["features"]["age"] == {"dtype": "float32", "shape": []}
+    assert manifest(tmp_path / "out")["options"]["columns_as_given"] is False
+    assert verify.verify(str(tmp_path / "out")).ok
