@@ -82,10 +82,10 @@ def ratios(ours: list[Usage], theirs: list[Usage]) -> tuple[float, ...]:
 
 
 def _build(s: Settings, source: pathlib.Path, images: int, memory: bool = False,
-           workers: int = 0) -> Usage:  # fmt: skip
+           workers: int = 0, module: str = "beam_pipeline") -> Usage:  # fmt: skip
     remove(s.output)
     usage = run_module(
-        "beam_pipeline", "--input", source, "--output", s.output, "--image_size", 256,
+        module, "--input", source, "--output", s.output, "--image_size", 256,
         "--splits", "train=1", "--num_shards", f"train={SHARDS}", "--direct_num_workers", workers,
         log=s.log, memory=memory,
     )  # fmt: skip
@@ -144,6 +144,24 @@ def build_vs_loop(s: Settings) -> Outcome:
         (Figure("images/s, as a ratio", ratios(*found.values()), 0.95),),
         (f"beam_pipeline took {our_cpu - their_cpu:+.1f} CPU s: {our_main - their_main:+.1f} in "
          f"its main process, {our_cpu - our_main - their_cpu + their_main:+.1f} in its workers",),
+    )  # fmt: skip
+
+
+def index(s: Settings) -> Outcome:
+    """A build against one that writes no index, and hashes no picture for it."""
+    source = s.linked(s.images)
+    without = "benchmarks.build_without_index"
+    sides = {
+        "beam_pipeline": lambda: _build(s, source, s.images),
+        "without index": lambda: _build(s, source, s.images, module=without),
+    }
+    found = interleave(sides, s.rounds)
+    ours, theirs = found.values()
+    cpu = tuple(b.cpu_seconds / a.cpu_seconds for a, b in zip(ours, theirs, strict=True))
+    return Outcome(
+        "index", _of_build(s.images), _BUILD_COLUMNS, _build_rows(found, s.images),
+        (Figure("images/s, as a ratio", ratios(ours, theirs), 0.98),
+         Figure("the same by CPU time", cpu, 0.98)),
     )  # fmt: skip
 
 
@@ -259,6 +277,7 @@ def first_shard(s: Settings) -> Outcome:
 BENCHMARKS: dict[str, Callable[[Settings], Outcome]] = {
     "build_vs_loop": build_vs_loop,
     "first_shard": first_shard,
+    "index": index,
     "scaling": scaling,
     "memory": memory,
     "twelve_megapixels": twelve_megapixels,

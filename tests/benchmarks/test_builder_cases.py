@@ -15,7 +15,7 @@ from benchmarks.outcome import Figure, Outcome
 from benchmarks.run import BENCHMARKS
 from imageshards.example import decode_example
 from imageshards.tfrecord import read_records
-from tests.support.builds import build, class_folders
+from tests.support.builds import build, class_folders, shard_bytes
 
 pytestmark = pytest.mark.process
 
@@ -43,6 +43,16 @@ def test_the_loop_makes_the_very_records_of_a_build(tmp_path):
     assert payloads(loop) == payloads(ours)
     assert len(payloads(loop)) == 17
     assert len(list(loop.iterdir())) == 3
+
+
+def test_a_build_without_index_makes_the_very_shards_of_one_with_it(tmp_path):
+    photos = class_folders(tmp_path / "photos", {"ant": 8, "bee": 7})
+    flags = ["--input", str(photos), "--splits", "train=1", "--num_shards", "2", "--no_report"]
+    assert build(*flags, "--output", tmp_path / "with") == 0
+    without = tmp_path / "without"
+    run_module("benchmarks.build_without_index", *flags, "--output", without, log=tmp_path / "log")
+    assert shard_bytes(without) == shard_bytes(tmp_path / "with")
+    assert (tmp_path / "with" / "index").is_dir() and not (without / "index").exists()
 
 
 def test_the_loop_shuffles_and_deals_evenly(tmp_path):
