@@ -14,6 +14,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from tests.conftest import REPOSITORY
+from trainer.cluster.addresses import Cluster, find_cluster
 from trainer.commands.flags import parse_config
 
 pytestmark = pytest.mark.process
@@ -34,7 +35,8 @@ SRUN = f"""#!{sys.executable}
 import os, subprocess, sys
 at, nodes = sys.argv.index("python"), os.environ["SLURM_JOB_NUM_NODES"]
 for index in range(int(nodes)):
-    step = {{"SLURM_PROCID": str(index), "SLURM_NTASKS": nodes}}
+    step = {{"SLURM_PROCID": str(index), "SLURM_STEP_TASKS_PER_NODE": f"1(x{{nodes}})",
+            "SLURM_STEP_NODELIST": os.environ["SLURM_JOB_NODELIST"]}}
     subprocess.run(sys.argv[at:], env={{**os.environ, **step}}, check=True)
 with open(os.environ["SRUN_FLAGS"], "w") as f:
     f.write(" ".join(sys.argv[1:at]))
@@ -134,6 +136,8 @@ def test_every_pod_tells_tensorflow_who_the_others_are(
         assert found.cluster_spec().as_dict() == {"worker": workers}
         assert (found.task_type, found.task_id) == ("worker", index)
         assert run["argv"] == ["-m", "trainer", "--cluster", "tf_config", *container["args"]]
+        assert parse_config(run["argv"][2:]).cluster == "tf_config"
+        assert find_cluster("tf_config", 1, run["environ"]) == Cluster(tuple(workers), index)
 
 
 def test_the_image_is_made_of_files_that_are_there_and_not_ignored(
@@ -151,6 +155,7 @@ def _submit(environ: dict[str, str], codes: str, *flags: str) -> int:
     """What `sbatch train.sbatch FLAGS` does on the first of two nodes."""
     pathlib.Path(environ["CODES"]).write_text(codes)
     job = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_PER_TASK": "32"}
+    job["SLURM_JOB_NODELIST"] = "node[1-2]"
     ran = subprocess.run(["bash", str(SBATCH), *flags], env={**environ, **job}, check=False)
     return ran.returncode
 
@@ -160,9 +165,12 @@ def test_every_node_runs_the_command_with_its_flags(environ: dict[str, str]) -> 
     flags = ["--data", "gs://BUCKET/shards", "--where", "image/width>=128", "--epochs", "2"]
     assert _submit(environ, "0", *flags) == 0
     runs = _noted(environ)
-    assert [run["environ"]["SLURM_PROCID"] for run in runs] == ["0", "1"]
-    for run in runs:
+    assert len(runs) == 2
+    for index, run in enumerate(runs):
         assert run["argv"] == ["-m", "trainer", "--cluster", "slurm", *flags]
+        config = parse_config(run["argv"][2:])
+        found = find_cluster("slurm", config.cluster_port, run["environ"])
+        assert found == Cluster(("node1:2222", "node2:2222"), index)
     assert pathlib.Path(environ["SRUN_FLAGS"]).read_text().split() == [
         "--kill-on-bad-exit=0", "--wait=0", "--cpus-per-task=32",
     ]  # fmt: skip
@@ -184,8 +192,3 @@ def test_a_job_is_tried_again_or_queued_again(
     asked = pathlib.Path(environ["REQUEUED"])
     assert asked.exists() == requeued
     assert not requeued or asked.read_text() == "requeue 4711\n"
-
-
-def test_the_flags_in_the_manifest_are_the_trainers(container: dict[str, Any]) -> None:
-    config = parse_config([a for a in container["args"] if not a.startswith("--cluster")])
-    assert config.output.startswith("gs://") and config.batch_size % 32 == 0
