@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.forked_commands import run_forked
-from tests.support.trainer_data import make_data_set
+from tests.support.trainer_data import edit_manifest, make_data_set
 from trainer.training.checkpoint import Checkpoints
 
 pytest.importorskip("tensorflow")
@@ -61,6 +61,32 @@ def test_killed_at_every_step_the_weights_end_up_bit_identical(
     assert _digest(tmp_path / "killed") == _digest(tmp_path / "one")
     assert _metrics(tmp_path / "killed") == _metrics(tmp_path / "one")
     assert [record["step"] for record in _metrics(tmp_path / "killed")] == [2, 4]
+
+
+@pytest.mark.slow
+def test_a_killed_run_on_mixed_data_sets_ends_up_bit_identical_and_knows_its_shares(
+    shapes: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    more = make_data_set(tmp_path / "more", {"train": 9}, num_shards=2, size_px=((24, 24),), seed=2)
+    # The same classes under other ids.
+    edit_manifest(more, classes=["square", "triangle", "circle"])
+    mixed = ["--data", more, "--mix", f"shards=0.6,{more}=0.4", "--steps", 7, *SMALL]
+    undisturbed, killed = (_flags(shapes, tmp_path / n, *mixed) for n in ("one", "killed"))
+    ran = run_forked("trainer", *undisturbed)
+    assert ran.returncode == 0, ran.stderr
+    assert "31 records to train on in 5 shards, 5 to validate, 3 classes" in ran.stdout
+    assert f"mixed: 60.0% from {shapes} (its 22 records), 40.0% from {more} (its 9" in ran.stdout
+    # An epoch has 31 records: the second one begins within the fourth batch.
+    ran = run_forked("tests.support.killed_trainer", "SIGTERM", 5, *killed)
+    assert ran.returncode == 143, ran.stderr
+    ran = run_forked("trainer", *killed)
+    assert ran.returncode == 0 and "resumes after step 5 of 7" in ran.stdout, ran.stderr
+    assert _digest(tmp_path / "killed") == _digest(tmp_path / "one")
+    assert _metrics(tmp_path / "killed") == _metrics(tmp_path / "one")
+    ran = run_forked("trainer", *killed, "--mix", "shards=0.5,more=0.5")
+    assert ran.returncode == 2
+    assert "--mix received 0.5,0.5, but the run in --output" in ran.stderr
+    assert "was started with 0.6,0.4; use that to resume it" in ran.stderr
 
 
 @pytest.mark.slow
