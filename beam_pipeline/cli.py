@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import dataclasses
 import functools
+import json
 import math
 import os
 import re
@@ -131,6 +133,15 @@ def _add_input(group: argparse._ArgumentGroup) -> None:
         help="extra columns as name:int|float|string, with [] for a variable or [N] for a fixed "
         "length and :zscore or :minmax to scale floats; for example age:float:zscore,tokens:int[] "
         "(default: every other column, typed from the first rows)")
+    add("--exclude", type=functools.partial(parse_path, "--exclude"), metavar="FILE",
+        help="leave out images with these keys: a text file with a key on each line, a .parquet "
+        "file with a column key, or a data set or its index/ (default: none)")
+    add("--class_map", type=parse_class_map, default={}, metavar="OLD=NEW,...|FILE",
+        help="rename classes, or join them into one: pairs, or a .json object or a .csv file with "
+        "the columns old,new (default: none)")
+    add("--on_same_key", default="error", choices=opt.ON_SAME_KEY,
+        help="which of several images with one key is taken, by the order of --input "
+        "(default: error)")
     add("--extensions", type=parse_extensions, default=",".join(e[1:] for e in
         opt.InputOptions.extensions), metavar="LIST",
         help="file name extensions of images (default: %(default)s)")
@@ -331,6 +342,38 @@ def parse_class_names(text: str) -> tuple[str, ...]:
     if not names:
         raise UserError(f"--class_names received {text!r}; expected at least one name.")
     return names
+
+
+def parse_class_map(text: str) -> dict[str, str]:
+    """`old=new,…`, or a file: a JSON object, or CSV with the columns old and new."""
+    is_file = text.lower().endswith((".json", ".csv")) or os.path.isfile(text)
+    if not is_file:
+        parts = [part.partition("=") for part in text.split(",")]
+        pairs = [(old.strip(), new.strip()) for old, _, new in parts]
+    else:
+        try:
+            with open(text, encoding="utf-8-sig", newline="") as file:
+                if text.lower().endswith(".json"):
+                    pairs = json.load(file, object_pairs_hook=list)
+                else:
+                    header, *rows = csv.reader(file)
+                    pairs = [(row[0], row[1]) for row in rows if row]
+                    if header[:2] != ["old", "new"]:
+                        raise ValueError(f"its header is {','.join(header)}")
+        except (OSError, ValueError, IndexError) as e:
+            raise UserError(
+                f"--class_map {text!r} cannot be read ({e}); expected a JSON object {{old: new}}, "
+                "or CSV with the header old,new and a class on each line."
+            ) from e
+    found: dict[str, str] = {}
+    for old, new in pairs:
+        if not old or not isinstance(new, str) or not new or old in found:
+            raise UserError(
+                f"--class_map received {text!r}, where {old!r} becomes {new!r}; expected pairs of "
+                "names as in old=new,other=new, each old one once."
+            )
+        found[old] = new
+    return found
 
 
 def parse_extensions(text: str) -> tuple[str, ...]:

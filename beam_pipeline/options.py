@@ -16,6 +16,7 @@ DATA_SET = "data_set"
 LAYOUTS = ("auto", "class_folders", "split_folders", "flat", "manifest", DATA_SET)
 BBOX_FRAMES = ("stored", "upright")
 MANIFEST_SUFFIXES = (".csv", ".jsonl", ".ndjson", ".parquet", ".pq")
+ON_SAME_KEY = ("error", "first", "last")
 COMPRESSIONS = ("none", "gzip")
 SHARD_BY = ("balanced", "class")
 COLUMN_KINDS = ("int", "float", "string")
@@ -312,6 +313,9 @@ class BuildOptions:
         transform_temp_dir: Folder for tensorflow-transform's files while columns are
             analysed, visible to every worker; None for one below the output's staging, or on
             this machine where it does the work.
+        exclude: File of keys of images that are left out.
+        class_map: Class of the inputs → the class that its images are of instead.
+        on_same_key: What becomes of equal keys in two inputs, one of `ON_SAME_KEY`.
         copied: Extra columns of records that are copied, if they have some.
         given: Names of the options that were given: where they were not, finished data sets among
             the inputs bring their own.
@@ -323,6 +327,9 @@ class BuildOptions:
     image: ImageOptions = dataclasses.field(default_factory=ImageOptions)
     plan: PlanOptions = dataclasses.field(default_factory=PlanOptions)
     urls: UrlOptions = dataclasses.field(default_factory=UrlOptions)
+    exclude: str | None = None
+    class_map: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    on_same_key: str = "error"
     transform_module: str | None = None
     transform_temp_dir: str | None = None
     compression: str = "none"
@@ -345,6 +352,14 @@ class BuildOptions:
 
     def __post_init__(self) -> None:
         _choice("--compression", self.compression, COMPRESSIONS)
+        _choice("--on_same_key", self.on_same_key, ON_SAME_KEY)
+        for old, new in self.class_map.items():
+            if new in self.class_map:
+                raise UserError(
+                    f"--class_map received {old}={new} and {new}={self.class_map[new]}; expected "
+                    "each class on one side only: name the class that its images are to be of in "
+                    "the end, and rename what is swapped in two builds."
+                )
         if not 0 <= self.max_reject_fraction <= 1:
             raise UserError(
                 f"--max_reject_fraction received {self.max_reject_fraction}; expected 0 to 1."

@@ -9,7 +9,16 @@ import apache_beam as beam
 
 from beam_pipeline.columns import TFT_TEMP, AnalyseColumns, transform_temp_folder
 from beam_pipeline.commit import CommitShards, CommitSpec, OutputState
-from beam_pipeline.inputs import ListImages, ManifestSchema, RefuseDuplicateKeys, schemas_of
+from beam_pipeline.inputs import (
+    KeysFile,
+    ListImages,
+    ManifestSchema,
+    RefuseDuplicateKeys,
+    Selected,
+    SelectImages,
+    schemas_of,
+    share_keys,
+)
 from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions
 from beam_pipeline.planning import AssignSplits, PlanShards
 from beam_pipeline.runners import Runner
@@ -45,7 +54,10 @@ def build(options: BuildOptions, runner: Runner, state: OutputState) -> bool:
     with transform_temp_folder(options, columns_of(schemas), runner.local, staging) as temporary:
         pipeline = runner.new_pipeline()
         checked = runner.first_check(pipeline)
-        construct(pipeline, options, schemas, staging, state.finished_folder, temporary, checked)
+        excluded = share_keys(options.exclude, staging) if options.exclude else None
+        construct(
+            pipeline, options, schemas, staging, state.finished_folder, temporary, checked, excluded
+        )
         return runner.run(pipeline)
 
 
@@ -57,6 +69,7 @@ def construct(
     finished: str = "",
     transform_temp: str = "",
     checked: tuple[beam.PCollection, ...] = (),
+    excluded: KeysFile | None = None,
 ) -> None:
     """Puts the whole job into a pipeline.
 
@@ -68,9 +81,11 @@ def construct(
         finished: Folder for finished shards until the commit; default: `staging`.
         transform_temp: Folder for tensorflow-transform's files; default: below `staging`.
         checked: Collections that must be complete before anything is committed.
+        excluded: Keys of images that are left out.
     """
     listed = pipeline | "List" >> list_images(options, schemas)  # RefBatch, {reason: files}
-    batches = listed.batches | "Split" >> AssignSplits(options.plan)
+    selected = select_images(listed.batches, options, excluded)  # RefBatch
+    batches = selected.batches | "Split" >> AssignSplits(options.plan)
     columns = batches | "Analyse" >> AnalyseColumns(
         storage.join(staging, TRANSFORM_NAME),
         columns_of(schemas),
@@ -97,8 +112,8 @@ def construct(
     paths | "Commit" >> CommitShards(
         commit_spec(options, write.sink, schemas),
         planned.plan,
-        listed.skipped,
-        (columns.written, *unique_keys(batches, schemas), *checked),
+        (listed.skipped, *selected.skipped),
+        (columns.written, *unique_keys(batches, options, schemas), *selected.checked, *checked),
     )
 
 
@@ -113,9 +128,28 @@ def columns_of(schemas: Schemas) -> tuple[ColumnSpec, ...]:
     return schemas[0].columns if schemas[0] else ()
 
 
-def unique_keys(batches: beam.PCollection, schemas: Schemas) -> tuple[beam.PCollection, ...]:
-    """A check that no key occurs twice; paths below one folder are unique by themselves."""
-    if schemas == (None,):
+def select_images(
+    batches: beam.PCollection, options: BuildOptions, excluded: KeysFile | None
+) -> Selected:
+    """The listed images without those that are left out, with the classes they are of now."""
+    if excluded is None and not options.class_map and options.on_same_key == "error":
+        return Selected(batches, (), ())
+    selected: Selected = batches | "Select" >> SelectImages(
+        excluded, options.class_map, options.on_same_key
+    )
+    return selected
+
+
+def has_unique_keys(options: BuildOptions, schemas: Schemas) -> bool:
+    """Whether no key can occur twice: paths below one folder are unique by themselves."""
+    return schemas == (None,) or options.on_same_key != "error"
+
+
+def unique_keys(
+    batches: beam.PCollection, options: BuildOptions, schemas: Schemas
+) -> tuple[beam.PCollection, ...]:
+    """A check that no key occurs twice."""
+    if has_unique_keys(options, schemas):
         return ()
     return (batches | "UniqueKeys" >> RefuseDuplicateKeys(),)
 
@@ -124,7 +158,8 @@ def with_pinned_classes(options: BuildOptions, pinned: tuple[str, ...]) -> Build
     """When a data set is replaced its classes keep their ids; those of data sets follow."""
     if options.plan.class_names is not None:
         return options
-    classes = tuple(dict.fromkeys([*pinned, *options.plan.pinned_classes]))
+    names = [*pinned, *options.plan.pinned_classes]
+    classes = tuple(dict.fromkeys(options.class_map.get(name, name) for name in names))
     return dataclasses.replace(
         options, plan=dataclasses.replace(options.plan, pinned_classes=classes)
     )
@@ -145,6 +180,9 @@ def commit_spec(options: BuildOptions, sink: BalancedSink, schemas: Schemas) -> 
             "input": _listing_options(options.source),
             "more_inputs": list(map(_listing_options, options.more_sources)),
             "plan": dataclasses.asdict(options.plan),
+            "exclude": options.exclude,
+            "class_map": dict(options.class_map),
+            "on_same_key": options.on_same_key,
             "transform_module": options.transform_module,
             "columns_as_given": options.copied.as_given if options.copied else as_given,
             "max_reject_fraction": options.max_reject_fraction,

@@ -21,10 +21,17 @@ from beam_pipeline.columns import AnalyseColumns
 from beam_pipeline.columns.arrow import ToRecordBatch
 from beam_pipeline.commit.staging import check_output, read_output_state
 from beam_pipeline.commit.warnings import counts_and_names, warnings_of
-from beam_pipeline.inputs import FindDuplicateKeys, schemas_of
+from beam_pipeline.inputs import FindDuplicateKeys, KeysFile, schemas_of, share_keys
 from beam_pipeline.inputs.manifest import rows_with_keys
 from beam_pipeline.options import BuildOptions, ColumnSpec, ImageOptions, InputOptions, UrlOptions
-from beam_pipeline.pipeline import Schemas, columns_of, list_images, with_pinned_classes
+from beam_pipeline.pipeline import (
+    Schemas,
+    columns_of,
+    has_unique_keys,
+    list_images,
+    select_images,
+    with_pinned_classes,
+)
 from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from beam_pipeline.planning.transforms import (
@@ -71,7 +78,8 @@ def plan_only(options: BuildOptions, runner: Runner, begun: float) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "plan.json")
         pipeline = runner.new_pipeline()
-        _construct(pipeline, options, schemas, path)
+        excluded = share_keys(options.exclude, folder) if options.exclude else None
+        _construct(pipeline, options, schemas, path, excluded)
         runner.run(pipeline)
         with open(path, encoding="utf-8") as file:
             summary: dict[str, Any] = json.load(file)
@@ -111,23 +119,31 @@ def _check_writable(output: str) -> None:
         )
 
 
-def _construct(pipeline: beam.Pipeline, options: BuildOptions, schemas: Schemas, path: str) -> None:
+def _construct(
+    pipeline: beam.Pipeline,
+    options: BuildOptions,
+    schemas: Schemas,
+    path: str,
+    excluded: KeysFile | None,
+) -> None:
     listed = pipeline | "List" >> list_images(options, schemas)
-    batches = listed.batches | "Split" >> AssignSplits(options.plan)
+    selected = select_images(listed.batches, options, excluded)
+    batches = selected.batches | "Split" >> AssignSplits(options.plan)
     survey = batches | "Survey" >> SurveyImages(options.plan.salt)
     planned = batches | "Plan" >> PlanShards(options.plan, options.image, options.urls, survey)
     sizes = planned.units | "ShardSizes" >> beam.Map(lambda unit: (unit.split, len(unit.refs)))
     unusable = batches | "KnownRejects" >> beam.Map(known_rejects, options.image)
     equal_keys: Any = ()
-    if schemas != (None,):  # paths of a folder are unique by themselves
-        batches | "CheckColumns" >> beam.FlatMap(_check_columns, columns_of(schemas))
+    if columns := columns_of(schemas):
+        batches | "CheckColumns" >> beam.FlatMap(_check_columns, columns)
+    if not has_unique_keys(options, schemas):
         equal_keys = pvalue.AsIter(batches | "EqualKeys" >> FindDuplicateKeys(_MAX_KEYS))
     estimated = survey | "Estimate" >> beam.Map(estimate, options.image, options.urls)
     planned.plan | "WritePlan" >> beam.Map(
         write_plan,
         pvalue.AsIter(sizes),
         pvalue.AsSingleton(estimated),
-        pvalue.AsIter(listed.skipped),
+        pvalue.AsIter((listed.skipped, *selected.skipped) | "Skipped" >> beam.Flatten()),
         pvalue.AsIter(unusable),
         equal_keys,
         path,

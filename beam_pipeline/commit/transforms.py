@@ -35,7 +35,7 @@ class CommitShards(beam.PTransform):
     Args:
         spec: Where and how.
         plan: What was planned, one `ShardPlan`.
-        skipped: Reason → files that were not listed, in dicts to be added up.
+        skipped: Collections of dicts to be added up: reason → files that are left out.
         after: Collections that must be complete before anything is committed.
     """
 
@@ -43,7 +43,7 @@ class CommitShards(beam.PTransform):
         self,
         spec: CommitSpec,
         plan: beam.PCollection,
-        skipped: beam.PCollection,
+        skipped: tuple[beam.PCollection, ...],
         after: tuple[beam.PCollection, ...] = (),
     ):
         super().__init__()
@@ -89,11 +89,14 @@ class CommitShards(beam.PTransform):
             | "SpreadTasks" >> beam.Reshuffle()
             | "FinalizeShard" >> beam.Map(finalize_shard, spec.sink)
         )  # manifest entry
+        skipped = self._skipped[0]
+        if len(self._skipped) > 1:
+            skipped = self._skipped | "Skipped" >> beam.Flatten()
         return self._plan | "FinishCommit" >> beam.Map(
             finish_commit,
             pvalue.AsIter(shards),
             pvalue.AsSingleton(summary | "Totals" >> beam.Map(without_shards)),
-            pvalue.AsIter(self._skipped),
+            pvalue.AsIter(skipped),
             spec,
             *(pvalue.AsIter(each) for each in (quarantined, *self._after)),
         )

@@ -32,8 +32,8 @@ def hash_keys(batch: RefBatch) -> np.ndarray:
     return np.frombuffer(b"".join(hasher(ref.key)[:8] for ref in batch.refs), "<i8")
 
 
-def equal_hashes(found: Iterable[bytes], limit: int = MAX_SUSPECTS) -> list[int]:
-    """The smallest hashes that occur more than once in some packed arrays."""
+def equal_hashes(found: Iterable[bytes], limit: int | None = MAX_SUSPECTS) -> list[int]:
+    """The smallest hashes that occur more than once in some packed arrays; None for all."""
     hashes = np.sort(np.frombuffer(b"".join(found), "<i8"))
     equal = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
     return [int(each) for each in equal[:limit]]
@@ -101,6 +101,35 @@ class _HashKeysFn(beam.DoFn):
                 yield bucket, cut.tobytes()
 
 
+class FindEqualHashes(beam.PTransform):
+    """RefBatches → lists of hashes that occur more than once.
+
+    Args:
+        limit: So many of each bucket, the smallest; None for all.
+    """
+
+    def __init__(self, limit: int | None):
+        super().__init__()
+        self._limit = limit
+
+    def expand(self, batches: beam.PCollection[RefBatch]) -> beam.PCollection[list[int]]:
+        limit = self._limit
+        images = (
+            batches
+            | "BatchSizes" >> beam.Map(len).with_output_types(int)
+            | "CountImages" >> beam.CombineGlobally(sum)
+        )
+        return (
+            batches
+            | "HashKeys"
+            >> beam.ParDo(_HashKeysFn(), pvalue.AsSingleton(images)).with_output_types(
+                tuple[int, bytes]
+            )
+            | "GroupHashes" >> beam.GroupByKey()
+            | "EqualHashes" >> beam.MapTuple(lambda _, found: equal_hashes(found, limit))
+        )
+
+
 class FindDuplicateKeys(beam.PTransform):
     """RefBatches → (key, its two smallest URIs) for keys that occur more than once.
 
@@ -116,19 +145,9 @@ class FindDuplicateKeys(beam.PTransform):
         self, batches: beam.PCollection[RefBatch]
     ) -> beam.PCollection[tuple[str, list[str]]]:
         limit = self._limit
-        images = (
-            batches
-            | "BatchSizes" >> beam.Map(len).with_output_types(int)
-            | "CountImages" >> beam.CombineGlobally(sum)
-        )
         suspects = (
             batches
-            | "HashKeys"
-            >> beam.ParDo(_HashKeysFn(), pvalue.AsSingleton(images)).with_output_types(
-                tuple[int, bytes]
-            )
-            | "GroupHashes" >> beam.GroupByKey()
-            | "EqualHashes" >> beam.MapTuple(lambda _, found: equal_hashes(found, limit))
+            | "FindEqualHashes" >> FindEqualHashes(limit)
             | "Suspects" >> beam.CombineGlobally(smallest_hashes, limit)
         )  # [hash], mostly empty
         return (

@@ -221,3 +221,31 @@ def test_extra_columns_and_the_transform_that_made_them_are_copied(tmp_path):
     assert manifest(tmp_path / "out")["features"]["age"] == {"dtype": "float32", "shape": []}
     assert manifest(tmp_path / "out")["options"]["columns_as_given"] is False
     assert verify.verify(str(tmp_path / "out")).ok
+
+
+def test_a_part_of_joined_data_sets_with_other_classes(folder, joined, tmp_path):
+    left_out = sorted(records_of(folder / "b"))[::3]
+    (tmp_path / "keys.txt").write_text("\n".join(left_out) + "\n")
+    inputs = ["--input", folder / "a", "--input", folder / "seven", "--input", folder / "b"]
+    flags = ["--on_same_key", "last", "--exclude", tmp_path / "keys.txt", "--class_map", "eel=dog"]
+    assert build(*inputs, *flags, "--output", tmp_path / "out", *FLAGS) == 0
+    made = manifest(tmp_path / "out")
+    assert made["classes"] == ["cat", "dog"]
+    assert made["skipped"] == {"excluded": len(left_out), "same_key": 80}
+    assert [each["num_records"] for each in made["inputs"]] == [0, 80, 30 - len(left_out)]
+    found, before = records_of(tmp_path / "out"), records_of(joined)
+    assert found.keys() == before.keys() - set(left_out)
+    for key, features in found.items():
+        is_eel = before[key]["image/class/text"] == [b"eel"]
+        assert features["image/class/text"] == ([b"dog"] if is_eel else [key[:3].encode()])
+    assert verify.verify(str(tmp_path / "out")).ok
+
+
+def test_what_is_selected_in_vain_ends_the_build(folder, tmp_path, capfd):
+    (tmp_path / "keys.txt").write_text("nobody.jpg\n")
+    flags = ["--input", folder / "old", "--output", tmp_path / "out", "--image_size", "16"]
+    for more in ([], ["--plan_only"]):
+        said = error_of(capfd, *flags, "--exclude", tmp_path / "keys.txt", *more)
+        assert "1 of 1 keys" in said and "'nobody.jpg'" in said
+        assert "'cta'" in error_of(capfd, *flags, "--class_map", "cta=dog", *more)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,247 @@
+"""Which of the listed images a build takes, and as what: --exclude, --class_map, --on_same_key."""
+
+from __future__ import annotations
+
+import collections
+import difflib
+import functools
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import numpy as np
+from apache_beam import pvalue
+
+from beam_pipeline.inputs.duplicate_keys import FindEqualHashes, hash_keys, refuse
+from beam_pipeline.inputs.keys_file import KeysFile
+from beam_pipeline.planning.refs import ImageRef, RefBatch
+from imageshards.errors import UserError
+
+# Reasons for which listed images are left out.
+EXCLUDED = "excluded"
+SAME_KEY = "same_key"
+
+
+class Selected(NamedTuple):
+    """What `SelectImages` returns.
+
+    Attributes:
+        batches: `RefBatch`es of the images that are taken.
+        skipped: Dicts to be added up: reason → images that are not.
+        checked: Collections that are complete when nothing was asked in vain.
+    """
+
+    batches: beam.PCollection[RefBatch]
+    skipped: tuple[beam.PCollection[dict[str, int]], ...]
+    checked: tuple[beam.PCollection, ...]
+
+
+class SelectImages(beam.PTransform):
+    """`RefBatch`es → those of a build: some left out, classes renamed, one image for each key.
+
+    Args:
+        excluded: Keys of images that are left out; None for none.
+        class_map: Class → the class that its images are of instead.
+        on_same_key: Of images with equal keys the one of the `first` or the `last` input is taken;
+            `error` leaves them alone.
+
+    Raises:
+        UserError: While running: no image has one of the keys, or no class one of the names; or
+            one input has a key twice.
+    """
+
+    def __init__(
+        self,
+        excluded: KeysFile | None = None,
+        class_map: Mapping[str, str] | None = None,
+        on_same_key: str = "error",
+    ):
+        super().__init__()
+        self._excluded = excluded
+        self._class_map = dict(class_map or {})
+        self._on_same_key = on_same_key
+
+    def expand(self, batches: beam.PCollection[RefBatch]) -> Selected:
+        skipped, checked = [], []
+        if self._class_map:
+            checked.append(
+                batches
+                | "ListedLabels" >> beam.Map(lambda batch: {ref.label for ref in batch.refs})
+                | "AllLabels" >> beam.CombineGlobally(_union).without_defaults()
+                | "CheckClassMap" >> beam.Map(check_class_map, self._class_map)
+            )
+            batches = batches | "RenameClasses" >> beam.Map(rename_classes, self._class_map)
+        if self._excluded is not None:
+            split = batches | "Exclude" >> beam.ParDo(_ExcludeFn(self._excluded)).with_outputs(
+                "skipped", "found", main="batches"
+            )
+            batches = split.batches
+            skipped.append(split.skipped)
+            checked.append(
+                split.found
+                | "FoundKeys" >> beam.CombineGlobally(_FoundKeysFn(self._excluded.count))
+                | "CheckExcluded" >> beam.Map(check_excluded, self._excluded)
+            )
+        if self._on_same_key != "error":
+            batches, left_out = batches | "OnePerKey" >> _OnePerKey(self._on_same_key == "last")
+            skipped.append(left_out)
+        return Selected(batches, tuple(skipped), tuple(checked))
+
+
+def _union(found: Iterable[set[str]]) -> set[str]:
+    return set().union(*found)
+
+
+def rename_classes(batch: RefBatch, class_map: Mapping[str, str]) -> RefBatch:
+    """The images of a batch with the classes that they are of now."""
+    return RefBatch(
+        [r._replace(label=class_map[r.label]) if r.label in class_map else r for r in batch.refs]
+    )
+
+
+def check_class_map(labels: Iterable[str], class_map: Mapping[str, str]) -> str:
+    """Refuses to rename a class that there is not.
+
+    Raises:
+        UserError: Names the first of them and those that have similar names.
+    """
+    classes = sorted(labels)
+    unknown = [name for name in class_map if name not in classes]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], classes, n=3) or classes[:5]
+        more = ", …" if len(near) < len(classes) else ""
+        raise UserError(
+            f"--class_map received the class {unknown[0]!r}, which no --input has; expected one of "
+            f"{', '.join(map(repr, near))}{more}."
+        )
+    return "checked"
+
+
+class _ExcludeFn(beam.DoFn):
+    """RefBatch → the images that are left; tagged `skipped`: counts, `found`: ranks."""
+
+    def __init__(self, excluded: KeysFile):
+        self._excluded = excluded
+
+    def process(self, batch: RefBatch) -> Iterator[Any]:
+        ranks = self._excluded.ranks()
+        left = [ref for ref in batch.refs if ref.key not in ranks]
+        if len(left) == len(batch):
+            yield batch
+            return
+        if left:
+            yield RefBatch(left)
+        found = [ranks[ref.key] for ref in batch.refs if ref.key in ranks]
+        yield pvalue.TaggedOutput("skipped", {EXCLUDED: len(found)})
+        yield pvalue.TaggedOutput("found", np.array(found, "<u4").tobytes())
+
+
+class _FoundKeysFn(beam.CombineFn):
+    """Ranks of keys that were found, as bytes → a byte for each key, 1 where it was."""
+
+    def __init__(self, count: int):
+        super().__init__()
+        self._count = count
+
+    def create_accumulator(self) -> np.ndarray:
+        return np.zeros(self._count, bool)
+
+    def add_input(self, accumulator: np.ndarray, element: bytes) -> np.ndarray:
+        accumulator[np.frombuffer(element, "<u4")] = True
+        return accumulator
+
+    def merge_accumulators(self, accumulators: Iterable[np.ndarray]) -> np.ndarray:
+        return functools.reduce(np.logical_or, accumulators, self.create_accumulator())
+
+    def extract_output(self, accumulator: np.ndarray) -> bytes:
+        return accumulator.tobytes()
+
+
+def check_excluded(found: bytes, excluded: KeysFile) -> str:
+    """Refuses to leave out what is not there.
+
+    Raises:
+        UserError: Names the first key that no input has, and how many there are.
+    """
+    absent = [key for key, rank in excluded.ranks().items() if not found[rank]]
+    if absent:
+        raise UserError(
+            f"--exclude {excluded.given!r} has {len(absent):,} of {excluded.count:,} keys that no "
+            f"--input has, {min(absent)!r} among them; expected keys as records have them in "
+            "image/filename: the path below the input's folder, or the key of a manifest: fix "
+            "them or leave them out."
+        )
+    return "checked"
+
+
+class _OnePerKey(beam.PTransform):
+    """RefBatches → those with each key once, and dicts of how many images were left out.
+
+    Only images whose keys have equal hashes are shuffled.
+    """
+
+    def __init__(self, last: bool):
+        super().__init__()
+        self._last = last
+
+    def expand(self, batches: beam.PCollection[RefBatch]) -> tuple[beam.PCollection, ...]:
+        suspects = (
+            batches
+            | "Suspects" >> FindEqualHashes(limit=None)
+            | "AllSuspects" >> beam.CombineGlobally(_all_hashes)
+        )  # equal hashes as bytes, sorted
+        split = batches | "Split" >> beam.FlatMap(
+            split_suspects, pvalue.AsSingleton(suspects)
+        ).with_outputs("suspects", main="others")
+        picked = (
+            split.suspects
+            | "GroupSuspects" >> beam.GroupByKey()
+            | "Pick"
+            >> beam.FlatMapTuple(lambda _, found: pick(found, self._last)).with_outputs(
+                "skipped", main="batches"
+            )
+        )
+        together = (split.others, picked.batches) | "Together" >> beam.Flatten()
+        return together, picked.skipped
+
+
+def _all_hashes(found: Iterable[list[int] | bytes]) -> bytes:
+    parts = [np.frombuffer(e, "<i8") if isinstance(e, bytes) else np.array(e, "<i8") for e in found]
+    return np.sort(np.concatenate([np.empty(0, "<i8"), *parts])).tobytes()
+
+
+def split_suspects(batch: RefBatch, suspects: bytes) -> Iterator[Any]:
+    """The images whose keys are surely unique; tagged `suspects` (hash, the others)."""
+    hashes = hash_keys(batch)
+    suspect = np.isin(hashes, np.frombuffer(suspects, "<i8"))
+    if not suspect.any():
+        yield batch
+        return
+    yield RefBatch([ref for ref, is_one in zip(batch.refs, suspect, strict=True) if not is_one])
+    for index in np.flatnonzero(suspect):
+        pair = int(hashes[index]), RefBatch([batch.refs[index]])
+        yield pvalue.TaggedOutput("suspects", pair)
+
+
+def pick(found: Iterable[RefBatch], last: bool) -> Iterator[Any]:
+    """One image for each key; tagged `skipped` how many others there were.
+
+    Args:
+        found: Images whose keys have the same hash; mostly, these are equal.
+        last: Whether that of the last input is taken, not that of the first.
+
+    Raises:
+        UserError: One input has a key twice.
+    """
+    by_key: dict[str, list[ImageRef]] = collections.defaultdict(list)
+    for ref in itertools.chain.from_iterable(batch.refs for batch in found):
+        by_key[ref.key].append(ref)
+    for key, refs in by_key.items():
+        refs.sort(key=lambda ref: (-ref.source if last else ref.source, ref.origin))
+        for one, other in itertools.pairwise(refs):
+            if one.source == other.source:
+                refuse(key, [one.origin, other.origin])
+        yield RefBatch(refs[:1])
+        if len(refs) > 1:
+            yield pvalue.TaggedOutput("skipped", {SAME_KEY: len(refs) - 1})
