@@ -60,6 +60,8 @@ DEV = [
     "gcp-storage-emulator>=2026.7",
     "hypothesis>=6.100",
     "import-linter>=2.3",
+    # Reads the croissant.json of a data set in a test.
+    "mlcroissant>=1.1",
     # tensorflow-datasets 4.9.10 imports it without asking for it.
     "importlib-resources>=6",
     "moto[s3]>=5.1",

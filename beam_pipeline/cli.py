@@ -55,6 +55,8 @@ def parse(argv: Sequence[str]) -> tuple[opt.BuildOptions, list[str]]:
     args.more_sources = tuple(dataclasses.replace(args.source, input=path) for path in paths[1:])
     args.image = _of_fields(opt.ImageOptions, args)
     args.plan = _of_fields(opt.PlanOptions, args)
+    args.creator = tuple(args.creator)
+    args.about = _of_fields(opt.AboutOptions, args)
     args.urls = _of_fields(opt.UrlOptions, args)
     return _of_fields(opt.BuildOptions, args), beam_args
 
@@ -95,6 +97,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_urls(parser.add_argument_group("images at http:// and https:// addresses in a manifest"))
     _add_shards(parser.add_argument_group("splits and shards"))
     _add_output(parser.add_argument_group("output"))
+    _add_about(parser.add_argument_group("what croissant.json says of the data set"))
     return parser
 
 
@@ -236,6 +239,16 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     add("--plan_only", action="store_true",
         help="rehearse: list and plan, show the shards, an estimate of time and bytes, reasons of "
         "rejects and equal keys, and end with the exit code of a build; write nothing")
+
+
+def _add_about(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--license", metavar="URL|NAME", help="address or SPDX name of its license")
+    add("--creator", default=[], action="append", metavar="NAME",
+        help="a person or organisation that made it; give it again for more")
+    add("--description", metavar="TEXT", help="what it is (default: its numbers of images)")
+    add("--url", metavar="URL", help="address of a page about it")
+    add("--date_published", metavar="YYYY-MM-DD", help="the day it is published")
 # fmt: on
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from imageshards.errors import UserError
 
@@ -27,6 +29,7 @@ FIRST_LABELS = (0, 1)
 MAX_SHARDS = 99_999
 
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_]+")
+_WEB_ADDRESS = re.compile(r"https?://[^\s/]\S*")
 
 
 def is_split_name(name: str) -> bool:
@@ -304,6 +307,54 @@ class PlanOptions:
 
 
 @dataclasses.dataclass(frozen=True)
+class AboutOptions:
+    """What `croissant.json` says of a data set besides what a build knows; None where not given.
+
+    Attributes:
+        license: Address or SPDX name.
+        creator: Names of persons or organisations.
+        description: A sentence or more.
+        url: Address of a page about it.
+        date_published: As YYYY-MM-DD.
+    """
+
+    license: str | None = None
+    creator: tuple[str, ...] = ()
+    description: str | None = None
+    url: str | None = None
+    date_published: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in dataclasses.asdict(self).items():
+            for text in value if isinstance(value, tuple) else (value,):
+                if text is not None and not text.strip():
+                    raise UserError(f"--{name} received {text!r}; expected a text.")
+        if self.url is not None and not _WEB_ADDRESS.fullmatch(self.url):
+            raise UserError(
+                f"--url received {self.url!r}; expected the address of a page, for example "
+                "https://example.org/photos."
+            )
+        if self.date_published is not None and not _is_date(self.date_published):
+            raise UserError(
+                f"--date_published received {self.date_published!r}; expected a day as YYYY-MM-DD, "
+                "for example 2026-11-22."
+            )
+
+    def given(self) -> dict[str, Any]:
+        """What was given, by the names that schema.org has for it."""
+        said = dataclasses.asdict(self)
+        said["datePublished"] = said.pop("date_published")
+        return {name: value for name, value in said.items() if value}
+
+
+def _is_date(text: str) -> bool:
+    try:
+        return datetime.date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
+
+
+@dataclasses.dataclass(frozen=True)
 class BuildOptions:
     """One build, whole.
 
@@ -338,6 +389,7 @@ class BuildOptions:
     report: bool = True
     overwrite: bool = False
     plan_only: bool = False
+    about: AboutOptions = dataclasses.field(default_factory=AboutOptions)
     copied: CopiedColumns | None = None
     given: frozenset[str] = dataclasses.field(default=frozenset(), compare=False)
 

@@ -23,6 +23,7 @@ QUARANTINE_NAME = "quarantine"
 REJECTS_NAME = "rejects.jsonl"
 REPORT_NAME = "report"
 INDEX_NAME = "index"
+CROISSANT_NAME = "croissant.json"
 PAGE_NAME = "index.html"  # in the report's folder
 # Of one that is being built.
 STAGING_NAME = ".staging"

@@ -14,6 +14,7 @@ from typing import Any
 
 from beam_pipeline.columns import exported_classes, exported_features
 from beam_pipeline.commit import quarantine, tfds
+from beam_pipeline.commit.croissant import croissant_text
 from beam_pipeline.commit.finalize import FinalizeTask, backup_shards, plan_finalize
 from beam_pipeline.commit.staging import mark_committed
 from beam_pipeline.commit.summary import WriteSummary
@@ -34,6 +35,7 @@ from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.index import DALI_SUFFIX
 from imageshards.manifest import (
+    CROISSANT_NAME,
     FORMAT_VERSION,
     INDEX_NAME,
     MANIFEST_NAME,
@@ -60,6 +62,7 @@ class CommitSpec:
         report: Whether pictures for people are made.
         options, image, versions, shard_by, first_label: What the manifest says of them.
         inputs: (path, fingerprint of a data set or None) of each input.
+        about: What is said of it in `croissant.json` besides what the build knows.
         warnings: Sentences known before anything was listed.
     """
 
@@ -73,6 +76,7 @@ class CommitSpec:
     shard_by: str
     first_label: int = 0
     inputs: tuple[tuple[str, str | None], ...] = ()
+    about: dict[str, Any] = dataclasses.field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     @property
@@ -282,6 +286,7 @@ def manifest_of(
         for number, (path, fingerprint) in enumerate(spec.inputs)
     ]
     return manifest | {
+        **({"about": spec.about} if spec.about else {}),
         "inputs": inputs,
         "options": spec.options,
         "versions": spec.versions,
@@ -300,6 +305,7 @@ def write_companions(manifest: dict[str, Any], spec: CommitSpec) -> None:
     """
     staging, output = spec.staging, spec.output
     files = tfds.tfds_files(manifest, "image_shards")
+    files[CROISSANT_NAME] = croissant_text(manifest, storage.name_of(output))
     run_concurrently(
         lambda: _replace_folder(*(storage.join(d, TRANSFORM_NAME) for d in (staging, output))),
         lambda: _place_quarantine(staging, output, bool(manifest["rejects"])),

@@ -38,7 +38,7 @@ CHECKS = {
     "pictures": "sizes of all pictures, decode of a sample",
     "index": "index/ says where each record is and what it holds",
     "accounting": "listed = records + rejects",
-    "metadata": "features.json, dataset_info.json, transform/",
+    "metadata": "features.json, dataset_info.json, croissant.json, transform/",
 }
 
 

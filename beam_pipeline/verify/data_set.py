@@ -11,6 +11,7 @@ from beam_pipeline.verify.shard import MAX_PROBLEMS, Problem, ShardResult
 from imageshards import storage
 from imageshards.example import decode_example
 from imageshards.manifest import (
+    CROISSANT_NAME,
     FILENAME_FEATURE,
     INDEX_NAME,
     QUARANTINE_NAME,
@@ -255,9 +256,24 @@ def metadata_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[s
             continue
         check = _features_problems if name == "features.json" else _dataset_info_problems
         yield from check(content, manifest)
+    yield from _croissant_problems(manifest, directory)
     for name in ("transform_fn", "transformed_metadata"):
         if not storage.is_folder(storage.join(directory, TRANSFORM_NAME, name)):
             yield f"{TRANSFORM_NAME}/{name} is missing"
+
+
+def _croissant_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[str]:
+    """Where `croissant.json`, which data sets of older versions lack, lists other shards."""
+    try:
+        content = json.loads(storage.read(storage.join(directory, CROISSANT_NAME)))
+        listed = {one["@id"]: one["sha256"] for one in content["distribution"] if "sha256" in one}
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        yield f"{CROISSANT_NAME} could not be read ({type(e).__name__}: {e})"
+        return
+    if listed != {shard["file"]: shard["sha256"] for _, shard in shards_of(manifest)}:
+        yield f"{CROISSANT_NAME} and manifest.json differ in the shards"
 
 
 def _features_problems(content: Any, manifest: Mapping[str, Any]) -> Iterator[str]:

@@ -62,6 +62,11 @@ CHANGES = {
     ("--no_report",): ("report", False),
     ("--overwrite",): ("overwrite", True),
     ("--plan_only",): ("plan_only", True),
+    ("--license", "CC0-1.0"): ("about.license", "CC0-1.0"),
+    ("--creator", "Ada"): ("about.creator", ("Ada",)),
+    ("--description", "Insects."): ("about.description", "Insects."),
+    ("--url", "https://a.org/b"): ("about.url", "https://a.org/b"),
+    ("--date_published", "2026-11-22"): ("about.date_published", "2026-11-22"),
 }
 
 

@@ -100,6 +100,7 @@ def test_a_built_data_set_passes_verify(built, capsys):
 
 def test_nothing_but_the_data_set_is_left(built):
     assert sorted(path.name for path in built.iterdir() if path.suffix != ".tfrecord") == [
+        "croissant.json",
         "dataset_info.json", "features.json", "image.class.label.labels.txt", "index",
         "manifest.json", "report", "transform",
     ]  # fmt: skip

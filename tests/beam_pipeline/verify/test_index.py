@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from beam_pipeline.commit.croissant import croissant_text
 from beam_pipeline.verify.command import text_of, verify
 from imageshards.example import decode_example
 from imageshards.index import IndexRows, index_file, index_table, write_index
@@ -103,6 +104,24 @@ def test_files_that_are_not_listed_and_shards_without_an_index_are_named(dataset
         f"manifest.json names no index of {SHARD}, though it does of other shards.",
         f"{FILE}: the manifest does not list it.",
     ]
+
+
+def test_a_croissant_file_of_another_build_is_named(dataset):
+    path = dataset.directory / "croissant.json"
+    path.write_text(croissant_text(dataset.manifest, "data"))
+    assert problems_of(dataset) == []
+    path.write_text(
+        path.read_text().replace(
+            dataset.manifest["splits"]["train"]["shards"][1]["sha256"], "0" * 64
+        )
+    )
+    verdict = verify(str(dataset.directory), workers=1)
+    assert [problem.message for problem in verdict.problems] == [
+        "croissant.json and manifest.json differ in the shards."
+    ]
+    path.write_text("{")
+    (problem,) = verify(str(dataset.directory), workers=1).problems
+    assert "croissant.json could not be read" in problem.message
 
 
 def test_a_data_set_of_an_older_version_has_none(tmp_path):

@@ -1,0 +1,156 @@
+"""`croissant.json`: what it says, valid for `mlcroissant`, which reads the index by it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from beam_pipeline.cli import parse
+from beam_pipeline.commit.croissant import croissant_text
+from imageshards.errors import UserError
+from imageshards.index import COLUMNS, read_index
+from imageshards.manifest import RECORD_FEATURES
+from tests.support.builds import build, class_folders, manifest
+from tests.support.dataset_factory import Dataset
+
+ABOUT = [
+    "--license", "https://creativecommons.org/licenses/by/4.0/", "--creator", "Ada Lovelace",
+    "--creator", "A Museum", "--description", "Insects.", "--url", "https://example.org/insects",
+    "--date_published", "2026-11-22",
+]  # fmt: skip
+
+
+def croissant_of(dataset: Dataset, **changes: Any) -> dict[str, Any]:
+    return json.loads(croissant_text(dataset.manifest | changes, "insects"))
+
+
+def by_id(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {one["@id"]: one for one in found}
+
+
+def test_lists_every_shard_with_its_checksum_and_the_index(tmp_path):
+    dataset = Dataset(tmp_path, index=True)
+    files = by_id(croissant_of(dataset)["distribution"])
+    entries = [s for split in dataset.manifest["splits"].values() for s in split["shards"]]
+    assert list(files) == ["index", *(shard["file"] for shard in entries)]
+    for shard in entries:
+        file = files[shard["file"]]
+        assert (file["contentUrl"], file["sha256"]) == (shard["file"], shard["sha256"])
+        assert file["contentSize"] == f"{shard['num_bytes']} B"
+
+
+def test_tells_splits_classes_and_the_columns_of_the_index(tmp_path):
+    dataset = Dataset(tmp_path, index=True)
+    dataset.manifest["features"] |= {
+        "age": {"dtype": "float32", "shape": []}, "place": {"dtype": "float32", "shape": [2]},
+        "tokens": {"dtype": "int64", "shape": None},
+    }  # fmt: skip
+    sets = by_id(croissant_of(dataset, first_label=1)["recordSet"])
+    assert sets["splits"]["data"] == [{"splits/name": s} for s in ("train", "validation")]
+    assert sets["classes"]["data"][1] == {"classes/label": 2, "classes/name": "dog"}
+    fields = {field["name"]: field for field in sets["records"]["field"]}
+    assert list(fields) == [*COLUMNS, "age", "place"]
+    assert fields["dhash"]["dataType"] == "cr:UInt64"
+    assert fields["split"]["references"] == {"field": {"@id": "splits/name"}}
+    assert (fields["place"]["isArray"], fields["place"]["arrayShape"]) == (True, "2")
+    assert "isArray" not in fields["age"]
+
+
+def test_without_an_index_there_are_no_records_to_read(tmp_path):
+    found = croissant_of(Dataset(tmp_path))
+    assert set(by_id(found["recordSet"])) == {"splits", "classes"}
+    assert "index" not in by_id(found["distribution"])
+
+
+def test_what_no_flag_gave_is_left_out(tmp_path):
+    found = croissant_of(Dataset(tmp_path))
+    assert not {"license", "creator", "url", "datePublished"} & found.keys()
+    assert found["description"].startswith("30 labelled JPEG images of 2 classes (train 18, val")
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "expected"),
+    [
+        ("--url", "example.org", "expected the address of a page"),
+        ("--date_published", "22.11.2026", "expected a day as YYYY-MM-DD"),
+        ("--date_published", "2026-02-30", "expected a day as YYYY-MM-DD"),
+        ("--license", " ", "expected a text"),
+        ("--creator", "", "expected a text"),
+    ],
+)
+def test_what_cannot_be_is_refused(flag, value, expected):
+    with pytest.raises(UserError, match=f"{flag} received {value!r}; {expected}"):
+        parse(["--input", "a", "--output", "b", flag, value])
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> pathlib.Path:
+    root = tmp_path_factory.mktemp("in")
+    photos = class_folders(root / "photos", {"ant": 9, "bee's nest": 8, "Čmelák": 7})
+    rows = [
+        {"image": str(path), "label": path.parent.name, "age": i, "place": [i / 2, -1.0]}
+        for i, path in enumerate(sorted(photos.rglob("*.jpg")))
+    ]
+    listed = root / "list.jsonl"
+    listed.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    output = root / "insects"
+    flags = ["--image_size", "32", "--num_shards", "2", "--no_report", "--columns"]
+    columns = "age:int,place:float[2]"
+    assert build("--input", listed, "--output", output, *flags, columns, *ABOUT) == 0
+    return output
+
+
+@pytest.mark.process
+def test_a_built_one_is_valid(built):
+    path = built / "croissant.json"
+    command = pathlib.Path(sys.executable).parent / "mlcroissant"
+    if not command.exists():
+        pytest.skip("mlcroissant is not installed")
+    done = subprocess.run(
+        [str(command), "validate", "--jsonld", str(path)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Done." in done.stderr
+
+
+@pytest.mark.process
+def test_mlcroissant_knows_what_the_flags_said(built):
+    mlc = pytest.importorskip("mlcroissant", reason="mlcroissant is not installed")
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    known = mlc.Dataset(str(built / "croissant.json")).metadata
+    assert (known.name, known.description, known.url) == ("insects", "Insects.", ABOUT[9])
+    assert [creator.name for creator in known.creators] == ["Ada Lovelace", "A Museum"]
+    assert known.license == [ABOUT[1]]
+    assert known.date_published.date().isoformat() == "2026-11-22"
+    missing = [text for text in known.ctx.issues.warnings if "citeAs" not in text]
+    assert missing == []
+
+
+@pytest.mark.process
+def test_mlcroissant_reads_the_index_as_its_records(built):
+    mlc = pytest.importorskip("mlcroissant", reason="mlcroissant is not installed")
+    records = list(mlc.Dataset(str(built / "croissant.json")).records("records"))
+    rows = read_index(str(built), manifest(built)).to_pylist()
+    assert len(records) == len(rows) == 24
+    found = {record["records/key"].decode(): record for record in records}
+    for row in rows:
+        record = found[row["key"]]
+        for name, value in row.items():
+            said = record[f"records/{name}"]
+            assert (said.decode() if isinstance(said, bytes) else said) == pytest.approx(value)
+
+
+@pytest.mark.process
+def test_it_lies_beside_the_shards_and_the_manifest_remembers_the_flags(built):
+    described = manifest(built)
+    assert described["about"]["creator"] == ["Ada Lovelace", "A Museum"]
+    text = (built / "croissant.json").read_text()
+    assert text == croissant_text(described, "insects")
+    assert set(RECORD_FEATURES) <= described["features"].keys()
