@@ -27,8 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Command line without the program's name; None for `sys.argv`.
 
     Returns:
-        0, or 2 for a user's mistake, 130 after Ctrl-C, 143 after SIGTERM; after the latter
-        two run the same command again to resume.
+        0, or 2 for a user's mistake, 130 after Ctrl-C, 143 after SIGTERM, 1 where another host is
+        lost; after the latter three run the same command again to resume.
     """
     interrupted = "stopped; run the same command again to resume"
     return console.run(PROGRAM, lambda: _train(argv), interrupted)

@@ -88,7 +88,8 @@ def _await_others(
             listener.settimeout(max(0.01, deadline_sec - time.monotonic()))
             with contextlib.suppress(TimeoutError):
                 number, connection = _hello(listener.accept()[0], cluster)
-                if number in peers:
+                # A process that was ended while it waited, and begun again, takes its old place.
+                if number in peers and not peers[number].poll(0):
                     problem = (
                         f"--cluster: two processes say that they are {cluster.addresses[number]}; "
                         "expected one process for every address: give each its own task index."

@@ -144,7 +144,14 @@ def _multi_worker(count: int, gpus: int, hosts: Hosts) -> tf.distribute.Strategy
         num_accelerators={"GPU": count if gpus else 0},
         rpc_layer="grpc",
     )
-    return tf.distribute.MultiWorkerMirroredStrategy(resolver)
+    try:
+        return tf.distribute.MultiWorkerMirroredStrategy(resolver)
+    except tf.errors.OpError as e:
+        address = hosts.addresses[hosts.index]
+        raise UserError(
+            f"--cluster names {address} for this host, where TensorFlow cannot start its server "
+            f"({e.message}); expected a free port that the other hosts reach."
+        ) from e
 
 
 def _hide_others(gpus: list[Any]) -> None:

@@ -7,18 +7,22 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import pathlib
 import platform
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import imageshards
 import trainer
 from trainer.cluster.hosts import Hosts
 from trainer.config import TrainConfig
+
+if TYPE_CHECKING:
+    import keras
 
 # Flags that may differ between hosts.
 _OF_ONE_HOST = ("output", "cluster_port", "cluster_timeout", "threads", "cache_folder")
@@ -35,15 +39,21 @@ def described(config: TrainConfig) -> dict[str, Any]:
         "Python": platform.python_version(),
         "TensorFlow": importlib.metadata.version("tensorflow"),
         "Keras": importlib.metadata.version("keras"),
-        "The trainer's code (SHA-256)": _digest(_sources(imageshards), _sources(trainer)),
+        "The trainer's code (SHA-256)": _code(*_sources(imageshards), *_sources(trainer)),
     }
     for flag in ("model", "callbacks"):
         module = (flags[flag] or "").partition(":")
         spec = importlib.util.find_spec(module[0]) if module[1] else None
         if spec is not None and spec.origin is not None:
-            code = _digest([pathlib.Path(spec.origin)])
+            code = _code(pathlib.Path(spec.origin))
             found[f"The module of --{flag} {flags[flag]} (SHA-256)"] = code
     return found | {f"--{k}": v for k, v in flags.items() if k not in _OF_ONE_HOST}
+
+
+def digest(model: keras.Model) -> str:
+    """Of a built model's variables: their names, shapes and types, in order."""
+    variables = [(v.path, list(v.shape), str(v.dtype)) for v in model.variables]
+    return hashlib.sha256(json.dumps(variables).encode()).hexdigest()[:16]
 
 
 @contextmanager
@@ -67,8 +77,5 @@ def _sources(package: Any) -> list[pathlib.Path]:
     return sorted(pathlib.Path(package.__file__).parent.rglob("*.py"))
 
 
-def _digest(*groups: list[pathlib.Path]) -> str:
-    digest = hashlib.sha256()
-    for file in (file for group in groups for file in group):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:16]
+def _code(*files: pathlib.Path) -> str:
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:16]

@@ -39,6 +39,7 @@ from trainer.training.callbacks import (
 )
 from trainer.training.checkpoint import restore
 from trainer.training.checkpoint_callback import Checkpoint, state_values
+from trainer.training.hosts import digest
 from trainer.training.loop import Epochs, Loop, total_steps
 from trainer.training.output_folder import (
     BEST_MODEL_FILE,
@@ -304,6 +305,9 @@ class _Run:
                 )
         build_variables(built, self.devices, self.data.element_spec)
         model.check_optimizers(built)
+        self.hosts.compare(
+            {"The model (SHA-256 of its variables' names and shapes)": digest(built)}
+        )
         return built
 
     def _refuse_optimizer_flags(self) -> None:

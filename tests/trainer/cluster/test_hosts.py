@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import concurrent.futures
+import json
 import socket
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -221,6 +223,23 @@ def test_two_processes_of_one_index_and_strangers_are_told_apart() -> None:
         thread.join(TIMEOUT_SEC)
     assert len(results) == 3
     assert any("two processes say that they are" in str(error) for error in results)
+
+
+def test_a_host_that_is_begun_again_while_it_waits_takes_its_place() -> None:
+    addresses = tuple(free_addresses(3))
+
+    def one(index: int) -> Any:
+        with joined(Cluster(addresses, index), TIMEOUT_SEC) as hosts:
+            return hosts.gather("value", index)
+
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        chief = pool.submit(one, 0)
+        killed = _connected(int(addresses[0].rpartition(":")[2]))
+        Connection(killed.detach()).send_bytes(
+            json.dumps({"imageshards": addresses, "index": 1}).encode()
+        )  # and is closed, as it is forgotten
+        others = [pool.submit(one, 1), pool.submit(one, 2)]
+        assert [done.result() for done in (chief, *others)] == [[0, 1, 2]] * 3
 
 
 def _connected(port: int) -> socket.socket:

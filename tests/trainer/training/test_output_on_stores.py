@@ -14,7 +14,6 @@ import pytest
 import imageshards as ims
 from imageshards import storage
 from imageshards.errors import UserError
-from tests.support.cluster import run_hosts
 from tests.support.forked_commands import run_forked
 from tests.support.pictures import saved as encoded
 from tests.support.pictures import scene
@@ -126,23 +125,6 @@ def test_a_killed_run_resumes_from_another_machine_to_the_same_bits(
     files = {str(p.relative_to(undisturbed)) for p in undisturbed.rglob("*") if p.is_file()}
     assert _files(output) == files
     assert not [path for path in (tmp_path / "two").rglob("*") if path.is_file()]
-
-
-@ONLY_S3
-@pytest.mark.slow
-def test_a_run_of_several_hosts_whose_first_is_lost_goes_on_elsewhere(
-    shards: pathlib.Path, store: StoreServer, output: str
-) -> None:
-    flags = _flags(shards, output, *SHORT)
-    ran = run_hosts(2, *flags, killed={0: ("SIGKILL", 3)}, environment=store.environ)
-    assert [one.returncode for one in ran] == [-9, 1], ran[1].stderr
-    assert Checkpoints(output, 1).steps() == [1, 2]
-    # On another number of hosts: one.
-    alone = run_forked("trainer", *flags, **store.environ)
-    assert alone.returncode == 0 and "resumes after step 2 of 4" in alone.stdout, alone.stderr
-    steps = [line["step"] for line in _metrics(storage.read(f"{output}/metrics.jsonl"))]
-    assert steps == [2, 4]
-    assert _files(output) >= {"model.keras", "weights.sha256", "report/index.html"}
 
 
 @ONLY_S3

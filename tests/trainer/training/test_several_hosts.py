@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from imageshards import storage
 from tests.support.cluster import run_hosts
 from tests.support.forked_commands import run_forked
+from tests.support.store_servers import store_server
 from tests.support.trainer_data import make_data_set
 from trainer.training.checkpoint import Checkpoints
 
@@ -27,18 +30,18 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return make_data_set(path, {"train": 40, "validation": 13}, size_px=((24, 24),))
 
 
-def _flags(data: pathlib.Path, output: pathlib.Path, *more: object) -> list[object]:
+def _flags(data: pathlib.Path, output: object, *more: object) -> list[object]:
     return ["--data", data, "--output", output, "--batch_size", 12, "--seed", 3, *more]
 
 
-def _metrics(output: pathlib.Path) -> list[dict[str, Any]]:
+def _metrics(output: object) -> list[dict[str, Any]]:
     """What does not depend on how fast the machine is."""
-    lines = (output / "metrics.jsonl").read_text().splitlines()
+    lines = storage.read(f"{output}/metrics.jsonl").splitlines()
     return [{k: v for k, v in json.loads(line).items() if k not in MEASURED} for line in lines]
 
 
-def _digest(output: pathlib.Path) -> str:
-    return (output / "weights.sha256").read_text().split()[0]
+def _digest(output: object) -> bytes:
+    return storage.read(f"{output}/weights.sha256").split()[0]
 
 
 @pytest.fixture(scope="module")
@@ -65,22 +68,28 @@ def test_two_hosts_train_to_the_bits_of_two_replicas_and_the_chief_alone_writes(
 
 
 def test_whichever_host_is_killed_all_end_and_the_run_resumes_on_any_number_of_them(
-    shapes: pathlib.Path, tmp_path: pathlib.Path, two_replicas: pathlib.Path
+    shapes: pathlib.Path, two_replicas: pathlib.Path
 ) -> None:
-    flags = _flags(shapes, tmp_path, "--steps", 5, "--checkpoint_steps", 1, *SMALL)
-    chief, other = run_hosts(2, *flags, killed={1: ("SIGKILL", 2)})
+    with store_server("s3") as store, store.environment():
+        output = store.bucket() + "/run"
+        flags = _flags(shapes, output, "--steps", 5, "--checkpoint_steps", 1, *SMALL)
+        _kill_and_resume(flags, output, store.environ)
+        assert _digest(output) == _digest(two_replicas)
+        assert _metrics(output) == _metrics(two_replicas)
+
+
+def _kill_and_resume(flags: list[object], output: str, environment: Mapping[str, str]) -> None:
+    chief, other = run_hosts(2, *flags, killed={1: ("SIGKILL", 2)}, environment=environment)
     assert (chief.returncode, other.returncode) == (1, -9)
     assert "is lost: its process was killed" in chief.stderr
     assert "run the same command on all hosts again" in chief.stderr
     assert "Traceback" not in chief.stderr
-    chief, other = run_hosts(2, *flags, killed={0: ("SIGKILL", 4)})
+    chief, other = run_hosts(2, *flags, killed={0: ("SIGKILL", 4)}, environment=environment)
     assert (chief.returncode, other.returncode) == (-9, 1)
     assert "is lost" in other.stderr and "Traceback" not in other.stderr
-    assert Checkpoints(str(tmp_path), 1).steps()[-1] == 3
-    ran = run_forked("trainer", *flags, "--replicas", 2)
+    assert Checkpoints(output, 1).steps()[-1] == 3
+    ran = run_forked("trainer", *flags, "--replicas", 2, **environment)
     assert ran.returncode == 0 and "resumes after step 3 of 5" in ran.stdout, ran.stderr
-    assert _digest(tmp_path) == _digest(two_replicas)
-    assert _metrics(tmp_path) == _metrics(two_replicas)
 
 
 def test_sigterm_on_one_host_stops_all_at_the_same_step_and_fewer_hosts_go_on(
