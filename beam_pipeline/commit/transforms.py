@@ -22,7 +22,7 @@ from imageshards.manifest import QUARANTINE_NAME
 
 def result_of(path: str, sink: BalancedSink) -> ShardResult:
     """What is known of a shard, by the final path that `WriteBalancedTFRecord` gave out."""
-    result = read_result(sink.name_of(path), sink)
+    result = read_result(sink.name_of(path), sink).without_rows()
     return dataclasses.replace(result, reused=result.run_id != sink.run_id)
 
 

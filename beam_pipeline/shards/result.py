@@ -194,10 +194,16 @@ class ShardResult(ShardSummary):
         fields = dataclasses.fields(ShardSummary)
         return ShardSummary(**{field.name: getattr(self, field.name) for field in fields})
 
+    def without_rows(self) -> ShardResult:
+        """All but the rows, which are read again where they are needed.
+
+        One process sees the results of all shards, and would hold a row for each image.
+        """
+        return dataclasses.replace(self, rows=IndexRows())
+
     def to_json(self) -> str:
         """The text of the file beside a finished shard."""
-        # `asdict` would copy every value of every row.
-        rest = dataclasses.asdict(dataclasses.replace(self, rows=IndexRows()))
+        rest = dataclasses.asdict(self.without_rows())  # it would copy every value of every row
         return json.dumps(rest | {"rows": vars(self.rows)})
 
     @classmethod

@@ -99,6 +99,8 @@ def write_shard(
 ) -> ShardResult:
     """Reads, encodes and writes the images of one shard, unless that is done already.
 
+    Its rows for the index are in the file beside it, not in the result.
+
     Args:
         unit: The shard.
         sink: How and where.
@@ -110,13 +112,13 @@ def write_shard(
     name = sink.shard_name(unit)
     digest = unit_digest(unit, sink)
     if finished := finished_result(name, sink, digest):
-        return finished
+        return finished.without_rows()
     try:
         with AtomicFile(sink.written_path(name)) as file:
             result = _write_records(unit, sink, file, digest, progress)
             result = dataclasses.replace(result, stored=file.commit())
         _write_result(result, sink)  # only now is it finished
-        return result
+        return result.without_rows()
     except OSError as e:
         raise output_error(sink.staging, e) from e
 

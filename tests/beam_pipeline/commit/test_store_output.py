@@ -21,7 +21,7 @@ from beam_pipeline.commit.finalize import finalize_shard, plan_finalize
 from beam_pipeline.options import ImageOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
 from beam_pipeline.shards.sink import BalancedSink
-from beam_pipeline.shards.writer import write_shard
+from beam_pipeline.shards.writer import read_result, write_shard
 from beam_pipeline.verify import command as verify
 from imageshards import storage
 from imageshards.manifest import to_json
@@ -163,6 +163,8 @@ def test_a_shard_costs_three_requests_and_two_at_the_commit(server, photos):
     assert again.reused and not again.staged and again.stored == result.stored
     assert len(server.requests()) == 3, server.requests()
     assert not any(asked.method in ("PUT", "POST") for asked in server.requests())
+    # One process sees all results: rows stay in the files.
+    assert (len(again.rows), len(read_result(again.name, sink).rows)) == (0, 20)
 
 
 def test_a_data_set_costs_few_requests_besides_its_shards(server, photos):
