@@ -15,6 +15,7 @@ from trainer.augment.augmentation import Augmentation
 from trainer.augment.decode import Pictures, batch_pictures
 from trainer.dataset.parse import batch_parser
 from trainer.dataset.spec import ModelInputs, ReadOptions, Subset
+from trainer.dataset.subset import part_numbers
 from trainer.reader import order, pipeline
 from trainer.training.summary import wait_for_idle_cores
 
@@ -80,7 +81,7 @@ def stage_streams(
     parse = batch_parser(subset.dataset, shipped)
 
     def parsed(number: Any, batch: Any) -> Any:
-        found = parse(batch[0])
+        found = parse(batch[0], part_numbers(subset, batch[1]))
         position = number * batch_size + tf.range(batch_size, dtype=tf.int64)
         return found.encoded, position, found.label, found.inputs
 

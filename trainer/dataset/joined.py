@@ -27,8 +27,9 @@ def join_datasets(config: DataConfig, datasets: Sequence[DataSet]) -> DataSet:
 
     A split is the splits of this name one after the other; `train` is the same as `training`, and
     `validation` as `val` and `valid`. The classes are those of all, in the order in which they
-    occur; labels are translated where they are read. Features are those that all data sets have in
-    the same form. Mean and standard deviation are those of all pictures together.
+    occur. Labels are translated where they are read; picture and label are found under the names
+    that each data set has for them. Other features are those that all have in the same form. Mean
+    and standard deviation are those of all pictures together.
 
     Args:
         config: How they were opened; `image_size` stands in for a size that is not known.
@@ -41,10 +42,13 @@ def join_datasets(config: DataConfig, datasets: Sequence[DataSet]) -> DataSet:
     first = parts[0]
     _check_records(config, parts)
     names = dict.fromkeys(name for part in parts for name in part.splits)
+    roles = {(part.image_feature, part.label_feature) for part in parts}
+    # Where they differ they are nobody's columns.
+    hidden = {name for pair in roles for name in pair} if len(roles) > 1 else set()
     same_features = {
         name: spec
         for name, spec in first.features.items()
-        if all(part.features.get(name) == spec for part in parts)
+        if name not in hidden and all(part.features.get(name) == spec for part in parts)
     }
     prints = json.dumps([part.fingerprint for part in parts])
     return dataclasses.replace(
@@ -109,9 +113,8 @@ def check_filters(dataset: DataSet, filters: Sequence[str]) -> None:
     known = {name: spec for part in dataset.parts for name, spec in part.features.items()}
     names = [one.feature for one in parse_filters(filters if dataset.parts else (), known)]
     check_features(dataset, "--where", names)
-    if dataset.label_feature in names and any(
-        part.classes != dataset.classes for part in dataset.parts
-    ):
+    meanings = {(part.label_offset, part.classes) for part in dataset.parts}
+    if dataset.label_feature in names and len(meanings) > 1:
         raise UserError(
             f"--where received a condition on {dataset.label_feature}, whose numbers are other "
             f"classes in each data set of {dataset.data!r}; expected names of classes: say by "
@@ -142,17 +145,17 @@ def _joined_split(name: str, parts: Sequence[DataSet]) -> Split:
 
 def _check_records(config: DataConfig, parts: Sequence[DataSet]) -> None:
     """Everything in which the records of all data sets have to agree."""
-    compared: dict[str, tuple[Callable[[DataSet], object], str]] = {
-        "the feature of the picture": (lambda part: part.image_feature, _APART),
-        "the feature of the label": (lambda part: part.label_feature, _APART),
-        "the type of the label": (lambda part: part.features[part.label_feature].dtype, _APART),
-        "the first label": (lambda part: part.label_offset, _APART),
-        "the compression": (lambda part: part.compression, _REBUILD),
-        "the number of channels": (lambda part: part.image.channels, _REBUILD),
+    values_of: dict[str, Callable[[DataSet], object]] = {
+        "the compression": lambda part: part.compression,
+        "the number of channels": lambda part: part.image.channels,
     }
     received = f"--data received {config.data!r}, where"
-    for what, (value_of, remedy) in compared.items():
-        _refuse_different(f"{received} {what}", parts, [value_of(part) for part in parts], remedy)
+    for what, value_of in values_of.items():
+        _refuse_different(f"{received} {what}", parts, [value_of(part) for part in parts], _REBUILD)
+    for name in dict.fromkeys(n for p in parts for n in (p.image_feature, p.label_feature)):
+        owners = [part for part in parts if name in part.features]
+        dtypes = [part.features[name].dtype for part in owners]
+        _refuse_different(f"{received} {name}", owners, dtypes, _APART)
     built = [part for part in parts if part.has_manifest]
     for option in _IMAGE_OPTIONS:
         values = [part.image.options.get(option) for part in built]

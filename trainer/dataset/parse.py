@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trainer.dataset.spec import DataSet, FeatureSpec, ModelInputs, input_name
@@ -31,8 +31,10 @@ class Parsed:
     inputs: Mapping[str, Any]
 
 
-def batch_parser(dataset: DataSet, inputs: ModelInputs) -> Callable[[Any], Parsed]:
-    """A function of a batch of serialized records, string [b], for `tf.data.Dataset.map`.
+def batch_parser(dataset: DataSet, inputs: ModelInputs) -> Callable[..., Parsed]:
+    """A function of a batch of serialized records, for `tf.data.Dataset.map`.
+
+    It takes string [b] and, of joined data sets, which of them each record is of, int64 [b].
 
     Args:
         dataset: What the records hold.
@@ -41,11 +43,12 @@ def batch_parser(dataset: DataSet, inputs: ModelInputs) -> Callable[[Any], Parse
     """
     import tensorflow as tf
 
-    features = {
-        dataset.image_feature: dataset.features[dataset.image_feature],
-        dataset.label_feature: dataset.features[dataset.label_feature],
-        **inputs.features,
-    }
+    pictures = role_features(dataset, lambda part: part.image_feature)
+    labels = role_features(dataset, lambda part: part.label_feature)
+    features = {**pictures, **labels, **inputs.features}
+    image_names = [one.image_feature for one in dataset.parts or (dataset,)]
+    if len(pictures) == 1:
+        image_names = list(pictures)
     spec = parsing_spec(features)
 
     def batched(values: Any) -> Any:
@@ -53,11 +56,11 @@ def batch_parser(dataset: DataSet, inputs: ModelInputs) -> Callable[[Any], Parse
             return values
         return values.to_tensor(shape=[None, inputs.sequence_length])
 
-    def parse(serialized: Any) -> Parsed:
-        black = {dataset.image_feature: _black_jpeg(dataset)}
+    def parse(serialized: Any, part: Any = None) -> Parsed:
+        black = dict.fromkeys(pictures, _black_jpeg(dataset))
         filled, present = fill_empty(serialized, features, black)
         values = tf.io.parse_example(filled, spec)
-        encoded = values[dataset.image_feature]
+        encoded = _pick([_scalars(values[name], "") for name in image_names], part)
         # A record whose picture is empty must not pass for a placeholder.
         check = tf.debugging.Assert(
             tf.reduce_all(tf.strings.length(encoded) > 0), ["A record has an empty picture."]
@@ -66,12 +69,28 @@ def batch_parser(dataset: DataSet, inputs: ModelInputs) -> Callable[[Any], Parse
             encoded = tf.identity(encoded)
         return Parsed(
             encoded,
-            checked_labels(dataset, values[dataset.label_feature], present),
+            checked_labels(dataset, values, present, part),
             present,
             {input_name(name): batched(values[name]) for name in inputs.features},
         )
 
     return parse
+
+
+def role_features(dataset: DataSet, name_of: Callable[[DataSet], str]) -> dict[str, FeatureSpec]:
+    """The features that hold the picture, or the label: of joined data sets perhaps several.
+
+    They have a variable length where not every record has them.
+    """
+    parts = dataset.parts or (dataset,)
+    found = {}
+    for owner in parts:
+        name = name_of(owner)
+        same = all(part.features.get(name) == owner.features[name] for part in parts)
+        found[name] = (
+            owner.features[name] if same else FeatureSpec(owner.features[name].dtype, None)
+        )
+    return found
 
 
 def parsing_spec(features: Mapping[str, FeatureSpec]) -> dict[str, Any]:
@@ -116,13 +135,18 @@ def fill_empty(
     return filled, present
 
 
-def checked_labels(dataset: DataSet, raw: Any, present: Any) -> Any:
+def checked_labels(
+    dataset: DataSet, values: Mapping[str, Any], present: Any, part: Any = None
+) -> Any:
     """Labels as the records have them → class ids of the data set, checked.
 
     Args:
-        dataset: Says what is subtracted, and how many classes there are.
-        raw: int64 [b]; or string [b], the class names themselves.
+        dataset: Says what is subtracted, and how many classes there are; of joined data sets each
+            does so for its own records, and numbers the classes itself.
+        values: The parsed features of `role_features`, int64 [b]; or string [b], the class names
+            themselves.
         present: bool [b]; the others get 0.
+        part: int64 [b], which of joined data sets each record is of; None for a single one.
 
     Returns:
         int64 [b]. In the graph, an id outside the classes raises
@@ -130,13 +154,11 @@ def checked_labels(dataset: DataSet, raw: Any, present: Any) -> Any:
     """
     import tensorflow as tf
 
-    if dataset.features[dataset.label_feature].dtype == "string":
-        same = tf.equal(raw[:, tf.newaxis], tf.constant(dataset.classes)[tf.newaxis, :])
-        labels = tf.where(tf.reduce_any(same, 1), tf.argmax(same, 1), -1)
-    else:
-        labels = raw - dataset.label_offset
+    parts = dataset.parts or (dataset,)
+    ids = [_class_ids(one, values[one.label_feature]) for one in parts]
+    inside = [(i >= 0) & (i < len(one.classes)) for i, one in zip(ids, parts, strict=True)]
+    labels, in_range = _pick(ids, part), _pick(inside, part) | ~present
     labels = tf.where(present, labels, tf.zeros_like(labels))
-    in_range = (labels >= 0) & (labels < len(dataset.classes))
     check = tf.debugging.Assert(
         tf.reduce_all(in_range),
         [
@@ -147,6 +169,36 @@ def checked_labels(dataset: DataSet, raw: Any, present: Any) -> Any:
     )
     with tf.control_dependencies([check] if check is not None else []):
         return tf.identity(labels)
+
+
+def _class_ids(dataset: DataSet, raw: Any) -> Any:
+    """Labels of one data set → class ids, not checked; -1 for a name that is no class."""
+    import tensorflow as tf
+
+    if dataset.features[dataset.label_feature].dtype == "string":
+        names = _scalars(raw, "")
+        same = tf.equal(names[:, tf.newaxis], tf.constant(dataset.classes)[tf.newaxis, :])
+        return tf.where(tf.reduce_any(same, 1), tf.argmax(same, 1), -1)
+    return _scalars(raw, dataset.label_offset - 1) - dataset.label_offset
+
+
+def _scalars(values: Any, default: Any) -> Any:
+    """The only value of each record, of a feature of variable length; `default` without one."""
+    import tensorflow as tf
+
+    if not isinstance(values, tf.RaggedTensor):
+        return values
+    return values.to_tensor(tf.constant(default, values.dtype), shape=[None, 1])[:, 0]
+
+
+def _pick(columns: Sequence[Any], part: Any) -> Any:
+    """Of each record the value in the column of its data set."""
+    import tensorflow as tf
+
+    if len(columns) == 1:
+        return columns[0]
+    places = tf.range(tf.size(part, tf.int64))
+    return tf.gather_nd(tf.stack(columns), tf.stack([part, places], 1))
 
 
 def _black_jpeg(dataset: DataSet) -> bytes:
@@ -164,7 +216,7 @@ def _empty_example(features: Mapping[str, FeatureSpec], values: Mapping[str, byt
     def feature(name: str, spec: FeatureSpec) -> Any:
         size = 0 if spec.shape is None else math.prod(spec.shape)
         if spec.dtype == "string":
-            texts = tf.train.BytesList(value=[values.get(name, b"")] * size)
+            texts = tf.train.BytesList(value=[values.get(name, b"")] * max(size, name in values))
             return tf.train.Feature(bytes_list=texts)
         if spec.dtype == "int64":
             return tf.train.Feature(int64_list=tf.train.Int64List(value=[0] * size))

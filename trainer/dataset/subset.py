@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from imageshards.errors import UserError
-from trainer.dataset.parse import checked_labels, fill_empty, parsing_spec
+from trainer.dataset.parse import checked_labels, fill_empty, parsing_spec, role_features
 from trainer.dataset.spec import DataSet, FeatureSpec, Split, Subset
 
-# Serialized, string [b] → (labels int64 [b], keep bool [b]).
-FilterFunction = Callable[[Any], tuple[Any, Any]]
+# Serialized, string [b], and of joined data sets the numbers of the records' ones, int64 [b] →
+# (labels int64 [b], keep bool [b]).
+FilterFunction = Callable[..., tuple[Any, Any]]
 
 COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge,
@@ -75,14 +76,14 @@ def filter_function(dataset: DataSet, filters: Sequence[str]) -> FilterFunction:
     import tensorflow as tf
 
     parsed = parse_filters(filters, dataset.features)
-    names = dict.fromkeys([dataset.label_feature, *(one.feature for one in parsed)])
-    features = {name: dataset.features[name] for name in names}
+    labels = role_features(dataset, lambda part: part.label_feature)
+    features = labels | {one.feature: dataset.features[one.feature] for one in parsed}
     spec = parsing_spec(features)
 
-    def label_and_filter(serialized: Any) -> tuple[Any, Any]:
+    def label_and_filter(serialized: Any, part: Any = None) -> tuple[Any, Any]:
         filled, present = fill_empty(serialized, features, {})
         values = tf.io.parse_example(filled, spec)
-        labels = checked_labels(dataset, values[dataset.label_feature], present)
+        labels = checked_labels(dataset, values, present, part)
         keep = present
         for one in parsed:
             value = values[one.feature]
@@ -154,47 +155,51 @@ def subset_filter(subset: Subset) -> Callable[[Any, Any], tuple[Any, Any]] | Non
     label_and_filter = filter_function(subset.dataset, subset.filters)
 
     def classify(serialized: Any, record: Any) -> tuple[Any, Any]:
-        labels, keep = label_and_filter(serialized)
-        classes = model_classes(subset, labels, record)
+        part = part_numbers(subset, record)
+        labels, keep = label_and_filter(serialized, part)
+        classes = model_classes(subset, labels, part)
         return classes, keep & (classes >= 0)
 
     return classify
 
 
-def model_classes(subset: Subset, labels: Any, record: Any) -> Any:
-    """Class ids as the records have them → of the model; -1 for classes the model does not have.
+def part_numbers(subset: Subset, record: Any) -> Any:
+    """Numbers of records, int64 [b] → which of joined data sets each is of; None for a single one.
+
+    A placeholder that is no record (-1) counts as the first's.
+    """
+    if not subset.dataset.parts:
+        return None
+    import tensorflow as tf
+
+    by_part = subset.dataset.by_part(subset.split)
+    ends = list(itertools.accumulate(own.num_records for _, own in by_part))
+    return tf.searchsorted(tf.constant(ends[:-1], tf.int64), record, "right", tf.int64)
+
+
+def model_classes(subset: Subset, labels: Any, part: Any = None) -> Any:
+    """Class ids of the data set → of the model; -1 for classes the model does not have.
 
     Args:
-        subset: Names the classes; of joined data sets each numbers them for itself.
+        subset: Names the classes; joined data sets have class ids of their own.
         labels: int64 [b], at least -1.
-        record: int64 [b], the numbers of the records within the split; -1 for none.
+        part: int64 [b], what `part_numbers` says.
 
     Returns:
         int64 [b].
     """
-    by_part = subset.dataset.by_part(subset.split)
-    tables = [_renumbered(subset, part) for part, _ in by_part]
-    unchanged = list(range(-1, len(subset.dataset.classes)))
-    if all(table == unchanged for table in tables):
+    parts = subset.dataset.parts or (subset.dataset,)
+    if all(one.classes == subset.classes for one in parts):
         return labels
     import tensorflow as tf
 
-    if len(tables) == 1:
-        return tf.gather(tf.constant(tables[0], tf.int64), labels + 1)
-    ends = list(itertools.accumulate(split.num_records for _, split in by_part))
-    part = tf.searchsorted(tf.constant(ends[:-1], tf.int64), record, "right", tf.int64)
-    return tf.gather_nd(tf.constant(tables, tf.int64), tf.stack([part, labels + 1], 1))
-
-
-def _renumbered(subset: Subset, part: DataSet) -> list[int]:
-    """For -1 and for each class id in the records of `part` the class of the model, or -1."""
-    dataset = subset.dataset
-    # Labels that are names are looked up among the classes of the whole.
-    by_name = dataset.features[dataset.label_feature].dtype == "string"
-    names = dataset.classes if by_name else part.classes
     known = {name: number for number, name in enumerate(subset.classes)}
-    missing = len(dataset.classes) - len(names)
-    return [-1, *(known.get(name, -1) for name in names), *[-1] * missing]
+    tables = [[-1, *(known.get(name, -1) for name in one.classes)] for one in parts]
+    if part is None:
+        return tf.gather(tf.constant(tables[0], tf.int64), labels + 1)
+    longest = max(map(len, tables))
+    table = tf.constant([one + [-1] * (longest - len(one)) for one in tables], tf.int64)
+    return tf.gather_nd(table, tf.stack([part, labels + 1], 1))
 
 
 def class_ids(subset: Subset, classes: Sequence[str]) -> tuple[int, ...]:

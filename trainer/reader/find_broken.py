@@ -67,16 +67,17 @@ def find_broken(
     Raises:
         OSError: A shard is there but cannot be read.
     """
-    check = _make_check(subset.dataset, inputs or {})
     found: list[BrokenRecord] = []
-    for index, shard in enumerate(subset.split.shards):
-        start = subset.split.starts[index]
-        wanted = None
-        if records is not None:
-            wanted = {r - start for r in records if start <= r < start + shard.num_records}
-        if wanted is None or wanted:
-            compression = subset.dataset.compression
-            found += _find_in_shard(shard, index, start, compression, wanted, check)
+    index = start = 0
+    for part, own in subset.dataset.by_part(subset.split):
+        check = _make_check(part, inputs or {})
+        for shard in own.shards:
+            wanted = None
+            if records is not None:
+                wanted = {r - start for r in records if start <= r < start + shard.num_records}
+            if wanted is None or wanted:
+                found += _find_in_shard(shard, index, start, part.compression, wanted, check)
+            index, start = index + 1, start + shard.num_records
     return found
 
 

@@ -39,7 +39,7 @@ from trainer.dataset.spec import (
     Shares,
     Subset,
 )
-from trainer.dataset.subset import model_classes
+from trainer.dataset.subset import model_classes, part_numbers
 from trainer.reader import order
 from trainer.reader.sources import Source, open_shards, read_buffer_bytes
 
@@ -207,13 +207,14 @@ def _assembler(
     parse = batch_parser(subset.dataset, model_inputs)
 
     def assemble(number: Any, elements: Any) -> Batch:
-        parsed = parse(source.fetch(*elements) if source.fetch else elements[0])
+        part = part_numbers(subset, elements[-1])
+        parsed = parse(source.fetch(*elements) if source.fetch else elements[0], part)
         number += number // shares.replicas * elsewhere + shares.host * shares.replicas
         position = number * batch_size + tf.range(batch_size, dtype=tf.int64)
         image = pictures(parsed.encoded, position, at_once)
         # A placeholder has label 0 of the data set, which the model may not know (-1). Its weight
         # is 0, so any class of the model will do. Other unknown classes were filtered out.
-        label = tf.maximum(model_classes(subset, parsed.label, elements[-1]), 0)
+        label = tf.maximum(model_classes(subset, parsed.label, part), 0)
         batch = {
             "inputs": {IMAGE_INPUT: image, **parsed.inputs},
             "label": tf.ensure_shape(label, [batch_size]),

@@ -12,9 +12,11 @@ import pytest
 
 import imageshards as ims
 from imageshards.tfrecord import read_records
+from tests.support.external_sets import example, jpeg
 from tests.support.trainer_data import CLASSES, edit_manifest, make_data_set
-from trainer.reader.broken_records import BrokenRecordHandler, explain
+from trainer.reader.broken_records import BrokenRecordHandler, explain, repair
 from trainer.reader.data import Data
+from trainer.reader.find_broken import BrokenRecord, find_broken
 
 tf = pytest.importorskip("tensorflow")
 
@@ -147,6 +149,76 @@ def test_a_mix_goes_on_at_any_step_with_the_batch_that_comes_there(
     whole = _records(train, 24)
     for step in range(1, 22) if not more else (1, 17):
         assert _records(train, 2, step) == whole[step : step + 2]
+
+
+@pytest.fixture(scope="module")
+def others(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Data:
+    """One of ours, and records of others: other names of features, labels from 1, any size."""
+    folder = tmp_path_factory.mktemp("others") / "slim"
+    folder.mkdir()
+    for split, count in (("train", 6), ("validation", 2)):
+        records = [
+            {"picture": jpeg(i % 3, i), "class": i % 3 + 1, "image/encoded": b"no picture"}
+            for i in range(count)
+        ]
+        ims.write_records(str(folder / f"{split}-00.tfrecord"), map(example, records))
+    return ims.open(
+        sets.a.config.data,
+        folder,
+        feature_map={"image": "picture", "label": "class"},
+        label_offset=1,
+        class_names=["square", "triangle", "circle"],
+    )
+
+
+@pytest.mark.parametrize("more", [{}, {"mix": {"a": 1, "slim": 1}}, {"classes": CLASSES[::-1]}])
+def test_records_of_others_are_read_by_their_own_names(
+    sets: Sets, others: Data, more: dict[str, Any]
+) -> None:
+    names = _names(sets.a, "train") + ["square", "triangle", "circle"] * 2
+    alone = [
+        ims.open(part.data, **known).train(batch_size=1, image_size=16, augment="none")
+        for part, known in zip(others.dataset.parts, _HOW, strict=True)
+    ]
+    images = [image for train in alone for image in _by_record(train, train.num_records)]
+    train = others.train(batch_size=4, image_size=16, augment="none", seed=2, **more)
+    assert train.num_records == len(names) == len(images)
+    for batch in train.batches().take(9).as_numpy_iterator():
+        assert [train.classes[label] for label in batch["label"]] == [
+            names[record] for record in batch["record"]
+        ]
+        for record, image in zip(batch["record"], batch["inputs"]["image"], strict=True):
+            np.testing.assert_array_equal(image, images[record])
+
+
+_HOW: list[dict[str, Any]] = [
+    {},
+    {"feature_map": {"image": "picture", "label": "class"}, "label_offset": 1},
+]
+
+
+def _by_record(train: Any, count: int) -> list[Any]:
+    found = {
+        int(batch["record"][0]): batch["inputs"]["image"][0]
+        for batch in train.batches().take(count).as_numpy_iterator()
+    }
+    return [found[record] for record in range(count)]
+
+
+def test_placeholders_and_broken_records_of_others_are_found(
+    others: Data, tmp_path: pathlib.Path
+) -> None:
+    train = others.train(batch_size=4, image_size=16, augment="none", classes=CLASSES)
+    assert find_broken(train.subset) == []
+    shard = train.subset.split.shards[-1]
+    broken = BrokenRecord(shard.path, 1, train.subset.split.num_records - 5, 0, "for this test")
+    repaired = repair(train.subset, [broken], str(tmp_path))
+    assert repaired.placeholders == {broken.record: CLASSES.index("triangle")}
+    changed = dataclasses.replace(train, subset=repaired)
+    for batch in changed.batches().take(9).as_numpy_iterator():
+        lost = batch["record"] == broken.record
+        assert ((batch["weight"] == 0) == lost).all()
+        assert not batch["inputs"]["image"][lost].any()
 
 
 def test_pictures_of_a_mix_are_augmented_by_position(sets: Sets) -> None:
