@@ -41,7 +41,7 @@ def test_default_output_stands_beside_the_data_whatever_the_slashes() -> None:
         == "/data/shards-model"
     )
     assert default_output(["."]) == os.getcwd() + "-model"
-    assert default_output(["gs://bucket/shards"]) == "trained"
+    assert default_output(["gs://bucket/shards"]) == default_output(["a", "b"]) == "trained"
     assert is_remote("gs://bucket") and not is_remote("/data")
 
 
@@ -137,9 +137,22 @@ def test_flags_reach_the_part_of_the_configuration_they_belong_to(tmp_path: Any)
     assert (config.steps, config.augment, config.output) == (7, "strong", "o")
 
 
+@pytest.mark.parametrize("data", ["--data a,x/b", "--data a --data x/b", "--data x/b --data a"])
+def test_several_data_sets_are_named_between_commas_or_by_the_flag_again(data: str) -> None:
+    config = parse_config([*data.split(), "--mix", "b=0.3,a=0.7"])
+    assert sorted(config.data.paths) == ["a", "x/b"] and config.output == "trained"
+    assert dict(zip(config.data.paths, map(float, config.data.shares), strict=True)) == {
+        "a": 0.7,
+        "x/b": 0.3,
+    }
+
+
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [
+        ("--data a,b --mix a=1,b=x", "--mix received 'a=1,b=x'; expected NAME=SHARE for each"),
+        ("--data a,b --mix 0.7,0.3", "--mix received a share for ''"),
+        ("--data a,b --mix a=0.7", "--mix received no share for 'b'"),
         ("--data d --steps 3 --epochs 1", "--steps received 3 together with --epochs 1"),
         ("--data d --feature_map image", "--feature_map received 'image'; expected NAME=FEATURE"),
         ("--data d --optimiser sgd", "no flag of python -m trainer; did you mean --optimizer?"),
