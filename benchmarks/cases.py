@@ -82,16 +82,20 @@ def ratios(ours: list[Usage], theirs: list[Usage]) -> tuple[float, ...]:
 
 
 def _build(s: Settings, source: pathlib.Path, images: int, memory: bool = False,
-           workers: int = 0, module: str = "beam_pipeline") -> Usage:  # fmt: skip
-    remove(s.output)
+           workers: int = 0, module: str = "beam_pipeline", shards: int = SHARDS,
+           output: pathlib.Path | None = None) -> Usage:  # fmt: skip
+    """Builds a data set and removes it, unless it is to stay in an `output` of its own."""
+    made = output or s.output
+    remove(made)
     usage = run_module(
-        module, "--input", source, "--output", s.output, "--image_size", 256,
-        "--splits", "train=1", "--num_shards", f"train={SHARDS}", "--direct_num_workers", workers,
+        module, "--input", source, "--output", made, "--image_size", 256,
+        "--splits", "train=1", "--num_shards", f"train={shards}", "--direct_num_workers", workers,
         log=s.log, memory=memory,
     )  # fmt: skip
-    manifest = json.loads((s.output / "manifest.json").read_text(encoding="utf-8"))
+    manifest = json.loads((made / "manifest.json").read_text(encoding="utf-8"))
     _check(manifest["splits"]["train"]["num_records"], images, usage)
-    remove(s.output)
+    if output is None:
+        remove(made)
     return usage
 
 
@@ -162,6 +166,24 @@ def index(s: Settings) -> Outcome:
         "index", _of_build(s.images), _BUILD_COLUMNS, _build_rows(found, s.images),
         (Figure("images/s, as a ratio", ratios(ours, theirs), 0.98),
          Figure("the same by CPU time", cpu, 0.98)),
+    )  # fmt: skip
+
+
+def copy(s: Settings) -> Outcome:
+    """A data set with other shards, made of another one, against its build from the photos."""
+    source, made = s.linked(s.images), s.work / "to_copy"
+    _build(s, source, s.images, output=made)
+    shards = SHARDS * 3 // 4
+    sides = {
+        "from a data set": lambda: _build(s, made, s.images, shards=shards),
+        "from photos": lambda: _build(s, source, s.images, shards=shards),
+    }
+    found = interleave(sides, s.rounds)
+    remove(made)
+    return Outcome(
+        "copy", f"{s.images:,} images of 256 px, {SHARDS} shards, as {shards} others",
+        _BUILD_COLUMNS, _build_rows(found, s.images),
+        (Figure("images/s, as a ratio", ratios(*found.values()), 5),),
     )  # fmt: skip
 
 
@@ -278,6 +300,7 @@ BENCHMARKS: dict[str, Callable[[Settings], Outcome]] = {
     "build_vs_loop": build_vs_loop,
     "first_shard": first_shard,
     "index": index,
+    "copy": copy,
     "scaling": scaling,
     "memory": memory,
     "twelve_megapixels": twelve_megapixels,
