@@ -28,6 +28,7 @@ COMMANDS = {
     "imageshards-verify": "beam_pipeline.verify.command:main",
     "imageshards-inspect": "beam_pipeline.inspect:main",
     "imageshards-export-index": "beam_pipeline.export_index:main",
+    "imageshards-remove": "beam_pipeline.remove:main",
     "imageshards-train": "trainer.__main__:main",
     "imageshards-evaluate": "trainer.evaluate:main",
     "imageshards-predict": "trainer.predict:main",

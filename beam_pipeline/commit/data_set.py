@@ -298,14 +298,19 @@ def _by_count(counts: dict[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
+def companion_files(manifest: Mapping[str, Any], output: str) -> dict[str, str]:
+    """File name → text of what others read beside the manifest: TFDS, Croissant."""
+    croissant = croissant_text(manifest, storage.name_of(output))
+    return tfds.tfds_files(manifest, "image_shards") | {CROISSANT_NAME: croissant}
+
+
 def write_companions(manifest: dict[str, Any], spec: CommitSpec) -> None:
     """Puts what the manifest tells of beside the shards, in place of what was there.
 
     A step that was interrupted may be done again.
     """
     staging, output = spec.staging, spec.output
-    files = tfds.tfds_files(manifest, "image_shards")
-    files[CROISSANT_NAME] = croissant_text(manifest, storage.name_of(output))
+    files = companion_files(manifest, output)
     run_concurrently(
         lambda: _replace_folder(*(storage.join(d, TRANSFORM_NAME) for d in (staging, output))),
         lambda: _place_quarantine(staging, output, bool(manifest["rejects"])),

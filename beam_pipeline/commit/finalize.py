@@ -126,7 +126,7 @@ def finalize_shard(task: FinalizeTask, sink: BalancedSink) -> dict[str, Any]:
         else:
             rows = read_result(shard.name, sink).rows
             if shard.staged:
-                _move(sink.staged_path(shard.name), sink.final_path(shard.name))
+                move_staged(sink.staged_path(shard.name), sink.final_path(shard.name))
         table = index_table(rows, shard.split, file, sink.compression, task.features)
         entry["index"] = write_index(sink.output, file, table)
         storage.sync(sink.final_path(shard.name))  # the manifest will name it, and that is synced
@@ -137,7 +137,8 @@ def finalize_shard(task: FinalizeTask, sink: BalancedSink) -> dict[str, Any]:
     return {"split": shard.split, **entry}
 
 
-def _move(staged: str, final: str) -> None:
+def move_staged(staged: str, final: str) -> None:
+    """Puts a staged file in its place; may be done again."""
     if storage.is_local(staged):
         # Absent if a run of this step that was killed has moved it already.
         with contextlib.suppress(FileNotFoundError):

@@ -409,18 +409,18 @@ def list_records(path: str, split: str | None, entry: Mapping[str, Any]) -> Iter
             )
     except FileNotFoundError:
         raise UserError(
-            f"--input: the data set's shard {path!r} is gone; restore it, or build the data set "
+            f"the data set's shard {path!r} is gone; restore it, or build the data set "
             "again from its original images."
         ) from None
     except OSError as e:
         raise UserError(
-            f"--input: the shard {path!r} cannot be read ({e.strerror or e}); fix its permissions, "
-            "or try again."
+            f"the data set's shard {path!r} cannot be read ({e.strerror or e}); fix its "
+            "permissions, or try again."
         ) from e
     if number > entry["num_records"]:
         raise UserError(
-            f"--input: the shard {path!r} holds more than the {entry['num_records']} records that "
-            "its manifest.json says; restore it, or build the data set again."
+            f"the data set's shard {path!r} holds more than the {entry['num_records']} records "
+            "that its manifest.json says; restore it, or build the data set again."
         )
     missing = iter(sorted((+left).elements()))
     name = storage.name_of(path)

@@ -1,0 +1,73 @@
+"""`python -m beam_pipeline.remove DIR --keys FILE`: takes records out of a finished data set."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from imageshards.errors import UserError
+
+STOPPED = 130
+
+
+def remove(directory: str, keys: str) -> str:
+    """Removes the records with the keys of a file; returns what to print.
+
+    Args:
+        directory: The data set, here or in a store.
+        keys: File of keys, as `--exclude` of a build takes them.
+
+    Raises:
+        UserError: As `remove_records` and `read_keys`.
+    """
+    from beam_pipeline.commit.removal import remove_records
+    from beam_pipeline.inputs.keys_file import read_keys
+    from imageshards import storage
+
+    directory = directory if storage.is_local(directory) else directory.rstrip("/")
+    storage.check_bucket(directory, "DIR")
+    done = remove_records(directory, read_keys(keys, "--keys"), keys)
+    said = [
+        f"records removed from {directory}: {done.records:,}; shards written again: "
+        f"{done.shards:,} of {done.of_shards:,}; records moved to keep shards even: {done.moved:,}"
+    ]
+    if done.lost_idx:
+        said.append(
+            f"the .idx files of these shards are gone; write them again with python -m "
+            f"beam_pipeline.export_index {directory} --format dali"
+        )
+    return "\n".join(said)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m beam_pipeline.remove",
+        description="Takes records out of a finished data set, in place: only the shards that hold "
+        "them are written again, and those that give a record to keep all even.",
+        epilog="Exit code: 0 done, 2 something to fix, 130 stopped by Ctrl-C. Run the same command "
+        "again to resume one that was stopped or killed.",
+    )
+    parser.add_argument(
+        "directory", metavar="DIR", help="what a build wrote: a folder, gs:// or s3://"
+    )
+    parser.add_argument(
+        "--keys", required=True, metavar="FILE",
+        help="a text file with a key on each line, a .parquet file with a column key, or a data "
+        "set or its index/; a key that DIR has not is an error",
+    )  # fmt: skip
+    args = parser.parse_args(argv)
+    try:
+        print(remove(args.directory, args.keys))
+    except KeyboardInterrupt:
+        print("stopped; run the same command again to resume", file=sys.stderr)
+        return STOPPED
+    except UserError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
