@@ -14,6 +14,7 @@ import imageshards as ims
 from imageshards.tfrecord import read_records
 from tests.support.external_sets import example, jpeg
 from tests.support.trainer_data import CLASSES, edit_manifest, make_data_set
+from trainer.dataset.spec import Shares
 from trainer.reader.broken_records import BrokenRecordHandler, explain, repair
 from trainer.reader.data import Data
 from trainer.reader.find_broken import BrokenRecord, find_broken
@@ -219,6 +220,15 @@ def test_placeholders_and_broken_records_of_others_are_found(
         lost = batch["record"] == broken.record
         assert ((batch["weight"] == 0) == lost).all()
         assert not batch["inputs"]["image"][lost].any()
+
+
+def test_hosts_read_their_parts_of_the_same_mixed_batches(sets: Sets) -> None:
+    train = sets.both.train(batch_size=8, augment="none", seed=5, mix=MIX)
+    whole = list(train.batches().take(6).as_numpy_iterator())
+    hosts = [train.batches(2, Shares(1, 2, host)).take(4).as_numpy_iterator() for host in (0, 1)]
+    for batch, *parts in zip(whole[2:], *hosts, strict=True):
+        for name in ("record", "label", "position"):
+            np.testing.assert_array_equal(np.concatenate([p[name] for p in parts]), batch[name])
 
 
 def test_pictures_of_a_mix_are_augmented_by_position(sets: Sets) -> None:
