@@ -135,6 +135,7 @@ setuptools.setup(
             "imageshards-inspect = beam_pipeline.inspect:main",
             "imageshards-export-index = beam_pipeline.export_index:main",
             "imageshards-remove = beam_pipeline.remove:main",
+            "imageshards-duplicates = beam_pipeline.duplicates.command:main",
             "imageshards-train = trainer.__main__:main",
             "imageshards-evaluate = trainer.evaluate:main",
             "imageshards-predict = trainer.predict:main",

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 from benchmarks import cases, inputs
 from benchmarks.cases import Settings
+from benchmarks.duplicates import DUPLICATE_BENCHMARKS
 from benchmarks.measure import REPOSITORY, BenchmarkError
 from benchmarks.reader_cases import READER_BENCHMARKS
 from benchmarks.scale import SCALE_BENCHMARKS
@@ -29,6 +30,7 @@ BENCHMARKS = {
     **cases.BENCHMARKS,
     **READER_BENCHMARKS,
     **SCALE_BENCHMARKS,
+    **DUPLICATE_BENCHMARKS,
     **STORE_BENCHMARKS,
     "store_read": store_read,
 }

@@ -29,6 +29,7 @@ COMMANDS = {
     "imageshards-inspect": "beam_pipeline.inspect:main",
     "imageshards-export-index": "beam_pipeline.export_index:main",
     "imageshards-remove": "beam_pipeline.remove:main",
+    "imageshards-duplicates": "beam_pipeline.duplicates.command:main",
     "imageshards-train": "trainer.__main__:main",
     "imageshards-evaluate": "trainer.evaluate:main",
     "imageshards-predict": "trainer.predict:main",

@@ -1,0 +1,193 @@
+"""The command: finds duplicates through Beam, writes the page, the JSON and the keys file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from imageshards.errors import UserError, user_error_in
+
+if TYPE_CHECKING:
+    from beam_pipeline.duplicates.twins import Twin
+
+DEFAULT_DISTANCE = 4
+MAX_DISTANCE = 10
+FOLDER_NAME = "duplicates"
+JSON_NAME = "duplicates.json"
+EXCLUDE_NAME = "exclude.txt"
+
+_EPILOG = """\
+Flags that are unknown here go to Beam's PipelineOptions (--runner, ...). Exit codes: 0 done,
+whatever was found; 1 failed; 2 something to fix; 130 stopped by Ctrl-C.
+
+example:
+  python -m beam_pipeline.duplicates shards/
+  python -m beam_pipeline --input photos/ --output clean/ --exclude shards/duplicates/exclude.txt
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m beam_pipeline.duplicates",
+        description="Finds equal and nearly equal pictures of a data set, within and between its "
+        "splits, from its index: writes a page with the pairs side by side, a JSON for machines, "
+        "and a file of keys for --exclude.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("directory", metavar="DIR", help="what a build wrote: a folder, gs:// or s3://")
+    add("--distance", type=int, default=DEFAULT_DISTANCE, metavar="BITS",
+        help="bits of 64 in which the difference hashes of near duplicates differ at most; 0 for "
+        f"equal hashes only (default: {DEFAULT_DISTANCE})")  # fmt: skip
+    add("--output", metavar="FOLDER",
+        help=f"folder for the page and its files (default: DIR/{FOLDER_NAME})")  # fmt: skip
+    return parser
+
+
+def find(directory: str, distance: int, output: str | None, beam_args: Sequence[str]) -> str:
+    """Finds the duplicates of a data set; returns what to print.
+
+    Raises:
+        UserError: It is no data set with an index, or an argument cannot be.
+    """
+    from beam_pipeline.startup import cache_inspections, quick_imports
+    from beam_pipeline.store_flags import export_store_flags
+    from imageshards import storage
+    from imageshards.manifest import PAGE_NAME, load_manifest, to_json
+
+    if not 0 <= distance <= MAX_DISTANCE:
+        raise UserError(
+            f"--distance received {distance}; expected 0 to {MAX_DISTANCE}: pictures that differ "
+            "in more bits have little in common."
+        )
+    export_store_flags(beam_args)
+    directory = directory if storage.is_local(directory) else directory.rstrip("/")
+    storage.check_bucket(directory, "DIR")
+    manifest = load_manifest(directory, "DIR")
+    folder = output or storage.join(directory, FOLDER_NAME)
+    with quick_imports():
+        from beam_pipeline.duplicates.page import page_of
+    cache_inspections()
+    twins = _run(directory, manifest, distance, folder, beam_args)
+    exclude = storage.join(folder, EXCLUDE_NAME)
+    title = os.path.abspath(directory) if storage.is_local(directory) else directory
+    page = page_of(os.path.basename(title), directory, manifest, twins, distance, exclude)
+    found = summary(manifest, distance, twins)
+    try:
+        keys = "".join(f"{twin.other['key']}\n" for twin in twins)
+        # A file that names no key is refused by --exclude.
+        storage.write(exclude, keys.encode()) if keys else storage.delete([exclude])
+        storage.write(storage.join(folder, JSON_NAME), to_json(found).encode())
+        storage.write(storage.join(folder, PAGE_NAME), page.encode())
+    except OSError as e:
+        raise _cannot_write(folder, e) from e
+    lines = [table_of(found), f"page: {storage.join(folder, PAGE_NAME)}"]
+    if twins:
+        lines.append(f"keys of those that should go: {exclude}")
+    return "\n".join(lines)
+
+
+def _run(
+    directory: str,
+    manifest: Mapping[str, Any],
+    distance: int,
+    folder: str,
+    beam_args: Sequence[str],
+) -> list[Twin]:
+    """Runs the pipeline, which leaves its result in a file: a worker elsewhere may write it."""
+    import json
+
+    import apache_beam as beam
+
+    from beam_pipeline import runners
+    from beam_pipeline.duplicates.transforms import DataSet, FindDuplicates
+    from beam_pipeline.duplicates.twins import twins_of_json
+    from imageshards import storage
+    from imageshards.manifest import shards_of
+
+    shards = [shard for _, shard in shards_of(manifest)]
+    records = sum(shard["num_records"] for shard in shards)
+    data = DataSet(directory, manifest["features"], records, distance)
+    path = storage.join(folder, f".{JSON_NAME}")
+    runner = runners.choose(beam_args, None, [*_parser()._option_string_actions])
+    try:
+        storage.write(path, b"")  # whether it can be is known before the work
+        pipeline = runner.new_pipeline()
+        pipeline | "Shards" >> beam.Create(shards) | FindDuplicates(data, path)
+        with runner.ready():
+            runner.run(pipeline)
+        return twins_of_json(json.loads(storage.read(path)))
+    except OSError as e:
+        raise _cannot_write(folder, e) from e
+    finally:
+        storage.delete([path])
+
+
+def _cannot_write(folder: str, e: OSError) -> UserError:
+    return UserError(
+        f"--output {folder!r} cannot be written ({e.strerror or e}); fix its permissions, or give "
+        "another folder."
+    )
+
+
+def summary(manifest: Mapping[str, Any], distance: int, twins: Sequence[Twin]) -> dict[str, Any]:
+    """What duplicates.json says: counts, then each image that should go with its twin."""
+    from beam_pipeline.duplicates.twins import counts_by_splits
+
+    def image(row: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: row[name] for name in ("key", "split", "class_name", "shard", "record")}
+
+    return {
+        "fingerprint": manifest["fingerprint"],
+        "num_records": sum(split["num_records"] for split in manifest["splits"].values()),
+        "distance": distance,
+        "exact": sum(twin.exact for twin in twins),
+        "near": sum(not twin.exact for twin in twins),
+        "splits": [
+            {"kept": kept, "other": other, "exact": exact, "near": near}
+            for (kept, other), (exact, near) in counts_by_splits(twins).items()
+        ],
+        "pairs": [
+            {
+                "exact": twin.exact,
+                "distance": twin.distance,
+                "kept": image(twin.kept),
+                "other": image(twin.other),
+            }
+            for twin in twins
+        ],
+    }
+
+
+def table_of(found: Mapping[str, Any]) -> str:
+    """The counts, for a terminal."""
+    lines = [
+        f"{found['num_records']:,} images: {found['exact']:,} exact and {found['near']:,} near "
+        f"duplicates (distance at most {found['distance']})"
+    ]
+    for each in found["splits"]:
+        where = f"in {each['other']} of one in {each['kept']}"
+        lines.append(f"  {where}: {each['exact']:,} exact, {each['near']:,} near")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    try:
+        args, beam_args = _parser().parse_known_args(argv)
+        print(find(args.directory, args.distance, args.output, beam_args))
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+    except Exception as e:
+        known = user_error_in(e)
+        if known is None:
+            raise
+        print(f"error: {known}", file=sys.stderr)
+        return 2
+    return 0

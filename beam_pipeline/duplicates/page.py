@@ -1,0 +1,108 @@
+"""The page of duplicates: pairs side by side, the worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from beam_pipeline.duplicates.twins import Twin, counts_by_splits
+from imageshards.errors import UserError
+from imageshards.index import read_record
+from imageshards.manifest import IMAGE_FEATURE
+from imageshards.page import number, render, share, thumbnail
+from imageshards.storage import map_concurrently
+from imageshards.tfrecord import RecordError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+# Pairs that are shown, between splits and within them each.
+MAX_SHOWN = 120
+_THUMB_PX = 160
+
+
+class Shown(NamedTuple):
+    """An image of a pair; no picture where it cannot be read."""
+
+    row: Mapping[str, Any]
+    picture: Image.Image | None
+
+
+class Pair(NamedTuple):
+    """A pair with its pictures."""
+
+    twin: Twin
+    kept: Shown
+    other: Shown
+
+
+def page_of(
+    title: str,
+    directory: str,
+    manifest: Mapping[str, Any],
+    twins: Sequence[Twin],
+    distance: int,
+    exclude: str,
+) -> str:
+    """The page as one HTML document without outside resources.
+
+    Args:
+        title: Its heading.
+        directory: The data set.
+        manifest: Its manifest.
+        twins: What was found, worst first.
+        distance: Bits in which hashes of near duplicates differ at most.
+        exclude: Path of the file with the keys of those that go.
+    """
+    between = [twin for twin in twins if twin.splits[0] != twin.splits[1]]
+    within = [twin for twin in twins if twin.splits[0] == twin.splits[1]]
+    compression = manifest.get("compression", "none")
+    return render(
+        "beam_pipeline.duplicates",
+        "page.jinja",
+        title=title,
+        tiles=_tiles(manifest, twins, len(between)),
+        counts=[
+            (other, kept, number(exact), number(near))
+            for (kept, other), (exact, near) in counts_by_splits(twins).items()
+        ],
+        between=_with_pictures(between[:MAX_SHOWN], directory, compression),
+        within=_with_pictures(within[:MAX_SHOWN], directory, compression),
+        num_between=len(between),
+        num_within=len(within),
+        distance=distance,
+        exclude=exclude,
+    )
+
+
+def _tiles(
+    manifest: Mapping[str, Any], twins: Sequence[Twin], between: int
+) -> list[tuple[str, str, str]]:
+    records = sum(split["num_records"] for split in manifest["splits"].values())
+    exact = sum(twin.exact for twin in twins)
+    mixed = sum(twin.kept["class_name"] != twin.other["class_name"] for twin in twins)
+    return [
+        ("Images", number(records), ""),
+        ("Duplicates", number(len(twins)), share(len(twins), records)),
+        ("Same file", number(exact), "byte for byte"),
+        ("Near", number(len(twins) - exact), "look alike"),
+        ("Between splits", number(between), "leaks"),
+        ("Of two classes", number(mixed), "labels to check"),
+    ]
+
+
+def _with_pictures(twins: Sequence[Twin], directory: str, compression: str) -> list[Pair]:
+    def shown(row: Mapping[str, Any]) -> Shown:
+        try:
+            features = read_record(directory, row, compression)
+        except (OSError, RecordError, UserError, ValueError):
+            return Shown(row, None)  # what is wrong is for verify to say
+        encoded = features[IMAGE_FEATURE][0]
+        return Shown(row, thumbnail(encoded, _THUMB_PX) if isinstance(encoded, bytes) else None)
+
+    rows = [row for twin in twins for row in (twin.kept, twin.other)]
+    found = list(map_concurrently(shown, rows))
+    return [
+        Pair(twin, kept, other)
+        for twin, kept, other in zip(twins, found[::2], found[1::2], strict=True)
+    ]

@@ -1,0 +1,135 @@
+"""Which of two duplicates stays: every image that should go gets the twin that stays."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+# Columns of the index that are needed of a record with a twin.
+COLUMNS = [
+    "key", "split", "class_name", "shard", "record", "offset", "num_bytes",
+    "source_sha256", "source_bytes", "dhash",
+]  # fmt: skip
+
+# What models are compared on stays as it is: its twins leave the training split.
+_TEST, _VALIDATION = ("test",), ("validation", "val", "valid")
+_TRAIN = ("train", "training")
+
+
+class Twin(NamedTuple):
+    """An image that should go, since another one that stays shows the same.
+
+    Attributes:
+        kept, other: Rows of the index, by column: the image that stays and the one that goes.
+        exact: Whether their original files are equal, byte for byte.
+        distance: Bits in which the hashes of their pictures differ.
+    """
+
+    kept: dict[str, Any]
+    other: dict[str, Any]
+    exact: bool
+    distance: int
+
+    @property
+    def splits(self) -> tuple[str, str]:
+        """The splits of both, the one that stays first."""
+        return self.kept["split"], self.other["split"]
+
+    @property
+    def badness(self) -> tuple[Any, ...]:
+        """What is to be seen first sorts first: leaks into training, then what is nearest."""
+        between = self.splits[0] != self.splits[1]
+        leak = between and any(split in _TRAIN for split in self.splits)
+        same_class = self.kept["class_name"] == self.other["class_name"]
+        return not leak, not between, self.distance, not self.exact, same_class, self.other["key"]
+
+
+def choose_twins(table: pa.Table, pairs: np.ndarray) -> list[Twin]:
+    """Goes through the records, the most worth keeping first, and keeps what has no kept twin yet.
+
+    So no two that stay are twins, and each that goes has a twin that stays: one of another split
+    if there is one, else the nearest.
+
+    Args:
+        table: `COLUMNS` of all records that may have a twin.
+        pairs: uint64 [n, 2], different hashes that are near.
+
+    Returns:
+        The twins, worst first.
+    """
+    rows = sorted(table.to_pylist(), key=_rank)
+    near = defaultdict(list)
+    for low, high in pairs.tolist():
+        near[low].append(high)
+        near[high].append(low)
+    # The kept twins of everything with a hash, or original, that was met: one for each split.
+    of_hash: dict[int, dict[str, dict[str, Any]]] = {}
+    of_original: dict[str, dict[str, Any]] = {}
+    kept: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    twins = []
+    for row in rows:
+        known = of_hash.get(row["dhash"])
+        if known is None:
+            neighbours = [r for each in near.get(row["dhash"], ()) for r in kept.get(each, ())]
+            known = _nearest_by_split(row["dhash"], neighbours)
+            if row["dhash"] is not None:
+                of_hash[row["dhash"]] = known
+        candidates = [*known.values()]
+        if equal := of_original.get(row["source_sha256"]):
+            candidates.append(equal)
+        if candidates:
+            best = min((_twin(other, row) for other in candidates), key=_preference)
+            twins.append(best)
+            continue
+        of_original[row["source_sha256"]] = row
+        if row["dhash"] is not None:
+            kept[row["dhash"]].append(row)
+            known[row["split"]] = row
+    return sorted(twins, key=lambda twin: twin.badness)
+
+
+def _rank(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What is worth keeping sorts first: test, validation, others, training; the larger file."""
+    orders = [(_TEST, 0), (_VALIDATION, 1), (_TRAIN, 3)]
+    order = next((place for names, place in orders if row["split"] in names), 2)
+    return order, row["split"], -(row["source_bytes"] or 0), row["key"]
+
+
+def _nearest_by_split(dhash: int, rows: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for row in sorted(rows, key=lambda r: ((r["dhash"] ^ dhash).bit_count(), r["key"])):
+        found.setdefault(row["split"], row)
+    return found
+
+
+def _twin(kept: dict[str, Any], other: dict[str, Any]) -> Twin:
+    exact = kept["source_sha256"] == other["source_sha256"]
+    known = kept["dhash"] is not None and other["dhash"] is not None
+    return Twin(kept, other, exact, (kept["dhash"] ^ other["dhash"]).bit_count() if known else 0)
+
+
+def _preference(twin: Twin) -> tuple[Any, ...]:
+    return twin.splits[0] == twin.splits[1], twin.distance, not twin.exact, twin.kept["key"]
+
+
+def twins_to_json(twins: Sequence[Twin]) -> list[dict[str, Any]]:
+    """Twins as plain values; `twins_of_json` is the way back."""
+    return [twin._asdict() for twin in twins]
+
+
+def twins_of_json(found: Iterable[dict[str, Any]]) -> list[Twin]:
+    """What `twins_to_json` made."""
+    return [Twin(**each) for each in found]
+
+
+def counts_by_splits(twins: Iterable[Twin]) -> dict[tuple[str, str], tuple[int, int]]:
+    """(split that keeps, split of the other) → exact and near twins."""
+    counts: dict[tuple[str, str], tuple[int, int]] = {}
+    for twin in twins:
+        exact, near = counts.get(twin.splits, (0, 0))
+        counts[twin.splits] = (exact + twin.exact, near + (not twin.exact))
+    return counts

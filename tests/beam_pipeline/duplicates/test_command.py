@@ -1,0 +1,153 @@
+"""`python -m beam_pipeline.duplicates`: what is found in a data set with planted copies."""
+
+from __future__ import annotations
+
+import io
+import json
+import pathlib
+import shutil
+
+import pytest
+from PIL import Image, ImageOps
+
+from beam_pipeline.duplicates import transforms
+from beam_pipeline.duplicates.command import main
+from beam_pipeline.report.page import write_report
+from tests.support.builds import build, jpeg, manifest
+from tests.support.html_page import Page
+
+pytestmark = pytest.mark.process
+
+SPLITS = ("train", "validation")
+
+
+def _changed(data: bytes, change, **save) -> bytes:
+    buffer = io.BytesIO()
+    with Image.open(io.BytesIO(data)) as picture:
+        change(picture).save(buffer, "JPEG", **{"quality": 95} | save)
+    return buffer.getvalue()
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> pathlib.Path:
+    """Pictures of their own, and copies: the same file, smaller, badly compressed, mirrored."""
+    root = tmp_path_factory.mktemp("planted")
+    for split in SPLITS:
+        for kind in "ab":
+            folder = root / "photos" / split / kind
+            folder.mkdir(parents=True)
+            for i in range(12):
+                seed = 1000 * SPLITS.index(split) + 100 * "ab".index(kind) + i
+                (folder / f"{i}.jpg").write_bytes(jpeg(seed, 240, 160))
+    train, validation = root / "photos" / "train", root / "photos" / "validation"
+    original = (train / "a" / "0.jpg").read_bytes()
+    (validation / "a" / "same.jpg").write_bytes(original)
+    (train / "b" / "same.jpg").write_bytes(original)  # and of another class
+    original = (validation / "b" / "3.jpg").read_bytes()
+    (train / "b" / "small.jpg").write_bytes(_changed(original, lambda p: p.resize((120, 80))))
+    original = (train / "b" / "5.jpg").read_bytes()
+    (train / "b" / "bad.jpg").write_bytes(_changed(original, lambda p: p, quality=30))
+    (train / "b" / "mirrored.jpg").write_bytes(_changed(original, ImageOps.mirror))
+    flags = ("--image_size", "64", "--num_shards", "train=3,validation=2")
+    assert build("--input", root / "photos", "--output", root / "set", *flags) == 0
+    return root / "set"
+
+
+@pytest.fixture(scope="module")
+def found(built, tmp_path_factory) -> pathlib.Path:
+    output = tmp_path_factory.mktemp("found")
+    assert main([str(built), "--output", str(output)]) == 0
+    return output
+
+
+def test_planted_copies_are_found_leaks_first(found):
+    said = json.loads((found / "duplicates.json").read_text())
+    pairs = [(p["kept"]["key"], p["other"]["key"], p["exact"]) for p in said["pairs"]]
+    assert pairs[:3] == [
+        ("validation/a/same.jpg", "train/b/same.jpg", True),
+        ("validation/a/same.jpg", "train/a/0.jpg", True),
+        ("validation/b/3.jpg", "train/b/small.jpg", False),
+    ]
+    assert pairs[3:] == [("train/b/5.jpg", "train/b/bad.jpg", False)]
+    assert said["splits"] == [
+        {"kept": "validation", "other": "train", "exact": 2, "near": 1},
+        {"kept": "train", "other": "train", "exact": 0, "near": 1},
+    ]
+    assert (said["exact"], said["near"], said["num_records"]) == (2, 2, 53)
+
+
+def test_the_page_shows_each_pair(found):
+    page = Page((found / "index.html").read_text())
+    assert len(page.all("img")) == 8
+    assert page.words.count("two classes") == 1
+    for words in ("The same file", "validation, stays", "train, goes", "train/b/bad.jpg"):
+        assert words in page.text
+
+
+def test_the_keys_file_leaves_out_what_goes(built, found, tmp_path):
+    photos = built.parent / "photos"
+    flags = ("--exclude", found / "exclude.txt", "--image_size", "64", "--num_shards", "1")
+    assert build("--input", photos, "--output", tmp_path / "clean", *flags) == 0
+    assert manifest(tmp_path / "clean")["listed"] == 49
+    assert main([str(tmp_path / "clean")]) == 0
+    folder = tmp_path / "clean" / "duplicates"
+    assert json.loads((folder / "duplicates.json").read_text())["pairs"] == []
+    assert not (folder / "exclude.txt").exists()
+    assert "No image is a duplicate of another one." in (folder / "index.html").read_text()
+    overwrite = ("--input", photos, "--output", tmp_path / "clean", *flags[2:], "--overwrite")
+    assert build(*overwrite) == 0
+
+
+def test_buckets_and_masks_change_nothing(built, found, tmp_path, monkeypatch):
+    monkeypatch.setattr(transforms, "BUCKET_SIZE", 7)
+    monkeypatch.setattr("beam_pipeline.duplicates.near._COST_OF_ENTRY", 0.1)
+    assert transforms.DataSet("", {}, 53, 4).buckets == 8
+    assert len(transforms.DataSet("", {}, 53, 4).masks) > 1
+    assert main([str(built), "--output", str(tmp_path)]) == 0
+    for name in ("duplicates.json", "exclude.txt"):
+        assert (tmp_path / name).read_bytes() == (found / name).read_bytes()
+
+
+def test_distance_0_finds_equal_hashes_only(built, tmp_path):
+    assert main([str(built), "--output", str(tmp_path), "--distance", "0"]) == 0
+    said = json.loads((tmp_path / "duplicates.json").read_text())
+    assert said["exact"] == 2
+    assert all(pair["distance"] == 0 for pair in said["pairs"])
+
+
+def test_the_report_of_a_build_counts_equal_files(built):
+    page = (built / "report" / "index.html").read_text()
+    assert "2 images are copies of another one, byte for byte" in page
+    assert "1 original stands in more than one split" in page
+    assert write_report(str(built), manifest(built))
+    assert (built / "report" / "index.html").read_text() == page
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda d: shutil.rmtree(d / "index"), "is missing"),
+        (lambda d: (d / "manifest.json").unlink(), "where there is no manifest.json"),
+        (lambda d: next((d / "index").iterdir()).write_bytes(b"x"), "its bytes are others"),
+    ],
+)
+def test_what_cannot_be_read_is_a_sentence(built, tmp_path, capsys, damage, words):
+    shutil.copytree(built, tmp_path / "set")
+    damage(tmp_path / "set")
+    assert main([str(tmp_path / "set")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and words in error and "Traceback" not in error
+    assert not (tmp_path / "set" / "duplicates" / "duplicates.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--distance", "11"], "--distance received 11; expected 0 to 10"),
+        (["--distanze", "1"], "did you mean --distance"),
+        (["--output", "/proc/none"], "--output '/proc/none' cannot be written"),
+    ],
+)
+def test_mistakes_are_sentences(built, capsys, flags, words):
+    assert main([str(built), *flags]) == 2
+    assert words in capsys.readouterr().err

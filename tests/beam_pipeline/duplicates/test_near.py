@@ -1,0 +1,95 @@
+"""Near hashes are all found, without comparing all with all."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from beam_pipeline.duplicates import near
+from beam_pipeline.duplicates.near import count_bits, masks_for, near_pairs
+from imageshards.errors import UserError
+
+
+def by_brute_force(hashes: np.ndarray, distance: int) -> list[tuple[int, int]]:
+    pairs = itertools.combinations(sorted(hashes.tolist()), 2)
+    return [(a, b) for a, b in pairs if (a ^ b).bit_count() <= distance]
+
+
+def some_hashes(count: int, bits: int = 64, seed: int = 0) -> np.ndarray:
+    """Random in their lowest bits, with near ones among them."""
+    rng = np.random.default_rng(seed)
+    found = rng.integers(0, 2**bits, count, dtype=np.uint64)
+    for flips in range(1, 7):
+        changed = found[: count // 10].copy()
+        for _ in range(flips):
+            changed ^= np.uint64(1) << rng.integers(0, 64, len(changed), dtype=np.uint64)
+        found = np.concatenate([found, changed])
+    return np.unique(found)
+
+
+@pytest.mark.parametrize(("distance", "bits"), [(1, 64), (1, 20), (2, 20), (4, 64), (10, 64)])
+def test_all_near_pairs_are_found_each_once(distance, bits, monkeypatch):
+    monkeypatch.setattr(near, "_MAX_CELL", 20)  # cells are cut again
+    hashes = some_hashes(800, bits)
+    assert near_pairs(hashes, distance).tolist() == by_brute_force(hashes, distance)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sets(st.integers(0, 2**64 - 1), max_size=30), st.integers(0, 10))
+def test_any_few_hashes(values, distance):
+    hashes = np.array(sorted(values), np.uint64)
+    assert near_pairs(hashes, distance).tolist() == by_brute_force(hashes, distance)
+
+
+@given(st.integers(0, 2**64 - 1), st.sets(st.integers(0, 63), max_size=4))
+def test_hashes_that_differ_in_four_bits_are_equal_in_a_mask(value, flipped):
+    other = value
+    for bit in flipped:
+        other ^= 1 << bit
+    assert any((value ^ other) & mask == 0 for mask in masks_for(1_281_167, 4))
+
+
+def test_work_grows_much_slower_than_all_pairs():
+    for distance in (2, 4, 6):
+        masks = masks_for(1_281_167, distance)
+        equal_bits = min(mask.bit_count() for mask in masks)
+        assert len(masks) * 1_281_167 / 2**equal_bits < 5_000
+    assert masks_for(100, 4) == [0]
+
+
+def test_many_hashes_with_an_equal_band_do_not_cost_all_pairs(monkeypatch):
+    compared = 0
+    real = count_bits
+
+    def counted(values: np.ndarray) -> np.ndarray:
+        nonlocal compared
+        compared += len(values)
+        return real(values)
+
+    monkeypatch.setattr(near, "count_bits", counted)
+    rng = np.random.default_rng(3)
+    hashes = np.unique(rng.integers(0, 2**44, 60_000, dtype=np.uint64))  # 20 bits are equal
+    near_pairs(hashes, 3)
+    assert compared < 60_000**2 / 2 / 10
+
+
+def test_too_many_pairs_are_a_sentence(monkeypatch):
+    monkeypatch.setattr(near, "MAX_PAIRS", 1000)
+    with pytest.raises(UserError, match=r"^--distance received 12, .* more than 1,000 pairs"):
+        near_pairs(np.arange(5000, dtype=np.uint64), 12)
+
+
+def test_bits_are_counted_as_python_does():
+    hashes = some_hashes(50)
+    assert count_bits(hashes).tolist() == [value.bit_count() for value in hashes.tolist()]
+
+
+def test_bits_are_counted_with_numpy_1_too(monkeypatch):
+    hashes = some_hashes(50)
+    expected = count_bits(hashes).tolist()
+    monkeypatch.delattr(np, "bitwise_count", raising=False)
+    assert count_bits(hashes).tolist() == expected
