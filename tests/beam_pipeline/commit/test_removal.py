@@ -174,7 +174,7 @@ STEPS = [
 @pytest.mark.parametrize(("name", "calls"), STEPS)
 def test_the_same_command_finishes_what_was_killed(made, built, tmp_path, monkeypatch, name, calls):
     keys = keys_in(made, "train", 0)[:4] + keys_in(made, "test", 1)[:1]
-    undisturbed = tmp_path / "undisturbed"
+    undisturbed = tmp_path / "undisturbed" / "set"  # croissant.json has the folder's name
     shutil.copytree(built, undisturbed)
     assert remove(undisturbed, keys, tmp_path / "keys") == 0
     with monkeypatch.context() as patched, pytest.raises(Killed):
