@@ -12,10 +12,12 @@ import pytest
 
 from beam_pipeline.__main__ import main
 from beam_pipeline.verify import command as verify
+from imageshards import storage
 from imageshards.example import decode_example
 from imageshards.tfrecord import read_records
 from tests.support.builds import build, class_folders, jpeg, manifest, shard_bytes
 from tests.support.forked_builds import ForkedBuild, kill_at
+from tests.support.store_servers import store_server
 
 pytestmark = pytest.mark.process
 
@@ -249,3 +251,22 @@ def test_what_is_selected_in_vain_ends_the_build(folder, tmp_path, capfd):
         assert "1 of 1 keys" in said and "'nobody.jpg'" in said
         assert "'cta'" in error_of(capfd, *flags, "--class_map", "cta=dog", *more)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["gs", "s3"])
+def test_a_data_set_in_a_store_is_grown_there_whatever_is_killed(folder, joined, kind):
+    with store_server(kind) as running, running.environment():
+        grown = f"{running.bucket()}/set"
+        storage.copy_folder(str(folder / "a"), grown)
+        inputs = ["--input", grown, "--input", str(folder / "b"), "--output", grown]
+        flags = [*inputs, "--overwrite", "--num_shards", "5", "--direct_num_workers", "2", *FLAGS]
+        kill = ("beam_pipeline.commit.transforms", "finalize_shard", 3)
+        killed = ForkedBuild(*flags, before=kill_at, given=kill)
+        assert killed.wait(TIMEOUT_S) == -signal.SIGKILL, killed.communicate()[0]
+        assert not storage.exists(f"{grown}/manifest.json")
+        assert build(*flags) == 0
+        for name, data in shard_bytes(joined).items():
+            assert storage.read(f"{grown}/{name}") == data
+        names = {file.path[len(grown) + 1 :] for file in storage.files_below(grown)}
+        assert not [name for name in names if name.startswith(".staging/replaced")]
