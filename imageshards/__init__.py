@@ -6,6 +6,9 @@
     train = data.train(batch_size=256, image_size=224, augment="light", seed=1)
     model.fit(train.dataset(), steps_per_epoch=train.steps_per_epoch)
 
+    rows = data.index("train")           # an Arrow table: what each record holds, and where it is
+    example = data.record("cats/1.jpg")  # one of them, read alone
+
     for example in ims.read_examples("shards/", "train"):
         jpeg, label = example["image/encoded"][0], example["image/class/label"][0]
 
