@@ -232,28 +232,6 @@ def first_label_of(manifest: Mapping[str, Any]) -> int:
     return manifest.get("first_label", 0)
 
 
-def check_first_labels(manifests: Mapping[str, Mapping[str, Any]], argument: str) -> int:
-    """The first label of data sets that are joined.
-
-    Args:
-        manifests: By the folders of their data sets.
-        argument: What received these folders, for the message: `--input`.
-
-    Raises:
-        UserError: They differ.
-    """
-    firsts = {directory: first_label_of(manifest) for directory, manifest in manifests.items()}
-    (one, first), *others = firsts.items()
-    for other, label in others:
-        if label != first:
-            raise UserError(
-                f"{argument} received {one!r}, whose labels begin at {first}, and {other!r}, whose "
-                f"labels begin at {label}; expected data sets of one --first_label: build "
-                f"{other!r} again with --first_label {first}."
-            )
-    return first
-
-
 def shards_of(manifest: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every (split, entry of a shard) of a manifest, in its order."""
     for split, entry in manifest["splits"].items():

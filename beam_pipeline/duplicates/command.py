@@ -55,6 +55,7 @@ def find(directory: str, distance: int, output: str | None, beam_args: Sequence[
     Raises:
         UserError: It is no data set with an index, or an argument cannot be.
     """
+    from beam_pipeline.cli import parse_path
     from beam_pipeline.startup import cache_inspections, quick_imports
     from beam_pipeline.store_flags import export_store_flags
     from imageshards import storage
@@ -66,17 +67,16 @@ def find(directory: str, distance: int, output: str | None, beam_args: Sequence[
             "in more bits have little in common."
         )
     export_store_flags(beam_args)
-    directory = directory if storage.is_local(directory) else directory.rstrip("/")
+    directory = parse_path("DIR", directory)
     storage.check_bucket(directory, "DIR")
     manifest = load_manifest(directory, "DIR")
-    folder = output or storage.join(directory, FOLDER_NAME)
+    folder = parse_path("--output", output or storage.join(directory, FOLDER_NAME))
     with quick_imports():
         from beam_pipeline.duplicates.page import page_of
     cache_inspections()
     twins = _run(directory, manifest, distance, folder, beam_args)
     exclude = storage.join(folder, EXCLUDE_NAME)
-    title = os.path.abspath(directory) if storage.is_local(directory) else directory
-    page = page_of(os.path.basename(title), directory, manifest, twins, distance, exclude)
+    page = page_of(os.path.basename(directory), directory, manifest, twins, distance, exclude)
     found = summary(manifest, distance, twins)
     try:
         keys = "".join(f"{twin.other['key']}\n" for twin in twins)
@@ -108,13 +108,15 @@ def _run(
     from beam_pipeline.duplicates.transforms import DataSet, FindDuplicates
     from beam_pipeline.duplicates.twins import twins_of_json
     from imageshards import storage
-    from imageshards.manifest import shards_of
+    from imageshards.manifest import STAGING_NAME, shards_of
 
     shards = [shard for _, shard in shards_of(manifest)]
     records = sum(shard["num_records"] for shard in shards)
     data = DataSet(directory, manifest["features"], records, distance)
-    path = storage.join(folder, f".{JSON_NAME}")
-    runner = runners.choose(beam_args, None, [*_parser()._option_string_actions])
+    staging = storage.join(folder, STAGING_NAME)
+    path = storage.join(staging, JSON_NAME)
+    build = runners.Build((directory,), folder, staging)
+    runner = runners.choose(beam_args, build, [*_parser()._option_string_actions])
     try:
         storage.write(path, b"")  # whether it can be is known before the work
         pipeline = runner.new_pipeline()
@@ -125,7 +127,7 @@ def _run(
     except OSError as e:
         raise _cannot_write(folder, e) from e
     finally:
-        storage.delete([path])
+        storage.delete_folder(staging)
 
 
 def _cannot_write(folder: str, e: OSError) -> UserError:

@@ -11,9 +11,8 @@ import pytest
 from beam_pipeline.columns import exported_classes
 from beam_pipeline.planning.classes import names_by_label
 from beam_pipeline.verify import command as verify
-from imageshards.errors import UserError
 from imageshards.example import decode_example
-from imageshards.manifest import check_first_labels, form_problems
+from imageshards.manifest import form_problems
 from imageshards.tfrecord import read_records
 from tests.support.builds import build, class_folders, manifest, shard_bytes
 
@@ -111,16 +110,6 @@ def test_another_first_label_is_refused(photos, tmp_path, capsys):
     assert build("--input", photos, "--output", tmp_path / "set", "--first_label", "2") == 2
     assert "--first_label: invalid choice: 2 (choose from 0, 1)" in capsys.readouterr().err
     assert not (tmp_path / "set").exists()
-
-
-def test_data_sets_of_two_first_labels_are_not_joined():
-    one, two = {"first_label": 1}, {"classes": ["a"]}
-    assert check_first_labels({"a": one, "b": one}, "--input") == 1
-    expected = (
-        "--input received 'a', whose labels begin at 1, and 'b', .* begin at 0.*'b' again with"
-    )
-    with pytest.raises(UserError, match=expected):
-        check_first_labels({"a": one, "b": two}, "--input")
 
 
 def test_a_manifest_with_a_strange_first_label_is_damaged(built):

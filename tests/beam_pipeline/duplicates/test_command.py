@@ -6,6 +6,8 @@ import io
 import json
 import pathlib
 import shutil
+import subprocess
+import sys
 
 import pytest
 from PIL import Image, ImageOps
@@ -13,6 +15,7 @@ from PIL import Image, ImageOps
 from beam_pipeline.duplicates import transforms
 from beam_pipeline.duplicates.command import main
 from beam_pipeline.report.page import write_report
+from tests.support import portable_servers
 from tests.support.builds import build, jpeg, manifest
 from tests.support.html_page import Page
 
@@ -151,3 +154,18 @@ def test_what_cannot_be_read_is_a_sentence(built, tmp_path, capsys, damage, word
 def test_mistakes_are_sentences(built, capsys, flags, words):
     assert main([str(built), *flags]) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_workers_of_a_portable_runner_find_the_same(built, found, tmp_path):
+    portable_servers.prism_binary()
+    (tmp_path / "servers").mkdir()
+    with portable_servers.running(tmp_path / "servers", "info") as servers:
+        command = [sys.executable, "-m", "beam_pipeline.duplicates", str(built)]
+        # In a process of its own: one that has talked to a job service cannot fork builds.
+        subprocess.run([*command, "--output", tmp_path / "out", *servers.flags], check=True)
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"duplicates.json", "exclude.txt", "index.html"}
+    assert (tmp_path / "out" / "duplicates.json").read_bytes() == (
+        found / "duplicates.json"
+    ).read_bytes()
