@@ -149,12 +149,14 @@ class Source(NamedTuple):
         charts: Their sizes, and those of the records.
         formats, notes: What they were and what was normalised, how many, their share.
         skipped: Why files were passed over, and how many.
+        inputs: Each --input, the records from it, and the fingerprint of a data set.
     """
 
     charts: list[BarChart]
     formats: Rows
     notes: Rows
     skipped: Rows
+    inputs: Rows
 
 
 def source(manifest: Mapping[str, Any]) -> Source:
@@ -179,6 +181,10 @@ def source(manifest: Mapping[str, Any]) -> Source:
         [(name, number(count), share(count, records)) for name, count in formats.items()],
         [(note, number(count), share(count, records)) for note, count in notes.items()],
         [(reason, number(count)) for reason, count in skipped.items()],
+        [
+            (part["path"], number(part["num_records"]), part["fingerprint"] or "not a data set")
+            for part in manifest.get("inputs", ())
+        ],
     )
 
 

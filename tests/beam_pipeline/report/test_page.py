@@ -180,6 +180,16 @@ def test_warnings_are_shown_where_there_are_any():
     assert "Warnings" not in page_of("x", manifest | {"warnings": []}, (), {})
 
 
+def test_inputs_are_told_with_their_records_and_fingerprints():
+    inputs = [
+        {"path": "/sets/a", "fingerprint": "f" * 64, "num_records": 1234},
+        {"path": "/photos", "fingerprint": None, "num_records": 5},
+    ]
+    text = Page(page_of("x", many(2, 1) | {"inputs": inputs}, (), {})).text
+    for said in ("/sets/a", "1,234", "f" * 64, "/photos", "not a data set"):
+        assert said in text
+
+
 def test_a_bare_manifest_is_enough():
     Page(page_of("x", many(3, 2), (), {}))
 
