@@ -22,7 +22,7 @@ def remove(directory: str, keys: str) -> str:
         UserError: As `remove_records` and `read_keys`.
     """
     from beam_pipeline.commit.removal import remove_records
-    from beam_pipeline.inputs.keys_file import read_keys
+    from beam_pipeline.inputs.selection import read_keys
     from imageshards import storage
 
     directory = directory if storage.is_local(directory) else directory.rstrip("/")

@@ -20,8 +20,8 @@ from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.data_set import companion_files
 from beam_pipeline.commit.finalize import move_staged, plan_moves
 from beam_pipeline.commit.staging import JOB_NAME, LOCK_NAME
-from beam_pipeline.inputs.data_sets import list_records
 from beam_pipeline.inputs.layout import read_json
+from beam_pipeline.inputs.records import list_records
 from beam_pipeline.shards.result import count_classes
 from beam_pipeline.shards.writer import output_error
 from imageshards import storage, tfrecord

@@ -1,10 +1,9 @@
 from .data_sets import of_replaced, open_inputs, reads_output
 from .duplicate_keys import FindDuplicateKeys, RefuseDuplicateKeys
-from .keys_file import KeysFile, share_keys
 from .layout import check_output_apart
 from .listing import schema_of, schemas_of
 from .manifest import ManifestSchema
-from .selection import Selected, SelectImages
+from .selection import KeysFile, Selected, SelectImages, share_keys
 from .transforms import Listed, ListImages
 
 __all__ = [

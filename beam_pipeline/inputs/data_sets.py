@@ -1,4 +1,4 @@
-"""Finished data sets as inputs: what they bring to a build, and their records as references.
+"""Finished data sets as inputs: what they bring to a build, and what does not fit.
 
 Records are copied, not encoded again. So a build of data sets has their image options, and extra
 columns stay as they are in the records: the values that they were made from are not in there.
@@ -6,10 +6,9 @@ columns stay as they are in the records: the values that they were made from are
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from beam_pipeline.inputs.folders import is_data_set
@@ -27,23 +26,16 @@ from beam_pipeline.options import (
     ImageOptions,
     InputOptions,
 )
-from beam_pipeline.planning.refs import LOST_RECORD, ImageRef
-from imageshards import storage, tfrecord
+from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.example import Values, decode_example
-from imageshards.index import index_schema, read_shard_index
 from imageshards.manifest import (
-    CLASS_FEATURE,
-    FILENAME_FEATURE,
     MANIFEST_NAME,
     RECORD_FEATURES,
     REPLACED_NAME,
     STAGING_NAME,
     TRANSFORM_NAME,
     load_manifest,
-    shards_of,
 )
-from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 # What decides the bytes of a record's picture, and its flag.
 _IMAGE_FLAGS = {
@@ -62,9 +54,6 @@ _MANIFEST_FLAGS = (
 )  # fmt: skip
 # Of an exported transform: the class names, and how many they are. Each build writes its own.
 _OF_CLASSES = ("transform_fn/assets/label", "transformed_metadata/schema.pbtxt")
-
-# What the listing needs of an index.
-_INDEX_COLUMNS = ("key", "class_name", "offset", "num_bytes", "source_bytes", "dhash")
 
 Found = tuple[InputOptions, Mapping[str, Any]]
 
@@ -347,120 +336,3 @@ def of_replaced(options: BuildOptions, folder: str) -> BuildOptions:
 def reads_output(source: InputOptions, output: str) -> bool:
     """Whether an input is the data set that the build replaces."""
     return source.layout == DATA_SET and is_same_folder(source.input, output)
-
-
-# Records.
-
-
-def shards_to_list(source: InputOptions) -> Iterator[tuple[str, str | None, dict[str, Any]]]:
-    """(path, split that its records keep, entry of the manifest) of every shard of a data set.
-
-    Raises:
-        UserError: There is none, or it is another one than when the build began.
-    """
-    manifest = load_manifest(source.location, "--input")
-    if source.fingerprint and manifest["fingerprint"] != source.fingerprint:
-        raise UserError(
-            f"--input {source.input!r} was replaced while this build read it; run the same command "
-            "again."
-        )
-    for split, entry in shards_of(manifest):
-        path = storage.join(source.location, entry["file"])
-        yield path, split if source.keeps_splits else None, entry
-
-
-def list_records(path: str, split: str | None, entry: Mapping[str, Any]) -> Iterator[ImageRef]:
-    """References to the records of a shard, in their order.
-
-    The index says it, where there is one; else the shard is read. Then a record whose payload is
-    damaged is listed as far as it can be read, and rejected when it is
-    copied. One that cannot be found at all has a key of its own and, as the manifest counts them,
-    one of the classes that are missing.
-
-    Args:
-        path: The shard.
-        split: What its records keep; None for those that are drawn anew.
-        entry: Its entry of the manifest.
-
-    Raises:
-        UserError: Shard or index is not there, cannot be read, or not what its manifest says.
-    """
-    if entry.get("index") and not path.endswith(".gz"):
-        yield from _indexed_records(path, split, entry)
-        return
-    version = _version(entry)
-    left = collections.Counter[str](entry.get("classes") or {})
-    compression = "gzip" if path.endswith(".gz") else "none"
-    number = 0
-    lost: list[int] = []
-    try:
-        for found in tfrecord.scan_file(path, compression):
-            features = _key_and_class(found.payload)
-            is_damaged = isinstance(found, tfrecord.RecordError)
-            number = found.number + 1
-            if features is None or (is_damaged and features[1] not in left):
-                lost.append(found.number)  # its class, too, is not known
-                continue
-            key, label = features
-            size_bytes = len(found.payload or b"")
-            left[label] -= 1
-            yield ImageRef(
-                key, path, label, split, None, size_bytes, version, None, found.offset_bytes
-            )
-    except FileNotFoundError:
-        raise UserError(
-            f"the data set's shard {path!r} is gone; restore it, or build the data set "
-            "again from its original images."
-        ) from None
-    except OSError as e:
-        raise UserError(
-            f"the data set's shard {path!r} cannot be read ({e.strerror or e}); fix its "
-            "permissions, or try again."
-        ) from e
-    if number > entry["num_records"]:
-        raise UserError(
-            f"the data set's shard {path!r} holds more than the {entry['num_records']} records "
-            "that its manifest.json says; restore it, or build the data set again."
-        )
-    missing = iter(sorted((+left).elements()))
-    name = storage.name_of(path)
-    for record in [*lost, *range(number, entry["num_records"])]:
-        label = next(missing, "")
-        yield ImageRef(f"{name}#{record}", path, label, split, None, -1, version, None, LOST_RECORD)
-
-
-def _version(entry: Mapping[str, Any]) -> int:
-    return int(str(entry.get("sha256") or "0")[:15], 16)
-
-
-def _indexed_records(path: str, split: str | None, entry: Mapping[str, Any]) -> Iterator[ImageRef]:
-    """References to the records of a shard, from its index alone."""
-    import pyarrow as pa
-
-    schema = index_schema({})
-    schema = pa.schema([schema.field(name) for name in _INDEX_COLUMNS])
-    table = read_shard_index(storage.parent_of(path), entry, schema, "--input")
-    version = _version(entry)
-    columns = (table[name].to_pylist() for name in _INDEX_COLUMNS)
-    for key, label, offset, num_bytes, *known in zip(*columns, strict=True):
-        size_bytes = num_bytes - HEADER_BYTES - FOOTER_BYTES
-        yield ImageRef(
-            key, path, label, split, None, size_bytes, version, None, offset,
-            known=(known[0], known[1]),
-        )  # fmt: skip
-
-
-def _key_and_class(payload: bytes | None) -> tuple[str, str] | None:
-    """Key and class name of a record, damaged or not; None where it holds none."""
-    try:
-        features = decode_example(payload or b"", only=(FILENAME_FEATURE, CLASS_FEATURE))
-        return _text(features[FILENAME_FEATURE]), _text(features[CLASS_FEATURE])
-    except (ValueError, KeyError, IndexError):
-        return None
-
-
-def _text(values: Values) -> str:
-    value = values[0]
-    if not isinstance(value, bytes):
-        raise ValueError("not text")
-    return value.decode()

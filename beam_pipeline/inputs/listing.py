@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from beam_pipeline.inputs import manifest
-from beam_pipeline.inputs.data_sets import list_records, shards_to_list
 from beam_pipeline.inputs.folders import (
     Skipped,
     files_below,
@@ -22,6 +21,7 @@ from beam_pipeline.inputs.folders import (
 from beam_pipeline.inputs.layout import SPLIT_FOLDERS, input_root, is_glob, layout_of
 from beam_pipeline.inputs.manifest import ManifestSchema
 from beam_pipeline.inputs.manifest_rows import WHOLE, Span, spans
+from beam_pipeline.inputs.records import list_records, shards_to_list
 from beam_pipeline.options import DATA_SET, ColumnSpec, InputOptions, label_group
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards import storage

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import pytest
 
-from beam_pipeline.inputs.data_sets import list_records, open_inputs, shards_to_list
+from beam_pipeline.inputs.data_sets import open_inputs
 from beam_pipeline.options import BuildOptions, ImageOptions, InputOptions, PlanOptions
-from beam_pipeline.planning.refs import LOST_RECORD
 from imageshards.errors import UserError
-from imageshards.example import decode_example
-from imageshards.storage import read_range
 from tests.support.dataset_factory import Dataset
 
 SHARD = "train-00000-of-00003.tfrecord"
@@ -36,12 +32,6 @@ def error_of(*inputs, given=(), **more) -> str:
     with pytest.raises(UserError) as error:
         opened(*inputs, given=given, **more)
     return str(error.value)
-
-
-def refs_of(made: Dataset, name: str = SHARD) -> list:
-    source = opened(made.directory).source
-    (found,) = [found for found in shards_to_list(source) if found[0].endswith(name)]
-    return list(list_records(*found))
 
 
 def test_a_folder_with_a_manifest_is_a_data_set_whose_options_the_build_takes(made, tmp_path):
@@ -162,29 +152,6 @@ def test_the_data_set_of_a_killed_replacement_is_found_where_it_was_kept(made, t
     assert found.source.layout == "data_set" and found.source.location == str(kept)
 
 
-def test_records_are_listed_with_their_places(made):
-    refs = refs_of(made)
-    assert [ref.label for ref in refs] == ["cat", "dog"] * 3
-    assert {ref.split for ref in refs} == {"train"}
-    for ref, payload in zip(refs, made.payloads[SHARD], strict=True):
-        framed = read_range(ref.uri, ref.offset_bytes, ref.offset_bytes + 16 + ref.size_bytes)
-        assert framed[12:-4] == payload
-        assert decode_example(payload)["image/filename"] == [ref.key.encode()]
-
-
-def test_an_index_says_the_same_and_more(made, tmp_path):
-    indexed = Dataset(tmp_path / "b", index=True)
-    refs = refs_of(indexed)
-    where = str(made.directory / SHARD)
-    assert [ref._replace(uri=where, known=None) for ref in refs] == refs_of(made)
-    assert {ref.known for ref in refs} == {(1000, 2**63)}
-    (indexed.directory / SHARD).write_bytes(b"")  # nothing of it is read
-    assert refs_of(indexed) == refs
-    (indexed.directory / "index" / SHARD.replace("tfrecord", "parquet")).write_bytes(b"half")
-    with pytest.raises(UserError, match="is not the file that manifest.json names.*copy it again"):
-        refs_of(indexed)
-
-
 def test_first_labels_are_those_of_the_data_sets_or_given(made, tmp_path):
     other = Dataset(tmp_path / "b")
     other.manifest["first_label"] = 1
@@ -192,46 +159,3 @@ def test_first_labels_are_those_of_the_data_sets_or_given(made, tmp_path):
     assert opened(other.directory).plan.first_label == 1
     assert "--first_label 0" in error_of(made.directory, other.directory)
     assert opened(made.directory, other.directory, given={"first_label"}).plan.first_label == 0
-
-
-def test_splits_are_left_open_where_they_are_drawn_again(made):
-    source = dataclasses.replace(opened(made.directory).source, keeps_splits=False)
-    path, split, entry = next(iter(shards_to_list(source)))
-    assert split is None and [ref.split for ref in list_records(path, split, entry)] == [None] * 6
-
-
-def damage(made: Dataset, at: int, by: bytes = b"\xff\xff\xff\xff") -> None:
-    path = made.directory / SHARD
-    data = bytearray(path.read_bytes())
-    data[at : at + len(by)] = by
-    path.write_bytes(bytes(data))
-
-
-def test_a_damaged_picture_is_listed_by_its_own_name(made):
-    refs = refs_of(made)
-    damage(made, refs[2].offset_bytes + 12 + made.payloads[SHARD][2].index(b"\xff\xda") + 4)
-    assert refs_of(made) == refs
-
-
-def test_records_behind_a_damaged_length_are_listed_as_lost_of_the_classes_that_are_missing(made):
-    refs = refs_of(made)
-    damage(made, refs[3].offset_bytes)
-    found = refs_of(made)
-    assert found[:3] == refs[:3]
-    assert [ref.key for ref in found[3:]] == [f"{SHARD}#{n}" for n in (3, 4, 5)]
-    assert [ref.label for ref in found[3:]] == ["cat", "dog", "dog"]
-    assert {ref.offset_bytes for ref in found[3:]} == {LOST_RECORD}
-
-
-def test_shards_that_are_not_those_of_the_manifest_end_the_build(made):
-    made.write_shard(SHARD)
-    with pytest.raises(UserError, match="holds more than the 5 records"):
-        list(list_records(str(made.directory / SHARD), "train", {"num_records": 5}))
-    (made.directory / SHARD).unlink()
-    with pytest.raises(UserError, match=f"{SHARD}' is gone; restore it"):
-        refs_of(made)
-    source = opened(made.directory).source
-    made.manifest["fingerprint"] = "other"
-    (made.directory / "manifest.json").write_text(json.dumps(made.manifest))
-    with pytest.raises(UserError, match="was replaced while this build read it"):
-        list(shards_to_list(source))

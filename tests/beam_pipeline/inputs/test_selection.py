@@ -11,8 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.inputs.keys_file import read_keys, share_keys
-from beam_pipeline.inputs.selection import SelectImages, check_class_map, pick
+from beam_pipeline.inputs.selection import (
+    SelectImages,
+    check_class_map,
+    pick,
+    read_keys,
+    share_keys,
+)
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.errors import UserError, user_error_in
 from tests.support.dataset_factory import Dataset
