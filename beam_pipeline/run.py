@@ -134,8 +134,12 @@ def _import_beam(*, with_clients: bool = True) -> ModuleType:
     leave_out = is_alone and not with_clients
     with quick_imports(), without_unused() if leave_out else contextlib.nullcontext():
         import apache_beam.io.gcp.pubsub  # noqa: F401  # Beam's sinks look whether they are one
+        import pyarrow
 
         from beam_pipeline import pipeline
+
+        # PyArrow looks for pandas once, at the first array: half a second of the index's first.
+        pyarrow.array([])
     cache_inspections()
     gc.set_threshold(100_000)  # millions of references are no garbage
     return pipeline

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib.abc
 import logging
 import sys
 import weakref
@@ -44,21 +45,26 @@ _UNUSED = (
 )
 
 
+class _NotInstalled(importlib.abc.MetaPathFinder):
+    def find_spec(self, name: str, path: object, target: object = None) -> None:
+        if name in _UNUSED:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
 @contextlib.contextmanager
 def without_unused() -> Iterator[None]:
     """Has Beam do without clients of services, as if they were not installed.
 
     For a process that only builds a data set on this machine: Beam stays without them.
     """
-    left_out = [name for name in _UNUSED if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(left_out))  # type: ignore[arg-type]  # documented: None
+    finder = _NotInstalled()
+    sys.meta_path.insert(0, finder)
     # It warns that there is no client of MongoDB.
     logging.getLogger("apache_beam.io.mongodbio").setLevel(logging.ERROR)
     try:
         yield
     finally:
-        for name in left_out:
-            del sys.modules[name]
+        sys.meta_path.remove(finder)
 
 
 def cache_inspections() -> None:
