@@ -165,6 +165,7 @@ class InputOptions:
         fingerprint: Of a finished data set, when the build began.
         read_from: Folder that a data set is read from, while the build replaces the one at `input`.
         keeps_splits: Whether the records of a data set keep their splits.
+        record_columns: Extra columns of a data set that are analysed with those of photos.
     """
 
     input: str
@@ -182,6 +183,7 @@ class InputOptions:
     fingerprint: str = ""
     read_from: str = ""
     keeps_splits: bool = True
+    record_columns: tuple[ColumnSpec, ...] = ()
 
     @property
     def location(self) -> str:

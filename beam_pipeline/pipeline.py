@@ -30,7 +30,7 @@ from imageshards.manifest import TRANSFORM_NAME
 Schemas = tuple[ManifestSchema | None, ...]
 
 # Of an input that is a data set; what the manifest tells of it is elsewhere.
-_OF_DATA_SETS = ("fingerprint", "read_from", "keeps_splits")
+_OF_DATA_SETS = ("fingerprint", "read_from", "keeps_splits", "record_columns")
 _SUFFIXES = {"none": ".tfrecord", "gzip": ".tfrecord.gz"}
 
 
@@ -125,7 +125,7 @@ def list_images(options: BuildOptions, schemas: Schemas) -> ListImages:
 
 def columns_of(schemas: Schemas) -> tuple[ColumnSpec, ...]:
     """The extra columns, which all inputs have alike."""
-    return schemas[0].columns if schemas[0] else ()
+    return next((schema.columns for schema in schemas if schema), ())
 
 
 def select_images(

@@ -22,6 +22,7 @@ from beam_pipeline.inputs.layout import (
 from beam_pipeline.options import (
     DATA_SET,
     BuildOptions,
+    ColumnSpec,
     CopiedColumns,
     ImageOptions,
     InputOptions,
@@ -89,9 +90,10 @@ def open_inputs(options: BuildOptions) -> BuildOptions:
         for source in options.sources
     ]
     options = options.with_sources(sources)
-    return dataclasses.replace(
-        options, image=_image_options(options, found), copied=_copied_columns(options, found)
-    )
+    image, copied = _image_options(options, found), _copied_columns(options, found)
+    if copied is None:
+        options = options.with_sources([_with_columns(s, found) for s in options.sources])
+    return dataclasses.replace(options, image=image, copied=copied)
 
 
 def _folder_of_data_set(source: InputOptions, output: str) -> str:
@@ -270,15 +272,17 @@ def _copied_columns(options: BuildOptions, found: Sequence[Found]) -> CopiedColu
             )
     if not columns:
         return None
+    as_given = all(_has_columns_as_given(manifest) for _, manifest in found)
     photos = [source.input for source in options.sources if source.layout != DATA_SET]
+    if photos and as_given:
+        return None  # they are read and analysed with those of the photos
     if photos:
         raise UserError(
-            f"--input {first.input!r} has records with the extra columns {_named(columns)}, and "
-            f"--input {photos[0]!r} is not a data set; expected data sets alone, whose columns "
-            "are copied as they are: build that one first, with the same columns, and give the "
-            "data set that it becomes."
+            f"--input {first.input!r} has records with the extra columns {_named(columns)}, scaled "
+            f"or transformed, which those of --input {photos[0]!r} are not; expected data sets "
+            "alone, whose columns are copied as they are, or columns without scaling: build from "
+            "the original manifests together."
         )
-    as_given = all(_has_columns_as_given(manifest) for _, manifest in found)
     if not as_given and len({_transform_digest(source) for source, _ in found}) > 1:
         raise UserError(
             f"--input {first.input!r} and --input {found[1][0].input!r} have the extra columns "
@@ -286,6 +290,23 @@ def _copied_columns(options: BuildOptions, found: Sequence[Found]) -> CopiedColu
             "which would mean different things in one; build from the original manifests together."
         )
     return CopiedColumns(storage.join(first.location, TRANSFORM_NAME), as_given)
+
+
+def _with_columns(source: InputOptions, found: Sequence[Found]) -> InputOptions:
+    """A data set, with its extra columns as a manifest would declare them."""
+    if source.layout != DATA_SET:
+        return source
+    columns = []
+    for name, spec in _extra_features(found[0][1]).items():
+        shape = spec["shape"]
+        if shape is not None and len(shape) > 1:
+            raise UserError(
+                f"--input {source.input!r} has the extra column {name!r} of the shape {shape}, "
+                "which no manifest can have; expected data sets alone, whose columns are copied."
+            )
+        kind = {"int64": "int", "float32": "float", "string": "string"}[spec["dtype"]]
+        columns.append(ColumnSpec(name, kind, None if shape is None else tuple(shape)))
+    return dataclasses.replace(source, record_columns=tuple(columns))
 
 
 def _extra_features(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -85,13 +85,16 @@ def schemas_of(sources: Sequence[InputOptions]) -> tuple[ManifestSchema | None, 
         UserError: As `schema_of`, or the images of two inputs would have other extra columns.
     """
     schemas = tuple(map(schema_of, sources))
-    columns = [schema.columns if schema else () for schema in schemas]
+    columns = [
+        schema.columns if schema else source.record_columns
+        for source, schema in zip(sources, schemas, strict=True)
+    ]
     for source, found in zip(sources[1:], columns[1:], strict=True):
         if set(found) != set(columns[0]):
             raise UserError(
                 f"--input {sources[0].input!r} has the extra columns {_named(columns[0])} and "
                 f"--input {source.input!r} {_named(found)}; expected the same ones in all: say "
-                "which by --columns, '' for none."
+                "which by --columns, '' for none, or give a manifest with those of a data set."
             )
     return schemas
 
@@ -207,7 +210,7 @@ def list_task(
     if task.kind == "manifest":
         refs: Iterator[ImageRef | Skipped] = manifest.read_refs(task.path, schema, task.span)
     elif task.kind == "shard":
-        refs = list_records(task.path, task.split, task.entry)
+        refs = list_records(task.path, task.split, task.entry, source.record_columns)
     else:
         refs = _image_refs(task, source)
     batch: list[ImageRef] = []

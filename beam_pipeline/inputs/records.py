@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from beam_pipeline.options import InputOptions
+from beam_pipeline.options import ColumnSpec, InputOptions
 from beam_pipeline.planning.refs import LOST_RECORD, ImageRef
 from imageshards import storage, tfrecord
 from imageshards.errors import UserError
@@ -15,6 +15,7 @@ from imageshards.index import index_schema, read_shard_index
 from imageshards.manifest import CLASS_FEATURE, FILENAME_FEATURE, load_manifest, shards_of
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
+_EMPTY: dict[str, Any] = {"int": 0, "float": 0.0, "string": b""}
 # What the listing needs of an index.
 _INDEX_COLUMNS = ("key", "class_name", "offset", "num_bytes", "source_bytes", "dhash")
 
@@ -36,7 +37,12 @@ def shards_to_list(source: InputOptions) -> Iterator[tuple[str, str | None, dict
         yield path, split if source.keeps_splits else None, entry
 
 
-def list_records(path: str, split: str | None, entry: Mapping[str, Any]) -> Iterator[ImageRef]:
+def list_records(
+    path: str,
+    split: str | None,
+    entry: Mapping[str, Any],
+    columns: Sequence[ColumnSpec] = (),
+) -> Iterator[ImageRef]:
     """References to the records of a shard, in their order.
 
     The index says it, where there is one; else the shard is read. Then a record whose payload is
@@ -48,15 +54,16 @@ def list_records(path: str, split: str | None, entry: Mapping[str, Any]) -> Iter
         path: The shard.
         split: What its records keep; None for those that are drawn anew.
         entry: Its entry of the manifest.
+        columns: Extra columns that are wanted, for which every record is read.
 
     Raises:
         UserError: Shard or index is not there, cannot be read, or not what its manifest says.
     """
-    if entry.get("index") and not path.endswith(".gz"):
+    if entry.get("index") and not path.endswith(".gz") and not columns:
         yield from _indexed_records(path, split, entry)
         return
     try:
-        yield from _scanned_records(path, split, entry)
+        yield from _scanned_records(path, split, entry, columns)
     except FileNotFoundError:
         raise UserError(
             f"the data set's shard {path!r} is gone; restore it, or build the data set again from "
@@ -69,7 +76,9 @@ def list_records(path: str, split: str | None, entry: Mapping[str, Any]) -> Iter
         ) from e
 
 
-def _scanned_records(path: str, split: str | None, entry: Mapping[str, Any]) -> Iterator[ImageRef]:
+def _scanned_records(
+    path: str, split: str | None, entry: Mapping[str, Any], columns: Sequence[ColumnSpec]
+) -> Iterator[ImageRef]:
     """References to the records of a shard, by reading it."""
     version = _version(entry)
     left = collections.Counter[str](entry.get("classes") or {})
@@ -85,7 +94,10 @@ def _scanned_records(path: str, split: str | None, entry: Mapping[str, Any]) -> 
         key, label = features
         left[label] -= 1
         size_bytes = len(found.payload or b"")
-        yield ImageRef(key, path, label, split, None, size_bytes, version, None, found.offset_bytes)
+        values = _values(found.payload, columns)
+        yield ImageRef(
+            key, path, label, split, None, size_bytes, version, values, found.offset_bytes
+        )
     if number > entry["num_records"]:
         raise UserError(
             f"the data set's shard {path!r} holds more than the {entry['num_records']} records "
@@ -95,7 +107,25 @@ def _scanned_records(path: str, split: str | None, entry: Mapping[str, Any]) -> 
     name = storage.name_of(path)
     for record in [*lost, *range(number, entry["num_records"])]:
         label = next(missing, "")
-        yield ImageRef(f"{name}#{record}", path, label, split, None, -1, version, None, LOST_RECORD)
+        yield ImageRef(
+            f"{name}#{record}", path, label, split, None, -1, version, _values(None, columns),
+            LOST_RECORD,
+        )  # fmt: skip
+
+
+def _values(payload: bytes | None, columns: Sequence[ColumnSpec]) -> dict[str, Any] | None:
+    """Extra columns of a record as a manifest would have them; those of a lost one are empty."""
+    if not columns:
+        return None
+    features: dict[str, Values] = {}
+    if payload is not None:
+        features = decode_example(payload, [column.name for column in columns])
+    values: dict[str, Any] = {}
+    for column in columns:
+        size = 0 if column.shape is None else column.shape[0] if column.shape else 1
+        found = features.get(column.name) or [_EMPTY[column.kind]] * size
+        values[column.name] = found[0] if column.shape == () else list(found)
+    return values
 
 
 def _version(entry: Mapping[str, Any]) -> int:

@@ -270,3 +270,22 @@ def test_a_data_set_in_a_store_is_grown_there_whatever_is_killed(folder, joined,
             assert storage.read(f"{grown}/{name}") == data
         names = {file.path[len(grown) + 1 :] for file in storage.files_below(grown)}
         assert not [name for name in names if name.startswith(".staging/replaced")]
+
+
+def test_photos_with_the_same_columns_are_added(tmp_path):
+    lines = []
+    for i in range(40):
+        (tmp_path / f"{i}.jpg").write_bytes(jpeg(i))
+        lines.append(f"{i}.jpg,{'cat' if i % 2 else 'dog'},{i},{i / 4},No {i}")
+    for name, rows in (("old", lines[:20]), ("new", lines[20:]), ("all", lines)):
+        header = "image,label,age,weight,caption"
+        (tmp_path / f"{name}.csv").write_text("\n".join([header, *rows]) + "\n")
+    flags = ["--splits", "train=1", *FLAGS]
+    more = ["--image_size", "16", "--num_shards", "3", *flags]
+    assert build("--input", tmp_path / "old.csv", "--output", tmp_path / "set", *more) == 0
+    assert build("--input", tmp_path / "all.csv", "--output", tmp_path / "one", *more) == 0
+    inputs = ["--input", tmp_path / "set", "--input", tmp_path / "new.csv", "--num_shards", "3"]
+    assert build(*inputs, "--output", tmp_path / "out", *flags) == 0
+    assert shard_bytes(tmp_path / "out") == shard_bytes(tmp_path / "one")
+    assert manifest(tmp_path / "out")["features"] == manifest(tmp_path / "one")["features"]
+    assert verify.verify(str(tmp_path / "out")).ok

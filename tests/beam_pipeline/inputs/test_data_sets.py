@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from beam_pipeline.inputs.data_sets import open_inputs
-from beam_pipeline.options import BuildOptions, ImageOptions, InputOptions, PlanOptions
+from beam_pipeline.inputs.listing import schemas_of
+from beam_pipeline.options import BuildOptions, ColumnSpec, ImageOptions, InputOptions, PlanOptions
 from imageshards.errors import UserError
 from tests.support.dataset_factory import Dataset
 
@@ -125,7 +126,12 @@ def test_columns_that_would_have_to_be_analysed_again_are_refused(tmp_path):
     assert "age (float32)" in said and "(none)" in said and str(none.directory) in said
     (tmp_path / "photos" / "cat").mkdir(parents=True)
     said = error_of(first.directory, tmp_path / "photos")
-    assert "is not a data set" in said and "build that one first" in said
+    assert "scaled or transformed" in said and "original manifests together" in said
+    plain = with_columns(tmp_path / "d", AGE)
+    mixed = opened(plain.directory, tmp_path / "photos")
+    assert mixed.copied is None and mixed.source.record_columns == (ColumnSpec("age", "float"),)
+    with pytest.raises(UserError, match="the extra columns age:float and .* \\(none\\)"):
+        schemas_of(mixed.sources)
     said = error_of(first.directory, transform_module="m.py")
     assert "--transform_module" in said and "leave it out" in said
 
