@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -13,8 +14,8 @@ from trainer.commands.flags import parse_config
 from trainer.config import TrainConfig
 from trainer.dataset.open import open_inputs
 from trainer.imports import quiet_import
-from trainer.training.hosts import described, only_chief_writes
 from trainer.training.output_folder import prepare_output
+from trainer.training.several_hosts import described, only_chief_writes
 from trainer.training.signals import Stopped
 
 PROGRAM = "python -m trainer"
@@ -46,9 +47,13 @@ def _train(argv: Sequence[str] | None) -> int:
             only_chief_writes(config, hosts) as mine,
         ):
             _train_on(mine, hosts)
-    except (Stopped, Ended) as e:
+    except Stopped as e:
         print(f"{PROGRAM}: {e}", file=sys.stderr)
         return e.exit_code
+    except Ended as e:
+        print(f"{PROGRAM}: {e}", file=sys.stderr, flush=True)
+        # Else TensorFlow would wait for minutes for hosts that are gone.
+        os._exit(e.exit_code)
     return 0
 
 

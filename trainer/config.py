@@ -362,6 +362,11 @@ class TrainConfig:
             check_least(flag, received, 1)
         if self.cluster is not None:
             _check_choice("--cluster", self.cluster, CLUSTERS)
+        if self.cluster is not None and self.data.fast_order:
+            raise UserError(
+                "--fast_order received together with --cluster, where every host would read "
+                "another order, some records twice and others never; leave one of them out."
+            )
         if not 1 <= self.cluster_port < 2**16:
             raise UserError(
                 f"--cluster_port received {self.cluster_port}; expected a port, 1 to {2**16 - 1}."

@@ -50,6 +50,8 @@ def _of_tf_config(environ: Mapping[str, str]) -> Cluster:
         raw = json.loads(text)
         jobs: dict[str, list[str]] = {k: list(v) for k, v in raw["cluster"].items() if v}
         kind, index = str(raw["task"]["type"]), int(raw["task"]["index"])
+        if kind not in jobs:
+            raise ValueError(f"no job {kind!r} in the cluster")
         addresses = [*jobs.pop("chief", []), *jobs.pop("worker", [])]
         if kind == "worker":
             index += len(addresses) - len(raw["cluster"]["worker"])
@@ -99,6 +101,8 @@ def _of_slurm(environ: Mapping[str, str], port: int) -> Cluster:
         index = int(rank)
         if not 0 <= index < len(addresses):
             raise ValueError(f"the task {index} of {len(addresses)}")
+        if port + max(counts) > 2**16:
+            raise ValueError(f"--cluster_port {port} leaves no ports for {max(counts)} processes")
     except (ValueError, IndexError) as e:
         raise UserError(
             f"--cluster received slurm, with SLURM_STEP_NODELIST={nodes}, "

@@ -1,37 +1,40 @@
 """What the hosts of one run tell each other beside TensorFlow's sums: small values, and the end.
 
-Each host holds one connection to the chief, which collects and hands on. TensorFlow's own
-collectives hang, or fail with many lines, where a host is late or lost; here every wait has a
+Each host holds one connection to the chief, which collects and hands on. TensorFlow's own sums
+wait for ever, or fail with many lines, where a host is late or lost; here every wait has a
 time-out and a sentence.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
 import queue
-import socket
+import shutil
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
-import numpy as np
-
 from imageshards.errors import UserError
+from trainer.cluster.connection import HEARTBEAT_SEC, Link
 
-HEARTBEAT_SEC = 5.0
-# A host that has sent nothing for so long is lost: its power, its network, or a stopped process.
-LOST_AFTER_SEC = 60.0
 # What the main thread has to end in, before the process is ended under it: it may hang in a sum
 # that another host will never join.
 GRACE_SEC = 20.0
 EXIT_LOST = 1
 
-_ALIVE, _VALUE, _END = b"A", b"V", b"E"
+_VALUE, _END = b"V", b"E"
+# After this value a host may go.
+_LAST = "end"
+# TensorFlow's errors that come from another host, or from the way to it.
+_FROM_OTHERS = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
 
 
 class Ended(Exception):
@@ -42,7 +45,7 @@ class Ended(Exception):
             `EXIT_LOST`.
     """
 
-    def __init__(self, message: str, exit_code: int) -> None:
+    def __init__(self, message: str, exit_code: int = EXIT_LOST) -> None:
         super().__init__(message)
         self.exit_code = exit_code
 
@@ -50,7 +53,10 @@ class Ended(Exception):
 class Hosts:
     """The hosts of one run, seen from one of them; without peers, a machine by itself.
 
-    Every method that takes a `name` is called by all hosts, in the same order.
+    Every method that takes a `name` is called by all hosts, in the same order, from their main
+    threads; a thread for each connection receives. The first of these that learns of an end
+    sets `_ended`, wakes the main thread where it waits for a value, and aborts the sum that it
+    may wait in; `leave` sets `_left`, after which nothing more is an error.
 
     Args:
         addresses: Of all; the first is the chief's.
@@ -67,15 +73,29 @@ class Hosts:
         timeout_sec: float = 600.0,
     ) -> None:
         self.addresses, self.index = tuple(addresses), index
-        self._timeout_sec = timeout_sec
+        self.timeout_sec = timeout_sec
+        self._lock = threading.Lock()
         self._ended: Ended | None = None
-        self._left = threading.Event()
-        self._noticed = threading.Event()
-        self._peers = {number: _Peer(connection) for number, connection in (peers or {}).items()}
-        for number, peer in self._peers.items():
-            threading.Thread(target=self._listen, args=(number, peer), daemon=True).start()
-        if self._peers:
-            threading.Thread(target=self._beat, daemon=True).start()
+        self._noticed, self._left = threading.Event(), threading.Event()
+        self._gone: set[int] = set()
+        self._limit: tuple[float, str] | None = None
+        self._folders: list[str] = []
+        # (name, value) from each peer; None at the end.
+        self._inbox: dict[int, queue.SimpleQueue[tuple[str, bytes] | None]] = {
+            number: queue.SimpleQueue() for number in peers or {}
+        }
+        self._links = {
+            number: Link(
+                connection,
+                functools.partial(self._received, number),
+                functools.partial(self._lost, number),
+            )
+            for number, connection in (peers or {}).items()
+        }
+        for link in self._links.values():
+            link.start()
+        if self._links:
+            threading.Thread(target=self._watch, daemon=True).start()
 
     @property
     def count(self) -> int:
@@ -87,36 +107,39 @@ class Hosts:
         """Whether this host writes the run's output and prints."""
         return self.index == 0
 
-    def collect(self, name: str, value: bytes) -> list[bytes]:
+    def collect(self, name: str, value: bytes, patient: bool = False) -> list[bytes]:
         """The values of all hosts in their order, on the chief; on others none."""
         if not self.is_chief:
-            self._send(0, _VALUE, name, value)
+            self._send(0, name, value)
             return []
-        return [value, *(self._receive(number, name) for number in sorted(self._peers))]
+        return [value, *(self._take(number, name, patient) for number in sorted(self._links))]
 
-    def share(self, name: str, make: Callable[[], bytes]) -> bytes:
+    def share(self, name: str, make: Callable[[], bytes], patient: bool = False) -> bytes:
         """What the chief alone makes, on all hosts."""
         if not self.is_chief:
-            return self._receive(0, name)
+            return self._take(0, name, patient)
         value = make()
-        for number in self._peers:
-            self._send(number, _VALUE, name, value)
+        for number in self._links:
+            self._send(number, name, value)
+        for link in self._links.values():
+            link.flush()
         return value
 
-    def gather(self, name: str, value: Any) -> list[Any]:
+    def gather(self, name: str, value: Any, patient: bool = False) -> list[Any]:
         """The values of all hosts in their order, on all hosts.
 
         Args:
             name: What for.
             value: A JSON value.
+            patient: Waits as long as the others live, for example while they write.
 
         Raises:
             Ended: A host does not answer.
         """
         if self.count == 1:
             return [value]
-        parts = self.collect(name, json.dumps(value).encode())
-        return json.loads(self.share(name, lambda: b"[" + b",".join(parts) + b"]"))
+        parts = self.collect(name, json.dumps(value).encode(), patient)
+        return json.loads(self.share(name, lambda: b"[" + b",".join(parts) + b"]", patient))
 
     def concatenate(self, name: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """Arrays of all hosts joined along their first axis, in the order of hosts, on all of them.
@@ -127,12 +150,7 @@ class Hosts:
         if self.count == 1:
             return dict(arrays)
         parts = [_unpacked(one) for one in self.collect(name, _packed(arrays))]
-        return _unpacked(
-            self.share(
-                name,
-                lambda: _packed({key: np.concatenate([p[key] for p in parts]) for key in arrays}),
-            )
-        )
+        return _unpacked(self.share(name, lambda: _packed(_joined(parts))))
 
     def compare(self, settings: Mapping[str, Any]) -> None:
         """Checks that settings are the same on all hosts.
@@ -153,6 +171,19 @@ class Hosts:
                         "command, of the same version, on the same data."
                     )
 
+    @contextmanager
+    def limited(self, what: str) -> Iterator[None]:
+        """Ends the run where what is inside, a sum over all hosts, does not end in time."""
+        self._limit = (time.monotonic() + self.timeout_sec, what)
+        try:
+            yield
+        finally:
+            self._limit = None
+
+    def remove_at_exit(self, folder: str) -> None:
+        """Removes a folder even where the process is ended under the main thread."""
+        self._folders.append(folder)
+
     def leave(self, error: BaseException | None = None) -> None:
         """Ends the run here. After an error the others are told, and end, too.
 
@@ -161,133 +192,108 @@ class Hosts:
         """
         try:
             if error is None:
-                self.gather("end", None)
+                self.gather(_LAST, None, patient=True)
             elif self._ended is None:
                 code = getattr(error, "exit_code", 2 if isinstance(error, UserError) else EXIT_LOST)
-                told = isinstance(error, UserError) or hasattr(error, "exit_code")
-                message = str(error) if told else _named(error)
-                self._tell_end(code, message)
+                self._tell_end(code, str(error) if _has_sentence(error) else _named(error))
         finally:
             self._left.set()
-            for peer in self._peers.values():
-                peer.close()
+            for link in self._links.values():
+                link.close()
 
     def explain(self, error: BaseException) -> BaseException:
         """What a failure of TensorFlow comes from: where a host was lost, that."""
-        own = isinstance(error, UserError) or hasattr(error, "exit_code")
-        if not self._peers or own or not isinstance(error, Exception):
+        if not self._links or _has_sentence(error) or not isinstance(error, Exception):
             return error
         # TensorFlow may notice a broken connection first.
         if type(error).__module__.startswith("tensorflow"):
             self._noticed.wait(HEARTBEAT_SEC)
+        if self._ended is None and type(error).__name__ in _FROM_OTHERS:
+            return Ended(
+                f"TensorFlow on {self.addresses[self.index]} does not reach another host "
+                f"({_named(error)}); expected that every host resolves and reaches all of "
+                f"{', '.join(self.addresses)}: look at names and firewalls, then run the same "
+                "command on all hosts again."
+            )
         return self._ended or error
 
-    def _send(self, number: int, kind: bytes, name: str, value: bytes) -> None:
-        try:
-            self._peers[number].send(kind + name.encode() + b"\0" + value)
-        except OSError:
-            self._noticed.wait(HEARTBEAT_SEC)
-            raise self._ended or self._gone(number) from None
+    def _send(self, number: int, name: str, value: bytes) -> None:
+        self._links[number].send(_VALUE + name.encode() + b"\0" + value)
 
-    def _receive(self, number: int, name: str) -> bytes:
+    def _take(self, number: int, name: str, patient: bool) -> bytes:
+        """The next value of a peer, which has to be of this name."""
         try:
-            found = self._peers[number].values.get(timeout=self._timeout_sec)
+            found = self._inbox[number].get(timeout=None if patient else self.timeout_sec)
         except queue.Empty:
             raise Ended(
-                f"host {self.addresses[number]} did not answer for {self._timeout_sec:g} s, while "
+                f"host {self.addresses[number]} did not answer for {self.timeout_sec:g} s, while "
                 f"this host waits with {name!r}; look at it, or allow more with --cluster_timeout, "
-                "and run the same command on all hosts again.",
-                EXIT_LOST,
+                "and run the same command on all hosts again."
             ) from None
         if found is None:
-            raise self._ended or self._gone(number)
+            raise self._ended or self._gone_error(number)
         theirs, value = found
         if theirs != name:
             here, there = self.addresses[self.index], self.addresses[number]
             raise Ended(
                 f"host {there} is at {theirs!r}, while {here} is at {name!r}; expected all hosts "
-                "to do the same: does a callback stop the training, or fail, on one of them only?",
-                EXIT_LOST,
+                "to do the same: does a callback stop the training, or fail, on one of them only?"
             )
         return value
 
-    def _listen(self, number: int, peer: _Peer) -> None:
-        """Receives what a peer sends, until one of the two ends."""
-        with peer.connection:
-            self._receive_all(number, peer)
+    def _received(self, number: int, message: bytes) -> None:
+        name, _, value = message[1:].partition(b"\0")
+        if message[:1] == _END:
+            origin = f"host {self.addresses[number]}: " if self.is_chief else ""
+            self._end(Ended(origin + value.decode(), int(name)))
+            return
+        if name.decode() == _LAST:
+            self._gone.add(number)  # it may go now
+        self._inbox[number].put((name.decode(), value))
 
-    def _receive_all(self, number: int, peer: _Peer) -> None:
-        while True:
-            try:
-                if not peer.connection.poll(min(LOST_AFTER_SEC, self._timeout_sec)):
-                    return self._end(self._gone(number))
-                message = peer.connection.recv_bytes()
-            except (OSError, EOFError):
-                return None if self._left.is_set() else self._end(self._gone(number))
-            name, _, value = message[1:].partition(b"\0")
-            if message[:1] == _END:
-                said = value.decode()
-                if self.is_chief:
-                    said = f"host {self.addresses[number]}: {said}"
-                return self._end(Ended(said, int(name)))
-            if message[:1] == _VALUE:
-                peer.values.put((name.decode(), value))
+    def _lost(self, number: int) -> None:
+        if number not in self._gone:
+            self._end(self._gone_error(number))
+
+    def _watch(self) -> None:
+        while not self._left.wait(1.0):
+            limit = self._limit
+            if limit is not None and time.monotonic() > limit[0]:
+                here = self.addresses[self.index]
+                problem = f"{limit[1]} did not end within {self.timeout_sec:g} s on {here}"
+                remedy = (
+                    "look at both, or allow more with --cluster_timeout, and run the same command"
+                )
+                cause = "another host, or the way to it, hangs"
+                self._end(Ended(f"{problem}: {cause}; {remedy} on all hosts again."))
 
     def _end(self, ended: Ended) -> None:
         """Makes the main thread end, wherever it waits."""
-        if self._left.is_set() or self._ended is not None:
-            return
-        self._ended = ended
+        with self._lock:
+            if self._left.is_set() or self._ended is not None:
+                return
+            self._ended = ended
         self._noticed.set()
-        for peer in self._peers.values():
-            peer.values.put(None)
+        for inbox in self._inbox.values():
+            inbox.put(None)
+        self._tell_end(ended.exit_code, str(ended))
         _abort_sums(str(ended))
-        if self.is_chief:
-            self._tell_end(ended.exit_code, str(ended))
         if not self._left.wait(GRACE_SEC):
             print(f"python -m trainer: {ended}", file=sys.stderr, flush=True)
+            for folder in self._folders:
+                shutil.rmtree(folder, ignore_errors=True)
             os._exit(ended.exit_code)
 
     def _tell_end(self, exit_code: int, message: str) -> None:
-        for peer in self._peers.values():
-            with contextlib.suppress(OSError):
-                peer.send(_END + str(exit_code).encode() + b"\0" + message.encode())
+        for link in self._links.values():
+            link.send(_END + str(exit_code).encode() + b"\0" + message.encode())
 
-    def _beat(self) -> None:
-        while not self._left.wait(HEARTBEAT_SEC):
-            for peer in self._peers.values():
-                with contextlib.suppress(OSError):
-                    peer.send(_ALIVE)
-
-    def _gone(self, number: int) -> Ended:
+    def _gone_error(self, number: int) -> Ended:
         return Ended(
             f"host {self.addresses[number]} is lost: its process was killed, or its machine or "
             "network failed; run the same command on all hosts again to resume from the last "
-            "checkpoint.",
-            EXIT_LOST,
+            "checkpoint."
         )
-
-
-class _Peer:
-    """A connection that several threads write to."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        # (name, value); None at the end.
-        self.values: queue.Queue[tuple[str, bytes] | None] = queue.Queue()
-        self._lock = threading.Lock()
-
-    def send(self, message: bytes) -> None:
-        with self._lock:
-            self.connection.send_bytes(message)
-
-    def close(self) -> None:
-        """Says that nothing more comes; who listens closes it."""
-        with (
-            contextlib.suppress(OSError),
-            socket.socket(fileno=os.dup(self.connection.fileno())) as stream,
-        ):
-            stream.shutdown(socket.SHUT_RDWR)
 
 
 ONE_HOST = Hosts()
@@ -303,13 +309,27 @@ def _abort_sums(reason: str) -> None:
         context.context().abort_collective_ops(14, reason)
 
 
+def _has_sentence(error: BaseException) -> bool:
+    return isinstance(error, UserError) or hasattr(error, "exit_code")
+
+
+def _joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    import numpy as np
+
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
 def _packed(arrays: Mapping[str, Any]) -> bytes:
+    import numpy as np
+
     file = io.BytesIO()
     np.savez(file, **arrays)
     return file.getvalue()
 
 
 def _unpacked(data: bytes) -> dict[str, Any]:
+    import numpy as np
+
     with np.load(io.BytesIO(data), allow_pickle=False) as found:
         return dict(found)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,8 @@ from multiprocessing.connection import Connection
 
 from imageshards.errors import UserError
 from trainer.cluster.addresses import Cluster
-from trainer.cluster.hosts import LOST_AFTER_SEC, ONE_HOST, Ended, Hosts
+from trainer.cluster.connection import as_connection
+from trainer.cluster.hosts import ONE_HOST, Ended, Hosts
 
 _RETRY_SEC = 0.2
 _GREETING = "imageshards"
@@ -55,7 +55,7 @@ def joined(cluster: Cluster | None, timeout_sec: float) -> Iterator[Hosts]:
 
 def _meet(cluster: Cluster, timeout_sec: float) -> Hosts:
     deadline_sec = time.monotonic() + timeout_sec
-    listener = _listen(cluster.addresses[cluster.index])
+    listener = _take_port(cluster.addresses[cluster.index])
     with listener:
         if cluster.index == 0:
             peers = _await_others(listener, cluster, deadline_sec, timeout_sec)
@@ -64,7 +64,7 @@ def _meet(cluster: Cluster, timeout_sec: float) -> Hosts:
     return Hosts(cluster.addresses, cluster.index, peers, timeout_sec)
 
 
-def _listen(address: str) -> socket.socket:
+def _take_port(address: str) -> socket.socket:
     """Takes the port that TensorFlow will take, so that one in use is noticed here."""
     port = int(address.rpartition(":")[2])
     dual = socket.has_dualstack_ipv6()
@@ -84,12 +84,11 @@ def _await_others(
 ) -> dict[int, Connection]:
     peers: dict[int, Connection] = {}
     try:
-        while len(peers) < len(cluster.addresses) - 1:
+        while len(peers := _living(peers)) < len(cluster.addresses) - 1:
             listener.settimeout(max(0.01, deadline_sec - time.monotonic()))
             with contextlib.suppress(TimeoutError):
                 number, connection = _hello(listener.accept()[0], cluster)
-                # A process that was ended while it waited, and begun again, takes its old place.
-                if number in peers and not peers[number].poll(0):
+                if number in (peers := _living(peers)):
                     problem = (
                         f"--cluster: two processes say that they are {cluster.addresses[number]}; "
                         "expected one process for every address: give each its own task index."
@@ -114,13 +113,18 @@ def _await_others(
     return peers
 
 
+def _living(peers: dict[int, Connection]) -> dict[int, Connection]:
+    """Without those that ended while they waited; begun again, they take their old places."""
+    return {number: peer for number, peer in peers.items() if not peer.poll(0)}
+
+
 def _hello(stream: socket.socket, cluster: Cluster) -> tuple[int, Connection]:
     """Who calls; 0 for a stranger.
 
     Raises:
         UserError: It is of another cluster.
     """
-    connection = _as_connection(stream)
+    connection = as_connection(stream)
     try:
         if not connection.poll(5.0):
             return 0, connection
@@ -149,8 +153,6 @@ def _call_chief(cluster: Cluster, deadline_sec: float, timeout_sec: float) -> Co
     name, _, port = chief.rpartition(":")
     hello = json.dumps({_GREETING: cluster.addresses, "index": cluster.index}).encode()
     reason = "no answer"
-    # The chief itself gives up first, and says why.
-    last_sec = deadline_sec + 2 * _RETRY_SEC + 5.0
     while time.monotonic() < deadline_sec:
         try:
             stream = socket.create_connection((name.strip("[]"), int(port)), timeout=5.0)
@@ -158,10 +160,11 @@ def _call_chief(cluster: Cluster, deadline_sec: float, timeout_sec: float) -> Co
             reason = e.strerror or str(e)
             time.sleep(_RETRY_SEC)
             continue
-        connection = _as_connection(stream)
+        connection = as_connection(stream)
         try:
             connection.send_bytes(hello)
-            if not connection.poll(max(0.01, last_sec - time.monotonic())):
+            # The chief may have come later, and gives up first, with the reason.
+            if not connection.poll(timeout_sec + 5.0):
                 reason = "it listens, but does not answer"
                 break
             problem = connection.recv_bytes().decode()
@@ -178,12 +181,3 @@ def _call_chief(cluster: Cluster, deadline_sec: float, timeout_sec: float) -> Co
         "the same command there, look at names and firewalls, or allow more with "
         "--cluster_timeout."
     )
-
-
-def _as_connection(stream: socket.socket) -> Connection:
-    stream.settimeout(None)
-    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # So that nothing waits for ever to tell a stopped process something.
-    limit = struct.pack("ll", int(LOST_AFTER_SEC), 0)
-    stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-    return Connection(stream.detach())

@@ -123,7 +123,8 @@ class Evaluator:
             except _Broken as e:
                 broken = e
             if not any(self._hosts.gather("evaluation", broken is not None)):
-                further = {metric.name: float(metric.result()) for metric in self._metrics}
+                with self._hosts.limited("The metrics of an evaluation"):
+                    further = {metric.name: float(metric.result()) for metric in self._metrics}
                 whole = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
                 whole = self._hosts.concatenate("evaluation", whole)
                 return _summary(self.classes, whole, further)

@@ -61,10 +61,11 @@ class Validation:
                 break
             self._subset = self._broken_handler.handle(self._data.subset, None, error)
             self._batches = None
-        means = {
-            name: float(keras.ops.convert_to_numpy(value))
-            for name, value in model._get_metrics_result_or_logs(logs).items()
-        }
+        with self._hosts.limited("The metrics of a validation"):
+            means = {
+                name: float(keras.ops.convert_to_numpy(value))
+                for name, value in model._get_metrics_result_or_logs(logs).items()
+            }
         # Metrics are sums over all hosts; what else a step has returned is this one's.
         of_hosts = self._hosts.gather("validation logs", means)
         found = {name: _mean([one[name] for one in of_hosts]) for name in means}

@@ -7,6 +7,8 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from tensorflow.compiler.xla.tsl.protobuf.coordination_config_pb2 import CoordinatedJob
+from tensorflow.python.eager import context
 
 from imageshards.errors import UserError
 from trainer.cluster.hosts import ONE_HOST, Hosts
@@ -136,7 +138,7 @@ def _multi_worker(count: int, gpus: int, hosts: Hosts) -> tf.distribute.Strategy
             "has one replica a process; expected 1: name the host several times, each with a port "
             "of its own."
         )
-    hosts.compare({"The number of replicas": count})
+    hosts.compare({"The devices of a host": f"{count} {'GPU' if gpus else 'CPU'}"})
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": list(hosts.addresses)}),
         task_type="worker",
@@ -144,9 +146,17 @@ def _multi_worker(count: int, gpus: int, hosts: Hosts) -> tf.distribute.Strategy
         num_accelerators={"GPU": count if gpus else 0},
         rpc_layer="grpc",
     )
+    # TensorFlow waits for the others without letting any thread of Python run, ours that look after
+    # them neither: its own time-out is set, by the only way there is.
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader="/job:worker/replica:0/task:0",
+        cluster_register_timeout_in_ms=1000 * int(hosts.timeout_sec),
+        coordinated_jobs=[CoordinatedJob(name="worker", num_tasks=hosts.count)],
+    )
     try:
         return tf.distribute.MultiWorkerMirroredStrategy(resolver)
-    except tf.errors.OpError as e:
+    except tf.errors.UnknownError as e:
         address = hosts.addresses[hosts.index]
         raise UserError(
             f"--cluster names {address} for this host, where TensorFlow cannot start its server "

@@ -77,8 +77,8 @@ class BrokenRecordHandler:
         """
         if not self._limit:
             return subset
-        if wrong_sizes(subset.split.shards):
-            self._note(subset, find_broken(subset, None, self._features))
+        wrong = wrong_sizes(subset.split.shards)
+        self._note(subset, find_broken(subset, None, self._features) if wrong else [])
         return self._repaired(subset)
 
     def handle(
@@ -100,9 +100,7 @@ class BrokenRecordHandler:
         fresh = self._fresh(subset, records, error) if error is not None else []
         if error is not None and not (fresh and self._limit):
             raise explain(error, subset, fresh)
-        of_hosts = self._hosts.gather("broken", [dataclasses.asdict(one) for one in fresh])
-        unique = {one["record"]: BrokenRecord(**one) for found in of_hosts for one in found}
-        self._note(subset, list(unique.values()))
+        self._note(subset, fresh)
         return self._repaired(subset)
 
     def _fresh(
@@ -116,11 +114,15 @@ class BrokenRecordHandler:
                 return fresh
         return []
 
-    def _note(self, subset: Subset, found: Sequence[BrokenRecord]) -> None:
+    def _note(self, subset: Subset, mine: Sequence[BrokenRecord]) -> None:
+        """Adds what this host has found to what is known, and what all others have."""
+        of_hosts = self._hosts.gather("broken records", [dataclasses.asdict(one) for one in mine])
+        found = [BrokenRecord(**one) for part in of_hosts for one in part]
         records = self._found.setdefault(subset.split.name, [])
-        known = {record.record for record in records}
-        records.extend(record for record in found if record.record not in known)
-        records.sort(key=lambda record: record.record)
+        known = {record.record: record for record in reversed([*records, *found])}
+        if len(known) == len(records):
+            return
+        records[:] = sorted(known.values(), key=lambda record: record.record)
         if self._output:
             text = json.dumps(_plain(self._found), indent=1)
             with output_errors(self._output, LIST_FILE):
@@ -140,7 +142,7 @@ class BrokenRecordHandler:
         if not storage.is_local(self._output):
             self._temporary = self._temporary or tempfile.TemporaryDirectory(prefix="imageshards-")
             folder = self._temporary.name
-        return repair(subset, found, folder)
+        return repair(subset, found, folder, self._hosts)
 
 
 def explain(error: BaseException, subset: Subset, found: Sequence[BrokenRecord]) -> UserError:
@@ -170,7 +172,9 @@ def explain(error: BaseException, subset: Subset, found: Sequence[BrokenRecord])
     )
 
 
-def repair(subset: Subset, found: Sequence[BrokenRecord], folder: str) -> Subset:
+def repair(
+    subset: Subset, found: Sequence[BrokenRecord], folder: str, hosts: Hosts = ONE_HOST
+) -> Subset:
     """The same split with broken records replaced by empty ones, in copies of their shards.
 
     An empty record keeps the place of a broken or missing one and has weight 0; what a shard
@@ -181,6 +185,7 @@ def repair(subset: Subset, found: Sequence[BrokenRecord], folder: str) -> Subset
         subset: The split as it lies on disk.
         found: Everything that is broken in it.
         folder: Local; made where it is missing. Copies of an earlier call are replaced.
+        hosts: That read the same split; a shard may be whole on some of them only.
 
     Returns:
         `subset` with other paths and sizes, and its `placeholders`.
@@ -200,7 +205,7 @@ def repair(subset: Subset, found: Sequence[BrokenRecord], folder: str) -> Subset
             path = os.path.join(folder, name)
             shards[index] = _copy(owners[index], shard, numbers[shard.path], path)
     split = Split(whole.name, tuple(shards))
-    placeholders = {} if subset.is_whole else _counted_broken(subset, split, found)
+    placeholders = {} if subset.is_whole else _counted_broken(subset, split, found, hosts)
     return dataclasses.replace(subset, split=split, placeholders=placeholders)
 
 
@@ -268,14 +273,17 @@ def _class_name(dataset: DataSet, payload: bytes) -> list[str]:
 
 
 def _counted_broken(
-    subset: Subset, repaired: Split, found: Sequence[BrokenRecord]
+    subset: Subset, repaired: Split, found: Sequence[BrokenRecord], hosts: Hosts
 ) -> dict[int, int]:
     """The broken records that were counted as part of `subset`, with their classes.
 
     What a broken record still says of itself is believed. The counts tell how many others of
     each class are missing; those are assigned in order to the records that say nothing.
     """
-    told = _readable_classes(subset, found)
+    mine = {str(record): number for record, number in _readable_classes(subset, found).items()}
+    told: dict[int, int] = {}
+    for part in hosts.gather("classes of broken records", mine):
+        told = {int(record): number for record, number in part.items()} | told
     missing = Counter(dict(enumerate(subset.class_counts or ())))
     missing.subtract(dict(enumerate(_count_classes(subset, repaired))))
     missing.subtract(number for number in told.values() if number >= 0)

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.dataset.spec import Batch, Shares, Subset
 from trainer.reader import order
 from trainer.reader.batches import TrainingData
@@ -21,6 +22,7 @@ class TrainingStream:
         data: What is trained on.
         strategy: Whose replicas share each batch.
         broken_handler: Replaces broken records.
+        hosts: Those that share each batch.
     """
 
     def __init__(
@@ -28,7 +30,9 @@ class TrainingStream:
         data: TrainingData,
         strategy: tf.distribute.Strategy,
         broken_handler: BrokenRecordHandler,
+        hosts: Hosts = ONE_HOST,
     ) -> None:
+        self._hosts = hosts
         self._whole = data.subset
         self._data = dataclasses.replace(data, subset=broken_handler.open(data.subset))
         self._strategy = strategy
@@ -53,11 +57,15 @@ class TrainingStream:
             UserError: A record is broken, and must not be left out.
         """
         while True:
+            batch: Any = None
+            error = None
             try:
                 batch = next_batch(iter(self._data.batches(step)))
-                break
             except tf.errors.OpError as e:
-                self.handle_broken(e, step)
+                error = e
+            if not any(self._hosts.gather("first batch", error is not None)):
+                break
+            self.handle_broken(error, step)
         device = self._data.augmentation.device
         return device(batch) if device is not None else batch
 

@@ -130,14 +130,16 @@ class Checkpoint(Callback):
         if self._hosts.is_chief:
             self.checkpoints.save(state, values)
         # None goes on, or ends, before it is written.
-        self._hosts.gather("checkpoint saved", None)
+        self._hosts.gather("checkpoint saved", None, patient=True)
         self._saved = self.step, self.epochs
 
     def diverged(self, what: str) -> UserError:
         """What a person is told whose run does not converge."""
-        steps = self.checkpoints.steps()
-        since = steps[-1] if steps else 0
-        good = self.checkpoints.path(since) if steps else "none"
+        since = self._saved[0] if self._saved else 0
+        good = "none"
+        if self._saved:
+            path = self.checkpoints.path(since)
+            good = path if self._hosts.is_chief else f"that of step {since}"
         return UserError(
             f"--learning_rate received a value for which {what} between the steps {since + 1} and "
             f"{max(since + 1, self.step)} (last good checkpoint: {good}); expected a run "

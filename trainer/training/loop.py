@@ -225,7 +225,10 @@ class Loop:
         if checkpoint is not None:
             checkpoint.save()  # before validation, so that a kill there costs no training
         # Where the epoch was over before a restart, no step has said anything.
-        logs = dict(model._get_metrics_result_or_logs(logs) if logs else model.get_metrics_result())
+        with self._hosts.limited("The metrics of an epoch"):
+            logs = dict(
+                model._get_metrics_result_or_logs(logs) if logs else model.get_metrics_result()
+            )
         if self._validate is not None:
             with self._stop.interruptible():
                 logs |= self._validated()
@@ -236,7 +239,8 @@ class Loop:
 
     def _train(self) -> dict[str, Any]:
         try:
-            return self._model.train_function(_Batches(self))
+            with self._hosts.limited(f"Step {self.step + 1}"):
+                return self._model.train_function(_Batches(self))
         except tf.errors.ResourceExhaustedError as e:
             raise UserError(
                 f"--batch_size received {self._epochs.batch_size}, for which the devices have "

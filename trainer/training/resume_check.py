@@ -43,6 +43,8 @@ def open_run(
         UserError: Another run is there, or a longer one, and must not be replaced.
     """
     run = Checkpoint(folder, every_steps, keep, settings, hosts=hosts)
+    if not hosts.is_chief:
+        return run  # the chief looks, for all
     if not run.step:
         check_no_model(folder)
         return run

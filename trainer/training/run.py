@@ -39,7 +39,6 @@ from trainer.training.callbacks import (
 )
 from trainer.training.checkpoint import restore
 from trainer.training.checkpoint_callback import Checkpoint, state_values
-from trainer.training.hosts import digest
 from trainer.training.loop import Epochs, Loop, total_steps
 from trainer.training.output_folder import (
     BEST_MODEL_FILE,
@@ -50,6 +49,7 @@ from trainer.training.output_folder import (
     write_digest,
 )
 from trainer.training.resume_check import open_run, settings_of
+from trainer.training.several_hosts import digest
 from trainer.training.summary import bottleneck, plan_lines, reader_cpu_sec, result_lines
 
 # Of every object in metrics.jsonl, null where there is nothing to say.
@@ -140,8 +140,9 @@ class _Run:
                 hosts,
             )
         self.start = self.checkpoint.step if self.checkpoint else 0
-        self.model = self._build_model()
-        self.stream = TrainingStream(self.data, devices, self.broken_handler)
+        with hosts.limited("The making of the model's variables"):
+            self.model = self._build_model()
+        self.stream = TrainingStream(self.data, devices, self.broken_handler, hosts)
         self.metrics = MetricsFile(storage.join(config.output, METRICS_FILE), _COLUMNS)
         # A classifier is looked at closely; a compiled model says by itself how good it is.
         self.evaluator = self._make_evaluator() if self.is_classifier else None
@@ -165,11 +166,12 @@ class _Run:
 
     def show_batch(self) -> None:
         """`--dry_run`: shows one batch as the model would get it."""
+        config, inputs = self.config, self.inputs
+        batch = self.stream.first(0)
         if not self.hosts.is_chief:
             return
-        config, inputs = self.config, self.inputs
         dry_run.describe(
-            self.stream.first(0),
+            batch,
             inputs.training,
             self.model,
             inputs.model,
@@ -353,10 +355,13 @@ class _Run:
         return user_model.load_callbacks(self.config.callbacks)
 
     def _tensorboard(self) -> list[TensorBoard]:
-        if not (self.config.tensorboard and self.hosts.is_chief):
+        if not self.config.tensorboard:
+            return []
+        pictures = self.stream.first(self.start)["inputs"]["image"]
+        if not self.hosts.is_chief:
             return []
         board = TensorBoard(storage.join(self.config.output, "tensorboard"), self.metrics)
-        board.images(self.start, "augmented", self.stream.first(self.start)["inputs"]["image"])
+        board.images(self.start, "augmented", pictures)
         return [board]
 
     def _save(self, name: str, step: int) -> None:

@@ -55,7 +55,8 @@ def test_tf_config_names_the_hosts(cluster: Any, kind: str, index: int, expected
         (_config({"worker": ["a:1"]}, "worker", "x"), "ValueError"),
         (_config({"worker": ["a:1"]}, "worker", 1), "the task 1 of 1 hosts"),
         (_config({"worker": ["a:1"], "ps": ["b:1"]}, "worker", 0), "a job 'ps'"),
-        (_config({"worker": ["a:1"]}, "evaluator", 0), "a job 'evaluator'"),
+        (_config({"worker": ["a:1"]}, "evaluator", 0), "no job 'evaluator'"),
+        (_config({"worker": ["a:1"]}, "chief", 0), "no job 'chief'"),
         (_config({"worker": ["a"]}, "worker", 0), "the address 'a'"),
         (_config({"worker": ["a:0"]}, "worker", 0), "the address 'a:0'"),
         (_config({"worker": ["a:1", "a:1"]}, "worker", 0), "an address twice"),
@@ -93,6 +94,7 @@ def test_slurm_names_the_hosts(nodes: str, tasks: str, rank: int, expected: Any)
         (_slurm("a", "1", 1), "the task 1 of 1"),
         (_slurm("a,b", "1", 0), "SLURM_STEP_TASKS_PER_NODE=1"),
         (_slurm("a", "many", 0), "SLURM_STEP_TASKS_PER_NODE=many"),
+        (_slurm("a", "70000", 0), "leaves no ports for 70000 processes"),
     ],
 )
 def test_slurm_variables_that_name_none_are_one_sentence(

@@ -16,9 +16,9 @@ import pytest
 
 from imageshards.errors import UserError
 from scripts.local_hosts import free_addresses
-from trainer.cluster import hosts as module
+from trainer.cluster import connection
 from trainer.cluster.addresses import Cluster
-from trainer.cluster.hosts import Ended, Hosts
+from trainer.cluster.hosts import EXIT_LOST, Ended, Hosts
 from trainer.cluster.rendezvous import joined
 
 TIMEOUT_SEC = 20.0
@@ -103,21 +103,21 @@ def test_a_lost_host_ends_all(lost: int) -> None:
     def body(hosts: Hosts) -> None:
         if hosts.index == lost:
             hosts._left.set()  # as a killed process: nothing is said any more
-            for peer in hosts._peers.values():
-                peer.close()
+            for link in hosts._links.values():
+                link.close()
             raise KeyboardInterrupt
         hosts.gather("step", None)
 
     found = on_hosts(3, body)
     for i, error in enumerate(found):
         if i != lost:
-            assert isinstance(error, Ended) and error.exit_code == module.EXIT_LOST
+            assert isinstance(error, Ended) and error.exit_code == EXIT_LOST
             assert "is lost" in str(error) and "same command on all hosts again" in str(error)
 
 
 def test_a_silent_host_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOST_AFTER_SEC", 0.5)
-    monkeypatch.setattr(Hosts, "_beat", lambda self: None)
+    monkeypatch.setattr(connection, "LOST_AFTER_SEC", 0.5)
+    monkeypatch.setattr(connection, "HEARTBEAT_SEC", 3600.0)
     over = threading.Event()
 
     def body(hosts: Hosts) -> None:
@@ -134,7 +134,7 @@ def test_a_silent_host_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_host_that_beats_but_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HEARTBEAT_SEC", 0.1)
+    monkeypatch.setattr(connection, "HEARTBEAT_SEC", 0.1)
     over = threading.Event()
 
     def body(hosts: Hosts) -> None:
@@ -150,6 +150,52 @@ def test_a_host_that_beats_but_does_not_answer_is_named(monkeypatch: pytest.Monk
     assert isinstance(found[0], Ended)
     assert "did not answer for 1 s" in str(found[0]) and "'step 7'" in str(found[0])
     assert "--cluster_timeout" in str(found[0])
+
+
+@pytest.mark.parametrize("stuck", [0, 1])
+def test_a_sum_that_does_not_end_has_a_limit(stuck: int) -> None:
+    over = threading.Event()
+
+    def body(hosts: Hosts) -> None:
+        with hosts.limited("Step 3"):
+            if hosts.index == stuck:
+                over.wait(TIMEOUT_SEC)  # as in a sum that nobody joins
+        try:
+            hosts.gather("step 4", None, patient=True)
+        finally:
+            over.set()
+
+    found = on_hosts(2, body, 2.0)
+    assert all(isinstance(error, Ended) for error in found)
+    assert all("Step 3 did not end within 2 s" in str(error) for error in found)
+
+
+def test_a_slow_end_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    send = Hosts._send
+
+    def slowly(self: Hosts, number: int, name: str, value: bytes) -> None:
+        send(self, number, name, value)
+        if self.is_chief and name == "end":
+            time.sleep(0.2)  # the first of the others has gone before the last is told
+
+    monkeypatch.setattr(Hosts, "_send", slowly)
+    assert on_hosts(4, lambda hosts: hosts.index) == [0, 1, 2, 3]
+
+
+def test_a_tensorflow_error_of_the_network_is_a_sentence() -> None:
+    class UnavailableError(Exception):
+        pass
+
+    def body(hosts: Hosts) -> None:
+        if hosts.index == 1:
+            raise UnavailableError("no route\nto host")
+        hosts.gather("step", None)
+
+    found = on_hosts(2, body)
+    assert all(isinstance(error, Ended) for error in found)
+    for error in found:
+        assert "does not reach another host (UnavailableError: no route)" in str(error)
+        assert "names and firewalls" in str(error)
 
 
 def test_hosts_that_are_at_different_places_are_told() -> None:

@@ -20,6 +20,8 @@ import imageshards
 import trainer
 from trainer.cluster.hosts import Hosts
 from trainer.config import TrainConfig
+from trainer.dataset.counting import cache_home
+from trainer.dataset.open import SHARDS_FOLDER
 
 if TYPE_CHECKING:
     import keras
@@ -42,11 +44,13 @@ def described(config: TrainConfig) -> dict[str, Any]:
         "The trainer's code (SHA-256)": _code(*_sources(imageshards), *_sources(trainer)),
     }
     for flag in ("model", "callbacks"):
-        module = (flags[flag] or "").partition(":")
-        spec = importlib.util.find_spec(module[0]) if module[1] else None
-        if spec is not None and spec.origin is not None:
-            code = _code(pathlib.Path(spec.origin))
-            found[f"The module of --{flag} {flags[flag]} (SHA-256)"] = code
+        module, colon, _ = (flags[flag] or "").partition(":")
+        # What is wrong with a name is said where it is used.
+        with contextlib.suppress(ImportError, ValueError):
+            spec = importlib.util.find_spec(module) if colon else None
+            if spec is not None and spec.origin is not None:
+                code = _code(pathlib.Path(spec.origin))
+                found[f"The module of --{flag} {flags[flag]} (SHA-256)"] = code
     return found | {f"--{k}": v for k, v in flags.items() if k not in _OF_ONE_HOST}
 
 
@@ -65,12 +69,17 @@ def only_chief_writes(config: TrainConfig, hosts: Hosts) -> Iterator[TrainConfig
     if hosts.is_chief:
         yield config
         return
+    data = config.data
+    if data.cache == "disk" and data.cache_folder is None:
+        # Not thrown away with the folder: a restart finds the copies again.
+        data = dataclasses.replace(data, cache_folder=os.path.join(cache_home(), SHARDS_FOLDER))
     with (
         tempfile.TemporaryDirectory(prefix="imageshards-host-") as folder,
         open(os.devnull, "w") as nowhere,
         contextlib.redirect_stdout(nowhere),
     ):
-        yield dataclasses.replace(config, output=folder)
+        hosts.remove_at_exit(folder)
+        yield dataclasses.replace(config, output=folder, data=data)
 
 
 def _sources(package: Any) -> list[pathlib.Path]:
