@@ -56,6 +56,9 @@ def test_default_output_stands_beside_the_data_whatever_the_slashes() -> None:
         ({"steps": 0}, "--steps"),
         ({"checkpoint_steps": 0}, "--checkpoint_steps"),
         ({"keep_checkpoints": 0}, "--keep_checkpoints"),
+        ({"cluster": "mpi"}, "--cluster"),
+        ({"cluster_port": 0}, "--cluster_port"),
+        ({"cluster_timeout": 0}, "--cluster_timeout"),
         ({"augment": "heavy"}, "--augment"),
         ({"augment_on": "moon"}, "--augment_on"),
     ],
@@ -64,6 +67,13 @@ def test_values_out_of_range_are_named_by_their_flag(changes: dict[str, Any], fl
     arguments: dict[str, Any] = {"data": DataConfig("d"), "output": "o"} | changes
     with pytest.raises(UserError, match=f"^{flag} received .*; expected|^{flag} .*expected"):
         TrainConfig(**arguments)
+
+
+def test_hosts_do_not_read_in_whatever_order() -> None:
+    data = DataConfig("d", fast_order=True)
+    assert TrainConfig(data, "o").cluster is None
+    with pytest.raises(UserError, match="--fast_order received together with --cluster"):
+        TrainConfig(data, "o", cluster="slurm")
 
 
 @pytest.mark.parametrize(
