@@ -18,6 +18,8 @@ MAX_DISTANCE = 10
 FOLDER_NAME = "duplicates"
 JSON_NAME = "duplicates.json"
 EXCLUDE_NAME = "exclude.txt"
+# Not a build's .staging: --output may name a data set whose build was stopped.
+SCRATCH_NAME = ".duplicates"
 
 _EPILOG = """\
 Flags that are unknown here go to Beam's PipelineOptions (--runner, ...). Exit codes: 0 done,
@@ -100,6 +102,7 @@ def _run(
     beam_args: Sequence[str],
 ) -> list[Twin]:
     """Runs the pipeline, which leaves its result in a file: a worker elsewhere may write it."""
+    import contextlib
     import json
 
     import apache_beam as beam
@@ -108,15 +111,16 @@ def _run(
     from beam_pipeline.duplicates.transforms import DataSet, FindDuplicates
     from beam_pipeline.duplicates.twins import twins_of_json
     from imageshards import storage
-    from imageshards.manifest import STAGING_NAME, shards_of
+    from imageshards.manifest import shards_of
 
     shards = [shard for _, shard in shards_of(manifest)]
     records = sum(shard["num_records"] for shard in shards)
     data = DataSet(directory, manifest["features"], records, distance)
-    staging = storage.join(folder, STAGING_NAME)
-    path = storage.join(staging, JSON_NAME)
-    build = runners.Build((directory,), folder, staging)
+    scratch = storage.join(folder, SCRATCH_NAME)
+    path = storage.join(scratch, JSON_NAME)
+    build = runners.Build((directory,), folder, scratch)
     runner = runners.choose(beam_args, build, [*_parser()._option_string_actions])
+    is_new = storage.is_local(folder) and not storage.is_folder(folder)
     try:
         storage.write(path, b"")  # whether it can be is known before the work
         pipeline = runner.new_pipeline()
@@ -127,7 +131,10 @@ def _run(
     except OSError as e:
         raise _cannot_write(folder, e) from e
     finally:
-        storage.delete_folder(staging)
+        storage.delete_folder(scratch)
+        if is_new:
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)  # nothing is left of a run that failed
 
 
 def _cannot_write(folder: str, e: OSError) -> UserError:

@@ -118,6 +118,16 @@ def test_distance_0_finds_equal_hashes_only(built, tmp_path):
     assert all(pair["distance"] == 0 for pair in said["pairs"])
 
 
+def test_a_stopped_build_in_the_output_folder_stays(built, tmp_path):
+    shard = tmp_path / ".staging" / "train-00000-of-00001.tfrecord"
+    shard.parent.mkdir()
+    shard.write_bytes(b"the only copy")
+    assert main([str(built), "--output", str(tmp_path)]) == 0
+    assert shard.read_bytes() == b"the only copy"
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {".staging", "duplicates.json", "exclude.txt", "index.html"}
+
+
 def test_the_report_of_a_build_counts_equal_files(built):
     page = (built / "report" / "index.html").read_text()
     assert "2 images are copies of another one, byte for byte" in page
@@ -140,7 +150,7 @@ def test_what_cannot_be_read_is_a_sentence(built, tmp_path, capsys, damage, word
     assert main([str(tmp_path / "set")]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and words in error and "Traceback" not in error
-    assert not (tmp_path / "set" / "duplicates" / "duplicates.json").exists()
+    assert not (tmp_path / "set" / "duplicates").exists()
 
 
 @pytest.mark.parametrize(
