@@ -35,6 +35,7 @@ BACKOFF_S = 0.5
 _REDIRECTS = (301, 302, 303, 307, 308)
 _PIECE_BYTES = 1 << 16
 _MAX_POOLS = 32
+_MAX_DIGITS = 18  # of a number of bytes; int() itself refuses thousands
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _HEADERS = {
     "Accept": "image/*,*/*;q=0.5",
@@ -250,7 +251,7 @@ class _Client:
             )
             try:
                 if response.status in _REDIRECTS and "Location" in response.headers:
-                    return urllib.parse.urljoin(url, response.headers["Location"])
+                    return _target(url, response.headers["Location"])
                 if response.status != 200:
                     raise _status_error(url, response)
                 return _body(response, max_bytes)
@@ -276,6 +277,19 @@ class _Client:
                 self._freed.notify_all()
 
 
+def _target(url: str, location: str) -> str:
+    """Where a redirect leads to.
+
+    Raises:
+        ImageError: To no address.
+    """
+    try:
+        return urllib.parse.urljoin(url, location)
+    except ValueError as e:
+        message = f"{url} redirects to {location[:200]!r}, which is no address ({e})"
+        raise ImageError("url_redirects", message) from e
+
+
 def _status_error(url: str, response: urllib3.BaseHTTPResponse) -> ImageError:
     status = response.status
     code, message = f"http_{status}", f"{url} answered {status} {response.reason or ''}".rstrip()
@@ -289,7 +303,8 @@ def _status_error(url: str, response: urllib3.BaseHTTPResponse) -> ImageError:
 
 def _body(response: urllib3.BaseHTTPResponse, max_bytes: int) -> bytes:
     told = response.headers.get("Content-Length", "")
-    if told.isdecimal() and int(told) > max_bytes:
+    if told.isdecimal() and (len(told) > _MAX_DIGITS or int(told) > max_bytes):
+        told = told if len(told) <= _MAX_DIGITS else f"a number of {len(told)} digits of"
         raise ImageError("too_many_bytes", f"{told} bytes; the limit is {max_bytes}")
     data = bytearray()
     while piece := response.read1(_PIECE_BYTES, decode_content=True):
@@ -320,6 +335,8 @@ def _as_image_errors(url: str, request: _Request) -> Iterator[None]:
         raise _TryAgainError("url_unreachable", f"{url} broke off ({e})") from e
     except (urllib3.exceptions.HTTPError, OSError) as e:
         raise _TryAgainError("url_unreachable", f"{url} cannot be reached ({e})") from e
+    except ValueError as e:  # of a parser that met what no standard allows
+        raise ImageError("url_unreachable", f"{url} answered what cannot be read ({e})") from e
 
 
 _clients: dict[UrlOptions, _Client] = {}

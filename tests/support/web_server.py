@@ -22,7 +22,8 @@ class WebServer(http.server.ThreadingHTTPServer):
     /slow/S/PATH          waits S seconds, then as PATH
     /drip                 a byte of the body every 50 ms, without end; /drip_head a byte of the head
     /endless              bytes without end, chunked
-    /short                half of what Content-Length says; /long the double
+    /short                half of what Content-Length says; /long the double;
+                          /digits says a number of 5000 digits
     /html                 a page; /silent nothing at all; /reset an end without an answer
 
     Attributes:
@@ -79,7 +80,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             wait = urllib.parse.parse_qs(path.partition("?")[2]).get("retry_after")
             return self._send(int(rest[0]), headers={"Retry-After": wait[0]} if wait else None)
         if what in ("to", "loop"):
-            return self._send(302, headers={"Location": path.partition("?")[2] or "/loop"})
+            target = urllib.parse.unquote(path.partition("?")[2]) or "/loop"
+            return self._send(302, headers={"Location": target})
         special = getattr(self, f"_{what}", None)
         if special is not None:
             self.close_connection = True
@@ -103,6 +105,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _long(self) -> None:
         self._send(200, b"x" * 20, headers={"Content-Length": "10"})
+
+    def _digits(self) -> None:
+        self._send(200, b"x", headers={"Content-Length": "9" * 5000})
 
     def _reset(self) -> None:
         pass
