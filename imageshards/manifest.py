@@ -28,6 +28,7 @@ PAGE_NAME = "index.html"  # in the report's folder
 # Of one that is being built.
 STAGING_NAME = ".staging"
 REPLACED_NAME = "replaced"  # in there: the data set that a build reads and replaces
+REMOVAL_NAME = "removal.json"  # in there: what `beam_pipeline.remove` is about to put in place
 
 SHARD_NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.tfrecord(\.gz)?")
 """Split, number, number of shards, and `.gz` where they are compressed."""
@@ -122,9 +123,27 @@ def read_manifest(directory: str, argument: str = "directory") -> dict[str, Any]
     return dict(manifest)
 
 
+def has_stopped_removal(directory: str) -> bool:
+    """Whether a folder is a data set that a stopped `beam_pipeline.remove` left in the middle."""
+    staging = storage.join(directory, STAGING_NAME)
+    return storage.exists(storage.join(staging, REMOVAL_NAME)) and not storage.exists(
+        storage.join(directory, MANIFEST_NAME)
+    )
+
+
+def how_to_finish_removal(directory: str) -> str:
+    """The remedy where there is a stopped removal, as a phrase."""
+    return (
+        f"a removal was stopped: run python -m beam_pipeline.remove {directory} --keys KEYS again "
+        "to finish it"
+    )
+
+
 def _how_to_build(directory: str) -> str:
     """What to do about a missing data set: nothing is built into a folder with other files."""
     try:
+        if has_stopped_removal(directory):
+            return how_to_finish_removal(directory)
         if storage.is_folder(storage.join(directory, STAGING_NAME)):
             return "its build has not ended; run that again to finish it"
         is_new = next(iter(storage.files_below(directory)), None) is None

@@ -20,6 +20,7 @@ from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.data_set import companion_files
 from beam_pipeline.commit.finalize import move_staged, plan_moves
 from beam_pipeline.commit.staging import JOB_NAME, LOCK_NAME
+from beam_pipeline.commit.tfds import TFDS_NAMES
 from beam_pipeline.inputs.layout import read_json
 from beam_pipeline.inputs.records import list_records
 from beam_pipeline.shards.result import count_classes
@@ -40,6 +41,7 @@ from imageshards.index import (
 from imageshards.manifest import (
     CLASS_FEATURE,
     MANIFEST_NAME,
+    REMOVAL_NAME,
     REPORT_NAME,
     STAGING_NAME,
     load_manifest,
@@ -49,8 +51,7 @@ from imageshards.manifest import (
 )
 from imageshards.storage import AtomicFile, map_concurrently, output_lock
 
-# In the staging folder: what `_Removal` says, when all new shards are written.
-_REMOVAL_NAME = "removal.json"
+# In the staging folder: the new shards.
 _NEW_NAME = "removal"
 
 
@@ -105,7 +106,7 @@ def remove_records(directory: str, keys: Sequence[str], given: str) -> Removed:
     """
     staging = storage.join(directory, STAGING_NAME)
     digest = _digest(keys)
-    if not storage.exists(storage.join(staging, _REMOVAL_NAME)):
+    if not storage.exists(storage.join(staging, REMOVAL_NAME)):
         load_manifest(directory, "DIR")  # before a folder is made
     with output_lock(storage.join(staging, LOCK_NAME)) as lock:
         lock.renew()
@@ -127,7 +128,7 @@ def _digest(keys: Sequence[str]) -> str:
 
 def _pending(directory: str, staging: str) -> dict[str, Any]:
     """A removal whose new shards are all written, unless the data set was replaced since."""
-    pending = read_json(storage.join(staging, _REMOVAL_NAME))
+    pending = read_json(storage.join(staging, REMOVAL_NAME))
     there = read_json(storage.join(directory, MANIFEST_NAME)).get("fingerprint")
     if not pending or there in (None, pending["before"], pending["manifest"]["fingerprint"]):
         return pending
@@ -149,7 +150,7 @@ def _prepare(directory: str, staging: str, keys: Sequence[str], given: str) -> d
     except UserError:
         staging_folder.remove(staging)
         raise
-    storage.write(storage.join(staging, _REMOVAL_NAME), json.dumps(pending))
+    storage.write(storage.join(staging, REMOVAL_NAME), json.dumps(pending))
     return pending
 
 
@@ -348,7 +349,9 @@ def _commit(directory: str, staging: str, pending: Mapping[str, Any]) -> Removed
     """Puts the new shards in their places, the manifest last; may be done again."""
     manifest, files = pending["manifest"], pending["files"]
     new = storage.join(staging, _NEW_NAME)
-    storage.delete([storage.join(directory, MANIFEST_NAME)])
+    # Without TFDS's files, too, other readers take no half-changed shards for a data set.
+    gone = (MANIFEST_NAME, *TFDS_NAMES)
+    storage.delete([storage.join(directory, name) for name in gone])
     entries = {entry["file"]: entry for _, entry in shards_of(manifest)}
     beside = [entries[file]["index"]["file"] for file in files if "index" in entries[file]]
     for _ in map_concurrently(

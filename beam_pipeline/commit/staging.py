@@ -15,8 +15,11 @@ from imageshards.errors import DamagedManifestError, OutputError, UserError
 from imageshards.manifest import (
     INDEX_NAME,
     MANIFEST_NAME,
+    REMOVAL_NAME,
     REPLACED_NAME,
     TRANSFORM_NAME,
+    has_stopped_removal,
+    how_to_finish_removal,
     load_manifest,
     shards_of,
 )
@@ -115,6 +118,11 @@ def check_output(state: OutputState, overwrite: bool) -> bool:
             "replace it with --overwrite."
         )
     if state.shards and not storage.exists(storage.join(state.staging, JOB_NAME)):
+        if has_stopped_removal(state.output):
+            raise UserError(
+                f"--output {state.output!r} holds a data set in which "
+                f"{how_to_finish_removal(state.output)}, or choose another folder."
+            )
         raise UserError(
             f"--output {state.output!r} holds {len(state.shards)} TFRecord files, "
             f"{state.shards[0]!r} among them, that no manifest or unfinished job accounts for; "
@@ -189,7 +197,8 @@ def prepare_staging(state: OutputState, reads_replaced: bool = False) -> None:
         for entry in entries:
             if entry.is_folder and not (reads_replaced and entry.name == REPLACED_NAME):
                 storage.delete_folder(entry.path)
-        storage.delete(e.path for e in entries if ".tmp-" in e.name or e.name == COMMITTED_NAME)
+        old = (COMMITTED_NAME, REMOVAL_NAME)
+        storage.delete(e.path for e in entries if ".tmp-" in e.name or e.name in old)
     except OSError as e:
         raise _unwritable(staging, e) from e
 

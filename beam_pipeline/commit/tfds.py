@@ -16,6 +16,8 @@ from typing import Any
 from beam_pipeline.planning.classes import names_by_label
 from imageshards.manifest import first_label_of
 
+FEATURES_NAME, INFO_NAME = TFDS_NAMES = ("features.json", "dataset_info.json")
+
 _FEATURES = "tensorflow_datasets.core.features."
 _IMAGE = "image/encoded"
 _LABEL = "image/class/label"
@@ -32,8 +34,8 @@ def tfds_files(manifest: Mapping[str, Any], name: str) -> dict[str, str]:
         name: Name of the data set; made lower-case with underscores for TFDS.
     """
     files = {
-        "features.json": _to_json(_features(manifest)),
-        "dataset_info.json": _to_json(_dataset_info(manifest, name)),
+        FEATURES_NAME: _to_json(_features(manifest)),
+        INFO_NAME: _to_json(_dataset_info(manifest, name)),
     }
     names = names_by_label(manifest["classes"], first_label_of(manifest))
     if _survives_tfds(names):

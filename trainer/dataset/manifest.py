@@ -91,6 +91,14 @@ def has_manifest(data: str) -> bool:
         return is_remote(data)  # reading it tells what is wrong
 
 
+def is_being_changed(data: str) -> bool:
+    """Whether `data` is a data set whose manifest a stopped removal took away."""
+    try:
+        return manifest.has_stopped_removal(data)
+    except OSError:
+        return False
+
+
 def load_manifest(data: str) -> DataSet:
     """Reads and checks `data`/manifest.json.
 

@@ -188,6 +188,29 @@ def test_the_same_command_finishes_what_was_killed(made, built, tmp_path, monkey
     assert all(one[name] == other[name] for name in one if not name.startswith("report"))
 
 
+def test_what_a_stopped_removal_left_is_only_there_to_be_finished(
+    made, tmp_path, monkeypatch, capfd
+):
+    keys = keys_in(made, "train", 0)[:4]
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        killed_at(patched, "move_staged", 2)
+        remove(made, keys, tmp_path / "keys")
+    assert not (made / "dataset_info.json").exists() and not (made / "features.json").exists()
+    capfd.readouterr()
+    photos = class_folders(tmp_path / "photos", {"cat": 2, "dog": 2})
+    small = ["--image_size", "16"]
+    for command in (
+        lambda: build("--input", photos, "--output", made, *small),
+        lambda: build("--input", made, "--output", tmp_path / "other", *small),
+        lambda: verify.main([str(made)]),
+    ):
+        assert command() == 2
+        said = capfd.readouterr().err
+        assert f"stopped: run python -m beam_pipeline.remove {made} --keys KEYS again" in said
+    assert remove(made, keys, tmp_path / "keys") == 0
+    assert verify.verify(str(made)).ok
+
+
 def test_another_command_finishes_it_first(made, tmp_path, monkeypatch):
     first, second = keys_in(made, "train", 0)[:2]
     with monkeypatch.context() as patched, pytest.raises(Killed):

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from imageshards.errors import UserError
+from imageshards.manifest import MANIFEST_NAME, REMOVAL_NAME, STAGING_NAME
+from tests.support.dataset_factory import Dataset
 from tests.support.trainer_data import edit_manifest, write_manifest
 from trainer.config import DataConfig, TrainConfig
 from trainer.dataset.manifest import (
@@ -17,7 +19,7 @@ from trainer.dataset.manifest import (
     train_split,
     validation_split,
 )
-from trainer.dataset.open import open_inputs
+from trainer.dataset.open import open_dataset, open_inputs
 from trainer.dataset.spec import DataSet, FeatureSpec
 
 IMAGE = {
@@ -252,3 +254,14 @@ def test_a_feature_of_an_unknown_type_is_refused(folder: pathlib.Path) -> None:
     edit_manifest(folder, features=features)
     with pytest.raises(UserError, match="'x' is complex64, not int64, float32 or string"):
         _load(folder)
+
+
+def test_a_data_set_that_a_stopped_removal_left_is_not_read_as_foreign_shards(
+    tmp_path: pathlib.Path,
+) -> None:
+    made = Dataset(tmp_path / "set").directory
+    (made / MANIFEST_NAME).unlink()
+    (made / STAGING_NAME).mkdir()
+    (made / STAGING_NAME / REMOVAL_NAME).touch()
+    with pytest.raises(UserError, match="a removal was stopped: run python -m beam_pipeline.remov"):
+        open_dataset(DataConfig(data=str(made)))
