@@ -367,12 +367,16 @@ def parse_class_map(text: str) -> dict[str, str]:
         try:
             with open(text, encoding="utf-8-sig", newline="") as file:
                 if text.lower().endswith(".json"):
-                    pairs = json.load(file, object_pairs_hook=list)
+                    pairs = json.load(file, object_pairs_hook=tuple)
+                    if not isinstance(pairs, tuple):  # only objects are tuples
+                        raise ValueError("it is no JSON object")
                 else:
                     header, *rows = csv.reader(file)
                     pairs = [(row[0], row[1]) for row in rows if row]
                     if header[:2] != ["old", "new"]:
                         raise ValueError(f"its header is {','.join(header)}")
+                if not pairs:
+                    raise ValueError("it names no class")
         except (OSError, ValueError, IndexError) as e:
             raise UserError(
                 f"--class_map {text!r} cannot be read ({e}); expected a JSON object {{old: new}}, "

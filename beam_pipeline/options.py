@@ -408,6 +408,11 @@ class BuildOptions:
         _choice("--compression", self.compression, COMPRESSIONS)
         _choice("--on_same_key", self.on_same_key, ON_SAME_KEY)
         for old, new in self.class_map.items():
+            if old == new:
+                raise UserError(
+                    f"--class_map received {old}={new}; expected a class and another name for it: "
+                    "leave out what keeps its name."
+                )
             if new in self.class_map:
                 raise UserError(
                     f"--class_map received {old}={new} and {new}={self.class_map[new]}; expected "

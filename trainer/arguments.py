@@ -32,8 +32,8 @@ _WORDS = {
     *config.BALANCES,
     *config.SEQUENCES,
 }
-# A flag and, where one follows, its value: a whole number, a choice, a pair, a quoted text.
-_VALUE = rf"\d+\b(?!,)|(?:{'|'.join(sorted(_WORDS))})\b|\w+=\w+|'[^']*'"
+# A flag and, where one follows, its value: a whole number, a choice, pairs, a quoted text.
+_VALUE = rf"\d+\b(?!,)|(?:{'|'.join(sorted(_WORDS))})\b|\w+=[\w.]+(?:,\w+=[\w.]+)*\b|'[^']*'"
 _FLAG = re.compile(rf"--([a-z_]+)(?: ({_VALUE}))?")
 
 
@@ -59,7 +59,16 @@ def _argument(match: re.Match[str]) -> str:
         return name
     if value in _WORDS:
         return f"{name}={value!r}"
-    key, pair, feature = value.partition("=")
-    if pair and not value.startswith("'"):
-        return f"{name}={{{key!r}: {feature!r}}}"
+    if "=" in value and not value.startswith("'"):
+        pairs = [pair.split("=") for pair in value.split(",")]
+        return f"{name}={{{', '.join(f'{key!r}: {_literal(text)}' for key, text in pairs)}}}"
     return f"{name}={value}"
+
+
+def _literal(text: str) -> str:
+    """A number as it is, everything else quoted."""
+    try:
+        float(text)
+    except ValueError:
+        return repr(text)
+    return text

@@ -218,9 +218,12 @@ class DataConfig:
             p for p in self.paths if os.path.basename(p.rstrip("/")) == name.rstrip("/")
         ]
         if len(found) != 1 or len(self.paths) < 2:
-            several = "is the last folder of several data sets" if found else "is no data set"
+            if len(found) > 1:
+                what = "is the last folder of several data sets"
+            else:
+                what = "is the only data set" if found else "is no data set"
             raise UserError(
-                f"--mix received a share for {name!r}, which {several} of --data {self.data!r}; "
+                f"--mix received a share for {name!r}, which {what} of --data {self.data!r}; "
                 "expected several data sets in --data, each with a share by its path or its last "
                 "folder, for example --data a,b --mix a=0.7,b=0.3."
             )

@@ -167,7 +167,8 @@ def _first_label(found: Sequence[Found]) -> int:
             raise UserError(
                 f"--input {first.input!r} was built with --first_label "
                 f"{manifest.get('first_label', 0)} and --input {source.input!r} with --first_label "
-                f"{other.get('first_label', 0)}; say which one this data set is to have."
+                f"{other.get('first_label', 0)}; say by --first_label which one "
+                "this data set is to have."
             )
     return int(manifest.get("first_label", 0))
 

@@ -94,7 +94,8 @@ def read_keys(path: str, flag: str) -> list[str]:
             keys = [key for file in files for key in _of_parquet(file, flag)]
         else:
             text = storage.read(path).decode("utf-8-sig")
-            keys = [line for line in text.splitlines() if line.strip()]
+            # Not splitlines(): a key may hold U+2028 and other ends of lines.
+            keys = [line for line in (e.rstrip("\r") for e in text.split("\n")) if line.strip()]
     except (OSError, UnicodeDecodeError) as e:
         reason = getattr(e, "strerror", None) or str(e)
         raise UserError(

@@ -141,6 +141,7 @@ def test_a_beginning_of_a_flag_is_not_that_flag():
         ([*BASE, "--class_map", "a"], ["--class_map", "'a' becomes ''", "old=new"]),
         ([*BASE, "--class_map", "a=b,a=c"], ["--class_map", "each old one once"]),
         ([*BASE, "--class_map", "a=b,b=a"], ["--class_map", "a=b and b=a", "two builds"]),
+        ([*BASE, "--class_map", "a=a"], ["--class_map received a=a;", "keeps its name"]),
         ([*BASE, "--class_map", "no/such.csv"], ["--class_map", "cannot be read", "old,new"]),
         ([*BASE, "--on_same_key", "any"], ["--on_same_key", "'any'"]),
         ([*BASE, "--quality", "good"], ["--quality", "'good'"]),
@@ -279,6 +280,16 @@ def test_a_value_that_cannot_be_is_one_sentence_with_its_flag(parse, text):
     with pytest.raises(UserError, match=r"^--\w+ .*received") as error:
         parse(text)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["5", "[1, 2]", '["ab", "cd"]', "{}", '{"a": 1}', '{"a": {}}'])
+def test_a_class_map_of_json_is_an_object_of_names(tmp_path, text):
+    path = tmp_path / "classes.json"
+    path.write_text('{"a": "b", "c": "b"}')
+    assert cli.parse_class_map(str(path)) == {"a": "b", "c": "b"}
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"--class_map .*classes\.json.*expected"):
+        cli.parse_class_map(str(path))
 
 
 @pytest.mark.parametrize(

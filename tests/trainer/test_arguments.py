@@ -19,6 +19,10 @@ from trainer.arguments import names_arguments
         ("leave classes out by --classes a,b.", "leave classes out by classes a,b."),
         ("its name by --validation_split.", "its name by split."),
         ("by --feature_map image=FEATURE, or", "by feature_map={'image': 'FEATURE'}, or"),
+        (
+            "for example --data a,b --mix a=0.7,b=0.3.",
+            "for example path a,b mix={'a': 0.7, 'b': 0.3}.",
+        ),
         ("--where 'a=b' left nothing", "where='a=b' left nothing"),
         ("(see --label_offset)", "(see label_offset)"),
         (

@@ -163,5 +163,7 @@ def test_first_labels_are_those_of_the_data_sets_or_given(made, tmp_path):
     other.manifest["first_label"] = 1
     other.save()
     assert opened(other.directory).plan.first_label == 1
-    assert "--first_label 0" in error_of(made.directory, other.directory)
+    assert "--first_label 1; say by --first_label which" in error_of(
+        made.directory, other.directory
+    )
     assert opened(made.directory, other.directory, given={"first_label"}).plan.first_label == 0

@@ -112,6 +112,9 @@ def test_keys_are_read_from_lines_parquet_an_index_and_a_data_set(tmp_path):
     assert read_keys(str(tmp_path / "k.parquet"), "--exclude") == ["a", "b"]
     (tmp_path / "keys.txt").write_bytes("\ufeffcat/ü 1.jpg\r\n\r\n#2\n".encode())
     assert read_keys(str(tmp_path / "keys.txt"), "--exclude") == ["#2", "cat/ü 1.jpg"]
+    odd = ["a\x0bb", "a\x85b", "a\u2028b", "a\rb"]
+    (tmp_path / "odd.txt").write_bytes("\n".join(odd).encode())
+    assert read_keys(str(tmp_path / "odd.txt"), "--exclude") == sorted(odd)
 
 
 def write_table(path: pathlib.Path) -> None:

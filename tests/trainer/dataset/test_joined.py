@@ -211,7 +211,10 @@ def test_shares_are_found_by_path_or_last_folder(
     ("make", "message"),
     [
         (lambda: DataConfig("a,b", mix={"a": 1, "c": 1}), "for 'c', which is no data set of"),
-        (lambda: DataConfig("a", mix={"a": 1}), "expected several data sets in --data"),
+        (
+            lambda: DataConfig("a", mix={"a": 1}),
+            "for 'a', which is the only data set of --data 'a'; expected several",
+        ),
         (lambda: DataConfig("x/a,y/a", mix={"a": 1}), "is the last folder of several data sets"),
         (lambda: DataConfig("a,b", mix={"a": 1}), "no share for 'b'; .* leave it out of --data"),
         (lambda: DataConfig("x/a,b", mix={"a": 1, "x/a": 1}), "a, x/a; expected each data set"),
