@@ -23,11 +23,12 @@ def export_dali(directory: str) -> tuple[int, int]:
     Raises:
         UserError: There is no data set, it is compressed, or it is damaged or cannot be written.
     """
+    from beam_pipeline.cli import parse_path
     from imageshards import storage
     from imageshards.index import DALI_SUFFIX
     from imageshards.manifest import load_manifest, shards_of
 
-    directory = directory if storage.is_local(directory) else directory.rstrip("/")
+    directory = parse_path("DIR", directory)
     storage.check_bucket(directory, "DIR")
     manifest = load_manifest(directory, "DIR")
     if manifest.get("compression", "none") != "none":

@@ -151,7 +151,7 @@ def unique_keys(
     """A check that no key occurs twice."""
     if has_unique_keys(options, schemas):
         return ()
-    return (batches | "UniqueKeys" >> RefuseDuplicateKeys(),)
+    return (batches | "UniqueKeys" >> RefuseDuplicateKeys(len(options.sources)),)
 
 
 def with_pinned_classes(options: BuildOptions, pinned: tuple[str, ...]) -> BuildOptions:

@@ -22,6 +22,7 @@ from beam_pipeline.columns.arrow import ToRecordBatch
 from beam_pipeline.commit.staging import check_output, read_output_state
 from beam_pipeline.commit.warnings import counts_and_names, warnings_of
 from beam_pipeline.inputs import FindDuplicateKeys, KeysFile, schemas_of, share_keys
+from beam_pipeline.inputs.duplicate_keys import how_to_make_unique
 from beam_pipeline.inputs.manifest import rows_with_keys
 from beam_pipeline.options import BuildOptions, ColumnSpec, ImageOptions, InputOptions, UrlOptions
 from beam_pipeline.pipeline import (
@@ -246,8 +247,8 @@ def _equal_keys(
         return
     number = f"{len(keys):,}" if len(keys) < _MAX_KEYS else f"{_MAX_KEYS:,} or more"
     lines = [
-        f"--input has {number} keys more than once; expected unique keys: name a unique column by "
-        "--key_column or remove rows:"
+        f"--input has {number} keys more than once; expected unique keys: "
+        f"{how_to_make_unique(len(sources))}:"
     ]
     found = keys
     if len(sources) == 1 and schemas[0]:

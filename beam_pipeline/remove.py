@@ -21,17 +21,23 @@ def remove(directory: str, keys: str) -> str:
     Raises:
         UserError: As `remove_records` and `read_keys`.
     """
+    from beam_pipeline.cli import parse_path
     from beam_pipeline.commit.removal import remove_records
     from beam_pipeline.inputs.selection import read_keys
     from imageshards import storage
 
-    directory = directory if storage.is_local(directory) else directory.rstrip("/")
+    directory = parse_path("DIR", directory)
     storage.check_bucket(directory, "DIR")
     done = remove_records(directory, read_keys(keys, "--keys"), keys)
     said = [
         f"records removed from {directory}: {done.records:,}; shards written again: "
         f"{done.shards:,} of {done.of_shards:,}; records moved to keep shards even: {done.moved:,}"
     ]
+    if storage.is_folder(storage.join(directory, "duplicates")):
+        said.append(
+            f"{directory}/duplicates still has the keys of these records, and may show them; "
+            f"delete it, or make it again with python -m beam_pipeline.duplicates {directory}"
+        )
     if done.lost_idx:
         said.append(
             f"the .idx files of these shards are gone; write them again with python -m "

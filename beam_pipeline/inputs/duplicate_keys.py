@@ -59,11 +59,22 @@ def first_two(found: Iterable[list[str]]) -> list[str]:
     return sorted(uri for uris in found for uri in uris)[:2]
 
 
-def refuse(key: str, uris: list[str]) -> None:
-    """Raises `UserError` with both images of a key that occurs twice."""
+def how_to_make_unique(inputs: int) -> str:
+    """What to do about keys that occur twice in some number of inputs, as a phrase."""
+    within_one = "name a unique column by --key_column or remove one row"
+    if inputs < 2:
+        return within_one
+    return (
+        "where two inputs have a key, take the image of one by --on_same_key first or last; where "
+        f"one has it twice, {within_one}"
+    )
+
+
+def refuse(key: str, uris: list[str], inputs: int = 1) -> None:
+    """Raises `UserError` with both images of a key that occurs twice in some number of inputs."""
     raise UserError(
         f"--input has the key {key!r} twice, for {uris[0]!r} and {uris[1]!r}; expected unique "
-        "keys: name a unique column by --key_column or remove one row."
+        f"keys: {how_to_make_unique(inputs)}."
     )
 
 
@@ -165,9 +176,16 @@ class FindDuplicateKeys(beam.PTransform):
 class RefuseDuplicateKeys(FindDuplicateKeys):
     """RefBatches → nothing, when it is known that no key occurs twice.
 
+    Args:
+        inputs: How many `--input` there are.
+
     Raises:
         UserError: While running: a key occurs twice; names both images.
     """
 
+    def __init__(self, inputs: int = 1):
+        super().__init__()
+        self._inputs = inputs
+
     def expand(self, batches: beam.PCollection[RefBatch]) -> beam.PCollection:
-        return super().expand(batches) | "Refuse" >> beam.MapTuple(refuse)
+        return super().expand(batches) | "Refuse" >> beam.MapTuple(refuse, self._inputs)

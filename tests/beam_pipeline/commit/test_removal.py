@@ -102,6 +102,17 @@ def test_shards_stay_even_by_records_of_fuller_ones(made, tmp_path, capsys):
     assert verify.verify(str(made)).ok
 
 
+def test_the_folder_may_be_the_current_one_and_what_stays_is_told(
+    made, tmp_path, monkeypatch, capsys
+):
+    (made / "duplicates").mkdir()
+    key = keys_in(made, "test", 0)[0]
+    monkeypatch.chdir(made)
+    assert remove(".", [key], tmp_path / "keys") == 0
+    assert f"{made}/duplicates still has the keys" in capsys.readouterr().out
+    assert json.loads((made / "croissant.json").read_text())["name"] == "set"
+
+
 def test_a_second_removal_adds_up(made, tmp_path):
     for count in (1, 2):
         assert remove(made, [keys_in(made, "test", 0)[0]], tmp_path / "keys") == 0
