@@ -81,7 +81,7 @@ def find(directory: str, distance: int, output: str | None, beam_args: Sequence[
     page = page_of(os.path.basename(directory), directory, manifest, twins, distance, exclude)
     found = summary(manifest, distance, twins)
     try:
-        keys = "".join(f"{twin.other['key']}\n" for twin in twins)
+        keys, unfit = key_lines([twin.other["key"] for twin in twins])
         # A file that names no key is refused by --exclude.
         storage.write(exclude, keys.encode()) if keys else storage.delete([exclude])
         storage.write(storage.join(folder, JSON_NAME), to_json(found).encode())
@@ -89,9 +89,20 @@ def find(directory: str, distance: int, output: str | None, beam_args: Sequence[
     except OSError as e:
         raise _cannot_write(folder, e) from e
     lines = [table_of(found), f"page: {storage.join(folder, PAGE_NAME)}"]
-    if twins:
+    if keys:
         lines.append(f"keys of those that should go: {exclude}")
+    if unfit:
+        lines.append(
+            f"not in {EXCLUDE_NAME}: {unfit:,} keys that hold a line break; --exclude takes these "
+            "from a .parquet file with a column 'key'"
+        )
     return "\n".join(lines)
+
+
+def key_lines(keys: Sequence[str]) -> tuple[str, int]:
+    """The text of a file that `--exclude` reads, and how many of the keys no line can hold."""
+    fit = [key for key in keys if "\n" not in key and not key.endswith("\r")]
+    return "".join(f"{key}\n" for key in fit), len(keys) - len(fit)
 
 
 def _run(

@@ -13,7 +13,8 @@ import pytest
 from PIL import Image, ImageOps
 
 from beam_pipeline.duplicates import transforms
-from beam_pipeline.duplicates.command import main
+from beam_pipeline.duplicates.command import key_lines, main
+from beam_pipeline.inputs.selection import read_keys
 from beam_pipeline.report.page import write_report
 from tests.support import portable_servers
 from tests.support.builds import build, jpeg, manifest
@@ -99,6 +100,14 @@ def test_the_keys_file_leaves_out_what_goes(built, found, tmp_path):
     assert "No image is a duplicate of another one." in (folder / "index.html").read_text()
     overwrite = ("--input", photos, "--output", tmp_path / "clean", *flags[2:], "--overwrite")
     assert build(*overwrite) == 0
+
+
+def test_keys_that_no_line_can_hold_are_counted_and_not_written(tmp_path):
+    text, unfit = key_lines(["a/1.jpg", "a/new\nline.jpg", "b\u2028c", "d\r"])
+    path = tmp_path / "exclude.txt"
+    path.write_bytes(text.encode())
+    assert read_keys(str(path), "--exclude") == ["a/1.jpg", "b\u2028c"] and unfit == 2
+    assert key_lines(["\n"]) == ("", 1)
 
 
 def test_buckets_and_masks_change_nothing(built, found, tmp_path, monkeypatch):
