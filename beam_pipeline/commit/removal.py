@@ -13,6 +13,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -115,11 +116,18 @@ def remove_records(directory: str, keys: Sequence[str], given: str) -> Removed:
                 done = _commit(directory, staging, pending)
                 if pending["keys"] == digest:
                     return done
+                # Told now: the keys of this one may yet be refused.
+                print(
+                    f"finished an earlier removal of other keys that was stopped in {directory}: "
+                    f"{done.records:,} records removed",
+                    file=sys.stderr,
+                )
             else:
                 return _commit(directory, staging, _prepare(directory, staging, keys, given))
         except OSError as e:
             raise output_error(directory, e) from e
-    return remove_records(directory, keys, given)  # the one that was killed had other keys
+    own = remove_records(directory, keys, given)
+    return dataclasses.replace(own, lost_idx=own.lost_idx or done.lost_idx)
 
 
 def _digest(keys: Sequence[str]) -> str:

@@ -222,12 +222,13 @@ def test_what_a_stopped_removal_left_is_only_there_to_be_finished(
     assert verify.verify(str(made)).ok
 
 
-def test_another_command_finishes_it_first(made, tmp_path, monkeypatch):
+def test_another_command_finishes_it_first(made, tmp_path, monkeypatch, capsys):
     first, second = keys_in(made, "train", 0)[:2]
     with monkeypatch.context() as patched, pytest.raises(Killed):
         killed_at(patched, "write_manifest", 1)
         remove(made, [first], tmp_path / "keys")
     assert remove(made, [second], tmp_path / "keys") == 0
+    assert f"that was stopped in {made}: 1 records removed" in capsys.readouterr().err
     left = read_index(str(made), load_manifest(str(made)))["key"].to_pylist()
     assert not {first, second} & set(left) and load_manifest(str(made))["removed"] == 2
 
