@@ -76,10 +76,10 @@ def find(directory: str, distance: int, output: str | None, beam_args: Sequence[
     with quick_imports():
         from beam_pipeline.duplicates.page import page_of
     cache_inspections()
-    twins = _run(directory, manifest, distance, folder, beam_args)
+    twins, without_dhash = _run(directory, manifest, distance, folder, beam_args)
     exclude = storage.join(folder, EXCLUDE_NAME)
     page = page_of(os.path.basename(directory), directory, manifest, twins, distance, exclude)
-    found = summary(manifest, distance, twins)
+    found = summary(manifest, distance, twins, without_dhash)
     try:
         keys, unfit = key_lines([twin.other["key"] for twin in twins])
         # A file that names no key is refused by --exclude.
@@ -111,8 +111,11 @@ def _run(
     distance: int,
     folder: str,
     beam_args: Sequence[str],
-) -> list[Twin]:
-    """Runs the pipeline, which leaves its result in a file: a worker elsewhere may write it."""
+) -> tuple[list[Twin], int]:
+    """The twins, and how many pictures have no difference hash.
+
+    The pipeline leaves its result in a file: a worker elsewhere may write it.
+    """
     import contextlib
     import json
 
@@ -138,7 +141,8 @@ def _run(
         pipeline | "Shards" >> beam.Create(shards) | FindDuplicates(data, path)
         with runner.ready():
             runner.run(pipeline)
-        return twins_of_json(json.loads(storage.read(path)))
+        found = json.loads(storage.read(path))
+        return twins_of_json(found["twins"]), found["without_dhash"]
     except OSError as e:
         raise _cannot_write(folder, e) from e
     finally:
@@ -155,7 +159,9 @@ def _cannot_write(folder: str, e: OSError) -> UserError:
     )
 
 
-def summary(manifest: Mapping[str, Any], distance: int, twins: Sequence[Twin]) -> dict[str, Any]:
+def summary(
+    manifest: Mapping[str, Any], distance: int, twins: Sequence[Twin], without_dhash: int
+) -> dict[str, Any]:
     """What duplicates.json says: counts, then each image that should go with its twin."""
     from beam_pipeline.duplicates.twins import counts_by_splits
 
@@ -168,6 +174,7 @@ def summary(manifest: Mapping[str, Any], distance: int, twins: Sequence[Twin]) -
         "distance": distance,
         "exact": sum(twin.exact for twin in twins),
         "near": sum(not twin.exact for twin in twins),
+        "without_dhash": without_dhash,
         "splits": [
             {"kept": kept, "other": other, "exact": exact, "near": near}
             for (kept, other), (exact, near) in counts_by_splits(twins).items()
@@ -193,6 +200,11 @@ def table_of(found: Mapping[str, Any]) -> str:
     for each in found["splits"]:
         where = f"in {each['other']} of one in {each['kept']}"
         lines.append(f"  {where}: {each['exact']:,} exact, {each['near']:,} near")
+    if found["without_dhash"]:
+        lines.append(
+            f"{found['without_dhash']:,} of {found['num_records']:,} images have no dhash: near "
+            "duplicates of these are not found"
+        )
     return "\n".join(lines)
 
 

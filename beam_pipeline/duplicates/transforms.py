@@ -63,9 +63,14 @@ class DataSet(NamedTuple):
         return masks_for(self.num_records, self.distance) if self.distance else []
 
 
-def read_hashes(shard: Mapping[str, Any], data: DataSet) -> Iterator[Packed]:
-    """The hashes of a shard's originals and of its pictures, packed by bucket."""
+def read_hashes(shard: Mapping[str, Any], data: DataSet) -> Iterator[Any]:
+    """The hashes of a shard's originals and of its pictures, packed by bucket.
+
+    Tagged `without_dhash`: how many of its pictures have no hash, where some have none.
+    """
     table = read_rows(shard, data, ["source_sha256", "dhash"])
+    if without := table["dhash"].null_count:
+        yield pvalue.TaggedOutput("without_dhash", without)
     for kind, hashes in (
         (_ORIGINALS, hashes_of_originals(table)),
         (_PICTURES, table["dhash"].drop_null().to_numpy()),
@@ -168,7 +173,11 @@ def to_stream(table: pa.Table) -> bytes:
 
 
 def write_twins(
-    directory: str, data: DataSet, rows: Iterable[bytes], pairs: Iterable[bytes], path: str
+    data: DataSet,
+    rows: Iterable[bytes],
+    pairs: Iterable[bytes],
+    without_dhash: Iterable[int],
+    path: str,
 ) -> str:
     """Decides which records are twins of which, and writes that as JSON; returns `path`."""
     tables = [pa.ipc.open_stream(stream).read_all() for stream in rows]
@@ -176,12 +185,15 @@ def write_twins(
     twins: list[Twin] = []
     if tables:
         twins = choose_twins(pa.concat_tables(tables), near)
-    storage.write(path, json.dumps(twins_to_json(twins), ensure_ascii=False).encode())
+    found = {"twins": twins_to_json(twins), "without_dhash": sum(without_dhash)}
+    storage.write(path, json.dumps(found, ensure_ascii=False).encode())
     return path
 
 
 class FindDuplicates(beam.PTransform):
-    """Shard entries of a manifest → path of a JSON file with the twins, worst first.
+    """Shard entries of a manifest → path of a JSON file.
+
+    It holds `twins`, worst first, and `without_dhash`, how many pictures have no difference hash.
 
     Args:
         data: The data set.
@@ -196,9 +208,13 @@ class FindDuplicates(beam.PTransform):
     def expand(self, shards: beam.PCollection[dict[str, Any]]) -> beam.PCollection[str]:
         data = self._data
         shards = shards | "SpreadShards" >> beam.Reshuffle()
+        read = shards | "ReadHashes" >> (
+            beam.FlatMap(read_hashes, data)
+            .with_output_types(tuple[int, bytes], without_dhash=int)
+            .with_outputs("without_dhash", main="hashes")
+        )
         hashes = (
-            shards
-            | "ReadHashes" >> beam.FlatMap(read_hashes, data).with_output_types(tuple[int, bytes])
+            read.hashes
             | "GroupEqual" >> beam.GroupByKey()
             | "SplitEqual"
             >> beam.ParDo(_SplitEqualFn(), data).with_outputs("repeated", main="once")
@@ -215,7 +231,13 @@ class FindDuplicates(beam.PTransform):
         )  # Arrow streams of index rows
         return (
             shards.pipeline
-            | "Once" >> beam.Create([data.directory])
+            | "Once" >> beam.Create([data])
             | "WriteTwins"
-            >> beam.Map(write_twins, data, pvalue.AsIter(rows), pvalue.AsIter(pairs), self._path)
+            >> beam.Map(
+                write_twins,
+                pvalue.AsIter(rows),
+                pvalue.AsIter(pairs),
+                pvalue.AsIter(read.without_dhash),
+                self._path,
+            )
         )

@@ -16,8 +16,9 @@ from imageshards.manifest import CLASS_FEATURE, FILENAME_FEATURE, load_manifest,
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 _EMPTY: dict[str, Any] = {"int": 0, "float": 0.0, "string": b""}
-# What the listing needs of an index.
-_INDEX_COLUMNS = ("key", "class_name", "offset", "num_bytes", "source_bytes", "dhash")
+# What the listing needs of an index: what a record itself does not say, and the rest.
+_KNOWN_COLUMNS = ("source_bytes", "dhash")
+_INDEX_COLUMNS = ("key", "class_name", "offset", "num_bytes", *_KNOWN_COLUMNS)
 
 
 def shards_to_list(source: InputOptions) -> Iterator[tuple[str, str | None, dict[str, Any]]]:
@@ -79,8 +80,9 @@ def list_records(
 def _scanned_records(
     path: str, split: str | None, entry: Mapping[str, Any], columns: Sequence[ColumnSpec]
 ) -> Iterator[ImageRef]:
-    """References to the records of a shard, by reading it."""
+    """References to the records of a shard, by reading it, and the index for the rest."""
     version = _version(entry)
+    known = _index_rows(path, entry, _KNOWN_COLUMNS) if entry.get("index") else []
     left = collections.Counter[str](entry.get("classes") or {})
     number = 0
     lost: list[int] = []
@@ -96,8 +98,9 @@ def _scanned_records(
         size_bytes = len(found.payload or b"")
         values = _values(found.payload, columns)
         yield ImageRef(
-            key, path, label, split, None, size_bytes, version, values, found.offset_bytes
-        )
+            key, path, label, split, None, size_bytes, version, values, found.offset_bytes,
+            known=known[found.number] if found.number < len(known) else None,
+        )  # fmt: skip
     if number > entry["num_records"]:
         raise UserError(
             f"the data set's shard {path!r} holds more than the {entry['num_records']} records "
@@ -134,19 +137,25 @@ def _version(entry: Mapping[str, Any]) -> int:
 
 def _indexed_records(path: str, split: str | None, entry: Mapping[str, Any]) -> Iterator[ImageRef]:
     """References to the records of a shard, from its index alone."""
-    import pyarrow as pa
-
-    schema = index_schema({})
-    schema = pa.schema([schema.field(name) for name in _INDEX_COLUMNS])
-    table = read_shard_index(storage.parent_of(path), entry, schema, "--input")
     version = _version(entry)
-    columns = (table[name].to_pylist() for name in _INDEX_COLUMNS)
-    for key, label, offset, num_bytes, *known in zip(*columns, strict=True):
+    for key, label, offset, num_bytes, *known in _index_rows(path, entry, _INDEX_COLUMNS):
         size_bytes = num_bytes - HEADER_BYTES - FOOTER_BYTES
         yield ImageRef(
             key, path, label, split, None, size_bytes, version, None, offset,
             known=(known[0], known[1]),
         )  # fmt: skip
+
+
+def _index_rows(
+    path: str, entry: Mapping[str, Any], columns: Sequence[str]
+) -> list[tuple[Any, ...]]:
+    """Columns of the index of a shard, by record number."""
+    import pyarrow as pa
+
+    schema = index_schema({})
+    schema = pa.schema([schema.field(name) for name in columns])
+    table = read_shard_index(storage.parent_of(path), entry, schema, "--input")
+    return list(zip(*(table[name].to_pylist() for name in columns), strict=True))
 
 
 def _key_and_class(payload: bytes | None) -> tuple[str, str] | None:

@@ -54,6 +54,11 @@ def joined(folder) -> pathlib.Path:
     return folder / "joined"
 
 
+def index_bytes(output: pathlib.Path) -> dict[str, bytes]:
+    """The index of each shard."""
+    return {path.name: path.read_bytes() for path in (output / "index").iterdir()}
+
+
 def records_of(output: pathlib.Path) -> dict[str, dict]:
     """Key → features, with the split, of every record of a data set."""
     found = {}
@@ -207,6 +212,7 @@ def test_a_compressed_data_set_is_an_input_too(folder, tmp_path):
     flags = ["--input", packed, "--output", tmp_path / "out", "--num_shards", "7", *FLAGS]
     assert build(*flags) == 0
     assert shard_bytes(tmp_path / "out") == shard_bytes(folder / "seven")
+    assert index_bytes(tmp_path / "out") == index_bytes(folder / "seven")
 
 
 def test_extra_columns_and_the_transform_that_made_them_are_copied(tmp_path):
@@ -289,5 +295,6 @@ def test_photos_with_the_same_columns_are_added(tmp_path):
     inputs = ["--input", tmp_path / "set", "--input", tmp_path / "new.csv", "--num_shards", "3"]
     assert build(*inputs, "--output", tmp_path / "out", *flags) == 0
     assert shard_bytes(tmp_path / "out") == shard_bytes(tmp_path / "one")
+    assert index_bytes(tmp_path / "out") == index_bytes(tmp_path / "one")
     assert manifest(tmp_path / "out")["features"] == manifest(tmp_path / "one")["features"]
     assert verify.verify(str(tmp_path / "out")).ok

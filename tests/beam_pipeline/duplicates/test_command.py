@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image, ImageOps
 
@@ -16,6 +18,8 @@ from beam_pipeline.duplicates import transforms
 from beam_pipeline.duplicates.command import key_lines, main
 from beam_pipeline.inputs.selection import read_keys
 from beam_pipeline.report.page import write_report
+from imageshards.index import write_index
+from imageshards.manifest import to_json
 from tests.support import portable_servers
 from tests.support.builds import build, jpeg, manifest
 from tests.support.html_page import Page
@@ -78,6 +82,7 @@ def test_planted_copies_are_found_leaks_first(found):
         {"kept": "train", "other": "train", "exact": 0, "near": 1},
     ]
     assert (said["exact"], said["near"], said["num_records"]) == (2, 2, 53)
+    assert said["without_dhash"] == 0
 
 
 def test_the_page_shows_each_pair(found):
@@ -135,6 +140,24 @@ def test_a_stopped_build_in_the_output_folder_stays(built, tmp_path):
     assert shard.read_bytes() == b"the only copy"
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {".staging", "duplicates.json", "exclude.txt", "index.html"}
+
+
+def test_images_without_dhash_are_counted(built, tmp_path, capsys):
+    directory = tmp_path / "set"
+    shutil.copytree(built, directory)
+    said = manifest(directory)
+    entry = said["splits"]["train"]["shards"][0]
+    table = pq.read_table(directory / entry["index"]["file"])
+    nulls = pa.nulls(len(table), pa.uint64())
+    table = table.set_column(table.schema.get_field_index("dhash"), "dhash", nulls)
+    entry["index"] = write_index(str(directory), entry["file"], table)
+    (directory / "manifest.json").write_text(to_json(said))
+    assert main([str(directory), "--output", str(tmp_path / "out")]) == 0
+    words = f"\n{len(table)} of 53 images have no dhash: near duplicates of these are not found\n"
+    assert words in capsys.readouterr().out
+    found = json.loads((tmp_path / "out" / "duplicates.json").read_text())
+    assert found["without_dhash"] == len(table)
+    assert found["exact"] == 2
 
 
 def test_the_report_of_a_build_counts_equal_files(built):

@@ -9,7 +9,7 @@ import pytest
 
 from beam_pipeline.inputs.data_sets import open_inputs
 from beam_pipeline.inputs.records import list_records, shards_to_list
-from beam_pipeline.options import BuildOptions, InputOptions
+from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions
 from beam_pipeline.planning.refs import LOST_RECORD
 from imageshards.errors import UserError
 from imageshards.example import decode_example
@@ -55,6 +55,17 @@ def test_an_index_says_the_same_and_more(made, tmp_path):
     (indexed.directory / "index" / SHARD.replace("tfrecord", "parquet")).write_bytes(b"half")
     with pytest.raises(UserError, match="is not the file that manifest.json names.*copy it again"):
         refs_of(indexed)
+
+
+def test_an_index_says_of_records_that_are_read_what_they_do_not(made, tmp_path):
+    width = ColumnSpec("image/width", "int", ())
+    indexed = Dataset(tmp_path / "b", index=True)
+    (found,) = [f for f in shards_to_list(source_of(indexed)) if f[0].endswith(SHARD)]
+    refs = list(list_records(*found, columns=[width]))
+    assert [ref._replace(columns=None) for ref in refs] == refs_of(indexed)
+    assert [ref.columns for ref in refs] == [{"image/width": 16}] * 6
+    compressed = Dataset(tmp_path / "c", index=True, compression="gzip")
+    assert [r.known for r in refs_of(compressed, f"{SHARD}.gz")] == [(1000, 2**63)] * 6
 
 
 def test_splits_are_left_open_where_they_are_drawn_again(made):
