@@ -28,6 +28,16 @@ class LeaseLostError(OutputError):
     """Another job may write to the output by now, so this one must stop."""
 
 
+class IndexDamageError(UserError):
+    """The index of a shard is missing, or not the one that the manifest names.
+
+    Attributes:
+        problem: What is wrong, as the end of a sentence.
+    """
+
+    problem = ""
+
+
 class ImageError(Exception):
     """One image cannot become a record; it goes to quarantine and the job goes on.
 
@@ -45,7 +55,14 @@ class ImageError(Exception):
         return f"{self.code}: {self.message}"
 
 
-_USER_ERRORS = (UserError, OutputError, DamagedManifestError, StorageError, LeaseLostError)
+_USER_ERRORS = (
+    UserError,
+    OutputError,
+    DamagedManifestError,
+    StorageError,
+    LeaseLostError,
+    IndexDamageError,
+)
 # A Beam runner wraps what a worker raised, at times as text only.
 _IN_TEXT = re.compile(
     rf"(?:{'|'.join(kind.__name__ for kind in _USER_ERRORS)}): "

@@ -31,7 +31,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from imageshards import storage, tfrecord
-from imageshards.errors import UserError
+from imageshards.errors import IndexDamageError, UserError
 from imageshards.example import Values, decode_example
 from imageshards.manifest import (
     CLASS_FEATURE,
@@ -81,16 +81,6 @@ MAX_VALUES = 16
 MAX_TEXT_BYTES = 256
 # They are few; texts of which each is another one are not looked up in vain.
 _REPEATED = ["split", "class_name", "shard"]
-
-
-class IndexDamageError(UserError):
-    """The index of a shard is missing, or not the one that the manifest names.
-
-    Attributes:
-        problem: What is wrong, as the end of a sentence.
-    """
-
-    problem = ""
 
 
 @dataclasses.dataclass

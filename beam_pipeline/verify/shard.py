@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from typing import IO, Any, BinaryIO, NamedTuple, cast
 
 from imageshards import storage
+from imageshards.errors import IndexDamageError
 from imageshards.example import Values, decode_example, dtype_of
 from imageshards.index import (
-    IndexDamageError,
     IndexRows,
     index_schema,
     index_table,

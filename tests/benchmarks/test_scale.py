@@ -55,7 +55,7 @@ def test_bytes_shuffled_and_elements_do_not_outgrow_the_images(monkeypatch):
         assert after["size_bytes"] <= 4 * 1.05 * before["size_bytes"], name
         assert after["elements"] <= 4 * before["elements"] + 10, name
     assert 100 < scale.shuffled_bytes(large) < 500
-    assert "UniqueKeys/GroupHashes" in large["shuffles"]
+    assert "UniqueKeys/FindEqualHashes/GroupHashes" in large["shuffles"]
 
 
 @pytest.mark.slow

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from imageshards.index import COLUMN_OF, IndexDamageError, extra_columns, read_index
+from imageshards.errors import IndexDamageError
+from imageshards.index import COLUMN_OF, extra_columns, read_index
 from imageshards.manifest import load_manifest
 from trainer.dataset.spec import DataSet, Split
 from trainer.dataset.subset import COMPARE, parse_filters
