@@ -48,6 +48,7 @@ class Link:
     ) -> None:
         self._connection, self._received, self._lost = connection, received, lost
         self._outbox: queue.SimpleQueue[bytes | threading.Event | None] = queue.SimpleQueue()
+        self._over = threading.Event()
         self._sender = threading.Thread(target=self._send_all, daemon=True)
 
     def start(self) -> None:
@@ -60,10 +61,14 @@ class Link:
         self._outbox.put(message)
 
     def flush(self) -> None:
-        """Waits until everything is sent: TensorFlow may keep all threads from running next."""
+        """Waits until everything is sent: TensorFlow may keep all threads from running next.
+
+        Where the other host is lost, nothing more is sent, nor waited for.
+        """
         sent = threading.Event()
         self._outbox.put(sent)
-        sent.wait(LOST_AFTER_SEC)
+        while not sent.wait(1.0) and not self._over.is_set():
+            pass
 
     def close(self) -> None:
         """Sends what is to be sent, then nothing more."""
@@ -75,6 +80,7 @@ class Link:
             while (message := self._next()) is not None:
                 self._connection.send_bytes(message)
         except OSError:
+            self._over.set()
             return self._lost()
         with (
             contextlib.suppress(OSError),
