@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import atexit
 import os
-import signal
 import sys
 from collections.abc import Sequence
 
-from beam_pipeline import cli
-from imageshards.errors import user_error_in
-
-STOPPED = 128 + signal.SIGINT
+from beam_pipeline import cli, console
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,25 +16,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0 done, 1 failed, 2 something the user can fix, 130 stopped.
     """
-    try:
-        options, beam_args = cli.parse(sys.argv[1:] if argv is None else argv)
-        # Beam is imported after this: --help answers at once, and worker processes start now.
-        from beam_pipeline.run import run
+    return console.run(
+        lambda: _build(sys.argv[1:] if argv is None else argv),
+        "stopped; no data set was committed. Run the same command again to resume from the "
+        "finished shards.",
+    )
 
-        print(run(options, beam_args))
-    except KeyboardInterrupt:
-        print(
-            "stopped; no data set was committed. Run the same command again to resume from the "
-            "finished shards.",
-            file=sys.stderr,
-        )
-        return STOPPED
-    except Exception as e:
-        known = user_error_in(e)
-        if known is None:
-            raise
-        print(f"error: {known}", file=sys.stderr)
-        return 2
+
+def _build(argv: Sequence[str]) -> int:
+    options, beam_args = cli.parse(argv)
+    # Beam is imported after this: --help answers at once, and worker processes start now.
+    from beam_pipeline.run import run
+
+    print(run(options, beam_args))
     return 0
 
 

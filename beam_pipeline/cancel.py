@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import grpc
 
+from beam_pipeline import console
 from beam_pipeline.runners import jobs
 from imageshards import storage
 from imageshards.errors import UserError
@@ -57,7 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     args = parser.parse_args(argv)
     staging = storage.join(args.output, STAGING_NAME)
-    try:
+
+    def body() -> int:
         if args.check:
             jobs.refuse_running(args.output, staging)
         elif args.forget:
@@ -65,10 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"no job is taken to write to {args.output} any more")
         else:
             print(cancel(args.output))
-    except UserError as e:
-        print(f"error: {e}", file=sys.stderr)
-        return 2
-    return 0
+        return 0
+
+    return console.run(body)
 
 
 if __name__ == "__main__":

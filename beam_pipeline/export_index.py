@@ -7,11 +7,11 @@ index; where there is none, the shards are read.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from beam_pipeline import console
 from imageshards.errors import UserError
 
 FORMATS = ("dali",)
@@ -78,14 +78,11 @@ def _places(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m beam_pipeline.export_index",
-        description="Writes beside each shard a file that says where its records are, for readers "
-        "that need one.",
-        epilog="Exit code: 0 all files were written, 2 they could not be.",
-    )
-    parser.add_argument(
-        "directory", metavar="DIR", help="what a build wrote: a folder, gs:// or s3://"
+    parser = console.data_set_parser(
+        "export_index",
+        "Writes beside each shard a file that says where its records are, for readers that need "
+        "one.",
+        "Exit code: 0 all files were written, 2 they could not be.",
     )
     parser.add_argument(
         "--format",
@@ -94,13 +91,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="dali: <shard>.idx with a line `offset size` for each record (default: %(default)s)",
     )
     args = parser.parse_args(argv)
-    try:
+
+    def body() -> int:
         files, records = export_dali(args.directory)
-    except UserError as e:
-        print(f"error: {e}", file=sys.stderr)
-        return 2
-    print(f"wrote {files:,} .idx files for {records:,} records beside the shards")
-    return 0
+        print(f"wrote {files:,} .idx files for {records:,} records beside the shards")
+        return 0
+
+    return console.run(body)
 
 
 if __name__ == "__main__":

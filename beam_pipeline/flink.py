@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from apache_beam.options.pipeline_options import FlinkRunnerOptions, PipelineOptions
 
+from beam_pipeline import console
 from beam_pipeline.runners import job_server
-from imageshards.errors import UserError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,12 +22,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--jar_cache_dir", help="folder for it (default: Beam's own)")
     args = parser.parse_args(argv)
     given = [f"--{name}={value}" for name, value in vars(args).items() if value]
-    try:
+
+    def body() -> int:
         print(job_server.find_jar(PipelineOptions(given)))
-    except UserError as e:
-        print(f"error: {e}", file=sys.stderr)
-        return 2
-    return 0
+        return 0
+
+    return console.run(body)
 
 
 if __name__ == "__main__":

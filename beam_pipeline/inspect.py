@@ -7,8 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from beam_pipeline import console
 from beam_pipeline.progress import split_table
-from imageshards.errors import UserError
 
 
 def summary_text(manifest: Mapping[str, Any]) -> str:
@@ -23,34 +23,29 @@ def summary_text(manifest: Mapping[str, Any]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m beam_pipeline.inspect",
-        description="Writes DIR/report/: a page with contact sheets, histograms, balance and "
-        "rejects of a data set, to be opened in a browser.",
-        epilog="Exit code: 0 the report was written, 2 it could not be.",
+    return console.data_set_parser(
+        "inspect",
+        "Writes DIR/report/: a page with contact sheets, histograms, balance and rejects of a data "
+        "set, to be opened in a browser.",
+        "Exit code: 0 the report was written, 2 it could not be.",
     )
-    parser.add_argument(
-        "directory", metavar="DIR", help="what a build wrote: a folder, gs:// or s3://"
-    )
-    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     args = _parser().parse_args(argv)
+    return console.run(lambda: _inspect(args.directory))
+
+
+def _inspect(directory: str) -> int:
     from beam_pipeline.report.page import write_report
     from imageshards import storage
     from imageshards.manifest import load_manifest
 
-    directory = args.directory
     directory = directory if storage.is_local(directory) else directory.rstrip("/")
-    try:
-        storage.check_bucket(directory, "DIR")
-        manifest = load_manifest(directory, "DIR")
-        paths = write_report(directory, manifest)
-    except UserError as e:
-        print(f"error: {e}", file=sys.stderr)
-        return 2
+    storage.check_bucket(directory, "DIR")
+    manifest = load_manifest(directory, "DIR")
+    paths = write_report(directory, manifest)
     print(summary_text(manifest))
     print("\nwrote", *paths, sep="\n  ")
     return 0

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
-from imageshards.errors import UserError
-
-STOPPED = 130
+from beam_pipeline import console
 
 
 def remove(directory: str, keys: str) -> str:
@@ -48,15 +45,12 @@ def remove(directory: str, keys: str) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m beam_pipeline.remove",
-        description="Takes records out of a finished data set, in place: only the shards that hold "
-        "them are written again, and those that give a record to keep all even.",
-        epilog="Exit code: 0 done, 2 something to fix, 130 stopped by Ctrl-C. Run the same command "
-        "again to resume one that was stopped or killed.",
-    )
-    parser.add_argument(
-        "directory", metavar="DIR", help="what a build wrote: a folder, gs:// or s3://"
+    parser = console.data_set_parser(
+        "remove",
+        "Takes records out of a finished data set, in place: only the shards that hold them are "
+        "written again, and those that give a record to keep all even.",
+        "Exit code: 0 done, 2 something to fix, 130 stopped by Ctrl-C. Run the same command again "
+        "to resume one that was stopped or killed.",
     )
     parser.add_argument(
         "--keys", required=True, metavar="FILE",
@@ -64,15 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         "set or its index/; a key that DIR has not is an error",
     )  # fmt: skip
     args = parser.parse_args(argv)
-    try:
+
+    def body() -> int:
         print(remove(args.directory, args.keys))
-    except KeyboardInterrupt:
-        print("stopped; run the same command again to resume", file=sys.stderr)
-        return STOPPED
-    except UserError as e:
-        print(f"error: {e}", file=sys.stderr)
-        return 2
-    return 0
+        return 0
+
+    return console.run(body, "stopped; run the same command again to resume")
 
 
 if __name__ == "__main__":

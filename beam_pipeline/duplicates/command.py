@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from imageshards.errors import UserError, user_error_in
+from beam_pipeline import console
+from imageshards.errors import UserError
 
 if TYPE_CHECKING:
     from beam_pipeline.duplicates.twins import Twin
@@ -32,17 +32,17 @@ example:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m beam_pipeline.duplicates",
-        description="Finds equal and nearly equal pictures of a data set, within and between its "
-        "splits, from its index: writes a page with the pairs side by side, a JSON for machines, "
-        "and a file of keys for --exclude.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = console.data_set_parser(
+        "duplicates",
+        "Finds equal and nearly equal pictures of a data set, within and between its splits, from "
+        "its index: writes a page with the pairs side by side, a JSON for machines, and a file of "
+        "keys for --exclude.",
+        _EPILOG,
     )
+    # Flags of Beam pass through, also those that begin like ours.
+    parser.allow_abbrev = False
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
-    add("directory", metavar="DIR", help="what a build wrote: a folder, gs:// or s3://")
     add("--distance", type=int, default=DEFAULT_DISTANCE, metavar="BITS",
         help="bits of 64 in which the difference hashes of near duplicates differ at most; 0 for "
         f"equal hashes only (default: {DEFAULT_DISTANCE})")  # fmt: skip
@@ -210,16 +210,10 @@ def table_of(found: Mapping[str, Any]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    try:
+
+    def body() -> int:
         args, beam_args = _parser().parse_known_args(argv)
         print(find(args.directory, args.distance, args.output, beam_args))
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return 130
-    except Exception as e:
-        known = user_error_in(e)
-        if known is None:
-            raise
-        print(f"error: {known}", file=sys.stderr)
-        return 2
-    return 0
+        return 0
+
+    return console.run(body)

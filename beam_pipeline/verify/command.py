@@ -10,12 +10,12 @@ import json
 import multiprocessing
 import os
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from beam_pipeline import console
 from imageshards.errors import UserError
 
 if TYPE_CHECKING:
@@ -255,14 +255,10 @@ def json_of(verdict: Verdict) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m beam_pipeline.verify",
-        description="Re-reads a data set and names all that is wrong with it, by file, record and "
-        "byte offset.",
-        epilog="Exit code: 0 all is well, 1 problems were found, 2 nothing could be checked.",
-    )
-    parser.add_argument(
-        "directory", metavar="DIR", help="what a build wrote: a folder, gs:// or s3://"
+    parser = console.data_set_parser(
+        "verify",
+        "Re-reads a data set and names all that is wrong with it, by file, record and byte offset.",
+        "Exit code: 0 all is well, 1 problems were found, 2 nothing could be checked.",
     )
     parser.add_argument("--full", action="store_true", help="decode every picture")
     parser.add_argument(
@@ -285,13 +281,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--sample received {args.sample}; expected 0 or more.")
     if args.workers is not None and args.workers < 1:
         parser.error(f"--workers received {args.workers}; expected at least 1.")
-    try:
+
+    def body() -> int:
         sample = None if args.full else args.sample
         verdict = verify(args.directory, sample, args.workers, show_progress=True)
-    except UserError as e:
-        print(f"error: {e}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    print(json_of(verdict) if args.json else text_of(verdict))
-    return 0 if verdict.ok else 1
+        print(json_of(verdict) if args.json else text_of(verdict))
+        return 0 if verdict.ok else 1
+
+    return console.run(body)

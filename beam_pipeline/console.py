@@ -1,0 +1,46 @@
+"""What all commands share: the data set they are about, exit codes, errors on stderr."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+
+from imageshards.errors import user_error_in
+
+EXIT_USER_ERROR = 2
+EXIT_STOPPED = 130
+
+
+def data_set_parser(program: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    """A parser of `python -m beam_pipeline.PROGRAM DIR …`."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m beam_pipeline.{program}", description=description, epilog=epilog
+    )
+    parser.add_argument(
+        "directory", metavar="DIR", help="what a build wrote: a folder, gs:// or s3://"
+    )
+    return parser
+
+
+def run(body: Callable[[], int], stopped: str = "stopped") -> int:
+    """Runs `body`, and prints a user's mistake as one sentence on stderr.
+
+    Args:
+        body: Returns an exit code.
+        stopped: What is printed after Ctrl-C.
+
+    Returns:
+        The exit code of `body`, or 2 for a user's mistake, or 130 after Ctrl-C.
+    """
+    try:
+        return body()
+    except KeyboardInterrupt:
+        print(stopped, file=sys.stderr)
+        return EXIT_STOPPED
+    except Exception as e:
+        known = user_error_in(e)
+        if known is None:
+            raise
+        print(f"error: {known}", file=sys.stderr)
+        return EXIT_USER_ERROR
