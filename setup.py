@@ -23,6 +23,8 @@ PIPELINE = [
     "pillow>=12,<13",
     "protobuf>=6.31,<7",
     "pyarrow>=14.0.1",
+    # Writes the completion of shells.
+    "shtab>=1.7,<2",
     "tqdm>=4.66,<5",
     "tensorflow-transform>=1.21,<1.22",
     # Beam brings it, by way of requests.
@@ -49,8 +51,12 @@ GCP = ["google-cloud-storage>=2.18"]
 # s3:// paths. The bound has conditional writes (`IfNoneMatch`, `IfMatch`), which locks need.
 AWS = ["boto3>=1.36,<2"]
 
+# The documentation's site; mkdocs.yml is what Zensical, Material's successor, reads as well.
+DOCS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.7,<10", "mkdocstrings-python>=2"]
+
 DEV = [
     *AWS,
+    *DOCS,
     *GCP,
     "build>=1.2",
     # Stand-ins for the stores that tests and benchmarks talk to. moto's own extra for its
@@ -64,8 +70,12 @@ DEV = [
     "mlcroissant>=1.1",
     # tensorflow-datasets 4.9.10 imports it without asking for it.
     "importlib-resources>=6",
+    # The tutorial as a notebook, and what executes it.
+    "ipykernel>=6",
+    "jupytext>=1.16",
     "moto[s3]>=5.1",
     "mypy>=1.15",
+    "nbclient>=0.10",
     "packaging>=22",
     "psutil>=6",
     "pytest>=8.3",
@@ -75,6 +85,8 @@ DEV = [
     "setuptools>=77",
     # The libjpeg-turbo that `make bench` measures decoding against.
     "simplejpeg>=1.8,<2",
+    # Runs the code blocks of the documentation.
+    "sybil>=9",
     *TENSORBOARD,
     "tensorflow-datasets>=4.9.7,<5",
     "types-tqdm",
@@ -126,6 +138,7 @@ setuptools.setup(
         "tensorboard": TENSORBOARD,
         "gcp": GCP,
         "aws": AWS,
+        "docs": DOCS,
         "dev": DEV,
     },
     entry_points={
