@@ -3,7 +3,7 @@
     python -m benchmarks.scale 250000,1000000
 
 Synthetic references go through the pipeline's own graph on Beam's local runner, up to the units of
-work, each size in a process of its own. Prints the tables of docs/scale.md.
+work, each size in a process of its own. Prints the tables of docs/design/scale.md.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def plan_at_scale(s: Settings) -> Outcome:
                    at_least=False),
             Figure("bytes shuffled an image", (shuffled_bytes(large),), 500, at_least=False),
         ),
-        ("docs/scale.md says what follows for 10 and 100 million images",),
+        ("docs/design/scale.md says what follows for 10 and 100 million images",),
     )  # fmt: skip
 
 
@@ -247,7 +247,7 @@ SCALE_BENCHMARKS = {"plan_at_scale": plan_at_scale}
 
 
 def tables(measured: list[dict[str, Any]]) -> str:
-    """What docs/scale.md shows."""
+    """What docs/design/scale.md shows."""
     largest = measured[-1]
     lines: list[tuple[str, ...]] = [(f"{largest['images']:,} images", "bytes an image", "elements")]
     for name, each in largest["shuffles"].items():

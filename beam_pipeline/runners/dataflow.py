@@ -184,7 +184,7 @@ def check_flags(options: PipelineOptions) -> None:
         raise UserError(
             "--s3_secret_access_key was given, and Dataflow shows every flag to whoever may see "
             "the job; expected credentials that the workers have by themselves: see "
-            "deploy/dataflow/README.md, or copy the input to gs://."
+            "docs/howto/dataflow.md, or copy the input to gs://."
         )
 
 

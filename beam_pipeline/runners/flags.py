@@ -189,7 +189,7 @@ def _dataflow(given: GivenFlags, environ: Mapping[str, str]) -> Iterator[Default
         if not has_image:
             reason += (
                 "; without --sdk_container_image each also downloads TensorFlow before its first "
-                "image (deploy/dataflow/README.md)"
+                "image (docs/howto/dataflow.md)"
             )
         yield DefaultFlag("setup_file", checkout, reason)
         if has_image:
