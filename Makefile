@@ -39,14 +39,14 @@ lock:  ## Write constraints.txt anew after a change in setup.py (needs uv: pip i
 demo-shards: $(STAMP)
 	@rm -rf $(DEMO)/images
 	@$(PY) scripts/make_demo_images.py --output $(DEMO)/images
-	$(PY) -m beam_pipeline --input $(DEMO)/images --output $(DEMO)/shards --image_size 96 \
+	$(PY) -m imageshards build --input $(DEMO)/images --output $(DEMO)/shards --image_size 96 \
 		--splits train=0.8,validation=0.2 --num_shards train=8,validation=2 --overwrite
 
 demo: export TF_CPP_MIN_LOG_LEVEL = 3
 demo: demo-shards  ## Draw a small set of pictures, build shards, verify them, train on 2 replicas
 	@rm -rf $(DEMO)/model
-	$(PY) -m beam_pipeline.verify $(DEMO)/shards
-	$(PY) -m trainer --data $(DEMO)/shards --output $(DEMO)/model --model cnn --epochs 5 \
+	$(PY) -m imageshards verify $(DEMO)/shards
+	$(PY) -m imageshards train --data $(DEMO)/shards --output $(DEMO)/model --model cnn --epochs 5 \
 		--batch_size 32 --replicas 2 --seed 1
 	@$(PY) scripts/demo_summary.py --shards $(DEMO)/shards --model $(DEMO)/model
 

@@ -141,21 +141,7 @@ setuptools.setup(
         "docs": DOCS,
         "dev": DEV,
     },
-    entry_points={
-        "console_scripts": [
-            "imageshards-build = beam_pipeline.__main__:main",
-            "imageshards-verify = beam_pipeline.verify.command:main",
-            "imageshards-inspect = beam_pipeline.inspect:main",
-            "imageshards-export-index = beam_pipeline.export_index:main",
-            "imageshards-remove = beam_pipeline.remove:main",
-            "imageshards-duplicates = beam_pipeline.duplicates.command:main",
-            "imageshards-train = trainer.__main__:main",
-            "imageshards-evaluate = trainer.evaluate:main",
-            "imageshards-predict = trainer.predict:main",
-            "imageshards-export = trainer.export:main",
-            "imageshards-bench-input = trainer.bench_input:main",
-        ]
-    },
+    entry_points={"console_scripts": ["imageshards = imageshards.__main__:main"]},
     classifiers=[
         "Development Status :: 4 - Beta",
         "Intended Audience :: Science/Research",

@@ -1,6 +1,6 @@
 """Raw JPEGs in, balanced and reproducible TFRecord shards out, as an Apache Beam job.
 
-`python -m beam_pipeline` is the job. Its transforms compose in any pipeline:
+`imageshards build` is the job. Its transforms compose in any pipeline:
 `ListImages`, `AssignSplits`, `AnalyseColumns`, `PlanShards`, `WriteBalancedTFRecord`, and
 `CommitShards`, which makes a data set of what was written.
 """

@@ -1,17 +1,14 @@
-"""`python -m beam_pipeline.cancel OUT`: ends the job that a killed client left behind."""
+"""`imageshards cancel OUT`: ends the job that a killed client left behind."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
 
-import grpc
-
 from beam_pipeline import console
-from beam_pipeline.runners import jobs
 from imageshards import storage
+from imageshards.command_line import Parser
 from imageshards.errors import UserError
 from imageshards.manifest import STAGING_NAME
 
@@ -24,6 +21,10 @@ def cancel(output: str, timeout_sec: float = _TIMEOUT_SEC) -> str:
     Raises:
         UserError: The job service does not answer, or the job does not end.
     """
+    import grpc
+
+    from beam_pipeline.runners import jobs
+
     job = jobs.noted(storage.join(output, STAGING_NAME))
     if job is None:
         return f"no job of a job service writes to {output}"
@@ -45,10 +46,13 @@ def cancel(output: str, timeout_sec: float = _TIMEOUT_SEC) -> str:
     return f"job {job.job_id} at {job.endpoint}: {state or 'not known any more'}"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Ends a job; returns 0, or 2 if it could not be ended."""
-    parser = argparse.ArgumentParser(prog="python -m beam_pipeline.cancel", description=__doc__)
-    parser.add_argument("output", help="the --output of the build")
+def make_parser() -> Parser:
+    """The parser of `imageshards cancel`."""
+    parser = Parser(
+        prog="imageshards cancel",
+        description="Ends the job of a build on a cluster whose client was killed.",
+    )
+    parser.add_argument("output", metavar="DIR", help="the --output of the build")
     action = parser.add_mutually_exclusive_group()
     action.add_argument(
         "--check", action="store_true", help="cancel nothing; exit code 2 if a job may be running"
@@ -56,10 +60,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     action.add_argument(
         "--forget", action="store_true", help="take it that the job has ended, and ask nobody"
     )
-    args = parser.parse_args(argv)
-    staging = storage.join(args.output, STAGING_NAME)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Ends a job; returns 0, or 2 if it could not be ended."""
 
     def body() -> int:
+        from beam_pipeline.runners import jobs
+
+        args = make_parser().parse_args(argv)
+        staging = storage.join(args.output, STAGING_NAME)
         if args.check:
             jobs.refuse_running(args.output, staging)
         elif args.forget:

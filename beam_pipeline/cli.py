@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from beam_pipeline import options as opt
 from imageshards import __version__
+from imageshards.command_line import Parser
 from imageshards.errors import UserError
 
 _Options = TypeVar("_Options")
@@ -32,13 +33,8 @@ one that Beam does not know either is an error. Exit codes: 0 done, 1 failed, 2 
 fix, 130 stopped by Ctrl-C. Run the same command again to resume a job that was stopped or killed.
 
 example:
-  python -m beam_pipeline --input photos/ --output shards/ --image_size 256
+  imageshards build --input photos/ --output shards/ --image_size 256
 """
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:  # type: ignore[override]
-        raise UserError(f"{message}; see python -m beam_pipeline --help.")
 
 
 def parse(argv: Sequence[str]) -> tuple[opt.BuildOptions, list[str]]:
@@ -77,19 +73,18 @@ def _given(argv: Sequence[str]) -> frozenset[str]:
 
 
 def flag_names() -> list[str]:
-    """All flags of `python -m beam_pipeline` itself."""
-    return list(make_parser()._option_string_actions)
+    """All flags of `imageshards build` itself."""
+    return make_parser().flags
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """All flags of `python -m beam_pipeline`."""
-    parser = _Parser(
-        prog="python -m beam_pipeline",
-        usage="python -m beam_pipeline --input PATH --output DIR [flags below] [Beam's flags]",
+def make_parser() -> Parser:
+    """All flags of `imageshards build`."""
+    parser = Parser(
+        prog="imageshards build",
+        usage="imageshards build --input PATH --output DIR [flags below] [Beam's flags]",
         description="Turns raw images into balanced, reproducible TFRecord shards.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"imageshards {__version__}")
     _add_input(parser.add_argument_group("input"))
@@ -121,7 +116,7 @@ def _add_input(group: argparse._ArgumentGroup) -> None:
     add("--allow_one_class", action="store_true", help="accept an input with one class only")
     add("--first_label", default=0, type=int, choices=opt.FIRST_LABELS,
         help="label of the first class in records: 1 for readers that subtract 1, with 0 for a "
-        "background; python -m trainer undoes it (default: 0)")
+        "background; imageshards train undoes it (default: 0)")
     add("--image_column", metavar="NAME",
         help="manifest column with the image's path, relative to the manifest, or its URI "
         "(default: image, path, uri, file, filename or url)")

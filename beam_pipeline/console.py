@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 
+from imageshards.command_line import Parser
 from imageshards.errors import user_error_in
 
 EXIT_USER_ERROR = 2
 EXIT_STOPPED = 130
 
 
-def data_set_parser(program: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """A parser of `python -m beam_pipeline.PROGRAM DIR …`."""
-    parser = argparse.ArgumentParser(
-        prog=f"python -m beam_pipeline.{program}", description=description, epilog=epilog
-    )
+def data_set_parser(command: str, description: str, epilog: str) -> Parser:
+    """A parser of `imageshards COMMAND DIR …`."""
+    parser = Parser(prog=f"imageshards {command}", description=description, epilog=epilog)
     parser.add_argument(
         "directory", metavar="DIR", help="what a build wrote: a folder, gs:// or s3://"
     )

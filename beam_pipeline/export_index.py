@@ -1,4 +1,4 @@
-"""`python -m beam_pipeline.export_index DIR --format dali`: where records are, as others read it.
+"""`imageshards export-index DIR --format dali`: where records are, as others read it.
 
 For NVIDIA DALI a file `<shard>.idx` beside each shard: a text line `offset size` for each record,
 in bytes, framing included, as its `tfrecord2idx` writes it. It is taken from the data set's own
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from beam_pipeline import console
+from imageshards.command_line import Parser
 from imageshards.errors import UserError
 
 FORMATS = ("dali",)
@@ -76,10 +77,10 @@ def _places(
         ) from e
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+def make_parser() -> Parser:
+    """The parser of `imageshards export-index`."""
     parser = console.data_set_parser(
-        "export_index",
+        "export-index",
         "Writes beside each shard a file that says where its records are, for readers that need "
         "one.",
         "Exit code: 0 all files were written, 2 they could not be.",
@@ -90,9 +91,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         default="dali",
         help="dali: <shard>.idx with a line `offset size` for each record (default: %(default)s)",
     )
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
 
     def body() -> int:
+        args = make_parser().parse_args(argv)
         files, records = export_dali(args.directory)
         print(f"wrote {files:,} .idx files for {records:,} records beside the shards")
         return 0

@@ -1,14 +1,14 @@
-"""`python -m beam_pipeline.inspect DIR`: writes the report and prints a short table."""
+"""`imageshards report DIR`: writes the report and prints a short table."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from beam_pipeline import console
 from beam_pipeline.progress import split_table
+from imageshards.command_line import Parser
 
 
 def summary_text(manifest: Mapping[str, Any]) -> str:
@@ -22,9 +22,10 @@ def summary_text(manifest: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
+    """The parser of `imageshards report`."""
     return console.data_set_parser(
-        "inspect",
+        "report",
         "Writes DIR/report/: a page with contact sheets, histograms, balance and rejects of a data "
         "set, to be opened in a browser.",
         "Exit code: 0 the report was written, 2 it could not be.",
@@ -33,8 +34,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    args = _parser().parse_args(argv)
-    return console.run(lambda: _inspect(args.directory))
+    return console.run(lambda: _inspect(make_parser().parse_args(argv).directory))
 
 
 def _inspect(directory: str) -> int:

@@ -1,4 +1,4 @@
-"""`python -m beam_pipeline.remove DIR --keys FILE`: takes records out of a finished data set."""
+"""`imageshards remove DIR --keys FILE`: takes records out of a finished data set."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from beam_pipeline import console
+from imageshards.command_line import Parser
 
 
 def remove(directory: str, keys: str) -> str:
@@ -33,18 +34,18 @@ def remove(directory: str, keys: str) -> str:
     if storage.is_folder(storage.join(directory, "duplicates")):
         said.append(
             f"{directory}/duplicates still has the keys of these records, and may show them; "
-            f"delete it, or make it again with python -m beam_pipeline.duplicates {directory}"
+            f"delete it, or make it again with imageshards duplicates {directory}"
         )
     if done.lost_idx:
         said.append(
-            f"the .idx files of these shards are gone; write them again with python -m "
-            f"beam_pipeline.export_index {directory} --format dali"
+            "the .idx files of these shards are gone; write them again with "
+            f"imageshards export-index {directory} --format dali"
         )
     return "\n".join(said)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+def make_parser() -> Parser:
+    """The parser of `imageshards remove`."""
     parser = console.data_set_parser(
         "remove",
         "Takes records out of a finished data set, in place: only the shards that hold them are "
@@ -57,9 +58,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="a text file with a key on each line, a .parquet file with a column key, or a data "
         "set or its index/; a key that DIR has not is an error",
     )  # fmt: skip
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
 
     def body() -> int:
+        args = make_parser().parse_args(argv)
         print(remove(args.directory, args.keys))
         return 0
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from types import ModuleType
 
-from beam_pipeline import cli, runners
+from beam_pipeline import cli, runners, startup
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.staging import LOCK_NAME, OutputState
 from beam_pipeline.inputs import check_output_apart, of_replaced, open_inputs, reads_output
@@ -123,15 +123,13 @@ def _refuse_running(output: str) -> None:
             f"--output {output!r} was being written by a job elsewhere, and whether it still is "
             f"could not be found out ({reason or f'exit code {asked.returncode}'}); fix that and "
             "run the same command again, or, if that job has surely ended, forget it with: "
-            f"python -m beam_pipeline.cancel --forget {output}"
+            f"imageshards cancel --forget {output}"
         )
 
 
 def _import_beam(*, with_clients: bool = True) -> ModuleType:
     """`beam_pipeline.pipeline`; Beam may do without its clients of stores and services."""
-    main = getattr(sys.modules["__main__"], "__spec__", None)
-    is_alone = main is not None and main.name == "beam_pipeline.__main__"
-    leave_out = is_alone and not with_clients
+    leave_out = startup.only_builds and not with_clients
     with quick_imports(), without_unused() if leave_out else contextlib.nullcontext():
         import apache_beam.io.gcp.pubsub  # noqa: F401  # Beam's sinks look whether they are one
         import pyarrow

@@ -31,6 +31,9 @@ def quick_imports() -> Iterator[None]:
             gc.enable()
 
 
+# Whether this process runs one build and nothing else: a program that calls one may use them.
+only_builds = False
+
 # Beam imports these if they are there. They are three fifths of its import, and no build on this
 # machine uses them: `imageshards.storage` reads and writes gs:// and s3://.
 _UNUSED = (

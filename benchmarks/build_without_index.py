@@ -2,7 +2,7 @@
 
     python -m benchmarks.build_without_index --input photos/ --output new_folder/
 
-The flags are those of `python -m beam_pipeline`, whose processes are forks of this one.
+The flags are those of `imageshards build`, whose processes are forks of this one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many planted copies `python -m beam_pipeline.duplicates` finds, and what it takes."""
+"""How many planted copies `imageshards duplicates` finds, and what it takes."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.plan_with_transform --input photos/ --output new_folder/
 
-The flags are those of `python -m beam_pipeline`. Prints the number of units and images.
+The flags are those of `imageshards build`. Prints the number of units and images.
 """
 
 from __future__ import annotations

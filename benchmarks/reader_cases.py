@@ -218,7 +218,7 @@ def reader_memory(s: Settings) -> Outcome:
         (Figure("four times the records, as a ratio", tuple(growth), 1.15, at_least=False),
          Figure("measured against the estimate", tuple(estimated), _MEMORY_SLACK,
                 at_least=False)),
-        ("the estimate is what `python -m trainer.bench_input` and `--dry_run` print",),
+        ("the estimate is what `imageshards bench` and `--dry_run` print",),
     )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Where each name stands. The programs are named here and nowhere else in this package.
+# Where each name stands. The programs are named here and in `imageshards.commands`.
 _HOMES = {
     "UserError": "imageshards.errors",
     "Values": "imageshards.example",

@@ -320,7 +320,7 @@ def read_shard_index(
     if entry is None:
         raise UserError(
             f"{argument} received {directory!r}, a data set without {INDEX_NAME}/ (an older "
-            "version built it); expected one with it: build it again with python -m beam_pipeline "
+            "version built it); expected one with it: build it again with imageshards build "
             "and --overwrite."
         )
     path = storage.join(directory, entry["file"])

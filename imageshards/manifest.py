@@ -74,7 +74,7 @@ _SHARD_KEYS: dict[str, type] = {"file": str, "num_records": int, "num_bytes": in
 _MORE_SHARD_KEYS: dict[str, type] = {"sha256": str, "classes": dict}
 _INDEX_KEYS: dict[str, type] = {"file": str, "num_bytes": int, "sha256": str}
 _JSON_NAMES = {int: "a whole number", str: "a text", list: "an array", dict: "an object"}
-_REMEDY = "build the data set again with python -m beam_pipeline and --overwrite"
+_REMEDY = "build the data set again with imageshards build and --overwrite"
 
 
 def load_manifest(directory: str, argument: str = "directory") -> dict[str, Any]:
@@ -134,8 +134,7 @@ def has_stopped_removal(directory: str) -> bool:
 def how_to_finish_removal(directory: str) -> str:
     """The remedy where there is a stopped removal, as a phrase."""
     return (
-        f"a removal was stopped: run python -m beam_pipeline.remove {directory} --keys KEYS again "
-        "to finish it"
+        f"a removal was stopped: run imageshards remove {directory} --keys KEYS again to finish it"
     )
 
 
@@ -150,10 +149,10 @@ def _how_to_build(directory: str) -> str:
     except OSError:
         is_new = True
     if is_new:
-        return f"build one with python -m beam_pipeline --input PHOTOS --output {directory}"
+        return f"build one with imageshards build --input PHOTOS --output {directory}"
     beside = f"{directory.rstrip('/')}-shards"
     return (
-        "if these are the photos, build one beside them with python -m beam_pipeline --input "
+        "if these are the photos, build one beside them with imageshards build --input "
         f"{directory.rstrip('/')} --output {beside}, and give {beside} instead"
     )
 

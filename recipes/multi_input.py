@@ -1,6 +1,6 @@
 """A model of picture, numbers and token sequences: `--model recipes.multi_input:build`.
 
-    python -m trainer --data DATA --model recipes.multi_input:build --inputs image,age,tokens
+    imageshards train --data DATA --model recipes.multi_input:build --inputs image,age,tokens
 
 Inputs besides the picture are used by their type: floats as they are (scale them when the data
 set is built), ints as tokens of a vocabulary, whose embeddings are averaged over the sequence.

@@ -23,19 +23,6 @@ pytestmark = pytest.mark.process
 
 PYTHONS = ("3.11", "3.12", "3.13")
 
-COMMANDS = {
-    "imageshards-build": "beam_pipeline.__main__:main",
-    "imageshards-verify": "beam_pipeline.verify.command:main",
-    "imageshards-inspect": "beam_pipeline.inspect:main",
-    "imageshards-export-index": "beam_pipeline.export_index:main",
-    "imageshards-remove": "beam_pipeline.remove:main",
-    "imageshards-duplicates": "beam_pipeline.duplicates.command:main",
-    "imageshards-train": "trainer.__main__:main",
-    "imageshards-evaluate": "trainer.evaluate:main",
-    "imageshards-predict": "trainer.predict:main",
-    "imageshards-export": "trainer.export:main",
-    "imageshards-bench-input": "trainer.bench_input:main",
-}
 PACKAGES = ("imageshards", "beam_pipeline", "trainer")
 MODULES = ["beam_pipeline", "beam_pipeline.verify", "beam_pipeline.inspect", "trainer"]
 HEAVY = ("apache_beam", "tensorflow", "tensorflow_transform", "keras")
@@ -137,15 +124,11 @@ def test_the_build_tool_makes_the_sdist_as_beam_asks_it_to(
     assert [p.name for p in tmp_path.iterdir()] == [f"imageshards-{imageshards.__version__}.tar.gz"]
 
 
-def test_every_console_script_is_declared(described: dict[str, Any]) -> None:
-    assert described["entry_points"] == {
-        "console_scripts": [f"{name} = {target}" for name, target in COMMANDS.items()]
-    }
-
-
-@pytest.mark.parametrize("target", COMMANDS.values())
-def test_a_console_script_has_something_to_call(target: str) -> None:
+def test_there_is_one_console_script(described: dict[str, Any]) -> None:
+    (script,) = described["entry_points"]["console_scripts"]
+    name, _, target = script.partition(" = ")
     module, _, function = target.partition(":")
+    assert name == "imageshards"
     assert callable(getattr(importlib.import_module(module), function))
 
 

@@ -1,4 +1,4 @@
-"""Trains an image classifier from balanced TFRecord shards: `python -m trainer`."""
+"""Trains an image classifier from balanced TFRecord shards: `imageshards train`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainer.cluster.addresses import find_cluster
 from trainer.cluster.hosts import Ended, Hosts
 from trainer.cluster.rendezvous import joined
 from trainer.commands import console
-from trainer.commands.flags import parse_config
+from trainer.commands.flags import make_parser, parse_config
 from trainer.config import TrainConfig
 from trainer.dataset.open import open_inputs
 from trainer.imports import quiet_import
@@ -18,7 +18,9 @@ from trainer.training.output_folder import prepare_output
 from trainer.training.several_hosts import described, only_chief_writes
 from trainer.training.signals import Stopped
 
-PROGRAM = "python -m trainer"
+__all__ = ["main", "make_parser"]
+
+PROGRAM = "imageshards train"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

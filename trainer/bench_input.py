@@ -1,4 +1,4 @@
-"""How fast a data set can be read, and where the time goes: `python -m trainer.bench_input`."""
+"""How fast a data set can be read, and where the time goes: `imageshards bench`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from imageshards.command_line import Parser
 from imageshards.errors import UserError
 from imageshards.progress import text_table
 from trainer.augment.augmentation import check_pairs, resolve_augment_on
@@ -24,7 +25,7 @@ from trainer.reader.batches import TrainingData
 if TYPE_CHECKING:
     from trainer.commands.bench_stages import Speed
 
-PROGRAM = "python -m trainer.bench_input"
+PROGRAM = "imageshards bench"
 SECONDS = 5.0
 # With fewer cores at work than this share, something else than the CPU limits the reader.
 IDLE_SHARE = 0.75
@@ -54,11 +55,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return console.run(PROGRAM, lambda: _bench(_parse(argv)))
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = console.Parser(
+def make_parser() -> Parser:
+    """The parser of `imageshards bench`."""
+    parser = Parser(
         prog=PROGRAM,
         description="Measures how fast a data set can be read, stage by stage; trains nothing.",
-        allow_abbrev=False,
         epilog=_EPILOG,
     )
     add_flags(parser, DATA, ["data", "mix"])
@@ -79,7 +80,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help=f"how long each stage is measured, in all (default: {SECONDS:g})",
     )
     parser.add_argument("--json", action="store_true", help="prints one JSON object instead")
-    args = parser.parse(argv)
+    return parser
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    args: argparse.Namespace = make_parser().parse_args(argv)
     if not (math.isfinite(args.seconds) and args.seconds > 0):
         raise UserError(f"--seconds received {args.seconds}; expected a number above 0.")
     return args
@@ -99,7 +104,7 @@ def _bench(args: argparse.Namespace) -> int:
 
 
 def measured(config: TrainConfig, inputs: Inputs, seconds: float) -> dict[str, Any]:
-    """Measures the reader that `python -m trainer` would use.
+    """Measures the reader that `imageshards train` would use.
 
     Args:
         config: The training run.

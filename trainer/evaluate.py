@@ -1,4 +1,4 @@
-"""Evaluates a trained model on one split, exactly: `python -m trainer.evaluate`."""
+"""Evaluates a trained model on one split, exactly: `imageshards evaluate`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards import storage
+from imageshards.command_line import Parser
 from imageshards.errors import UserError
 from imageshards.progress import text_table
 from trainer.commands import console
@@ -30,7 +31,7 @@ from trainer.serving import model_file
 if TYPE_CHECKING:
     from trainer.evaluation.evaluator import Evaluation
 
-PROGRAM = "python -m trainer.evaluate"
+PROGRAM = "imageshards evaluate"
 WORST_CLASSES = 10
 MAX_NAMES = 8
 
@@ -53,14 +54,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0, or 2 for a user's mistake, 130 after Ctrl-C.
     """
-    return console.run(PROGRAM, lambda: _evaluate(_parse(argv)))
+    return console.run(PROGRAM, lambda: _evaluate(make_parser().parse_args(argv)))
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = console.Parser(
+def make_parser() -> Parser:
+    """The parser of `imageshards evaluate`."""
+    parser = Parser(
         prog=PROGRAM,
         description="Evaluates a trained model on one split.",
-        allow_abbrev=False,
         epilog=_EPILOG,
     )
     parser.add_argument(
@@ -86,7 +87,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--report", metavar="DIR", help="also writes an HTML report there, local, gs:// or s3://"
     )
-    return parser.parse(argv)
+    return parser
 
 
 def _evaluate(args: argparse.Namespace) -> int:

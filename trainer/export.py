@@ -1,4 +1,4 @@
-"""Exports a trained model for serving: `python -m trainer.export`."""
+"""Exports a trained model for serving: `imageshards export`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from imageshards import storage
+from imageshards.command_line import Parser
 from imageshards.errors import UserError
 from trainer.commands import console
 from trainer.dataset.spec import ModelCard
@@ -19,7 +20,7 @@ from trainer.serving import model_file
 if TYPE_CHECKING:
     import argparse
 
-PROGRAM = "python -m trainer.export"
+PROGRAM = "imageshards export"
 FORMATS = ("saved_model", "tflite", "keras")
 LABELS_FILE = "labels.txt"
 _SAVED_MODEL = "saved_model.pb"
@@ -35,14 +36,14 @@ _EPILOG = (
 )
 
 
-def make_parser() -> console.Parser:
-    """The flags of `python -m trainer.export`."""
-    parser = console.Parser(prog=PROGRAM, description=__doc__, allow_abbrev=False, epilog=_EPILOG)
+def make_parser() -> Parser:
+    """The flags of `imageshards export`."""
+    parser = Parser(prog=PROGRAM, description=__doc__, epilog=_EPILOG)
     parser.add_argument(
         "--model_path",
         required=True,
         metavar="PATH",
-        help="model.keras that python -m trainer wrote, or its output folder",
+        help="model.keras that imageshards train wrote, or its output folder",
     )
     parser.add_argument("--format", required=True, choices=FORMATS, help="what to write")
     parser.add_argument(
@@ -69,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
 
     def body() -> int:
-        for line in export(make_parser().parse(argv)):
+        for line in export(make_parser().parse_args(argv)):
             print(line)
         return 0
 

@@ -1,4 +1,4 @@
-"""Classifies image files with a trained model: `python -m trainer.predict`."""
+"""Classifies image files with a trained model: `imageshards predict`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards import storage
+from imageshards.command_line import Parser
 from imageshards.errors import UserError
 from trainer.commands import console
 from trainer.dataset.tensorflow_files import check_readable
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from trainer.serving.predictor import Prediction
 
-PROGRAM = "python -m trainer.predict"
+PROGRAM = "imageshards predict"
 EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp")
 EXIT_BROKEN_FILES = 1
 
@@ -30,9 +31,9 @@ _EPILOG = (
 )
 
 
-def make_parser() -> console.Parser:
-    """The flags of `python -m trainer.predict`."""
-    parser = console.Parser(prog=PROGRAM, description=__doc__, allow_abbrev=False, epilog=_EPILOG)
+def make_parser() -> Parser:
+    """The flags of `imageshards predict`."""
+    parser = Parser(prog=PROGRAM, description=__doc__, epilog=_EPILOG)
     parser.add_argument(
         "files",
         nargs="+",
@@ -44,7 +45,7 @@ def make_parser() -> console.Parser:
         "--model_path",
         required=True,
         metavar="PATH",
-        help="model.keras that python -m trainer wrote, or its output folder",
+        help="model.keras that imageshards train wrote, or its output folder",
     )
     parser.add_argument("--json", action="store_true", help="prints one JSON array, not a table")
     parser.add_argument(
@@ -69,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0, or 1 where a file could not be read, or 2 for a user's mistake, or 130 after Ctrl-C.
     """
-    return console.run(PROGRAM, lambda: predict(make_parser().parse(argv)))
+    return console.run(PROGRAM, lambda: predict(make_parser().parse_args(argv)))
 
 
 def predict(args: argparse.Namespace) -> int:

@@ -258,7 +258,7 @@ def _plan(manifest: Mapping[str, Any], shards: Sequence[_Shard]) -> int:
             raise UserError(
                 f"--keys would leave {sum(counts)} records of {what} {split!r} in {len(group)} "
                 "shards; expected at least one each: build a data set of fewer shards with "
-                "python -m beam_pipeline --input DIR --exclude KEYS --output OTHER."
+                "imageshards build --input DIR --exclude KEYS --output OTHER."
             )
         if not any(shard.gone for shard in group):
             continue
@@ -326,7 +326,7 @@ def _payloads(directory: str, entry: Mapping[str, Any], numbers: Sequence[int]) 
     if wanted:
         raise UserError(
             f"DIR received {directory!r}, whose {entry['file']} is damaged ({problem}); nothing "
-            "was removed: restore it, or build another data set with python -m beam_pipeline "
+            "was removed: restore it, or build another data set with imageshards build "
             "--input DIR, which leaves damaged records out."
         )
 

@@ -1,1 +1,1 @@
-"""`python -m beam_pipeline.duplicates`: equal and nearly equal pictures of a data set."""
+"""`imageshards duplicates`: equal and nearly equal pictures of a data set."""

@@ -1,7 +1,7 @@
-"""`python -m beam_pipeline.duplicates DIR`."""
+"""`imageshards duplicates DIR`."""
 
-from beam_pipeline.__main__ import end_now
 from beam_pipeline.duplicates.command import main
+from imageshards.command_line import end_now
 
 if __name__ == "__main__":
     end_now(main())

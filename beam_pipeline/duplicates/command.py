@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from beam_pipeline import console
+from imageshards.command_line import Parser
 from imageshards.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,12 +27,13 @@ Flags that are unknown here go to Beam's PipelineOptions (--runner, ...). Exit c
 whatever was found; 1 failed; 2 something to fix; 130 stopped by Ctrl-C.
 
 example:
-  python -m beam_pipeline.duplicates shards/
-  python -m beam_pipeline --input photos/ --output clean/ --exclude shards/duplicates/exclude.txt
+  imageshards duplicates shards/
+  imageshards build --input photos/ --output clean/ --exclude shards/duplicates/exclude.txt
 """
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
+    """The parser of `imageshards duplicates`."""
     parser = console.data_set_parser(
         "duplicates",
         "Finds equal and nearly equal pictures of a data set, within and between its splits, from "
@@ -39,8 +41,6 @@ def _parser() -> argparse.ArgumentParser:
         "keys for --exclude.",
         _EPILOG,
     )
-    # Flags of Beam pass through, also those that begin like ours.
-    parser.allow_abbrev = False
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add("--distance", type=int, default=DEFAULT_DISTANCE, metavar="BITS",
@@ -133,7 +133,7 @@ def _run(
     scratch = storage.join(folder, SCRATCH_NAME)
     path = storage.join(scratch, JSON_NAME)
     build = runners.Build((directory,), folder, scratch)
-    runner = runners.choose(beam_args, build, [*_parser()._option_string_actions])
+    runner = runners.choose(beam_args, build, make_parser().flags)
     is_new = storage.is_local(folder) and not storage.is_folder(folder)
     try:
         storage.write(path, b"")  # whether it can be is known before the work
@@ -212,7 +212,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
 
     def body() -> int:
-        args, beam_args = _parser().parse_known_args(argv)
+        args, beam_args = make_parser().parse_known_args(argv)
         print(find(args.directory, args.distance, args.output, beam_args))
         return 0
 

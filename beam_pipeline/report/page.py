@@ -76,7 +76,7 @@ def try_report(directory: str, manifest: Mapping[str, Any]) -> None:
     except Exception as e:
         _LOGGER.warning(
             "the data set in %s is complete, but its report could not be drawn (%s); for another "
-            "attempt: python -m beam_pipeline.inspect %s",
+            "attempt: imageshards report %s",
             directory, e, directory, exc_info=not isinstance(e, OutputError),
         )  # fmt: skip
 

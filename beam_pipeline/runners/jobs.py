@@ -169,7 +169,7 @@ def refuse_running(
     if state is not None and state not in ENDED:
         raise UserError(
             f"--output {output!r} is being written by job {job.job_id} at {job.endpoint}, which is "
-            f"{state}; wait for it to end, or end it with: python -m beam_pipeline.cancel {output}"
+            f"{state}; wait for it to end, or end it with: imageshards cancel {output}"
         )
 
 
@@ -177,7 +177,7 @@ def unknown_job_remedy(output: str) -> str:
     """What to do about a job of which nothing is known."""
     return (
         "expected its job service to answer: start or reconnect it and run the same command "
-        "again, or, if that job has surely ended, forget it with: python -m beam_pipeline.cancel "
+        "again, or, if that job has surely ended, forget it with: imageshards cancel "
         f"--forget {output}"
     )
 

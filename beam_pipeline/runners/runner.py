@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import hashlib
 import io
 import logging
@@ -27,6 +26,7 @@ from apache_beam.runners.runner import PipelineRunner
 from beam_pipeline.runners import flags
 from beam_pipeline.runners.flags import LOCAL_RUNNERS, runner_name
 from imageshards import storage
+from imageshards.command_line import did_you_mean, nearest_flags
 from imageshards.errors import UserError
 
 _View = TypeVar("_View")
@@ -268,7 +268,8 @@ def check_flags(beam_args: Sequence[str], own_flags: Iterable[str] = ()) -> None
             f"{unknown[0]!r} belongs to no flag; expected --name value: put quotes around a glob "
             "or a path with spaces."
         )
-    known = [*parser._option_string_actions, *own_flags]
-    close = difflib.get_close_matches(names[0], known, n=1)
-    hint = f"did you mean {close[0]}?" if close else "see python -m beam_pipeline --help."
-    raise UserError(f"{names[0]!r} is a flag neither of this program nor of Beam; {hint}")
+    # A flag of our own first: there are hundreds of Beam's.
+    near = nearest_flags(names[0], [*own_flags])
+    near = near or nearest_flags(names[0], [*parser._option_string_actions])
+    hint = did_you_mean(near) or "see --help."
+    raise UserError(f"{names[0]!r} is a flag neither of this program nor of Beam; {hint.rstrip()}")

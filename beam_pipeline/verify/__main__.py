@@ -1,4 +1,4 @@
-"""`python -m beam_pipeline.verify DIR`."""
+"""`imageshards verify DIR`."""
 
 import sys
 

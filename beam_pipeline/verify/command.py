@@ -1,8 +1,7 @@
-"""`python -m beam_pipeline.verify DIR`: re-reads a data set and lists all its problems."""
+"""`imageshards verify DIR`: re-reads a data set and lists all its problems."""
 
 from __future__ import annotations
 
-import argparse
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -16,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from beam_pipeline import console
+from imageshards.command_line import Parser
 from imageshards.errors import UserError
 
 if TYPE_CHECKING:
@@ -254,7 +254,8 @@ def json_of(verdict: Verdict) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
+    """The parser of `imageshards verify`."""
     parser = console.data_set_parser(
         "verify",
         "Re-reads a data set and names all that is wrong with it, by file, record and byte offset.",
@@ -275,14 +276,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    parser = _parser()
-    args = parser.parse_args(argv)
-    if args.sample < 0:
-        parser.error(f"--sample received {args.sample}; expected 0 or more.")
-    if args.workers is not None and args.workers < 1:
-        parser.error(f"--workers received {args.workers}; expected at least 1.")
 
     def body() -> int:
+        args = make_parser().parse_args(argv)
+        if args.sample < 0:
+            raise UserError(f"--sample received {args.sample}; expected 0 or more.")
+        if args.workers is not None and args.workers < 1:
+            raise UserError(f"--workers received {args.workers}; expected at least 1.")
         sample = None if args.full else args.sample
         verdict = verify(args.directory, sample, args.workers, show_progress=True)
         print(json_of(verdict) if args.json else text_of(verdict))

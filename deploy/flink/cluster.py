@@ -265,7 +265,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             start(cluster)
             print(status(cluster))
             print(
-                "use it with: python -m beam_pipeline … --runner FlinkRunner "
+                "use it with: imageshards build … --runner FlinkRunner "
                 f"--flink_master {cluster.master}"
                 + ("" if cluster.pool_port == 50000 else
                    f" --environment_config localhost:{cluster.pool_port}")

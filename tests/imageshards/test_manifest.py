@@ -79,7 +79,7 @@ def test_nobody_is_advised_to_build_into_the_folder_of_the_photos(tmp_path):
     with pytest.raises(UserError, match="its build has not ended; run that again to finish it"):
         load_manifest(str(photos), "--data")
     (photos / STAGING_NAME / REMOVAL_NAME).touch()
-    with pytest.raises(UserError, match=f"stopped: run python -m beam_pipeline.remove {photos} "):
+    with pytest.raises(UserError, match=f"stopped: run imageshards remove {photos} "):
         load_manifest(str(photos), "--data")
 
 

@@ -87,9 +87,9 @@ def check(module: str, arguments: list[str]) -> None:
         said = io.StringIO()
         with contextlib.redirect_stderr(said):
             evaluate.main(arguments)
-        assert said.getvalue().startswith("python -m trainer.evaluate: --model_path"), said
+        assert said.getvalue().startswith("imageshards evaluate: --model_path"), said
     else:
-        {"trainer.export": export, "trainer.predict": predict}[module].make_parser().parse(
+        {"trainer.export": export, "trainer.predict": predict}[module].make_parser().parse_args(
             arguments
         )
 

@@ -16,7 +16,7 @@ def run_hosts(
     more: Mapping[int, Sequence[object]] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> list[subprocess.CompletedProcess[str]]:
-    """`python -m trainer --cluster tf_config …` on so many hosts, to the end of all.
+    """`imageshards train --cluster tf_config …` on so many hosts, to the end of all.
 
     Args:
         hosts: How many.

@@ -1,7 +1,7 @@
 """Builds in processes of their own that do not import Beam each.
 
 A fork server imports it once in a process of tests. What it forks is a session of its own, can be
-killed by any signal, and ends as `python -m beam_pipeline` does.
+killed by any signal, and ends as `imageshards build` does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PRELOADED = ["beam_pipeline.pipeline", "beam_pipeline.runners.submit", __name__
 
 
 class ForkedBuild:
-    """`python -m beam_pipeline ARGUMENTS`, with the interface of a `Popen`.
+    """`imageshards build ARGUMENTS`, with the interface of a `Popen`.
 
     Args:
         arguments: Of the command line.
@@ -103,7 +103,8 @@ def _run(
         os.close(opened)
     if before is not None:
         before(*given)
-    from beam_pipeline.__main__ import end_now, main
+    from beam_pipeline.__main__ import main
+    from imageshards.command_line import end_now
 
     end_now(main(arguments))
 

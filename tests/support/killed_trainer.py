@@ -1,4 +1,4 @@
-"""`python -m trainer`, killed by a real signal right after a given step.
+"""`imageshards train`, killed by a real signal right after a given step.
 
 python -m tests.support.killed_trainer SIGNAL STEP --data … (the trainer's own flags)
 """

@@ -26,8 +26,8 @@ from trainer.arguments import names_arguments
         ("--where 'a=b' left nothing", "where='a=b' left nothing"),
         ("(see --label_offset)", "(see label_offset)"),
         (
-            "run python -m beam_pipeline --num_shards 4",
-            "run python -m beam_pipeline --num_shards 4",
+            "run imageshards build --num_shards 4",
+            "run imageshards build --num_shards 4",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""`python -m trainer.bench_input`: rows add up, and every row is the reader that trains."""
+"""`imageshards bench`: rows add up, and every row is the reader that trains."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_a_corrupt_record_is_one_sentence(tmp_path, capsys):
         (["--split", "all"], "--split received 'all'; expected one of"),
         (["--batch_size", "41"], "--batch_size received 41"),
         (["--augment", "strong", "--batch_size", "7"], "--batch_size received 7"),
-        (["--epochs", "3"], "no flag of python -m trainer.bench_input"),
+        (["--epochs", "3"], "no flag of imageshards bench"),
     ],
 )
 def test_a_wrong_argument_is_one_sentence(shards, arguments, said, capsys):

@@ -165,7 +165,7 @@ def test_several_data_sets_are_named_between_commas_or_by_the_flag_again(data: s
         ("--data a,b --mix a=0.7", "--mix received no share for 'b'"),
         ("--data d --steps 3 --epochs 1", "--steps received 3 together with --epochs 1"),
         ("--data d --feature_map image", "--feature_map received 'image'; expected NAME=FEATURE"),
-        ("--data d --optimiser sgd", "no flag of python -m trainer; did you mean --optimizer?"),
+        ("--data d --optimiser sgd", "no flag of imageshards train; did you mean --optimizer?"),
         ("--data d --optimizer sdg", "--optimizer: invalid choice: 'sdg'"),
     ],
 )

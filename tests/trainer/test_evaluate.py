@@ -1,4 +1,4 @@
-"""`python -m trainer.evaluate`: what it prints, and what it refuses."""
+"""`imageshards evaluate`: what it prints, and what it refuses."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_one_based_labels_train_and_broken_records_are_left_out(
     flags = ["--data", tmp_path / "slim", "--batch_size", 4, "--image_size", 16, "--epochs", 1]
     assert _train(*flags, "--output", tmp_path / "model", "--label_offset", 2) == 2
     told = capsys.readouterr().err
-    assert "--label_offset" in told and told.splitlines()[-1].startswith("python -m trainer: ")
+    assert "--label_offset" in told and told.splitlines()[-1].startswith("imageshards train: ")
     assert _train(*flags, "--output", tmp_path / "model", "--label_offset", 1) == 0
     told = "9 records to train on in 2 shards, 0 to validate, 2 classes"
     assert told in capsys.readouterr().out

@@ -78,8 +78,8 @@ def test_flags_become_a_configuration() -> None:
     ("arguments", "sentence"),
     [
         ([], "The following arguments are required: --data"),
-        (["--data", "D", "--bach_size", "3"], "'--bach_size', which is no flag of python -m"
-         " trainer; did you mean --batch_size?"),
+        (["--data", "D", "--bach_size", "3"], "'--bach_size', which is no flag of imageshards"
+         " train; did you mean --batch_size?"),
         (["--data", "D", "--epoch", "3"], "'--epoch', which is no flag"),
         (["--data", "D", "surplus"], "'surplus', which is no flag"),
         (["--data", "D", "--epochs", "many"], "--epochs: invalid int value: 'many'"),
@@ -106,7 +106,7 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(
     assert main(argv) == 2
     out, err = capsys.readouterr()
     assert sentence in err and not out
-    assert err.startswith("python -m trainer: ") and err.count("\n") == 1
+    assert err.startswith("imageshards train: ") and err.count("\n") == 1
 
 
 def test_broken_data_sets_are_refused_before_training(
@@ -223,7 +223,7 @@ def test_a_flipped_bit_stops_the_run_and_may_be_left_out(tmp_path: pathlib.Path)
     flags = ["--data", path, "--epochs", 2, "--batch_size", 8, "--replicas", 2, *SMALL]
     ran = run_forked("trainer", *flags)
     assert ran.returncode == 2
-    assert ran.stderr.startswith(f"python -m trainer: --data received '{path}'")
+    assert ran.stderr.startswith(f"imageshards train: --data received '{path}'")
     for words in (shard.name, "record ", "byte ", "--skip_broken", "beam_pipeline.verify"):
         assert words in ran.stderr
     assert ran.stderr.count("\n") == 1

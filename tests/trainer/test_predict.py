@@ -1,4 +1,4 @@
-"""`python -m trainer.predict`: rows for good files, reasons for bad ones."""
+"""`imageshards predict`: rows for good files, reasons for bad ones."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def _of_slurm(environ: Mapping[str, str], port: int) -> Cluster:
     if missing:
         raise UserError(
             f"--cluster received slurm, but the environment has no {missing[0]}; expected srun to "
-            "start the program on every host: srun python -m trainer --cluster slurm …"
+            "start the program on every host: srun imageshards train --cluster slurm …"
         )
     # TensorFlow's own resolver would sort the hosts by name, and so give a rank to another host
     # than Slurm does; its parsers are what is needed.

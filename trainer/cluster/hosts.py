@@ -279,7 +279,7 @@ class Hosts:
         self._tell_end(ended.exit_code, str(ended))
         _abort_sums(str(ended))
         if not self._left.wait(GRACE_SEC):
-            print(f"python -m trainer: {ended}", file=sys.stderr, flush=True)
+            print(f"imageshards train: {ended}", file=sys.stderr, flush=True)
             for folder in self._folders:
                 shutil.rmtree(folder, ignore_errors=True)
             os._exit(ended.exit_code)

@@ -1,15 +1,12 @@
-"""What all commands of the trainer share: the argument parser, exit codes, errors on stderr."""
+"""What all commands of the trainer share: exit codes, errors on stderr."""
 
 from __future__ import annotations
 
-import argparse
-import difflib
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
 
 from imageshards.errors import UserError
 
@@ -19,32 +16,11 @@ EXIT_INTERRUPTED = 130
 _TRAINER_EXTRA = ("tensorflow", "keras", "matplotlib", "tqdm")
 
 
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one sentence."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message[:1].upper()}{message[1:].rstrip('.')}; see --help.")
-
-    def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
-        """Like `parse_args`, with a hint at the nearest flag.
-
-        Raises:
-            UserError: A flag is unknown, or has a value it does not take.
-        """
-        known, unknown = self.parse_known_args(argv)
-        if unknown:
-            flags = [flag for action in self._actions for flag in action.option_strings]
-            near = difflib.get_close_matches(unknown[0].split("=")[0], flags, n=1)
-            hint = f"did you mean {near[0]}? All are in --help" if near else "see --help"
-            raise UserError(f"Received {unknown[0]!r}, which is no flag of {self.prog}; {hint}.")
-        return known
-
-
 def run(program: str, body: Callable[[], int], interrupted: str = "stopped") -> int:
     """Runs `body`, and prints a user's mistake as one sentence on stderr.
 
     Args:
-        program: For example `python -m trainer`.
+        program: For example `imageshards train`.
         body: Returns an exit code.
         interrupted: What is printed after Ctrl-C.
 

@@ -8,8 +8,8 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from imageshards.command_line import Parser
 from imageshards.errors import UserError
-from trainer.commands.console import Parser
 from trainer.config import (
     AUGMENT_LEVELS,
     AUGMENT_ON,
@@ -87,7 +87,7 @@ _Flag = tuple[dict[str, Any], str]
 DATA: dict[str, _Flag] = {
     "data": (
         {"metavar": "DIR[,DIR…]", "action": _JoinPaths},
-        "data set: a folder with manifest.json as python -m beam_pipeline writes it, or a folder "
+        "data set: a folder with manifest.json as imageshards build writes it, or a folder "
         "or glob of TFRecords that others wrote; local, gs:// or s3://. Several, between commas "
         "or by --data again, are read as one, classes joined by name (a comma in a path: \\,)",
     ),
@@ -343,11 +343,10 @@ EPILOG = (
 
 
 def make_parser() -> Parser:
-    """The parser of `python -m trainer`."""
+    """The parser of `imageshards train`."""
     parser = Parser(
-        prog="python -m trainer",
+        prog="imageshards train",
         description="Trains an image classifier from balanced TFRecord shards.",
-        allow_abbrev=False,
         epilog=EPILOG,
     )
     for title, flags in _GROUPS.items():
@@ -377,7 +376,7 @@ def parse_config(argv: Sequence[str] | None) -> TrainConfig:
     Raises:
         UserError: A flag is unknown, or has a value it does not take.
     """
-    return train_config(vars(make_parser().parse(argv)))
+    return train_config(vars(make_parser().parse_args(argv)))
 
 
 def train_config(given: Mapping[str, Any]) -> TrainConfig:

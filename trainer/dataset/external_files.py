@@ -133,7 +133,7 @@ def list_files(flag: str, data: str) -> list[str]:
         raise UserError(
             f"{flag} received {data!r}, where there is neither a manifest.json nor a TFRecord; "
             f"expected files called {ENDINGS}, or a data set built with "
-            "python -m beam_pipeline --input PHOTOS --output FOLDER."
+            "imageshards build --input PHOTOS --output FOLDER."
         )
     return paths
 

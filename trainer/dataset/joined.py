@@ -18,8 +18,8 @@ from trainer.dataset.subset import parse_filters
 # How pictures were made, as far as a model or a served file would see the difference.
 _IMAGE_OPTIONS = ("size", "mode", "filter", "only_shrink", "background")
 _MAX_NAMES = 8
-_REBUILD = "build them with the same options of python -m beam_pipeline"
-_APART = "read them one at a time, or build one of all with python -m beam_pipeline"
+_REBUILD = "build them with the same options of imageshards build"
+_APART = "read them one at a time, or build one of all with imageshards build"
 
 
 def join_datasets(config: DataConfig, datasets: Sequence[DataSet]) -> DataSet:

@@ -111,7 +111,7 @@ def load_manifest(data: str) -> DataSet:
     except (TypeError, ValueError) as e:
         raise UserError(
             f"--data received {data!r}, whose manifest.json has an unexpected value ({e}); "
-            "build the data set again with python -m beam_pipeline."
+            "build the data set again with imageshards build."
         ) from e
 
 
@@ -132,7 +132,7 @@ def check_shards(dataset: DataSet, splits: Sequence[Split]) -> None:
     raise UserError(
         f"--data received {data!r}, whose shard {os.path.basename(shard.path)}{others} {found}; "
         f"expected {shard.num_bytes} bytes as in its manifest: copy the data set again, or "
-        "build it again with python -m beam_pipeline."
+        "build it again with imageshards build."
     )
 
 

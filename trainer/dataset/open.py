@@ -88,7 +88,7 @@ def open_dataset(config: DataConfig) -> DataSet:
         raise UserError(
             f"--validation_data received {config.validation_data!r} together with several data "
             f"sets, --data {config.data!r}; expected one data set: name its split by "
-            "--validation_split, or evaluate with python -m trainer.evaluate."
+            "--validation_split, or evaluate with imageshards evaluate."
         )
     # As one path: what is joined has no shares of its own.
     opened = [_open_one(dataclasses.replace(config, data=p, mix={})) for p in config.paths]
@@ -267,7 +267,7 @@ def check_inputs(dataset: DataSet, names: Sequence[str]) -> Mapping[str, Feature
         if dataset.features[name].dtype == "string":
             raise UserError(
                 f"{received}, but {name} is a text, and TensorFlow cannot put texts on devices; "
-                "expected numbers: turn it into some with a column of python -m beam_pipeline "
+                "expected numbers: turn it into some with a column of imageshards build "
                 "(texts are shown in the report)."
             )
         same = [n for n in (IMAGE_INPUT, *inputs) if input_name(n) == input_name(name)]

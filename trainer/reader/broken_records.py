@@ -159,7 +159,7 @@ def explain(error: BaseException, subset: Subset, found: Sequence[BrokenRecord])
             dataset = part
     # Of joined data sets verify looks at one.
     can_verify = dataset.has_manifest and not dataset.parts
-    look = f"look with python -m beam_pipeline.verify {dataset.data}, " * can_verify
+    look = f"look with imageshards verify {dataset.data}, " * can_verify
     if not found:
         return UserError(
             f"--data received {dataset.data!r}, and reading its split {subset.split.name} failed "

@@ -61,7 +61,7 @@ def open(
     Neither TensorFlow nor a record is loaded for one of ours.
 
     Args:
-        path: Folder of a data set as `python -m beam_pipeline` writes it, a TFDS folder, or a
+        path: Folder of a data set as `imageshards build` writes it, a TFDS folder, or a
             folder or glob of TFRecords that others wrote; local, `gs://` or `s3://`.
         *more: Further ones, read as one with it: their splits one after the other, classes joined
             by name.
@@ -165,7 +165,7 @@ class Data:
         if not self.dataset.has_manifest:
             raise UserError(
                 f"path received {self.config.data!r}, which others wrote; expected a data set that "
-                "python -m beam_pipeline built: only those have an index."
+                "imageshards build built: only those have an index."
             )
         if self.dataset.parts:
             raise UserError(

@@ -174,5 +174,5 @@ def _check_damaged(dataset: DataSet, shard: Shard, part: str) -> None:
     raise UserError(
         f"--data received {dataset.data!r}, whose shard {os.path.basename(shard.path)} has another "
         "SHA-256 than its manifest says; expected the data set as it was built: copy it again, "
-        "or build it again with python -m beam_pipeline."
+        "or build it again with imageshards build."
     )

@@ -104,7 +104,7 @@ def locate(path: str) -> str:
         what = f"a folder without {MODEL_FILE}" if is_run else "where there is no file"
         raise UserError(
             f"--model_path received {path!r}, {what}; expected a .keras file that "
-            "python -m trainer wrote, or its output folder."
+            "imageshards train wrote, or its output folder."
         )
     return file
 
@@ -136,12 +136,12 @@ def read_card(path: str) -> ModelCard:
     except KeyError as e:
         raise UserError(
             f"--model_path received {path!r}, in which there is no {CARD_FILE}: this trainer did "
-            "not save it; expected a model that python -m trainer wrote."
+            "not save it; expected a model that imageshards train wrote."
         ) from e
     except (OSError, zipfile.BadZipFile, UnicodeDecodeError) as e:
         raise UserError(
             f"--model_path received {path!r}, which is not a complete .keras file ({e}); expected "
-            "a model that python -m trainer wrote."
+            "a model that imageshards train wrote."
         ) from e
     try:
         return _card_from_json(json.loads(text))

@@ -56,7 +56,7 @@ class Predictor:
         if self._columns.signature:
             raise UserError(
                 f"--model_path received a model that takes {', '.join(self._columns.signature)} "
-                "besides the picture, which files do not have; use python -m trainer.export "
+                "besides the picture, which files do not have; use imageshards export "
                 "--format saved_model, whose signature takes them."
             )
         pictures = batch_pictures(card.inputs.image, card.inputs.size, card.inputs.eval_crop)

@@ -77,7 +77,7 @@ def fit(
     if host_count(strategy) > 1:
         raise UserError(
             f"model received one made for {host_count(strategy)} hosts; expected one host: several "
-            "are served by python -m trainer --cluster, which also takes compiled models."
+            "are served by imageshards train --cluster, which also takes compiled models."
         )
     replicas = strategy.num_replicas_in_sync
     _check(model, train, validation, replicas)

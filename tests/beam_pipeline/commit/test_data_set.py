@@ -80,7 +80,7 @@ def test_a_report_that_cannot_be_drawn_costs_no_data_set(
     assert manifest(output)["listed"] == 28
     (warning,) = [r for r in caplog.records if r.name == "beam_pipeline.report.page"]
     assert "no ink" in warning.getMessage()
-    assert f"python -m beam_pipeline.inspect {output}" in warning.getMessage()
+    assert f"imageshards report {output}" in warning.getMessage()
     assert "report:" not in capfd.readouterr().out
 
 

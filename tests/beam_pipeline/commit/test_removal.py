@@ -217,7 +217,7 @@ def test_what_a_stopped_removal_left_is_only_there_to_be_finished(
     ):
         assert command() == 2
         said = capfd.readouterr().err
-        assert f"stopped: run python -m beam_pipeline.remove {made} --keys KEYS again" in said
+        assert f"stopped: run imageshards remove {made} --keys KEYS again" in said
     assert remove(made, keys, tmp_path / "keys") == 0
     assert verify.verify(str(made)).ok
 

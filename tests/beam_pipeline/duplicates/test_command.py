@@ -1,4 +1,4 @@
-"""`python -m beam_pipeline.duplicates`: what is found in a data set with planted copies."""
+"""`imageshards duplicates`: what is found in a data set with planted copies."""
 
 from __future__ import annotations
 

@@ -263,5 +263,5 @@ def test_a_data_set_that_a_stopped_removal_left_is_not_read_as_foreign_shards(
     (made / MANIFEST_NAME).unlink()
     (made / STAGING_NAME).mkdir()
     (made / STAGING_NAME / REMOVAL_NAME).touch()
-    with pytest.raises(UserError, match="a removal was stopped: run python -m beam_pipeline.remov"):
+    with pytest.raises(UserError, match="a removal was stopped: run imageshards remove "):
         open_dataset(DataConfig(data=str(made)))

@@ -150,7 +150,7 @@ def test_the_error_names_file_record_offset_and_remedy(folder):
     told = str(explain(ValueError("x"), selection, found))
     assert told.count("\n") == 0
     assert f"{shard(folder, 1)}, record 2 at byte {offset}: it is no tf.train.Example" in told
-    assert f"python -m beam_pipeline.verify {folder}" in told
+    assert f"imageshards verify {folder}" in told
     assert "--skip_broken 1" in told
     two = str(explain(ValueError("x"), selection, found * 2))
     assert "(and 1 more)" in two

@@ -1,7 +1,7 @@
 """Train/serve skew, measured: the same photos through the builder and through the signature.
 
 Photos of `dogs_vs_cats` and all EXIF orientations are built into records by
-`python -m beam_pipeline`, with extra columns; a model is exported, and its signature is given
+`imageshards build`, with extra columns; a model is exported, and its signature is given
 the original files and the raw columns. `pytest -s` prints what was measured.
 """
 

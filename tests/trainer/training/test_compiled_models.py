@@ -1,4 +1,4 @@
-"""`python -m trainer` with models that are compiled already, and a user's callbacks and metrics."""
+"""`imageshards train` with models that are compiled already, and a user's callbacks and metrics."""
 
 from __future__ import annotations
 

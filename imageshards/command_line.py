@@ -1,0 +1,120 @@
+"""What the commands of both programs share: their parser, the flag that was meant, their end."""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import difflib
+import os
+import sys
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NoReturn
+
+from imageshards.errors import UserError
+
+_MAX_HINTS = 3
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one sentence, with the flag that may have been meant.
+
+    Flags are written in full: an abbreviation would become another flag with the next version.
+    """
+
+    def __init__(self, **options: Any):
+        super().__init__(allow_abbrev=False, **options)
+        self._received: list[str] = []
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's."""
+        self._received = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's.
+
+        Raises:
+            UserError: A flag is unknown, is missing, or has a value it does not take.
+        """
+        known, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            raise self._unknown(unknown[0])
+        return known
+
+    def error(self, message: str) -> NoReturn:
+        """Called by argparse.
+
+        Raises:
+            UserError: Always.
+        """
+        if "arguments are required" in message:  # one that is misspelled is more to the point
+            for text in self._received:
+                if text.startswith("--") and nearest_flags(text, self.flags):
+                    raise self._unknown(text)
+        message = f"{message[:1].upper()}{message[1:].rstrip('.')}"
+        raise UserError(f"{message}; see {self.prog} --help.")
+
+    @property
+    def flags(self) -> list[str]:
+        """All flags, as they are written."""
+        return [flag for action in self._actions for flag in action.option_strings]
+
+    def _unknown(self, received: str) -> UserError:
+        hint = did_you_mean(nearest_flags(received, self.flags))
+        return UserError(
+            f"Received {received!r}, which is no flag of {self.prog}; {hint}"
+            f"{'See' if hint else 'see'} {self.prog} --help."
+        )
+
+
+def nearest_flags(received: str, known: Collection[str]) -> list[str]:
+    """The flags that may have been meant, at most three; none where `received` is one of them.
+
+    By, in this order: other separators (`--batch-size`), initials (`--lr` for `--learning_rate`),
+    the beginning, the spelling, and a part of the name.
+    """
+    received = received.partition("=")[0]
+    if received in known:
+        return []
+    wanted = _plain(received)
+    names = {_plain(flag): flag for flag in known if flag.startswith("--")}
+    rules: list[Callable[[], list[str]]] = [
+        lambda: [name for name in names if name == wanted],
+        lambda: [name for name in names if _initials(name) == wanted],
+        lambda: [name for name in names if len(wanted) > 1 and name.startswith(wanted)],
+        lambda: difflib.get_close_matches(wanted, names, n=1),
+        lambda: [name for name in names if len(wanted) > 2 and wanted in name],
+    ]
+    for rule in rules:
+        if found := rule():
+            return [names[name] for name in found[:_MAX_HINTS]]
+    return []
+
+
+def did_you_mean(names: Sequence[str]) -> str:
+    """`did you mean A, B or C? `; empty for no name."""
+    if not names:
+        return ""
+    *others, last = names
+    return f"did you mean {' or '.join(filter(None, [', '.join(others), last]))}? "
+
+
+def _plain(flag: str) -> str:
+    return flag.lstrip("-").replace("-", "_").lower()
+
+
+def _initials(name: str) -> str:
+    words = name.split("_")
+    return "".join(word[:1] for word in words) if len(words) > 1 else ""
+
+
+def end_now(code: int) -> NoReturn:
+    """Ends the process when what was registered to run at its exit has run.
+
+    For one that has loaded Beam: taking it and its threads apart takes a second, and for ever if
+    it was interrupted.
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,75 @@
+"""The commands of `imageshards`: where each stands, and what it is for.
+
+The programs are named here, and by `imageshards/__init__.py` for what people import. A command's
+module has `main(argv)`, which returns an exit code, and `make_parser()`; it is imported when the
+command is run, and `make_parser` loads neither Beam nor TensorFlow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from types import ModuleType
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """A command.
+
+    Attributes:
+        module: Its home.
+        purpose: What it is for, in a line.
+    """
+
+    module: str
+    purpose: str
+
+
+# By the groups of `imageshards --help`.
+GROUPS = {
+    "data sets": {
+        "build": Command(
+            "beam_pipeline.__main__", "turn images into a data set of balanced TFRecord shards"
+        ),
+        "verify": Command(
+            "beam_pipeline.verify.command", "read a data set again, and name all that is wrong"
+        ),
+        "report": Command(
+            "beam_pipeline.inspect", "write a page with contact sheets, classes, shards, rejects"
+        ),
+        "duplicates": Command(
+            "beam_pipeline.duplicates.command", "find equal and nearly equal pictures"
+        ),
+        "remove": Command("beam_pipeline.remove", "take records out of a data set, in place"),
+        "export-index": Command(
+            "beam_pipeline.export_index", "write the files by which NVIDIA DALI finds records"
+        ),
+        "cancel": Command(
+            "beam_pipeline.cancel", "end the cluster job that a killed build left behind"
+        ),
+    },
+    "models": {
+        "train": Command("trainer.__main__", "train an image classifier on a data set"),
+        "evaluate": Command("trainer.evaluate", "measure a trained model on one split, exactly"),
+        "predict": Command("trainer.predict", "classify image files with a trained model"),
+        "export": Command("trainer.export", "write a model for serving: SavedModel, TFLite, Keras"),
+        "bench": Command("trainer.bench_input", "measure how fast a data set can be read, and why"),
+    },
+    "shells": {
+        "completion": Command(
+            "imageshards.completion", "print what completes commands and flags: bash, zsh, tcsh"
+        ),
+    },
+}
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+
+
+def load_command(name: str) -> ModuleType:
+    """The module of a command."""
+    return importlib.import_module(COMMANDS[name].module)
+
+
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """The parser of a command, with all its flags; Beam's own, which `build` passes on, aside."""
+    parser: argparse.ArgumentParser = load_command(name).make_parser()
+    return parser

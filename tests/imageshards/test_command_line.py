@@ -1,0 +1,74 @@
+"""The parser of all commands: exact flags, and the one that may have been meant."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from beam_pipeline import cli
+from imageshards.command_line import Parser, did_you_mean, nearest_flags
+from imageshards.commands import parser_of
+from imageshards.errors import UserError
+
+BUILD, TRAIN = cli.flag_names(), parser_of("train").format_help()
+TRAIN_FLAGS = re.findall(r"^  (--\w+)", TRAIN, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("received", "known", "meant"),
+    [
+        ("--lr", TRAIN_FLAGS, ["--learning_rate"]),
+        ("--lr=0.1", TRAIN_FLAGS, ["--learning_rate"]),
+        ("--bs", TRAIN_FLAGS, ["--batch_size"]),
+        ("--wd", TRAIN_FLAGS, ["--weight_decay"]),
+        ("--batch-size", TRAIN_FLAGS, ["--batch_size"]),
+        ("--batch", TRAIN_FLAGS, ["--batch_size"]),
+        ("--epoch", TRAIN_FLAGS, ["--epochs"]),
+        ("--optimiser", TRAIN_FLAGS, ["--optimizer"]),
+        ("--validation", TRAIN_FLAGS, ["--validation_split", "--validation_data"]),
+        ("--rate", TRAIN_FLAGS, ["--learning_rate", "--scale_learning_rate", "--decay_rate"]),
+        ("--image_sise", BUILD, ["--image_size"]),
+        ("--split", BUILD, ["--split_column", "--splits"]),
+        ("--out", BUILD, ["--output"]),
+        ("--shards", BUILD, ["--num_shards"]),
+        ("--xyzzy", BUILD, []),
+        ("--output", BUILD, []),
+    ],
+)
+def test_the_flag_that_was_meant(received, known, meant):
+    assert nearest_flags(received, known) == meant
+
+
+def test_alternatives_are_one_question():
+    assert did_you_mean([]) == ""
+    assert did_you_mean(["--a"]) == "did you mean --a? "
+    assert did_you_mean(["--a", "--b", "--c"]) == "did you mean --a, --b or --c? "
+
+
+@pytest.fixture
+def parser() -> Parser:
+    made = Parser(prog="imageshards try")
+    made.add_argument("--learning_rate", type=float)
+    made.add_argument("--data", required=True)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        # argparse itself would take it for --learning_rate
+        (["--data", "d", "--learning", "1"], "did you mean --learning_rate? See imageshards try"),
+        # what is misspelled comes before what is missing
+        (["--dat", "d"], "Received '--dat', which is no flag of imageshards try; did you mean --d"),
+        (["--lr", "1"], "did you mean --learning_rate?"),
+        (["--zzzz"], "The following arguments are required: --data; see imageshards try --help."),
+        (["--data", "d", "--zzzz"], "no flag of imageshards try; see imageshards try --help."),
+        (["--data", "d", "more"], "Received 'more', which is no flag"),
+        (["--data", "d", "--learning_rate", "x"], "--learning_rate: invalid float value: 'x'; see"),
+    ],
+)
+def test_a_mistake_is_one_sentence(parser, argv, sentence):
+    with pytest.raises(UserError) as error:
+        parser.parse_args(argv)
+    assert sentence in str(error.value) and "\n" not in str(error.value)
