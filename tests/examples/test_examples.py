@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import re
-import runpy
-from typing import Any
 
 import pytest
 
@@ -37,32 +35,6 @@ def test_an_example_is_short_and_says_how_it_is_called(path: pathlib.Path) -> No
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= MOST_LINES
     assert f"python examples/{path.name} shards/" in text
-
-
-class Recorder:
-    """Stands for a model."""
-
-    def fit(self, *args: Any, **kwargs: Any) -> None:
-        self.args, self.kwargs = args, kwargs
-
-
-def test_training_in_the_readme_begins_with_lines_that_run(
-    shards: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    text = (REPOSITORY / "README.md").read_text(encoding="utf-8").partition("\n## Train\n")[2]
-    code = text.partition("```python\n")[2].partition("```")[0]
-    assert text.startswith("\n```python\nimport imageshards as ims\n")
-    for shown, tried in (('"shards/"', repr(str(shards))), ("256", "8"), ("224", "16")):
-        assert shown in code
-        code = code.replace(shown, tried)
-    model = Recorder()
-    script = tmp_path / "train.py"
-    script.write_text(code, encoding="utf-8")
-    runpy.run_path(str(script), {"model": model})
-    assert model.kwargs["steps_per_epoch"] == 9 and model.kwargs["epochs"] == 90
-    assert int(model.kwargs["validation_data"].cardinality()) == 5
-    images, labels, weights = next(iter(model.args[0]))
-    assert (images.shape, labels.shape, weights.shape) == ((8, 16, 16, 3), (8,), (8,))
 
 
 def test_keras_fits_and_validates(shards: pathlib.Path) -> None:

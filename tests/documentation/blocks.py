@@ -1,0 +1,103 @@
+"""The code blocks of a page: which there are, and what a page must not have.
+
+A block is a fence with a language. `<!-- not run: REASON -->` on the line before it says that it
+cannot be run here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import textwrap
+from collections.abc import Iterator
+
+from sybil import Document, Region
+from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
+
+RUN = ("bash", "console", "python")
+PARSED = ("json", "toml", "yaml")
+# `text` is output, or a drawing.
+LANGUAGES = (*RUN, *PARSED, "text")
+
+_NOT_RUN = re.compile(r"<!-- not run: (?P<reason>[^\n]+?) -->[ \t]*\n[ \t]*\Z")
+_FENCES = RawFencedCodeBlockLexer(re.compile(r"(?P<language>[^\n]*)\n"))
+_LIST_OR_BOX = re.compile(r"\s*([-*+]|\d+[.)]|!!!|\?\?\?|===|\[\^|:)\s")
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A code block.
+
+    Attributes:
+        page, line: Where it is; the line is that of its fence.
+        language: One of `LANGUAGES`; anything else is a mistake of the page, "" where the fence
+            has none, "indented" where there is no fence.
+        source: Its text.
+        not_run: Why it is not run; None if it is.
+    """
+
+    page: str
+    line: int
+    language: str
+    source: str
+    not_run: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Of its test."""
+        reason = f", not run: {self.not_run}" if self.not_run else ""
+        return f"line {self.line} [{self.language}{reason}]"
+
+
+def regions(document: Document) -> Iterator[tuple[Region, Block]]:
+    """All blocks of a page but the output, with their places in it; a parser for Sybil."""
+    fences = list(_FENCES(document))
+    for region in fences:
+        lexemes = region.lexemes
+        line = document.text.count("\n", 0, region.start) + 1
+        before = _NOT_RUN.search(document.text[: region.start])
+        block = Block(
+            document.path,
+            line,
+            str(lexemes["language"]).strip(),
+            textwrap.dedent(str(lexemes["source"])),
+            before["reason"] if before else None,
+        )
+        if block.language != "text":
+            yield region, block
+    for start, line, text in _indented(document.text, fences):
+        region = Region(start, start + len(text))
+        yield region, Block(document.path, line, "indented", text.strip())
+
+
+def _indented(text: str, fences: list[Region]) -> Iterator[tuple[int, int, str]]:
+    """First lines of blocks that are indented instead of fenced: offset, number, text."""
+    place, belongs, blank = 0, False, True
+    for number, line in enumerate(text.splitlines(keepends=True), 1):
+        start, place = place, place + len(line)
+        if any(fence.start <= start < fence.end for fence in fences):
+            blank = False
+        elif not line.strip():
+            blank = True
+        elif line.startswith("    "):
+            if blank and not belongs:
+                yield start, number, line
+                belongs = True  # one complaint for a block
+            blank = False
+        else:
+            # What stands below an item of a list or a box is indented, too.
+            belongs = bool(_LIST_OR_BOX.match(line))
+            blank = False
+
+
+def commands_of(block: Block) -> str:
+    """What a block of a shell runs: of a transcript the lines that begin with a prompt."""
+    if block.language != "console":
+        return block.source
+    commands: list[str] = []
+    for line in block.source.splitlines():
+        if line.startswith("$ "):
+            commands.append(line[2:])
+        elif commands and (line.startswith("> ") or commands[-1].endswith("\\")):
+            commands.append(line.removeprefix("> "))
+    return "\n".join(commands) + "\n"

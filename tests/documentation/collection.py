@@ -1,0 +1,151 @@
+"""The documentation as tests: every page is a file of tests, every code block one of them.
+
+Sybil finds the blocks and makes tests of them; conftest.py at the top names it to pytest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+from sybil import Document, Region, Sybil
+from sybil.example import Example
+
+from tests.documentation import flags
+from tests.documentation.blocks import LANGUAGES, PARSED, Block, commands_of, regions
+from tests.documentation.page import Failed, Page
+from tests.support.command_server import ROOT
+
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/**/*.md")
+# Run as a notebook, by test_tutorial.py.
+NOTEBOOKS = ("docs/tutorial.md",)
+# Their blocks have not got their languages yet.
+TO_MAKE_READY = ("README.md", "CONTRIBUTING.md", "docs/index.md")
+
+
+class Blocks(Sybil):
+    """Names the tests by language and reason instead of a column."""
+
+    def identify(self, example: Example) -> str:
+        return str(example.parsed.name)
+
+
+def parse(document: Document) -> Iterator[Region]:
+    """A parser for Sybil: every block, with what evaluates it."""
+    for region, block in regions(document):
+        region.parsed, region.evaluator = block, evaluate
+        yield region
+
+
+def evaluate(example: Example) -> str | None:
+    """Runs or checks a block; what is wrong with it."""
+    block, page = example.parsed, example.namespace
+    name = os.path.relpath(block.page, ROOT)
+    if name in TO_MAKE_READY:
+        pytest.skip("its blocks have no languages yet")
+    mistake = mistake_of_form(block)
+    if mistake or block.not_run or block.language in PARSED:
+        return mistake and _told(block, mistake)
+    if name in NOTEBOOKS:
+        return None
+    if "failed" in page:
+        pytest.skip(f"the block in line {page['failed']} failed")
+    try:
+        if "page" not in page:
+            page["page"] = _open(block.page, page["tmp_path_factory"])
+        page["page"].run(block)
+    except Failed as e:
+        page["failed"] = block.line
+        return _told(block, str(e))
+    return None
+
+
+def mistake_of_form(block: Block) -> str | None:
+    """What is wrong with a block before it is run, and the flags of one that is not."""
+    if block.language not in LANGUAGES:
+        found = {"": "a fence without a language", "indented": "an indented block"}
+        what = found.get(block.language, f"a fence with the language {block.language!r}")
+        return (
+            f"{what}; expected a fence with one of {', '.join(LANGUAGES)}: bash and python are "
+            "run, of console the lines that begin with `$ `, and text is for output and drawings."
+        )
+    if block.language in PARSED:
+        return _parse_error(block)
+    if block.language == "python":
+        return _python_error(block) if block.not_run else None
+    commands = commands_of(block)
+    if block.language == "console" and not commands.strip():
+        return "a transcript without a command; expected a line that begins with `$ `, or text."
+    return _shell_error(commands) if block.not_run else None
+
+
+def _parse_error(block: Block) -> str | None:
+    readers: dict[str, Callable[[str], Any]] = {
+        "json": json.loads,
+        "toml": tomllib.loads,
+        "yaml": _read_yaml,
+    }
+    try:
+        readers[block.language](block.source)
+    except (ValueError, yaml.YAMLError) as e:
+        return f"no {block.language}: {e}"
+    return None
+
+
+def _read_yaml(text: str) -> list[Any]:
+    return list(yaml.safe_load_all(text))
+
+
+def _python_error(block: Block) -> str | None:
+    try:
+        compile(block.source, block.page, "exec")
+    except SyntaxError as e:
+        return f"no Python: {e}"
+    return None
+
+
+def _shell_error(commands: str) -> str | None:
+    checked = subprocess.run(["bash", "-n"], input=commands, capture_output=True, text=True)
+    if checked.returncode:
+        return f"no shell: {checked.stderr}"
+    for call in flags.calls(commands):
+        mistake = flags.mistake_in(call)
+        if mistake:
+            return f"{' '.join(call)}\n{mistake}"
+    return None
+
+
+def _told(block: Block, output: str) -> str:
+    """What a failing test prints: where, the block, what came of it."""
+    return f"{os.path.relpath(block.page, ROOT)}:{block.line}\n\n{block.source}\n{output}"
+
+
+def _open(path: str, factory: pytest.TempPathFactory) -> Page:
+    base = factory.getbasetemp()
+    # Processes of xdist have folders of their own in one that they share.
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{pathlib.Path(path).stem}-", dir=base))
+    return Page(path, shared, folder / "page")
+
+
+def close(namespace: dict[str, Any]) -> None:
+    """Ends what the blocks of a page started."""
+    if "page" in namespace:
+        namespace["page"].close()
+
+
+documentation = Blocks(
+    [parse],
+    patterns=PAGES,
+    path=str(ROOT),
+    fixtures=["tmp_path_factory"],
+    teardown=close,
+)

@@ -1,0 +1,110 @@
+"""Flags of commands that cannot be run here: parsed by the parsers that they are for."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shlex
+from collections.abc import Iterator, Sequence
+
+from imageshards.commands import COMMANDS, parser_of
+from imageshards.errors import UserError
+
+PROGRAMS = ("beam_pipeline", "imageshards", "trainer")
+# What these do not know goes to Beam.
+PASSES_ON = ("build", "duplicates")
+# Stands for what is left out.
+ELLIPSES = ("…", "...")
+_ENDS = frozenset("();<>|&\n")
+
+
+def calls(shell: str) -> Iterator[list[str]]:
+    """Every `imageshards …` and `python -m PROGRAM …` of a shell's text, as words."""
+    text = ""
+    for line in shell.splitlines():
+        text += line
+        if text.endswith("\\"):
+            text = text[:-1]
+            continue
+        try:
+            words = _words(text)
+        except ValueError:  # a quote that a later line closes
+            text += "\n"
+            continue
+        text = ""
+        yield from _calls_in(words)
+
+
+def _words(line: str) -> list[str]:
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    return list(lexer)
+
+
+def _calls_in(words: Sequence[str]) -> Iterator[list[str]]:
+    begun: list[str] | None = None
+    for place, word in enumerate([*words, ";"]):
+        if set(word) <= _ENDS and word:
+            if begun:
+                yield begun
+            begun = None
+        elif begun is not None:
+            begun.append(word)
+        elif word == "imageshards":
+            begun = [word]
+        elif word == "-m" and words[place + 1].partition(".")[0] in PROGRAMS:
+            begun = []
+
+
+def mistake_in(call: Sequence[str]) -> str | None:
+    """What is wrong with a command and its flags; None if they are as the program wants them."""
+    name, arguments = _command_of(call)
+    if name is None:
+        return None  # none of the commands, but a module that stands for itself
+    if name not in COMMANDS:
+        return f"{name!r} is no command; expected one of {', '.join(COMMANDS)}"
+    if arguments in (["--help"], ["--version"]):
+        return None
+    parser = parser_of(name)
+    # After a flag it stands for a value, elsewhere for any arguments.
+    is_left_out = [
+        word in ELLIPSES and not before.startswith("--")
+        for before, word in zip(["", *arguments], arguments, strict=False)
+    ]
+    if any(is_left_out):
+        arguments = [word for word, out in zip(arguments, is_left_out, strict=True) if not out]
+        for action in parser._actions:
+            action.required = False
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            _, left_over = parser.parse_known_args(arguments)
+    except UserError as e:
+        return str(e)
+    except SystemExit:
+        return printed.getvalue()
+    if left_over and name not in PASSES_ON:
+        return f"{left_over[0]!r} is no flag or argument of imageshards {name}"
+    return _mistake_of_beam(left_over)
+
+
+def _command_of(call: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Name of a command and its arguments, by whichever name it is called."""
+    program, *arguments = call
+    if program == "imageshards":
+        return (arguments[0], arguments[1:]) if arguments else (None, [])
+    homes = (program, f"{program}.__main__", f"{program}.command")
+    return next((name for name, each in COMMANDS.items() if each.module in homes), None), arguments
+
+
+def _mistake_of_beam(left_over: list[str]) -> str | None:
+    if not left_over:
+        return None
+    # Late, as it imports Beam.
+    from beam_pipeline.runners.runner import check_flags
+
+    try:
+        check_flags(left_over)
+    except UserError as e:
+        return str(e)
+    return None

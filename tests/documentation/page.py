@@ -1,0 +1,173 @@
+"""Runs the code blocks of one page, in a folder of its own that has what examples name."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import fcntl
+import json
+import os
+import pathlib
+import select
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.documentation.blocks import Block, commands_of
+from tests.support.command_server import ROOT, commands_folder, environment
+
+TIMEOUT_SEC = 300
+# As the pages say that they were made.
+PREPARE = """
+python {root}/scripts/make_demo_images.py --output photos --per_class 40
+rm photos/*/notes.txt photos/square/.hidden.jpg
+rm photos/square/square_0005.jpg photos/triangle/triangle_0005.jpg  # broken ones
+imageshards build --input photos --output shards --image_size 96 \\
+    --splits train=0.8,validation=0.2 --num_shards train=4,validation=2
+imageshards train --data shards --output model --model cnn --epochs 1 --batch_size 16 --seed 1
+"""
+
+
+class Failed(Exception):
+    """A block did not run; the message has its output."""
+
+
+class Page:
+    """The folder of a page, and its Python."""
+
+    def __init__(self, path: str, shared: pathlib.Path, folder: pathlib.Path):
+        self._path = path
+        self._environment = environment(commands_folder())
+        shutil.copytree(prepared(shared, self._environment), folder)
+        self._folder = folder
+        self._python: subprocess.Popen[str] | None = None
+
+    def run(self, block: Block) -> None:
+        """Runs one block to its end.
+
+        Raises:
+            Failed: It ended with an error, or not in time.
+            Skipped: A package that it imports is not installed.
+        """
+        if block.language == "python":
+            self._run_python(block)
+        else:
+            run_bash(commands_of(block), self._folder, self._environment)
+
+    def _run_python(self, block: Block) -> None:
+        if self._python is None:
+            self._python = subprocess.Popen(
+                ["python", "-m", "tests.documentation.python_session", self._path],
+                executable=shutil.which("python", path=self._environment["PATH"]),
+                cwd=self._folder,
+                env=self._environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        if self._python.stdin is None or self._python.stdout is None:
+            raise RuntimeError("the session has no pipes")
+        printed = self._folder.with_name(f"{self._folder.name}-{block.line}.log")
+        request = json.dumps([block.line + 1, block.source, str(printed)])
+        with contextlib.suppress(BrokenPipeError):
+            self._python.stdin.write(request + "\n")
+            self._python.stdin.flush()
+        ready, _, _ = select.select([self._python.stdout], [], [], TIMEOUT_SEC)
+        answer = self._python.stdout.readline() if ready else ""
+        if not answer:
+            what = f"it ended with {self._python.wait()}" if ready else "it did not end"
+            raise Failed(f"{_text(printed)}\n{what}")
+        error = json.loads(answer)
+        if "missing" in error and not _is_ours(error["missing"]):
+            pytest.skip(f"the package {error['missing']} is not installed")
+        if error:
+            raise Failed(f"{_text(printed)}\n{error['error']}")
+
+    def close(self) -> None:
+        """Ends its Python."""
+        if self._python is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._python.communicate(timeout=5)
+            self._python.kill()
+            self._python.wait()
+
+
+def run_bash(commands: str, folder: pathlib.Path, environ: dict[str, str]) -> str:
+    """What commands of a shell print, of which the first that fails is the last.
+
+    Raises:
+        Failed: One of them failed, or they did not end in time.
+    """
+    with subprocess.Popen(
+        ["bash", "-euo", "pipefail", "-c", commands],
+        cwd=folder,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as shell:
+        try:
+            printed, _ = shell.communicate(timeout=TIMEOUT_SEC)
+        except subprocess.TimeoutExpired:
+            os.killpg(shell.pid, signal.SIGKILL)
+            raise Failed(f"{shell.communicate()[0]}\nit did not end in {TIMEOUT_SEC} s") from None
+    if shell.returncode:
+        raise Failed(f"{printed}\nexit code {shell.returncode}")
+    return printed
+
+
+def prepared(shared: pathlib.Path, environ: dict[str, str]) -> pathlib.Path:
+    """The folder that every page begins with; made once for all processes of tests."""
+    folder = shared / "prepared"
+    with _alone(shared / "prepared.lock"):
+        if not folder.exists():
+            new = shared / "preparing"
+            shutil.rmtree(new, ignore_errors=True)
+            new.mkdir()
+            run_bash(PREPARE.format(root=ROOT), new, environ)
+            _write_rows(new)
+            new.rename(folder)
+    return folder
+
+
+@contextlib.contextmanager
+def _alone(lock: pathlib.Path) -> Iterator[None]:
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _write_rows(folder: pathlib.Path) -> None:
+    """Manifests of the photos, as CSV and JSON Lines."""
+    rows: list[dict[str, Any]] = []
+    for number, photo in enumerate(sorted((folder / "photos").rglob("*.[jJ]*"))):
+        kind = photo.parent.name
+        rows.append(
+            {
+                "path": str(photo.relative_to(folder)),
+                "label": kind,
+                "age": round(1 + number * 0.25, 2),
+                "caption": f"a {kind}, drawn",
+                "tokens": [number, number + 1, 7][: 1 + number % 3],
+            }
+        )
+    with (folder / "rows.jsonl").open("w", encoding="utf-8") as lines:
+        lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    with (folder / "rows.csv").open("w", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, list(rows[0]))
+        table.writeheader()
+        table.writerows({**row, "tokens": json.dumps(row["tokens"])} for row in rows)
+
+
+def _is_ours(package: str) -> bool:
+    return (ROOT / package.partition(".")[0]).exists()
+
+
+def _text(path: pathlib.Path) -> str:
+    return path.read_text("utf-8", "replace") if path.exists() else ""

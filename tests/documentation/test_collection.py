@@ -1,0 +1,114 @@
+"""What is wrong with a page is noticed, with the place."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from sybil import Document
+from sybil.example import SybilFailure
+
+from tests.documentation.collection import close, mistake_of_form, parse
+from tests.documentation.page import Page
+
+pytestmark = pytest.mark.process
+
+NOT_RUN = "<!-- not run: no cluster -->\n"
+
+
+def fence(language: str, *lines: str) -> str:
+    return "\n".join([f"```{language}", *lines, "```", ""])
+
+
+def mistakes(text: str) -> list[str | None]:
+    document = Document(text, "page.md")
+    return [mistake_of_form(region.parsed) for region in parse(document)]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (fence("", "imageshards build"), "a fence without a language; expected a fence with one"),
+        (fence("sh", "ls"), "a fence with the language 'sh'; expected"),
+        ("Like this:\n\n    ls\n    ls\n", "an indented block; expected a fence"),
+        (fence("json", "{'a': 1}"), "no json: Expecting property name"),
+        (fence("yaml", "a: b: c"), "no yaml: mapping values are not allowed"),
+        (fence("toml", "a = "), "no toml: Invalid value"),
+        (fence("console", "ls"), "a transcript without a command"),
+        (NOT_RUN + fence("bash", "for a in b"), "no shell: "),
+        (NOT_RUN + fence("python", "import"), "no Python: "),
+        (NOT_RUN + fence("bash", "imageshards bild x"), "'bild' is no command; expected one of"),
+        (NOT_RUN + fence("bash", "imageshards verify"), "required: DIR"),
+        (NOT_RUN + fence("bash", "imageshards verify d --ful"), "--ful"),
+        (NOT_RUN + fence("bash", "srun python -m trainer --data d --epochs few"), "--epochs"),
+        (NOT_RUN + fence("bash", "imageshards train --data d --runner Flink"), "'--runner' is no"),
+        (NOT_RUN + fence("bash", "cd x && imageshards build \\", "  --inputs a …"), "--inputs"),
+    ],
+)
+def test_a_mistake_in_the_form_of_a_block(text: str, words: str) -> None:
+    (mistake,) = mistakes(f"# Page\n\n{text}")
+    assert mistake and words in mistake
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        fence("text", "┌──┐"),
+        fence("yaml", "a: 1", "---", "b: 2"),
+        "- an item\n\n    more of it\n\n    ```bash\n    ls\n    ```\n",
+        NOT_RUN + fence("bash", "imageshards build … --runner FlinkRunner --flink_master h:8081"),
+        NOT_RUN
+        + fence("console", "$ A=1 python -m trainer.predict --model_path m \\", "    a.jpg"),
+        NOT_RUN + fence("bash", "imageshards train --data … --output …  # on each host"),
+    ],
+)
+def test_a_block_without_a_mistake(text: str) -> None:
+    assert not any(mistakes(f"# Page\n\n{text}"))
+
+
+WRONG = "\n".join(
+    [
+        "# A page\n",
+        fence("console", "$ cat here.txt \\", "    | tr a-z A-Z", "HERE"),
+        fence("python", "import imageshards", "folder = 'shards'"),
+        fence("python", "import no_such_package"),
+        fence("python", "def look():", "    imageshards.load_manifest(folder)", "", "look()"),
+        fence("bash", "echo nobody comes here"),
+    ]
+)
+
+
+def test_a_wrong_block_fails_with_its_place_and_its_output(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text(WRONG)
+    (tmp_path / "prepared").mkdir()
+    (tmp_path / "prepared" / "here.txt").write_text("here")
+    document = Document.parse(str(path), parse)
+    document.namespace["page"] = Page(str(path), tmp_path, tmp_path / "page")
+    try:
+        transcript, good, absent, wrong, behind = document.examples()
+        transcript.evaluate()
+        good.evaluate()
+        with pytest.raises(pytest.skip.Exception, match="no_such_package is not installed"):
+            absent.evaluate()
+        with pytest.raises(SybilFailure) as failure:
+            wrong.evaluate()
+        with pytest.raises(pytest.skip.Exception, match="the block in line 18 failed"):
+            behind.evaluate()
+    finally:
+        close(document.namespace)
+    assert f'{path}", line 20, in look' in failure.value.result
+    assert "UserError: directory received 'shards'" in failure.value.result
+
+
+def test_a_command_that_fails_says_what_it_printed(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text("# A page\n\n" + fence("bash", "echo before", "imageshards verify no_folder"))
+    (tmp_path / "prepared").mkdir()
+    document = Document.parse(str(path), parse)
+    document.namespace["page"] = Page(str(path), tmp_path, tmp_path / "page")
+    (example,) = document.examples()
+    with pytest.raises(SybilFailure) as failure:
+        example.evaluate()
+    words = ("page.md:3\n", "imageshards verify no_folder\n", "before\n", "exit code 2")
+    assert all(each in failure.value.result for each in words)

@@ -1,0 +1,79 @@
+"""`imageshards` and `python` on a PATH: asks a server for the command, see command_server.py.
+
+    python -IS command_client.py FOLDER imageshards|python ARGUMENTS
+
+It imports little and stands alone, as it is started for every command. Python that runs none of
+the project's programs is run as it is.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import signal
+import socket
+import sys
+import time
+
+BUILDER = ("build", "verify", "report", "duplicates", "remove", "export-index", "cancel")
+STARTUP_SEC = 120
+
+
+def server_of(module: str, arguments: list[str]) -> str | None:
+    """The program whose server runs it; None for a module that none serves."""
+    package = module.partition(".")[0]
+    if package in ("beam_pipeline", "trainer"):
+        return package
+    if module == "imageshards":
+        return "beam_pipeline" if arguments[:1] and arguments[0] in BUILDER else "trainer"
+    return "trainer" if module == "tests.documentation.python_session" else None
+
+
+def ask(address: str, request: dict[str, object]) -> int:
+    """The exit code of a command that a server runs with our files."""
+    deadline = time.monotonic() + STARTUP_SEC
+    while not os.path.exists(address):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"no server at {address} after {STARTUP_SEC} s")
+        time.sleep(0.05)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.connect(address)
+        files = array.array("i", [0, 1, 2])
+        text = json.dumps(request).encode() + b"\n"
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files.tobytes())]
+        sent = server.sendmsg([text], rights)
+        server.sendall(text[sent:])
+        answers = server.makefile()
+        pid = int(answers.readline())
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda number, frame: os.kill(pid, number))
+        code = int(answers.readline() or 1)
+    return code if code >= 0 else 128 - code
+
+
+def main(folder: str, name: str, *arguments: str) -> int:
+    """Runs one command; returns its exit code."""
+    given = list(arguments)
+    module = "imageshards"
+    is_module = name != "imageshards" and given[:1] == ["-m"] and len(given) > 1
+    if is_module:
+        module, given = given[1], given[2:]
+    program = server_of(module, given) if is_module or name == "imageshards" else None
+    if program is None:
+        os.execv(sys.executable, [sys.executable, *arguments])
+    return ask(
+        os.path.join(folder, program),
+        {
+            "module": module,
+            "arguments": given,
+            "folder": os.getcwd(),
+            "environment": dict(os.environ),
+            "is_python": is_module,
+            "scripts": os.path.dirname(sys.executable),
+        },
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
