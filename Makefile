@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup lock demo demo-shards cluster-demo test test-fast worker-pool worker-pool-stop job-service job-service-stop \
-	test-flink flink-cluster flink-cluster-stop lint bench clean
+	test-flink flink-cluster flink-cluster-stop lint docs bench clean
 
 # What a person may set: make test TESTS=tests/beam_pipeline/planning/test_plan.py PYTEST_ARGS=-x
 PYTHON ?=
@@ -89,11 +89,17 @@ lint: $(STAMP)  ## Check style, format and types
 	$(PY) -m mypy $(SOURCES)
 	"$(VENV)/bin/lint-imports"
 
+# Material's notice about another program's next version is no warning of this site's.
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: $(STAMP)  ## Build the documentation into site/; a warning is an error
+	$(PY) -m mkdocs build --strict --quiet
+	@echo "site/index.html"
+
 bench: $(STAMP)  ## Measure speed and memory (BENCH_ARGS=… is passed on)
 	$(PY) -m benchmarks.run $(BENCH_ARGS)
 
 clean:  ## Remove what was made; .venv stays
-	rm -rf $(DEMO) bench_output recipe_output build dist *.egg-info \
+	rm -rf $(DEMO) bench_output recipe_output site build dist *.egg-info \
 		.pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find imageshards beam_pipeline trainer scripts tests recipes benchmarks -name __pycache__ -type d -prune \
 		-exec rm -rf {} + 2>/dev/null || true

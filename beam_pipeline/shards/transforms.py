@@ -24,10 +24,13 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
     is only a count of them (`write/rejects`).
 
     Args:
-        file_path_prefix, coder, file_name_suffix, num_shards, shard_name_template,
-            compression_type: As for `WriteToTFRecord`: a file is called prefix + split +
-            template + suffix. Each unit brings its own number of shards, so `num_shards` must
-            be 0.
+        file_path_prefix: As for `WriteToTFRecord`, and so are the next five: a file is called
+            prefix + split + template + suffix.
+        coder: Of the records' bytes.
+        file_name_suffix: For example `.tfrecord`.
+        num_shards: Must be 0: each unit brings its own number of shards.
+        shard_name_template: As `-SSSSS-of-NNNNN`.
+        compression_type: One that TensorFlow reads.
         image: How pictures are encoded.
         urls: How images at http:// and https:// addresses are fetched.
         staging: Folder where finished shards wait for `CommitShards`, and where a job that is

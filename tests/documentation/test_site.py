@@ -1,0 +1,56 @@
+"""The documentation's site: it builds without a warning, from this checkout alone."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from imageshards.commands import COMMANDS
+from tests.conftest import REPOSITORY
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The built site; a page that is not in nav or a dead link or anchor is an error, too."""
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder],
+        cwd=REPOSITORY,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    return folder
+
+
+def test_every_command_has_a_section_with_its_flags(site):
+    page = (site / "reference/commands.html").read_text("utf-8")
+    sections = re.split(r'<h2 id="imageshards-', page)[1:]
+    assert [section.partition('"')[0] for section in sections] == list(COMMANDS)
+    for name, section in zip(COMMANDS, sections, strict=True):
+        assert f"usage: imageshards {name}" in section
+
+
+def test_what_people_import_is_in_the_reference(site):
+    import beam_pipeline
+    import imageshards
+
+    for package in (imageshards, beam_pipeline):
+        page = (site / f"reference/api_{package.__name__}.html").read_text("utf-8")
+        names = {name for name in package.__all__ if not name.startswith("__")}
+        assert names <= set(re.findall(rf">\s*{package.__name__}\.(\w+)\s*<", page))
+
+
+def test_pages_ask_nobody_else_for_anything(site):
+    asked = re.compile(r'<(?:link|script|img)[^>]*\s(?:href|src)="(https?:)?//')
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 25
+    assert [page.name for page in pages if asked.search(page.read_text("utf-8"))] == []
