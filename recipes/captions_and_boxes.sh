@@ -35,16 +35,16 @@ python -m recipes.captions_and_boxes manifest "$IMAGES" "$OUTPUT/list.jsonl"
 # Without --columns the types are inferred from the first rows; lists become features of variable
 # length.
 [ -f "$OUTPUT/shards/manifest.json" ] ||
-    python -m beam_pipeline --input "$OUTPUT/list.jsonl" --output "$OUTPUT/shards" --image_size 96 \
+    imageshards build --input "$OUTPUT/list.jsonl" --output "$OUTPUT/shards" --image_size 96 \
         --splits train=0.8,validation=0.2 --num_shards train=4,validation=2
 
 python -m recipes.captions_and_boxes show "$OUTPUT/shards"
 python -m recipes.captions_and_boxes check "$OUTPUT/shards"
 
-python -m trainer --data "$OUTPUT/shards" --output "$OUTPUT/model" --model cnn \
+imageshards train --data "$OUTPUT/shards" --output "$OUTPUT/model" --model cnn \
     --epochs "$EPOCHS" --batch_size 32 --seed 1
 
 # The report shows the most wrong pictures, each with its file, its caption, its place.
-python -m trainer.evaluate --model_path "$OUTPUT/model" --data "$OUTPUT/shards" \
+imageshards evaluate --model_path "$OUTPUT/model" --data "$OUTPUT/shards" \
     --report "$OUTPUT/evaluation"
 grep -o 'caption: [^<]*' "$OUTPUT/evaluation/index.html" || true

@@ -30,20 +30,20 @@ python -m recipes.columns --input "$IMAGES" --output "$OUTPUT/list.jsonl"
 
 # zscore: the transform learns mean and standard deviation of each of the five numbers.
 [ -f "$OUTPUT/shards/manifest.json" ] ||
-    python -m beam_pipeline --input "$OUTPUT/list.jsonl" --output "$OUTPUT/shards" --image_size 96 \
+    imageshards build --input "$OUTPUT/list.jsonl" --output "$OUTPUT/shards" --image_size 96 \
         --columns 'meta:float[5]:zscore,tokens:int[],caption:string' \
         --num_shards train=8,validation=2
 
 # Padded with 0 to the longest of each batch, then as RaggedTensors: the figures are the same but
 # for rounding.
 for sequences in padded ragged; do
-    python -m trainer --data "$OUTPUT/shards" --output "$OUTPUT/$sequences" \
+    imageshards train --data "$OUTPUT/shards" --output "$OUTPUT/$sequences" \
         --model recipes.multi_input:build --inputs image,meta,tokens --sequences "$sequences" \
         --epochs "$EPOCHS" --batch_size 32 --seed 1
 done
 
-python -m trainer.evaluate --model_path "$OUTPUT/padded" --data "$OUTPUT/shards"
-python -m trainer.export --model_path "$OUTPUT/padded" --format saved_model \
+imageshards evaluate --model_path "$OUTPUT/padded" --data "$OUTPUT/shards"
+imageshards export --model_path "$OUTPUT/padded" --format saved_model \
     --output "$OUTPUT/exported" --overwrite
 
 # The served model takes the values of the manifest: original photos, meta before zscore.

@@ -42,7 +42,7 @@ else
     set -- --label_regex '^(n[0-9]+)_' --splits train=0.9,val=0.1
 fi
 [ -f "$OUTPUT/shards/manifest.json" ] ||
-    python -m beam_pipeline --input "$IMAGES" "$@" --output "$OUTPUT/shards" \
+    imageshards build --input "$IMAGES" "$@" --output "$OUTPUT/shards" \
         --image_size "$RECORD_SIZE" --num_shards "train=$TRAIN_SHARDS,val=$VAL_SHARDS"
 
 for model in $MODELS; do
@@ -57,11 +57,11 @@ for model in $MODELS; do
     else
         set -- "$@" --epochs "$EPOCHS"
     fi
-    python -m trainer --data "$OUTPUT/shards" --output "$OUTPUT/$model" --model "$model" "$@" \
+    imageshards train --data "$OUTPUT/shards" --output "$OUTPUT/$model" --model "$model" "$@" \
         --batch_size "$BATCH" --replicas "$REPLICAS" --seed 1 --image_size "$SIZE" \
         --optimizer sgd --momentum 0.875 --learning_rate 0.256 --scale_learning_rate \
         --schedule cosine --warmup_steps "$WARMUP_STEPS" --label_smoothing 0.1 \
         --precision "$PRECISION"
-    python -m trainer.evaluate --model_path "$OUTPUT/$model" --data "$OUTPUT/shards" --split val \
+    imageshards evaluate --model_path "$OUTPUT/$model" --data "$OUTPUT/shards" --split val \
         --batch_size "$BATCH" --replicas "$REPLICAS"
 done

@@ -26,7 +26,7 @@ BATCH=${BATCH:-32}
 PASSES=${PASSES:-5}
 
 [ -f "$OUTPUT/shards/manifest.json" ] ||
-    python -m beam_pipeline --input "$IMAGES" --output "$OUTPUT/shards" --image_size 96 \
+    imageshards build --input "$IMAGES" --output "$OUTPUT/shards" --image_size 96 \
         --splits train=0.8,validation=0.2 --shard_by class --num_shards 1
 
 # One line per file, then the number of training records alone.
@@ -43,5 +43,5 @@ echo "$PASSES passes over $records records in batches of $BATCH are $steps steps
 
 # Every file holds one class, yet every batch is mixed: the reader draws from all files in turn.
 # --epochs 5 in place of --steps would be the same number of steps.
-python -m trainer --data "$OUTPUT/shards" --output "$OUTPUT/model" --model cnn \
+imageshards train --data "$OUTPUT/shards" --output "$OUTPUT/model" --model cnn \
     --batch_size "$BATCH" --steps "$steps" --seed 1

@@ -1,7 +1,7 @@
 """The recipes keep up with the programs they call.
 
-Each script is really run, by a `python` that only notes its arguments; these are then given to
-the real parsers. One recipe is run as it is, on a few pictures.
+Each script is really run, by a `python` and an `imageshards` that only note their arguments;
+these are then given to the real parsers. One recipe is run as it is, on a few pictures.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ import sys
 import pytest
 
 from beam_pipeline import cli as builder_flags
+from imageshards.__main__ import main
+from imageshards.commands import COMMANDS, parser_of
 from imageshards.errors import UserError
 from scripts import make_demo_images
 from tests.conftest import REPOSITORY
-from trainer import evaluate, export, predict
 from trainer.commands.flags import parse_config
 
 pytestmark = pytest.mark.process
@@ -32,13 +33,6 @@ SCRIPTS = sorted(RECIPES.glob("*.sh"))
 FIELDS = ("Shows", "Command", "Hardware", "Time", "Result")
 # What the stand-in for python prints: taken for a number of records where a script asks.
 PRINTED = "64"
-PROGRAMS = {
-    "beam_pipeline",
-    "trainer",
-    "trainer.evaluate",
-    "trainer.export",
-    "trainer.predict",
-}
 
 
 @pytest.fixture(params=SCRIPTS, ids=lambda path: path.stem)
@@ -52,15 +46,19 @@ def head(script: pathlib.Path) -> str:
     return "\n".join(lines[1 : next(i for i, line in enumerate(lines) if line[:1] != "#")])
 
 
+def put_program(folder: pathlib.Path, name: str, body: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+    (folder / name).chmod(0o755)
+
+
 def commands(script: pathlib.Path, folder: pathlib.Path, **variables: str) -> list[list[str]]:
-    """The arguments of every `python` that the recipe runs, without running any."""
-    log, stub = folder / "log", folder / "bin" / "python"
-    stub.parent.mkdir()
-    stub.write_text(
-        f'#!/bin/sh\nprintf "%s\\0" "$@" >> "{log}"\nprintf "\\n\\0" >> "{log}"\necho {PRINTED}\n'
-    )
-    stub.chmod(0o755)
-    environment = {**os.environ, "PATH": f"{stub.parent}:{os.environ['PATH']}", **variables}
+    """Every `python …` and `imageshards …` that the recipe runs, without running any."""
+    log = folder / "log"
+    for name in ("python", "imageshards"):
+        note = f'printf "%s\\0" {name} "$@" >> "{log}"; printf "\\n\\0" >> "{log}"; echo {PRINTED}'
+        put_program(folder / "bin", name, note)
+    environment = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}", **variables}
     # Not in the repository: nothing a recipe writes by itself may land there.
     done = subprocess.run(
         ["sh", str(script)], env=environment, cwd=folder, capture_output=True, text=True
@@ -75,27 +73,26 @@ def commands(script: pathlib.Path, folder: pathlib.Path, **variables: str) -> li
     return [command for command in found if any(command)]
 
 
-def check(module: str, arguments: list[str]) -> None:
-    """Has the real parser of `python -m module` take the arguments."""
-    if module == "beam_pipeline":
+def check(command: str, arguments: list[str]) -> None:
+    """Has the real parser of `imageshards COMMAND` take the arguments."""
+    if command == "build":
         _, left = builder_flags.parse(arguments)
         assert left == []
-    elif module == "trainer":
+    elif command == "train":
         parse_config(arguments)
-    elif module == "trainer.evaluate":
+    elif command == "evaluate":
         # The model is what is missing, and nothing before it.
         said = io.StringIO()
         with contextlib.redirect_stderr(said):
-            evaluate.main(arguments)
+            main([command, *arguments])
         assert said.getvalue().startswith("imageshards evaluate: --model_path"), said
     else:
-        {"trainer.export": export, "trainer.predict": predict}[module].make_parser().parse_args(
-            arguments
-        )
+        parser_of(command).parse_args(arguments)
 
 
-def modules(found: list[list[str]]) -> list[str]:
-    return [command[1] for command in found if command[0] == "-m"]
+def of_command(name: str, found: list[list[str]]) -> list[list[str]]:
+    """The arguments of each `imageshards NAME`."""
+    return [command[2:] for command in found if command[:2] == ["imageshards", name]]
 
 
 def test_there_is_a_recipe_for_each_of_the_five_tutorials():
@@ -124,19 +121,20 @@ def test_a_recipe_without_pictures_says_what_it_needs(script):
 
 def test_the_parsers_accept_the_flags_of_a_recipe(script, tmp_path):
     found = commands(script, tmp_path, IMAGES=str(tmp_path))
-    assert {"beam_pipeline", "trainer"} <= set(modules(found))
-    for program, module, *arguments in found:
-        if program == "-m" and module in PROGRAMS:
-            check(module, arguments)
+    assert of_command("build", found) and of_command("train", found)
+    for name in COMMANDS:
+        for arguments in of_command(name, found):
+            check(name, arguments)
 
 
 def test_inline_python_in_a_recipe_compiles_and_its_modules_exist(script, tmp_path):
-    for program, code, *_ in commands(script, tmp_path, IMAGES=str(tmp_path)):
-        if program == "-c":
-            compile(code, script.name, "exec")
+    for program, first, *rest in commands(script, tmp_path, IMAGES=str(tmp_path)):
+        if program == "imageshards":
+            assert first in COMMANDS
+        elif first == "-c":
+            compile(rest[0], script.name, "exec")
         else:
-            assert program == "-m"
-            assert code in PROGRAMS or importlib.import_module(code)
+            assert first == "-m" and importlib.import_module(rest[0])
 
 
 @pytest.mark.parametrize("layout", ["folders", "flat"])
@@ -147,11 +145,10 @@ def test_environment_variables_make_the_imagenet_recipe_small(layout, tmp_path):
     found = commands(
         RECIPES / "imagenet.sh", tmp_path, IMAGES=str(images), STEPS="7", WARMUP_STEPS="1", **small
     )
-    builder = next(command for command in found if command[1] == "beam_pipeline")
-    options, _ = builder_flags.parse(builder[2:])
+    options, _ = builder_flags.parse(of_command("build", found)[0])
     assert options.plan.num_shards == {"train": 3, "val": 2}
     assert options.source.layout == ("split_folders" if layout == "folders" else "auto")
-    configs = [parse_config(command[2:]) for command in found if command[1] == "trainer"]
+    configs = [parse_config(arguments) for arguments in of_command("train", found)]
     assert [config.model for config in configs] == ["MobileNetV2", "ResNet50"]
     for config in configs:
         assert (config.steps, config.batch_size, config.replicas) == (7, 4, 2)
@@ -160,17 +157,18 @@ def test_environment_variables_make_the_imagenet_recipe_small(layout, tmp_path):
 
 def test_an_unknown_flag_in_a_recipe_is_noticed():
     with pytest.raises(UserError, match="--augmented"):
-        check("trainer", ["--data", "x", "--augmented", "light"])
+        check("train", ["--data", "x", "--augmented", "light"])
     with pytest.raises(AssertionError):
-        check("beam_pipeline", ["--input", "x", "--output", "y", "--num_shard", "3"])
+        check("build", ["--input", "x", "--output", "y", "--num_shard", "3"])
     with pytest.raises(AssertionError):
-        check("trainer.evaluate", ["--model_path", "x", "--data", "y", "--jsn"])
+        check("evaluate", ["--model_path", "x", "--data", "y", "--jsn"])
 
 
 @pytest.mark.slow
 def test_one_file_per_class_from_pictures_to_model(tmp_path):
     make_demo_images.main(["--output", str(tmp_path / "drawn"), "--per_class", "5"])
-    path = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
+    put_program(tmp_path / "bin", "imageshards", f'exec "{sys.executable}" -m imageshards "$@"')
+    path = f"{tmp_path}/bin:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {"PATH": path, "IMAGES": str(tmp_path / "drawn"), "OUTPUT": str(tmp_path / "out")}
     done = subprocess.run(
         ["sh", str(RECIPES / "one_file_per_class.sh")],
