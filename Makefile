@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup lock demo demo-shards cluster-demo test test-fast worker-pool worker-pool-stop job-service job-service-stop \
-	test-flink flink-cluster flink-cluster-stop lint docs bench clean
+	test-flink flink-cluster flink-cluster-stop lint docs install-check resolve-check bench clean
 
 # What a person may set: make test TESTS=tests/beam_pipeline/planning/test_plan.py PYTEST_ARGS=-x
 PYTHON ?=
@@ -94,6 +94,13 @@ docs: export NO_MKDOCS_2_WARNING = 1
 docs: $(STAMP)  ## Build the documentation into site/; a warning is an error
 	$(PY) -m mkdocs build --strict --quiet
 	@echo "site/index.html"
+
+# Neither uses .venv, so that PYTHON=… makes none for another Python.
+install-check:  ## Install the built wheel in a new environment and run the demo there (PYTHON=…)
+	@python3 scripts/install_check.py run $(if $(PYTHON),--python "$(PYTHON)")
+
+resolve-check:  ## Resolve the requirements of each extra on each Python, without the lock
+	@python3 scripts/install_check.py resolve
 
 bench: $(STAMP)  ## Measure speed and memory (BENCH_ARGS=… is passed on)
 	$(PY) -m benchmarks.run $(BENCH_ARGS)

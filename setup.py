@@ -31,17 +31,8 @@ PIPELINE = [
     "urllib3>=2.2,<3",
 ]
 
-TRAINER = [
-    "tensorflow>=2.21,<2.22",
-    "keras>=3.15,<4",
-    "google-crc32c>=1.5,<2",
-    "jinja2>=3.1,<4",
-    "matplotlib>=3.10,<4",
-    "numpy>=1.26,<3",
-    "pillow>=12,<13",
-    "pyarrow>=14.0.1",
-    "tqdm>=4.66,<5",
-]
+# An extra adds to the list above.
+TRAINER = ["keras>=3.15,<4", "matplotlib>=3.10,<4", "tensorflow>=2.21,<2.22"]
 
 TENSORBOARD = ["tensorboard>=2.20,<3"]
 
@@ -116,6 +107,7 @@ setuptools.setup(
     long_description=long_description(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    license_files=["LICENSE"],
     packages=setuptools.find_packages(
         include=[
             "imageshards",

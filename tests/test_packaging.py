@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.process
 
 PYTHONS = ("3.11", "3.12", "3.13")
 
+NOT_SHIPPED = ("tests", "scripts", "benchmarks", "docs", "recipes", "examples", "deploy")
 PACKAGES = ("imageshards", "beam_pipeline", "trainer")
 MODULES = ["beam_pipeline", "beam_pipeline.verify", "beam_pipeline.inspect", "trainer"]
 HEAVY = ("apache_beam", "tensorflow", "tensorflow_transform", "keras")
@@ -36,11 +38,11 @@ def _run(*argv: str, cwd: pathlib.Path = REPOSITORY) -> subprocess.CompletedProc
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A copy of what an sdist is made from, away from this repository."""
     root = tmp_path_factory.mktemp("away") / "a checkout"
-    for package in (*PACKAGES, "tests"):
+    for package in (*PACKAGES, *NOT_SHIPPED):
         shutil.copytree(
             REPOSITORY / package, root / package, ignore=shutil.ignore_patterns("__pycache__")
         )
-    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE"):
+    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE", "README.md", "Makefile"):
         shutil.copy(REPOSITORY / name, root)
     return root
 
@@ -97,12 +99,12 @@ def test_the_sdist_holds_all_packages_and_no_tests(sdist: pathlib.Path) -> None:
     for package in PACKAGES:
         sources = (REPOSITORY / package).rglob("*.py")
         assert {str(path.relative_to(REPOSITORY)) for path in sources} <= names
-    assert {"setup.py", "LICENSE"} <= names
+    assert {"setup.py", "LICENSE", "README.md"} <= names
     graph = [
         p for p in (REPOSITORY / "beam_pipeline/columns/label_graph").rglob("*") if p.is_file()
     ]
     assert graph and {p.relative_to(REPOSITORY).as_posix() for p in graph} <= names
-    assert not [name for name in names if name.startswith("tests")]
+    assert not {name.partition("/")[0] for name in names} & {*NOT_SHIPPED, "Makefile"}
 
 
 def test_setup_runs_standalone_from_the_sdist(sdist: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -113,15 +115,23 @@ def test_setup_runs_standalone_from_the_sdist(sdist: pathlib.Path, tmp_path: pat
 
 
 @pytest.mark.slow
-def test_the_build_tool_makes_the_sdist_as_beam_asks_it_to(
+def test_the_build_tool_makes_sdist_and_wheel_as_beam_and_pip_ask_it_to(
     checkout: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     done = _run(
-        *(sys.executable, "-m", "build", "--sdist", "--no-isolation"),
+        *(sys.executable, "-m", "build", "--no-isolation"),
         *("--outdir", str(tmp_path), str(checkout)),
     )
     assert done.returncode == 0, done.stderr
-    assert [p.name for p in tmp_path.iterdir()] == [f"imageshards-{imageshards.__version__}.tar.gz"]
+    wheel, sdist = sorted(tmp_path.iterdir(), key=lambda path: path.suffix, reverse=True)
+    assert sdist.name == f"imageshards-{imageshards.__version__}.tar.gz"
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    about = f"imageshards-{imageshards.__version__}.dist-info"
+    assert {name.partition("/")[0] for name in names} == {*PACKAGES, about}
+    assert f"{about}/licenses/LICENSE" in names
+    assert "beam_pipeline/report/page.jinja" in names
+    assert [name for name in names if name.startswith("beam_pipeline/columns/label_graph/")]
 
 
 def test_there_is_one_console_script(described: dict[str, Any]) -> None:
