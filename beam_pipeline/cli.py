@@ -25,7 +25,7 @@ _COLUMN = re.compile(
     r"(?P<name>[^:]+):(?P<kind>\w+)(?P<list>\[(?P<size>\d{0,6})\])?(:(?P<scale>\w+))?", re.ASCII
 )
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
-_SIZE = re.compile(r"(\d{1,9})(?:x(\d{1,9}))?", re.ASCII)
+_SIZE = re.compile(r"(\d{1,99})(?:x(\d{1,99}))?", re.ASCII)
 
 _EPILOG = """\
 Flags that are unknown here go to Beam's PipelineOptions (--runner, --direct_num_workers, ...);
@@ -103,8 +103,9 @@ def _add_input(group: argparse._ArgumentGroup) -> None:
     add("--input", required=True, action="append", metavar="PATH",
         type=functools.partial(parse_path, "--input"),
         help="class folders ROOT/<class>/*.jpg or ROOT/<split>/<class>/*.jpg; a flat folder or a "
-        "glob with --label_regex; a manifest (.csv, .jsonl, .parquet), or a glob of such files; or "
-        "a finished data set, whose records are copied; give it again for more inputs")
+        "glob with --label_regex; a manifest (.csv, with commas, semicolons or tabs; .jsonl; "
+        ".parquet), or a glob of such files; or a finished data set, whose records are copied; "
+        "give it again for more inputs")
     add("--layout", default="auto", choices=opt.LAYOUTS,
         help="how --input is laid out (default: auto, from names)")
     add("--label_regex", metavar="REGEX",

@@ -14,6 +14,7 @@ from typing import Any
 from beam_pipeline import console
 from imageshards.command_line import Parser
 from imageshards.errors import UserError
+from imageshards.text import counted
 
 FORMATS = ("dali",)
 
@@ -28,6 +29,7 @@ def export_dali(directory: str) -> tuple[int, int]:
     from imageshards import storage
     from imageshards.index import DALI_SUFFIX
     from imageshards.manifest import load_manifest, shards_of
+    from imageshards.progress import with_progress
 
     directory = parse_path("DIR", directory)
     storage.check_bucket(directory, "DIR")
@@ -45,7 +47,8 @@ def export_dali(directory: str) -> tuple[int, int]:
         return len(lines)
 
     try:
-        counts = list(storage.map_concurrently(export, shards))
+        exported = storage.map_concurrently(export, shards)
+        counts = list(with_progress(exported, len(shards), "shards", "writing .idx files:"))
     except OSError as e:
         raise UserError(
             f"DIR received {directory!r}, where {e.filename or 'a file'} cannot be read or written "
@@ -100,7 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     def body() -> int:
         args = make_parser().parse_args(argv)
         files, records = export_dali(args.directory)
-        print(f"wrote {files:,} .idx files for {records:,} records beside the shards")
+        wrote = f"{counted(files, '.idx file')} for {counted(records, 'record')}"
+        print(f"wrote {wrote} beside the shards")
         return 0
 
     return console.run(body)

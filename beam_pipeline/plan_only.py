@@ -48,6 +48,7 @@ from beam_pipeline.shards import process_pool
 from imageshards import storage
 from imageshards.errors import ImageError, OutputError, UserError
 from imageshards.manifest import STAGING_NAME
+from imageshards.text import counted
 
 # Equal keys that are shown.
 _MAX_KEYS = 1000
@@ -245,9 +246,9 @@ def _equal_keys(
 ) -> Iterator[str]:
     if not keys:
         return
-    number = f"{len(keys):,}" if len(keys) < _MAX_KEYS else f"{_MAX_KEYS:,} or more"
+    number = counted(len(keys), "key") if len(keys) < _MAX_KEYS else f"{_MAX_KEYS:,} or more keys"
     lines = [
-        f"--input has {number} keys more than once; expected unique keys: "
+        f"--input has {number} more than once; expected unique keys: "
         f"{how_to_make_unique(len(sources))}:"
     ]
     found = keys
@@ -275,7 +276,8 @@ def _too_many_rejects(
     every = sum_rejects([summary["rejects"], summary["sample_rejects"]])
     example = next(iter(every.values()))
     yield (
-        f"--max_reject_fraction {max_fraction:g} allows {allowed:,} of {images:,} images to be "
+        f"--max_reject_fraction {max_fraction:g} allows {allowed:,} of "
+        f"{counted(images, 'image')} to be "
         f"rejected, but about {number:,} would be ({', '.join(every)}), for example "
         f"{example['uri']!r} ({example['message']}); fix or remove them or raise the fraction."
     )

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from beam_pipeline.report.sections import class_counts
-from imageshards.progress import rate_line, text_table
+from imageshards.progress import activity_line, rate_line, text_table
+from imageshards.text import counted, shortened, wrapped
 
 if TYPE_CHECKING:
     from beam_pipeline.shards.process_pool import LocalPool
@@ -27,10 +28,10 @@ class PoolProgress:
         self._begun: float | None = None
 
     def line(self) -> str:
-        """The progress line; empty until the shards are planned."""
+        """The progress line: of the images while they are written, of the step before or after."""
         images, size_bytes, rejects, before = self._pool.progress()
-        if not self._pool.total:
-            return ""
+        if not self._pool.total or images >= self._pool.total:
+            return activity_line()
         now = time.monotonic()
         if self._begun is None and images > before:
             self._begun = now
@@ -74,11 +75,11 @@ def final_table(manifest: Mapping[str, Any], seconds: float, reused: int) -> str
     listed = manifest["listed"]
     rejects = manifest["rejects"]
     lines.append(
-        f"{listed:,} images listed, {sum(rejects.values()):,} rejected" + _reasons(rejects)
+        f"{counted(listed, 'image')} listed, {sum(rejects.values()):,} rejected" + _reasons(rejects)
     )
     if manifest["skipped"]:
         total = sum(manifest["skipped"].values())
-        lines.append(f"{total:,} files passed over" + _reasons(manifest["skipped"]))
+        lines.append(f"{counted(total, 'file')} passed over" + _reasons(manifest["skipped"]))
     if reused:
         lines.append(f"{reused:,} images were finished by an earlier run")
     rate = (listed - reused) / seconds if seconds > 0 else 0.0
@@ -97,14 +98,15 @@ def _sum_classes(counts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
 
 def class_line(classes: Mapping[str, int]) -> str:
     """The classes and their images; of many classes the largest and the smallest."""
-    text = f"{len(classes):,} classes: "
+    text = f"{counted(len(classes), 'class')}: "
     if len(classes) <= _MAX_SHOWN_CLASSES:
-        return text + ", ".join(f"{name} {count:,}" for name, count in classes.items())
+        named = [f"{shortened(name, 40)} {count:,}" for name, count in classes.items()]
+        return wrapped(text + ", ".join(named))
     if min(classes.values()) == max(classes.values()):
         return f"{text}{min(classes.values()):,} in each"
     largest = max(classes, key=lambda name: classes[name])
     smallest = min(classes, key=lambda name: classes[name])
-    return (
+    return wrapped(
         f"{text}largest {largest} {classes[largest]:,}, smallest {smallest} {classes[smallest]:,}"
     )
 
@@ -136,10 +138,10 @@ def plan_table(summary: Mapping[str, Any]) -> str:
     rejects = summary["sample_rejects"]
     in_brackets = f" ({_with_examples(rejects)})" if rejects else ""
     lines.append(
-        f"a sample of {summary['sample']} images: "
+        f"a sample of {counted(summary['sample'], 'image')}: "
         f"{sum(found['images'] for found in rejects.values())} rejected{in_brackets}, "
         f"{summary['msec_per_image']:.1f} ms and {summary['bytes_per_record']:,.0f} bytes per "
-        f"record; about {summary['seconds']:,.0f} s on {summary['workers']} cores, "
+        f"record; about {summary['seconds']:,.0f} s on {counted(summary['workers'], 'core')}, "
         f"{summary['start_seconds']:,.0f} s of them to start, list and plan"
     )
     lines += warning_lines(summary["warnings"])

@@ -23,10 +23,13 @@ def remove(directory: str, keys: str) -> str:
     from beam_pipeline.commit.removal import remove_records
     from beam_pipeline.inputs.selection import read_keys
     from imageshards import storage
+    from imageshards.progress import ProgressLine, activity_line, note_activity
 
     directory = parse_path("DIR", directory)
     storage.check_bucket(directory, "DIR")
-    done = remove_records(directory, read_keys(keys, "--keys"), keys)
+    note_activity("")
+    with ProgressLine(activity_line, "reading --keys ..."):
+        done = remove_records(directory, read_keys(keys, "--keys"), keys)
     said = [
         f"records removed from {directory}: {done.records:,}; shards written again: "
         f"{done.shards:,} of {done.of_shards:,}; records moved to keep shards even: {done.moved:,}"

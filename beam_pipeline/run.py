@@ -26,7 +26,7 @@ from beam_pipeline.store_flags import export_store_flags
 from imageshards import storage
 from imageshards.errors import LeaseLostError, UserError
 from imageshards.manifest import PAGE_NAME, REPORT_NAME, STAGING_NAME, load_manifest
-from imageshards.progress import ProgressLine
+from imageshards.progress import ProgressLine, note_activity
 from imageshards.storage import OutputLock, output_lock, run_concurrently
 
 # As often as a worker of Beam's own local processes may be killed before we give up.
@@ -163,6 +163,7 @@ def _build(
     if not wants_pool:
         lock.renew()
         return _run_pipeline(options, beam_args, state, begun, None)
+    note_activity("")
     progress: list[ProgressLine] = []
     with contextlib.ExitStack() as stack:
         # tensorflow-transform may put files there by Beam.

@@ -7,6 +7,7 @@ ARCHITECTURE.md; they are fixed by `format_version`, and more may be added.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -103,10 +104,7 @@ def read_manifest(directory: str, argument: str = "directory") -> dict[str, Any]
     try:
         manifest = json.loads(storage.read(storage.join(directory, MANIFEST_NAME)))
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(
-            f"{received}, where there is no {MANIFEST_NAME}; a directory without a manifest is not "
-            f"a data set: {_how_to_build(directory)}."
-        ) from None
+        raise UserError(f"{received}, {_why_no_data_set(directory)}.") from None
     except OSError as e:
         # TensorFlow quotes a store's whole answer.
         reason = (e.strerror or str(e)).strip().splitlines()[0].rstrip(". ")
@@ -135,6 +133,22 @@ def how_to_finish_removal(directory: str) -> str:
     """The remedy where there is a stopped removal, as a phrase."""
     return (
         f"a removal was stopped: run imageshards remove {directory} --keys KEYS again to finish it"
+    )
+
+
+def _why_no_data_set(directory: str) -> str:
+    """What is wrong with a folder without a manifest, and what to do, as a phrase."""
+    if storage.is_local(directory) and not os.path.isdir(directory):
+        if os.path.lexists(directory):
+            return "which is a file; expected the folder that a build wrote: name that"
+        build = f"python -m beam_pipeline --input PHOTOS --output {directory}"
+        return (
+            "which does not exist; expected the folder that a build wrote: fix the path, or build "
+            f"a data set there with {build}"
+        )
+    return (
+        f"where there is no {MANIFEST_NAME}; a directory without a manifest is not a data set: "
+        f"{_how_to_build(directory)}"
     )
 
 

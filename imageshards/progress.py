@@ -7,15 +7,23 @@ line becomes one plain line every ten seconds.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, TextIO
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, TextIO, TypeVar
 
 from tqdm import tqdm
 
+from imageshards.text import LINE_CHARACTERS, counted, shortened
+
+_T = TypeVar("_T")
+
 _LINE_SECONDS = 0.5
 _LOG_SECONDS = 10.0
+# A column of texts is not made narrower than this.
+_LEAST_TEXT_CHARACTERS = 12
 
 
 def progress_bar(work: Iterable[Any] | None = None, **options: Any) -> tqdm[Any]:
@@ -82,6 +90,70 @@ def _own_stderr() -> TextIO:
         return sys.stderr
 
 
+class _Activity:
+    """What this process is doing; steps of a pipeline note it, a line on the terminal shows it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._what = self._unit = ""
+        self._count = 0
+        self._begun = time.monotonic()
+
+    def note(self, what: str, count: int, unit: str) -> None:
+        with self._lock:
+            if what != self._what:
+                self._what, self._unit, self._count = what, unit, 0
+                self._begun = time.monotonic()
+            self._count += count
+
+    def line(self) -> str:
+        with self._lock:
+            if not self._what:
+                return ""
+            amount = f": {counted(self._count, self._unit)}" if self._unit else ""
+            seconds = tqdm.format_interval(int(time.monotonic() - self._begun))
+            return f"{self._what}{amount}  {seconds}"
+
+
+_activity = _Activity()
+
+
+def note_activity(what: str, count: int = 0, unit: str = "") -> None:
+    """Notes what this process is doing, for `activity_line`.
+
+    Args:
+        what: For example `listing`; empty when it has ended.
+        count: Units done since the last note; they are added up while `what` stays the same.
+        unit: What is counted, in the singular; empty where nothing is.
+    """
+    _activity.note(what, count, unit)
+
+
+def activity_line() -> str:
+    """`listing: 12,000 images  00:03`; empty where nothing was noted."""
+    return _activity.line()
+
+
+def with_progress(work: Iterable[_T], total: int, unit: str, doing: str) -> Iterator[_T]:
+    """What `work` yields; a terminal and a log show meanwhile how much of it has come.
+
+    Args:
+        work: Done one by one, as it is asked for.
+        total: How many there will be.
+        unit: What they are, in the plural.
+        doing: For example `verifying`.
+    """
+    begun, done = time.monotonic(), 0
+
+    def line() -> str:
+        return f"{doing} {rate_line(done, total, unit, time.monotonic() - begun)}"
+
+    with ProgressLine(line, f"{doing} ..."):
+        for each in work:
+            done += 1
+            yield each
+
+
 def rate_line(
     done: int, total: int, unit: str, seconds: float, before: int = 0, *details: str
 ) -> str:
@@ -104,17 +176,37 @@ def rate_line(
 
 
 def text_table(
-    header: Sequence[str], rows: Iterable[Sequence[str]], texts: Collection[int] = (0,)
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    texts: Collection[int] = (0,),
+    width: int | None = None,
 ) -> str:
     """Aligned columns under a header: texts to the left, numbers to the right.
+
+    Long texts lose their middle where the table would be wider than the terminal.
 
     Args:
         header: Names of the columns.
         rows: One cell per column each.
         texts: Which columns are texts.
+        width: Of the table; None for that of the terminal, or 80 characters where there is none.
     """
     cells = [list(header), *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    if width is None:
+        width = shutil.get_terminal_size((LINE_CHARACTERS, 24)).columns
+    excess = sum(widths) + 2 * (len(widths) - 1) - width
+    while excess > 0 and texts:
+        widest = max(texts, key=lambda i: widths[i])
+        if widths[widest] <= _LEAST_TEXT_CHARACTERS:
+            break
+        widths[widest] -= 1
+        excess -= 1
+    for row in cells:
+        row[:] = [
+            shortened(cell, size) if i in texts else cell
+            for i, (cell, size) in enumerate(zip(row, widths, strict=True))
+        ]
     cells.insert(1, ["-" * width for width in widths])
     return "\n".join(
         "  ".join(

@@ -14,7 +14,7 @@ from trainer.commands.flags import make_parser, parse_config
 from trainer.config import TrainConfig
 from trainer.dataset.open import open_inputs
 from trainer.imports import quiet_import
-from trainer.training.output_folder import prepare_output
+from trainer.training.output_folder import check_only_ours, prepare_output
 from trainer.training.several_hosts import described, only_chief_writes
 from trainer.training.signals import Stopped
 
@@ -70,6 +70,8 @@ def _train_on(config: TrainConfig, hosts: Hosts) -> None:
         devices = make_strategy(config.replicas, config.batch_size, hosts)
     # Before TensorFlow's import, which takes seconds, so that mistakes are reported at once.
     inputs = open_inputs(config)
+    if not config.overwrite:
+        check_only_ours(config.output)
     prepare_output(config.output)
     with quiet_import():
         from trainer.training.run import train

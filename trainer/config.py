@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from imageshards.errors import UserError
+from imageshards.text import counted
 
 MAX_SEED = 2**31 - 1
 MAX_SIDE_PX = 16384
@@ -394,7 +395,8 @@ def uneven_batch(batch_size: int, replicas: int) -> UserError:
     """
     nearest = max(replicas, round(batch_size / replicas) * replicas)
     return UserError(
-        f"--batch_size received {batch_size}, which {replicas} replicas cannot share equally; "
+        f"--batch_size received {batch_size}, which {counted(replicas, 'replica')} cannot share "
+        f"equally; "
         f"expected a multiple of {replicas}, for example {nearest}."
     )
 

@@ -174,7 +174,7 @@ def _run(
         card.classes,
     )
     started_sec = time.perf_counter()
-    evaluation = evaluator.run()
+    evaluation = evaluator.run(show_progress=True)
     seconds = time.perf_counter() - started_sec
     figures = _figures(evaluation, subset) | {
         "left_out": sum(1 for found in broken_handler.found if found.record >= 0),

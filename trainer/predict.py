@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from imageshards import storage
 from imageshards.command_line import Parser
 from imageshards.errors import UserError
+from imageshards.text import counted
 from trainer.commands import console
 from trainer.dataset.tensorflow_files import check_readable
 from trainer.imports import quiet_import
@@ -157,7 +158,9 @@ def _print_table(predictions: Iterator[Prediction], width: int) -> int:
         shown = "   ".join(f"{name} {probability:.4f}" for name, _, probability in row.top)
         print(f"{row.file:<{min(width, 80)}}   {shown or 'error: ' + row.error}", flush=True)
     if broken:
-        print(f"{PROGRAM}: {broken} of {total} files could not be read.", file=sys.stderr)
+        print(
+            f"{PROGRAM}: {broken:,} of {counted(total, 'file')} could not be read.", file=sys.stderr
+        )
     return EXIT_BROKEN_FILES if broken else 0
 
 

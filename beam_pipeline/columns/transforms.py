@@ -46,6 +46,7 @@ from beam_pipeline.planning.classes import class_order, distinct_labels, names_b
 from beam_pipeline.planning.refs import RefBatch
 from imageshards import storage
 from imageshards.errors import UserError
+from imageshards.progress import note_activity
 
 TFT_TEMP = "tft_temp"
 
@@ -237,6 +238,7 @@ def _export(
 
 def _with_checked_labels(batch: RefBatch, class_names: Sequence[str] | None) -> RefBatch:
     distinct_labels(batch, class_names)
+    note_activity("analysing columns", len(batch.refs), "row")
     return batch
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from imageshards.index import COLUMNS, extra_columns, has_index
 from imageshards.manifest import INDEX_NAME, first_label_of, shards_of, to_json
+from imageshards.text import counted
 
 _CONFORMS_TO = "http://mlcommons.org/croissant/1.1"
 _CR_TERMS = (
@@ -92,7 +93,8 @@ def _description(manifest: Mapping[str, Any]) -> str:
     records = {split: entry["num_records"] for split, entry in manifest["splits"].items()}
     splits = ", ".join(f"{split} {count:,}" for split, count in records.items())
     return (
-        f"{sum(records.values()):,} labelled JPEG images of {len(manifest['classes']):,} classes "
+        f"{counted(sum(records.values()), 'labelled JPEG image')} of "
+        f"{counted(len(manifest['classes']), 'class')} "
         f"({splits}) as tf.train.Example records in TFRecord files."
     )
 

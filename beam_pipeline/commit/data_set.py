@@ -48,6 +48,7 @@ from imageshards.manifest import (
     without_index,
     write_manifest,
 )
+from imageshards.progress import note_activity
 from imageshards.storage import map_concurrently, run_concurrently
 
 
@@ -105,6 +106,7 @@ def begin_commit(
         UserError: More rejects than the budget.
         RuntimeError: Records and rejects do not add up to what was listed.
     """
+    note_activity("committing", 0, "shard")
     shards, rejected = summary.shards, sum(summary.rejects.values())
     listed = plan.num_images
     accepted = sum(shard.num_records for shard in shards)
@@ -183,6 +185,7 @@ def finish_commit(
     except OSError as e:
         raise output_error(spec.output, e) from e
     if spec.report:
+        note_activity("drawing the report")
         from beam_pipeline.report import try_report
 
         try_report(spec.output, manifest)

@@ -15,6 +15,7 @@ from beam_pipeline.shards.writer import output_error, read_result
 from imageshards import storage, tfrecord
 from imageshards.errors import OutputError
 from imageshards.index import IndexRows, index_table, write_index
+from imageshards.progress import note_activity
 from imageshards.storage import AtomicFile, map_concurrently
 
 
@@ -134,6 +135,7 @@ def finalize_shard(task: FinalizeTask, sink: BalancedSink) -> dict[str, Any]:
         raise _damaged(str(e.filename), "is gone") from e
     except OSError as e:
         raise output_error(sink.output, e) from e
+    note_activity("committing", 1, "shard")
     return {"split": shard.split, **entry}
 
 

@@ -30,6 +30,7 @@ from imageshards.errors import ImageError, UserError
 from imageshards.example import Values, encode_example
 from imageshards.manifest import REJECTS_NAME
 from imageshards.storage import map_concurrently
+from imageshards.text import counted
 
 # Rejects that are in memory at once when they are sorted, some 20 MB.
 RUN_LENGTH = 50_000
@@ -115,7 +116,8 @@ def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, wh
         return
     table = ", ".join(f"{reason} {count}" for reason, count in reasons(counts).items())
     raise UserError(
-        f"--max_reject_fraction {max_fraction:g} allows {allowed} of {listed} images to be "
+        f"--max_reject_fraction {max_fraction:g} allows {allowed} of {counted(listed, 'image')} "
+        f"to be "
         f"rejected, but {rejected} were ({table}); see {where}, fix or remove them or raise "
         "the fraction, then give the same command again: finished shards are kept and nothing "
         "was committed."

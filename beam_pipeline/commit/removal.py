@@ -50,7 +50,9 @@ from imageshards.manifest import (
     without_index,
     write_manifest,
 )
+from imageshards.progress import note_activity
 from imageshards.storage import AtomicFile, map_concurrently, output_lock
+from imageshards.text import counted
 
 # In the staging folder: the new shards.
 _NEW_NAME = "removal"
@@ -119,7 +121,7 @@ def remove_records(directory: str, keys: Sequence[str], given: str) -> Removed:
                 # Told now: the keys of this one may yet be refused.
                 print(
                     f"finished an earlier removal of other keys that was stopped in {directory}: "
-                    f"{done.records:,} records removed",
+                    f"{counted(done.records, 'record')} removed",
                     file=sys.stderr,
                 )
             else:
@@ -200,8 +202,10 @@ def _shards_with(
 
     def look(found: tuple[str, dict[str, Any]]) -> _Shard:
         split, entry = found
-        own = _keys_of(directory, manifest, entry)
-        return _Shard(split, entry, {i for i, key in enumerate(own) if key in keys})
+        own = enumerate(_keys_of(directory, manifest, entry))
+        shard = _Shard(split, entry, {i for i, key in own if key in keys})
+        note_activity("looking for the keys", 1, "shard")
+        return shard
 
     return list(map_concurrently(look, shards_of(manifest)))
 
@@ -232,7 +236,8 @@ def _check_found(
         absent.difference_update(_keys_of(directory, manifest, entry))
     first = min(absent) if absent else keys[0]
     raise UserError(
-        f"--keys {given!r} has {len(absent):,} of {len(keys):,} keys that {directory!r} has not, "
+        f"--keys {given!r} has {len(absent):,} of {counted(len(keys), 'key')} that {directory!r} "
+        f"has not, "
         f"{first!r} among them; expected keys as records have them in image/filename: fix them or "
         "leave them out."
     )
@@ -256,7 +261,8 @@ def _plan(manifest: Mapping[str, Any], shards: Sequence[_Shard]) -> int:
         if sum(counts) < len(group) and any(shard.gone for shard in group):
             what = f"class {name!r} of split" if name else "split"
             raise UserError(
-                f"--keys would leave {sum(counts)} records of {what} {split!r} in {len(group)} "
+                f"--keys would leave {counted(sum(counts), 'record')} of {what} {split!r} in "
+                f"{len(group)} "
                 "shards; expected at least one each: build a data set of fewer shards with "
                 "imageshards build --input DIR --exclude KEYS --output OTHER."
             )
@@ -300,6 +306,7 @@ def _write(directory: str, new: str, manifest: Mapping[str, Any], shard: _Shard)
             rows.extend(rows_of(table, manifest["features"]), numbers)
         table = index_table(rows, shard.split, file, compression, manifest["features"])
         entry["index"] = write_index(new, file, table)
+    note_activity("writing again", 1, "shard")
     return entry
 
 
@@ -355,6 +362,7 @@ def _write_payloads(
 
 def _commit(directory: str, staging: str, pending: Mapping[str, Any]) -> Removed:
     """Puts the new shards in their places, the manifest last; may be done again."""
+    note_activity("putting the new shards in place")
     manifest, files = pending["manifest"], pending["files"]
     new = storage.join(staging, _NEW_NAME)
     # Without TFDS's files, too, other readers take no half-changed shards for a data set.

@@ -9,25 +9,44 @@ import os
 import shutil
 from typing import Any
 
+from beam_pipeline.commit.tfds import TFDS_NAMES
 from beam_pipeline.inputs.layout import COMMITTED_NAME, read_json
 from imageshards import storage
 from imageshards.errors import DamagedManifestError, OutputError, UserError
+from imageshards.index import DALI_SUFFIX
 from imageshards.manifest import (
+    CROISSANT_NAME,
     INDEX_NAME,
     MANIFEST_NAME,
+    QUARANTINE_NAME,
     REMOVAL_NAME,
     REPLACED_NAME,
+    REPORT_NAME,
     TRANSFORM_NAME,
     has_stopped_removal,
     how_to_finish_removal,
     load_manifest,
     shards_of,
 )
+from imageshards.output_folder import foreign_files, foreign_files_error
 from imageshards.storage import map_concurrently, run_concurrently
+from imageshards.text import counted
 
 LOCK_NAME = "lock"
 # Written when a job begins: {"pinned_classes": [...], "in_place": true, ...}.
 JOB_NAME = "job.json"
+_SHARD_SUFFIXES = (".tfrecord", ".tfrecord.gz")
+# Of files and folders besides the shards that a build or another command leaves in an output.
+_OUR_NAMES = (
+    MANIFEST_NAME,
+    *TFDS_NAMES,
+    CROISSANT_NAME,
+    INDEX_NAME,
+    TRANSFORM_NAME,
+    QUARANTINE_NAME,
+    REPORT_NAME,
+    "duplicates",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +59,7 @@ class OutputState:
         damage: Why the manifest that is there cannot be read.
         notes: Those of the job whose staging folder it is (`job_notes`).
         shards: Names of the TFRecord files in the output.
+        foreign: Names of files and folders in the output that no build writes.
     """
 
     output: str
@@ -48,6 +68,7 @@ class OutputState:
     damage: UserError | None
     notes: dict[str, Any]
     shards: tuple[str, ...]
+    foreign: tuple[str, ...]
 
     @property
     def pinned_classes(self) -> tuple[str, ...]:
@@ -80,11 +101,14 @@ def read_output_state(output: str, staging: str) -> OutputState:
     Raises:
         UserError: Its manifest cannot be read, or is a newer version's.
     """
-    manifest, notes, shards = run_concurrently(
-        lambda: _manifest(output), lambda: job_notes(staging), lambda: _shards_in(output)
+    manifest, notes, names = run_concurrently(
+        lambda: _manifest(output), lambda: job_notes(staging), lambda: _names_in(output)
     )
     found, damage = manifest
-    return OutputState(output, staging, found, damage, notes, tuple(shards))
+    others = [name for name in names if not name.endswith((*_SHARD_SUFFIXES, DALI_SUFFIX))]
+    foreign = foreign_files(others, _OUR_NAMES)
+    shards = filter(_is_shard, names)
+    return OutputState(output, staging, found, damage, notes, tuple(shards), tuple(foreign))
 
 
 def _manifest(output: str) -> tuple[dict[str, Any] | None, UserError | None]:
@@ -104,7 +128,8 @@ def check_output(state: OutputState, overwrite: bool) -> bool:
         True if an earlier run of this job had committed all its work and was then killed.
 
     Raises:
-        UserError: A finished data set, or shards of unknown origin, are in the way.
+        UserError: A finished data set, shards of unknown origin or files that are not ours are in
+            the way.
     """
     if overwrite:
         return False
@@ -117,18 +142,20 @@ def check_output(state: OutputState, overwrite: bool) -> bool:
             f"--output {state.output!r} holds a finished data set; choose another folder, or "
             "replace it with --overwrite."
         )
-    if state.shards and not storage.exists(storage.join(state.staging, JOB_NAME)):
+    if state.notes or not (state.shards or state.foreign):
+        return False
+    if state.shards:
         if has_stopped_removal(state.output):
             raise UserError(
                 f"--output {state.output!r} holds a data set in which "
                 f"{how_to_finish_removal(state.output)}, or choose another folder."
             )
         raise UserError(
-            f"--output {state.output!r} holds {len(state.shards)} TFRecord files, "
+            f"--output {state.output!r} holds {counted(len(state.shards), 'TFRecord file')}, "
             f"{state.shards[0]!r} among them, that no manifest or unfinished job accounts for; "
             "choose another folder, or replace them with --overwrite."
         )
-    return False
+    raise foreign_files_error(state.output, list(state.foreign))
 
 
 def keep_replaced(state: OutputState) -> str:
@@ -273,7 +300,7 @@ def remove_empty(output: str, staging: str, fresh: bool) -> None:
     """Removes the traces of a job that was refused before it had finished a shard."""
     try:
         # What lies in its final place without being known as finished is still this job's.
-        in_place = job_notes(staging).get("in_place") and _shards_in(output)
+        in_place = job_notes(staging).get("in_place") and any(map(_is_shard, _names_in(output)))
         if not finished_shards(staging) and not in_place:
             remove(staging)
         if fresh and storage.is_local(output) and not os.listdir(output):
@@ -282,9 +309,12 @@ def remove_empty(output: str, staging: str, fresh: bool) -> None:
         return
 
 
-def _shards_in(output: str) -> list[str]:
-    names = (entry.name for entry in storage.list_folder(output))
-    return [name for name in names if name.endswith((".tfrecord", ".tfrecord.gz"))]
+def _names_in(output: str) -> list[str]:
+    return [entry.name for entry in storage.list_folder(output)]
+
+
+def _is_shard(name: str) -> bool:
+    return name.endswith(_SHARD_SUFFIXES)
 
 
 def _is_result(name: str) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from beam_pipeline import console
 from imageshards.command_line import Parser
 from imageshards.errors import UserError
+from imageshards.text import counted
 
 if TYPE_CHECKING:
     from beam_pipeline.duplicates.twins import Twin
@@ -62,6 +64,7 @@ def find(directory: str, distance: int, output: str | None, beam_args: Sequence[
     from beam_pipeline.store_flags import export_store_flags
     from imageshards import storage
     from imageshards.manifest import PAGE_NAME, load_manifest, to_json
+    from imageshards.progress import ProgressLine
 
     if not 0 <= distance <= MAX_DISTANCE:
         raise UserError(
@@ -78,7 +81,8 @@ def find(directory: str, distance: int, output: str | None, beam_args: Sequence[
     cache_inspections()
     twins, without_dhash = _run(directory, manifest, distance, folder, beam_args)
     exclude = storage.join(folder, EXCLUDE_NAME)
-    page = page_of(os.path.basename(directory), directory, manifest, twins, distance, exclude)
+    with ProgressLine(lambda: "drawing the page"):
+        page = page_of(os.path.basename(directory), directory, manifest, twins, distance, exclude)
     found = summary(manifest, distance, twins, without_dhash)
     try:
         keys, unfit = key_lines([twin.other["key"] for twin in twins])
@@ -93,8 +97,8 @@ def find(directory: str, distance: int, output: str | None, beam_args: Sequence[
         lines.append(f"keys of those that should go: {exclude}")
     if unfit:
         lines.append(
-            f"not in {EXCLUDE_NAME}: {unfit:,} keys that hold a line break; --exclude takes these "
-            "from a .parquet file with a column 'key'"
+            f"not in {EXCLUDE_NAME}: {counted(unfit, 'key')} that hold a line break; --exclude "
+            "takes these from a .parquet file with a column 'key'"
         )
     return "\n".join(lines)
 
@@ -116,7 +120,6 @@ def _run(
 
     The pipeline leaves its result in a file: a worker elsewhere may write it.
     """
-    import contextlib
     import json
 
     import apache_beam as beam
@@ -126,6 +129,7 @@ def _run(
     from beam_pipeline.duplicates.twins import twins_of_json
     from imageshards import storage
     from imageshards.manifest import shards_of
+    from imageshards.progress import ProgressLine, activity_line, note_activity
 
     shards = [shard for _, shard in shards_of(manifest)]
     records = sum(shard["num_records"] for shard in shards)
@@ -139,7 +143,10 @@ def _run(
         storage.write(path, b"")  # whether it can be is known before the work
         pipeline = runner.new_pipeline()
         pipeline | "Shards" >> beam.Create(shards) | FindDuplicates(data, path)
-        with runner.ready():
+        note_activity("")
+        # A job elsewhere shows a line of its own.
+        line = ProgressLine(activity_line, "starting ...") if runner.local else nullcontext()
+        with runner.ready(), line:
             runner.run(pipeline)
         found = json.loads(storage.read(path))
         return twins_of_json(found["twins"]), found["without_dhash"]
@@ -148,7 +155,7 @@ def _run(
     finally:
         storage.delete_folder(scratch)
         if is_new:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 os.rmdir(folder)  # nothing is left of a run that failed
 
 
@@ -194,7 +201,8 @@ def summary(
 def table_of(found: Mapping[str, Any]) -> str:
     """The counts, for a terminal."""
     lines = [
-        f"{found['num_records']:,} images: {found['exact']:,} exact and {found['near']:,} near "
+        f"{counted(found['num_records'], 'image')}: {found['exact']:,} exact and "
+        f"{found['near']:,} near "
         f"duplicates (distance at most {found['distance']})"
     ]
     for each in found["splits"]:
@@ -202,7 +210,8 @@ def table_of(found: Mapping[str, Any]) -> str:
         lines.append(f"  {where}: {each['exact']:,} exact, {each['near']:,} near")
     if found["without_dhash"]:
         lines.append(
-            f"{found['without_dhash']:,} of {found['num_records']:,} images have no dhash: near "
+            f"{found['without_dhash']:,} of {counted(found['num_records'], 'image')} have no "
+            "dhash: near "
             "duplicates of these are not found"
         )
     return "\n".join(lines)

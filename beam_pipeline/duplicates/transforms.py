@@ -27,6 +27,7 @@ from beam_pipeline.duplicates.twins import COLUMNS, Twin, choose_twins, twins_to
 from beam_pipeline.report.copies import hashes_of_originals
 from imageshards import storage
 from imageshards.index import index_schema, read_shard_index
+from imageshards.progress import note_activity
 
 # Hashes that a worker sorts at once: their number follows from that of the records.
 BUCKET_SIZE = 200_000
@@ -69,6 +70,7 @@ def read_hashes(shard: Mapping[str, Any], data: DataSet) -> Iterator[Any]:
     Tagged `without_dhash`: how many of its pictures have no hash, where some have none.
     """
     table = read_rows(shard, data, ["source_sha256", "dhash"])
+    note_activity("reading the index", 1, "shard")
     if without := table["dhash"].null_count:
         yield pvalue.TaggedOutput("without_dhash", without)
     for kind, hashes in (
@@ -126,6 +128,7 @@ def pairs_of(grouped: tuple[int, Iterable[bytes]], data: DataSet) -> bytes:
     """The near pairs of a bucket that no earlier mask finds, packed."""
     bucket, found = grouped
     number, masks = bucket // data.buckets, data.masks
+    note_activity("comparing pictures", 1, "bucket")
     pairs = np.unique(pairs_equal_in(masks[number], unpack(found), data.distance))
     differs = pairs["low"] ^ pairs["high"]
     for mask in masks[:number]:
@@ -153,6 +156,7 @@ def rows_with_twins(
     pairs: Iterable[bytes],
 ) -> Iterator[bytes]:
     """The index rows of records whose original or picture has a twin, as an Arrow stream."""
+    note_activity("collecting duplicates", 1, "shard")
     found = list(repeated)
     originals = unpack(cut for kind, cut in found if kind == _ORIGINALS)
     pictures = unpack([*(cut for kind, cut in found if kind == _PICTURES), *pairs])

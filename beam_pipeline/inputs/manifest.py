@@ -16,6 +16,7 @@ from beam_pipeline.inputs.layout import glob_root, is_glob
 from beam_pipeline.inputs.manifest_cells import (
     check_box_columns,
     check_boxes,
+    check_one_type,
     column_of_arrow,
     convert,
     infer,
@@ -119,15 +120,15 @@ def read_schema(source: InputOptions) -> ManifestSchema:
     if not is_local(source.input):
         storage.check_bucket(source.input, "--input")
     types: dict[str, Any] | None = None
-    head: list[dict[str, Any]] = []
+    head: list[tuple[object, dict[str, Any]]] = []
     first = next(manifest_files(source.input))
     if is_parquet(first):
         schema = parquet_schema(first)
         types = dict(zip(schema.names, schema.types, strict=True))
         names = list(schema.names)
     else:
-        head = [row for _, row in itertools.islice(read_rows(first), INFERENCE_ROWS)]
-        names = list(dict.fromkeys(name for row in head for name in row))
+        head = list(itertools.islice(read_rows(first), INFERENCE_ROWS))
+        names = list(dict.fromkeys(name for _, row in head for name in row))
         if not head:
             raise UserError(
                 f"--input {first!r} has no row; expected a header and one row per image."
@@ -141,7 +142,9 @@ def read_schema(source: InputOptions) -> ManifestSchema:
     def column(name: str) -> ColumnSpec:
         if types is not None:
             return with_box_type(column_of_arrow(name, types[name]))
-        return with_box_type(infer(name, [row.get(name) for row in head]))
+        found = infer(name, [row.get(name) for _, row in head])
+        check_one_type(first, found, [(where, row.get(name)) for where, row in head])
+        return with_box_type(found)
 
     others = [name for name in names if name not in {image, label, key, split, group}]
     undeclared: dict[str, str] = {}

@@ -31,6 +31,12 @@ _FLOAT = re.compile(
 # A double that rounds to a finite float32 is smaller than this.
 _FLOAT32_END = (2.0 - 2.0**-24) * 2.0**127
 _SHOWN_CHARACTERS = 80
+# In a cell of a CSV file; a cell with commas or quotes stands in quotes.
+HOW_LISTS_ARE_WRITTEN = {
+    "int": "[1, 2] or 1 2",
+    "float": "[0.5, 2] or 0.5 2",
+    "string": '["a", "b"] or a b',
+}
 # Boxes may reach beyond the picture by its own size; larger values must be pixels.
 _BOX_MARGIN = 1.0
 
@@ -172,10 +178,54 @@ def wrong_cell(where: str, column: ColumnSpec, cell: Any) -> UserError:
     """The error for a cell that `convert` refused."""
     size = "" if column.shape == () else f" x {column.shape[0] if column.shape else 'any number'}"
     missing = f" ({column.name}:{column.kind}[] if values may be missing)"
+    as_list = ""
+    if column.shape != () and isinstance(cell, str):
+        as_list = f" (a list is written {HOW_LISTS_ARE_WRITTEN[column.kind]})"
     return UserError(
-        f"{where} has {shown(cell)} in column {column.name!r}; expected {column.kind}{size}: fix "
-        "the row, or declare another type by --columns"
+        f"{where} has {shown(cell)} in column {column.name!r}; expected {column.kind}{size}"
+        f"{as_list}: fix the row, or declare another type by --columns"
         f"{missing if cell is None or cell == '' else ''}."
+    )
+
+
+def check_one_type(path: str, column: ColumnSpec, cells: Sequence[tuple[object, Any]]) -> None:
+    """Checks that the cells from which a column's type was inferred all have that type.
+
+    Args:
+        path: The manifest.
+        column: What `infer` made of them.
+        cells: (location of the row, cell).
+
+    Raises:
+        UserError: Numbers stand among texts, or a list that is not written as one among lists; the
+            sentence names the row that does not fit the others.
+    """
+    if column.kind != "string":
+        return
+    given = [(where, cell) for where, cell in cells if cell is not None and cell != ""]
+    lists = [isinstance(_parse_cell(cell), list) for _, cell in given]
+    in_text = all(isinstance(cell, str) for _, cell in given)
+    if column.shape == () and in_text and sum(lists) > len(given) / 2:
+        where, cell = given[lists.index(False)]
+        raise UserError(
+            f"{path} {where} has {shown(cell)} in column {column.name!r}, where most rows have "
+            f"lists; expected one, written {' or '.join(HOW_LISTS_ARE_WRITTEN.values())}: fix the "
+            f"row, or declare texts by --columns {column.name}:string."
+        )
+    is_list = column.shape is None
+    texts = [
+        all(isinstance(value, str) for value in (_elements(cell) if is_list else [cell]))
+        for _, cell in given
+    ]
+    if all(texts) or not any(texts):
+        return
+    most_are_texts = sum(texts) > len(texts) / 2
+    where, cell = given[texts.index(not most_are_texts)]
+    _, usual = given[texts.index(most_are_texts)]
+    raise UserError(
+        f"{path} {where} has {shown(cell)} in column {column.name!r}, where other rows have values "
+        f"such as {shown(usual)}; expected one type in a column: fix the row, or leave the column "
+        "out by --columns."
     )
 
 

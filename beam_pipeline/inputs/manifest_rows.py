@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import dataclasses
+import itertools
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imageshards import storage
 from imageshards.errors import UserError
+from imageshards.text import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +31,8 @@ Row = tuple[object, dict[str, Any]]
 _MAX_CELL_CHARACTERS = 16 * 1024 * 1024
 # Columns in which pandas stores its row index.
 _INDEX_COLUMNS = ("", "__index_level_0__")
+# Between the cells of a CSV file, the likeliest first.
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 _BARE_CR = re.compile("(?<=\r)(?!\n)(?!$)")
 _BATCH_ROWS = 1000
 # One span is about a second of work.
@@ -196,7 +200,10 @@ def _location(path: str, span: Span, number: int) -> object:
 
 def _csv_rows(path: str, columns: Sequence[str] | None) -> Iterator[Row]:
     csv.field_size_limit(_MAX_CELL_CHARACTERS)
-    reader = csv.reader(_lines(path), strict=True)
+    lines = _lines(path)
+    first = next(lines, "")
+    separator = _separator(first)
+    reader = csv.reader(itertools.chain([first], lines), strict=True, delimiter=separator)
     line = 1
     try:
         header = next(reader, [])
@@ -211,12 +218,21 @@ def _csv_rows(path: str, columns: Sequence[str] | None) -> Iterator[Row]:
                 continue
             if len(cells) != len(header):
                 raise UserError(
-                    f"{path} line {line} has {len(cells)} cells; expected {len(header)} as in its "
-                    "header: fix the row, or put quotes around text with commas."
+                    f"{path} line {line} has {counted(len(cells), 'cell')}; expected "
+                    f"{len(header)} as in its header, separated by {SEPARATORS[separator]}: fix "
+                    f"the row, or put quotes around text with {SEPARATORS[separator]}."
                 )
             yield f"line {line}", {n: c for n, c in zip(header, cells, strict=True) if n}
     except csv.Error as e:
         raise UserError(f"{path} line {line} is not CSV ({e}); fix its quotes.") from e
+
+
+def _separator(header: str) -> str:
+    """What separates the cells of a CSV file: what its header has, and a comma if it has several.
+
+    A manifest has two columns at least, so a header without a comma has another separator.
+    """
+    return next((mark for mark in SEPARATORS if mark in header), ",")
 
 
 def _check_unique(where: str, names: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ from imageshards.errors import UserError
 from imageshards.example import Values, decode_example
 from imageshards.index import index_schema, read_shard_index
 from imageshards.manifest import CLASS_FEATURE, FILENAME_FEATURE, load_manifest, shards_of
+from imageshards.text import counted
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 _EMPTY: dict[str, Any] = {"int": 0, "float": 0.0, "string": b""}
@@ -103,7 +104,8 @@ def _scanned_records(
         )  # fmt: skip
     if number > entry["num_records"]:
         raise UserError(
-            f"the data set's shard {path!r} holds more than the {entry['num_records']} records "
+            f"the data set's shard {path!r} holds more than the "
+            f"{counted(entry['num_records'], 'record')} "
             "that its manifest.json says; restore it, or build the data set again."
         )
     missing = iter(sorted((+left).elements()))

@@ -22,6 +22,7 @@ from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.index import has_index, read_index
 from imageshards.manifest import INDEX_NAME, MANIFEST_NAME, load_manifest
+from imageshards.text import counted
 
 # Reasons for which listed images are left out.
 EXCLUDED = "excluded"
@@ -281,7 +282,8 @@ def check_excluded(found: bytes, excluded: KeysFile) -> str:
     absent = [key for key, rank in excluded.ranks().items() if not found[rank]]
     if absent:
         raise UserError(
-            f"--exclude {excluded.given!r} has {len(absent):,} of {excluded.count:,} keys that no "
+            f"--exclude {excluded.given!r} has {len(absent):,} of "
+            f"{counted(excluded.count, 'key')} that no "
             f"--input has, {min(absent)!r} among them; expected keys as records have them in "
             "image/filename: the path below the input's folder, or the key of a manifest: fix "
             "them or leave them out."

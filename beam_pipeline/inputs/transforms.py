@@ -20,6 +20,7 @@ from beam_pipeline.inputs.listing import ListingTask, list_task, listing_tasks, 
 from beam_pipeline.inputs.manifest import ManifestSchema
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch
+from imageshards.progress import note_activity
 from imageshards.storage import is_local
 
 _TASKS_AT_ONCE = 16
@@ -131,6 +132,7 @@ class _ListTaskFn(beam.DoFn):
                 yield each
                 continue
             self._held += each.refs
+            note_activity("listing", len(each.refs), "image")
             if len(self._held) >= listing.BATCH_SIZE:
                 yield RefBatch(self._held)
                 self._held = []

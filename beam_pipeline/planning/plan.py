@@ -18,6 +18,7 @@ from beam_pipeline.options import MAX_SHARDS, PlanOptions, is_split_name
 from beam_pipeline.planning.classes import check_classes, class_order
 from beam_pipeline.planning.hashing import SPLIT, KeyHasher
 from imageshards.errors import UserError
+from imageshards.text import counted
 
 # A class with more images than this, and than a shard has, is ranked in several buckets.
 MIN_BUCKET_SIZE = 10_000
@@ -198,7 +199,8 @@ def _checked_splits(splits: Iterable[str]) -> list[str]:
 def _check_shards(split: str, shards: int) -> None:
     if shards > MAX_SHARDS:
         raise UserError(
-            f"--num_shards, --shard_mb and --shard_by make {shards} shards of split {split!r}; "
+            f"--num_shards, --shard_mb and --shard_by make {counted(shards, 'shard')} of split "
+            f"{split!r}; "
             f"expected at most {MAX_SHARDS}; ask for fewer or larger shards."
         )
 
@@ -217,7 +219,8 @@ def _shards_for(
     if wanted > images:
         what = f"class {classes[group[0]]!r} of split" if options.shard_by == "class" else "split"
         raise UserError(
-            f"--num_shards received {wanted} for {what} {split!r}, which has {images} images; "
+            f"--num_shards received {wanted} for {what} {split!r}, which has "
+            f"{counted(images, 'image')}; "
             "expected at most one shard per image; ask for fewer shards or change --splits."
         )
     return wanted

@@ -30,6 +30,7 @@ from beam_pipeline.planning.plan import (
 )
 from beam_pipeline.planning.refs import LOST_RECORD, ImageRef, RefBatch, ShardUnit, with_split
 from imageshards.errors import ImageError, UserError
+from imageshards.progress import note_activity
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 # Enough for a mean within a few percent; encoding them takes well under a second.
@@ -196,6 +197,7 @@ def plan_of(
     Raises:
         UserError: As `make_plan`.
     """
+    note_activity("planning", survey.counts.total(), "image")
     return make_plan(survey.counts, options, mean_record_bytes(survey, options, image, urls))
 
 

@@ -26,6 +26,7 @@ from typing import Any
 
 from imageshards import storage
 from imageshards.errors import UserError
+from imageshards.progress import note_activity
 from imageshards.storage import Counts
 
 # After this many killed processes a shard is taken to be their cause. So many that a build
@@ -91,6 +92,7 @@ class LocalPool:
 
     def submit(self, name: str, task: Task, *args: Any, size: int) -> None:
         """Queues `task(*args, progress)` under a name; `size` is its number of images."""
+        note_activity("writing shards")
         # Pickled, the references of a data set take a sixth of the memory while they wait.
         packed = pickle.dumps((task, args, size), protocol=5)
         self.total += size

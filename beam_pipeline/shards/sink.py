@@ -27,6 +27,7 @@ from beam_pipeline.shards.writer import read_result, write_shard
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.storage import map_concurrently
+from imageshards.text import counted
 
 # Records are small: one write to the file for some fifty of them.
 BUFFER_BYTES = 1 << 20
@@ -222,9 +223,11 @@ class BalancedSink(tfrecordio._TFRecordSink):
                 reasons.update(reject.reason for reject in rejects)
             if reasons:
                 _LOGGER.warning(
-                    "%d images of %s* were rejected and left out: %s",
-                    reasons.total(), self.file_path_prefix.get(), dict(reasons.most_common()),
-                )  # fmt: skip
+                    "%s of %s* left out as rejected: %s",
+                    counted(reasons.total(), "image"),
+                    self.file_path_prefix.get(),
+                    dict(reasons.most_common()),
+                )
             storage.delete_folder(init_result)
         yield from map(self.final_path, names)
 

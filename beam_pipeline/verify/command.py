@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from beam_pipeline import console
 from imageshards.command_line import Parser
 from imageshards.errors import UserError
+from imageshards.text import counted
 
 if TYPE_CHECKING:
     from beam_pipeline.verify.shard import Problem, ShardResult
@@ -186,9 +187,9 @@ def _check_shards(
         with _process_map(workers) as process_map:
             results = process_map(check_shard, tasks)
             if show_progress:
-                from imageshards.progress import progress_bar
+                from imageshards.progress import with_progress
 
-                results = progress_bar(results, total=len(tasks), desc="verifying", unit=" shards")
+                results = with_progress(results, len(tasks), "shards", "verifying")
             return list(results)
     except BrokenProcessPool as e:
         raise UserError(
@@ -233,11 +234,11 @@ def text_of(verdict: Verdict) -> str:
         lines.append(f"… and {hidden} more of the same kinds in the same shards.")
     lines.extend(f"Note: {note}" for note in verdict.notes)
     total = sum(verdict.found.values())
-    outcome = "All is well" if verdict.ok else f"{total} problem{'s' if total > 1 else ''}"
+    outcome = "All is well" if verdict.ok else counted(total, "problem")
     lines.append(
-        f"{outcome}: {verdict.num_records} records, {verdict.num_bytes / 1e6:.1f} MB in "
-        f"{verdict.num_shards} shards read, {verdict.num_decoded} pictures decoded, "
-        f"{verdict.seconds:.1f} s."
+        f"{outcome}: {counted(verdict.num_records, 'record')}, {verdict.num_bytes / 1e6:.1f} MB in "
+        f"{counted(verdict.num_shards, 'shard')} read, "
+        f"{counted(verdict.num_decoded, 'picture')} decoded, {verdict.seconds:.1f} s."
     )
     if not verdict.ok:
         lines.append("To fix it, build again with --overwrite, or copy the files anew.")

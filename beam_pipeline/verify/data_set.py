@@ -21,6 +21,7 @@ from imageshards.manifest import (
     TRANSFORM_NAME,
     shards_of,
 )
+from imageshards.text import counted
 from imageshards.tfrecord import RecordError, read_records
 
 _REJECTS = f"{QUARANTINE_NAME}/{REJECTS_NAME}"
@@ -59,7 +60,8 @@ def manifest_problems(manifest: Mapping[str, Any]) -> Iterator[str]:
         total = sum(shard["num_records"] for shard in shards)
         if total != entry["num_records"]:
             yield (
-                f"split {split!r} says {entry['num_records']} records, but its shards add up "
+                f"split {split!r} says {counted(entry['num_records'], 'record')}, but its shards "
+                f"add up "
                 f"to {total}"
             )
     classes = manifest["classes"]
@@ -89,7 +91,7 @@ def balance_problems(manifest: Mapping[str, Any]) -> Iterator[str]:
         most = max(shards, key=lambda shard: shard["num_records"])
         if most["num_records"] - least["num_records"] > 1:
             yield (
-                f"{name}: {most['file']} holds {most['num_records']} records but "
+                f"{name}: {most['file']} holds {counted(most['num_records'], 'record')} but "
                 f"{least['file']} only {least['num_records']}; they may differ by one"
             )
 
@@ -204,8 +206,8 @@ def accounting_problems(manifest: Mapping[str, Any], directory: str) -> Iterator
     rejects = sum(manifest["rejects"].values())
     if manifest["listed"] != records + rejects:
         yield (
-            f"manifest.json: {manifest['listed']} images were listed, but {records} records + "
-            f"{rejects} rejects = {records + rejects}"
+            f"manifest.json: {counted(manifest['listed'], 'image')} were listed, but "
+            f"{counted(records, 'record')} + {counted(rejects, 'reject')} = {records + rejects}"
         )
     yield from _quarantine_problems(manifest["rejects"], directory, rejects)
 
@@ -218,7 +220,7 @@ def _quarantine_problems(listed: Mapping[str, int], directory: str, total: int) 
             reasons.update(json.loads(line)["reason"] for line in file if line.strip())
     except FileNotFoundError:
         if total:
-            yield f"{_REJECTS} is missing, but the manifest counts {total} rejects"
+            yield f"{_REJECTS} is missing, but the manifest counts {counted(total, 'reject')}"
             return
     except (OSError, ValueError, KeyError, TypeError) as e:
         yield f"{_REJECTS} could not be read ({type(e).__name__}: {e})"
@@ -226,7 +228,7 @@ def _quarantine_problems(listed: Mapping[str, int], directory: str, total: int) 
     for reason in sorted(reasons.keys() | listed.keys()):
         if reasons[reason] != listed.get(reason, 0):
             yield (
-                f"{_REJECTS} holds {reasons[reason]} rejects for {reason!r}; "
+                f"{_REJECTS} holds {counted(reasons[reason], 'reject')} for {reason!r}; "
                 f"the manifest says {listed.get(reason, 0)}"
             )
     names = sorted(n for n in names_in(folder) if SHARD_NAME.fullmatch(n))
@@ -240,7 +242,10 @@ def _quarantine_problems(listed: Mapping[str, int], directory: str, total: int) 
             yield f"{place}: {e.reason}"
             return
     if names and count != total:
-        yield f"the quarantine holds {count} records; the manifest says {total} rejects"
+        yield (
+            f"the quarantine holds {counted(count, 'record')}; the manifest says "
+            f"{counted(total, 'reject')}"
+        )
 
 
 def metadata_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[str]:

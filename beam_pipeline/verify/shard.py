@@ -22,6 +22,7 @@ from imageshards.index import (
     index_table,
     read_shard_index,
 )
+from imageshards.text import counted
 from imageshards.tfrecord import Record, RecordError, scan_records
 
 # Problems of one kind that are listed per shard; more are counted.
@@ -180,7 +181,7 @@ def schema_problems(
             problems.append(f"feature {name!r} is {dtype}; the manifest says {spec['dtype']}")
         elif spec["shape"] is not None and len(values) != math.prod(spec["shape"]):
             problems.append(
-                f"feature {name!r} holds {len(values)} values; the manifest's shape "
+                f"feature {name!r} holds {counted(len(values), 'value')}; the manifest's shape "
                 f"{spec['shape']} needs {math.prod(spec['shape'])}"
             )
     return problems
@@ -196,7 +197,9 @@ def _check_content(
     class_id = label - task.first_label
     if not 0 <= class_id < len(task.classes):
         first = f", which begin at {task.first_label}" if task.first_label else ""
-        what = f"label {label} is outside the manifest's {len(task.classes)} classes{first}"
+        what = (
+            f"label {label} is outside the manifest's {counted(len(task.classes), 'class')}{first}"
+        )
         result.add("labels", what, record)
     elif task.classes[class_id] != name:
         what = (
@@ -286,7 +289,8 @@ def _compare_with_entry(task: ShardTask, result: ShardResult) -> None:
         what = f"it has {result.num_bytes} bytes; the manifest says {entry['num_bytes']}"
         result.add("files", what)
     if result.num_records != entry["num_records"]:
-        what = f"it holds {result.num_records} records; the manifest says {entry['num_records']}"
+        held = counted(result.num_records, "record")
+        what = f"it holds {held}; the manifest says {entry['num_records']}"
         result.add("records", what)
     if result.found["framing"] or result.found["schema"]:
         return  # Unreadable records would only be counted a second time.
@@ -294,7 +298,7 @@ def _compare_with_entry(task: ShardTask, result: ShardResult) -> None:
     for name in sorted(listed.keys() | result.classes.keys()):
         if listed.get(name, 0) != result.classes[name]:
             what = (
-                f"it holds {result.classes[name]} records of class {name!r}; "
+                f"it holds {counted(result.classes[name], 'record')} of class {name!r}; "
                 f"the manifest says {listed.get(name, 0)}"
             )
             result.add("classes", what)
@@ -309,8 +313,8 @@ def _check_index(task: ShardTask, result: ShardResult, rows: IndexRows) -> None:
         result.add("index", f"its {file} {e.problem}")
         return
     if found.num_rows != task.entry["num_records"]:
-        result.add("index", f"its {file} has {found.num_rows} rows; the manifest says "
-                            f"{task.entry['num_records']} records")  # fmt: skip
+        result.add("index", f"its {file} has {counted(found.num_rows, 'row')}; the manifest says "
+                            f"{counted(task.entry['num_records'], 'record')}")  # fmt: skip
         return
     if len(rows) != found.num_rows:
         return  # Records that cannot be read were reported.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import shutil
@@ -104,12 +105,39 @@ def test_a_regex_that_does_not_match(photos, tmp_path, capfd):
         ("path,label\na.jpg,cat\nb.jpg,\n", "line 3"),
         ("path,label\na.jpg,cat\na.jpg,dog\n", "twice"),
         ("path,label\n", "no row"),
+        ("path,label,box\na.jpg,cat,1;2\n", "(a list is written [1, 2] or 1 2)"),
+        ("path,label,box\na.jpg,cat,1 x\n", "(a list is written [1, 2] or 1 2)"),
+        ("path;label;age\na.jpg;cat;1\nb.jpg;dog;old\n", "line 3 has 'old' in column 'age'"),
+        ("path\tlabel\na.jpg\tcat\nb.jpg\n", "line 3 has 1 cell; expected 2 as in its header, "
+                                              "separated by tabs"),
     ],
-)
+)  # fmt: skip
 def test_a_manifest_with_a_wrong_row(tmp_path, capfd, rows, expected):
     (tmp_path / "list.csv").write_text(rows)
-    flags = ["--columns", "age:int"] if ",age" in rows else []
+    flags = ["--columns", "age:int"] if "age" in rows else []
+    flags = ["--columns", "box:int[]"] if "box" in rows else flags
     said = error_of(capfd, "--input", tmp_path / "list.csv", "--output", tmp_path / "out", *flags)
+    assert expected in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("ages", "expected"),
+    [
+        ([7] * 8 + ["old"], "line 9 has 'old' in column 'age', where other rows have values such "
+                            "as 7; expected one type"),
+        (["old", "young", 7, "old"], "line 3 has 7 in column 'age', where other rows have values "
+                                     "such as 'old'"),
+        ([[1], [2], ["a"]], "line 3 has ['a'] in column 'age', where other rows have values such "
+                            "as [1]"),
+        (["[1, 2]", "[3]", "[4, "], "line 3 has '[4, ' in column 'age', where most rows have "
+                                     "lists"),
+    ],
+)  # fmt: skip
+def test_a_column_of_two_types_names_the_row_that_does_not_fit(tmp_path, capfd, ages, expected):
+    rows = [json.dumps({"path": f"{i}.jpg", "label": "cat", "age": a}) for i, a in enumerate(ages)]
+    (tmp_path / "list.jsonl").write_text("\n".join(rows))
+    said = error_of(capfd, "--input", tmp_path / "list.jsonl", "--output", tmp_path / "out")
     assert expected in said
     assert not (tmp_path / "out").exists()
 
@@ -117,6 +145,8 @@ def test_a_manifest_with_a_wrong_row(tmp_path, capfd, rows, expected):
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
+        (["--image_size", "1000000000"], "--image_size received 1000000000x1000000000; expected 1 "
+                                         "to 16384 pixels a side"),
         (["--image_sise", "3"], "did you mean --image_size"),
         (["--direct_num_wokers", "3"], "did you mean --direct_num_workers"),
         (["--quality", "101"], "--quality received 101"),
@@ -130,7 +160,7 @@ def test_a_manifest_with_a_wrong_row(tmp_path, capfd, rows, expected):
         (["--max_reject_fraction", "2"], "--max_reject_fraction"),
         (["--transform_module", "absent.py"], "absent.py"),
     ],
-)
+)  # fmt: skip
 def test_a_flag_that_cannot_be(photos, tmp_path, capfd, flags, expected):
     said = error_of(capfd, "--input", photos, "--output", tmp_path / "out", *flags)
     assert expected in said
@@ -164,6 +194,24 @@ def test_shards_of_somebody_else_are_not_touched(photos, tmp_path, capfd):
     said = error_of(capfd, "--input", photos, "--output", tmp_path / "out")
     assert "no manifest" in said and "--overwrite" in said
     assert foreign.read_bytes() == b"precious"
+
+
+def test_files_of_the_users_own_are_not_mixed_with_shards(photos, tmp_path, capfd):
+    output = tmp_path / "out"
+    (output / "thesis").mkdir(parents=True)
+    for name in (".gitkeep", "build.log"):
+        (output / name).write_text("")
+    said = error_of(capfd, "--input", photos, "--output", output)
+    assert "holds 1 file or folder of your own ('thesis'); expected a new or empty folder" in said
+    assert sorted(os.listdir(output)) == [".gitkeep", "build.log", "thesis"]
+    flags = ["--input", photos, "--output", output, "--num_shards", "2", "--splits", "train=1"]
+    assert build(*flags, "--overwrite") == 0
+    assert (output / "thesis").is_dir()
+    (output / "manifest.json").unlink()  # what is left is a former output
+    (output / "thesis").rmdir()
+    for shard in output.glob("*.tfrecord"):
+        shard.unlink()
+    assert build(*flags, "--no_report") == 0
 
 
 @pytest.mark.slow

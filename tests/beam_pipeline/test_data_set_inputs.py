@@ -256,7 +256,7 @@ def test_what_is_selected_in_vain_ends_the_build(folder, tmp_path, capfd):
     flags = ["--input", folder / "old", "--output", tmp_path / "out", "--image_size", "16"]
     for more in ([], ["--plan_only"]):
         said = error_of(capfd, *flags, "--exclude", tmp_path / "keys.txt", *more)
-        assert "1 of 1 keys" in said and "'nobody.jpg'" in said
+        assert "1 of 1 key " in said and "'nobody.jpg'" in said
         assert "'cta'" in error_of(capfd, *flags, "--class_map", "cta=dog", *more)
     assert not (tmp_path / "out").exists()
 

@@ -72,7 +72,7 @@ def test_a_key_of_all_rows_does_not_fill_the_screen(tmp_path, capfd):
     (tmp_path / "a.jpg").write_bytes(jpeg(0))
     rows = rows_of(tmp_path, ["a.jpg"] * 50)
     code, _, err = rehearse(capfd, "--input", rows, "--output", tmp_path / "out")
-    assert code == 2 and "1 keys more than once" in err and "40 more" in err
+    assert code == 2 and "1 key more than once" in err and "40 more" in err
 
 
 def test_what_is_in_the_way_of_the_build_is_told(tmp_path, capfd):

@@ -57,10 +57,19 @@ def test_every_shard_comes_with_its_split(dataset):
     }
 
 
-@pytest.mark.parametrize("below", ["absent", "file/below"])
-def test_a_folder_without_one_is_no_data_set(tmp_path, below):
+@pytest.mark.parametrize(
+    ("below", "why"),
+    [
+        ("absent", "which does not exist; .*fix the path, or build a data set there"),
+        ("file/below", "which does not exist"),
+        ("file", "which is a file; expected the folder that a build wrote"),
+        ("empty", "where there is no manifest.json; .*build"),
+    ],
+)
+def test_a_folder_without_one_is_no_data_set(tmp_path, below, why):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"^--data received .* there is no manifest.json; .*build"):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=f"^--data received .*{below}', {why}"):
         load_manifest(str(tmp_path / below), "--data")
 
 

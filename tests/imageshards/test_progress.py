@@ -113,3 +113,17 @@ def test_a_table_has_texts_to_the_left_and_numbers_to_the_right():
         "a   b\n--  ----\n1   long\n22  x"
     )
     assert text_table(["only", "names"], []) == "only  names\n----  -----"
+
+
+def test_long_names_are_shortened_where_a_table_is_too_wide():
+    rows = [["n02100236_German_short-haired_pointer", "1,000", "n02112350_keeshond (3)"]]
+    header = ["class", "examples", "most often taken for"]
+    assert text_table(header, rows, (0, 2), width=50).splitlines()[2] == (
+        "n02100236…d_pointer     1,000  n02112350…shond (3)"
+    )
+    narrow = text_table(header, rows, (0, 2), width=9).splitlines()
+    assert {len(line) for line in narrow[1:]} == {12 + 2 + 8 + 2 + 12}
+    assert (
+        text_table(header, rows, (0, 2), width=200).splitlines()[2].split()
+        == " ".join(rows[0]).split()
+    )

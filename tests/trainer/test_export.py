@@ -56,6 +56,18 @@ def test_a_saved_model_takes_files_and_gives_names_and_probabilities(
     _check_nothing_is_random(loaded)
 
 
+def test_a_served_batch_names_the_files_that_are_broken(
+    model_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    run("--model_path", model_folder, "--format", "saved_model", "--output", tmp_path / "s")
+    serve = tf.saved_model.load(str(tmp_path / "s")).signatures["serving_default"]
+    cut = JPEG[: len(JPEG) // 2]
+    for files, indices in (([JPEG, cut, JPEG, b""], "[1 3]"), ([b"no picture"], "[0]")):
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            serve(image_bytes=tf.constant(files))
+        assert f"not whole pictures, at the indices] {indices}" in str(caught.value)
+
+
 def test_the_share_of_the_centre_that_was_evaluated_is_served(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

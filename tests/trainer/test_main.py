@@ -86,7 +86,7 @@ def test_flags_become_a_configuration() -> None:
         (["--data", "D", "--epochs", "0"], "--epochs received 0; expected at least 1"),
         (["--data", "D", "--image_size", "big"], "--image_size received 'big'"),
         (["--data", "D", "--replicas", "3"], "--batch_size received 32, which 3 replicas"),
-        (["--data", "D/absent"], "a directory without a manifest is not a data set"),
+        (["--data", "D/absent"], "which does not exist; expected the folder that a build"),
         (["--data", "D", "--batch_size", "65"], "the split train has 64 records"),
         (["--data", "D", "--train_split", "x"], "--train_split received 'x'; expected one of tr"),
         (["--data", "D", "--output", "D/manifest.json"], "which cannot be written (File exists)"),

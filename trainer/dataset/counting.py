@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.example import Values, decode_example
-from imageshards.progress import progress_bar
+from imageshards.progress import with_progress
+from imageshards.text import counted
 from imageshards.tfrecord import Record, RecordError, scan_file
 from trainer.config import is_remote
 from trainer.dataset.external_files import ExternalFile
@@ -109,9 +110,9 @@ def class_counts(
             found = class_counts(part, own, filters, skip_broken)
             totals.update(dict(zip(part.classes, found, strict=True)))
         return tuple(totals[name] for name in dataset.classes)
-    counted = indexed_class_counts(dataset, split, filters) if not skip_broken else None
-    if counted is not None:
-        return counted
+    indexed = indexed_class_counts(dataset, split, filters) if not skip_broken else None
+    if indexed is not None:
+        return indexed
     key = {
         "version": _CACHE_VERSION,
         "fingerprint": dataset.fingerprint,
@@ -186,7 +187,7 @@ def count_files(
 
         threads = _REMOTE_THREADS if any(is_remote(file.path) for file in files) else 1
         counts = storage.map_concurrently(one, files, threads)
-        return list(progress_bar(counts, total=len(files), unit=" files"))
+        return list(with_progress(counts, len(files), "files", "counting"))
 
     def check(counted: Any) -> None:
         counts = [_file_count(*one) for one in counted]
@@ -196,9 +197,9 @@ def count_files(
         _check_broken(data, [broken for count in counts for broken in count.broken], skip_broken)
 
     num_bytes = sum(file.num_bytes for file in files)
-    what = f"records of {data} ({len(files)} files, {num_bytes / 1e6:,.0f} MB)"
-    counted = _cached(what, key, count, check)
-    return {file.path: _file_count(*one) for file, one in zip(files, counted, strict=True)}
+    what = f"records of {data} ({counted(len(files), 'file')}, {num_bytes / 1e6:,.0f} MB)"
+    found = _cached(what, key, count, check)
+    return {file.path: _file_count(*one) for file, one in zip(files, found, strict=True)}
 
 
 def cache_home() -> str:

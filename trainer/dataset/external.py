@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from imageshards.errors import UserError
 from imageshards.example import Values, decode_example, dtype_of
+from imageshards.text import counted
 from imageshards.tfrecord import Record, scan_file
 from trainer.config import DataConfig
 from trainer.dataset.counting import FileCount, count_files
@@ -315,9 +316,14 @@ def _check_labels(
                     remedy = "name every class by --class_names"
                 raise UserError(
                     f"--label_offset received {label_offset}, and record {record} of {path} has "
-                    f"{feature} {label}; expected {first} to {last} for {len(classes)} classes: "
+                    f"{feature} {label}; expected {_range(first, last)} for "
+                    f"{counted(len(classes), 'class')}: "
                     f"{remedy}."
                 )
+
+
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first} to {last}"
 
 
 def _shard(
@@ -329,8 +335,9 @@ def _shard(
     # A shard of another length is repaired like a broken record, if that many may be broken.
     if abs(expected - count.num_records) > config.skip_broken:
         raise UserError(
-            f"--data received a data set whose file {file.path} holds {count.num_records} "
-            f"records, not the {expected} it should; expected the file as it was "
+            f"--data received a data set whose file {file.path} holds "
+            f"{counted(count.num_records, 'record')}, not the {expected} it should; expected the "
+            f"file as it was "
             "written: copy it again."
         )
     # A broken record has no label: what is known of the classes then does not add up.

@@ -18,6 +18,7 @@ from imageshards.manifest import (
     LABEL_FEATURE,
     MANIFEST_NAME,
 )
+from imageshards.text import counted
 from trainer.config import is_remote
 from trainer.dataset.spec import DataSet, FeatureSpec, ImageSpec, Shard, Split
 
@@ -189,7 +190,8 @@ def _split(data: str, name: str, raw: dict[str, Any]) -> Split:
     split = Split(name, shards)
     if split.num_records != raw["num_records"]:
         raise ValueError(
-            f"split {name} counts {raw['num_records']} records, its shards {split.num_records}"
+            f"split {name} counts {counted(raw['num_records'], 'record')}, its shards "
+            f"{split.num_records}"
         )
     return split
 

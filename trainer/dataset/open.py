@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from imageshards import storage
 from imageshards.errors import UserError
+from imageshards.text import counted
 from trainer.config import DataConfig, TrainConfig
 from trainer.dataset.class_order import check_class_order
 from trainer.dataset.counting import cache_home, class_counts
@@ -169,7 +170,7 @@ def open_inputs(config: TrainConfig, dataset: DataSet | None = None) -> Inputs:
     if subset.num_records < config.batch_size:
         raise UserError(
             f"--batch_size received {config.batch_size}, but the split {training.name} has "
-            f"{subset.num_records} records; expected at most that many."
+            f"{counted(subset.num_records, 'record')}; expected at most that many."
         )
     return Inputs(
         dataset,

@@ -14,6 +14,7 @@ from typing import Any
 
 from imageshards import storage
 from imageshards.errors import UserError
+from imageshards.text import counted
 
 INFO_FILE = "dataset_info.json"
 _FEATURES_FILE = "features.json"
@@ -158,7 +159,9 @@ def _classes(folder: str, label: str, raw: dict[str, Any]) -> tuple[str, ...]:
     while names and not names[-1]:
         names = names[:-1]
     if len(names) != int(raw.get("numClasses", len(names))):
-        raise ValueError(f"{path} has {len(names)} names for {raw['numClasses']} classes")
+        raise ValueError(
+            f"{path} has {counted(len(names), 'name')} for {counted(raw['numClasses'], 'class')}"
+        )
     return names
 
 

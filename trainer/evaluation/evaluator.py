@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from imageshards.progress import with_progress
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.dataset.spec import Batch, Subset, model_input
 from trainer.dataset.subset import class_ids
@@ -107,8 +108,11 @@ class Evaluator:
         """What is read, broken records replaced."""
         return self._data.subset
 
-    def run(self) -> Evaluation:
+    def run(self, show_progress: bool = False) -> Evaluation:
         """One pass.
+
+        Args:
+            show_progress: Whether a terminal or a log shows how far it is.
 
         Raises:
             UserError: A record is broken, and must not be left out.
@@ -119,7 +123,10 @@ class Evaluator:
             parts: list[dict[str, np.ndarray]] = []
             broken = None
             try:
-                parts = list(self._measured())
+                measured = self._measured()
+                if show_progress:
+                    measured = with_progress(measured, self._data.steps, "batches", "evaluating")
+                parts = list(measured)
             except _Broken as e:
                 broken = e
             if not any(self._hosts.gather("evaluation", broken is not None)):

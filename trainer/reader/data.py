@@ -26,6 +26,7 @@ from imageshards import manifest
 from imageshards.errors import UserError
 from imageshards.example import Values
 from imageshards.index import read_index, read_record
+from imageshards.text import counted
 from trainer.arguments import names_arguments
 from trainer.augment.augmentation import AugmentFunction, check_pairs
 from trainer.config import DataConfig, TrainConfig, join_paths, parse_image_size
@@ -102,7 +103,9 @@ class Data:
 
     def __repr__(self) -> str:
         splits = ", ".join(f"{name} {count:,}" for name, count in self.splits.items())
-        return f"<imageshards {self.config.data!r}: {splits}; {len(self.classes)} classes>"
+        return (
+            f"<imageshards {self.config.data!r}: {splits}; {counted(len(self.classes), 'class')}>"
+        )
 
     @property
     def classes(self) -> tuple[str, ...]:

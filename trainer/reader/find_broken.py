@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from imageshards.example import decode_example
+from imageshards.text import counted
 from imageshards.tfrecord import Record, RecordError, scan_file
 from trainer.dataset.counting import RecordProblem, class_id
 from trainer.dataset.spec import DataSet, FeatureSpec, ModelInputs, Shard, Subset
@@ -133,7 +134,7 @@ def _why_missing(shard: Shard, last: Record | RecordError | None) -> str:
     if last is not None and last.next_offset_bytes is None:
         return f"lost behind the damage to record {last.number}"
     held = 0 if last is None else last.number + 1
-    return f"the file ends after {held} of {shard.num_records} records"
+    return f"the file ends after {held} of {counted(shard.num_records, 'record')}"
 
 
 def _make_check(dataset: DataSet, inputs: Mapping[str, FeatureSpec]) -> _Check:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.progress import ProgressLine
+from imageshards.text import counted
 from imageshards.tfrecord import RecordError, scan_file
 from trainer.config import is_remote
 from trainer.dataset.spec import DataSet, ReadOptions, Shard, Subset
@@ -93,13 +94,17 @@ def _copy_shards(dataset: DataSet, shards: Sequence[Shard], folder: str) -> None
     needed, free = sum(s.num_bytes for s in shards), shutil.disk_usage(folder).free
     if needed > free:
         raise OSError(f"{gigabytes(needed)} are needed, {gigabytes(free)} are free")
-    print(f"copying {len(shards)} shards ({gigabytes(needed)}) to {folder}", file=sys.stderr)
+    print(
+        f"copying {counted(len(shards), 'shard')} ({gigabytes(needed)}) to {folder}",
+        file=sys.stderr,
+    )
     stopped = threading.Event()
     copied: list[Shard] = []
 
     def line() -> str:
         size = gigabytes(sum(s.num_bytes for s in copied))
-        return f"copied {len(copied)} of {len(shards)} shards ({size} of {gigabytes(needed)})"
+        done = f"{len(copied)} of {counted(len(shards), 'shard')}"
+        return f"copied {done} ({size} of {gigabytes(needed)})"
 
     with concurrent.futures.ThreadPoolExecutor(COPIES_AT_ONCE) as pool, ProgressLine(line):
         waiting = {

@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from imageshards.errors import UserError
 from trainer.augment.decode import batch_pictures
-from trainer.dataset.spec import ModelCard
+from trainer.dataset.spec import ModelCard, ModelInputs
 from trainer.serving.columns import Columns
-from trainer.serving.preprocess import record_jpegs
+from trainer.serving.preprocess import record_jpeg
 
 IMAGE_BYTES = "image_bytes"
 SIGNATURE = "serving_default"
@@ -108,11 +108,9 @@ def _variables_of(model: Any) -> Any:
 
 def _serve(model: Any, card: ModelCard, columns: Columns, classes: Any) -> Any:
     """Files and raw columns → classes: a concrete function."""
-    pictures = batch_pictures(card.inputs.image, card.inputs.size, card.inputs.eval_crop)
 
     def serve(image_bytes: Any, **given: Any) -> dict[str, Any]:
-        records = record_jpegs(image_bytes, card.inputs.image.options)
-        inputs: Any = pictures(records, tf.zeros_like(records, tf.int64))
+        records, inputs = _read_files(image_bytes, card.inputs)
         if columns.signature or columns.reads_picture:
             inputs = {"image": inputs, **columns(given, records)}
         found = probabilities(model, inputs)
@@ -126,6 +124,39 @@ def _serve(model: Any, card: ModelCard, columns: Columns, classes: Any) -> Any:
 
     files = tf.TensorSpec((None,), tf.string, IMAGE_BYTES)
     return tf.function(serve, autograph=False).get_concrete_function(files, **columns.signature)
+
+
+def _read_files(files: Any, inputs: ModelInputs) -> tuple[Any, Any]:
+    """Files → records, string [b], and pictures, uint8 [b, *size, channels].
+
+    A file that cannot be decoded fails the batch with the element's index, which TensorFlow's
+    decoders do not say: so each file is an element of a `tf.data.Dataset`, broken ones are left
+    out, and then the missing indices are known.
+    """
+    pictures = batch_pictures(inputs.image, inputs.size, inputs.eval_crop)
+    options = inputs.image.options
+
+    def read(index: Any, file: Any) -> tuple[Any, Any, Any]:
+        record = record_jpeg(file, options) if options else file
+        return index, record, pictures(record[None], tf.zeros((1,), tf.int64))[0]
+
+    shape = (*inputs.size, inputs.image.channels)
+    # There is an element to take even where all files are broken.
+    end = (tf.constant(-1, tf.int64), tf.constant(b""), tf.zeros(shape, tf.uint8))
+    whole = (
+        tf.data.Dataset.from_tensor_slices(files)
+        .enumerate()
+        .map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        .ignore_errors()
+        .concatenate(tf.data.Dataset.from_tensors(end))
+    )
+    count = tf.size(files, tf.int64)
+    indices, records, read_pictures = whole.batch(count + 1).get_single_element()
+    broken, _ = tf.raw_ops.ListDiff(x=tf.range(count), y=indices)
+    message = f"{IMAGE_BYTES} received files that are not whole pictures, at the indices"
+    checked = tf.debugging.Assert(tf.equal(tf.size(broken), 0), [message, broken], summarize=64)
+    with tf.control_dependencies([checked]):
+        return tf.identity(records[:-1]), tf.ensure_shape(read_pictures[:-1], (None, *shape))
 
 
 def _described(card: ModelCard, columns: Columns, function: Any) -> list[str]:

@@ -16,6 +16,7 @@ from keras.callbacks import Callback
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.progress import progress_bar
+from imageshards.text import LINE_CHARACTERS
 from trainer.evaluation.per_class import finite
 from trainer.output_errors import output_errors
 
@@ -256,6 +257,11 @@ class Progress(Callback):
             self._bar.initial = self._bar.n = done  # resumed inside the epoch
         self._bar.update(done - self._bar.n)
 
+    def on_test_begin(self, logs: Logs = None) -> None:
+        """Says that the validation split is read now."""
+        if self._bar is not None and not self._bar.disable:
+            self._bar.set_description_str(f"{self._bar.desc.rstrip(': ')}, validating")
+
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Prints the epoch's figures."""
         self.close()
@@ -353,12 +359,33 @@ def last_learning_rate(optimizer: keras.optimizers.Optimizer | None) -> float | 
 
 
 def epoch_line(record: Mapping[str, Any], epochs: int) -> str:
-    """One epoch as it is printed."""
+    """One epoch as it is printed: each figure with that of the validation split behind it."""
     last = ("epoch", "step", "images_per_second", "wait_fraction", "learning_rate")
+    figures = {k: v for k, v in record.items() if k not in last and v is not None}
     parts = [f"epoch {record['epoch']}/{epochs}"]
-    parts += [f"{k} {v:.4f}" for k, v in record.items() if k not in last and v is not None]
+    for name, value in figures.items():
+        if name.removeprefix("val_") != name and name.removeprefix("val_") in figures:
+            continue
+        digits = 3 if name == "accuracy" else 4
+        text = f"{'acc' if name == 'accuracy' else name} {value:.{digits}f}"
+        of_validation = figures.get(f"val_{name}")
+        if of_validation is not None:
+            text += f" val {of_validation:.{digits}f}"
+        parts.append(text)
     rate = record.get("images_per_second")
     if rate is not None:
-        parts.append(f"{rate:.{0 if rate >= 10 else 1}f} images/s")
-        parts.append(f"waited {record['wait_fraction']:.0%} for data")
-    return "  ".join(parts)
+        parts.append(f"{rate:,.{0 if rate >= 10 else 1}f} img/s")
+        parts.append(f"wait {record['wait_fraction']:.0%}")
+    return _in_lines(parts)
+
+
+def _in_lines(parts: Sequence[str]) -> str:
+    """Parts side by side, in as many lines of a terminal as they need."""
+    lines = [parts[0]]
+    for part in parts[1:]:
+        longer = f"{lines[-1]}  {part}"
+        if len(longer) <= LINE_CHARACTERS:
+            lines[-1] = longer
+        else:
+            lines.append(f"  {part}")
+    return "\n".join(lines)

@@ -14,12 +14,14 @@ from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.page import contact_sheet, size
 from imageshards.progress import text_table
+from imageshards.text import counted, shortened
 from trainer.dataset.spec import Batch, ModelInputs, Subset
 
 SHEET_NAME = "dry_run.png"
 THUMB_PX = 144
 MAX_PICTURES = 64
 MAX_CLASSES = 20
+_NAME_CHARACTERS = 24
 _BAR_CHARACTERS = 24
 
 
@@ -108,21 +110,20 @@ def class_lines(shares: np.ndarray, subset: Subset) -> list[str]:
     whole = counts is not None
     if len(subset.classes) <= MAX_CLASSES:
         order = np.sort(order)
-    width = max(5, *(len(subset.classes[i]) for i in order))
+    names = {i: shortened(subset.classes[i], _NAME_CHARACTERS) for i in order}
+    width = max(5, *map(len, names.values()))
     top = max(float(shares.max()), 1e-9)
     lines = [f"{'class':<{width}}  {'batch':>7}  {'split' if whole else 'split unknown':>9}"]
     for i in order:
         bar = "█" * round(_BAR_CHARACTERS * float(shares[i]) / top)
         count = f"{counts[i]:>9,}" if counts is not None else " " * 9
         weight = f"  weight {subset.class_weights[i]:.3g}" if subset.class_weights else ""
-        lines.append(
-            f"{subset.classes[i]:<{width}}  {shares[i]:>7.4g}  {count}{weight}  {bar}".rstrip()
-        )
+        lines.append(f"{names[i]:<{width}}  {shares[i]:>7.4g}  {count}{weight}  {bar}".rstrip())
     left = len(subset.classes) - len(order)
     if left:
-        lines.append(f"and {left:,} more classes")
+        lines.append(f"and {counted(left, 'more class')}")
     copies = " (copies of rare ones included)" if subset.sampling else ""
-    lines.append(f"{subset.num_records:,} records in an epoch{copies}")
+    lines.append(f"{counted(subset.num_records, 'record')} in an epoch{copies}")
     return lines
 
 

@@ -9,6 +9,8 @@ from typing import Any
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.manifest import TRANSFORM_NAME
+from imageshards.output_folder import foreign_files, foreign_files_error
+from trainer.dataset.open import CACHE_FOLDER
 from trainer.dataset.spec import DataSet
 from trainer.output_errors import output_errors
 from trainer.serving.model_file import MODEL_FILE, TRANSFORM_FOLDER
@@ -17,6 +19,7 @@ CHECKPOINTS_FOLDER = "checkpoints"
 METRICS_FILE = "metrics.jsonl"
 BEST_MODEL_FILE = "best.keras"
 DIGEST_FILE = "weights.sha256"
+TENSORBOARD_FOLDER = "tensorboard"
 
 # What a run writes, and --overwrite removes; nothing else in the folder is touched.
 _RUN_FILES = (
@@ -27,10 +30,12 @@ _RUN_FILES = (
     METRICS_FILE,
     TRANSFORM_FOLDER,
     "report",
-    "tensorboard",
+    TENSORBOARD_FOLDER,
     "repaired",
     "broken.json",
 )
+# One of them is there as soon as a run has begun.
+_BEGUN = (CHECKPOINTS_FOLDER, MODEL_FILE, METRICS_FILE)
 
 
 def prepare_output(output: str) -> None:
@@ -50,6 +55,21 @@ def prepare_output(output: str) -> None:
             "a folder of this machine, gs:// or s3://, or a name for a new one, where you may "
             "write and delete."
         ) from e
+
+
+def check_only_ours(output: str) -> None:
+    """Refuses a new run in a folder that holds files of the user's own.
+
+    Raises:
+        UserError: There are some, and no run has begun there.
+    """
+    try:
+        names = [entry.name for entry in storage.list_folder(output)]
+    except OSError:
+        return  # `prepare_output` tells what is wrong with it
+    foreign = foreign_files(names, (*_RUN_FILES, CACHE_FOLDER))
+    if foreign and not any(name in names for name in _BEGUN):
+        raise foreign_files_error(output, foreign)
 
 
 def check_no_model(output: str) -> None:

@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from imageshards.errors import UserError
+from imageshards.text import counted
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.config import TrainConfig
 from trainer.reader.batches import TrainingData
 from trainer.training.checkpoint_callback import Checkpoint
 from trainer.training.output_folder import check_no_model
 
+# How TFRecords of others are read; the fingerprint of the data covers it.
+_AS_READ = ("class_names", "label_offset", "feature_map")
 # Schedules whose rate at a step depends on the number of all steps.
 _NEEDS_TOTAL = ("linear", "cosine")
 
@@ -51,8 +54,9 @@ def open_run(
     check_same(folder, run.state.identity, settings)
     if run.step > total_steps:
         raise UserError(
-            f"{length} ({total_steps} steps), but the run in --output {folder!r} has trained "
-            f"{run.step} steps, {run.epochs} epochs, already; expected no fewer: use another "
+            f"{length} ({counted(total_steps, 'step')}), but the run in --output {folder!r} has "
+            f"trained {counted(run.step, 'step')}, {counted(run.epochs, 'epoch')}, already; "
+            f"expected no fewer: use another "
             "--output, or --overwrite to start over."
         )
     return run
@@ -89,7 +93,7 @@ def check_same(output: str, started: Mapping[str, Any], settings: Mapping[str, A
         UserError: They differ; the sentence names the first flag.
     """
     for name in sorted({*started, *settings}, key=lambda name: (name != "data", name)):
-        if started.get(name) == settings.get(name):
+        if started.get(name) == settings.get(name) or name in _AS_READ:
             continue
         if name == "order_version":
             raise UserError(
@@ -99,15 +103,25 @@ def check_same(output: str, started: Mapping[str, Any], settings: Mapping[str, A
                 "use another --output, or start over with --overwrite."
             )
         if name == "data":
+            for flag in _AS_READ:
+                if flag in started and started[flag] != settings.get(flag, started[flag]):
+                    raise _other_value(flag, output, started, settings)
+            changed = "files have" if _AS_READ[0] in settings else "manifest has"
             raise UserError(
-                f"--output received {output!r}, which holds a run on other data: the manifest has "
+                f"--output received {output!r}, which holds a run on other data: the {changed} "
                 "changed since; use another --output, or start over with --overwrite."
             )
-        raise UserError(
-            f"--{name} received {_shown(settings.get(name))}, but the run in --output {output!r} "
-            f"was started with {_shown(started.get(name))}; use that to resume it, another "
-            "--output, or --overwrite to start over."
-        )
+        raise _other_value(name, output, started, settings)
+
+
+def _other_value(
+    name: str, output: str, started: Mapping[str, Any], settings: Mapping[str, Any]
+) -> UserError:
+    return UserError(
+        f"--{name} received {_shown(settings.get(name))}, but the run in --output {output!r} "
+        f"was started with {_shown(started.get(name))}; use that to resume it, another "
+        "--output, or --overwrite to start over."
+    )
 
 
 def _shown(value: Any) -> str:

@@ -43,6 +43,7 @@ from trainer.training.loop import Epochs, Loop, total_steps
 from trainer.training.output_folder import (
     BEST_MODEL_FILE,
     METRICS_FILE,
+    TENSORBOARD_FOLDER,
     copy_transform,
     prepare_output,
     remove_run,
@@ -158,6 +159,9 @@ class _Run:
         replicas = self.devices.num_replicas_in_sync
         notes = optimizer.notes(self.config, self.model, total, strategy.gpu_count(), replicas)
         lines += [f"note: {note}" for note in notes]
+        if self.config.tensorboard and not self.config.dry_run:
+            folder = storage.join(self.config.output, TENSORBOARD_FOLDER)
+            lines.append(f"curves and pictures while it runs: tensorboard --logdir {folder}")
         if self.start >= total:
             lines.append(f"all {total} steps are done already; --overwrite starts over")
         elif self.start:
@@ -360,7 +364,7 @@ class _Run:
         pictures = self.stream.first(self.start)["inputs"]["image"]
         if not self.hosts.is_chief:
             return []
-        board = TensorBoard(storage.join(self.config.output, "tensorboard"), self.metrics)
+        board = TensorBoard(storage.join(self.config.output, TENSORBOARD_FOLDER), self.metrics)
         board.images(self.start, "augmented", pictures)
         return [board]
 

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from imageshards.text import counted
 from trainer.config import TrainConfig
 from trainer.dataset.open import Inputs
 from trainer.models import strategy
@@ -40,20 +41,20 @@ def plan_lines(
     replicas = devices.num_replicas_in_sync
     where = f" on the {augment_on}" if config.augment != "none" else ""
     lines = [
-        f"{config.data.data}: {training.num_records} records to train on in {shards} shards, "
-        f"{validation.num_records if validation else 0} to validate, "
-        f"{len(training.classes)} classes",
+        f"{config.data.data}: {counted(training.num_records, 'record')} to train on in "
+        f"{counted(shards, 'shard')}, {validation.num_records if validation else 0:,} to "
+        f"validate, {counted(len(training.classes), 'class')}",
         f"{model.name}: {model.count_params():,} parameters, pictures of "
         f"{size[0]}x{size[1]}x{inputs.dataset.image.channels} px, {strategy.describe(devices)}, "
         f"global batch {config.batch_size} ({config.batch_size // replicas} each), "
         f"augmentation {config.augment}{where}",
-        f"{epochs.total_steps} steps, {epochs.count} {_plural('epoch', epochs.count)}; a pass "
+        f"{counted(epochs.total_steps, 'step')}, {counted(epochs.count, 'epoch')}; a pass "
         f"is {training.num_records / config.batch_size:.1f} batches, its last records open the "
         "next one",
     ]
     shares = [
-        f"{float(part.share):.1%} from {part.subset.dataset.data} (its {part.subset.num_records} "
-        "records)"
+        f"{float(part.share):.1%} from {part.subset.dataset.data} (its "
+        f"{counted(part.subset.num_records, 'record')})"
         for part in training.mix
     ]
     lines += [f"mixed: {', '.join(shares)}"] * bool(shares)
@@ -82,7 +83,7 @@ def result_lines(
             figures.append(f"with accuracy {best['val_accuracy']:.3f}")
         lines.append(f"{', '.join(figures)}: best.keras")
     if broken:
-        lines.append(f"{len(broken)} broken {_plural('record', len(broken))} left out:")
+        lines.append(f"{counted(len(broken), 'broken record')} left out:")
         lines.extend(f"  {record}" for record in broken)
     return [*lines, speed] if speed else lines
 
@@ -144,7 +145,7 @@ def bottleneck(history: Sequence[Mapping[str, Any]], reader_cpu_sec: float | Non
         return None
     model_images_per_sec = images_per_sec / (1 - wait_fraction)
     count = max(1, math.ceil(model_images_per_sec * reader_cpu_sec))
-    cores = f"{count} {_plural('core', count)}"
+    cores = counted(count, "core")
     if wait_fraction > _MIN_WAIT_FRACTION:
         return (
             f"input-bound: the model waited {wait_fraction:.0%} of the time for data and could "
@@ -154,7 +155,3 @@ def bottleneck(history: Sequence[Mapping[str, Any]], reader_cpu_sec: float | Non
         f"compute-bound: the model waited {wait_fraction:.1%} of the time for data; about {cores} "
         "would do for the reader"
     )
-
-
-def _plural(word: str, count: int) -> str:
-    return word if count == 1 else f"{word}s"

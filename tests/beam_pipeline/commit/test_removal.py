@@ -150,7 +150,7 @@ def test_what_cannot_be_removed_changes_nothing(tmp_path, capsys, keys, words):
 
 def test_other_mistakes_are_sentences(tmp_path, capsys):
     assert remove(tmp_path / "no", ["a"], tmp_path / "keys") == 2
-    assert "no manifest.json" in capsys.readouterr().err and not (tmp_path / "no").exists()
+    assert "which does not exist" in capsys.readouterr().err and not (tmp_path / "no").exists()
     made = Dataset(tmp_path / "set")
     (made.directory / ".staging").mkdir()
     (made.directory / ".staging" / "job.json").write_text("{}")
@@ -228,7 +228,7 @@ def test_another_command_finishes_it_first(made, tmp_path, monkeypatch, capsys):
         killed_at(patched, "write_manifest", 1)
         remove(made, [first], tmp_path / "keys")
     assert remove(made, [second], tmp_path / "keys") == 0
-    assert f"that was stopped in {made}: 1 records removed" in capsys.readouterr().err
+    assert f"that was stopped in {made}: 1 record removed" in capsys.readouterr().err
     left = read_index(str(made), load_manifest(str(made)))["key"].to_pylist()
     assert not {first, second} & set(left) and load_manifest(str(made))["removed"] == 2
 

@@ -216,7 +216,7 @@ COLUMNS = {"columns": (ColumnSpec("age", "int"),)}
         ("m.csv", "img,label\nx,a\n", {}, ["no image column", "'img', 'label'", "--image_column"]),
         ("m.csv", "image,target\nx,a\n", {}, ["no label column", "'target'", "--label_column"]),
         ("m.csv", "image, label\nx, a\n", {}, ["no label column", "' label'"]),
-        ("m.csv", "image;label\nx;a\n", {}, ["no image column", "'image;label'"]),
+        ("m.csv", "image|label\nx|a\n", {}, ["no image column", "'image|label'"]),
         ("m.csv", H + "x,a,1\n", {"label_column": "x"}, ["--label_column", "'x'", "'age'"]),
         ("m.csv", H + "x,a,1\n", {"group_column": "x"}, ["--group_column", "'x'"]),
         ("m.csv", H + "x,a,1\n", {"columns": (ColumnSpec("b", "int"),)}, ["--columns", "'b'"]),

@@ -52,6 +52,12 @@ def test_any_text_in_a_csv_comes_back(scratch, cells, line_end):
     assert rows(path) == [{"a": a, "b": b} for a, b in cells]
 
 
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_what_separates_the_cells_is_told_by_the_header(tmp_path, mark):
+    text = f'path{mark}label\n"a{mark}b.jpg"{mark}cat\n'
+    assert rows(put(tmp_path, "x.csv", text)) == [{"path": f"a{mark}b.jpg", "label": "cat"}]
+
+
 @given(st.lists(st.dictionaries(st.text(max_size=3), st.text(max_size=9), min_size=1), max_size=5))
 def test_any_text_in_json_lines_comes_back(scratch, given_rows):
     path = put(scratch, "x.jsonl", "".join(json.dumps(row) + "\n" for row in given_rows))
@@ -84,7 +90,7 @@ def test_the_row_index_of_pandas_is_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [
-        ("x.csv", "a,b\n1,2\n3\n", ["line 3", "1 cells", "expected 2"]),
+        ("x.csv", "a,b\n1,2\n3\n", ["line 3", "1 cell;", "expected 2"]),
         ("x.csv", "a,b\n1,2,3\n", ["line 2", "3 cells", "quotes"]),
         ("x.csv", "a,a\n1,2\n", ["line 1", "'a' twice"]),
         ("x.csv", 'a,b\n1,"x"y\n', ["line 2", "not CSV"]),

@@ -232,7 +232,7 @@ OPTIONS = PlanOptions(allow_one_class=True)
         ({("train", " "): 3}, {}, ["blank"]),
         ({("tr/ain", "a"): 3}, {}, ["split", "'tr/ain'", "letters"]),
         ({("my split", "a"): 3}, {}, ["split", "'my split'"]),
-        ({("train", "a"): 100_001}, {"shard_mb": 1e-9}, ["100001 shards", "99999"]),
+        ({("train", "a"): 100_001}, {"shard_mb": 1e-9}, ["100,001 shards", "99999"]),
     ],
 )  # fmt: skip
 def test_what_cannot_be_planned_is_one_sentence(counts, options, words):

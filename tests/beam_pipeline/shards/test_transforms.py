@@ -162,7 +162,7 @@ def test_rejected_images_are_told_of(batches, tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "beam_pipeline.shards.sink"):
         paths = run([*batches, bad], write, shards=2)
     assert sum(len(payloads(path)) for path in paths) == 21
-    assert "1 images of " in caplog.text and "out-" in caplog.text
+    assert "1 image of " in caplog.text and "out-" in caplog.text
 
 
 def test_finished_shards_wait_where_they_are_told_to(batches, tmp_path):

@@ -95,7 +95,7 @@ def test_rows_of_fewer_records_are_counted(dataset):
     rows.add(features_of(0, 0), 100, None, None)
     table = index_table(rows, "train", SHARD, "none", dataset.manifest["features"])
     save_entry(dataset, write_index(str(dataset.directory), SHARD, table))
-    assert problems_of(dataset) == [f"{SHARD}: its {FILE} has 1 rows; the manifest says 6 records."]
+    assert problems_of(dataset) == [f"{SHARD}: its {FILE} has 1 row; the manifest says 6 records."]
 
 
 def test_files_that_are_not_listed_and_shards_without_an_index_are_named(dataset):

@@ -402,7 +402,7 @@ def test_a_damaged_quarantine_is_named_with_its_record(dataset):
 def test_a_lost_reject_is_noticed(dataset):
     path = dataset.directory / "quarantine" / "rejects-00000-of-00001.tfrecord"
     path.write_bytes(framed([b""]))
-    assert "holds 1 records" in only(problems_of(dataset), "accounting").message
+    assert "holds 1 record;" in only(problems_of(dataset), "accounting").message
 
 
 def test_left_over_staging_is_a_note(dataset):

@@ -1,0 +1,40 @@
+"""Counts in words, and names that are too long for their column."""
+
+from __future__ import annotations
+
+import pytest
+
+from imageshards.text import counted, shortened
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "expected"),
+    [
+        (1, "file", "1 file"),
+        (0, "file", "0 files"),
+        (1200, "TFRecord file", "1,200 TFRecord files"),
+        (1, "class", "1 class"),
+        (2, "class", "2 classes"),
+        (3, "batch", "3 batches"),
+        (2, "box", "2 boxes"),
+        (2, "process", "2 processes"),
+        (2, "copy", "2 copies"),
+        (2, "key", "2 keys"),
+    ],
+)
+def test_a_count_in_words(count, noun, expected):
+    assert counted(count, noun) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "expected"),
+    [
+        ("short", 5, "short"),
+        ("n02112350_keeshond", 9, "n021…hond"),
+        ("n02112350_keeshond", 8, "n021…ond"),
+        ("long", 1, "…"),
+        ("long", 0, ""),
+    ],
+)
+def test_a_long_name_loses_its_middle(text, width, expected):
+    assert shortened(text, width) == expected
