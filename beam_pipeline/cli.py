@@ -222,7 +222,7 @@ def _add_shards(group: argparse._ArgumentGroup) -> None:
 def _add_output(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--output", required=True, metavar="DIR", type=functools.partial(parse_path, "--output"),
-        help="folder of the data set")
+        help="folder of the data set, new or empty; an unfinished build there is resumed")
     add("--compression", default="none", choices=opt.COMPRESSIONS,
         help="of shards; JPEG hardly shrinks (default: none)")
     add("--max_reject_fraction", default=0.01, type=float, metavar="0..1",

@@ -141,7 +141,7 @@ def _why_no_data_set(directory: str) -> str:
     if storage.is_local(directory) and not os.path.isdir(directory):
         if os.path.lexists(directory):
             return "which is a file; expected the folder that a build wrote: name that"
-        build = f"python -m beam_pipeline --input PHOTOS --output {directory}"
+        build = f"imageshards build --input PHOTOS --output {directory}"
         return (
             "which does not exist; expected the folder that a build wrote: fix the path, or build "
             f"a data set there with {build}"
