@@ -52,7 +52,7 @@ def progress_line(
         before: Images done by earlier runs.
         seconds: Since the first image.
     """
-    details = [f"{rejects:,} rejects"]
+    details = [counted(rejects, "reject")]
     if seconds > 0 and images > before:
         details.insert(0, f"{size_bytes / 1e6 / seconds:.1f} MB/s")
     return rate_line(images, total, "images", seconds, before, *details)

@@ -7,7 +7,8 @@ import textwrap
 # Of a terminal that nobody has widened, and of a log that is pleasant to read.
 LINE_CHARACTERS = 80
 
-_SIBILANTS = ("s", "x", "z", "ch", "sh")
+# "tch", not "ch": batches, but epochs.
+_SIBILANTS = ("s", "x", "z", "tch", "sh")
 
 
 def counted(count: int, noun: str) -> str:

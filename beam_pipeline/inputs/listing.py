@@ -160,7 +160,8 @@ def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
     if not found:
         raise UserError(
             f"--input {source.input!r} has no class folder; expected ROOT/<class>/*.jpg, a "
-            "manifest (.csv, .jsonl, .parquet), or --label_regex for labels in file names."
+            "manifest (.csv, .jsonl, .parquet), or labels in file names and a --label_regex that "
+            "finds them, such as '^([a-z]+)' for cat.0.jpg."
         )
     yield from found
     yield from others

@@ -16,6 +16,7 @@ from imageshards.text import counted, shortened
         (1, "class", "1 class"),
         (2, "class", "2 classes"),
         (3, "batch", "3 batches"),
+        (2, "epoch", "2 epochs"),
         (2, "box", "2 boxes"),
         (2, "process", "2 processes"),
         (2, "copy", "2 copies"),
