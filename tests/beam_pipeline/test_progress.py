@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from beam_pipeline.progress import final_table, plan_table, progress_line
+from beam_pipeline.progress import (
+    PoolProgress,
+    class_line,
+    final_table,
+    plan_table,
+    progress_line,
+)
+from imageshards.progress import note_activity
 
 
 @pytest.mark.parametrize(
@@ -93,3 +100,33 @@ def test_the_plan_table_shows_splits_classes_and_an_estimate():
     assert text.endswith("warning: odd\nnothing was written")
     of_one_size = summary | {"counts": {"train": {f"c{i}": 1 for i in range(300)}}}
     assert "300 classes: 1 in each" in plan_table(of_one_size)
+
+
+class Pool:
+    """A pool that has written so many of its images."""
+
+    total = 0
+    images = 0
+
+    def progress(self):
+        return self.images, 0, 0, 0
+
+
+def test_the_steps_before_and_after_the_shards_are_said():
+    pool = Pool()
+    line = PoolProgress(pool).line
+    note_activity("")
+    assert line() == ""
+    note_activity("listing", 12, "image")
+    assert line().startswith("listing: 12 images")
+    pool.total = 12
+    assert line() == "0/12 images  0 rejects"
+    pool.images = 12
+    note_activity("committing", 3, "shard")
+    assert line().startswith("committing: 3 shards")
+
+
+def test_long_lists_of_classes_are_wrapped():
+    text = class_line({f"n0210023{i}_German_short-haired_pointer_dog_{i}": i for i in range(9)})
+    assert all(len(line) <= 80 for line in text.split("\n"))
+    assert class_line({"cat": 1}) == "1 class: cat 1"

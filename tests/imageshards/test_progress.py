@@ -127,3 +127,31 @@ def test_long_names_are_shortened_where_a_table_is_too_wide():
         text_table(header, rows, (0, 2), width=200).splitlines()[2].split()
         == " ".join(rows[0]).split()
     )
+
+
+def test_what_a_process_does_is_counted_while_it_stays_the_same():
+    progress.note_activity("")
+    assert progress.activity_line() == ""
+    progress.note_activity("listing", 999, "image")
+    progress.note_activity("listing", 1, "image")
+    assert progress.activity_line().startswith("listing: 1,000 images  00:0")
+    progress.note_activity("planning")
+    assert progress.activity_line().startswith("planning  00:0")
+    progress.note_activity("listing", 1, "image")
+    assert progress.activity_line().startswith("listing: 1 image  ")
+
+
+def test_a_log_says_how_far_work_is_while_it_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "_LOG_SECONDS", 0.01)
+    with open(tmp_path / "log", "w+") as log:
+        monkeypatch.setattr(sys, "stderr", log)
+
+        def work():
+            yield "a"
+            deadline = time.monotonic() + 20
+            while "verifying 1/2 shards" not in (tmp_path / "log").read_text():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            yield "b"
+
+        assert list(progress.with_progress(work(), 2, "shards", "verifying")) == ["a", "b"]
