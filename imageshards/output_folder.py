@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from imageshards.errors import UserError
-from imageshards.text import counted
 
 # Beside results a job's log may lie, and what begins with a dot, such as .gitkeep.
 _LOG_SUFFIXES = (".log", ".out", ".err")
@@ -30,8 +29,9 @@ def foreign_files_error(output: str, foreign: list[str]) -> UserError:
     """The error for an `--output` with files that no run of ours has written."""
     shown = ", ".join(map(repr, foreign[:_MAX_SHOWN]))
     more = f" and {len(foreign) - _MAX_SHOWN:,} more" if len(foreign) > _MAX_SHOWN else ""
+    what = "1 file or folder" if len(foreign) == 1 else f"{len(foreign):,} files or folders"
     return UserError(
-        f"--output {output!r} holds {counted(len(foreign), 'file or folder')} of your own ({shown}"
+        f"--output {output!r} holds {what} of your own ({shown}"
         f"{more}); expected a new or empty folder, for example {output.rstrip('/')}/new: choose "
         "one, or write between them with --overwrite, which removes none of them."
     )
