@@ -9,7 +9,7 @@ import os
 import shutil
 from typing import Any
 
-from beam_pipeline.commit.tfds import TFDS_NAMES
+from beam_pipeline.commit.tfds import LABELS_NAME, TFDS_NAMES
 from beam_pipeline.inputs.layout import COMMITTED_NAME, read_json
 from imageshards import storage
 from imageshards.errors import DamagedManifestError, OutputError, UserError
@@ -40,6 +40,7 @@ _SHARD_SUFFIXES = (".tfrecord", ".tfrecord.gz")
 _OUR_NAMES = (
     MANIFEST_NAME,
     *TFDS_NAMES,
+    LABELS_NAME,
     CROISSANT_NAME,
     INDEX_NAME,
     TRANSFORM_NAME,

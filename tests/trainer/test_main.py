@@ -224,7 +224,7 @@ def test_a_flipped_bit_stops_the_run_and_may_be_left_out(tmp_path: pathlib.Path)
     ran = run_forked("trainer", *flags)
     assert ran.returncode == 2
     assert ran.stderr.startswith(f"imageshards train: --data received '{path}'")
-    for words in (shard.name, "record ", "byte ", "--skip_broken", "beam_pipeline.verify"):
+    for words in (shard.name, "record ", "byte ", "--skip_broken", "imageshards verify"):
         assert words in ran.stderr
     assert ran.stderr.count("\n") == 1
     assert not (tmp_path / "flipped-model" / "model.keras").exists()

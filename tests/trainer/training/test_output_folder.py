@@ -17,8 +17,8 @@ from trainer.training.output_folder import check_only_ours
         ((".gitkeep", "train.log", "job.out", "report", "cache"), ""),
         (("notes.txt", "metrics.jsonl"), ""),  # a run has begun there
         (("notes.txt",), "holds 1 file or folder of your own ('notes.txt');"),
-        (("a", "b", "c", "d", "report"), "holds 4 files or folders of your own ('a', 'b', 'c' and 1 "
-                                         "more); expected a new or empty folder"),
+        (("a", "b", "c", "d", "report"), "holds 4 files or folders of your own ('a', 'b', 'c' and "
+                                         "1 more); expected a new or empty folder"),
     ],
 )  # fmt: skip
 def test_files_of_the_users_own_are_not_mixed_with_a_run(
