@@ -41,11 +41,13 @@ def _inspect(directory: str) -> int:
     from beam_pipeline.report.page import write_report
     from imageshards import storage
     from imageshards.manifest import load_manifest
+    from imageshards.progress import ProgressLine
 
     directory = directory if storage.is_local(directory) else directory.rstrip("/")
     storage.check_bucket(directory, "DIR")
     manifest = load_manifest(directory, "DIR")
-    paths = write_report(directory, manifest)
+    with ProgressLine(lambda: "drawing the report", "drawing the report"):
+        paths = write_report(directory, manifest)
     print(summary_text(manifest))
     print("\nwrote", *paths, sep="\n  ")
     return 0

@@ -26,7 +26,7 @@ from beam_pipeline.store_flags import export_store_flags
 from imageshards import storage
 from imageshards.errors import LeaseLostError, UserError
 from imageshards.manifest import PAGE_NAME, REPORT_NAME, STAGING_NAME, load_manifest
-from imageshards.progress import ProgressLine, note_activity
+from imageshards.progress import ProgressLine, activity_line, note_activity
 from imageshards.storage import OutputLock, output_lock, run_concurrently
 
 # As often as a worker of Beam's own local processes may be killed before we give up.
@@ -76,7 +76,9 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
 
         runners.check_flags(beam_args, cli.flag_names())
         # A plan is made here, wherever the job is to run: it takes seconds.
-        return plan_only(options, runners.choose([]), begun)
+        note_activity("")
+        with ProgressLine(activity_line, PLANNING):
+            return plan_only(options, runners.choose([]), begun)
     storage.check_bucket(options.output, "--output")
     fresh = not os.path.exists(options.output)
     staging = storage.join(options.output, STAGING_NAME)
