@@ -11,6 +11,7 @@ from beam_pipeline.progress import (
     plan_table,
     progress_line,
 )
+from beam_pipeline.shards.process_pool import LocalPool
 from imageshards.progress import note_activity
 
 
@@ -102,11 +103,13 @@ def test_the_plan_table_shows_splits_classes_and_an_estimate():
     assert "300 classes: 1 in each" in plan_table(of_one_size)
 
 
-class Pool:
+class Pool(LocalPool):
     """A pool that has written so many of its images."""
 
-    total = 0
     images = 0
+
+    def __init__(self):
+        self.total = 0  # without a process
 
     def progress(self):
         return self.images, 0, 0, 0
