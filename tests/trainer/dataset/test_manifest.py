@@ -165,7 +165,9 @@ def test_text_that_is_no_manifest_is_refused(folder: pathlib.Path, text: str) ->
 @pytest.mark.parametrize("below", ["absent", "file/below"])
 def test_a_folder_without_a_manifest_is_not_a_data_set(tmp_path: pathlib.Path, below: str) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="a directory without a manifest is not a data set"):
+    with pytest.raises(
+        UserError, match="which does not exist; expected the folder that a build wrote"
+    ):
         load_manifest(str(tmp_path / below))
 
 
