@@ -133,6 +133,7 @@ def page_of(
         classes=sections.classes(manifest),
         source=sections.source(manifest),
         shard_charts=sections.shard_charts(manifest),
+        single_shards=sections.single_shards(manifest),
         rejects=manifest["rejects"],
         reject_examples=rejects,
         image=sections.values_as_text(manifest["image"]),

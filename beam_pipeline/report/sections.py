@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 from imageshards.page import BarChart, Meter, Rows, histogram, number, plural, share, size, strip
 
-# With more classes than this, only the largest and the smallest have a row of their own.
+# With more classes than this, only the largest and the smallest are shown at once, and the
+# others, up to a number, to those who ask.
 MAX_CLASS_ROWS = 40
 ENDS = 12
+MAX_LISTED = 2000
 
 SHARD_BY = {"balanced": "same class mix in each", "class": "one class in each"}
 NOTES = {
@@ -74,17 +76,21 @@ class Classes(NamedTuple):
     """How many records the classes have.
 
     Attributes:
+        total: How many there are.
         splits: The splits' names.
         largest, smallest: Records of the class that has most, and fewest, in all splits.
         charts: One per split where there are too many classes for a table.
         tables: Caption → class and its records per split.
+        listed: All classes in label order, `MAX_LISTED` at most; empty where the tables have them.
     """
 
+    total: int
     splits: list[str]
     largest: int
     smallest: int
     charts: list[BarChart]
     tables: dict[str, Rows]
+    listed: Rows
 
 
 def classes(manifest: Mapping[str, Any]) -> Classes | None:
@@ -95,7 +101,7 @@ def classes(manifest: Mapping[str, Any]) -> Classes | None:
     }
     if not sums:
         return None
-    charts = []
+    charts, listed = [], []
     tables = {"In label order.": list(sums)}
     if len(sums) > MAX_CLASS_ROWS:
         charts = [
@@ -106,8 +112,14 @@ def classes(manifest: Mapping[str, Any]) -> Classes | None:
             f"The {ENDS} largest classes.": ordered[:ENDS],
             f"The {ENDS} smallest classes.": ordered[-ENDS:],
         }
+        listed = [
+            (name, *(number(of_class[name]) for of_class in counts.values()))
+            for name in list(sums)[:MAX_LISTED]
+        ]
     rows = {caption: _class_rows(names, counts) for caption, names in tables.items()}
-    return Classes(list(counts), max(sums.values()), min(sums.values()), charts, rows)
+    return Classes(
+        len(sums), list(counts), max(sums.values()), min(sums.values()), charts, rows, listed
+    )
 
 
 def class_counts(manifest: Mapping[str, Any]) -> dict[str, dict[str, int]]:
@@ -189,12 +201,12 @@ def source(manifest: Mapping[str, Any]) -> Source:
 
 
 def shard_charts(manifest: Mapping[str, Any]) -> list[BarChart]:
-    """How even the shards are, in records and in bytes."""
+    """How even the shards are, in records and in bytes; nothing for a split of one shard."""
     charts = []
     for name, split in manifest["splits"].items():
         for key, what, unit in (("num_records", "records", number), ("num_bytes", "bytes", size)):
             values = [shard[key] for shard in split["shards"]]
-            if not values:
+            if len(values) < 2:
                 continue
             low, high = min(values), max(values)
             spread = f"{unit(low)} to {unit(high)}" if low != high else f"{unit(low)} each"
@@ -202,6 +214,15 @@ def shard_charts(manifest: Mapping[str, Any]) -> list[BarChart]:
             text = f"{title}, {spread}, {plural(len(values), 'shard')}."
             charts.append(strip(title, spread, text, values, "shard", unit))
     return charts
+
+
+def single_shards(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Splits of one shard, which is no matter of evenness, and what that shard holds."""
+    return [
+        (name, f"{plural(shards[0]['num_records'], 'record')}, {size(shards[0]['num_bytes'])}")
+        for name, split in manifest["splits"].items()
+        if len(shards := split["shards"]) == 1
+    ]
 
 
 def origin(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -179,7 +179,7 @@ def _dataflow(given: GivenFlags, environ: Mapping[str, str]) -> Iterator[Default
     if temp := given["temp_location"]:
         reason = "the graph and the package wait there; every job has a folder of its own below it"
         yield DefaultFlag("staging_location", temp, reason)
-    reason = "keeps TensorFlow, where columns need it, from importing Keras 3 and matplotlib too"
+    reason = "keeps TensorFlow, where columns need it, from importing Keras 3, too"
     yield DefaultFlag("beam_plugins", WORKER_PLUGIN, reason)
     has_image = given["sdk_container_image"] or given["worker_harness_container_image"]
     checkout = checkout_setup()

@@ -1,16 +1,24 @@
-"""Bar charts that the page's style sheet draws: how high each bar is, and what is written."""
+"""Charts that the page's style sheet draws: where bars and points are, and what is written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from imageshards.page.page import number
 
 # More bars than this cannot be told apart.
 MAX_BARS = 128
+# Lines between few points look like many, so up to this number the points are shown, too.
+MAX_DOTS = 30
 # Axes end at one of these times a power of ten: their halves are easy to read, too.
 _ROUND = (1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10)
+# Steps of an axis that does not begin at zero.
+_STEPS = (1, 2, 2.5, 5, 10)
+_MAX_TICKS = 6
+
+Unit = Callable[[float], str]
 
 
 class Bar(NamedTuple):
@@ -28,7 +36,7 @@ class BarChart(NamedTuple):
         title, subtitle: Its heading.
         description: What a person who does not see the chart is told.
         bars: Their heights, in percent of the axis.
-        scale: What is written at the top of the axis and at its half.
+        scale: What is written at the top of the axis, at its half and at its foot.
         ticks: (percent of the width from the left, text) below the bars.
     """
 
@@ -36,16 +44,62 @@ class BarChart(NamedTuple):
     subtitle: str
     description: str
     bars: Sequence[Bar]
-    scale: tuple[str, str]
+    scale: tuple[str, str, str]
+    ticks: Sequence[tuple[float, str]]
+
+    @property
+    def is_single(self) -> bool:
+        """Whether there is one bar only: its description then says all there is to see."""
+        return len(self.bars) == 1
+
+
+class Dot(NamedTuple):
+    """A point of a line, in percent from the left and from the top; `title` shows on hover."""
+
+    x: float
+    y: float
+    title: str
+
+    @property
+    def at(self) -> str:
+        """Its place as a path of SVG has it."""
+        return f"{self.x:.4g} {self.y:.4g}"
+
+
+class Line(NamedTuple):
+    """One line of a chart.
+
+    Attributes:
+        name: For the legend.
+        kind: How the style sheet draws it: `front`, `back`, or `best` for a point that stands out.
+        path: In SVG, in percent from the left and from the top.
+        dots: The points that are shown.
+    """
+
+    name: str
+    kind: str
+    path: str
+    dots: Sequence[Dot]
+
+
+class LineChart(NamedTuple):
+    """Lines over numbered steps, for example a loss over epochs.
+
+    Attributes:
+        title, subtitle, description, scale, ticks: As of `BarChart`.
+        lines: From the back to the front.
+    """
+
+    title: str
+    subtitle: str
+    description: str
+    lines: Sequence[Line]
+    scale: tuple[str, str, str]
     ticks: Sequence[tuple[float, str]]
 
 
 def histogram(
-    title: str,
-    subtitle: str,
-    edges: Sequence[float],
-    counts: Sequence[int],
-    unit: Callable[[float], str] = number,
+    title: str, subtitle: str, edges: Sequence[float], counts: Sequence[int], unit: Unit = number
 ) -> BarChart:
     """Counts over bins of equal drawn width, empty ones at both ends left out.
 
@@ -57,16 +111,21 @@ def histogram(
     """
     filled = [i for i, count in enumerate(counts) if count] or [0]
     first, last = filled[0], filled[-1]
-    bars = []
-    for i in range(first, last + 1):
-        above = f"to {unit(edges[i + 1])}" if i + 1 < len(edges) else "and more"
-        bars.append(Bar(counts[i], counts[i], f"{unit(edges[i])} {above}: {number(counts[i])}"))
+
+    def span(start: int, end: int) -> str:
+        above = f"to {unit(edges[end + 1])}" if end + 1 < len(edges) else "and more"
+        return f"{unit(edges[start])} {above}"
+
+    bars = [
+        Bar(counts[i], counts[i], f"{span(i, i)}: {number(counts[i])}")
+        for i in range(first, last + 1)
+    ]
     every = -(-len(bars) // 5)
     ticks = [(i, unit(edges[first + i])) for i in range(0, len(bars), every)]
     if last + 1 < len(edges):
         end = (len(bars), unit(edges[last + 1]))
         ticks = [tick for tick in ticks if len(bars) - tick[0] >= every * 0.9] + [end]
-    return _chart(title, subtitle, f"Histogram: {title}.", bars, ticks, number)
+    return _bar_chart(title, subtitle, f"{title}: {span(first, last)}.", bars, ticks, number)
 
 
 def strip(
@@ -75,7 +134,7 @@ def strip(
     description: str,
     values: Sequence[int],
     noun: str,
-    unit: Callable[[float], str] = number,
+    unit: Unit = number,
     ends: tuple[str, str] | None = None,
 ) -> BarChart:
     """One bar per value, or per group of neighbours where there are too many.
@@ -97,37 +156,140 @@ def strip(
         bars.append(Bar(low, high, f"{where}: {what}"))
     first, last = ends or (f"{noun} 0", str(len(values) - 1))
     ticks = [(0, first), (len(bars), last)][: min(2, len(values))]
-    return _chart(title, subtitle, description, bars, ticks, unit)
+    return _bar_chart(title, subtitle, description, bars, ticks, unit)
 
 
-def _chart(
+def _bar_chart(
     title: str,
     subtitle: str,
     description: str,
     bars: Sequence[Bar],
     ticks: Sequence[tuple[int, str]],
-    unit: Callable[[float], str],
+    unit: Unit,
 ) -> BarChart:
     """Bars in the unit of their axis, ticks in bars from the left → both in percent."""
     top = _round_up(max(bar.high for bar in bars))
-    whole, half = (unit(int(v) if v == int(v) else v) for v in (top, top / 2))
     return BarChart(
         title,
         subtitle,
         description,
         [Bar(100 * bar.low / top, 100 * bar.high / top, bar.title) for bar in bars],
-        (whole, half),
+        _scale(0, top, unit),
         [(100 * position / len(bars), text) for position, text in ticks],
     )
 
 
-def _round_up(value: float) -> float:
-    """The next number whose half and whole are easy to read; 1 for nothing."""
+def line_chart(
+    title: str,
+    subtitle: str,
+    steps: Sequence[int],
+    lines: Mapping[str, Sequence[float | None]],
+    noun: str,
+    *,
+    least: float | None = None,
+    best: tuple[str, str, int] | None = None,
+    unit: Unit = number,
+) -> LineChart | None:
+    """Values over numbered steps; a line has a gap where there is no finite value.
+
+    A line without any is left out; None where none is left.
+
+    Args:
+        title, subtitle: Its heading.
+        steps: Rising numbers, for example of epochs; two at least.
+        lines: Name → a value for each step; the last line is in front of the others.
+        noun: What a step is called.
+        least: Where an axis from zero ends at least, whatever the values; None for an axis
+            around the values.
+        best: (name for the legend, line, index of the step) of a point that stands out, where
+            there is such a line.
+        unit: Writes a value.
+    """
+    finite = {
+        name: [v if v is not None and math.isfinite(v) else None for v in values]
+        for name, values in lines.items()
+    }
+    found = {name: values for name, values in finite.items() if set(values) != {None}}
+    if not found:
+        return None
+    shown = [v for values in found.values() for v in values if v is not None]
+    bottom, top = _axis(min(shown), max(shown), least)
+
+    def across(step: int) -> float:
+        return 100 * (step - steps[0]) / (steps[-1] - steps[0])
+
+    def dot(name: str, index: int) -> Dot | None:
+        step, value = steps[index], found[name][index]
+        if value is None:
+            return None
+        y = 100 * (top - value) / (top - bottom)
+        return Dot(across(step), y, f"{noun} {step}, {name}: {unit(value)}")
+
+    drawn = []
+    for name in found:
+        dots = [dot(name, i) for i in range(len(steps))]
+        kind = "front" if name == list(found)[-1] else "back"
+        seen = [d for d in dots if d] if len(steps) <= MAX_DOTS else []
+        drawn.append(Line(name, kind, _path(dots), seen))
+    if best and best[1] in found and (mark := dot(*best[1:])):
+        drawn.append(Line(best[0], "best", "", [mark]))
+    courses = [f"{name} {_course(values, unit)}" for name, values in found.items()]
+    return LineChart(
+        title,
+        subtitle,
+        f"{title}, {subtitle}, {noun} {steps[0]} to {steps[-1]}: {'; '.join(courses)}.",
+        drawn,
+        _scale(bottom, top, unit),
+        [(across(step), str(step)) for step in _step_ticks(steps[0], steps[-1])],
+    )
+
+
+def _path(dots: Sequence[Dot | None]) -> str:
+    """A line through points, interrupted where there is none."""
+    path, pen = "", "M"
+    for dot in dots:
+        path += f"{pen}{dot.at}" if dot else ""
+        pen = "L" if dot else "M"
+    return path
+
+
+def _course(values: Sequence[float | None], unit: Unit) -> str:
+    finite = [value for value in values if value is not None]
+    return f"{unit(finite[0])} to {unit(finite[-1])}"
+
+
+def _axis(low: float, high: float, least: float | None) -> tuple[float, float]:
+    """Both ends of an axis whose half is easy to read, too."""
+    if least is not None and low >= 0:
+        return 0.0, _round_up(max(high, least))
+    flat = high - low <= 1e-6 * abs(high)
+    step = _round_up((abs(high) if flat else high - low) / 2, _STEPS)
+    while math.floor(low / step) * step + 2 * step < high:
+        step = _round_up(step * 1.01, _STEPS)
+    bottom = math.floor(low / step) * step
+    return bottom, bottom + 2 * step
+
+
+def _step_ticks(first: int, last: int) -> list[int]:
+    """Both ends, and round numbers between them that keep their distance."""
+    every = 1
+    while (last - first) / every > _MAX_TICKS:
+        every = every * 5 // 2 if str(every)[0] == "2" else every * 2  # 1, 2, 5, 10, 20, …
+    inner = range(-(-(first + 1) // every) * every, last, every)
+    return [first, *(s for s in inner if min(s - first, last - s) >= every * 0.6), last]
+
+
+def _scale(bottom: float, top: float, unit: Unit) -> tuple[str, str, str]:
+    """What is written at the top of an axis, at its half and at its foot."""
+    whole, half, foot = (
+        unit(int(v) if v == int(v) else v) for v in (top, (top + bottom) / 2, bottom)
+    )
+    return whole, half, foot
+
+
+def _round_up(value: float, steps: Sequence[float] = _ROUND) -> float:
+    """The next number that is one of `steps` times a power of ten; 1 for nothing."""
     if value <= 0:
         return 1
-    power = 1.0
-    while power * 10 <= value:
-        power *= 10
-    while power > value:
-        power /= 10
-    return next(power * step for step in _ROUND if power * step >= value * 0.9999)
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(power * step for step in steps if power * step >= value * 0.9999)

@@ -174,9 +174,6 @@ def _preload(program: str) -> None:
         from trainer.imports import quiet_import
 
         with quiet_import():
-            import matplotlib.backends.backend_svg  # the report's, which takes a second
-            import matplotlib.figure  # noqa: F401
-
             import trainer.training.run  # noqa: F401
     else:
         from beam_pipeline.startup import quick_imports

@@ -111,9 +111,6 @@ if __name__ == "__main__":
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     with quiet_import():
-        import matplotlib.backends.backend_svg  # the report's, which takes a second
-        import matplotlib.figure  # noqa: F401
-
         import trainer.training.run  # noqa: F401
     # Searching these libraries for garbage again and again is a quarter of what a command costs.
     gc.disable()

@@ -13,7 +13,7 @@ from imageshards.errors import UserError
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 # Packages of the extra `trainer`, which may be absent where data sets are only built.
-_TRAINER_EXTRA = ("tensorflow", "keras", "matplotlib", "tqdm")
+_TRAINER_EXTRA = ("tensorflow", "keras", "tqdm")
 
 
 def run(program: str, body: Callable[[], int], interrupted: str = "stopped") -> int:

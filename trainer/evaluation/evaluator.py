@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -56,13 +55,6 @@ class Evaluation:
     probability_of_prediction: np.ndarray
     losses: np.ndarray
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
-
-    @functools.cached_property
-    def confusion(self) -> np.ndarray:
-        """int64 [classes, classes]: examples by their class and by the one predicted."""
-        size = len(self.classes)
-        pairs = np.bincount(self.label * size + self.predicted, minlength=size * size)
-        return pairs.reshape(size, size).astype(np.int64)
 
 
 class Evaluator:

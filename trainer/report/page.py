@@ -10,7 +10,7 @@ from imageshards.errors import UserError
 from imageshards.page import render
 from trainer.dataset.spec import Subset
 from trainer.evaluation.per_class import figures_of
-from trainer.report import charts, sections
+from trainer.report import sections
 from trainer.report.pictures import Source, look_up
 
 if TYPE_CHECKING:
@@ -82,11 +82,10 @@ def page_of(
         "page.jinja",
         title=title,
         tiles=sections.tiles(history, evaluation),
-        curves=charts.curves(history),
+        curves=sections.curves(history),
         epochs=sections.epochs(history),
         evaluation=evaluation,
         matrix=sections.matrix(evaluation) if evaluation else None,
-        heat=sections.heat(evaluation) if evaluation else None,
         confusions=sections.confusions(evaluation) if evaluation else None,
         classes=sections.classes(figures_of(evaluation)) if evaluation else (),
         most_wrong=chosen,

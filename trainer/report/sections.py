@@ -1,13 +1,14 @@
-"""The figures in the sections of the report: epochs, confusions, classes, wrong pictures."""
+"""What the sections of the report show: curves, epochs, confusions, classes, wrong pictures."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from imageshards.page import Meter, Rows, percent
+from imageshards.page import LineChart, Meter, Rows, line_chart, number, percent
 from trainer.evaluation.per_class import (
     ClassFigures,
     confusions_of,
@@ -15,22 +16,92 @@ from trainer.evaluation.per_class import (
     mean_recall,
     worst,
 )
-from trainer.report.charts import best_epoch
 
 if TYPE_CHECKING:
-    from PIL import Image
-
     from trainer.evaluation.evaluator import Evaluation
 
 # A matrix of more classes does not fit on a screen.
 MAX_MATRIX = 20
-# A picture of the matrix has a pixel per pair; with more classes none could be seen.
-MAX_HEAT = 1000
 MAX_CONFUSIONS = 30
 WRONG_PICTURES = 24
 
-# The page's --warn and --bar: a picture knows no CSS.
-_WRONG, _RIGHT = (180, 84, 26), (47, 111, 143)
+
+class _Curves(NamedTuple):
+    """What one chart shows.
+
+    Attributes:
+        title, unit: Its heading.
+        lines: Key in an epoch's object → what it is called in the legend.
+        least: Where an axis from zero ends at least; None for an axis around the values.
+        is_share: Whether the values are shares of 1.
+    """
+
+    title: str
+    unit: str
+    lines: Mapping[str, str]
+    least: float | None = None
+    is_share: bool = False
+
+
+_LARGE = (
+    _Curves("Loss", "mean over an epoch", {"loss": "training", "val_loss": "validation"}),
+    _Curves(
+        "Accuracy",
+        "share of the examples",
+        {"accuracy": "training", "val_accuracy": "validation"},
+        least=0.1,
+        is_share=True,
+    ),
+)
+_SMALL = (
+    _Curves("Speed", "images per second", {"images_per_second": "speed"}, least=0),
+    _Curves(
+        "Waited for data",
+        "share of the training time",
+        {"wait_fraction": "waited"},
+        least=1,
+        is_share=True,
+    ),
+    _Curves("Learning rate", "at the end of an epoch", {"learning_rate": "rate"}, least=0),
+)
+
+
+def curves(history: Sequence[Mapping[str, Any]]) -> tuple[list[LineChart], list[LineChart]]:
+    """Large and small charts, those there are values for; none for a single epoch.
+
+    Args:
+        history: The objects of metrics.jsonl.
+    """
+    large, small = (
+        [chart for one in charts if (chart := _chart(one, history))] for charts in (_LARGE, _SMALL)
+    )
+    return large, small
+
+
+def _chart(wanted: _Curves, history: Sequence[Mapping[str, Any]]) -> LineChart | None:
+    if len(history) < 2:
+        return None
+    best = best_epoch(history)
+    return line_chart(
+        wanted.title,
+        wanted.unit,
+        [record["epoch"] for record in history],
+        {name: [record.get(key) for record in history] for key, name in wanted.lines.items()},
+        "epoch",
+        least=wanted.least,
+        best=("best loss", "validation", history.index(best)) if best else None,
+        unit=_percent_mark if wanted.is_share else number,
+    )
+
+
+def _percent_mark(value: float) -> str:
+    return f"{100 * value:.3g}\u00a0%"
+
+
+def best_epoch(history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The epoch with the lowest validation loss, the first of equal ones."""
+    validated = [record for record in history if record.get("val_loss") is not None]
+    return min(validated, key=lambda record: record["val_loss"], default=None)
 
 
 def tiles(
@@ -79,25 +150,49 @@ def _figure(key: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def matrix(evaluation: Evaluation) -> list[list[int]] | None:
-    """Examples by class (row) and predicted class (column); None for more than `MAX_MATRIX`."""
-    return evaluation.confusion.tolist() if len(evaluation.classes) <= MAX_MATRIX else None
+class Matrix(NamedTuple):
+    """Who is taken for whom.
+
+    Attributes:
+        caption: What is shown, and how it is read.
+        classes: Of the rows, and of the columns in the same order.
+        counts: Row → its examples by the class predicted, the last column for classes not shown.
+        has_others: Whether any of these is.
+    """
+
+    caption: str
+    classes: Sequence[str]
+    counts: Sequence[Sequence[int]]
+    has_others: bool
 
 
-def heat(evaluation: Evaluation) -> Image.Image | None:
-    """The confusion matrix as a picture, where there are too many classes for a table."""
-    from PIL import Image
+def matrix(evaluation: Evaluation) -> Matrix | None:
+    """All classes, or those of the most frequent confusions where there are too many.
 
-    if not MAX_MATRIX < len(evaluation.classes) <= MAX_HEAT:
+    None where there are too many classes and no confusion.
+    """
+    total = len(evaluation.classes)
+    caption = (
+        "Rows: the class of the examples. Columns: the class predicted. Colour: share of the row."
+    )
+    shown = list(range(total))
+    if total > MAX_MATRIX:
+        pairs = ((c.label, c.predicted) for c in confusions_of(evaluation))
+        shown = list(dict.fromkeys(itertools.chain.from_iterable(pairs)))[:MAX_MATRIX]
+        caption = (
+            f"The {len(shown)} classes of the most frequent confusions, of {total:,}. {caption}"
+        )
+    if not shown:
         return None
-    matrix = evaluation.confusion
-    shares = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
-    right = np.eye(len(matrix), dtype=bool)[..., None]
-    pixels = np.empty((*matrix.shape, 4), np.uint8)
-    pixels[..., :3] = np.where(right, _RIGHT, _WRONG)
-    # The square root makes rare confusions visible, too.
-    pixels[..., 3] = np.round(255 * np.sqrt(shares))
-    return Image.fromarray(pixels)
+    size = len(shown)
+    position = np.full(total, size)
+    position[shown] = np.arange(size)
+    rows, columns = position[evaluation.label], position[evaluation.predicted]
+    counts = np.zeros((size + 1, size + 1), np.int64)
+    np.add.at(counts, (rows, columns), 1)
+    counts = counts[:size]
+    names = [evaluation.classes[i] for i in shown]
+    return Matrix(caption, names, counts.tolist(), bool(counts[:, size].any()))
 
 
 def confusions(evaluation: Evaluation) -> tuple[int, Rows]:
@@ -127,14 +222,15 @@ def classes(figures: Sequence[ClassFigures]) -> Rows:
             f"{figure.num_examples:,}",
             _meter(figure.recall),
             _meter(figure.precision),
-            f"{figure.taken_for} ({figure.num_taken:,})" if figure.taken_for else "–",
+            # Isolated: of a name written from right to left the number would be a part.
+            f"\u2068{figure.taken_for}\u2069 ({figure.num_taken:,})" if figure.taken_for else "–",
         )
         for figure in worst(list(figures), len(figures))
     ]
 
 
-def _meter(share: float | None) -> Meter | str:
-    return "–" if share is None else Meter(share, percent(share))
+def _meter(share: float | None) -> Meter:
+    return Meter(share or 0.0, percent(share))
 
 
 def most_wrong(evaluation: Evaluation, limit: int = WRONG_PICTURES) -> list[int]:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.page import BarChart, histogram, size, strip
-from imageshards.page.charts import MAX_BARS
+from imageshards.page import BarChart, LineChart, histogram, line_chart, size, strip
+from imageshards.page.charts import MAX_BARS, MAX_DOTS
 
 
 def titles(chart: BarChart) -> list[str]:
@@ -22,6 +22,12 @@ def test_a_histogram_leaves_out_empty_ends_and_its_last_bin_is_open() -> None:
     assert titles(closed) == ["10 to 20: 4"]
     assert closed.ticks == [(0, "10"), (100, "20")]
     assert titles(histogram("x", "", [0, 10], [0, 0])) == ["0 to 10: 0"]
+
+
+def test_a_chart_of_one_bar_is_a_sentence() -> None:
+    single = histogram("Width, px", "4 images", [0, 10, 20], [0, 4, 0])
+    assert single.is_single and single.description == "Width, px: 10 to 20."
+    assert not histogram("Width, px", "", [0, 10, 20], [1, 4, 0]).is_single
 
 
 def test_a_strip_groups_what_is_too_much() -> None:
@@ -40,17 +46,17 @@ def test_a_strip_names_its_ends() -> None:
 
 @pytest.mark.parametrize(
     ("highest", "scale"),
-    [(0, ("1", "0.5")), (13, ("16", "8")), (70, ("80", "40")), (6, ("6", "3"))],
+    [(0, ("1", "0.5", "0")), (13, ("16", "8", "0")), (70, ("80", "40", "0")), (6, ("6", "3", "0"))],
 )
 def test_the_axis_ends_at_a_number_that_is_easy_to_read(
-    highest: int, scale: tuple[str, str]
+    highest: int, scale: tuple[str, ...]
 ) -> None:
     assert strip("x", "", "", [highest], "shard").scale == scale
 
 
 def test_a_unit_is_written_at_the_axis_and_on_hover() -> None:
     chart = strip("x", "", "", [1500, 2000], "shard", size)
-    assert chart.scale == ("2 kB", "1 kB")
+    assert chart.scale == ("2 kB", "1 kB", "0 B")
     assert titles(chart) == ["shard 0: 1.5 kB", "shard 1: 2 kB"]
     assert [(bar.low, bar.high) for bar in chart.bars] == [(75, 75), (100, 100)]
 
@@ -61,3 +67,61 @@ def test_bars_stay_inside_the_picture(values: list[int]) -> None:
     assert 1 <= len(chart.bars) <= MAX_BARS
     assert all(0 <= bar.low <= bar.high <= 100.01 for bar in chart.bars)
     assert all(0 <= position <= 100 for position, _ in chart.ticks)
+
+
+def lines(*values: float | None, least: float | None = None) -> LineChart:
+    chart = line_chart("x", "", range(1, len(values) + 1), {"a": values}, "epoch", least=least)
+    assert chart is not None
+    return chart
+
+
+@pytest.mark.parametrize(
+    ("values", "least", "scale"),
+    [
+        ((0.65, 0.69), None, ("0.7", "0.675", "0.65")),
+        ((0.7, 0.7), None, ("1.5", "1", "0.5")),
+        ((0, 0), None, ("2", "1", "0")),
+        ((-3, 2), None, ("5", "0", "-5")),
+        ((0, 0), 0.1, ("0.1", "0.05", "0")),
+        ((0.02, 0.9), 0.1, ("1", "0.5", "0")),
+        ((900, 950), 0, ("1,000", "500", "0")),
+        ((0, 0), 0, ("1", "0.5", "0")),
+    ],
+)
+def test_an_axis_of_shares_begins_at_zero_and_any_has_a_range(
+    values: tuple[float, ...], least: float | None, scale: tuple[str, ...]
+) -> None:
+    assert lines(*values, least=least).scale == scale
+
+
+def test_a_line_has_a_gap_where_there_is_no_finite_value() -> None:
+    chart = lines(0, 1, None, 2, float("nan"), 1)
+    assert chart.lines[0].path == "M0 100L20 50M60 0M100 50"
+    titles = [dot.title for dot in chart.lines[0].dots]
+    assert titles == ["epoch 1, a: 0", "epoch 2, a: 1", "epoch 4, a: 2", "epoch 6, a: 1"]
+    assert chart.description == "x, , epoch 1 to 6: a 0 to 1."
+    assert line_chart("x", "", [1, 2], {"a": [None, float("inf")]}, "epoch") is None
+
+
+def test_the_last_line_is_in_front_and_the_best_point_before_it() -> None:
+    values: dict[str, list[float | None]] = {"a": [1, 2], "b": [2, 1], "absent": [None, None]}
+    chart = line_chart("x", "", [1, 2], values, "epoch", best=("best loss", "b", 1))
+    assert chart is not None
+    shown = [(line.name, line.kind) for line in chart.lines]
+    assert shown == [("a", "back"), ("b", "front"), ("best loss", "best")]
+    assert [dot.title for dot in chart.lines[-1].dots] == ["epoch 2, b: 1"]
+
+
+def test_points_of_a_long_line_are_not_shown_and_its_ticks_are_few_and_round() -> None:
+    assert lines(*range(MAX_DOTS)).lines[0].dots
+    long = lines(*range(90))
+    assert not long.lines[0].dots
+    assert [text for _, text in long.ticks] == ["1", "20", "40", "60", "90"]
+
+
+@given(st.lists(st.floats(-1e9, 1e9), min_size=2, max_size=60), st.sampled_from([None, 0, 0.1]))
+def test_lines_stay_inside_the_picture(values: list[float], least: float | None) -> None:
+    chart = lines(*values, least=least)
+    points = chart.lines[0].dots
+    assert all(-0.1 <= dot.y <= 100.1 and 0 <= dot.x <= 100 for dot in points)
+    assert 2 <= len(chart.ticks) <= 8

@@ -30,7 +30,7 @@ def test_any_text_is_text(text: str) -> None:
     assert len(page.tags) == len(Page(page_of("x", parts=[("x", "x", "content")])).tags)
     drawn.encode("utf-8")
     if text.isprintable():
-        match = re.search("<h1>(.*)</h1>", drawn)
+        match = re.search("<h1>(.*) <small>· report</small></h1>", drawn)
         assert match is not None and html.unescape(match[1]) == text
         assert page.all("section")[0]["aria-labelledby"] == text
 
@@ -71,7 +71,7 @@ def table(*args: Any, **kwargs: Any) -> str:
 
 def test_tables_escape_their_cells() -> None:
     drawn = table("<b>", ["<b>", "<b>"], [["<b>", "<b>"]])
-    assert "<b>" not in drawn and drawn.count("&lt;b&gt;") == 5
+    assert "<b>" not in drawn and drawn.count("&lt;b&gt;") == 6
     assert "<b>" not in table("", ["", ""], [["", "<b>"]], code=True)
 
 
@@ -84,13 +84,25 @@ def test_a_table_names_its_rows_and_columns() -> None:
         {"scope": "col"},
         {"scope": "row"},
     ]
-    assert page.all("td") == [{"class": "number"}, {}]
-    assert page.all("b") == [{"style": "width:50.0%"}]
+    assert page.all("td") == [{"class": "number"}, {"class": "bar", "style": "--share:50.0%"}]
     assert table("Classes", ["Class"], []).strip() == ""
 
 
+def test_a_table_scrolls_in_a_box_that_the_keyboard_reaches_and_that_has_a_name() -> None:
+    page = Page(table('"Most" wrong', ["Class", "Images"], [["cat", "3"]]))
+    box = page.all("div")[0]
+    assert (box["role"], box["tabindex"], box["aria-label"]) == ("region", "0", '"Most" wrong')
+    assert page.words.count('"Most" wrong') == 1 and len(page.all("figcaption")) == 1
+
+
+def test_the_title_says_what_kind_of_page_it_is() -> None:
+    drawn = page_of("pets", what="data set report")
+    assert "<title>pets · data set report</title>" in drawn
+    assert "<h1>pets <small>· data set report</small></h1>" in drawn
+
+
 def test_loading_the_kit_is_cheap() -> None:
-    heavy = ("PIL", "apache_beam", "jinja2", "matplotlib", "numpy", "tensorflow")
+    heavy = ("PIL", "apache_beam", "jinja2", "numpy", "tensorflow")
     program = f"import imageshards.page, sys; print(set({heavy}) & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "set()", done.stderr

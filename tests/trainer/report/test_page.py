@@ -22,7 +22,6 @@ from trainer.dataset.manifest import load_manifest
 from trainer.dataset.spec import Subset
 from trainer.evaluation.per_class import confusions_of, figures_of, mean_recall, worst
 from trainer.report import sections
-from trainer.report.charts import best_epoch, curves
 from trainer.report.page import page_of, write_report
 from trainer.report.pictures import look_up
 
@@ -120,7 +119,9 @@ def test_confusions_are_the_matrix_without_its_diagonal(pairs: list[tuple[int, i
     matrix = np.zeros((7, 7), int)
     for pair in pairs:
         matrix[pair] += 1
-    np.testing.assert_array_equal(found.confusion, matrix)
+    shown = sections.matrix(found)
+    assert shown is not None and not shown.has_others
+    np.testing.assert_array_equal(np.array(shown.counts)[:, :-1], matrix)
     rebuilt = np.diag(np.diag(matrix))
     confusions = confusions_of(found)
     for confusion in confusions:
@@ -234,31 +235,50 @@ def test_names_cannot_break_the_page(name: str) -> None:
     assert shown in page.words
 
 
-@pytest.mark.parametrize("num_classes", [1, 2, 20, 21, 1000, 1200])
+@pytest.mark.parametrize("num_classes", [1, 2, 20, 21, 1000, 5000])
 def test_confusions_stay_readable_for_any_number_of_classes(num_classes: int) -> None:
     rng = np.random.default_rng(1)
     names = tuple(f"class {i}" for i in range(num_classes))
     label = rng.integers(0, num_classes, 3000)
     predicted = np.where(rng.random(3000) < 0.7, label, rng.integers(0, num_classes, 3000))
-    page = rendered([], evaluation_of(label, predicted, names))
-    matrices = [attrs for attrs in page.all("table") if attrs.get("class") == "matrix names"]
-    heats = [attrs for attrs in page.all("img") if attrs.get("class") == "heat"]
-    assert len(matrices) == (num_classes <= sections.MAX_MATRIX)
-    assert len(heats) == (sections.MAX_MATRIX < num_classes <= sections.MAX_HEAT)
-    if not matrices:
-        assert any("most frequent of" in word for word in page.words)
-    for heat in heats:
-        content = base64.b64decode((heat["src"] or "").partition(",")[2])
-        assert Image.open(io.BytesIO(content)).size == (num_classes, num_classes)
+    text = page_of("x", {}, [], evaluation_of(label, predicted, names), [], {})
+    page = Page(text)
+    matrices = [a for a in page.all("table") if "matrix" in str(a.get("class"))]
+    cells = [a for a in page.all("td") if "of" in str(a.get("title"))]
+    assert len(matrices) == 1
+    assert len(cells) == (num_classes**2 if num_classes <= 20 else 20 * 21)
+    assert len(text) < 600_000
+    many = num_classes > sections.MAX_MATRIX
+    assert any("The 20 classes of the most frequent conf" in word for word in page.words) == many
+    assert any("most frequent of" in word for word in page.words) == many
     # Every class is there, if only for those who ask.
-    assert {names[i] for i in set(label.tolist())} <= set(page.words)
+    shown = set(page.words)
+    listed = {names[i] for i in set(label.tolist())}
+    assert len(listed & shown) >= min(len(listed), 2000)
+
+
+def test_of_many_classes_those_of_the_most_frequent_confusions_are_shown() -> None:
+    names = tuple(f"class {i}" for i in range(30))
+    # 7 is taken for 3 thrice, and once for 29; 29 twice for 7, and 5 is always right.
+    label = [7, 7, 7, 7, 29, 29, 7, *[5] * 9]
+    predicted = [3, 3, 3, 29, 7, 7, 7, *[5] * 9]
+    found = sections.matrix(evaluation_of(label, predicted, names))
+    assert found is not None
+    assert found.classes == ["class 7", "class 3", "class 29"]
+    assert found.counts == [[1, 3, 1, 0], [0, 0, 0, 0], [2, 0, 0, 0]]
+    assert not found.has_others and found.caption.startswith("The 3 classes of the most")
+    assert sections.matrix(evaluation_of([1, 2], [1, 2], names)) is None
+    # Each of 30 classes is taken for the next one: of the last one shown, that is not shown.
+    chain = sections.matrix(evaluation_of(range(29), range(1, 30), names))
+    assert chain is not None and chain.has_others and chain.counts[-1][-1] == 1
+    assert len(chain.classes) == sections.MAX_MATRIX
 
 
 def test_sections_without_values_are_left_out() -> None:
     without = rendered(history_of(4, val_loss=None, val_accuracy=None), None)
     assert "Classes" not in without.words and "Best epoch" not in without.words
     assert "validation" not in without.words and len(without.all("svg")) == 5
-    bare = rendered(history_of(1, images_per_second=None, wait_fraction=None, loss=None), None)
+    bare = rendered(history_of(2, images_per_second=None, wait_fraction=None, loss=None), None)
     assert len(bare.all("svg")) == 3
     assert rendered([], None).all("svg") == []
     empty = rendered([], evaluation_of([], []))
@@ -268,11 +288,37 @@ def test_sections_without_values_are_left_out() -> None:
 
 
 def test_the_best_epoch_is_the_one_with_the_lowest_validation_loss() -> None:
-    best = best_epoch(history_of(8))
+    best = sections.best_epoch(history_of(8))
     assert best is not None and best["epoch"] == 4
-    assert best_epoch(history_of(2, val_loss=None)) is None
-    assert "best loss" in curves(history_of(8))[0][1]
-    assert "best loss" not in curves(history_of(1))[0][1]
+    assert sections.best_epoch(history_of(2, val_loss=None)) is None
+    loss, accuracy = sections.curves(history_of(8))[0]
+    for chart in (loss, accuracy):
+        assert [line.name for line in chart.lines] == ["training", "validation", "best loss"]
+        assert [dot.title[:7] for dot in chart.lines[2].dots] == ["epoch 4"]
+
+
+def test_one_epoch_is_a_table_and_no_chart() -> None:
+    page = rendered(history_of(1), None)
+    assert page.all("svg") == [] and page.all("details") == []
+    assert "One epoch so far: curves begin with the second one." in page.words
+    assert "val_accuracy" in page.words
+
+
+@pytest.mark.parametrize(
+    ("share", "top"), [(0.0, "10\u00a0%"), (0.3, "30\u00a0%"), (1.0, "100\u00a0%")]
+)
+def test_axes_of_shares_begin_at_zero_and_end_at_ten_percent_at_least(
+    share: float, top: str
+) -> None:
+    history = history_of(3, accuracy=share, val_accuracy=0.0, wait_fraction=share)
+    (_, accuracy), (_, waited, _) = sections.curves(history)
+    assert (accuracy.scale[0], accuracy.scale[2]) == (top, "0\u00a0%")
+    assert (waited.scale[0], waited.scale[2]) == ("100\u00a0%", "0\u00a0%")
+
+
+def test_the_title_tells_a_training_from_an_evaluation() -> None:
+    assert "cnn · training report" in rendered(history_of(1), None).words
+    assert "cnn · evaluation report" in rendered([], evaluation_of(LABEL, PREDICTED)).words
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: pathlib.Path) -> None:
