@@ -14,4 +14,4 @@ __getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)
 
 # Asked by name when a path needs them: neither loads Beam now.
 _storage.register_backend("beam_pipeline.beam_files:new_backend", first=True)
-_storage.register_settings("beam_pipeline.store_flags:store_settings")
+_storage.register_settings("beam_pipeline.runners.store_flags:store_settings")

@@ -19,10 +19,10 @@ from beam_pipeline.commit.staging import LOCK_NAME, OutputState
 from beam_pipeline.inputs import check_output_apart, of_replaced, open_inputs, reads_output
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.progress import PLANNING, PoolProgress, final_table
+from beam_pipeline.runners.store_flags import export_store_flags
 from beam_pipeline.shards import process_pool
 from beam_pipeline.shards.process_pool import LocalPool
 from beam_pipeline.startup import cache_inspections, quick_imports, without_unused
-from beam_pipeline.store_flags import export_store_flags
 from imageshards import storage
 from imageshards.errors import LeaseLostError, UserError
 from imageshards.manifest import PAGE_NAME, REPORT_NAME, STAGING_NAME, load_manifest

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from beam_pipeline import store_flags
+from beam_pipeline.runners import store_flags
 from imageshards import storage
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent

@@ -19,11 +19,11 @@ from imageshards.progress import text_table
 from trainer.commands import console
 from trainer.commands.flags import DATA, EXTERNAL, TRAINING, add_flags, train_config
 from trainer.config import DataConfig, TrainConfig
+from trainer.dataset.external import find_folder
 from trainer.dataset.manifest import check_shards, find_split, has_manifest, validation_split
 from trainer.dataset.open import model_inputs, open_dataset, read_options, select
 from trainer.dataset.spec import DataSet, ModelCard, ModelInputs, Split, Subset
 from trainer.dataset.subset import class_ids
-from trainer.dataset.tfds import find_folder
 from trainer.evaluation.per_class import finite
 from trainer.imports import quiet_import
 from trainer.serving import model_file

@@ -60,8 +60,8 @@ def find(directory: str, distance: int, output: str | None, beam_args: Sequence[
         UserError: It is no data set with an index, or an argument cannot be.
     """
     from beam_pipeline.cli import parse_path
+    from beam_pipeline.runners.store_flags import export_store_flags
     from beam_pipeline.startup import cache_inspections, quick_imports
-    from beam_pipeline.store_flags import export_store_flags
     from imageshards import storage
     from imageshards.manifest import PAGE_NAME, load_manifest, to_json
     from imageshards.progress import ProgressLine

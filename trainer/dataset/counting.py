@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imageshards import storage
 from imageshards.errors import UserError
@@ -18,10 +18,12 @@ from imageshards.progress import with_progress
 from imageshards.text import counted
 from imageshards.tfrecord import Record, RecordError, scan_file
 from trainer.config import is_remote
-from trainer.dataset.external_files import ExternalFile
 from trainer.dataset.index import indexed_class_counts
 from trainer.dataset.spec import DataSet, Split
 from trainer.dataset.subset import filter_function
+
+if TYPE_CHECKING:
+    from trainer.dataset.external.files import ExternalFile
 
 # A disk is read by one thread; a store answers slowly, so several files are read at once.
 _REMOTE_THREADS = 8

@@ -13,8 +13,7 @@ from imageshards.text import counted
 from trainer.config import DataConfig, TrainConfig
 from trainer.dataset.class_order import check_class_order
 from trainer.dataset.counting import cache_home, class_counts
-from trainer.dataset.external import open_external
-from trainer.dataset.external_files import has_records
+from trainer.dataset.external import has_records, open_external
 from trainer.dataset.joined import check_features, check_filters, check_same_classes, join_datasets
 from trainer.dataset.manifest import (
     check_shards,

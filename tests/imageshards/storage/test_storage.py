@@ -14,7 +14,7 @@ from typing import Any
 import boto3
 import pytest
 
-from beam_pipeline.store_flags import export_store_flags
+from beam_pipeline.runners.store_flags import export_store_flags
 from imageshards import storage
 from imageshards.errors import StorageError
 from imageshards.storage import direct, objects

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from imageshards import storage, tfrecord
 from imageshards.errors import UserError
 from trainer.config import DataConfig
-from trainer.dataset.tfds import TfdsFolder, find_folder, open_tfds
+from trainer.dataset.external.tfds import TfdsFolder, find_folder, open_tfds
 
 SPLIT_NAMES = ("train", "training", "validation", "valid", "val", "test", "testing", "eval", "dev")
 ENDINGS = "*.tfrec, *.tfrecord, *.tfrecords (each also with .gz) or NAME-00000-of-00008"

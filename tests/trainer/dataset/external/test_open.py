@@ -18,8 +18,7 @@ from tests.support.external_sets import (
     write_slim,
 )
 from trainer.config import DataConfig
-from trainer.dataset.external import open_external
-from trainer.dataset.external_files import has_records
+from trainer.dataset.external import has_records, open_external
 from trainer.dataset.spec import FeatureSpec, ImageSpec, ModelInputs, ReadOptions
 from trainer.reader.find_broken import find_broken
 

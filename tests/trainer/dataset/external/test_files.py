@@ -3,7 +3,7 @@
 import pytest
 
 from imageshards.errors import UserError
-from trainer.dataset.external_files import count_in_name, list_files, split_files, split_of
+from trainer.dataset.external.files import count_in_name, list_files, split_files, split_of
 
 
 @pytest.mark.parametrize(

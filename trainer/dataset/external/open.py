@@ -19,7 +19,7 @@ from imageshards.text import counted
 from imageshards.tfrecord import Record, scan_file
 from trainer.config import DataConfig
 from trainer.dataset.counting import FileCount, count_files
-from trainer.dataset.external_files import ExternalFile, Layout, find_layout
+from trainer.dataset.external.files import ExternalFile, Layout, find_layout
 from trainer.dataset.spec import DataSet, FeatureSpec, ImageSpec, Shard, Split
 from trainer.dataset.tensorflow_files import check_readable
 
