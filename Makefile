@@ -92,7 +92,7 @@ lint: $(STAMP)  ## Check style, format and types
 # Material's notice about another program's next version is no warning of this site's.
 docs: export NO_MKDOCS_2_WARNING = 1
 docs: $(STAMP)  ## Build the documentation into site/; a warning is an error
-	$(PY) -m mkdocs build --strict --quiet
+	$(PY) -m mkdocs build --strict
 	@echo "site/index.html"
 
 # Neither uses .venv, so that PYTHON=… makes none for another Python.

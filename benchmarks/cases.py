@@ -231,7 +231,8 @@ def listing(s: Settings) -> Outcome:
         remove(s.output)
         usage = run_module("beam_pipeline", *plan, "--output", s.output, "--plan_only",
                            log=s.log, memory=True)  # fmt: skip
-        images = re.findall(r"^(?:train|validation)\s+\d+\s+([\d,]+)", usage.output, re.MULTILINE)
+        row = r"^(?:train|validation)\s+[\d,]+\s+([\d,]+)"
+        images = re.findall(row, usage.output, re.MULTILINE)
         _check(sum(int(n.replace(",", "")) for n in images), s.listed, usage)
         return usage
 

@@ -45,7 +45,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The command line; an unknown benchmark ends the program with a sentence."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.run",
-        description="Measures speed and memory; everything takes about 45 minutes on two cores.",
+        description="Measures speed and memory; a round takes half an hour on two cores.",
     )
     add = parser.add_argument
     add("--images", type=int, default=24_000, help="images of a build (default: 24000)")

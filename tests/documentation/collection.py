@@ -27,8 +27,6 @@ from tests.support.command_server import ROOT
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/**/*.md")
 # Run as a notebook, by test_tutorial.py.
 NOTEBOOKS = ("docs/tutorial.md",)
-# Their blocks have not got their languages yet.
-TO_MAKE_READY = ("README.md", "CONTRIBUTING.md", "docs/index.md")
 
 
 class Blocks(Sybil):
@@ -49,8 +47,6 @@ def evaluate(example: Example) -> str | None:
     """Runs or checks a block; what is wrong with it."""
     block, page = example.parsed, example.namespace
     name = os.path.relpath(block.page, ROOT)
-    if name in TO_MAKE_READY:
-        pytest.skip("its blocks have no languages yet")
     mistake = mistake_of_form(block)
     if mistake or block.not_run or block.language in PARSED:
         return mistake and _told(block, mistake)

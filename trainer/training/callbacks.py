@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,7 @@ from keras.callbacks import Callback
 
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.progress import progress_bar, rate_line
+from imageshards.progress import progress_bar
 from imageshards.text import LINE_CHARACTERS
 from trainer.evaluation.per_class import finite
 from trainer.output_errors import output_errors
@@ -25,8 +24,6 @@ Logs = Mapping[str, Any] | None
 
 # More pictures would make the panel slow to load.
 MAX_IMAGES = 16
-# Between two lines of an epoch in a log.
-LOG_SECONDS = 60.0
 
 
 class WaitingTime(Callback):
@@ -227,7 +224,7 @@ def _diverged(what: str) -> UserError:
 
 
 class Progress(Callback):
-    """Shows how far an epoch is: a bar on a terminal, a line a minute in a log, one at its end.
+    """Shows how far an epoch is: a bar on a terminal, a line at its end anywhere.
 
     Args:
         batch_size: Global.
@@ -241,14 +238,11 @@ class Progress(Callback):
         super().__init__()
         self._batch_size, self._waiting, self._metrics = batch_size, waiting, metrics
         self._bar: Any = None
-        self._epoch, self._said_sec = "", 0.0
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Shows a bar of this epoch's images, the rate and the time left."""
-        self._said_sec = time.monotonic()
-        self._epoch = f"epoch {epoch + 1}/{self.params['epochs']}"
         self._bar = progress_bar(
-            desc=self._epoch,
+            desc=f"epoch {epoch + 1}/{self.params['epochs']}",
             total=self.params["steps"] * self._batch_size,
             unit=" images",
             unit_scale=True,
@@ -257,29 +251,16 @@ class Progress(Callback):
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         """Moves the bar to the end of the batch before."""
         done = batch * self._batch_size
-        if self._bar.disable:
-            self._say(done)
-            return
         waited = self._waiting.wait_sec / max(1e-9, self._waiting.train_sec)
         self._bar.set_postfix_str(f"waited {waited:.0%}", refresh=False)
         if not self._bar.n:
             self._bar.initial = self._bar.n = done  # resumed inside the epoch
         self._bar.update(done - self._bar.n)
 
-    def _say(self, done: int) -> None:
-        """Writes to a log how far the epoch is, once in a while."""
-        if time.monotonic() - self._said_sec < LOG_SECONDS:
-            return
-        self._said_sec = time.monotonic()
-        waiting, total = self._waiting, self.params["steps"] * self._batch_size
-        before = done - waiting.images
-        line = rate_line(done, total, "images", waiting.train_sec, before)
-        print(f"{self._epoch}  {line}", file=sys.stderr, flush=True)
-
     def on_test_begin(self, logs: Logs = None) -> None:
         """Says that the validation split is read now."""
         if self._bar is not None and not self._bar.disable:
-            self._bar.set_description_str(f"{self._epoch}, validating")
+            self._bar.set_description_str(f"{self._bar.desc.rstrip(': ')}, validating")
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Prints the epoch's figures."""

@@ -166,24 +166,6 @@ def test_a_weight_that_is_no_number_is_not_saved(tmp_path: pathlib.Path) -> None
     assert not (tmp_path / "checkpoints").exists()
 
 
-def test_a_log_says_now_and_then_how_far_an_epoch_is(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    waiting = callbacks.WaitingTime(8)
-    shown = callbacks.Progress(8, waiting, callbacks.MetricsFile("unused"))
-    shown.set_params({"epochs": 3, "steps": 100})
-    shown.on_epoch_begin(1)
-    waiting.images, waiting.train_sec = 40, 2.0
-    shown.on_train_batch_begin(5)
-    assert capsys.readouterr().err == ""  # too early
-    monkeypatch.setattr(callbacks, "LOG_SECONDS", 0.0)
-    shown.on_train_batch_begin(5)
-    expected = "epoch 2/3  40/800 images  20 images/s  ETA 00:38\n"
-    assert capsys.readouterr().err == expected
-    shown.on_test_begin()
-    shown.close()
-
-
 def test_the_line_of_an_epoch() -> None:
     record = {
         "epoch": 2, "step": 40, "loss": 1.5, "val_loss": None, "images_per_second": 320.0,
