@@ -72,19 +72,23 @@ def runs(python: str) -> bool:
     return not subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode
 
 
-def build(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    """The wheel, made from the sdist, and the sdist."""
-    # A copy: nothing is left in the checkout, and what git ignores goes into no sdist.
+def copy_sources(folder: pathlib.Path) -> pathlib.Path:
+    """A copy of what is shipped: building leaves nothing in the checkout."""
     copy = folder / "checkout"
     for name in ("imageshards", "beam_pipeline", "trainer"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE", "README.md"):
         shutil.copy(ROOT / name, copy)
+    return copy
+
+
+def build(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
+    """The wheel, made from the sdist, and the sdist."""
     made = folder / "dist"
     tools = folder / "tools"
     call(sys.executable, "-m", "venv", tools)
     call(tools / "bin/python", "-m", "pip", "install", "--quiet", "build", folder=folder)
-    call(tools / "bin/python", "-m", "build", "--outdir", made, folder=copy)
+    call(tools / "bin/python", "-m", "build", "--outdir", made, folder=copy_sources(folder))
     return next(made.glob("*.whl")), next(made.glob("*.tar.gz"))
 
 
@@ -160,12 +164,14 @@ def check_resolve() -> str:
         call(sys.executable, "-m", "venv", folder / "venv")
         tools = folder / "venv" / "bin"
         call(tools / "python", "-m", "pip", "install", "--quiet", "uv", folder=folder)
+        copy = copy_sources(folder)
         for python in PYTHONS:
             for extra in EXTRAS:
                 asked = ["--extra", extra] if extra else []
                 found = call(
                     *(tools / "uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate"),
                     *("--python-version", python, *asked, "setup.py"),
+                    folder=copy,
                 )
                 count = sum("==" in line for line in found.splitlines())
                 print(f"  {python}  {extra or 'no extra':12} {count:4} packages", flush=True)
