@@ -196,8 +196,18 @@ class TrainingData:
     @property
     def element_spec(self) -> Any:
         """That of `dataset()`; no record is read for it, nor a cache filled."""
-        options = dataclasses.replace(self.read_options, cache="none")
-        return dataclasses.replace(self, read_options=options).dataset().element_spec
+        import tensorflow as tf
+
+        plain = dataclasses.replace(
+            self, read_options=dataclasses.replace(self.read_options, cache="none")
+        )
+        if not isinstance(self.augment, str):
+            return plain.dataset().element_spec
+        # Our levels give pictures of the same type, and take seconds to trace.
+        inputs, label, weight = dataclasses.replace(plain, augment="none").dataset().element_spec
+        if self.augment == "strong" and not self.model_inputs.features:  # it mixes labels
+            label = tf.TensorSpec([self.batch_size, len(self.classes)], tf.float32)
+        return inputs, label, weight
 
     def as_numpy(self, start_step: int = 0) -> Iterator[tuple[Any, Any, Any]]:
         """The batches of `dataset(start_step)` as NumPy arrays, for JAX or scikit-learn."""

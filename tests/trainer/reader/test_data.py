@@ -135,6 +135,23 @@ def test_the_picture_comes_alone_and_every_shape_is_static(data: Data) -> None:
     assert options.deterministic and options.experimental_distribute.auto_shard_policy == off
 
 
+@pytest.mark.parametrize(
+    ("augment", "augment_on", "inputs"),
+    [
+        ("light", "host", ["image"]),
+        ("strong", "host", ["image"]),
+        ("strong", "host", ["image", "age"]),
+        ("strong", "device", ["image"]),
+    ],
+)
+def test_the_spec_is_known_without_tracing_augmentation(
+    data: Data, augment: str, augment_on: Any, inputs: list[str]
+) -> None:
+    asked: dict[str, Any] = {"batch_size": 4, "image_size": 5, "inputs": inputs}
+    train = data.train(**asked, augment=augment, augment_on=augment_on)
+    assert train.element_spec == train.dataset().element_spec
+
+
 def test_the_centre_is_evaluated_where_that_is_asked_for(tmp_path: pathlib.Path) -> None:
     data = ims.open(make_data_set(tmp_path, {"train": 1, "validation": 4}, size_px=((16, 16),)))
     (images, *_), (centres, *_) = (
