@@ -16,6 +16,8 @@ from trainer.training.loop import total_steps
 pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.slow
 
+SMALL = ["--model", "tests.support.tiny_models:dense"]
+
 
 @pytest.fixture(autouse=True)
 def _own_counts_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +35,7 @@ def test_kaggle_names_train_and_evaluate(tmp_path: pathlib.Path, capsys: Any) ->
     external = ["--feature_map", "image=image,label=class", "--class_names", "rose,tulip,daisy"]
     code = _train(
         "--data", data, "--output", output, *external, "--image_size", 24,
-        "--batch_size", 4, "--epochs", 2,
+        "--batch_size", 4, "--epochs", 2, *SMALL,
     )  # fmt: skip
     assert code == 0
     told = "17 records to train on in 2 shards, 5 to validate, 3 classes"
@@ -69,6 +71,7 @@ def test_one_based_labels_train_and_broken_records_are_left_out(
     shards = {"train-00000-of-00002": [1, 2, 1, 2, 1], "train-00001-of-00002": [2, 1, 2, 1]}
     write_slim(tmp_path / "slim", shards, {1: "tench", 2: "shark"})
     flags = ["--data", tmp_path / "slim", "--batch_size", 4, "--image_size", 16, "--epochs", 1]
+    flags += SMALL
     assert _train(*flags, "--output", tmp_path / "model", "--label_offset", 2) == 2
     told = capsys.readouterr().err
     assert "--label_offset" in told and told.splitlines()[-1].startswith("imageshards train: ")
