@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
@@ -135,19 +134,22 @@ def test_preprocessing_fn_that_cannot_be_used(tmp_path, body, message):
 SERVE = """
 import json, sys
 import tensorflow as tf
-transform = tf.saved_model.load(sys.argv[1] + "/transform_fn").transform_fn
-feed = {"image/class/text": tf.constant(["-1", "never seen"])}
-if sys.argv[2] == "columns":
-    feed["float/scalar"] = tf.constant([1.5, 2.5])
-    feed["int/var"] = tf.sparse.from_dense([[7, 8], [9, 0]])
-    feed["int/var"] = tf.cast(feed["int/var"], tf.int64)
-    feed["int/scalar/small"] = tf.constant([0, 0], tf.int64)
-result = transform(feed)
-kept = result.pop("kept", None)
-result.pop("ragged", None)
-plain = {name: tensor.numpy().tolist() for name, tensor in result.items()}
-plain["kept"] = None if kept is None else tf.sparse.to_dense(kept).numpy().tolist()
-print(json.dumps([plain, "tensorflow_transform" in sys.modules, "apache_beam" in sys.modules]))
+
+def serve(folder, more):
+    transform = tf.saved_model.load(folder + "/transform_fn").transform_fn
+    result = transform({"image/class/text": tf.constant(["-1", "never seen"]), **more})
+    kept = result.pop("kept", None)
+    result.pop("ragged", None)
+    plain = {name: tensor.numpy().tolist() for name, tensor in result.items()}
+    return plain | {"kept": None if kept is None else tf.sparse.to_dense(kept).numpy().tolist()}
+
+columns = {
+    "float/scalar": tf.constant([1.5, 2.5]),
+    "int/var": tf.cast(tf.sparse.from_dense([[7, 8], [9, 0]]), tf.int64),
+    "int/scalar/small": tf.constant([0, 0], tf.int64),
+}
+served = [serve(sys.argv[1], {}), serve(sys.argv[2], columns)]
+print(json.dumps([*served, "tensorflow_transform" in sys.modules, "apache_beam" in sys.modules]))
 """
 
 
@@ -155,18 +157,11 @@ print(json.dumps([plain, "tensorflow_transform" in sys.modules, "apache_beam" in
 def test_exported_model_serves_with_plain_tensorflow(tmp_path, through_module):
     _, labels_only = analyse(tmp_path, batches_of(REFS, 2))
 
-    def served(transform_dir: str, kind: str) -> Any:
-        command = [sys.executable, "-c", SERVE, transform_dir, kind]
-        result = subprocess.run(command, capture_output=True, text=True, check=True)
-        return json.loads(result.stdout.splitlines()[-1])
-
-    assert served(labels_only, "labels") == [
-        {"image/class/label": [0, -1], "kept": None},
-        False,
-        False,
-    ]
-    features, *imported = served(through_module[1], "columns")
+    command = [sys.executable, "-c", SERVE, labels_only, through_module[1]]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    labels, features, *imported = json.loads(result.stdout.splitlines()[-1])
     assert imported == [False, False]
+    assert labels == {"image/class/label": [0, -1], "kept": None}
     assert features["image/class/label"] == [0, -1]
     assert features["double"] == [3.0, 5.0]
     assert features["mean"] == [2.0, 2.0]
