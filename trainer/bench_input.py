@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from imageshards.command_line import Parser
 from imageshards.errors import UserError
 from imageshards.progress import text_table
+from imageshards.text import counted, wrapped
 from trainer.augment.augmentation import check_pairs, resolve_augment_on
 from trainer.commands import console
 from trainer.commands.flags import DATA, EXTERNAL, TRAINING, add_flags, train_config
@@ -219,9 +220,10 @@ def figures_text(figures: Mapping[str, Any]) -> str:
     where = f" on the {figures['augment_on']}" if figures["augment"] != "none" else ""
     order = "fast order" if figures["fast_order"] else "reproducible order"
     lines = [
-        f"{figures['data']}, split {figures['split']}: {figures['records']:,} records, batches of "
-        f"{figures['batch_size']}, pictures of {height_px}x{width_px}x{channels} px, augmentation "
-        f"{figures['augment']}{where}, {order}, {figures['threads']} threads",
+        f"{figures['data']}, split {figures['split']}: {counted(figures['records'], 'record')}, "
+        f"batches of {figures['batch_size']},",
+        f"pictures of {height_px}x{width_px}x{channels} px, augmentation "
+        f"{figures['augment']}{where}, {order}, {counted(figures['threads'], 'thread')}",
         "",
         text_table(
             ["reader up to", "images/s", "CPU us/image", "of them here"],
@@ -234,11 +236,13 @@ def figures_text(figures: Mapping[str, Any]) -> str:
         *lines,
         "",
         f"whole reader: {figures['images_per_second']:,.0f} images/s",
-        f"decode limit: {figures['decode_limit_images_per_second']:,.0f} images/s (the same "
-        "pictures from bytes in memory), of which the reader reaches "
-        f"{figures['ratio_to_limit']:.2f}",
-        bottleneck_sentence(figures),
-        f"memory, estimated: {_megabytes(sum(memory.values()))} MB ({parts})",
+        wrapped(
+            f"decode limit: {figures['decode_limit_images_per_second']:,.0f} images/s (the same "
+            "pictures from bytes in memory), of which the reader reaches "
+            f"{figures['ratio_to_limit']:.2f}"
+        ),
+        wrapped(bottleneck_sentence(figures)),
+        wrapped(f"memory, estimated: {_megabytes(sum(memory.values()))} MB ({parts})"),
     ])  # fmt: skip
 
 

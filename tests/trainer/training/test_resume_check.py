@@ -134,8 +134,8 @@ def test_a_run_in_another_order_is_not_resumed(folder: pathlib.Path) -> None:
     assert "order_version" not in str(caught.value)
 
 
-def test_overwriting_reads_nothing_of_the_old_run(
-    folder: pathlib.Path, tmp_path: pathlib.Path
+def test_overwriting_reads_nothing_of_the_old_run_and_says_where_curves_are(
+    folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its list of broken records may be of other data, or no list at all."""
     import tensorflow as tf
@@ -145,6 +145,8 @@ def test_overwriting_reads_nothing_of_the_old_run(
     broken = tmp_path / "broken.json"
     broken.write_text("no list")
     data = DataConfig(str(folder), skip_broken=1)
-    config = TrainConfig(data, str(tmp_path), batch_size=4, overwrite=True)
+    config = TrainConfig(data, str(tmp_path), batch_size=4, overwrite=True, tensorboard=True)
     begun = run._Run(config, open_inputs(config), tf.distribute.get_strategy())
     assert begun.broken_handler.found == [] and not broken.exists()
+    begun.print_plan()
+    assert f": tensorboard --logdir {tmp_path}/tensorboard\n" in capsys.readouterr().out
