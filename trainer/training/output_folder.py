@@ -61,8 +61,9 @@ def check_only_ours(output: str) -> None:
     """Refuses a new run in a folder that holds files of the user's own.
 
     Raises:
-        UserError: There are some, and no run has begun there.
+        UserError: There are some, and no run has begun there; or there is no such bucket.
     """
+    storage.check_bucket(output, "--output")
     try:
         names = [entry.name for entry in storage.list_folder(output)]
     except OSError:
