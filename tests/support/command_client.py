@@ -16,18 +16,25 @@ import socket
 import sys
 import time
 
-BUILDER = ("build", "verify", "report", "duplicates", "remove", "export-index", "cancel")
+# Those that import the program of the server; the others are quick to start as they are.
+SERVED = {
+    "beam_pipeline": ("build", "duplicates"),
+    "trainer": ("train", "evaluate", "predict", "export", "bench"),
+}
+MODULES = {
+    "beam_pipeline": "beam_pipeline",
+    "beam_pipeline.duplicates": "beam_pipeline",
+    "tests.documentation.python_session": "trainer",
+}
 STARTUP_SEC = 120
 
 
 def server_of(module: str, arguments: list[str]) -> str | None:
     """The program whose server runs it; None for a module that none serves."""
-    package = module.partition(".")[0]
-    if package in ("beam_pipeline", "trainer"):
-        return package
     if module == "imageshards":
-        return "beam_pipeline" if arguments[:1] and arguments[0] in BUILDER else "trainer"
-    return "trainer" if module == "tests.documentation.python_session" else None
+        command = arguments[0] if arguments else ""
+        return next((name for name, served in SERVED.items() if command in served), None)
+    return "trainer" if module.partition(".")[0] == "trainer" else MODULES.get(module)
 
 
 def ask(address: str, request: dict[str, object]) -> int:
@@ -55,21 +62,21 @@ def ask(address: str, request: dict[str, object]) -> int:
 def main(folder: str, name: str, *arguments: str) -> int:
     """Runs one command; returns its exit code."""
     given = list(arguments)
-    module = "imageshards"
-    is_module = name != "imageshards" and given[:1] == ["-m"] and len(given) > 1
-    if is_module:
-        module, given = given[1], given[2:]
-    program = server_of(module, given) if is_module or name == "imageshards" else None
+    is_python = name != "imageshards"
+    if not is_python:
+        given = ["-m", "imageshards", *given]
+    module, rest = (given[1], given[2:]) if given[:1] == ["-m"] and given[1:] else ("", [])
+    program = server_of(module, rest)
     if program is None:
-        os.execv(sys.executable, [sys.executable, *arguments])
+        os.execv(sys.executable, [sys.executable, *given])
     return ask(
         os.path.join(folder, program),
         {
             "module": module,
-            "arguments": given,
+            "arguments": rest,
             "folder": os.getcwd(),
             "environment": dict(os.environ),
-            "is_python": is_module,
+            "is_python": is_python,
             "scripts": os.path.dirname(sys.executable),
         },
     )

@@ -1,0 +1,57 @@
+"""The tutorial as a notebook, made when the documentation is built: a hook of mkdocs.yml."""
+
+from __future__ import annotations
+
+import base64
+import pathlib
+import re
+
+import jupytext  # type: ignore[import-untyped]
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
+PAGE, NOTEBOOK = "tutorial.md", "tutorial.ipynb"
+
+# Without it a page with more commands than Python is taken for a notebook of bash.
+_HEAD = """\
+---
+jupyter:
+  kernelspec:
+    display_name: Python 3
+    language: python
+    name: python3
+---
+"""
+_IMAGE = re.compile(r"!\[(?P<text>[^]]*)\]\((?P<path>[^):]+)\)")
+_LINK = re.compile(r"(?<!!)\[(?P<text>[^]]*)\]\((?![a-z]+:)[^)]+\)")
+_BASH = "%%bash\n"
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the notebook."""
+    files.append(File.generated(config, NOTEBOOK, content=notebook()))
+    return files
+
+
+def notebook() -> str:
+    """The tutorial as a notebook that stands alone: pictures inside, no links to other pages."""
+    made = jupytext.reads(_HEAD + (DOCS / PAGE).read_text("utf-8"), "md")
+    for number, cell in enumerate(made.cells):
+        # Else every build would draw new ones.
+        cell["id"] = f"cell-{number}"
+        if cell.cell_type == "markdown":
+            cell.source = _LINK.sub(r"\g<text>", cell.source)
+            for image in _IMAGE.finditer(cell.source):
+                path = DOCS / image["path"]
+                data = base64.b64encode(path.read_bytes()).decode()
+                cell.setdefault("attachments", {})[path.name] = {"image/png": data}
+            cell.source = _IMAGE.sub(_attached, cell.source)
+        elif cell.source.startswith(_BASH):
+            cell.source = f"{_BASH}set -euo pipefail\n{cell.source.removeprefix(_BASH)}"
+    return str(jupytext.writes(made, "ipynb")) + "\n"
+
+
+def _attached(image: re.Match[str]) -> str:
+    name = image["path"].rpartition("/")[2]
+    return f"![{image['text']}](attachment:{name})"

@@ -1,0 +1,50 @@
+"""The tutorial is a notebook that runs from beginning to end."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from scripts.docs_notebook import notebook
+from tests.conftest import REPOSITORY
+from tests.documentation.page import TIMEOUT_SEC
+from tests.support.command_server import commands_folder, environment
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+PAGE = REPOSITORY / "docs" / "tutorial.md"
+# Lines of its output that are the same on every machine.
+_COUNTS = re.compile(r"^.*(?: images listed, | near duplicates |classes: ).*$", re.MULTILINE)
+
+
+def test_the_notebook_runs_and_prints_what_the_page_shows(tmp_path: pathlib.Path) -> None:
+    made = nbformat.reads(notebook(), as_version=4)
+    client = NotebookClient(
+        made, timeout=TIMEOUT_SEC, resources={"metadata": {"path": str(tmp_path)}}
+    )
+    environ = {**environment(commands_folder()), "IPYTHONDIR": str(tmp_path / ".ipython")}
+    client.execute(env=environ)
+    printed = "".join(
+        output.get("text", "")
+        for cell in made.cells
+        for output in cell.get("outputs", ())
+        if output.output_type == "stream"
+    )
+    counts = _COUNTS.findall(PAGE.read_text("utf-8"))
+    assert len(counts) >= 4
+    assert [line for line in counts if line not in printed] == []
+
+
+def test_the_notebook_stands_alone_and_is_the_same_each_time() -> None:
+    text = notebook()
+    made = nbformat.reads(text, as_version=4)
+    nbformat.validate(made)
+    words = "".join(cell.source for cell in made.cells if cell.cell_type == "markdown")
+    assert "](attachment:training_report.png)" in words and "(howto/" not in words
+    code = [cell.source for cell in made.cells if cell.cell_type == "code"]
+    assert len(code) == len(re.findall("^```(?:bash|python)$", PAGE.read_text(), re.MULTILINE))
+    assert notebook() == text
