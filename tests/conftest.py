@@ -17,16 +17,22 @@ from imageshards import storage
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 DATA_VARIABLE = "IMAGESHARDS_TEST_DATA"
 
-# Minutes each: begun last, one of them would run alone while other processes have nothing to do.
+# Half a minute of CPU time and more each: begun last, one of them would run alone while other
+# processes have nothing to do.
 LONGEST_FILES = (
+    "trainer/training/test_several_hosts.py",
     "trainer/training/test_resume.py",
     "beam_pipeline/test_resume.py",
-    "beam_pipeline/runners/test_portable.py",
-    "trainer/test_main.py",
-    "beam_pipeline/test_pipeline.py",
     "beam_pipeline/commit/test_store_output.py",
-    "trainer/test_external_run.py",
     "trainer/models/test_model.py",
+    "trainer/test_main.py",
+    "beam_pipeline/runners/test_portable.py",
+    "trainer/training/test_fit.py",
+    "trainer/training/test_output_on_stores.py",
+    "trainer/test_on_stores.py",
+    "trainer/models/test_strategy.py",
+    "beam_pipeline/test_pipeline.py",
+    "examples/test_examples.py",
 )
 
 
