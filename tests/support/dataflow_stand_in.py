@@ -22,6 +22,8 @@ import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tests.support.portable_servers import NO_FREEZE
+
 _RUN_JOB = pathlib.Path(__file__).with_name("dataflow_job.py")
 PROJECT, REGION = "my-project", "europe-west4"
 
@@ -67,7 +69,7 @@ class StandIn:
         """Flags of a build for it, without folders."""
         return [
             "--runner", "DataflowRunner", "--project", PROJECT, "--region", REGION,
-            "--dataflow_endpoint", self.endpoint, "--no_auth",
+            "--dataflow_endpoint", self.endpoint, "--no_auth", NO_FREEZE,
         ]  # fmt: skip
 
     def refuse(self, method: str, status: int, message: str, reason: str = "") -> None:

@@ -26,6 +26,8 @@ from scripts import background, prism
 
 START_TIMEOUT_S = 60
 NAMED_PORTS = (10_000, 32_000)
+# Beam runs `pip freeze` for each job that is submitted, which takes as long as a small job.
+NO_FREEZE = "--experiments=disable_logging_submission_environment"
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -119,7 +121,7 @@ def portable_flags(job_endpoint: str, pool_address: str) -> list[str]:
     """Flags of a build for a job service and a worker pool."""
     return [
         "--runner", "PortableRunner", "--job_endpoint", job_endpoint,
-        "--environment_type", "EXTERNAL", "--environment_config", pool_address,
+        "--environment_type", "EXTERNAL", "--environment_config", pool_address, NO_FREEZE,
     ]  # fmt: skip
 
 
