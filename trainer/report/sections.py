@@ -34,6 +34,8 @@ class _Curves(NamedTuple):
         lines: Key in an epoch's object → what it is called in the legend.
         least: Where an axis from zero ends at least; None for an axis around the values.
         is_share: Whether the values are shares of 1.
+        magnified: Whether shares that are all high have an axis around them, as they would
+            hardly differ on one from zero.
     """
 
     title: str
@@ -41,6 +43,7 @@ class _Curves(NamedTuple):
     lines: Mapping[str, str]
     least: float | None = None
     is_share: bool = False
+    magnified: bool = False
 
 
 _LARGE = (
@@ -51,6 +54,7 @@ _LARGE = (
         {"accuracy": "training", "val_accuracy": "validation"},
         least=0.1,
         is_share=True,
+        magnified=True,
     ),
 )
 _SMALL = (
@@ -82,16 +86,22 @@ def _chart(wanted: _Curves, history: Sequence[Mapping[str, Any]]) -> LineChart |
     if len(history) < 2:
         return None
     best = best_epoch(history)
+    lines = {name: [record.get(key) for record in history] for key, name in wanted.lines.items()}
     return line_chart(
         wanted.title,
         wanted.unit,
         [record["epoch"] for record in history],
-        {name: [record.get(key) for record in history] for key, name in wanted.lines.items()},
+        lines,
         "epoch",
-        least=wanted.least,
+        least=None if wanted.magnified and _all_high(lines) else wanted.least,
         best=("best loss", "validation", history.index(best)) if best else None,
         unit=_percent_mark if wanted.is_share else number,
     )
+
+
+def _all_high(lines: Mapping[str, Sequence[float | None]]) -> bool:
+    values = {value for line in lines.values() for value in line if value is not None}
+    return len(values) > 1 and min(values) >= 0.5
 
 
 def _percent_mark(value: float) -> str:

@@ -316,6 +316,20 @@ def test_axes_of_shares_begin_at_zero_and_end_at_ten_percent_at_least(
     assert (waited.scale[0], waited.scale[2]) == ("100\u00a0%", "0\u00a0%")
 
 
+@pytest.mark.parametrize(
+    ("least", "scale"),
+    [
+        (0.952, ("100\u00a0%", "97.5\u00a0%", "95\u00a0%")),
+        (0.49, ("100\u00a0%", "50\u00a0%", "0\u00a0%")),
+    ],
+)
+def test_an_accuracy_that_is_always_high_has_an_axis_around_it(
+    least: float, scale: tuple[str, ...]
+) -> None:
+    history = history_of(3, accuracy=1.0, val_accuracy=least)
+    assert sections.curves(history)[0][1].scale == scale
+
+
 def test_the_title_tells_a_training_from_an_evaluation() -> None:
     assert "cnn · training report" in rendered(history_of(1), None).words
     assert "cnn · evaluation report" in rendered([], evaluation_of(LABEL, PREDICTED)).words
