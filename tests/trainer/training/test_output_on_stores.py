@@ -34,7 +34,8 @@ pytestmark = pytest.mark.process
 # What does not depend on the store is tried with one.
 ONLY_S3 = pytest.mark.parametrize("running", ["s3"], indirect=True)
 VALUES: Values = [("dense/kernel", np.ones((2, 3), np.float32))]
-DENSE = ["--model", "tests.support.tiny_models:dense"]
+# Augmentation, whose graph takes half a second of each process, does not depend on the output.
+DENSE = ["--model", "tests.support.tiny_models:dense", "--augment", "none"]
 SHORT = ["--steps", 4, "--checkpoint_steps", 1]
 
 
@@ -96,6 +97,8 @@ def undisturbed(shards: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) 
     return folder
 
 
+# In s3:// test_several_hosts kills a run.
+@pytest.mark.parametrize("running", ["gs"], indirect=True)
 @pytest.mark.slow
 def test_a_killed_run_resumes_from_another_machine_to_the_same_bits(
     shards: pathlib.Path,
