@@ -14,7 +14,6 @@ import os
 import pathlib
 import re
 import subprocess
-import sys
 
 import pytest
 
@@ -24,6 +23,7 @@ from imageshards.commands import COMMANDS, parser_of
 from imageshards.errors import UserError
 from scripts import make_demo_images
 from tests.conftest import REPOSITORY
+from tests.support.command_server import commands_folder, environment
 from trainer.commands.flags import parse_config
 
 pytestmark = pytest.mark.process
@@ -167,12 +167,10 @@ def test_an_unknown_flag_in_a_recipe_is_noticed():
 @pytest.mark.slow
 def test_one_file_per_class_from_pictures_to_model(tmp_path):
     make_demo_images.main(["--output", str(tmp_path / "drawn"), "--per_class", "5"])
-    put_program(tmp_path / "bin", "imageshards", f'exec "{sys.executable}" -m imageshards "$@"')
-    path = f"{tmp_path}/bin:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {"PATH": path, "IMAGES": str(tmp_path / "drawn"), "OUTPUT": str(tmp_path / "out")}
+    given = {"IMAGES": str(tmp_path / "drawn"), "OUTPUT": str(tmp_path / "out")}
     done = subprocess.run(
         ["sh", str(RECIPES / "one_file_per_class.sh")],
-        env={**os.environ, **environment, "PASSES": "2", "BATCH": "4"},
+        env={**environment(commands_folder()), **given, "PASSES": "2", "BATCH": "4"},
         cwd=REPOSITORY,
         capture_output=True,
         text=True,

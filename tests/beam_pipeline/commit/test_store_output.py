@@ -212,6 +212,7 @@ def test_what_took_the_place_of_a_shard_is_not_taken_for_it(server, photos):
     assert not again.reused and storage.read(path) == whole
 
 
+@pytest.mark.parametrize("server", ["s3"], indirect=True)
 def test_a_finished_data_set_is_refused_and_then_replaced(server, built, local, photos, capfd):
     assert build(*flags(photos, built)) == 2
     assert "--overwrite" in capfd.readouterr().err
