@@ -33,6 +33,9 @@ _MAX_CELL_CHARACTERS = 16 * 1024 * 1024
 _INDEX_COLUMNS = ("", "__index_level_0__")
 # Between the cells of a CSV file, the likeliest first.
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+# What Excel writes before the header, and a cell in quotes.
+_SEPARATOR_LINE = re.compile(r'"?sep=([^"\r\n])"?[,;\t]*\r?\n?', re.IGNORECASE)
+_QUOTED_CELL = re.compile(r'(?:^|(?<=[,;\t]))"(?:[^"]|"")*(?:"|$)')
 _BARE_CR = re.compile("(?<=\r)(?!\n)(?!$)")
 _BATCH_ROWS = 1000
 # One span is about a second of work.
@@ -202,15 +205,21 @@ def _csv_rows(path: str, columns: Sequence[str] | None) -> Iterator[Row]:
     csv.field_size_limit(_MAX_CELL_CHARACTERS)
     lines = _lines(path)
     first = next(lines, "")
-    separator = _separator(first)
-    reader = csv.reader(itertools.chain([first], lines), strict=True, delimiter=separator)
     line = 1
+    if declared := _SEPARATOR_LINE.fullmatch(first):
+        first = next(lines, "")
+        line = 2
+    skipped = line - 1
+    separator = declared[1] if declared else _separator(first)
+    separators = SEPARATORS.get(separator, repr(separator))
+    reader = csv.reader(itertools.chain([first], lines), strict=True, delimiter=separator)
     try:
         header = next(reader, [])
-        _check_unique(f"{path} line 1", header)
+        _check_unique(f"{path} line {line}", header)
         _check_present(path, columns, header)
         while True:
-            line = reader.line_num + 1  # the first line of a row whose cells have line breaks
+            # The first line of a row whose cells have line breaks.
+            line = reader.line_num + 1 + skipped
             cells = next(reader, None)
             if cells is None:
                 return
@@ -219,8 +228,8 @@ def _csv_rows(path: str, columns: Sequence[str] | None) -> Iterator[Row]:
             if len(cells) != len(header):
                 raise UserError(
                     f"{path} line {line} has {counted(len(cells), 'cell')}; expected "
-                    f"{len(header)} as in its header, separated by {SEPARATORS[separator]}: fix "
-                    f"the row, or put quotes around text with {SEPARATORS[separator]}."
+                    f"{len(header)} as in its header, separated by {separators}: fix "
+                    f"the row, or put quotes around text with {separators}."
                 )
             yield f"line {line}", {n: c for n, c in zip(header, cells, strict=True) if n}
     except csv.Error as e:
@@ -228,11 +237,9 @@ def _csv_rows(path: str, columns: Sequence[str] | None) -> Iterator[Row]:
 
 
 def _separator(header: str) -> str:
-    """What separates the cells of a CSV file: what its header has, and a comma if it has several.
-
-    A manifest has two columns at least, so a header without a comma has another separator.
-    """
-    return next((mark for mark in SEPARATORS if mark in header), ",")
+    """What separates the cells of a CSV file: what its header has most of, outside of quotes."""
+    unquoted = _QUOTED_CELL.sub("", header)
+    return max(SEPARATORS, key=unquoted.count)  # of equals the first
 
 
 def _check_unique(where: str, names: Sequence[str]) -> None:

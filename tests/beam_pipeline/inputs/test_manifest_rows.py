@@ -58,6 +58,36 @@ def test_what_separates_the_cells_is_told_by_the_header(tmp_path, mark):
     assert rows(put(tmp_path, "x.csv", text)) == [{"path": f"a{mark}b.jpg", "label": "cat"}]
 
 
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ("path\tlabel\tcaption, long\na\tb\tc, d\n", ["path", "label", "caption, long"]),
+        ('"path";"label, or, class"\na;b\n', ["path", "label, or, class"]),
+        ('"path ""a, b, c""";label\na;b\n', ['path "a, b, c"', "label"]),
+        ("path,label;x\na,b\n", ["path", "label;x"]),  # as many: commas
+        ('size 5",path,a;b\n1,2,3\n', ['size 5"', "path", "a;b"]),
+        ("path\na\n", ["path"]),
+        ("sep=;\npath;label\na;b\n", ["path", "label"]),
+        ('\ufeff"sep=\t"\r\na, b, c\td\r\n1\t2\r\n', ["a, b, c", "d"]),
+        ("SEP=|\ra|b,c,d\r1|2\r", ["a", "b,c,d"]),
+    ],
+)
+def test_what_separates_the_cells_is_what_the_header_has_most_of(tmp_path, text, columns):
+    (row,) = rows(put(tmp_path, "x.csv", text))
+    assert list(row) == columns
+
+
+def test_lines_are_counted_from_the_one_that_names_the_separator(tmp_path):
+    path = str(put(tmp_path, "x.csv", 'sep=;\na;b\n1;"2\n3"\n4;5\n'))
+    assert [where for where, _ in read_rows(path)] == ["line 3", "line 5"]
+    path = str(put(tmp_path, "y.csv", "sep=|\na|b\n1\n"))
+    with pytest.raises(UserError, match=r"line 3 has 1 cell; expected 2 .* separated by '\|'"):
+        rows(path)
+    path = str(put(tmp_path, "z.csv", "sep=;\na;a\n"))
+    with pytest.raises(UserError, match="line 2 names the column 'a' twice"):
+        rows(path)
+
+
 @given(st.lists(st.dictionaries(st.text(max_size=3), st.text(max_size=9), min_size=1), max_size=5))
 def test_any_text_in_json_lines_comes_back(scratch, given_rows):
     path = put(scratch, "x.jsonl", "".join(json.dumps(row) + "\n" for row in given_rows))
