@@ -19,6 +19,7 @@ from beam_pipeline.inputs.manifest_cells import (
     check_one_type,
     column_of_arrow,
     convert,
+    decimal_comma_in,
     infer,
     shown,
     with_box_type,
@@ -54,6 +55,8 @@ class ManifestSchema:
         columns: Extra columns, which become features.
         undeclared: Other columns, which --columns leaves out, and how it would declare them; "" for
             a type that records cannot hold.
+        decimal_commas: Columns that are text only as their numbers have decimal commas, and such a
+            number.
     """
 
     image: str
@@ -63,6 +66,7 @@ class ManifestSchema:
     group: str | None
     columns: tuple[ColumnSpec, ...]
     undeclared: tuple[tuple[str, str], ...] = ()
+    decimal_commas: tuple[tuple[str, str], ...] = ()
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -70,7 +74,13 @@ class ManifestSchema:
         names = ", ".join(repr(name) for name, _ in self.undeclared)
         to_add = ",".join(filter(None, (text for _, text in self.undeclared)))
         remedy = f"; to keep them, add {to_add}" if to_add else ""
-        return (f"--columns leaves out {names} of --input{remedy}",) if names else ()
+        left_out = (f"--columns leaves out {names} of --input{remedy}",) if names else ()
+        as_text = (
+            f"column {name!r} of --input is taken as text, as values such as {value!r} have a "
+            f"decimal comma; to have numbers, write decimal points ({value.replace(',', '.')})"
+            for name, value in self.decimal_commas
+        )
+        return (*left_out, *as_text)
 
     @property
     def names(self) -> list[str]:
@@ -159,7 +169,14 @@ def read_schema(source: InputOptions) -> ManifestSchema:
                 with contextlib.suppress(UserError):  # a type that records cannot hold
                     undeclared[name] = str(column(name))
     _check_columns(source, names, columns)
-    return ManifestSchema(image, label, key, split, group, columns, tuple(undeclared.items()))
+    commas = tuple(
+        (spec.name, value)
+        for spec in (columns if source.columns is None else ())
+        if (value := decimal_comma_in(spec, [row.get(spec.name) for _, row in head]))
+    )
+    return ManifestSchema(
+        image, label, key, split, group, columns, tuple(undeclared.items()), commas
+    )
 
 
 def _optional_role(

@@ -28,6 +28,8 @@ _FLOAT = re.compile(
     r"-?(?:(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?|inf|infinity|nan)",
     re.ASCII | re.IGNORECASE,
 )
+# As some spreadsheets write 0.5; no list and no `007`.
+_DECIMAL_COMMA = re.compile(r"-?(?:0|[1-9]\d*),\d+", re.ASCII)
 # A double that rounds to a finite float32 is smaller than this.
 _FLOAT32_END = (2.0 - 2.0**-24) * 2.0**127
 _SHOWN_CHARACTERS = 80
@@ -227,6 +229,16 @@ def check_one_type(path: str, column: ColumnSpec, cells: Sequence[tuple[object, 
         f"such as {shown(usual)}; expected one type in a column: fix the row, or leave the column "
         "out by --columns."
     )
+
+
+def decimal_comma_in(column: ColumnSpec, cells: Sequence[Any]) -> str | None:
+    """The first number with a decimal comma, if nothing else makes a column one of texts."""
+    if (column.kind, column.shape) != ("string", ()):
+        return None
+    texts = [text for cell in cells if (text := str("" if cell is None else cell).strip())]
+    with_comma = [text for text in texts if _DECIMAL_COMMA.fullmatch(text)]
+    plain = sum(bool(_INT.fullmatch(text) or _FLOAT.fullmatch(text)) for text in texts)
+    return with_comma[0] if with_comma and len(with_comma) + plain == len(texts) else None
 
 
 def shown(cell: Any) -> str:

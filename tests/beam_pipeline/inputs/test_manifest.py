@@ -170,6 +170,17 @@ def test_undeclared_columns_are_named_with_their_declaration(tmp_path):
         assert read_schema(InputOptions(path, columns=columns)).warnings == ()
 
 
+def test_a_column_that_decimal_commas_make_text_is_named(tmp_path):
+    path = text(tmp_path / "m.csv", "image;label;age;note\nx;a;0,5;b\ny;a;2;c, d\n")
+    (said,) = read_schema(InputOptions(str(path))).warnings
+    assert said == (
+        "column 'age' of --input is taken as text, as values such as '0,5' have a decimal comma; "
+        "to have numbers, write decimal points (0.5)"
+    )
+    declared = (ColumnSpec("age", "string"), ColumnSpec("note", "string"))
+    assert read_schema(InputOptions(str(path), columns=declared)).warnings == ()
+
+
 def test_an_undeclared_column_of_an_unsupported_type_is_named(tmp_path):
     parquet.write_table(
         pa.table({"image": ["a"], "label": ["b"], "age": [1], "meta": [{"x": 1}]}),

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.inputs.manifest_cells import column_of_arrow, convert, infer, shown, wrong_cell
+from beam_pipeline.inputs.manifest_cells import (
+    column_of_arrow,
+    convert,
+    decimal_comma_in,
+    infer,
+    shown,
+    wrong_cell,
+)
 from beam_pipeline.options import ColumnSpec
 from imageshards.errors import UserError
 
@@ -199,3 +206,23 @@ def test_the_sentence_for_a_wrong_cell(column, cell, words):
 
 def test_long_cells_are_cut_in_sentences():
     assert len(shown("x" * 10_000)) == 80
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["0,5", "1,25"], "0,5"),
+        (["1", "", "-2,5 ", "3.5"], "-2,5"),
+        (["1", "2"], None),
+        (["0.5"], None),
+        (["0,5", "a"], None),
+        (["0,5,7"], None),
+        (["4, 8"], None),
+        (["007,5"], None),
+        (["[0,5]"], None),
+        ([None, ""], None),
+        ([0.5, None], None),
+    ],
+)
+def test_a_decimal_comma_is_noticed_where_it_alone_makes_text(cells, expected):
+    assert decimal_comma_in(infer("c", cells), cells) == expected
