@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from beam_pipeline.report.sections import class_counts
 from imageshards.progress import activity_line, rate_line, text_table
-from imageshards.text import counted, shortened, wrapped
+from imageshards.text import counted, for_output, shortened, wrapped
 
 if TYPE_CHECKING:
     from beam_pipeline.shards.process_pool import LocalPool
@@ -74,12 +74,12 @@ def final_table(manifest: Mapping[str, Any], seconds: float, reused: int) -> str
     lines = [split_table(manifest), class_line(_sum_classes(class_counts(manifest)))]
     listed = manifest["listed"]
     rejects = manifest["rejects"]
-    lines.append(
-        f"{counted(listed, 'image')} listed, {sum(rejects.values()):,} rejected" + _reasons(rejects)
-    )
+    rejected = f"{sum(rejects.values()):,} rejected" + _reasons(rejects)
+    lines.append(for_output(f"{counted(listed, 'image')} listed, {rejected}"))
     if manifest["skipped"]:
         total = sum(manifest["skipped"].values())
-        lines.append(f"{counted(total, 'file')} passed over" + _reasons(manifest["skipped"]))
+        skipped = f"{counted(total, 'file')} passed over" + _reasons(manifest["skipped"])
+        lines.append(for_output(skipped))
     if reused:
         lines.append(f"{reused:,} images were finished by an earlier run")
     rate = (listed - reused) / seconds if seconds > 0 else 0.0
@@ -113,7 +113,7 @@ def class_line(classes: Mapping[str, int]) -> str:
 
 def warning_lines(warnings: Iterable[str]) -> list[str]:
     """Warnings as lines of their own."""
-    return [f"warning: {warning}" for warning in warnings]
+    return [for_output(f"warning: {warning}") for warning in warnings]
 
 
 def _reasons(counts: Mapping[str, int]) -> str:
@@ -132,18 +132,20 @@ def plan_table(summary: Mapping[str, Any]) -> str:
     header = ["split", "shards", "images", "min/shard", "max/shard", "estimated MB"]
     lines = [text_table(header, rows), class_line(_sum_classes(summary["counts"]))]
     if summary["skipped"]:
-        lines.append("files passed over" + _reasons(summary["skipped"]))
+        lines.append(for_output("files passed over" + _reasons(summary["skipped"])))
     if summary["rejects"]:
-        lines.append(f"rejected already when listed: {_with_examples(summary['rejects'])}")
+        known = _with_examples(summary["rejects"])
+        lines.append(for_output(f"rejected already when listed: {known}"))
     rejects = summary["sample_rejects"]
     in_brackets = f" ({_with_examples(rejects)})" if rejects else ""
-    lines.append(
+    sample = (
         f"a sample of {counted(summary['sample'], 'image')}: "
         f"{sum(found['images'] for found in rejects.values())} rejected{in_brackets}, "
         f"{summary['msec_per_image']:.1f} ms and {summary['bytes_per_record']:,.0f} bytes per "
         f"record; about {summary['seconds']:,.0f} s on {counted(summary['workers'], 'core')}, "
         f"{summary['start_seconds']:,.0f} s of them to start, list and plan"
     )
+    lines.append(for_output(sample))
     lines += warning_lines(summary["warnings"])
     lines.append("nothing was written")
     return "\n".join(lines)

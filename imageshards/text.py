@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 
 # Of a terminal that nobody has widened, and of a log that is pleasant to read.
@@ -43,3 +44,8 @@ def wrapped(text: str) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def for_output(text: str) -> str:
+    """A long line for standard output: wrapped on a terminal, whole in a log that is searched."""
+    return wrapped(text) if sys.stdout.isatty() else text

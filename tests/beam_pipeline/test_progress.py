@@ -103,6 +103,23 @@ def test_the_plan_table_shows_splits_classes_and_an_estimate():
     assert "300 classes: 1 in each" in plan_table(of_one_size)
 
 
+def test_no_line_of_a_table_is_too_long_for_a_terminal(monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    split = {"shards": 4, "images": 1259, "min": 314, "max": 315, "bytes": 2_500_000.0}
+    example = {"images": 1, "uri": "/photos/cat/b.jpg", "message": "the picture ends early"}
+    rejects = {"truncated": example, "not_found": example}
+    summary = {
+        "splits": {"train": split}, "counts": {"train": {"cat": 1259}},
+        "skipped": {f"reason_{i}": i for i in range(9)},
+        "rejects": rejects, "sample_rejects": rejects,
+        "sample": 64, "msec_per_image": 2.345, "bytes_per_record": 12345.6,
+        "start_seconds": 3.2, "seconds": 61.7, "workers": 2, "warnings": ["odd things " * 20],
+    }  # fmt: skip
+    manifest = MANIFEST | {"warnings": summary["warnings"], "rejects": summary["skipped"]}
+    for table in (plan_table(summary), final_table(manifest, 14.0, 0)):
+        assert max(map(len, table.split("\n"))) <= 80
+
+
 class Pool(LocalPool):
     """A pool that has written so many of its images."""
 

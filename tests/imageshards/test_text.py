@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imageshards.text import counted, shortened
+from imageshards.text import counted, for_output, shortened
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,12 @@ def test_a_count_in_words(count, noun, expected):
 )
 def test_a_long_name_loses_its_middle(text, width, expected):
     assert shortened(text, width) == expected
+
+
+def test_a_long_line_is_wrapped_on_a_terminal_and_whole_in_a_log(monkeypatch):
+    line = "  a " + "long " * 30 + "line"
+    assert for_output(line) == line
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    lines = for_output(line).split("\n")
+    assert len(lines) > 1 and max(map(len, lines)) <= 80
+    assert lines[0].startswith("  a long") and " ".join(" ".join(lines).split()) == line.strip()

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from imageshards import storage
 from imageshards.errors import UserError
+from imageshards.text import for_output
 from trainer.augment.augmentation import check_pairs, resolve_augment_on
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.config import OptimizerConfig, TrainConfig
@@ -158,7 +159,7 @@ class _Run:
         )
         replicas = self.devices.num_replicas_in_sync
         notes = optimizer.notes(self.config, self.model, total, strategy.gpu_count(), replicas)
-        lines += [f"note: {note}" for note in notes]
+        lines = [for_output(line) for line in (*lines, *(f"note: {note}" for note in notes))]
         if self.config.tensorboard and not self.config.dry_run:
             folder = storage.join(self.config.output, TENSORBOARD_FOLDER)
             lines.append(f"curves and pictures while it runs: tensorboard --logdir {folder}")
@@ -270,7 +271,7 @@ class _Run:
         print(f"metrics  {storage.join(output, METRICS_FILE)}")
         print(f"report   {page}")
         for line in result_lines(history, self.best_step, self.broken_handler.found, speed):
-            print(line)
+            print(for_output(line))
 
     def _check(self) -> str:
         """Refuses what cannot be trained; returns the model's name as Keras spells it."""
