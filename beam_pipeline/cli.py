@@ -28,9 +28,10 @@ _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _SIZE = re.compile(r"(\d{1,99})(?:x(\d{1,99}))?", re.ASCII)
 
 _EPILOG = """\
-Flags that are unknown here go to Beam's PipelineOptions (--runner, --direct_num_workers, ...);
-one that Beam does not know either is an error. Exit codes: 0 done, 1 failed, 2 something to
-fix, 130 stopped by Ctrl-C. Run the same command again to resume a job that was stopped or killed.
+Flags that are unknown here go to Beam's PipelineOptions (--runner,
+--direct_num_workers, ...); one that Beam does not know either is an error.
+Exit codes: 0 done, 1 failed, 2 something to fix, 130 stopped by Ctrl-C. Run the
+same command again to resume a job that was stopped or killed.
 
 example:
   imageshards build --input photos/ --output shards/ --image_size 256

@@ -16,11 +16,11 @@ from imageshards.errors import UserError
 SHELLS = ("bash", "zsh", "tcsh")
 
 _EPILOG = """\
-bash: add to ~/.bashrc            eval "$(imageshards completion bash)"
-zsh:  write once                  imageshards completion zsh > ~/.zfunc/_imageshards
-      and have in ~/.zshrc        fpath+=~/.zfunc; autoload -Uz compinit; compinit
-tcsh: write once                  imageshards completion tcsh > ~/.imageshards.tcsh
-      and have in ~/.tcshrc       source ~/.imageshards.tcsh
+bash: add to ~/.bashrc        eval "$(imageshards completion bash)"
+zsh:  write once              imageshards completion zsh > ~/.zfunc/_imageshards
+      and have in ~/.zshrc    fpath+=~/.zfunc; autoload -Uz compinit; compinit
+tcsh: write once              imageshards completion tcsh > ~/.imageshards.tcsh
+      and have in ~/.tcshrc   source ~/.imageshards.tcsh
 """
 
 

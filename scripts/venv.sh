@@ -53,7 +53,10 @@ if [ -z "$have" ] || { [ -n "${2:-}" ] && [ "$have" != "$version" ]; } ||
 fi
 
 echo "Installing the locked packages into $folder (some minutes the first time) …"
-pip() { "$folder/bin/python" -m pip --disable-pip-version-check "$@"; }
+pip() {
+    "$folder/bin/python" -m pip --disable-pip-version-check "$@" ||
+        fail "pip could not install what is needed, see above; mend that, or give the same command again: downloads are kept."
+}
 # The few packages without a wheel are built with the locked setuptools, as this one is.
 pip install --quiet --no-deps -c constraints.txt setuptools wheel
 pip install --quiet --no-deps --no-build-isolation -r constraints.txt

@@ -129,12 +129,18 @@ def _pictures_in(path: str) -> list[str] | None:
         if not storage.is_folder(path):
             return None
         found = (file.path for file in storage.files_below(path))
-        return [file for file in found if file.lower().endswith(EXTENSIONS)]
+        return [file for file in found if _is_picture(file[len(path.rstrip("/")) :])]
     except OSError as e:
         raise UserError(
             f"FILE received {path!r}, which cannot be listed ({e.strerror or e}); expected a file "
             "or a folder that may be read."
         ) from e
+
+
+def _is_picture(below: str) -> bool:
+    """By the name below a folder; what systems leave beside pictures is none, as for a build."""
+    hidden = any(part.startswith(".") or part == "__MACOSX" for part in below.split("/"))
+    return not hidden and below.lower().endswith(EXTENSIONS)
 
 
 def _print_json(predictions: Iterator[Prediction]) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from beam_pipeline.inputs.folders import FINISHED_DATA_SET
 from beam_pipeline.inputs.layout import SPLIT_FOLDERS
-from beam_pipeline.inputs.listing import EMPTY_CLASS_FOLDER, EMPTY_SPLIT_FOLDER
+from beam_pipeline.inputs.listing import EMPTY_CLASS_FOLDER, EMPTY_SPLIT_FOLDER, UNREAD_FORMAT
 from beam_pipeline.options import PlanOptions
 
 _SHOWN_NAMES = 5
@@ -68,6 +68,11 @@ def _of_input(names: Mapping[str, Sequence[str]]) -> Iterator[str]:
             f"{_number(empty, 'class folder')} without an image: {_shown(empty)}; add images "
             "(--extensions says which names count) or remove the folders"
         )
+    if unread := names.get(UNREAD_FORMAT):
+        yield (
+            "--input holds pictures that are not read, passed over by their names: "
+            f"{_shown(unread)}; convert them to JPEG"
+        )
     if empty := names.get(EMPTY_SPLIT_FOLDER):
         yield (
             f"{_number(empty, 'split folder')} without a class folder: {_shown(empty)}; expected "
@@ -125,8 +130,9 @@ def _without_training_image(counts: Mapping[str, Mapping[str, int]]) -> Iterator
         without = [name for name, count in counts.get(split, {}).items() if not count]
         if without:
             total = len(counts[split])
+            verb = "has" if len(without) == 1 else "have"
             yield (
-                f"{len(without):,} of {total:,} classes have no image in split {split!r}: "
+                f"{len(without):,} of {total:,} classes {verb} no image in split {split!r}: "
                 f"{_shown(without)}; a model cannot learn them: add images, or put some into the "
                 "split by a folder or column"
             )

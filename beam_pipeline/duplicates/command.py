@@ -25,12 +25,14 @@ EXCLUDE_NAME = "exclude.txt"
 SCRATCH_NAME = ".duplicates"
 
 _EPILOG = """\
-Flags that are unknown here go to Beam's PipelineOptions (--runner, ...). Exit codes: 0 done,
-whatever was found; 1 failed; 2 something to fix; 130 stopped by Ctrl-C.
+Flags that are unknown here go to Beam's PipelineOptions (--runner, ...).
+Exit codes: 0 done, whatever was found; 1 failed; 2 something to fix; 130
+stopped by Ctrl-C.
 
 example:
   imageshards duplicates shards/
-  imageshards build --input photos/ --output clean/ --exclude shards/duplicates/exclude.txt
+  imageshards build --input photos/ --output clean/ \\
+      --exclude shards/duplicates/exclude.txt
 """
 
 
@@ -38,9 +40,9 @@ def make_parser() -> Parser:
     """The parser of `imageshards duplicates`."""
     parser = console.data_set_parser(
         "duplicates",
-        "Finds equal and nearly equal pictures of a data set, within and between its splits, from "
-        "its index: writes a page with the pairs side by side, a JSON for machines, and a file of "
-        "keys for --exclude.",
+        "Finds equal and nearly equal pictures of a data set, within and between its\n"
+        "splits, from its index: writes a page with the pairs side by side, a JSON for\n"
+        "machines, and a file of keys for --exclude.",
         _EPILOG,
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter

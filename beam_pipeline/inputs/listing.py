@@ -9,6 +9,7 @@ from typing import Any
 
 from beam_pipeline.inputs import manifest
 from beam_pipeline.inputs.folders import (
+    FINISHED_DATA_SET,
     Skipped,
     files_below,
     files_matching,
@@ -31,6 +32,10 @@ from imageshards.storage import is_local, map_concurrently
 BATCH_SIZE = 1000
 EMPTY_CLASS_FOLDER = "empty_class_folder"
 EMPTY_SPLIT_FOLDER = "empty_split_folder"
+UNREAD_FORMAT = "unread_format"
+
+# What phones and cameras write and the decoder does not read: no stray files, but pictures.
+_UNREAD = (".heic", ".heif", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2")
 
 _COLUMN_FLAGS = (
     "image_column", "label_column", "key_column", "split_column", "group_column", "columns",
@@ -220,7 +225,7 @@ def list_task(
         if isinstance(ref, Skipped):
             if task.path == source.input and ref.name == printable(task.path):
                 raise finished_input(task.path)
-            is_empty = is_empty and not ref.name  # a data set is no empty class folder
+            is_empty = is_empty and ref.reason != FINISHED_DATA_SET  # no empty class folder
             yield ref
             continue
         is_empty = False
@@ -248,6 +253,8 @@ def _image_refs(task: ListingTask, source: InputOptions) -> Iterator[ImageRef | 
             yield Skipped("hidden")
         elif not below.lower().endswith(source.extensions):
             yield Skipped("not_an_image_name")
+            if below.lower().endswith(_UNREAD):
+                yield Skipped(UNREAD_FORMAT, below[below.rindex(".") :].lower())
         else:
             key, name = printable(below), printable(below.rpartition("/")[2])
             label, split, group = _labels(task, source, regex, name, key)

@@ -25,8 +25,8 @@ def class_order(
     found = set(labels)
     if not found:
         raise UserError(
-            "--input holds no image; expected files with an image extension (--extensions) below "
-            "it."
+            "--input holds no image; expected files below it whose names end as --extensions says "
+            "(.jpg, .png and others); convert HEIC and raw pictures to JPEG first."
         )
     if class_names is not None:
         unknown = sorted(found.difference(class_names))

@@ -30,6 +30,12 @@ def test_help_names_every_command_with_its_purpose_in_80_columns(capsys):
     assert max(map(len, lines)) <= 80
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_fits_80_columns(name, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert [line for line in parser_of(name).format_help().splitlines() if len(line) > 80] == []
+
+
 def test_a_command_gets_its_flags_and_gives_its_exit_code(tmp_path, capsys):
     dataset = Dataset(tmp_path)
     assert main(["verify", str(tmp_path), "--workers", "1"]) == 0

@@ -33,6 +33,7 @@ def photos(tmp_path: pathlib.Path) -> pathlib.Path:
         (folder / f"{i}.jpg").write_bytes(encoded(scene(100 + 40 * i, 90), quality=90))
     (folder / "below" / "p.PNG").write_bytes(encoded(scene(), "PNG"))
     (folder / "notes.txt").write_text("not a picture")
+    (folder / "._0.jpg").write_bytes(b"what macOS leaves beside it")
     return folder
 
 
@@ -45,7 +46,7 @@ def test_a_folder_is_predicted_file_by_file_for_any_batch(
     model_folder: pathlib.Path, photos: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, found = rows(capsys, "--model_path", model_folder, photos)
-    files = sorted(str(p) for p in photos.rglob("*") if p.suffix in (".jpg", ".PNG"))
+    files = sorted(str(p) for p in photos.rglob("[!.]*") if p.suffix in (".jpg", ".PNG"))
     assert code == 0 and [row["file"] for row in found] == files
     data = tf.constant([pathlib.Path(file).read_bytes() for file in files])
     expected = tf.nn.softmax(network(card())(picture_reader(image_spec(), SIZE)(data))).numpy()

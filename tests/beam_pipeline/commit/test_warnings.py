@@ -34,7 +34,7 @@ def test_classes_without_a_training_image_are_counted_and_named():
 
 def test_a_class_of_class_names_without_any_image_is_told():
     (said,) = told({"train": {"cat": 3, "emu": 0}, "validation": {"cat": 1, "emu": 0}})
-    assert said.startswith("1 of 2 classes have no image in split 'train': 'emu'")
+    assert said.startswith("1 of 2 classes has no image in split 'train': 'emu'")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_label_that_is_the_file_name_is_told():
               for split, found in counts.items()}  # fmt: skip
     said = told(counts)
     assert said[0].startswith("each of 10 images is a class of its own") and "--label_r" in said[0]
-    assert said[1].startswith("1 of 10 classes have no image in split 'train'")
+    assert said[1].startswith("1 of 10 classes has no image in split 'train'")
 
 
 def test_what_the_listing_found_is_told():
@@ -90,10 +90,12 @@ def test_what_the_listing_found_is_told():
         finished_data_set=["/photos/shards"],
         empty_class_folder=[f"c{i}" for i in range(7)],
         empty_split_folder=["test"],
+        unread_format=[".heic"],
     )
     assert said[0].startswith("--input holds 1 finished data set, left out as a whole: '/photos/")
     assert said[1].startswith("7 class folders without an image: 'c0'") and "2 more" in said[1]
-    assert said[2].startswith("1 split folder without a class folder: 'test'")
+    assert "that are not read, passed over by their names: '.heic'; convert" in said[2]
+    assert said[3].startswith("1 split folder without a class folder: 'test'")
 
 
 def test_names_are_told_from_counts_and_these_are_added_up():

@@ -406,6 +406,15 @@ def test_a_manifest_json_of_somebody_else_hides_nothing(tmp_path, in_store):
     assert set(labels(path)) == {"cat/a.jpg", "dog/b.jpg"}
 
 
+def test_pictures_of_formats_that_are_not_read_are_told_by_their_endings(tmp_path):
+    put(tmp_path, "cat/a.jpg", "cat/b.HEIC", "cat/c.heic", "dog/d.NEF", "dog/notes.txt")
+    assert names_told(str(tmp_path)) == {
+        "empty_class_folder": ["dog"],
+        "unread_format": [".heic", ".heic", ".nef"],  # once a picture; added up later
+    }
+    assert names_told(str(tmp_path), extensions=(".heic", ".nef")) == {}
+
+
 @pytest.mark.parametrize("in_store", [False, True])
 def test_folders_without_an_image_are_named(tmp_path, in_store):
     put(tmp_path, "cat/a.jpg", "dog/notes.txt", "emu/.hidden.jpg")
