@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from beam_pipeline import cli, console, startup
+from beam_pipeline import cli, startup
 from beam_pipeline.cli import make_parser
+from imageshards import command_line
 from imageshards.command_line import end_now
 
 __all__ = ["main", "make_parser"]
@@ -21,10 +22,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0 done, 1 failed, 2 something the user can fix, 130 stopped.
     """
-    return console.run(
+    return command_line.run(
+        "imageshards build",
         lambda: _build(argv),
         "stopped; no data set was committed. Run the same command again to resume from the "
-        "finished shards.",
+        "finished shards",
     )
 
 

@@ -6,8 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from beam_pipeline import console
-from imageshards import storage
+from imageshards import command_line, storage
 from imageshards.command_line import Parser
 from imageshards.errors import UserError
 from imageshards.manifest import STAGING_NAME
@@ -80,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(cancel(args.output))
         return 0
 
-    return console.run(body)
+    return command_line.run("imageshards cancel", body)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from beam_pipeline import console
+from imageshards import command_line
 from imageshards.command_line import Parser
 from imageshards.errors import UserError
 from imageshards.text import counted
@@ -82,7 +82,7 @@ def _places(
 
 def make_parser() -> Parser:
     """The parser of `imageshards export-index`."""
-    parser = console.data_set_parser(
+    parser = command_line.data_set_parser(
         "export-index",
         "Writes beside each shard a file that says where its records are, for readers that need "
         "one.",
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"wrote {wrote} beside the shards")
         return 0
 
-    return console.run(body)
+    return command_line.run("imageshards export-index", body)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from apache_beam.options.pipeline_options import FlinkRunnerOptions, PipelineOptions
 
-from beam_pipeline import console
 from beam_pipeline.runners import job_server
+from imageshards import command_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(job_server.find_jar(PipelineOptions(given)))
         return 0
 
-    return console.run(body)
+    return command_line.run("python -m beam_pipeline.flink", body)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from beam_pipeline import console
 from beam_pipeline.progress import split_table
+from imageshards import command_line
 from imageshards.command_line import Parser
 
 
@@ -24,7 +24,7 @@ def summary_text(manifest: Mapping[str, Any]) -> str:
 
 def make_parser() -> Parser:
     """The parser of `imageshards report`."""
-    return console.data_set_parser(
+    return command_line.data_set_parser(
         "report",
         "Writes DIR/report/: a page with contact sheets, histograms, balance and rejects of a data "
         "set, to be opened in a browser.",
@@ -34,7 +34,9 @@ def make_parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    return console.run(lambda: _inspect(make_parser().parse_args(argv).directory))
+    return command_line.run(
+        "imageshards report", lambda: _inspect(make_parser().parse_args(argv).directory)
+    )
 
 
 def _inspect(directory: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from beam_pipeline import console
+from imageshards import command_line
 from imageshards.command_line import Parser
 
 
@@ -49,7 +49,7 @@ def remove(directory: str, keys: str) -> str:
 
 def make_parser() -> Parser:
     """The parser of `imageshards remove`."""
-    parser = console.data_set_parser(
+    parser = command_line.data_set_parser(
         "remove",
         "Takes records out of a finished data set, in place: only the shards that hold them are "
         "written again, and those that give a record to keep all even.",
@@ -72,7 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(remove(args.directory, args.keys))
         return 0
 
-    return console.run(body, "stopped; run the same command again to resume")
+    return command_line.run(
+        "imageshards remove", body, "stopped; run the same command again to resume"
+    )
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ def _refuse_running(output: str) -> None:
             "found out within 120 s; try again when this machine is less busy."
         ) from None
     if asked.returncode:
-        reason = asked.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
+        reason = asked.stderr.strip().rpartition("\n")[2].removeprefix("imageshards cancel: ")
         if asked.returncode == 2:
             raise UserError(reason)
         raise UserError(

@@ -7,10 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from imageshards import __version__
-from imageshards.command_line import did_you_mean, end_now
+from imageshards.command_line import EXIT_USER_ERROR, did_you_mean, end_now
 from imageshards.commands import COMMANDS, GROUPS, load_command
-
-EXIT_USER_ERROR = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,8 +10,10 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
 
-from imageshards.errors import UserError
+from imageshards.errors import UserError, user_error_in
 
+EXIT_USER_ERROR = 2
+EXIT_STOPPED = 130
 _MAX_HINTS = 3
 
 
@@ -65,6 +67,39 @@ class Parser(argparse.ArgumentParser):
             f"Received {received!r}, which is no flag of {self.prog}; {hint}"
             f"{'See' if hint else 'see'} {self.prog} --help."
         )
+
+
+def data_set_parser(command: str, description: str, epilog: str) -> Parser:
+    """A parser of `imageshards COMMAND DIR …`."""
+    parser = Parser(prog=f"imageshards {command}", description=description, epilog=epilog)
+    parser.add_argument(
+        "directory", metavar="DIR", help="what a build wrote: a folder, gs:// or s3://"
+    )
+    return parser
+
+
+def run(program: str, body: Callable[[], int], stopped: str = "stopped") -> int:
+    """Runs `body`, and prints a user's mistake as one sentence on stderr.
+
+    Args:
+        program: What the sentence begins with, for example `imageshards verify`.
+        body: Returns an exit code.
+        stopped: What is printed after Ctrl-C.
+
+    Returns:
+        The exit code of `body`, or 2 for a user's mistake, or 130 after Ctrl-C.
+    """
+    try:
+        return body()
+    except KeyboardInterrupt:
+        print(f"{program}: {stopped}.", file=sys.stderr)
+        return EXIT_STOPPED
+    except Exception as e:
+        known = user_error_in(e)
+        if known is None:
+            raise
+        print(f"{program}: {known}", file=sys.stderr)
+        return EXIT_USER_ERROR
 
 
 def nearest_flags(received: str, known: Collection[str]) -> list[str]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import shtab
 
-from imageshards.command_line import Parser
+from imageshards.command_line import Parser, run
 from imageshards.commands import COMMANDS, parser_of
-from imageshards.errors import UserError
 
 SHELLS = ("bash", "zsh", "tcsh")
 
@@ -60,9 +58,9 @@ def _paths(action: argparse.Action) -> Any:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    try:
+
+    def body() -> int:
         print(completion_script(make_parser().parse_args(argv).shell))
-    except UserError as e:
-        print(f"imageshards completion: {e}", file=sys.stderr)
-        return 2
-    return 0
+        return 0
+
+    return run("imageshards completion", body)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from beam_pipeline import console
+from imageshards import command_line
 from imageshards.command_line import Parser
 from imageshards.errors import UserError
 from imageshards.text import counted
@@ -38,7 +38,7 @@ example:
 
 def make_parser() -> Parser:
     """The parser of `imageshards duplicates`."""
-    parser = console.data_set_parser(
+    parser = command_line.data_set_parser(
         "duplicates",
         "Finds equal and nearly equal pictures of a data set, within and between its\n"
         "splits, from its index: writes a page with the pairs side by side, a JSON for\n"
@@ -227,4 +227,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(find(args.directory, args.distance, args.output, beam_args))
         return 0
 
-    return console.run(body)
+    return command_line.run("imageshards duplicates", body)

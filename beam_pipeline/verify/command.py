@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from beam_pipeline import console
+from imageshards import command_line
 from imageshards.command_line import Parser
 from imageshards.errors import UserError
 from imageshards.text import counted
@@ -257,7 +257,7 @@ def json_of(verdict: Verdict) -> str:
 
 def make_parser() -> Parser:
     """The parser of `imageshards verify`."""
-    parser = console.data_set_parser(
+    parser = command_line.data_set_parser(
         "verify",
         "Re-reads a data set and names all that is wrong with it, by file, record and byte offset.",
         "Exit code: 0 all is well, 1 problems were found, 2 nothing could be checked.",
@@ -289,4 +289,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json_of(verdict) if args.json else text_of(verdict))
         return 0 if verdict.ok else 1
 
-    return console.run(body)
+    return command_line.run("imageshards verify", body)

@@ -288,7 +288,7 @@ def test_a_mistake_is_one_line_on_the_terminal(photos, tmp_path, runner):
     )  # fmt: skip
     assert done.returncode == 2
     lines = done.stderr.strip().splitlines()
-    assert lines[-1].startswith("error: --num_shards received 99")
+    assert lines[-1].startswith("imageshards build: --num_shards received 99")
     assert "while running" not in lines[-1]
     if not runner:  # Beam's own processes log what they raise
         assert len(lines) == 1, done.stderr

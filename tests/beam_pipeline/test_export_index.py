@@ -61,5 +61,6 @@ def test_what_cannot_be_exported_is_one_sentence(tmp_path, damage, said, capsys)
     damage(dataset)
     assert main([str(tmp_path)]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: DIR received") and error.count("\n") == 1
+    assert error.startswith("imageshards export-index: DIR received")
+    assert error.count("\n") == 1
     assert said in error

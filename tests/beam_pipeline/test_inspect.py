@@ -34,7 +34,7 @@ def test_a_folder_without_manifest_is_one_sentence(tmp_path, capsys):
     assert main([str(tmp_path)]) == 2
     output = capsys.readouterr()
     assert output.out == ""
-    assert output.err.startswith("error: ")
+    assert output.err.startswith("imageshards report: ")
     assert output.err.count("\n") == 1
 
 
@@ -47,5 +47,5 @@ def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path, capsys):
 
 def test_a_missing_argument_is_one_sentence(capsys):
     assert main([]) == 2
-    said = "error: The following arguments are required: DIR; see imageshards report --help.\n"
-    assert capsys.readouterr().err == said
+    said = "The following arguments are required: DIR; see imageshards report --help.\n"
+    assert capsys.readouterr().err == f"imageshards report: {said}"

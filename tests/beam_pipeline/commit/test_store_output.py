@@ -311,7 +311,8 @@ def test_a_job_whose_lease_was_taken_stops_with_a_sentence(server, photos):
     storage.write(path, json.dumps({"host": "elsewhere", "pid": 1, "nonce": "x"}))
     said, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 2, said
-    assert said.splitlines()[-1].startswith(f"error: the lock {path} was taken by another job")
+    sentence = f"imageshards build: the lock {path} was taken by another job"
+    assert said.splitlines()[-1].startswith(sentence)
     assert "Traceback" not in said
     assert not storage.exists(f"{output}/manifest.json")
     assert storage.exists(path)

@@ -181,7 +181,8 @@ def test_what_cannot_be_read_is_a_sentence(built, tmp_path, capsys, damage, word
     damage(tmp_path / "set")
     assert main([str(tmp_path / "set")]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: ") and words in error and "Traceback" not in error
+    assert error.startswith("imageshards duplicates: ")
+    assert words in error and "Traceback" not in error
     assert not (tmp_path / "set" / "duplicates").exists()
 
 

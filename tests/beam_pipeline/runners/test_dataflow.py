@@ -290,7 +290,8 @@ class TestASubmission:
         temp = ("--temp_location", f"{bucket}/temp")
         done = run(*flags(bucket, "old"), *service.flags, *built_package, *temp)
         assert done.code == 2, done.said
-        (line,) = [line for line in done.said.splitlines() if line.startswith("error: ")]
+        said = done.said.splitlines()
+        (line,) = [line for line in said if line.startswith("imageshards build: ")]
         assert "pillow 0.1 here and" in line
         assert "Traceback" not in done.said
         assert not storage.exists(f"{bucket}/old/manifest.json")

@@ -171,7 +171,10 @@ def test_the_jar_can_be_fetched_beforehand(options, tmp_path, capsys):
     _, replies = options
     given = ["--flink_version", "2.2", "--jar_cache_dir", str(tmp_path / "cache")]
     assert fetch.main(given) == 2
-    assert "\nerror: Beam's job server for Flink 2.2 could not" in capsys.readouterr().err
+    assert (
+        "\npython -m beam_pipeline.flink: Beam's job server for Flink 2.2 could not"
+        in capsys.readouterr().err
+    )
     replies[place_of_jar()] = A_JAR
     assert fetch.main(given) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'cache' / JAR}\n"

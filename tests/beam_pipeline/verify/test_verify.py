@@ -427,7 +427,7 @@ def test_a_folder_without_manifest_is_one_sentence(tmp_path, capsys):
     assert main([str(tmp_path)]) == 2
     output = capsys.readouterr()
     assert output.out == ""
-    assert output.err.startswith("error: ")
+    assert output.err.startswith("imageshards verify: ")
     assert output.err.count("\n") == 1
 
 
