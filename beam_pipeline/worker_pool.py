@@ -255,8 +255,8 @@ def serve(host: str, port: int) -> int:
     return 0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a pool in the foreground."""
+def make_parser() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m beam_pipeline.worker_pool", description=(__doc__ or "").split("\n\n")[0]
     )
@@ -269,7 +269,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="address to listen at; anyone who can reach it can run programs as this user, so "
         "name another than localhost in a closed network only (default: localhost)",
     )
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a pool in the foreground."""
+    args = make_parser().parse_args(argv)
     return serve(args.host, args.service_port)
 
 

@@ -24,13 +24,12 @@ def run_block(page: str, line: int, source: str, namespace: dict[str, Any]) -> d
     """
     try:
         exec(compile("\n" * (line - 1) + source, page, "exec"), namespace)  # noqa: S102
-    except ModuleNotFoundError as e:
-        if e.name and e.name.partition(".")[0] not in sys.stdlib_module_names:
-            return {"missing": e.name, "error": traceback.format_exc()}
-        return {"error": traceback.format_exc()}
     except BaseException as e:  # noqa: BLE001 – also SystemExit and KeyboardInterrupt
         entries = e.__traceback__ and e.__traceback__.tb_next
-        return {"error": "".join(traceback.format_exception(type(e), e, entries))}
+        error = {"error": "".join(traceback.format_exception(type(e), e, entries))}
+        if isinstance(e, ModuleNotFoundError):
+            error["missing"] = e.name or ""
+        return error
     return {}
 
 

@@ -42,6 +42,9 @@ def mistakes(text: str) -> list[str | None]:
         (NOT_RUN + fence("bash", "imageshards verify d --ful"), "--ful"),
         (NOT_RUN + fence("bash", "srun python -m trainer --data d --epochs few"), "--epochs"),
         (NOT_RUN + fence("bash", "imageshards train --data d --runner Flink"), "'--runner' is no"),
+        (NOT_RUN + fence("bash", "python -m beam_pipeline.worker_pool --port 1"), "'--port' is no"),
+        (NOT_RUN + fence("bash", "python -m beam_pipeline.flink --flink_version 0"), "choice: '0'"),
+        (NOT_RUN + fence("bash", "python -m deploy.flink.cluster begin"), "choice: 'begin'"),
         (NOT_RUN + fence("bash", "cd x && imageshards build \\", "  --inputs a …"), "--inputs"),
     ],
 )
@@ -60,6 +63,8 @@ def test_a_mistake_in_the_form_of_a_block(text: str, words: str) -> None:
         NOT_RUN
         + fence("console", "$ A=1 python -m trainer.predict --model_path m \\", "    a.jpg"),
         NOT_RUN + fence("bash", "imageshards train --data … --output …  # on each host"),
+        NOT_RUN + fence("bash", "python -m beam_pipeline.worker_pool --host 0.0.0.0 &"),
+        NOT_RUN + fence("bash", "python -m deploy.flink.cluster start --slots 4"),
     ],
 )
 def test_a_block_without_a_mistake(text: str) -> None:
@@ -71,6 +76,7 @@ WRONG = "\n".join(
         "# A page\n",
         fence("console", "$ cat here.txt \\", "    | tr a-z A-Z", "HERE"),
         fence("python", "import imageshards", "folder = 'shards'"),
+        fence("python", "import torch"),
         fence("python", "import no_such_package"),
         fence("python", "def look():", "    imageshards.load_manifest(folder)", "", "look()"),
         fence("bash", "echo nobody comes here"),
@@ -86,18 +92,23 @@ def test_a_wrong_block_fails_with_its_place_and_its_output(tmp_path: pathlib.Pat
     document = Document.parse(str(path), parse)
     document.namespace["page"] = Page(str(path), tmp_path, tmp_path / "page")
     try:
-        transcript, good, absent, wrong, behind = document.examples()
+        transcript, good, absent, misspelled, wrong, behind = document.examples()
         transcript.evaluate()
         good.evaluate()
-        with pytest.raises(pytest.skip.Exception, match="no_such_package is not installed"):
+        with pytest.raises(pytest.skip.Exception, match="torch is not installed"):
             absent.evaluate()
+        with pytest.raises(SybilFailure) as unknown:
+            misspelled.evaluate()
+        del document.namespace["failed"]
         with pytest.raises(SybilFailure) as failure:
             wrong.evaluate()
-        with pytest.raises(pytest.skip.Exception, match="the block in line 18 failed"):
+        with pytest.raises(pytest.skip.Exception, match="the block in line 22 failed"):
             behind.evaluate()
     finally:
         close(document.namespace)
-    assert f'{path}", line 20, in look' in failure.value.result
+    assert f'{path}", line 19, in <module>' in unknown.value.result
+    assert "No module named 'no_such_package'" in unknown.value.result
+    assert f'{path}", line 24, in look' in failure.value.result
     assert "UserError: directory received 'shards'" in failure.value.result
 
 
