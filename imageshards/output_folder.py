@@ -1,37 +1,66 @@
-"""Whether an output folder may be written: files of its owner's own are not mixed with results."""
+"""Whether an output folder may be written: what is not ours there is never replaced or removed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from imageshards import storage
 from imageshards.errors import UserError
 
-# Beside results a job's log may lie, and what begins with a dot, such as .gitkeep.
-_LOG_SUFFIXES = (".log", ".out", ".err")
+# What every page of ours says in its head (imageshards/page/base.jinja).
+_GENERATOR = b'<meta name="generator" content="imageshards">'
+_HEAD_BYTES = 1024
+# Beside results a job's log may lie (`| tee OUT/log.txt`), what begins with a dot, such as
+# .gitkeep, and the folder at the root of every fresh volume.
+_LOG_SUFFIXES = (".log", ".out", ".err", "log.txt")
+_LOST_AND_FOUND = "lost+found"
 _MAX_SHOWN = 3
 
 
-def foreign_files(names: Iterable[str], ours: Iterable[str]) -> list[str]:
-    """The names in a folder that neither we nor a log could have put there.
-
-    Args:
-        names: Of the files and folders in it.
-        ours: Those that we write.
-    """
-    known = set(ours)
+def foreign_files(names: Iterable[str]) -> list[str]:
+    """The names of files and folders that are neither a job's log nor a system's, in order."""
     return [
-        name for name in names if name not in known and not name.startswith(".")
+        name for name in names if name != _LOST_AND_FOUND and not name.startswith(".")
         and not name.endswith(_LOG_SUFFIXES)
     ]  # fmt: skip
 
 
-def foreign_files_error(output: str, foreign: list[str]) -> UserError:
-    """The error for an `--output` with files that no run of ours has written."""
+def foreign_files_error(argument: str, folder: str, foreign: list[str], ours: str) -> UserError:
+    """The error for an output folder with files that are not ours.
+
+    Args:
+        argument: What received the folder: `--output`.
+        folder: As it was received.
+        foreign: The names of the files.
+        ours: What would account for them: "finished or unfinished build".
+    """
     shown = ", ".join(map(repr, foreign[:_MAX_SHOWN]))
     more = f" and {len(foreign) - _MAX_SHOWN:,} more" if len(foreign) > _MAX_SHOWN else ""
     what = "1 file or folder" if len(foreign) == 1 else f"{len(foreign):,} files or folders"
     return UserError(
-        f"--output {output!r} holds {what} of your own ({shown}"
-        f"{more}); expected a new or empty folder, for example {output.rstrip('/')}/new: choose "
-        "one, or write between them with --overwrite, which removes none of them."
+        f"{argument} {folder!r} holds {what} that no {ours} accounts for ({shown}{more}); expected "
+        f"a new or empty folder: choose one, for example {folder.rstrip('/')}/new."
     )
+
+
+def check_page_folder(argument: str, folder: str, page: str, *beside: str) -> None:
+    """Refuses to replace files of the user's own by a page, or by what is written beside it.
+
+    Args:
+        argument: What received the folder: `--report`.
+        folder: For the page; it need not be there.
+        page: The page's name: where it is one of ours, so is what lies beside it.
+        *beside: Names of the other files.
+
+    Raises:
+        UserError: One of the files is there, and the page is not one of ours.
+    """
+    try:
+        if _GENERATOR in storage.read(storage.join(folder, page), _HEAD_BYTES):
+            return
+        foreign = [page]
+    except OSError:
+        foreign = []
+    foreign += [name for name in beside if storage.exists(storage.join(folder, name))]
+    if foreign:
+        raise foreign_files_error(argument, folder, foreign, "former page of imageshards")

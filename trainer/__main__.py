@@ -70,8 +70,7 @@ def _train_on(config: TrainConfig, hosts: Hosts) -> None:
         devices = make_strategy(config.replicas, config.batch_size, hosts)
     # Before TensorFlow's import, which takes seconds, so that mistakes are reported at once.
     inputs = open_inputs(config)
-    if not config.overwrite:
-        check_only_ours(config.output)
+    check_only_ours(config.output)
     prepare_output(config.output)
     with quiet_import():
         from trainer.training.run import train

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from imageshards import storage
 from imageshards.command_line import Parser
 from imageshards.errors import UserError
+from imageshards.manifest import PAGE_NAME
+from imageshards.output_folder import check_page_folder
 from imageshards.progress import text_table
 from trainer.commands import console
 from trainer.commands.flags import DATA, EXTERNAL, TRAINING, add_flags, train_config
@@ -94,6 +96,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     run = train_config(vars(args))
     if args.report:
         storage.check_bucket(args.report, "--report")
+        check_page_folder("--report", args.report, PAGE_NAME)
     card = model_file.read_card(args.model_path)
     config = _as_in_training(run.data, card, vars(args))
     run = dataclasses.replace(run, data=config)

@@ -9,19 +9,14 @@ import os
 import shutil
 from typing import Any
 
-from beam_pipeline.commit.tfds import LABELS_NAME, TFDS_NAMES
 from beam_pipeline.inputs.layout import COMMITTED_NAME, read_json
 from imageshards import storage
 from imageshards.errors import DamagedManifestError, OutputError, UserError
-from imageshards.index import DALI_SUFFIX
 from imageshards.manifest import (
-    CROISSANT_NAME,
     INDEX_NAME,
     MANIFEST_NAME,
-    QUARANTINE_NAME,
     REMOVAL_NAME,
     REPLACED_NAME,
-    REPORT_NAME,
     TRANSFORM_NAME,
     has_stopped_removal,
     how_to_finish_removal,
@@ -30,24 +25,11 @@ from imageshards.manifest import (
 )
 from imageshards.output_folder import foreign_files, foreign_files_error
 from imageshards.storage import map_concurrently, run_concurrently
-from imageshards.text import counted
 
 LOCK_NAME = "lock"
 # Written when a job begins: {"pinned_classes": [...], "in_place": true, ...}.
 JOB_NAME = "job.json"
 _SHARD_SUFFIXES = (".tfrecord", ".tfrecord.gz")
-# Of files and folders besides the shards that a build or another command leaves in an output.
-_OUR_NAMES = (
-    MANIFEST_NAME,
-    *TFDS_NAMES,
-    LABELS_NAME,
-    CROISSANT_NAME,
-    INDEX_NAME,
-    TRANSFORM_NAME,
-    QUARANTINE_NAME,
-    REPORT_NAME,
-    "duplicates",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +41,8 @@ class OutputState:
         manifest: That of the data set, if there is one.
         damage: Why the manifest that is there cannot be read.
         notes: Those of the job whose staging folder it is (`job_notes`).
-        shards: Names of the TFRecord files in the output.
-        foreign: Names of files and folders in the output that no build writes.
+        stopped_removal: Whether it is a data set that a stopped `imageshards remove` left.
+        foreign: Names of files and folders there that none of these accounts for.
     """
 
     output: str
@@ -68,7 +50,7 @@ class OutputState:
     manifest: dict[str, Any] | None
     damage: UserError | None
     notes: dict[str, Any]
-    shards: tuple[str, ...]
+    stopped_removal: bool
     foreign: tuple[str, ...]
 
     @property
@@ -106,10 +88,18 @@ def read_output_state(output: str, staging: str) -> OutputState:
         lambda: _manifest(output), lambda: job_notes(staging), lambda: _names_in(output)
     )
     found, damage = manifest
-    others = [name for name in names if not name.endswith((*_SHARD_SUFFIXES, DALI_SUFFIX))]
-    foreign = foreign_files(others, _OUR_NAMES)
-    shards = filter(_is_shard, names)
-    return OutputState(output, staging, found, damage, notes, tuple(shards), tuple(foreign))
+    foreign, stopped_removal = tuple(foreign_files(names)), False
+    if found or notes or (damage and _is_of_a_build(output)):
+        foreign = ()
+    elif foreign and (stopped_removal := has_stopped_removal(output)):
+        foreign = ()
+    return OutputState(output, staging, found, damage, notes, stopped_removal, foreign)
+
+
+def _is_of_a_build(output: str) -> bool:
+    """Whether a damaged manifest begins as those that builds write; other programs have some."""
+    begin = storage.read(storage.join(output, MANIFEST_NAME), 100)
+    return begin.lstrip(b"{ \r\n").startswith(b'"format_version"')
 
 
 def _manifest(output: str) -> tuple[dict[str, Any] | None, UserError | None]:
@@ -123,15 +113,18 @@ def _manifest(output: str) -> tuple[dict[str, Any] | None, UserError | None]:
 
 
 def check_output(state: OutputState, overwrite: bool) -> bool:
-    """Refuses to touch what is finished or not ours.
+    """Refuses to touch what is finished, and, whatever the flags, what is not ours.
 
     Returns:
         True if an earlier run of this job had committed all its work and was then killed.
 
     Raises:
-        UserError: A finished data set, shards of unknown origin or files that are not ours are in
-            the way.
+        UserError: A finished data set, a stopped removal or files that are not ours are in the
+            way.
     """
+    if state.foreign:
+        ours = "finished or unfinished build"
+        raise foreign_files_error("--output", state.output, list(state.foreign), ours)
     if overwrite:
         return False
     if state.damage:
@@ -143,20 +136,12 @@ def check_output(state: OutputState, overwrite: bool) -> bool:
             f"--output {state.output!r} holds a finished data set; choose another folder, or "
             "replace it with --overwrite."
         )
-    if state.notes or not (state.shards or state.foreign):
-        return False
-    if state.shards:
-        if has_stopped_removal(state.output):
-            raise UserError(
-                f"--output {state.output!r} holds a data set in which "
-                f"{how_to_finish_removal(state.output)}, or choose another folder."
-            )
+    if state.stopped_removal:
         raise UserError(
-            f"--output {state.output!r} holds {counted(len(state.shards), 'TFRecord file')}, "
-            f"{state.shards[0]!r} among them, that no manifest or unfinished job accounts for; "
-            "choose another folder, or replace them with --overwrite."
+            f"--output {state.output!r} holds a data set in which "
+            f"{how_to_finish_removal(state.output)}, or choose another folder."
         )
-    raise foreign_files_error(state.output, list(state.foreign))
+    return False
 
 
 def keep_replaced(state: OutputState) -> str:

@@ -66,6 +66,7 @@ def find(directory: str, distance: int, output: str | None, beam_args: Sequence[
     from beam_pipeline.startup import cache_inspections, quick_imports
     from imageshards import storage
     from imageshards.manifest import PAGE_NAME, load_manifest, to_json
+    from imageshards.output_folder import check_page_folder
     from imageshards.progress import ProgressLine
 
     if not 0 <= distance <= MAX_DISTANCE:
@@ -78,6 +79,7 @@ def find(directory: str, distance: int, output: str | None, beam_args: Sequence[
     storage.check_bucket(directory, "DIR")
     manifest = load_manifest(directory, "DIR")
     folder = parse_path("--output", output or storage.join(directory, FOLDER_NAME))
+    check_page_folder("--output", folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME)
     with quick_imports():
         from beam_pipeline.duplicates.page import page_of
     cache_inspections()
@@ -87,11 +89,12 @@ def find(directory: str, distance: int, output: str | None, beam_args: Sequence[
         page = page_of(os.path.basename(directory), directory, manifest, twins, distance, exclude)
     found = summary(manifest, distance, twins, without_dhash)
     try:
+        # First: it says that the others are ours, whenever this is stopped.
+        storage.write(storage.join(folder, PAGE_NAME), page.encode())
         keys, unfit = key_lines([twin.other["key"] for twin in twins])
         # A file that names no key is refused by --exclude.
         storage.write(exclude, keys.encode()) if keys else storage.delete([exclude])
         storage.write(storage.join(folder, JSON_NAME), to_json(found).encode())
-        storage.write(storage.join(folder, PAGE_NAME), page.encode())
     except OSError as e:
         raise _cannot_write(folder, e) from e
     lines = [table_of(found), f"page: {storage.join(folder, PAGE_NAME)}"]

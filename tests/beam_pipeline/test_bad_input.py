@@ -187,31 +187,19 @@ def test_an_output_without_rights(photos, tmp_path, capfd):
     assert "cannot be written" in said
 
 
-def test_shards_of_somebody_else_are_not_touched(photos, tmp_path, capfd):
-    (tmp_path / "out").mkdir()
-    foreign = tmp_path / "out" / "train-00000-of-00001.tfrecord"
-    foreign.write_bytes(b"precious")
-    said = error_of(capfd, "--input", photos, "--output", tmp_path / "out")
-    assert "no manifest" in said and "--overwrite" in said
-    assert foreign.read_bytes() == b"precious"
-
-
-def test_files_of_the_users_own_are_not_mixed_with_shards(photos, tmp_path, capfd):
+@pytest.mark.parametrize("name", ["train-00000-of-00001.tfrecord", "report/thesis.txt"])
+@pytest.mark.parametrize("more", [[], ["--overwrite"], ["--plan_only"]])
+def test_files_of_the_users_own_are_not_touched(photos, tmp_path, capfd, name, more):
     output = tmp_path / "out"
-    (output / "thesis").mkdir(parents=True)
-    for name in (".gitkeep", "build.log"):
-        (output / name).write_text("")
-    said = error_of(capfd, "--input", photos, "--output", output)
-    assert "holds 1 file or folder of your own ('thesis'); expected a new or empty folder" in said
-    assert sorted(os.listdir(output)) == [".gitkeep", "build.log", "thesis"]
-    flags = ["--input", photos, "--output", output, "--num_shards", "2", "--splits", "train=1"]
-    assert build(*flags, "--overwrite") == 0
-    assert (output / "thesis").is_dir()
-    (output / "manifest.json").unlink()  # what is left is a former output
-    (output / "thesis").rmdir()
-    for shard in output.glob("*.tfrecord"):
-        shard.unlink()
-    assert build(*flags, "--no_report") == 0
+    (output / name).parent.mkdir(parents=True)
+    (output / name).write_bytes(b"precious")
+    (output / "log.txt").write_text("")
+    said = error_of(capfd, "--input", photos, "--output", output, *more)
+    first = name.partition("/")[0]
+    assert "holds 1 file or folder that no finished or unfinished build accounts for" in said
+    assert f"({first!r}); expected a new or empty folder" in said and "overwrite" not in said
+    assert (output / name).read_bytes() == b"precious"
+    assert sorted(os.listdir(output)) == sorted(["log.txt", first])
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from imageshards.output_folder import check_page_folder
 from tests.support.forked_commands import run_forked
 from tests.support.trainer_data import CLASSES, edit_manifest, make_data_set
 from trainer import evaluate
@@ -148,6 +149,11 @@ def test_a_table_is_printed_and_a_report_is_written(
     assert all(any(line.startswith(name) for line in out.splitlines()) for name in CLASSES)
     assert str(report / "index.html") in out
     assert "train-00000-of-00002.tfrecord" in (report / "index.html").read_text("utf-8")
+    check_page_folder("--report", str(report), "index.html")  # it may be replaced
+    (report / "index.html").write_text("mine")
+    code, _, err = run(capsys, "--model_path", model, "--data", folder, "--report", report)
+    assert code == 2 and "accounts for ('index.html')" in err
+    assert (report / "index.html").read_text() == "mine"
 
 
 def test_some_classes_or_records_only(

@@ -246,4 +246,4 @@ def test_ctrl_c_saves_and_says_how_to_resume(shapes: pathlib.Path, tmp_path: pat
     assert "SIGINT: saved; run the same command again to resume." in err and "Traceback" not in err
     assert ran.wait(60) == 130
     assert len(_metrics(tmp_path)) >= 2
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoints", "metrics.jsonl"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".run", "checkpoints", "metrics.jsonl"]

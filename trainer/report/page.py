@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from imageshards import storage
 from imageshards.errors import UserError
+from imageshards.manifest import PAGE_NAME
 from imageshards.page import render
 from trainer.dataset.spec import Subset
 from trainer.evaluation.per_class import figures_of
@@ -15,8 +16,6 @@ from trainer.report.pictures import Source, look_up
 
 if TYPE_CHECKING:
     from trainer.evaluation.evaluator import Evaluation
-
-PAGE_NAME = "index.html"
 
 
 def write_report(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
 from typing import Any
 
@@ -21,6 +22,8 @@ BEST_MODEL_FILE = "best.keras"
 DIGEST_FILE = "weights.sha256"
 TENSORBOARD_FOLDER = "tensorboard"
 
+# There as soon as a run has begun, so that the rest of the folder is known to be its work.
+_RUN_MARK = ".run"
 # What a run writes, and --overwrite removes; nothing else in the folder is touched.
 _RUN_FILES = (
     CHECKPOINTS_FOLDER,
@@ -33,9 +36,9 @@ _RUN_FILES = (
     TENSORBOARD_FOLDER,
     "repaired",
     "broken.json",
+    _RUN_MARK,
 )
-# One of them is there as soon as a run has begun.
-_BEGUN = (CHECKPOINTS_FOLDER, MODEL_FILE, METRICS_FILE)
+_CHECKPOINT = re.compile(r"/step-\d+/state\.json$")
 
 
 def prepare_output(output: str) -> None:
@@ -58,7 +61,7 @@ def prepare_output(output: str) -> None:
 
 
 def check_only_ours(output: str) -> None:
-    """Refuses a new run in a folder that holds files of the user's own.
+    """Refuses a run in a folder with files that no run accounts for, with --overwrite as well.
 
     Raises:
         UserError: There are some, and no run has begun there; or there is no such bucket.
@@ -68,9 +71,28 @@ def check_only_ours(output: str) -> None:
         names = [entry.name for entry in storage.list_folder(output)]
     except OSError:
         return  # `prepare_output` tells what is wrong with it
-    foreign = foreign_files(names, (*_RUN_FILES, CACHE_FOLDER))
-    if foreign and not any(name in names for name in _BEGUN):
-        raise foreign_files_error(output, foreign)
+    # A cache may be shared by runs, and filled before the first of them begins.
+    foreign = [name for name in foreign_files(names) if name != CACHE_FOLDER]
+    if foreign and not _holds_run(output):
+        raise foreign_files_error("--output", output, foreign, "former run")
+
+
+def mark_run(output: str) -> None:
+    """Notes that a run has begun in the folder.
+
+    Raises:
+        UserError: That cannot be written.
+    """
+    with output_errors(output, _RUN_MARK):
+        storage.write(storage.join(output, _RUN_MARK), "")
+
+
+def _holds_run(output: str) -> bool:
+    """Whether a run has begun there, also one of `imageshards.fit`, which leaves checkpoints."""
+    if storage.exists(storage.join(output, _RUN_MARK)):
+        return True
+    saved = storage.files_below(storage.join(output, CHECKPOINTS_FOLDER))
+    return any(_CHECKPOINT.search(file.path) for file in saved)
 
 
 def check_no_model(output: str) -> None:
@@ -87,11 +109,13 @@ def check_no_model(output: str) -> None:
 
 
 def remove_run(output: str) -> None:
-    """Removes everything an earlier run wrote to `output`, and nothing else.
+    """Removes everything that an earlier run wrote to `output`; nothing if there was none.
 
     Raises:
         UserError: Something cannot be removed.
     """
+    if not _holds_run(output):
+        return
     for name in _RUN_FILES:
         path = storage.join(output, name)
         try:

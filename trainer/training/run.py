@@ -46,6 +46,7 @@ from trainer.training.output_folder import (
     METRICS_FILE,
     TENSORBOARD_FOLDER,
     copy_transform,
+    mark_run,
     prepare_output,
     remove_run,
     write_digest,
@@ -116,6 +117,7 @@ class _Run:
         # Before anything of an earlier run is read.
         if config.overwrite and not config.dry_run:
             remove_run(config.output)
+        mark_run(config.output)  # a dry run, too, leaves a picture
         self.broken_handler = BrokenRecordHandler(
             config.data.skip_broken, config.output, config.data.data, inputs.model.features, hosts
         )

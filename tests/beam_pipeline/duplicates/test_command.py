@@ -142,6 +142,14 @@ def test_a_stopped_build_in_the_output_folder_stays(built, tmp_path):
     assert names == {".staging", "duplicates.json", "exclude.txt", "index.html"}
 
 
+def test_a_page_of_the_users_own_stays(built, tmp_path, capsys):
+    (tmp_path / "index.html").write_text("mine")
+    assert main([str(built), "--output", str(tmp_path)]) == 2
+    assert "accounts for ('index.html'); expected a new or empty folder" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["index.html"]
+    assert (tmp_path / "index.html").read_text() == "mine"
+
+
 def test_images_without_dhash_are_counted(built, tmp_path, capsys):
     directory = tmp_path / "set"
     shutil.copytree(built, directory)

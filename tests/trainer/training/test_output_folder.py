@@ -1,4 +1,4 @@
-"""A new run is not begun among files of the user's own; a run's own folder is."""
+"""A run is not begun among files that no run accounts for, and removes none of them."""
 
 from __future__ import annotations
 
@@ -7,31 +7,49 @@ import pathlib
 import pytest
 
 from imageshards.errors import UserError
-from trainer.training.output_folder import check_only_ours
+from trainer.training.output_folder import check_only_ours, mark_run, remove_run
+
+
+def _make(folder: pathlib.Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
 
 
 @pytest.mark.parametrize(
     ("names", "shown"),
     [
         ((), ""),
-        ((".gitkeep", "train.log", "job.out", "report", "cache"), ""),
-        (("notes.txt", "metrics.jsonl"), ""),  # a run has begun there
-        (("notes.txt",), "holds 1 file or folder of your own ('notes.txt');"),
-        (("a", "b", "c", "d", "report"), "holds 4 files or folders of your own ('a', 'b', 'c' and "
-                                         "1 more); expected a new or empty folder"),
+        ((".gitkeep", "train.log", "job.out", "log.txt", "lost+found/x", "cache/x"), ""),
+        (("notes.txt", "report/index.html", ".run"), ""),  # a run has begun there
+        (("notes.txt", "checkpoints/step-00000004/state.json"), ""),
+        (("notes.txt",), "holds 1 file or folder that no former run accounts for ('notes.txt');"),
+        (("report/thesis.tex",), "('report'); expected a new or empty folder"),
+        (("checkpoints/mine.h5",), "('checkpoints')"),
+        (("checkpoints",), "('checkpoints')"),
+        (("model.keras", "metrics.jsonl"), "holds 2 files or folders"),
+        (("a", "b", "c", "d"), "and 1 more); expected a new or empty folder"),
     ],
-)  # fmt: skip
-def test_files_of_the_users_own_are_not_mixed_with_a_run(
+)
+def test_files_that_no_run_accounts_for_are_left_alone(
     tmp_path: pathlib.Path, names: tuple[str, ...], shown: str
 ) -> None:
-    for name in names:
-        (tmp_path / name).touch()
+    _make(tmp_path, names)
     if not shown:
         check_only_ours(str(tmp_path))
         return
     with pytest.raises(UserError) as caught:
         check_only_ours(str(tmp_path))
-    assert shown in str(caught.value) and "--overwrite" in str(caught.value)
+    assert shown in str(caught.value) and "--overwrite" not in str(caught.value)
+    remove_run(str(tmp_path))  # as `imageshards.fit` may ask for it without the check
+    assert all((tmp_path / name).exists() for name in names)
+
+
+def test_only_what_a_run_wrote_is_removed(tmp_path: pathlib.Path) -> None:
+    _make(tmp_path, ("report/index.html", "model.keras", "notes.txt"))
+    mark_run(str(tmp_path))
+    remove_run(str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_a_folder_that_is_not_there_is_new(tmp_path: pathlib.Path) -> None:

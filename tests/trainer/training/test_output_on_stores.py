@@ -204,7 +204,7 @@ def test_a_dry_run_shows_its_batch_in_the_bucket(
     assert main(_flags(shards, output, "--dry_run")) == 0
     assert f"pictures {output}/report/dry_run.png" in capsys.readouterr().out
     assert storage.read(f"{output}/report/dry_run.png").startswith(b"\x89PNG")
-    assert _files(output) == {"report/dry_run.png"}
+    assert _files(output) == {".run", "report/dry_run.png"}
 
 
 def test_a_run_is_replaced_or_left_alone(store: StoreServer, output: str) -> None:

@@ -13,6 +13,7 @@ from tests.support.trainer_data import edit_manifest, make_data_set
 from trainer.config import DataConfig, OptimizerConfig, TrainConfig
 from trainer.dataset.open import open_inputs
 from trainer.reader.batches import TrainingData
+from trainer.training.output_folder import mark_run
 from trainer.training.resume_check import check_same, settings_of
 
 
@@ -144,6 +145,7 @@ def test_overwriting_reads_nothing_of_the_old_run_and_says_where_curves_are(
 
     broken = tmp_path / "broken.json"
     broken.write_text("no list")
+    mark_run(str(tmp_path))
     data = DataConfig(str(folder), skip_broken=1)
     config = TrainConfig(data, str(tmp_path), batch_size=4, overwrite=True, tensorboard=True)
     begun = run._Run(config, open_inputs(config), tf.distribute.get_strategy())
