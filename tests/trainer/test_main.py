@@ -26,7 +26,7 @@ pytestmark = pytest.mark.process
 KEYS = ["epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy"]
 KEYS += ["images_per_second", "wait_fraction", "learning_rate"]
 SMALL = ["--model", "tests.support.tiny_models:dense"]
-FILES = ["checkpoints", "metrics.jsonl", "model.keras", "report", "weights.sha256"]
+FILES = [".run", "checkpoints", "metrics.jsonl", "model.keras", "report", "weights.sha256"]
 
 
 def _metrics(output: pathlib.Path) -> list[dict[str, Any]]:
