@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+import sys
 from collections.abc import Sequence
 
 from imageshards.progress import text_table
@@ -89,8 +90,9 @@ def medians(rounds: Sequence[Sequence[float]]) -> tuple[float, ...]:
 
 
 def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Lines of a table, the header first: names to the left, numbers to the right."""
-    return [f"  {line}" for line in text_table(rows[0], rows[1:]).splitlines()]
+    """Lines of a table, the header first: names to the left, whole, numbers to the right."""
+    lines = text_table(rows[0], rows[1:], width=sys.maxsize).splitlines()
+    return [f"  {line}" for line in lines]
 
 
 def _number(value: float) -> str:

@@ -8,7 +8,7 @@ import fcntl
 import json
 import os
 import pathlib
-import select
+import selectors
 import shutil
 import signal
 import subprocess
@@ -78,7 +78,9 @@ class Page:
         with contextlib.suppress(BrokenPipeError):
             self._python.stdin.write(request + "\n")
             self._python.stdin.flush()
-        ready, _, _ = select.select([self._python.stdout], [], [], TIMEOUT_SEC)
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(self._python.stdout, selectors.EVENT_READ)
+            ready = waiting.select(TIMEOUT_SEC)
         answer = self._python.stdout.readline() if ready else ""
         if not answer:
             what = f"it ended with {self._python.wait()}" if ready else "it did not end"

@@ -6,14 +6,15 @@ killed by any signal, and ends as `imageshards build` does.
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import multiprocessing
+import multiprocessing.process
 import os
 import pathlib
 import signal
 import subprocess
 import tempfile
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -38,11 +39,9 @@ class ForkedBuild:
             target=_run, args=(arguments, dict(os.environ), self._log, before, given)
         )
         self._process.start()
-        atexit.register(self._clean)
-
-    def _clean(self) -> None:
-        self._process.kill()
-        os.unlink(self._log)
+        # A process that nobody holds any more is closed: its two files are too many after
+        # some hundred builds.
+        self._clean = weakref.finalize(self, _clean, self._process, self._log)
 
     @property
     def pid(self) -> int:
@@ -85,6 +84,13 @@ class ForkedBuild:
         """Waits for its end; all that it printed."""
         self.wait(timeout)
         return pathlib.Path(self._log).read_text("utf-8", "replace"), None
+
+
+def _clean(process: multiprocessing.process.BaseProcess, log: str) -> None:
+    process.kill()
+    process.join()
+    process.close()
+    os.unlink(log)
 
 
 def _run(
