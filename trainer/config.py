@@ -396,8 +396,7 @@ def uneven_batch(batch_size: int, replicas: int) -> UserError:
     nearest = max(replicas, round(batch_size / replicas) * replicas)
     return UserError(
         f"--batch_size received {batch_size}, which {counted(replicas, 'replica')} cannot share "
-        f"equally; "
-        f"expected a multiple of {replicas}, for example {nearest}."
+        f"equally; expected a multiple of {replicas}, for example {nearest}."
     )
 
 

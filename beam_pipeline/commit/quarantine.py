@@ -117,8 +117,7 @@ def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, wh
     table = ", ".join(f"{reason} {count}" for reason, count in reasons(counts).items())
     raise UserError(
         f"--max_reject_fraction {max_fraction:g} allows {allowed} of {counted(listed, 'image')} "
-        f"to be "
-        f"rejected, but {rejected} were ({table}); see {where}, fix or remove them or raise "
+        f"to be rejected, but {rejected} were ({table}); see {where}, fix or remove them or raise "
         "the fraction, then give the same command again: finished shards are kept and nothing "
         "was committed."
     )

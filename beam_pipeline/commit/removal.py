@@ -237,7 +237,7 @@ def _check_found(
     first = min(absent) if absent else keys[0]
     raise UserError(
         f"--keys {given!r} has {len(absent):,} of {counted(len(keys), 'key')} that {directory!r} "
-        f"has not, "
+        "has not, "
         f"{first!r} among them; expected keys as records have them in image/filename: fix them or "
         "leave them out."
     )

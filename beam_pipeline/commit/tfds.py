@@ -17,7 +17,6 @@ from beam_pipeline.planning.classes import names_by_label
 from imageshards.manifest import first_label_of
 
 FEATURES_NAME, INFO_NAME = TFDS_NAMES = ("features.json", "dataset_info.json")
-LABELS_NAME = "image.class.label.labels.txt"  # only where TFDS can read all names
 
 _FEATURES = "tensorflow_datasets.core.features."
 _IMAGE = "image/encoded"
@@ -40,7 +39,7 @@ def tfds_files(manifest: Mapping[str, Any], name: str) -> dict[str, str]:
     }
     names = names_by_label(manifest["classes"], first_label_of(manifest))
     if _survives_tfds(names):
-        files[LABELS_NAME] = "".join(f"{name}\n" for name in names)
+        files["image.class.label.labels.txt"] = "".join(f"{name}\n" for name in names)
     return files
 
 

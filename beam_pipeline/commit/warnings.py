@@ -11,6 +11,7 @@ from beam_pipeline.inputs.folders import FINISHED_DATA_SET
 from beam_pipeline.inputs.layout import SPLIT_FOLDERS
 from beam_pipeline.inputs.listing import EMPTY_CLASS_FOLDER, EMPTY_SPLIT_FOLDER, UNREAD_FORMAT
 from beam_pipeline.options import PlanOptions
+from imageshards.text import counted
 
 _SHOWN_NAMES = 5
 
@@ -60,12 +61,12 @@ def warnings_of(
 def _of_input(names: Mapping[str, Sequence[str]]) -> Iterator[str]:
     if data_sets := names.get(FINISHED_DATA_SET):
         yield (
-            f"--input holds {_number(data_sets, 'finished data set')}, left out as a whole: "
+            f"--input holds {counted(len(data_sets), 'finished data set')}, left out as a whole: "
             f"{_shown(data_sets)}; move them out of it"
         )
     if empty := names.get(EMPTY_CLASS_FOLDER):
         yield (
-            f"{_number(empty, 'class folder')} without an image: {_shown(empty)}; add images "
+            f"{counted(len(empty), 'class folder')} without an image: {_shown(empty)}; add images "
             "(--extensions says which names count) or remove the folders"
         )
     if unread := names.get(UNREAD_FORMAT):
@@ -75,8 +76,8 @@ def _of_input(names: Mapping[str, Sequence[str]]) -> Iterator[str]:
         )
     if empty := names.get(EMPTY_SPLIT_FOLDER):
         yield (
-            f"{_number(empty, 'split folder')} without a class folder: {_shown(empty)}; expected "
-            "ROOT/<split>/<class>/*.jpg"
+            f"{counted(len(empty), 'split folder')} without a class folder: {_shown(empty)}; "
+            "expected ROOT/<split>/<class>/*.jpg"
         )
 
 
@@ -86,8 +87,8 @@ def _of_splits(found: Sequence[str], wanted: Collection[str]) -> Iterator[str]:
     missing = [split for split in wanted if split not in found]
     if missing and asked:
         yield (
-            f"{_number(missing, 'split')} of --splits got no image: {_shown(missing)}; expected at "
-            "least one: larger fractions, more images, or another --salt"
+            f"{counted(len(missing), 'split')} of --splits got no image: {_shown(missing)}; "
+            "expected at least one: larger fractions, more images, or another --salt"
         )
     for split in found:
         for known in ("train", "validation"):
@@ -136,10 +137,6 @@ def _without_training_image(counts: Mapping[str, Mapping[str, int]]) -> Iterator
                 f"{_shown(without)}; a model cannot learn them: add images, or put some into the "
                 "split by a folder or column"
             )
-
-
-def _number(names: Sequence[str], what: str) -> str:
-    return f"{len(names):,} {what}{'s' if len(names) != 1 else ''}"
 
 
 def _shown(names: Sequence[str]) -> str:

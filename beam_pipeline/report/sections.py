@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from imageshards.page import BarChart, Meter, Rows, histogram, number, plural, share, size, strip
+from imageshards.page import BarChart, Meter, Rows, histogram, number, share, size, strip
+from imageshards.text import counted
 
 # With more classes than this, only the largest and the smallest are shown at once, and the
 # others, up to a number, to those who ask.
@@ -181,7 +182,7 @@ def source(manifest: Mapping[str, Any]) -> Source:
     ):
         bins = manifest.get("histograms", {}).get(name)
         if bins and any(bins["counts"]):
-            subtitle = plural(sum(bins["counts"]), "image")
+            subtitle = counted(sum(bins["counts"]), "image")
             charts.append(histogram(title, subtitle, bins["edges"], bins["counts"], unit))
     records = totals(manifest)[0]
     found = manifest.get("source", {})
@@ -211,7 +212,7 @@ def shard_charts(manifest: Mapping[str, Any]) -> list[BarChart]:
             low, high = min(values), max(values)
             spread = f"{unit(low)} to {unit(high)}" if low != high else f"{unit(low)} each"
             title = f"{name}: {what} per shard"
-            text = f"{title}, {spread}, {plural(len(values), 'shard')}."
+            text = f"{title}, {spread}, {counted(len(values), 'shard')}."
             charts.append(strip(title, spread, text, values, "shard", unit))
     return charts
 
@@ -219,7 +220,7 @@ def shard_charts(manifest: Mapping[str, Any]) -> list[BarChart]:
 def single_shards(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Splits of one shard, which is no matter of evenness, and what that shard holds."""
     return [
-        (name, f"{plural(shards[0]['num_records'], 'record')}, {size(shards[0]['num_bytes'])}")
+        (name, f"{counted(shards[0]['num_records'], 'record')}, {size(shards[0]['num_bytes'])}")
         for name, split in manifest["splits"].items()
         if len(shards := split["shards"]) == 1
     ]

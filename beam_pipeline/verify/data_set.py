@@ -61,8 +61,7 @@ def manifest_problems(manifest: Mapping[str, Any]) -> Iterator[str]:
         if total != entry["num_records"]:
             yield (
                 f"split {split!r} says {counted(entry['num_records'], 'record')}, but its shards "
-                f"add up "
-                f"to {total}"
+                f"add up to {total}"
             )
     classes = manifest["classes"]
     for name, count in Counter(classes).items():

@@ -6,7 +6,7 @@ drawn.
 """
 
 from imageshards.page.charts import BarChart, LineChart, histogram, line_chart, strip
-from imageshards.page.page import Meter, Rows, number, percent, plural, render, share, size
+from imageshards.page.page import Meter, Rows, number, percent, render, share, size
 from imageshards.page.sheets import contact_sheet, data_uri, thumbnail
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "line_chart",
     "number",
     "percent",
-    "plural",
     "render",
     "share",
     "size",

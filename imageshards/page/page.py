@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imageshards.page.sheets import data_uri
+from imageshards.text import counted
 
 if TYPE_CHECKING:
     import jinja2
@@ -56,7 +57,8 @@ def _environment(room: str) -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        function.__name__: function for function in (data_uri, number, percent, plural, share, size)
+        function.__name__: function
+        for function in (counted, data_uri, number, percent, share, size)
     }
     return environment
 

@@ -15,6 +15,7 @@ from imageshards.text import counted, for_output, shortened
         (1200, "TFRecord file", "1,200 TFRecord files"),
         (1, "class", "1 class"),
         (2, "class", "2 classes"),
+        (1000, "record", "1,000 records"),
         (3, "batch", "3 batches"),
         (2, "epoch", "2 epochs"),
         (2, "box", "2 boxes"),

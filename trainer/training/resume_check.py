@@ -56,8 +56,7 @@ def open_run(
         raise UserError(
             f"{length} ({counted(total_steps, 'step')}), but the run in --output {folder!r} has "
             f"trained {counted(run.step, 'step')}, {counted(run.epochs, 'epoch')}, already; "
-            f"expected no fewer: use another "
-            "--output, or --overwrite to start over."
+            "expected no fewer: use another --output, or --overwrite to start over."
         )
     return run
 

@@ -337,8 +337,7 @@ def _shard(
         raise UserError(
             f"--data received a data set whose file {file.path} holds "
             f"{counted(count.num_records, 'record')}, not the {expected} it should; expected the "
-            f"file as it was "
-            "written: copy it again."
+            "file as it was written: copy it again."
         )
     # A broken record has no label: what is known of the classes then does not add up.
     if count.broken or expected != count.num_records:
