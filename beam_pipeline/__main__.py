@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from beam_pipeline import cli, startup
 from beam_pipeline.cli import make_parser
-from imageshards import command_line
-from imageshards.command_line import end_now
+from imageshards.commands import command_line
+from imageshards.commands.command_line import end_now
 
 __all__ = ["main", "make_parser"]
 

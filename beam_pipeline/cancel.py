@@ -6,8 +6,9 @@ import sys
 import time
 from collections.abc import Sequence
 
-from imageshards import command_line, storage
-from imageshards.command_line import Parser
+from imageshards import storage
+from imageshards.commands import command_line
+from imageshards.commands.command_line import Parser
 from imageshards.errors import UserError
 from imageshards.manifest import STAGING_NAME
 

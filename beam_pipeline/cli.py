@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from beam_pipeline import options as opt
 from imageshards import __version__
-from imageshards.command_line import Parser
+from imageshards.commands.command_line import Parser
 from imageshards.errors import UserError
 
 _Options = TypeVar("_Options")

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from imageshards import command_line
-from imageshards.command_line import Parser
+from imageshards.commands import command_line
+from imageshards.commands.command_line import Parser
 from imageshards.errors import UserError
 from imageshards.text import counted
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from apache_beam.options.pipeline_options import FlinkRunnerOptions, PipelineOptions
 
 from beam_pipeline.runners import job_server
-from imageshards import command_line
+from imageshards.commands import command_line
 
 
 def make_parser() -> argparse.ArgumentParser:

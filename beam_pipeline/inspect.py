@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from beam_pipeline.progress import split_table
-from imageshards import command_line
-from imageshards.command_line import Parser
+from imageshards.commands import command_line
+from imageshards.commands.command_line import Parser
 
 
 def summary_text(manifest: Mapping[str, Any]) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from imageshards import command_line
-from imageshards.command_line import Parser
+from imageshards.commands import command_line
+from imageshards.commands.command_line import Parser
 
 
 def remove(directory: str, keys: str) -> str:

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from imageshards import __version__
-from imageshards.command_line import EXIT_USER_ERROR, did_you_mean, end_now
 from imageshards.commands import COMMANDS, GROUPS, load_command
+from imageshards.commands.command_line import EXIT_USER_ERROR, did_you_mean, end_now
 
 
 def main(argv: Sequence[str] | None = None) -> int:

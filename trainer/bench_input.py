@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from imageshards.command_line import Parser
+from imageshards.commands.command_line import Parser
 from imageshards.errors import UserError
 from imageshards.progress import text_table
 from imageshards.text import counted, wrapped

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from imageshards import storage
-from imageshards.command_line import Parser
+from imageshards.commands.command_line import Parser
 from imageshards.errors import UserError
 from trainer.commands import console
 from trainer.dataset.spec import ModelCard

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards import storage
-from imageshards.command_line import Parser
+from imageshards.commands.command_line import Parser
 from imageshards.errors import UserError
 from imageshards.text import counted
 from trainer.commands import console

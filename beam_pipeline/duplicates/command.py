@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from imageshards import command_line
-from imageshards.command_line import Parser
+from imageshards.commands import command_line
+from imageshards.commands.command_line import Parser
 from imageshards.errors import UserError
 from imageshards.text import counted
 

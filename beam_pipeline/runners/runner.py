@@ -26,7 +26,7 @@ from apache_beam.runners.runner import PipelineRunner
 from beam_pipeline.runners import flags
 from beam_pipeline.runners.flags import LOCAL_RUNNERS, runner_name
 from imageshards import storage
-from imageshards.command_line import did_you_mean, nearest_flags
+from imageshards.commands.command_line import did_you_mean, nearest_flags
 from imageshards.errors import UserError
 
 _View = TypeVar("_View")

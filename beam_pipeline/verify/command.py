@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from imageshards import command_line
-from imageshards.command_line import Parser
+from imageshards.commands import command_line
+from imageshards.commands.command_line import Parser
 from imageshards.errors import UserError
 from imageshards.text import counted
 

@@ -110,7 +110,7 @@ def _run(
     if before is not None:
         before(*given)
     from beam_pipeline.__main__ import main
-    from imageshards.command_line import end_now
+    from imageshards.commands.command_line import end_now
 
     end_now(main(arguments))
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from imageshards import command_line
+from imageshards.commands import command_line
 from imageshards.errors import UserError
 
 # Packages of the extra `trainer`, which may be absent where data sets are only built.
@@ -15,7 +15,7 @@ _TRAINER_EXTRA = ("tensorflow", "keras", "tqdm")
 
 
 def run(program: str, body: Callable[[], int], stopped: str = "stopped") -> int:
-    """`imageshards.command_line.run`, also for what TensorFlow makes of Ctrl-C, and without it.
+    """`command_line.run`, also for what TensorFlow makes of Ctrl-C, and without TensorFlow.
 
     Args:
         program: For example `imageshards train`.

@@ -8,7 +8,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from imageshards.command_line import Parser
+from imageshards.commands.command_line import Parser
 from imageshards.errors import UserError
 from trainer.config import (
     AUGMENT_LEVELS,

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from beam_pipeline import cli
-from imageshards.command_line import Parser, did_you_mean, nearest_flags
 from imageshards.commands import parser_of
+from imageshards.commands.command_line import Parser, did_you_mean, nearest_flags
 from imageshards.errors import UserError
 
 BUILD, TRAIN = cli.flag_names(), parser_of("train").format_help()

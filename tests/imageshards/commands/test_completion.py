@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from imageshards import completion
 from imageshards.__main__ import main
+from imageshards.commands import completion
 
 pytestmark = pytest.mark.process
 

@@ -57,7 +57,8 @@ GROUPS = {
     },
     "shells": {
         "completion": Command(
-            "imageshards.completion", "print what completes commands and flags: bash, zsh, tcsh"
+            "imageshards.commands.completion",
+            "print what completes commands and flags: bash, zsh, tcsh",
         ),
     },
 }

@@ -8,8 +8,8 @@ from typing import Any
 
 import shtab
 
-from imageshards.command_line import Parser, run
 from imageshards.commands import COMMANDS, parser_of
+from imageshards.commands.command_line import Parser, run
 
 SHELLS = ("bash", "zsh", "tcsh")
 
