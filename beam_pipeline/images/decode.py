@@ -21,6 +21,7 @@ from PIL import Image, JpegImagePlugin
 
 from beam_pipeline.options import ImageOptions
 from imageshards.errors import ImageError
+from imageshards.jpeg import can_draft
 
 # Pillow warns about odd metadata, which is dropped here anyway.
 warnings.filterwarnings("ignore", module=r"PIL\.")
@@ -96,6 +97,7 @@ class Source:
         orientation: EXIF orientation, 1..8, of the stored pixels.
         is_upright: Whether `image` is upright already (Pillow turns TIFFs itself).
         notes: What will be normalised.
+        can_draft: Whether `load_pixels` can decode to a fraction of the size.
     """
 
     image: Image.Image
@@ -103,11 +105,7 @@ class Source:
     orientation: int
     is_upright: bool
     notes: list[str]
-
-    @property
-    def can_shrink(self) -> bool:
-        """Whether `load_pixels` can decode to a fraction of the size."""
-        return isinstance(self.image, _Jpeg)
+    can_draft: bool = False
 
 
 def open_source(data: bytes, options: ImageOptions) -> Source:
@@ -139,19 +137,18 @@ def load_pixels(source: Source, *, grey: bool, shrink: int = 1) -> Image.Image:
         source: From `open_source`.
         grey: Whether grey is wanted, which spares a JPEG its colour.
         shrink: 1, 2, 4 or 8: a JPEG is decoded to this fraction of its size (rounded up) by
-            scaled inverse DCTs. 1 unless `source.can_shrink`.
+            scaled inverse DCTs. 1 unless `source.can_draft`.
 
     Raises:
         ImageError: As `open_source`.
     """
     image = source.image
     try:
-        if isinstance(image, _Jpeg):
+        if source.can_draft and (shrink > 1 or grey):
             width, height = image.size
-            if shrink > 1 or grey:
-                size = (width // shrink, height // shrink) if shrink > 1 else None
-                image.draft("L" if grey else None, size)
-            image.load()
+            size = (width // shrink, height // shrink) if shrink > 1 else None
+            image.draft("L" if grey else None, size)
+        image.load()
         return _working(image, grey)
     except _PILLOW_ERRORS as e:
         _reject(e)
@@ -185,7 +182,8 @@ def _open_jpeg(data: bytes, options: ImageOptions) -> Source:
     image.decodermaxblock = len(data)
     orientation = exif_orientation(image.info["exif"]) if "exif" in image.info else 1
     source_format = "MPO" if "mp" in image.info else "JPEG"
-    return Source(image, source_format, orientation, False, _notes(image, orientation, notes))
+    notes = _notes(image, orientation, notes)
+    return Source(image, source_format, orientation, False, notes, can_draft(data))
 
 
 def _open_other(data: bytes, options: ImageOptions) -> Source:

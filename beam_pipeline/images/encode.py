@@ -151,7 +151,7 @@ def _check_output(layout: CanvasLayout, options: ImageOptions) -> None:
 
 def _draft_shrink(source: Source, layout: CanvasLayout, options: ImageOptions) -> int:
     # `nearest` keeps pixel values as they are; decoding at a fraction of the size averages them.
-    if source.can_shrink and options.filter != "nearest":
+    if source.can_draft and options.filter != "nearest":
         for shrink, margin in _DRAFT_MARGINS:
             if layout.shrink >= shrink * margin:
                 return shrink

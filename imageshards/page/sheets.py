@@ -7,6 +7,8 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from imageshards.jpeg import can_draft, open_picture
+
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw, ImageFont
 
@@ -24,13 +26,12 @@ _JPEG_QUALITY = 80
 
 def thumbnail(encoded: bytes, side_px: int) -> Image.Image | None:
     """A picture in RGB, at most `side_px` wide and high; None where it cannot be decoded."""
-    from PIL import Image
-
-    # A picture of a data set was limited by who wrote it: a large one is no bomb here.
-    Image.MAX_IMAGE_PIXELS = None
     try:
-        with Image.open(io.BytesIO(encoded)) as picture:
-            picture.draft("RGB", (side_px, side_px))
+        with open_picture(encoded) as picture:
+            if can_draft(encoded):
+                picture.draft("RGB", (side_px, side_px))
+            else:
+                picture.load()  # else `thumbnail` drafts
             picture.thumbnail((side_px, side_px))
             return picture.convert("RGB")
     except (OSError, SyntaxError, ValueError):

@@ -56,6 +56,16 @@ def mean_difference(one: Image.Image, other: Image.Image) -> float:
     return max(ImageStat.Stat(ImageChops.difference(one, other)).mean)
 
 
+def lossless_jpeg(side: int = 512) -> bytes:
+    """A legal lossless (SOF3) JPEG, grey, of one value: each difference is one bit, 0."""
+    sides = side.to_bytes(2) * 2
+    return (
+        b"\xff\xd8\xff\xc3\0\x0b\x08" + sides + b"\x01\x01\x11\0"
+        b"\xff\xc4\0\x14\0\x01" + bytes(16) + b"\xff\xda\0\x08\x01\x01\0\x01\0\0"
+        + bytes(side * side // 8) + b"\xff\xd9"
+    )  # fmt: skip
+
+
 def flat(mode: str, colour: float | tuple[int, ...]) -> Image.Image:
     return Image.new(mode, (24, 24), colour)
 

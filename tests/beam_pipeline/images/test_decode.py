@@ -7,7 +7,7 @@ import io
 import struct
 
 import pytest
-from PIL import Image, ImageChops, ImageStat
+from PIL import Image, ImageChops, ImageStat, JpegImagePlugin
 
 from beam_pipeline.images.encode import encode_image
 from beam_pipeline.options import ImageOptions
@@ -17,6 +17,7 @@ from tests.support.pictures import (
     animation,
     colour_of,
     flat,
+    lossless_jpeg,
     mean_difference,
     opened,
     saved,
@@ -197,6 +198,15 @@ def test_a_shrunk_decode_looks_like_a_full_one(exif_orientation, name, size):
         whole = opened(encode_image(saved(stored, "PNG", exif=exif, compress_level=0), options))
     error = ImageStat.Stat(ImageChops.difference(fast, whole)).rms
     assert max(error) < 2.5  # 40 dB
+
+
+@pytest.mark.parametrize("colorspace", ["rgb", "grey"])
+def test_a_lossless_jpeg_is_not_drafted(monkeypatch, colorspace):
+    """Pillow 12.3 would write outside of its memory, and the process would be killed."""
+    monkeypatch.setattr(JpegImagePlugin.JpegImageFile, "draft", lambda *given: pytest.fail("draft"))
+    encoded = encode_image(lossless_jpeg(), ImageOptions(32, 32, colorspace=colorspace))
+    assert (encoded.source_width_px, encoded.notes) == (512, ("grey",))
+    assert set(opened(encoded).convert("L").tobytes()) == {128}
 
 
 def test_a_slight_shrink_decodes_the_whole_picture():

@@ -6,10 +6,12 @@ import base64
 import io
 
 import pytest
-from PIL import Image
+from PIL import Image, JpegImagePlugin
 
+from beam_pipeline.verify.shard import picture_problem
 from imageshards.page import contact_sheet, data_uri, thumbnail
 from imageshards.page.sheets import CAPTION_PX, GAP_PX
+from tests.support.pictures import lossless_jpeg
 
 
 def encoded(size: tuple[int, int], mode: str = "RGB", kind: str = "JPEG") -> bytes:
@@ -28,6 +30,26 @@ def test_a_thumbnail_fits_and_is_never_enlarged(
     picture = thumbnail(encoded(given, mode, kind), 64)
     assert picture is not None
     assert (picture.size, picture.mode) == (expected, "RGB")
+
+
+def test_a_lossless_jpeg_is_not_drafted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        JpegImagePlugin.JpegImageFile,
+        "draft",
+        lambda picture, *given: pytest.fail("draft") if picture.tile else None,  # not decoded yet
+    )
+    picture = thumbnail(lossless_jpeg(), 64)
+    assert picture is not None and picture.size == (64, 64)
+
+
+def test_large_jpegs_have_thumbnails_and_the_limit_of_the_process_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    assert thumbnail(encoded((400, 200)), 64) is not None
+    assert thumbnail(encoded((400, 200), kind="PNG"), 64) is None  # no record's, so a bomb
+    assert picture_problem(encoded((400, 200)), 200, 400, 3) == ""
+    assert Image.MAX_IMAGE_PIXELS == 100
 
 
 @pytest.mark.parametrize("damaged", [b"", b"no picture", encoded((400, 200))[:300]])
