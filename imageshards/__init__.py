@@ -53,7 +53,8 @@ _HOMES = {
     "verify": "beam_pipeline.verify.command",
 }
 
-# Those of the programs are followed by no type checker.
+# Those of the programs are followed by no type checker. As in gzip, `open` is left out: a star
+# import must not replace Python's own.
 __all__ = [
     "Checkpoint",
     "MetricsFile",
@@ -69,7 +70,6 @@ __all__ = [
     "encode_example",
     "fit",
     "load_manifest",
-    "open",
     "read_examples",
     "read_records",
     "verify",

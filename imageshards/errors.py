@@ -2,14 +2,65 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable, Mapping
+from typing import ParamSpec, TypeVar
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+# Brackets that no path or value of a user has.
+_OPTION = re.compile(r"⟦--(?P<flag>[^⟧|]*)(?:\|(?P<argument>[^⟧]*))?⟧")
 
 
 class UserError(Exception):
     """Something the caller can fix: shown as one sentence without a traceback.
 
-    The message names the argument, what was received, what was expected and the remedy.
+    The message names the argument, what was received, what was expected and the remedy. An option
+    that also is an argument of a function stands between brackets: `⟦--batch_size⟧` is read as
+    `--batch_size` by who runs a command, and as `batch_size` by who calls Python;
+    `⟦--cache disk|cache='disk'⟧` says how each would write it. All else is read as it is.
     """
+
+    def __init__(self, sentence: str = ""):
+        super().__init__(_OPTION.sub(r"--\g<flag>", sentence))
+        self._sentence = sentence
+
+    def name_arguments(self, renamed: Mapping[str, str]) -> None:
+        """From now on the sentence names arguments in place of flags.
+
+        Args:
+            renamed: Options that are arguments of another name.
+        """
+
+        def argument(match: re.Match[str]) -> str:
+            return match["argument"] or renamed.get(match["flag"], match["flag"])
+
+        self.args = (_OPTION.sub(argument, self._sentence),)
+
+
+def names_arguments(
+    **renamed: str,
+) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
+    """Decorates a function that people call: its `UserError`s name arguments in place of flags.
+
+    Args:
+        **renamed: Options that are arguments of another name.
+    """
+
+    def decorate(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+        @functools.wraps(function)
+        def named(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+            try:
+                return function(*args, **kwargs)
+            except UserError as e:
+                e.name_arguments(renamed)
+                raise
+
+        return named
+
+    return decorate
 
 
 class OutputError(UserError):

@@ -64,12 +64,12 @@ def parse_image_size(text: str) -> tuple[int, int]:
     sides = text.lower().split("x")
     if len(sides) not in (1, 2) or not all(side.isdecimal() for side in sides):
         raise UserError(
-            f"--image_size received {text!r}; expected pixels as SIDE or HEIGHTxWIDTH, "
+            f"⟦--image_size⟧ received {text!r}; expected pixels as SIDE or HEIGHTxWIDTH, "
             "for example 256 or 192x256."
         )
     height_px, width_px = int(sides[0]), int(sides[-1])
     if not 1 <= min(height_px, width_px) <= max(height_px, width_px) <= MAX_SIDE_PX:
-        raise UserError(f"--image_size received {text}; expected 1 to {MAX_SIDE_PX} pixels.")
+        raise UserError(f"⟦--image_size⟧ received {text}; expected 1 to {MAX_SIDE_PX} pixels.")
     return height_px, width_px
 
 
@@ -133,22 +133,22 @@ class DataConfig:
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        check_least("--skip_broken", self.skip_broken, 0)
-        check_least("--threads", self.threads, 1)
-        check_least("--sequence_length", self.sequence_length, 1)
-        _check_choice("--cache", self.cache, CACHES)
-        _check_choice("--balance", self.balance, BALANCES)
-        _check_choice("--sequences", self.sequences, SEQUENCES)
+        check_least("⟦--skip_broken⟧", self.skip_broken, 0)
+        check_least("⟦--threads⟧", self.threads, 1)
+        check_least("⟦--sequence_length⟧", self.sequence_length, 1)
+        _check_choice("⟦--cache⟧", self.cache, CACHES)
+        _check_choice("⟦--balance⟧", self.balance, BALANCES)
+        _check_choice("⟦--sequences⟧", self.sequences, SEQUENCES)
         if not 0 < self.eval_crop <= 1:
             raise UserError(
-                f"--eval_crop received {self.eval_crop}; expected more than 0, and at most 1, for "
-                "example 0.875."
+                f"⟦--eval_crop⟧ received {self.eval_crop}; expected more than 0, and at most 1, "
+                "for example 0.875."
             )
         if self.cache_folder is not None and is_remote(self.cache_folder):
             raise UserError(
-                f"--cache_folder received {self.cache_folder!r}; expected a local folder."
+                f"⟦--cache_folder⟧ received {self.cache_folder!r}; expected a local folder."
             )
-        for flag, names in (("--classes", self.classes), ("--inputs", self.inputs)):
+        for flag, names in (("⟦--classes⟧", self.classes), ("⟦--inputs⟧", self.inputs)):
             twice = {name for name in names or () if (names or ()).count(name) > 1}
             if twice or names == ():
                 raise UserError(
@@ -157,18 +157,20 @@ class DataConfig:
                 )
         if self.sequences == "ragged" and self.sequence_length is not None:
             raise UserError(
-                "--sequence_length received a length together with --sequences ragged, which "
-                "keeps every sequence as it is; leave one of them out."
+                "⟦--sequence_length⟧ received a length together with "
+                "⟦--sequences ragged|sequences='ragged'⟧, which keeps every sequence as it is; "
+                "leave one of them out."
             )
         if self.mix and self.balance == "sampling":
             raise UserError(
-                "--balance received 'sampling' together with --mix; expected one of them, since "
-                "each says how often records are read: --balance weights goes with --mix."
+                "⟦--balance⟧ received 'sampling' together with ⟦--mix⟧; expected one of them, "
+                "since each says how often records are read: ⟦--balance weights|balance='weights'⟧ "
+                "goes with ⟦--mix⟧."
             )
         if len(set(self.paths)) < len(self.paths):
             raise UserError(
-                f"--data received {self.data!r}; expected each data set once: one that is to be "
-                "read more often has a larger share in --mix."
+                f"⟦--data⟧ received {self.data!r}; expected each data set once: one that is to be "
+                "read more often has a larger share in ⟦--mix⟧."
             )
         _ = self.shares  # checks them
 
@@ -189,18 +191,18 @@ class DataConfig:
         given = {self._find_path(name): share for name, share in self.mix.items()}
         if len(given) < len(self.mix):
             raise UserError(
-                f"--mix received {', '.join(self.mix)}; expected each data set of --data once."
+                f"⟦--mix⟧ received {', '.join(self.mix)}; expected each data set of ⟦--data⟧ once."
             )
         if missing := [path for path in self.paths if path not in given]:
             raise UserError(
-                f"--mix received no share for {missing[0]!r}; expected one for each data set: give "
-                "it one, or leave it out of --data."
+                f"⟦--mix⟧ received no share for {missing[0]!r}; expected one for each data set: "
+                "give it one, or leave it out of ⟦--data⟧."
             )
         for path, share in given.items():
             if not (math.isfinite(share) and share > 0):
                 raise UserError(
-                    f"--mix received {share} for {path!r}; expected a number above 0: a data set "
-                    "that is not to be read is left out of --data."
+                    f"⟦--mix⟧ received {share} for {path!r}; expected a number above 0: a data set "
+                    "that is not to be read is left out of ⟦--data⟧."
                 )
         # As they are written: 0.7 is seven tenths, not the nearest binary fraction.
         exact = [Fraction(str(given[path])) for path in self.paths]
@@ -208,7 +210,7 @@ class DataConfig:
         if min(shares) < MIN_SHARE:
             path = self.paths[shares.index(min(shares))]
             raise UserError(
-                f"--mix received {given[path]} for {path!r}, {float(min(shares)):.2g} of all; "
+                f"⟦--mix⟧ received {given[path]} for {path!r}, {float(min(shares)):.2g} of all; "
                 f"expected at least {float(MIN_SHARE):g}."
             )
         return shares
@@ -224,9 +226,10 @@ class DataConfig:
             else:
                 what = "is the only data set" if found else "is no data set"
             raise UserError(
-                f"--mix received a share for {name!r}, which {what} of --data {self.data!r}; "
-                "expected several data sets in --data, each with a share by its path or its last "
-                "folder, for example --data a,b --mix a=0.7,b=0.3."
+                f"⟦--mix⟧ received a share for {name!r}, which {what} of ⟦--data⟧ {self.data!r}; "
+                "expected several data sets in ⟦--data⟧, each with a share by its path or its last "
+                "folder, for example ⟦--data a,b --mix a=0.7,b=0.3|ims.open('a', 'b') and "
+                "mix={'a': 0.7, 'b': 0.3}⟧."
             )
         return found[0]
 
@@ -355,12 +358,12 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for flag, received in (
-            ("--epochs", self.epochs),
-            ("--steps", self.steps),
-            ("--batch_size", self.batch_size),
+            ("⟦--epochs⟧", self.epochs),
+            ("⟦--steps⟧", self.steps),
+            ("⟦--batch_size⟧", self.batch_size),
             ("--replicas", self.replicas),
-            ("--checkpoint_steps", self.checkpoint_steps),
-            ("--keep_checkpoints", self.keep_checkpoints),
+            ("⟦--checkpoint_steps⟧", self.checkpoint_steps),
+            ("⟦--keep_checkpoints⟧", self.keep_checkpoints),
             ("--cluster_timeout", self.cluster_timeout),
         ):
             check_least(flag, received, 1)
@@ -368,17 +371,17 @@ class TrainConfig:
             _check_choice("--cluster", self.cluster, CLUSTERS)
         if self.cluster is not None and self.data.fast_order:
             raise UserError(
-                "--fast_order received together with --cluster, where every host would read "
+                "⟦--fast_order⟧ received together with --cluster, where every host would read "
                 "another order, some records twice and others never; leave one of them out."
             )
         if not 1 <= self.cluster_port < 2**16:
             raise UserError(
                 f"--cluster_port received {self.cluster_port}; expected a port, 1 to {2**16 - 1}."
             )
-        _check_choice("--augment", self.augment, AUGMENT_LEVELS)
-        _check_choice("--augment_on", self.augment_on, AUGMENT_ON)
+        _check_choice("⟦--augment⟧", self.augment, AUGMENT_LEVELS)
+        _check_choice("⟦--augment_on⟧", self.augment_on, AUGMENT_ON)
         if not 0 <= self.seed <= MAX_SEED:
-            raise UserError(f"--seed received {self.seed}; expected 0 to {MAX_SEED}.")
+            raise UserError(f"⟦--seed⟧ received {self.seed}; expected 0 to {MAX_SEED}.")
         if self.replicas is not None and self.batch_size % self.replicas:
             raise uneven_batch(self.batch_size, self.replicas)
 
@@ -395,7 +398,7 @@ def uneven_batch(batch_size: int, replicas: int) -> UserError:
     """
     nearest = max(replicas, round(batch_size / replicas) * replicas)
     return UserError(
-        f"--batch_size received {batch_size}, which {counted(replicas, 'replica')} cannot share "
+        f"⟦--batch_size⟧ received {batch_size}, which {counted(replicas, 'replica')} cannot share "
         f"equally; expected a multiple of {replicas}, for example {nearest}."
     )
 

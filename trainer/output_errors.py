@@ -25,7 +25,7 @@ def output_errors(
     Raises:
         UserError: What is inside cannot be written: no room, no rights, or the store is gone.
     """
-    where = f"--output received {output!r}, where {what} cannot be written"
+    where = f"⟦--output⟧ received {output!r}, where {what} cannot be written"
     try:
         yield
     except StorageError as e:  # says itself what to do about the bucket

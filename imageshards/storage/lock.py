@@ -73,8 +73,8 @@ class OutputLock(abc.ABC):
         except OSError as e:
             self.__exit__(None, None, None)
             raise OutputError(
-                f"--output {self._output!r} cannot be written ({e.strerror or e}); choose another "
-                "folder, make room or fix its permissions."
+                f"⟦--output⟧ {self._output!r} cannot be written ({e.strerror or e}); choose "
+                "another folder, make room or fix its permissions."
             ) from e
         return self
 
@@ -149,12 +149,12 @@ class FileLock(OutputLock):
             self._file.close()
             if _has_ended(holder):
                 raise UserError(
-                    f"--output {self._output!r} is still held by worker processes of a job that "
+                    f"⟦--output⟧ {self._output!r} is still held by worker processes of a job that "
                     f"was killed (process {holder['pid']}); end them (`ps` shows them with the "
                     "command of that job), then run the same command again to resume."
                 )
             raise UserError(
-                f"--output {self._output!r} is in use by another job (process "
+                f"⟦--output⟧ {self._output!r} is in use by another job (process "
                 f"{holder.get('pid', 'unknown')} on {holder.get('host', 'unknown')}); wait for it "
                 "to end, or choose another folder."
             )
@@ -207,7 +207,8 @@ class Lease(OutputLock):
                 _held.add(self._nonce)
                 return
         raise UserError(
-            f"--output {self._output!r} is wanted by several jobs at once; wait until one holds it."
+            f"⟦--output⟧ {self._output!r} is wanted by several jobs at once; wait until one holds "
+            "it."
         )
 
     def _take_over(self) -> str | None:
@@ -223,7 +224,7 @@ class Lease(OutputLock):
             return None
         if age_sec < self._times.stale_sec and not _has_ended(holder):
             raise UserError(
-                f"--output {self._output!r} is in use by another job (process "
+                f"⟦--output⟧ {self._output!r} is in use by another job (process "
                 f"{holder.get('pid', 'unknown')} on {holder.get('host', 'unknown')}, seen "
                 f"{age_sec:.0f} s ago); wait for it to end, or choose another folder: the lock of "
                 f"a job that was killed on another machine ends {self._times.stale_sec:.0f} s "

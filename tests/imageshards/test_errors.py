@@ -6,7 +6,14 @@ import pickle
 
 import pytest
 
-from imageshards.errors import ImageError, OutputError, UserError, user_error_in
+from imageshards.errors import (
+    ImageError,
+    OutputError,
+    StorageError,
+    UserError,
+    names_arguments,
+    user_error_in,
+)
 
 SENTENCE = "--input 'a b' holds no image; expected files."
 
@@ -82,3 +89,26 @@ def test_an_image_error_survives_a_trip_between_processes():
     assert (error.code, error.message, str(error)) == (
         "truncated", "ends early", "truncated: ends early",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sentence", "flags", "arguments"),
+    [
+        ("⟦--seed⟧ received 3.", "--seed received 3.", "seed received 3."),
+        ("⟦--data⟧ received 'x'.", "--data received 'x'.", "path received 'x'."),
+        ("or ⟦--cache disk|cache='disk'⟧.", "or --cache disk.", "or cache='disk'."),
+        ("run imageshards build --data x.", *["run imageshards build --data x."] * 2),
+        ("Received '[--seed]'.", *["Received '[--seed]'."] * 2),
+    ],
+)
+def test_an_option_has_the_face_of_who_reads_it(sentence, flags, arguments):
+    @names_arguments(data="path")
+    def refuse() -> None:
+        raise StorageError(sentence) from cause
+
+    cause = KeyError("why")
+    assert str(StorageError(sentence)) == flags
+    with pytest.raises(StorageError) as caught:
+        refuse()
+    assert str(caught.value) == str(pickle.loads(pickle.dumps(caught.value))) == arguments
+    assert caught.value.__cause__ is cause and refuse.__name__ == "refuse"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import pathlib
 import pkgutil
 import statistics
@@ -68,7 +69,8 @@ def test_the_face_is_imported_in_a_moment():
     assert statistics.median(seconds() for _ in range(3)) < 0.2
 
 
-def test_every_name_is_there():
+def test_every_name_is_there_and_a_star_shadows_no_builtin():
+    assert not {*ims.__all__} & {*dir(builtins)} and callable(ims.open)
     assert {*ims.__all__} <= {*dir(ims)}
     for name in ims.__all__:
         assert getattr(ims, name) is not None, name

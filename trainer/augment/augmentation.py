@@ -72,9 +72,10 @@ def check_pairs(level: str, batch_size: int, replicas: int, mix: bool = True) ->
     multiple = 2 * replicas
     nearest = max(multiple, round(batch_size / multiple) * multiple)
     raise UserError(
-        f"--batch_size received {batch_size} with {replicas} replica{'s' * (replicas > 1)}; "
-        f"--augment strong mixes pictures in pairs and expected a multiple of {multiple}, for "
-        f"example {nearest}; or choose --augment light."
+        f"⟦--batch_size⟧ received {batch_size} with {replicas} replica{'s' * (replicas > 1)}; "
+        "⟦--augment strong|augment='strong'⟧ mixes pictures in pairs and expected a "
+        f"multiple of {multiple}, for example {nearest}; or choose "
+        "⟦--augment light|augment='light'⟧."
     )
 
 

@@ -61,12 +61,12 @@ def check_class_order(dataset: DataSet, split: Split) -> None:
     remedy = (
         f"put back the classes of {MANIFEST_NAME}, or build the data set again"
         if dataset.has_manifest
-        else "put --class_names into the order of the ids, or correct --label_offset"
+        else "put ⟦--class_names⟧ into the order of the ids, or correct ⟦--label_offset⟧"
     )
     raise UserError(
-        f"--data received {dataset.data!r}, whose class {label} is {dataset.classes[label]!r}, but "
-        f"record {number} of {path} has this id and {text!r} as {dataset.text_feature}; expected "
-        f"the classes in the order that the records were written with: {remedy}."
+        f"⟦--data⟧ received {dataset.data!r}, whose class {label} is {dataset.classes[label]!r}, "
+        f"but record {number} of {path} has this id and {text!r} as {dataset.text_feature}; "
+        f"expected the classes in the order that the records were written with: {remedy}."
     )
 
 

@@ -147,7 +147,7 @@ def class_id(dataset: DataSet, payload: bytes) -> int:
     greatest = least + len(dataset.classes) - 1
     if not least <= label <= greatest:
         raise RecordProblem(
-            f"its {name} is {label}, expected {least} to {greatest} (see --label_offset)"
+            f"its {name} is {label}, expected {least} to {greatest} (see label_offset)"
         )
     return label - least
 
@@ -259,7 +259,7 @@ def _whole_records(path: str, compression: str, broken: list[Broken]) -> Iterato
                 yield record
     except OSError as e:
         raise UserError(
-            f"--data received a data set whose file {path} cannot be read ({e.strerror or e}); "
+            f"⟦--data⟧ received a data set whose file {path} cannot be read ({e.strerror or e}); "
             "expected every file of it: copy it again."
         ) from e
 
@@ -317,7 +317,7 @@ def _file_count(num_records: int, labels: Sequence[Any], broken: Sequence[Any]) 
 def _check_rest(last: Broken, skip_broken: int) -> None:
     if last.rest_is_lost:
         raise UserError(
-            f"--skip_broken received {skip_broken}, but {last.path} is broken at record "
+            f"⟦--skip_broken⟧ received {skip_broken}, but {last.path} is broken at record "
             f"{last.number}, byte {last.offset_bytes}: {last.reason}, and the number of records "
             "lost behind it is unknown; expected a whole file: copy it again, or leave it out by a "
             "glob."
@@ -330,9 +330,10 @@ def _check_broken(data: str, broken: Sequence[Broken], skip_broken: int) -> None
     first = broken[0]
     others = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
     raise UserError(
-        f"--data received {data!r}, whose file {first.path} is broken at record {first.number}, "
+        f"⟦--data⟧ received {data!r}, whose file {first.path} is broken at record {first.number}, "
         f"byte {first.offset_bytes}: {first.reason}{others}; expected at most {skip_broken} broken "
-        f"records: copy the file again, or allow them by --skip_broken {len(broken)}."
+        f"records: copy the file again, or allow them by "
+        f"⟦--skip_broken {len(broken)}|skip_broken={len(broken)}⟧."
     )
 
 

@@ -37,14 +37,14 @@ def indexed_class_counts(
     import numpy as np  # a data set is opened without it
 
     parsed = parse_filters(filters, dataset.features)
-    manifest = load_manifest(dataset.data, "--data")
+    manifest = load_manifest(dataset.data, "⟦--data⟧")
     column_of = COLUMN_OF | {v: k for k, v in extra_columns(manifest["features"]).items()}
     wanted = [dataset.label_feature, *(one.feature for one in parsed)]
     if not set(wanted) <= column_of.keys():
         return None
     columns = list(dict.fromkeys(column_of[name] for name in wanted))
     try:
-        table = read_index(dataset.data, manifest, split.name, columns, "--data")
+        table = read_index(dataset.data, manifest, split.name, columns, "⟦--data⟧")
     except IndexDamageError as e:
         print(f"the records are read instead of their index: {e}", file=sys.stderr)
         return None

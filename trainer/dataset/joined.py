@@ -84,10 +84,10 @@ def check_same_classes(dataset: DataSet) -> None:
             not part.has_manifest and all(name.isdecimal() for name in part.classes)
             for part in dataset.parts
         )
-        remedy = "name them by --class_names, or " * numbered
+        remedy = "name them by ⟦--class_names⟧, or " * numbered
         raise UserError(
-            f"--data received {dataset.data!r}, whose classes differ: {'; '.join(differences)}; "
-            f"expected the same classes in each: {remedy}say by --classes which of them to read."
+            f"⟦--data⟧ received {dataset.data!r}, whose classes differ: {'; '.join(differences)}; "
+            f"expected the same classes in each: {remedy}say by ⟦--classes⟧ which of them to read."
         )
 
 
@@ -112,13 +112,13 @@ def check_filters(dataset: DataSet, filters: Sequence[str]) -> None:
     """
     known = {name: spec for part in dataset.parts for name, spec in part.features.items()}
     names = [one.feature for one in parse_filters(filters if dataset.parts else (), known)]
-    check_features(dataset, "--where", names)
+    check_features(dataset, "⟦--where⟧", names)
     meanings = {(part.label_offset, part.classes) for part in dataset.parts}
     if dataset.label_feature in names and len(meanings) > 1:
         raise UserError(
-            f"--where received a condition on {dataset.label_feature}, whose numbers are other "
+            f"⟦--where⟧ received a condition on {dataset.label_feature}, whose numbers are other "
             f"classes in each data set of {dataset.data!r}; expected names of classes: say by "
-            "--classes which to read."
+            "⟦--classes⟧ which to read."
         )
 
 
@@ -149,7 +149,7 @@ def _check_records(config: DataConfig, parts: Sequence[DataSet]) -> None:
         "the compression": lambda part: part.compression,
         "the number of channels": lambda part: part.image.channels,
     }
-    received = f"--data received {config.data!r}, where"
+    received = f"⟦--data⟧ received {config.data!r}, where"
     for what, value_of in values_of.items():
         _refuse_different(f"{received} {what}", parts, [value_of(part) for part in parts], _REBUILD)
     for name in dict.fromkeys(n for p in parts for n in (p.image_feature, p.label_feature)):

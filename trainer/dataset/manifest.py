@@ -34,13 +34,13 @@ def train_split(dataset: DataSet, name: str | None) -> Split:
     Raises:
         UserError: There is no such split, or it is empty.
     """
-    split = _find(dataset, "--train_split", name, TRAIN_NAMES)
+    split = _find(dataset, "⟦--train_split⟧", name, TRAIN_NAMES)
     parts = dataset.parts or (dataset,)
     without = [p for p in parts if split is None or not _num_records(p, split.name)]
     if split is None or without:
         raise UserError(
-            f"--data received {without[0].data!r}, whose splits with records are "
-            f"{_names(without[0])}; expected one called train, or its name by --train_split."
+            f"⟦--data⟧ received {without[0].data!r}, whose splits with records are "
+            f"{_names(without[0])}; expected one called train, or its name by ⟦--train_split⟧."
         )
     return split
 
@@ -53,7 +53,7 @@ def validation_split(dataset: DataSet, name: str | None) -> Split | None:
     """
     if name == "none":
         return None
-    split = _find(dataset, "--validation_split", name, (*VALIDATION_NAMES, "test"))
+    split = _find(dataset, "⟦--validation_split⟧", name, (*VALIDATION_NAMES, "test"))
     return split if split is not None and split.num_records else None
 
 
@@ -106,12 +106,12 @@ def load_manifest(data: str) -> DataSet:
     Raises:
         UserError: There is none, or it does not say what a trainer needs.
     """
-    raw = manifest.load_manifest(data, "--data")
+    raw = manifest.load_manifest(data, "⟦--data⟧")
     try:
         return _data_set(data, raw)
     except (TypeError, ValueError) as e:
         raise UserError(
-            f"--data received {data!r}, whose manifest.json has an unexpected value ({e}); "
+            f"⟦--data⟧ received {data!r}, whose manifest.json has an unexpected value ({e}); "
             "build the data set again with imageshards build."
         ) from e
 
@@ -131,7 +131,7 @@ def check_shards(dataset: DataSet, splits: Sequence[Split]) -> None:
     others = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
     found = "is missing" if size is None else f"has {size} bytes"
     raise UserError(
-        f"--data received {data!r}, whose shard {os.path.basename(shard.path)}{others} {found}; "
+        f"⟦--data⟧ received {data!r}, whose shard {os.path.basename(shard.path)}{others} {found}; "
         f"expected {shard.num_bytes} bytes as in its manifest: copy the data set again, or "
         "build it again with imageshards build."
     )

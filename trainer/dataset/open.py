@@ -81,14 +81,14 @@ def open_dataset(config: DataConfig) -> DataSet:
             sets cannot be read as one.
     """
     for path in config.paths:
-        check_readable(path, "--data")
+        check_readable(path, "⟦--data⟧")
     if all(has_manifest(path) for path in config.paths):
         _refuse_external_flags(config)
     elif config.validation_data and len(config.paths) > 1:
         raise UserError(
-            f"--validation_data received {config.validation_data!r} together with several data "
-            f"sets, --data {config.data!r}; expected one data set: name its split by "
-            "--validation_split, or evaluate with imageshards evaluate."
+            f"⟦--validation_data⟧ received {config.validation_data!r} together with several data "
+            f"sets, ⟦--data⟧ {config.data!r}; expected one data set: name its split by "
+            "⟦--validation_split⟧, or evaluate with imageshards evaluate."
         )
     # As one path: what is joined has no shares of its own.
     opened = [_open_one(dataclasses.replace(config, data=p, mix={})) for p in config.paths]
@@ -135,8 +135,9 @@ def read_options(config: DataConfig, output: str | None = None) -> ReadOptions:
         folder = folder or os.path.join(cache_home(), SHARDS_FOLDER)
     elif folder and config.cache != "disk":
         raise UserError(
-            f"--cache_folder received {folder!r}, but no shards of --data {config.data!r} are "
-            "copied; leave it out, or copy them by --cache disk where that can be asked for."
+            f"⟦--cache_folder⟧ received {folder!r}, but no shards of ⟦--data⟧ {config.data!r} are "
+            "copied; leave it out, or copy them by ⟦--cache disk|cache='disk'⟧ where that "
+            "can be asked for."
         )
     elif output and storage.is_local(output):
         folder = folder or os.path.join(output, CACHE_FOLDER)
@@ -168,7 +169,7 @@ def open_inputs(config: TrainConfig, dataset: DataSet | None = None) -> Inputs:
         subset = _mixed(data, subset)
     if subset.num_records < config.batch_size:
         raise UserError(
-            f"--batch_size received {config.batch_size}, but the split {training.name} has "
+            f"⟦--batch_size⟧ received {config.batch_size}, but the split {training.name} has "
             f"{counted(subset.num_records, 'record')}; expected at most that many."
         )
     return Inputs(
@@ -193,8 +194,8 @@ def _mixed(config: DataConfig, subset: Subset) -> Subset:
         classes = [name for name in config.classes or () if name in part.classes]
         if config.classes and not classes:
             raise UserError(
-                f"--mix received a share for {part.data!r}, which has none of the classes "
-                f"{', '.join(config.classes)}; expected records of some: leave it out of --data."
+                f"⟦--mix⟧ received a share for {part.data!r}, which has none of the classes "
+                f"{', '.join(config.classes)}; expected records of some: leave it out of ⟦--data⟧."
             )
         chosen = select_records(
             part,
@@ -218,13 +219,14 @@ def wanted_inputs(config: DataConfig, dataset: DataSet) -> ModelInputs:
     Raises:
         UserError: No size of the pictures is known, or a feature is not there.
     """
-    check_features(dataset, "--inputs", config.inputs)
+    check_features(dataset, "⟦--inputs⟧", config.inputs)
     features = check_inputs(dataset, config.inputs)
     size = config.image_size or dataset.image.size
     if size is None:
         raise UserError(
-            f"--data received {config.data!r}, where nothing says how large the pictures are; "
-            "give the model's picture size by --image_size, for example --image_size 224."
+            f"⟦--data⟧ received {config.data!r}, where nothing says how large the pictures are; "
+            "give the model's picture size by ⟦--image_size⟧, for example "
+            "⟦--image_size 224|image_size=224⟧."
         )
     return ModelInputs(
         size,
@@ -249,7 +251,7 @@ def check_inputs(dataset: DataSet, names: Sequence[str]) -> Mapping[str, Feature
     Raises:
         UserError: `image` is missing, a name is unknown, or no model can be fed with it.
     """
-    received = f"--inputs received {','.join(names)!r}"
+    received = f"⟦--inputs⟧ received {','.join(names)!r}"
     if IMAGE_INPUT not in names:
         raise UserError(f"{received}; expected image, the picture, among the names.")
     inputs: dict[str, FeatureSpec] = {}
@@ -290,7 +292,7 @@ def model_inputs(dataset: DataSet, card: ModelCard) -> ModelInputs:
         if dataset.features.get(name) != spec:
             has = dataset.features.get(name)
             raise UserError(
-                f"--data received {dataset.data!r}, which has {name} "
+                f"⟦--data⟧ received {dataset.data!r}, which has {name} "
                 f"{f'as {has.dtype} {has.shape}' if has else 'not at all'}; expected "
                 f"{spec.dtype} {spec.shape}, which the model is fed with."
             )
@@ -302,14 +304,14 @@ def model_inputs(dataset: DataSet, card: ModelCard) -> ModelInputs:
 
 def _refuse_external_flags(config: DataConfig) -> None:
     given = {
-        "--feature_map": config.feature_map,
-        "--label_offset": config.label_offset,
-        "--class_names": config.class_names,
-        "--validation_data": config.validation_data,
+        "⟦--feature_map⟧": config.feature_map,
+        "⟦--label_offset⟧": config.label_offset,
+        "⟦--class_names⟧": config.class_names,
+        "⟦--validation_data⟧": config.validation_data,
     }
     for flag, value in given.items():
         if value:
             raise UserError(
-                f"{flag} received {value!r}, but --data {config.data!r} has a manifest.json, "
+                f"{flag} received {value!r}, but ⟦--data⟧ {config.data!r} has a manifest.json, "
                 f"which says all that; leave {flag} out."
             )

@@ -213,9 +213,9 @@ def class_ids(subset: Subset, classes: Sequence[str]) -> tuple[int, ...]:
     if unknown:
         some = ", ".join(classes[:8]) + (", …" if len(classes) > 8 else "")
         numbers = all(name.isdecimal() for name in unknown)
-        remedy = "name them by --class_names" if numbers else "leave them out by --classes"
+        remedy = "name them by ⟦--class_names⟧" if numbers else "leave them out by ⟦--classes⟧"
         raise UserError(
-            f"--data received {subset.dataset.data!r}, whose classes "
+            f"⟦--data⟧ received {subset.dataset.data!r}, whose classes "
             f"{', '.join(unknown[:8])}{', …' if len(unknown) > 8 else ''} the model does not "
             f"know; expected some of {some}: {remedy}."
         )
@@ -247,7 +247,7 @@ def _class_id(dataset: DataSet, name: str) -> int:
     hint = f" (did you mean {near[0]}?)" if near else ""
     some = ", ".join(dataset.classes[:8]) + (", …" if len(dataset.classes) > 8 else "")
     raise UserError(
-        f"--classes received {name!r}, which is no class of {dataset.data!r}{hint}; expected "
+        f"⟦--classes⟧ received {name!r}, which is no class of {dataset.data!r}{hint}; expected "
         f"names among {some}."
     )
 
@@ -282,19 +282,19 @@ def _balanced(subset: Subset, counts: tuple[int, ...], balance: str) -> Subset:
     empty = [name for name, n in zip(subset.classes, counts, strict=True) if not n]
     if empty:
         raise UserError(
-            f"--balance received 'sampling', but the split {subset.split.name} has no record "
+            f"⟦--balance⟧ received 'sampling', but the split {subset.split.name} has no record "
             f"of {', '.join(empty[:8])} to repeat; expected some of every class: leave classes "
-            "out by --classes, or use --balance weights."
+            "out by ⟦--classes⟧, or use ⟦--balance weights|balance='weights'⟧."
         )
     return dataclasses.replace(subset, num_records=max(counts) * len(counts), sampling=True)
 
 
 def _nothing_left(subset: Subset, classes: Sequence[str] | None) -> UserError:
-    asked = [f"--where {text!r}" for text in subset.filters]
+    asked = [f"⟦--where⟧ {text!r}" for text in subset.filters]
     if classes:
-        asked.append(f"--classes {','.join(classes)}")
+        asked.append(f"⟦--classes⟧ {','.join(classes)}")
     return UserError(
-        f"{' and '.join(asked) or '--balance'} left no record of the split "
+        f"{' and '.join(asked) or '⟦--balance⟧'} left no record of the split "
         f"{subset.split.name}, which has {subset.split.num_records}; expected at least one."
     )
 
@@ -303,22 +303,22 @@ def _parse_one(text: str, features: Mapping[str, FeatureSpec]) -> Filter:
     match = _FILTER.fullmatch(text)
     if not match:
         raise UserError(
-            f"--where received {text!r}; expected FEATURE, one of {' '.join(OPERATORS)}, and a "
+            f"⟦--where⟧ received {text!r}; expected FEATURE, one of {' '.join(OPERATORS)}, and a "
             "value, for example image/width>=128."
         )
     name, comparison, value = match.groups()
     spec = features.get(name)
     if spec is None:
-        raise UserError(f"--where received {text!r}; {unknown_feature(name, features)}.")
+        raise UserError(f"⟦--where⟧ received {text!r}; {unknown_feature(name, features)}.")
     if spec.shape != ():
         kind = "variable length" if spec.shape is None else f"shape {list(spec.shape)}"
         raise UserError(
-            f"--where received {text!r}, but {name} has {kind}; expected a feature that is a "
+            f"⟦--where⟧ received {text!r}, but {name} has {kind}; expected a feature that is a "
             "single value."
         )
     if spec.dtype == "string" and comparison not in ("==", "!="):
         raise UserError(
-            f"--where received {text!r}, but {name} is a text; expected == or != in place of "
+            f"⟦--where⟧ received {text!r}, but {name} is a text; expected == or != in place of "
             f"{comparison}."
         )
     return Filter(name, comparison, _value(text, spec.dtype, value))
@@ -334,7 +334,7 @@ def _value(text: str, dtype: str, value: str) -> int | float | str:
     if math.isnan(number) or (dtype == "int64" and number not in _INT64):
         kind = "a whole number" if dtype == "int64" else "a number"
         raise UserError(
-            f"--where received {text!r}, whose value is {value!r}; expected {kind} to compare "
+            f"⟦--where⟧ received {text!r}, whose value is {value!r}; expected {kind} to compare "
             f"a feature of type {dtype} with."
         )
     return number

@@ -12,8 +12,7 @@ import operator
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from imageshards.errors import UserError
-from trainer.arguments import names_arguments
+from imageshards.errors import UserError, names_arguments
 from trainer.augment.augmentation import Augmentation, AugmentFunction, make_augmentation
 from trainer.config import TrainConfig
 from trainer.dataset.open import Inputs
@@ -176,7 +175,7 @@ class TrainingData:
             mix=not self.model_inputs.features,
         )
 
-    @names_arguments
+    @names_arguments(data="path")
     def dataset(self, start_step: int = 0) -> tf.data.Dataset:
         """Endless batches from `start_step` on, for Keras's `fit`.
 
@@ -269,7 +268,7 @@ class EvaluationData:
         """Class names, in the order of the labels."""
         return self.subset.classes
 
-    @names_arguments
+    @names_arguments(data="path")
     def dataset(self) -> tf.data.Dataset:
         """The pass, in `steps` full batches, the same for any number of replicas.
 

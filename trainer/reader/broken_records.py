@@ -129,8 +129,8 @@ class BrokenRecordHandler:
                 storage.write(storage.join(self._output, LIST_FILE), text)
         if len(self.found) > self._limit:
             raise UserError(
-                f"--skip_broken received {self._limit}, but {len(self.found)} records of "
-                f"--data {self._data!r} are broken (the last one found: {found[0]}); expected at "
+                f"⟦--skip_broken⟧ received {self._limit}, but {len(self.found)} records of "
+                f"⟦--data⟧ {self._data!r} are broken (the last one found: {found[0]}); expected at "
                 "most that many: allow more, or build the data set again."
             )
 
@@ -162,13 +162,14 @@ def explain(error: BaseException, subset: Subset, found: Sequence[BrokenRecord])
     look = f"look with imageshards verify {dataset.data}, " * can_verify
     if not found:
         return UserError(
-            f"--data received {dataset.data!r}, and reading its split {subset.split.name} failed "
+            f"⟦--data⟧ received {dataset.data!r}, and reading its split {subset.split.name} failed "
             f"({_first_line(error)}), though no record of it is broken now; {look}or start again."
         )
     others = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return UserError(
-        f"--data received {dataset.data!r}, which is broken at {found[0]}{others}; "
-        f"{look}fix or copy the file, or leave such records out by --skip_broken {len(found)}."
+        f"⟦--data⟧ received {dataset.data!r}, which is broken at {found[0]}{others}; "
+        f"{look}fix or copy the file, or leave such records out by "
+        f"⟦--skip_broken {len(found)}|skip_broken={len(found)}⟧."
     )
 
 
@@ -224,7 +225,7 @@ def _read_list(path: str) -> dict[str, list[BrokenRecord]]:
         return {}
     except (OSError, ValueError, TypeError, AttributeError) as e:
         raise UserError(
-            f"--output holds {path}, which cannot be read ({e}); delete it: what is broken is "
+            f"⟦--output⟧ holds {path}, which cannot be read ({e}); delete it: what is broken is "
             "found again."
         ) from e
 
@@ -243,7 +244,7 @@ def _copy(dataset: DataSet, shard: Shard, broken: set[int], path: str) -> Shard:
         num_bytes = write_records(path, payloads(), dataset.compression)
     except OSError as e:
         raise UserError(
-            f"--output received a folder in which {path}, a copy of a shard without its broken "
+            f"⟦--output⟧ received a folder in which {path}, a copy of a shard without its broken "
             f"records, cannot be written ({e.strerror or e}); expected {shard.num_bytes} bytes of "
             "room in a folder that may be written."
         ) from e

@@ -23,11 +23,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards import manifest
-from imageshards.errors import UserError
+from imageshards.errors import UserError, names_arguments
 from imageshards.example import Values
 from imageshards.index import read_index, read_record
 from imageshards.text import counted
-from trainer.arguments import names_arguments
 from trainer.augment.augmentation import AugmentFunction, check_pairs
 from trainer.config import DataConfig, TrainConfig, join_paths, parse_image_size
 from trainer.dataset.manifest import check_shards, validation_split
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 ImageSize = int | str | Sequence[int]
 
 
-@names_arguments
+@names_arguments(data="path")
 def open(
     path: str | os.PathLike[str],
     *more: str | os.PathLike[str],
@@ -177,7 +176,7 @@ class Data:
             )
         return manifest.load_manifest(self.config.data, "path")
 
-    @names_arguments
+    @names_arguments(data="path", train_split="split")
     def train(
         self,
         *,
@@ -269,7 +268,7 @@ class Data:
         described = TrainingData.of(config, opened, augment_on)
         return dataclasses.replace(described, augment=augment)
 
-    @names_arguments
+    @names_arguments(data="path", validation_split="split")
     def evaluation(
         self,
         *,

@@ -70,9 +70,9 @@ def check_memory(subset: Subset, free_bytes: int | None = None) -> None:
     if free is None or needed <= free * (1 - MEMORY_RESERVE):
         return
     raise UserError(
-        f"--cache received 'memory', but the split {subset.split.name} has "
+        f"⟦--cache⟧ received 'memory', but the split {subset.split.name} has "
         f"{gigabytes(needed)} and {gigabytes(free)} of memory are free (a fifth of it is left "
-        "to the rest of the program); use --cache disk, or none."
+        "to the rest of the program); use ⟦--cache disk|cache='disk'⟧, or none."
     )
 
 

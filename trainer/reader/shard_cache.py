@@ -42,7 +42,7 @@ def cache_on_disk(subset: Subset, read_options: ReadOptions) -> Subset:
     if not shards:
         return subset
     if read_options.cache_folder is None:
-        raise UserError("--cache received 'disk', but no folder to keep the shards in.")
+        raise UserError("⟦--cache⟧ received 'disk', but no folder to keep the shards in.")
     folder = os.path.join(read_options.cache_folder, subset.dataset.fingerprint[:16] or "shards")
     missing = [s for s in shards if _copied(s, folder) is s]
     try:
@@ -50,12 +50,12 @@ def cache_on_disk(subset: Subset, read_options: ReadOptions) -> Subset:
         if missing:
             _copy_shards(subset.dataset, missing, folder)
     except OSError as e:
-        why, otherwise = "--cache received 'disk'", ", or use --cache none"
+        why, otherwise = "⟦--cache⟧ received 'disk'", ", or use ⟦--cache none|cache='none'⟧"
         if needs_copy(shards[0].path):
-            why, otherwise = f"--data received {subset.dataset.data!r}, which is copied first", ""
+            why, otherwise = f"⟦--data⟧ received {subset.dataset.data!r}, which is copied first", ""
         raise UserError(
             f"{why}, but {folder!r} cannot be filled ({e}); expected a writable folder with "
-            f"enough room: name another one by --cache_folder{otherwise}."
+            f"enough room: name another one by ⟦--cache_folder⟧{otherwise}."
         ) from e
     copied = tuple(_copied(s, folder) if s in shards else s for s in whole)
     return dataclasses.replace(subset, split=dataclasses.replace(subset.split, shards=copied))
@@ -160,7 +160,7 @@ def _fetch(shard: Shard, part: str, stopped: threading.Event) -> str | None:
         if e.filename != shard.path:
             raise  # the local file's
         raise UserError(
-            f"--data received a data set whose shard {shard.path} cannot be copied "
+            f"⟦--data⟧ received a data set whose shard {shard.path} cannot be copied "
             f"({e.strerror}); expected shards that may be read: start again, those that are "
             "copied already are used again."
         ) from e
@@ -177,7 +177,7 @@ def _check_damaged(dataset: DataSet, shard: Shard, part: str) -> None:
     if any(isinstance(record, RecordError) for record in records):
         return
     raise UserError(
-        f"--data received {dataset.data!r}, whose shard {os.path.basename(shard.path)} has another "
-        "SHA-256 than its manifest says; expected the data set as it was built: copy it again, "
-        "or build it again with imageshards build."
+        f"⟦--data⟧ received {dataset.data!r}, whose shard {os.path.basename(shard.path)} has "
+        "another SHA-256 than its manifest says; expected the data set as it was built: copy it "
+        "again, or build it again with imageshards build."
     )

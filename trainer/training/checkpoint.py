@@ -144,11 +144,11 @@ class Checkpoints:
             state = load_state(path)
             return state, _read_arrays(storage.join(path, _array_files(state)[0]))
         except (EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, OSError) as e:
-            remedy = "delete it to resume from the one before, or start over with --overwrite"
+            remedy = "delete it to resume from the one before, or start over with ⟦--overwrite⟧"
             if isinstance(e, OSError) and not isinstance(e, FileNotFoundError):
                 remedy = "run the same command again when it can be read"
             raise UserError(
-                f"--output holds the checkpoint {path}, which cannot be read ({e}); {remedy}."
+                f"⟦--output⟧ holds the checkpoint {path}, which cannot be read ({e}); {remedy}."
             ) from e
 
     def _delete_old(self, state: RunState) -> None:
@@ -300,9 +300,9 @@ def _unnumbered(path: str) -> str:
 
 def _other_model(what: str) -> UserError:
     return UserError(
-        f"--output holds a checkpoint with {what}, which this model and optimizer do not have; "
-        "expected the same --model in the same version: use another --output, or start over with "
-        "--overwrite."
+        f"⟦--output⟧ holds a checkpoint with {what}, which this model and optimizer do not have; "
+        "expected the same ⟦--model⟧ in the same version: use another ⟦--output⟧, or start over "
+        "with ⟦--overwrite⟧."
     )
 
 

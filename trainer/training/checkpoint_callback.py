@@ -141,10 +141,10 @@ class Checkpoint(Callback):
             path = self.checkpoints.path(since)
             good = path if self._hosts.is_chief else f"that of step {since}"
         return UserError(
-            f"--learning_rate received a value for which {what} between the steps {since + 1} and "
-            f"{max(since + 1, self.step)} (last good checkpoint: {good}); expected a run "
-            "that converges: try a tenth of it, or --warmup_steps, in another --output or with "
-            "--overwrite."
+            f"⟦--learning_rate⟧ received a value for which {what} between the steps {since + 1} "
+            f"and {max(since + 1, self.step)} (last good checkpoint: {good}); expected a run "
+            "that converges: try a tenth of it, or ⟦--warmup_steps⟧, in another ⟦--output⟧ or with "
+            "⟦--overwrite⟧."
         )
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import keras
 from keras.callbacks import Callback
 
-from imageshards.errors import UserError
-from trainer.arguments import names_arguments
+from imageshards.errors import UserError, names_arguments
 from trainer.augment.augmentation import check_pairs
 from trainer.config import check_least, uneven_batch
 from trainer.evaluation.validation import Validation
@@ -27,7 +26,7 @@ from trainer.training.resume_check import open_run
 from trainer.training.signals import Stopped
 
 
-@names_arguments
+@names_arguments(data="path", output="resume")
 def fit(
     model: keras.Model,
     train: TrainingData,
@@ -82,9 +81,9 @@ def fit(
     replicas = strategy.num_replicas_in_sync
     _check(model, train, validation, replicas)
     for name, received in (
-        ("--epochs", epochs),
-        ("--checkpoint_steps", checkpoint_steps),
-        ("--keep_checkpoints", keep_checkpoints),
+        ("⟦--epochs⟧", epochs),
+        ("⟦--checkpoint_steps⟧", checkpoint_steps),
+        ("⟦--keep_checkpoints⟧", keep_checkpoints),
     ):
         check_least(name, received, 1)
     folder = None if resume is None else os.fspath(resume)
@@ -100,7 +99,7 @@ def fit(
     total = total_steps(epochs, None, train.num_records, train.batch_size)
     checkpoint = None
     if folder is not None:
-        length = f"--epochs received {epochs}"
+        length = f"⟦--epochs⟧ received {epochs}"
         checkpoint = open_run(
             folder, checkpoint_steps, keep_checkpoints, train.identity, total, length
         )

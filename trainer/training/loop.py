@@ -243,8 +243,8 @@ class Loop:
                 return self._model.train_function(_Batches(self))
         except tf.errors.ResourceExhaustedError as e:
             raise UserError(
-                f"--batch_size received {self._epochs.batch_size}, for which the devices have "
-                "not enough memory; expected a smaller one, or a smaller --image_size."
+                f"⟦--batch_size⟧ received {self._epochs.batch_size}, for which the devices have "
+                "not enough memory; expected a smaller one, or a smaller ⟦--image_size⟧."
             ) from e
 
     def _validated(self) -> dict[str, float]:

@@ -47,16 +47,16 @@ def prepare_output(output: str) -> None:
     Raises:
         UserError: They cannot, or there is no such bucket.
     """
-    storage.check_bucket(output, "--output")
+    storage.check_bucket(output, "⟦--output⟧")
     probe = storage.join(output, f".probe-{uuid.uuid4().hex[:8]}")
     try:
         storage.write(probe, b"\0")
         storage.delete([probe])
     except OSError as e:
         raise UserError(
-            f"--output received {output!r}, which cannot be written ({e.strerror or e}); expected "
-            "a folder of this machine, gs:// or s3://, or a name for a new one, where you may "
-            "write and delete."
+            f"⟦--output⟧ received {output!r}, which cannot be written ({e.strerror or e}); "
+            "expected a folder of this machine, gs:// or s3://, or a name for a new one, where you "
+            "may write and delete."
         ) from e
 
 
@@ -66,7 +66,7 @@ def check_only_ours(output: str) -> None:
     Raises:
         UserError: There are some, and no run has begun there; or there is no such bucket.
     """
-    storage.check_bucket(output, "--output")
+    storage.check_bucket(output, "⟦--output⟧")
     try:
         names = [entry.name for entry in storage.list_folder(output)]
     except OSError:
@@ -74,7 +74,7 @@ def check_only_ours(output: str) -> None:
     # A cache may be shared by runs, and filled before the first of them begins.
     foreign = [name for name in foreign_files(names) if name != CACHE_FOLDER]
     if foreign and not _holds_run(output):
-        raise foreign_files_error("--output", output, foreign, "former run")
+        raise foreign_files_error("⟦--output⟧", output, foreign, "former run")
 
 
 def mark_run(output: str) -> None:
@@ -103,8 +103,8 @@ def check_no_model(output: str) -> None:
     """
     if storage.exists(storage.join(output, MODEL_FILE)):
         raise UserError(
-            f"--output received {output!r}, which holds a {MODEL_FILE} but no checkpoint to "
-            "resume from; use another --output, or --overwrite to replace it."
+            f"⟦--output⟧ received {output!r}, which holds a {MODEL_FILE} but no checkpoint to "
+            "resume from; use another ⟦--output⟧, or ⟦--overwrite⟧ to replace it."
         )
 
 
@@ -125,8 +125,8 @@ def remove_run(output: str) -> None:
                 storage.delete([path])
         except OSError as e:
             raise UserError(
-                f"--overwrite cannot remove {path} ({e.strerror or e}); remove it, or use another "
-                "--output."
+                f"⟦--overwrite⟧ cannot remove {path} ({e.strerror or e}); remove it, or use "
+                "another ⟦--output⟧."
             ) from e
 
 
@@ -164,6 +164,6 @@ def copy_transform(dataset: DataSet, output: str) -> None:
             storage.copy_folder(source, target)
     except OSError as e:
         raise UserError(
-            f"--data received {dataset.data!r}, whose {TRANSFORM_FOLDER} cannot be copied to "
+            f"⟦--data⟧ received {dataset.data!r}, whose {TRANSFORM_FOLDER} cannot be copied to "
             f"{target} ({e.strerror or e}); run the same command again."
         ) from e

@@ -54,9 +54,9 @@ def open_run(
     check_same(folder, run.state.identity, settings)
     if run.step > total_steps:
         raise UserError(
-            f"{length} ({counted(total_steps, 'step')}), but the run in --output {folder!r} has "
+            f"{length} ({counted(total_steps, 'step')}), but the run in ⟦--output⟧ {folder!r} has "
             f"trained {counted(run.step, 'step')}, {counted(run.epochs, 'epoch')}, already; "
-            "expected no fewer: use another --output, or --overwrite to start over."
+            "expected no fewer: use another ⟦--output⟧, or ⟦--overwrite⟧ to start over."
         )
     return run
 
@@ -96,10 +96,10 @@ def check_same(output: str, started: Mapping[str, Any], settings: Mapping[str, A
             continue
         if name == "order_version":
             raise UserError(
-                f"--output received {output!r}, which holds a run whose records come in version "
+                f"⟦--output⟧ received {output!r}, which holds a run whose records come in version "
                 f"{started.get(name, 1)} of their order, and this trainer reads them in version "
                 f"{settings.get(name)}; resume it with the version of the trainer that started it, "
-                "use another --output, or start over with --overwrite."
+                "use another ⟦--output⟧, or start over with ⟦--overwrite⟧."
             )
         if name == "data":
             for flag in _AS_READ:
@@ -107,8 +107,8 @@ def check_same(output: str, started: Mapping[str, Any], settings: Mapping[str, A
                     raise _other_value(flag, output, started, settings)
             changed = "files have" if _AS_READ[0] in settings else "manifest has"
             raise UserError(
-                f"--output received {output!r}, which holds a run on other data: the {changed} "
-                "changed since; use another --output, or start over with --overwrite."
+                f"⟦--output⟧ received {output!r}, which holds a run on other data: the {changed} "
+                "changed since; use another ⟦--output⟧, or start over with ⟦--overwrite⟧."
             )
         raise _other_value(name, output, started, settings)
 
@@ -117,9 +117,9 @@ def _other_value(
     name: str, output: str, started: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> UserError:
     return UserError(
-        f"--{name} received {_shown(settings.get(name))}, but the run in --output {output!r} "
+        f"⟦--{name}⟧ received {_shown(settings.get(name))}, but the run in ⟦--output⟧ {output!r} "
         f"was started with {_shown(started.get(name))}; use that to resume it, another "
-        "--output, or --overwrite to start over."
+        "⟦--output⟧, or ⟦--overwrite⟧ to start over."
     )
 
 

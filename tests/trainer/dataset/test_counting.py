@@ -126,8 +126,8 @@ class TestBroken:
         [
             (b"no example \xff", "it is no tf.train.Example"),
             (example({"image": b"x", "width": 1}), "it has no feature label with one value"),
-            (example({"label": 5, "width": 1}), "its label is 5, expected 1 to 4 .see --label_off"),
-            (example({"label": 0, "width": 1}), "its label is 0, expected 1 to 4 .see --label_off"),
+            (example({"label": 5, "width": 1}), "its label is 5, expected 1 to 4 .see label_off"),
+            (example({"label": 0, "width": 1}), "its label is 0, expected 1 to 4 .see label_off"),
         ],
     )
     def test_a_broken_record_is_named_by_file_number_and_offset(

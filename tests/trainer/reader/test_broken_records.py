@@ -68,7 +68,7 @@ def test_nothing_is_found_in_a_whole_data_set(folder):
         (example({LABEL: 1, IMAGE: b""}), f"it has no picture in {IMAGE}"),
         (
             example({LABEL: 3, IMAGE: jpeg(size_px=(16, 16))}),
-            f"its {LABEL} is 3, expected 0 to 2 (see --label_offset)",
+            f"its {LABEL} is 3, expected 0 to 2 (see label_offset)",
         ),
         (
             example({LABEL: 1, IMAGE: jpeg(size_px=(16, 16))[:300]}),

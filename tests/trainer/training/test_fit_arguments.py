@@ -56,7 +56,7 @@ def compiled(optimizer: Any = "sgd") -> keras.Model:
         ({"epochs": "3"}, "epochs received '3'; expected a whole number"),
         ({"checkpoint_steps": 0}, "checkpoint_steps received 0"),
         ({"keep_checkpoints": 0}, "keep_checkpoints received 0"),
-        ({"resume": "nowhere://run"}, "resume='nowhere://run' is on no file system that can be"),
+        ({"resume": "nowhere://run"}, "resume 'nowhere://run' is on no file system that can be"),
     ],
 )
 def test_an_argument_that_cannot_be_meant_is_refused(

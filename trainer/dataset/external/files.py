@@ -75,7 +75,7 @@ def find_layout(config: DataConfig) -> Layout:
     if tfds is not None:
         splits = {name: shards for name, shards in tfds.splits.items() if shards}
     else:
-        paths = list_files("--data", config.data)
+        paths = list_files("⟦--data⟧", config.data)
         splits = {name: _counted(files) for name, files in split_files(config.data, paths).items()}
     # What TensorFlow Datasets says of its own files is not a guess.
     guessed = set() if tfds is not None else set(splits)
@@ -160,10 +160,10 @@ def split_files(data: str, paths: Sequence[str]) -> dict[str, list[str]]:
             nameless.append(path)
     if nameless and splits:
         raise UserError(
-            f"--data received {data!r}, where {os.path.basename(nameless[0])} belongs to no split, "
-            f"but {os.path.basename(next(iter(splits.values()))[0])} to {next(iter(splits))}; "
-            "expected train, validation or test in every name or in none: name the files to "
-            "train on by a glob, and others by --validation_data."
+            f"⟦--data⟧ received {data!r}, where {os.path.basename(nameless[0])} belongs to no "
+            f"split, but {os.path.basename(next(iter(splits.values()))[0])} to "
+            f"{next(iter(splits))}; expected train, validation or test in every name or "
+            "in none: name the files to train on by a glob, and others by ⟦--validation_data⟧."
         )
     return dict(splits) if splits else {"train": nameless}
 
@@ -195,7 +195,7 @@ def _find_tfds(data: str) -> TfdsFolder | None:
         folder = find_folder(data)
     except OSError as e:
         raise UserError(
-            f"--data received {data!r}, which cannot be listed ({e.strerror or e}); "
+            f"⟦--data⟧ received {data!r}, which cannot be listed ({e.strerror or e}); "
             "expected a folder that may be read."
         ) from e
     return None if folder is None else open_tfds(folder)
@@ -206,7 +206,7 @@ def _counted(paths: Sequence[str]) -> list[_Counted]:
 
 
 def _validation(data: str, splits: Mapping[str, Sequence[_Counted]]) -> list[_Counted]:
-    paths = list_files("--validation_data", data)
+    paths = list_files("⟦--validation_data⟧", data)
     taken = {
         os.path.abspath(path): name
         for name, files in splits.items()
@@ -216,8 +216,8 @@ def _validation(data: str, splits: Mapping[str, Sequence[_Counted]]) -> list[_Co
     for path in paths:
         if os.path.abspath(path) in taken:
             raise UserError(
-                f"--validation_data received {data!r}, whose file {os.path.basename(path)} is "
-                f"also part of the split {taken[os.path.abspath(path)]} of --data; expected "
+                f"⟦--validation_data⟧ received {data!r}, whose file {os.path.basename(path)} is "
+                f"also part of the split {taken[os.path.abspath(path)]} of ⟦--data⟧; expected "
                 "files that are not trained on: name the others by a glob."
             )
     return _counted(paths)
@@ -233,7 +233,7 @@ def _look_at(counted: _Counted) -> ExternalFile:
         tail = storage.read_range(path, max(0, found.size_bytes - _TAIL_BYTES), found.size_bytes)
     except OSError as e:
         raise UserError(
-            f"--data received a data set whose file {path} cannot be read ({e.strerror or e}); "
+            f"⟦--data⟧ received a data set whose file {path} cannot be read ({e.strerror or e}); "
             "expected every file of it: copy it again."
         ) from e
     return ExternalFile(path, found.size_bytes, found.mtime_ns, head + tail, num_records)
@@ -280,14 +280,14 @@ def _compression(files: Sequence[ExternalFile]) -> str:
         kind = tfrecord.compression_of(head)
         if kind is None:
             raise UserError(
-                f"--data received a data set whose file {file.path} is no TFRecord file (record 0 "
-                "at byte 0: the checksum of its length is wrong); expected TFRecords, plain or "
+                f"⟦--data⟧ received a data set whose file {file.path} is no TFRecord file (record "
+                "0 at byte 0: the checksum of its length is wrong); expected TFRecords, plain or "
                 "compressed with gzip."
             )
         kinds.setdefault(kind, file.path)
     if len(kinds) > 1:
         raise UserError(
-            f"--data received a data set where {kinds['gzip']} is compressed and {kinds['none']} "
+            f"⟦--data⟧ received a data set where {kinds['gzip']} is compressed and {kinds['none']} "
             "is not; expected all files alike: compress or expand some of them."
         )
     return next(iter(kinds), "none")

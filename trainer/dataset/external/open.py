@@ -75,7 +75,7 @@ def open_external(config: DataConfig) -> DataSet:
         UserError: The files, the features or the labels are not what a trainer needs.
     """
     if config.validation_data is not None:
-        check_readable(config.validation_data, "--validation_data")
+        check_readable(config.validation_data, "⟦--validation_data⟧")
     layout = find_layout(config)
     samples = _sample(config.data, layout)
     main = next((name for name in ("train", "training") if name in samples), min(samples))
@@ -123,7 +123,7 @@ def _sample(data: str, layout: Layout) -> dict[str, list[_Features]]:
             samples[name] = examples
     if not samples:
         raise UserError(
-            f"--data received {data!r}, whose first files hold no tf.train.Example; expected "
+            f"⟦--data⟧ received {data!r}, whose first files hold no tf.train.Example; expected "
             "TFRecords of tf.train.Example with a picture and a label."
         )
     return samples
@@ -155,7 +155,7 @@ def _find_roles(config: DataConfig, layout: Layout, features: Mapping[str, Featu
     for key in config.feature_map:
         if key not in _USUAL_NAMES:
             raise UserError(
-                f"--feature_map received {key!r}; expected NAME=FEATURE, where NAME is one of "
+                f"⟦--feature_map⟧ received {key!r}; expected NAME=FEATURE, where NAME is one of "
                 f"{', '.join(_USUAL_NAMES)}."
             )
     tfds = layout.tfds
@@ -172,8 +172,9 @@ def _find_roles(config: DataConfig, layout: Layout, features: Mapping[str, Featu
         found = find(key)
         if found is None:
             raise UserError(
-                f"--data received {config.data!r}, where no feature is known to be the {key}; "
-                f"expected --feature_map {key}=FEATURE with one of {_listed(features)}."
+                f"⟦--data⟧ received {config.data!r}, where no feature is known to be the {key}; "
+                f"expected ⟦--feature_map {key}=FEATURE|feature_map={{'{key}': 'FEATURE'}}⟧ "
+                f"with one of {_listed(features)}."
             )
         return found
 
@@ -186,7 +187,7 @@ def _mapped_feature(data: str, key: str, name: str, features: Mapping[str, Featu
         near = difflib.get_close_matches(name, features, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise UserError(
-            f"--feature_map received {key}={name}, but the records of {data!r} have no such "
+            f"⟦--feature_map⟧ received {key}={name}, but the records of {data!r} have no such "
             f"feature; {hint}expected one of {_listed(features)}."
         )
     spec, dtypes = features[name], _DTYPES[key]
@@ -194,7 +195,7 @@ def _mapped_feature(data: str, key: str, name: str, features: Mapping[str, Featu
         usable = [n for n, f in features.items() if f.dtype in dtypes and f.shape == ()]
         many = "" if spec.shape == () else ", not one for each record"
         raise UserError(
-            f"--feature_map received {key}={name}, a feature of {spec.dtype}{many}; expected one "
+            f"⟦--feature_map⟧ received {key}={name}, a feature of {spec.dtype}{many}; expected one "
             f"{' or '.join(dtypes)} for each record: {_listed(usable)}."
         )
     return name
@@ -209,10 +210,10 @@ def _check_picture(data: str, feature: str, values: Values) -> None:
     first = values[0] if values else b""
     if not isinstance(first, bytes) or not first.startswith(_PICTURES):
         raise UserError(
-            f"--data received {data!r}, whose feature {feature!r} holds no encoded picture (it "
+            f"⟦--data⟧ received {data!r}, whose feature {feature!r} holds no encoded picture (it "
             f"begins with {str(first)[:16]}); expected a JPEG (PNG and GIF work, too): name "
-            "another feature by --feature_map image=FEATURE, or write the records again with "
-            "tf.io.encode_jpeg."
+            "another feature by ⟦--feature_map image=FEATURE|feature_map={'image': 'FEATURE'}⟧, or "
+            "write the records again with tf.io.encode_jpeg."
         )
 
 
@@ -262,7 +263,7 @@ def _classes(
     if named is not None:
         if len(set(named)) < len(named):
             raise UserError(
-                f"--class_names received {','.join(named)!r}; expected every name once."
+                f"⟦--class_names⟧ received {','.join(named)!r}; expected every name once."
             )
         return tuple(named)
     labels = [label for count in counts.values() for label in count.labels]
@@ -270,15 +271,16 @@ def _classes(
     ids = sorted({one.label for one in labels if isinstance(one.label, int)})
     if not labels:
         raise UserError(
-            f"--data received {config.data!r}, which holds no record with a label; expected "
+            f"⟦--data⟧ received {config.data!r}, which holds no record with a label; expected "
             "TFRecords of labelled pictures."
         )
     if not ids:
         return tuple(sorted({str(one.label) for one in labels}))
     if ids[-1] - config.label_offset >= _MAX_CLASSES:
         raise UserError(
-            f"--data received {config.data!r}, where {roles.label} is up to {ids[-1]}; expected "
-            "class ids from 0 or 1 on: name the right feature by --feature_map label=FEATURE."
+            f"⟦--data⟧ received {config.data!r}, where {roles.label} is up to {ids[-1]}; expected "
+            "class ids from 0 or 1 on: name the right feature by "
+            "⟦--feature_map label=FEATURE|feature_map={'label': 'FEATURE'}⟧."
         )
     if ids[0] == 1 and not config.label_offset:
         print(
@@ -304,18 +306,18 @@ def _check_labels(
             if isinstance(label, str):
                 if label not in classes:
                     raise UserError(
-                        f"--class_names received {','.join(classes)!r}, but record {record} of "
+                        f"⟦--class_names⟧ received {','.join(classes)!r}, but record {record} of "
                         f"{path} has {feature} {label!r}; expected the name of every class."
                     )
             elif not first <= label <= last:
                 if label == len(classes) and not label_offset:
-                    remedy = "labels that begin at 1 need --label_offset 1"
+                    remedy = "labels that begin at 1 need ⟦--label_offset 1|label_offset=1⟧"
                 elif label < first:
-                    remedy = "lower --label_offset, or leave these records out"
+                    remedy = "lower ⟦--label_offset⟧, or leave these records out"
                 else:
-                    remedy = "name every class by --class_names"
+                    remedy = "name every class by ⟦--class_names⟧"
                 raise UserError(
-                    f"--label_offset received {label_offset}, and record {record} of {path} has "
+                    f"⟦--label_offset⟧ received {label_offset}, and record {record} of {path} has "
                     f"{feature} {label}; expected {_range(first, last)} for "
                     f"{counted(len(classes), 'class')}: "
                     f"{remedy}."
@@ -335,7 +337,7 @@ def _shard(
     # A shard of another length is repaired like a broken record, if that many may be broken.
     if abs(expected - count.num_records) > config.skip_broken:
         raise UserError(
-            f"--data received a data set whose file {file.path} holds "
+            f"⟦--data⟧ received a data set whose file {file.path} holds "
             f"{counted(count.num_records, 'record')}, not the {expected} it should; expected the "
             "file as it was written: copy it again."
         )

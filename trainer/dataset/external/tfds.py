@@ -61,7 +61,7 @@ def find_folder(data: str) -> str | None:
     }
     if len(configurations) > 1:
         raise UserError(
-            f"--data received {data!r}, which holds several TFDS configurations "
+            f"⟦--data⟧ received {data!r}, which holds several TFDS configurations "
             f"({', '.join(configurations)}); expected one of these folders."
         )
     return next(iter(configurations.values()), None)
@@ -83,14 +83,14 @@ def open_tfds(folder: str) -> TfdsFolder:
         splits = {str(raw["name"]): _shards(folder, info, raw) for raw in info["splits"]}
     except (OSError, AttributeError, KeyError, TypeError, ValueError) as e:
         raise UserError(
-            f"--data received {folder!r}, whose {INFO_FILE} or {_FEATURES_FILE} is not what "
+            f"⟦--data⟧ received {folder!r}, whose {INFO_FILE} or {_FEATURES_FILE} is not what "
             f"TensorFlow Datasets writes ({type(e).__name__}: {e}); prepare the data set again, "
             "or name its files by a glob."
         ) from e
     file_format = info.get("fileFormat", "tfrecord")
     if file_format != "tfrecord":
         raise UserError(
-            f"--data received {folder!r}, whose fileFormat is {file_format}; expected tfrecord: "
+            f"⟦--data⟧ received {folder!r}, whose fileFormat is {file_format}; expected tfrecord: "
             "prepare it with file_format='tfrecord'."
         )
     return TfdsFolder(folder, splits, image, label, shape, classes)
