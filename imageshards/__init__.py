@@ -107,13 +107,11 @@ def read_examples(
         RecordError: A record is damaged.
         OSError: A shard is missing or cannot be read.
     """
-    from imageshards import errors, example, manifest, storage, tfrecord
+    from imageshards import example, manifest, storage, tfrecord
 
     described = manifest.load_manifest(directory)
-    if split is not None and split not in described["splits"]:
-        raise errors.UserError(
-            f"split received {split!r}; expected one of {', '.join(described['splits'])}."
-        )
+    if split is not None:
+        split = manifest.find_split(split, described["splits"], "split")
     compression = described.get("compression", "none")
     for name, shard in manifest.shards_of(described):
         if split in (None, name):

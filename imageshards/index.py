@@ -40,6 +40,7 @@ from imageshards.manifest import (
     LABEL_FEATURE,
     RECORD_FEATURES,
     SHA256_FEATURE,
+    find_split,
     shards_of,
 )
 
@@ -263,7 +264,7 @@ def read_index(
     Args:
         directory: The data set, here or in a store.
         manifest: Its manifest.
-        split: One of its splits; None for all.
+        split: One of its splits, as `find_split` finds it; None for all.
         columns: The columns that are wanted; None for all.
         argument: What received the data set, for messages.
 
@@ -273,10 +274,8 @@ def read_index(
     """
     import pyarrow as pa
 
-    if split is not None and split not in manifest["splits"]:
-        raise UserError(
-            f"split received {split!r}; expected one of {', '.join(manifest['splits'])}."
-        )
+    if split is not None:
+        split = find_split(split, manifest["splits"], "split")
     schema = index_schema(manifest["features"])
     if columns is not None:
         columns = list(columns)

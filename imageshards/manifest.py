@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from imageshards import storage
@@ -30,6 +30,10 @@ PAGE_NAME = "index.html"  # in the report's folder
 STAGING_NAME = ".staging"
 REPLACED_NAME = "replaced"  # in there: the data set that a build reads and replaces
 REMOVAL_NAME = "removal.json"  # in there: what `beam_pipeline.remove` is about to put in place
+
+# Usual names of a split: who asks for one of them means any.
+TRAIN_NAMES = ("train", "training")
+VALIDATION_NAMES = ("validation", "val", "valid")
 
 SHARD_NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.tfrecord(\.gz)?")
 """Split, number, number of shards, and `.gz` where they are compressed."""
@@ -269,6 +273,26 @@ def shards_of(manifest: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]
     for split, entry in manifest["splits"].items():
         for shard in entry["shards"]:
             yield split, shard
+
+
+def find_split(name: str, splits: Collection[str], argument: str, where: str = "") -> str:
+    """The split of that name, else one whose name usually means the same: `val` for `validation`.
+
+    Args:
+        name: What was asked for.
+        splits: Those there are.
+        argument: What received the name, for messages.
+        where: Whose splits they are, for messages, if that is not plain.
+
+    Raises:
+        UserError: There is no such split.
+    """
+    names = next((names for names in (TRAIN_NAMES, VALIDATION_NAMES) if name in names), ())
+    found = next((one for one in (name, *names) if one in splits), None)
+    if found is None:
+        known = ", ".join(splits) or "none"
+        raise UserError(f"{argument} received {name!r}; expected one of {known}{where}.")
+    return found
 
 
 def without_index(splits: Mapping[str, Any]) -> dict[str, Any]:

@@ -73,7 +73,8 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--split",
         metavar="NAME",
-        help="split to evaluate on (default: validation, val, valid or test, where there is one)",
+        help="split to evaluate on; validation, val and valid mean the one that is there (default: "
+        "validation, val, valid or test, where there is one)",
     )
     add_flags(parser, TRAINING, ["batch_size", "replicas"])
     parser.add_argument(

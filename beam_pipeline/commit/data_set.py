@@ -44,6 +44,7 @@ from imageshards.manifest import (
     REJECTS_NAME,
     REPORT_NAME,
     SHARD_NAME,
+    TRAIN_NAMES,
     TRANSFORM_NAME,
     without_index,
     write_manifest,
@@ -253,7 +254,7 @@ def manifest_of(
         }
     stats_by_split = summary.stats
     stats = merge_stats(stats_by_split.values())
-    train = [name for name in stats_by_split if name in ("train", "training")]
+    train = [name for name in stats_by_split if name in TRAIN_NAMES]
     pixels = merge_stats(stats_by_split[name] for name in train) if train else stats
     mean, std = pixels.mean_and_std()
     manifest: dict[str, Any] = {

@@ -11,6 +11,7 @@ from beam_pipeline.inputs.folders import FINISHED_DATA_SET
 from beam_pipeline.inputs.layout import SPLIT_FOLDERS
 from beam_pipeline.inputs.listing import EMPTY_CLASS_FOLDER, EMPTY_SPLIT_FOLDER, UNREAD_FORMAT
 from beam_pipeline.options import PlanOptions
+from imageshards.manifest import TRAIN_NAMES
 from imageshards.text import counted
 
 _SHOWN_NAMES = 5
@@ -127,7 +128,7 @@ def _of_class_names(classes: Mapping[str, int]) -> Iterator[str]:
 
 
 def _without_training_image(counts: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
-    for split in ("train", "training"):
+    for split in TRAIN_NAMES:
         without = [name for name, count in counts.get(split, {}).items() if not count]
         if without:
             total = len(counts[split])

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from imageshards.manifest import TRAIN_NAMES, VALIDATION_NAMES
+
 # Columns of the index that are needed of a record with a twin.
 COLUMNS = [
     "key", "split", "class_name", "shard", "record", "offset", "num_bytes",
@@ -16,8 +18,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 # What models are compared on stays as it is: its twins leave the training split.
-_TEST, _VALIDATION = ("test",), ("validation", "val", "valid")
-_TRAIN = ("train", "training")
+_TEST = ("test",)
 
 
 class Twin(NamedTuple):
@@ -43,7 +44,7 @@ class Twin(NamedTuple):
     def badness(self) -> tuple[Any, ...]:
         """What is to be seen first sorts first: leaks into training, then what is nearest."""
         between = self.splits[0] != self.splits[1]
-        leak = between and any(split in _TRAIN for split in self.splits)
+        leak = between and any(split in TRAIN_NAMES for split in self.splits)
         same_class = self.kept["class_name"] == self.other["class_name"]
         return not leak, not between, self.distance, not self.exact, same_class, self.other["key"]
 
@@ -94,7 +95,7 @@ def choose_twins(table: pa.Table, pairs: np.ndarray) -> list[Twin]:
 
 def _rank(row: dict[str, Any]) -> tuple[Any, ...]:
     """What is worth keeping sorts first: test, validation, others, training; the larger file."""
-    orders = [(_TEST, 0), (_VALIDATION, 1), (_TRAIN, 3)]
+    orders = [(_TEST, 0), (VALIDATION_NAMES, 1), (TRAIN_NAMES, 3)]
     order = next((place for names, place in orders if row["split"] in names), 2)
     return order, row["split"], -(row["source_bytes"] or 0), row["key"]
 

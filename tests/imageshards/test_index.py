@@ -166,5 +166,6 @@ def test_unknown_splits_and_columns_are_named(written):
     directory, entry = written
     with pytest.raises(UserError, match="split received 'test'; expected one of train"):
         index.read_index(str(directory), manifest(entry), "test")
+    assert index.read_index(str(directory), manifest(entry), "training").num_rows
     with pytest.raises(UserError, match="columns received 'size'; expected some of key, split"):
         index.read_index(str(directory), manifest(entry), columns=["size"])

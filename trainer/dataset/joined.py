@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from imageshards.errors import UserError
+from imageshards.manifest import TRAIN_NAMES, VALIDATION_NAMES
 from trainer.config import DataConfig
-from trainer.dataset.manifest import TRAIN_NAMES, VALIDATION_NAMES
 from trainer.dataset.spec import DataSet, FeatureSpec, ImageSpec, Split
 from trainer.dataset.subset import parse_filters
 
@@ -132,8 +132,7 @@ def _with_common_splits(datasets: Sequence[DataSet]) -> list[DataSet]:
             if target is not None and names and target not in names:
                 splits = dict(renamed[index].splits)
                 splits[target] = Split(target, splits.pop(names[0]).shards)
-                # Its index knows the split by its old name only.
-                renamed[index] = dataclasses.replace(renamed[index], splits=splits, has_index=False)
+                renamed[index] = dataclasses.replace(renamed[index], splits=splits)
     return renamed
 
 

@@ -17,14 +17,13 @@ from imageshards.manifest import (
     IMAGE_FEATURE,
     LABEL_FEATURE,
     MANIFEST_NAME,
+    TRAIN_NAMES,
+    VALIDATION_NAMES,
 )
 from imageshards.text import counted
 from trainer.config import is_remote
 from trainer.dataset.spec import DataSet, FeatureSpec, ImageSpec, Shard, Split
 
-# One split by its usual names; a test split is used to validate where there is no other.
-TRAIN_NAMES = ("train", "training")
-VALIDATION_NAMES = ("validation", "val", "valid")
 _EXACT_SIZE_MODES = ("crop", "stretch", "pad")
 
 
@@ -58,16 +57,15 @@ def validation_split(dataset: DataSet, name: str | None) -> Split | None:
 
 
 def find_split(dataset: DataSet, flag: str, name: str) -> Split:
-    """The split called `name`.
+    """The split called `name`, or by another usual word for the same.
 
     Raises:
         UserError: There is none; or one of several data sets has none.
     """
     for part in dataset.parts or (dataset,):
-        if name not in part.splits:
-            where = f" in {part.data!r}" if dataset.parts else ""
-            raise UserError(f"{flag} received {name!r}; expected one of {_names(part)}{where}.")
-    return dataset.splits[name]
+        where = f" in {part.data!r}" if dataset.parts else ""
+        found = manifest.find_split(name, part.splits, flag, where)
+    return dataset.splits[found]
 
 
 def _find(dataset: DataSet, flag: str, name: str | None, usual: tuple[str, ...]) -> Split | None:

@@ -14,6 +14,7 @@ from tests.support.trainer_data import edit_manifest, write_manifest
 from trainer.config import DataConfig, TrainConfig
 from trainer.dataset.manifest import (
     check_shards,
+    find_split,
     has_manifest,
     load_manifest,
     train_split,
@@ -103,6 +104,23 @@ def test_the_usual_split_names_are_found(
     found = validation_split(manifest, None)
     assert train_split(manifest, None).name == train
     assert (found.name if found else None) == validation
+
+
+@pytest.mark.parametrize(
+    ("names", "asked", "found"),
+    [
+        (("train", "val"), "validation", "val"),
+        (("train", "validation"), "valid", "validation"),
+        (("training", "valid", "val"), "val", "val"),
+        (("training", "valid"), "train", "training"),
+    ],
+)
+def test_a_split_is_found_by_another_usual_word_for_it(
+    folder: pathlib.Path, names: tuple[str, ...], asked: str, found: str
+) -> None:
+    edit_manifest(folder, splits=_splits(folder, **dict.fromkeys(names, 7)))
+    manifest = _load(folder)
+    assert find_split(manifest, "--split", asked).name == found
 
 
 def test_splits_can_be_named_and_validation_left_out(folder: pathlib.Path) -> None:

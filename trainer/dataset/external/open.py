@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from imageshards.errors import UserError
 from imageshards.example import Values, decode_example, dtype_of
+from imageshards.manifest import TRAIN_NAMES
 from imageshards.text import counted
 from imageshards.tfrecord import Record, scan_file
 from trainer.config import DataConfig
@@ -78,7 +79,7 @@ def open_external(config: DataConfig) -> DataSet:
         check_readable(config.validation_data, "⟦--validation_data⟧")
     layout = find_layout(config)
     samples = _sample(config.data, layout)
-    main = next((name for name in ("train", "training") if name in samples), min(samples))
+    main = next((name for name in TRAIN_NAMES if name in samples), min(samples))
     features = _infer_features(samples[main])
     roles = _find_roles(config, layout, features)
     _check_picture(config.data, roles.image, samples[main][0][roles.image])
