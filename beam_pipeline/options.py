@@ -166,6 +166,8 @@ class InputOptions:
         read_from: Folder that a data set is read from, while the build replaces the one at `input`.
         keeps_splits: Whether the records of a data set keep their splits.
         record_columns: Extra columns of a data set that are analysed with those of photos.
+        tells_given_splits: Whether a person is to hear of splits that photos bring, as --splits was
+            given, which is not for them.
     """
 
     input: str
@@ -184,6 +186,7 @@ class InputOptions:
     read_from: str = ""
     keeps_splits: bool = True
     record_columns: tuple[ColumnSpec, ...] = ()
+    tells_given_splits: bool = False
 
     @property
     def location(self) -> str:

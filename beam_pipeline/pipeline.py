@@ -29,8 +29,8 @@ from imageshards.manifest import TRANSFORM_NAME
 
 Schemas = tuple[ManifestSchema | None, ...]
 
-# Of an input that is a data set; what the manifest tells of it is elsewhere.
-_OF_DATA_SETS = ("fingerprint", "read_from", "keeps_splits", "record_columns")
+# Of an input that is a data set, of which the manifest tells elsewhere, and of what is printed.
+_NOT_TOLD = ("fingerprint", "read_from", "keeps_splits", "record_columns", "tells_given_splits")
 _SUFFIXES = {"none": ".tfrecord", "gzip": ".tfrecord.gz"}
 
 
@@ -205,4 +205,4 @@ def commit_spec(options: BuildOptions, sink: BalancedSink, schemas: Schemas) -> 
 def _listing_options(source: InputOptions) -> dict[str, Any]:
     """What lists an input, as the manifest tells it."""
     said = dataclasses.asdict(source)
-    return {name: value for name, value in said.items() if name not in _OF_DATA_SETS}
+    return {name: value for name, value in said.items() if name not in _NOT_TOLD}

@@ -9,7 +9,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from beam_pipeline.inputs.folders import FINISHED_DATA_SET
 from beam_pipeline.inputs.layout import SPLIT_FOLDERS
-from beam_pipeline.inputs.listing import EMPTY_CLASS_FOLDER, EMPTY_SPLIT_FOLDER, UNREAD_FORMAT
+from beam_pipeline.inputs.listing import (
+    EMPTY_CLASS_FOLDER,
+    EMPTY_SPLIT_FOLDER,
+    GIVEN_SPLIT,
+    UNREAD_FORMAT,
+)
 from beam_pipeline.options import PlanOptions
 from imageshards.manifest import TRAIN_NAMES
 from imageshards.text import counted
@@ -79,6 +84,12 @@ def _of_input(names: Mapping[str, Sequence[str]]) -> Iterator[str]:
         yield (
             f"{counted(len(empty), 'split folder')} without a class folder: {_shown(empty)}; "
             "expected ROOT/<split>/<class>/*.jpg"
+        )
+    if given := names.get(GIVEN_SPLIT):
+        yield (
+            f"--splits was not applied to images of {_shown(given)}, splits that the input itself "
+            "gives by a folder, a column or a regex; leave it out, or draw new splits by a second "
+            "build: this data set as --input, --splits and another --salt"
         )
 
 

@@ -140,8 +140,10 @@ def _with_layouts(options: BuildOptions) -> list[InputOptions]:
             source = dataclasses.replace(
                 source, layout=DATA_SET, read_from=read_from, label_regex=None, **for_manifests
             )
-        elif layout_of(source) != "manifest":
-            source = dataclasses.replace(source, **for_manifests)
+        else:
+            flags = {} if layout_of(source) == "manifest" else for_manifests
+            asked = "splits" in options.given
+            source = dataclasses.replace(source, tells_given_splits=asked, **flags)
         found.append(source)
     return found
 

@@ -33,6 +33,7 @@ BATCH_SIZE = 1000
 EMPTY_CLASS_FOLDER = "empty_class_folder"
 EMPTY_SPLIT_FOLDER = "empty_split_folder"
 UNREAD_FORMAT = "unread_format"
+GIVEN_SPLIT = "given_split"
 
 # What phones and cameras write and the decoder does not read: no stray files, but pictures.
 _UNREAD = (".heic", ".heif", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2")
@@ -220,6 +221,7 @@ def list_task(
     else:
         refs = _image_refs(task, source)
     batch: list[ImageRef] = []
+    splits: set[str] = set()
     is_empty = task.label is not None
     for ref in refs:
         if isinstance(ref, Skipped):
@@ -229,12 +231,16 @@ def list_task(
             yield ref
             continue
         is_empty = False
+        if ref.split:
+            splits.add(ref.split)
         batch.append(ref._replace(source=task.source) if task.source else ref)
         if len(batch) == BATCH_SIZE:
             yield RefBatch(batch)
             batch = []
     if batch:
         yield RefBatch(batch)
+    if source.tells_given_splits:
+        yield from (Skipped(GIVEN_SPLIT, split) for split in sorted(splits))
     if is_empty:
         yield Skipped(EMPTY_CLASS_FOLDER, "/".join(filter(None, (task.split, task.label))))
 

@@ -112,7 +112,7 @@ def test_every_option_has_a_flag():
     by_the_build = {
         "plan.pinned_classes", "image.height_px", "image.width_px", "copied",
         "source.fingerprint", "source.read_from", "source.keeps_splits", "source.input",
-        "source.record_columns",
+        "source.record_columns", "source.tells_given_splits",
     }  # fmt: skip
     assert set(flat(cli.parse(BASE)[0])) - by_the_build == {path for path, _ in CHANGES.values()}
 

@@ -64,6 +64,10 @@ def test_splits_that_are_given_are_drawn_again_unless_they_are_its_own(made):
     plan = PlanOptions(splits={"train": 0.5, "test": 0.5})
     again = opened(made.directory, given={"splits"}, plan=plan)
     assert not again.source.keeps_splits and again.plan.splits == plan.splits
+    assert not again.source.tells_given_splits
+    photos = opened(made.directory / "photos", given={"splits"}, plan=plan).source
+    assert photos.tells_given_splits
+    assert not opened(made.directory / "photos").source.tells_given_splits
     own = {"splits": dict(plan.splits), "salt": plan.salt}
     made.manifest["options"] = {"plan": own, "input": {"group_column": "who"}}
     made.save()

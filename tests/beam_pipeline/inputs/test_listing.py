@@ -116,6 +116,9 @@ def test_split_folders_are_told_by_their_names(tmp_path):
         "val/cat/z.jpg": ("cat", "val"),
     }
     assert listed(tmp_path)[1] == {"outside_class_folders": 2}
+    assert names_told(tmp_path) == {}
+    told = names_told(tmp_path, tells_given_splits=True)
+    assert {split for name in told for split in told[name]} == {"Train", "val"}
 
 
 def test_a_class_may_be_called_train(tmp_path):
