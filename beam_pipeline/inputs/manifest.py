@@ -57,6 +57,7 @@ class ManifestSchema:
             a type that records cannot hold.
         decimal_commas: Columns that are text only as their numbers have decimal commas, and such a
             number.
+        decimal_label: A label, if all are numbers and not all of them whole ones; else "".
     """
 
     image: str
@@ -67,6 +68,7 @@ class ManifestSchema:
     columns: tuple[ColumnSpec, ...]
     undeclared: tuple[tuple[str, str], ...] = ()
     decimal_commas: tuple[tuple[str, str], ...] = ()
+    decimal_label: str = ""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -80,7 +82,12 @@ class ManifestSchema:
             f"decimal comma; to have numbers, write decimal points ({value.replace(',', '.')})"
             for name, value in self.decimal_commas
         )
-        return (*left_out, *as_text)
+        as_classes = (
+            f"column {self.label!r} of --input has numbers such as {self.decimal_label}, and each "
+            "becomes a class; name a column of classes by --label_column: a number to be learnt "
+            "is an extra column",
+        )
+        return (*left_out, *as_text, *(as_classes if self.decimal_label else ()))
 
     @property
     def names(self) -> list[str]:
@@ -149,6 +156,8 @@ def read_schema(source: InputOptions) -> ManifestSchema:
     split = _optional_role(source, names, "--split_column", source.split_column, ("split",))
     group = _optional_role(source, names, "--group_column", source.group_column, ())
 
+    decimal_label = _decimal_label(first, label, [row.get(label) for _, row in head])
+
     def column(name: str) -> ColumnSpec:
         if types is not None:
             return with_box_type(column_of_arrow(name, types[name]))
@@ -175,8 +184,27 @@ def read_schema(source: InputOptions) -> ManifestSchema:
         if (value := decimal_comma_in(spec, [row.get(spec.name) for _, row in head]))
     )
     return ManifestSchema(
-        image, label, key, split, group, columns, tuple(undeclared.items()), commas
+        image, label, key, split, group, columns, tuple(undeclared.items()), commas, decimal_label
     )
+
+
+def _decimal_label(path: str, name: str, cells: Sequence[Any]) -> str:
+    """A label if all are numbers, some with decimals: hardly meant as the name of a class.
+
+    Raises:
+        UserError: The labels are lists.
+    """
+    given = [cell for cell in cells if cell not in (None, "")]
+    labels = infer(name, given)
+    if labels.shape is None:
+        raise UserError(
+            f"--input {path!r} has lists such as {shown(given[0])} in the label column {name!r}; "
+            "expected one class in each row: name another column by --label_column, which makes "
+            f"the lists an extra column (--columns {labels})."
+        )
+    if labels.kind != "float":
+        return ""
+    return next(str(cell) for cell in given if infer(name, [cell]).kind == "float")
 
 
 def _optional_role(

@@ -51,7 +51,7 @@ class Filter:
 def parse_filters(
     filters: Sequence[str], features: Mapping[str, FeatureSpec]
 ) -> tuple[Filter, ...]:
-    """Reads filters such as `age>=18` or `image/class/text!=cat`.
+    """Reads filters such as `age>=18`, `image/class/text!=cat` or `note=='a, b '`.
 
     Args:
         filters: One text each.
@@ -307,6 +307,8 @@ def _parse_one(text: str, features: Mapping[str, FeatureSpec]) -> Filter:
             "value, for example image/width>=128."
         )
     name, comparison, value = match.groups()
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+        value = value[1:-1]
     spec = features.get(name)
     if spec is None:
         raise UserError(f"⟦--where⟧ received {text!r}; {unknown_feature(name, features)}.")

@@ -181,6 +181,33 @@ def test_a_column_that_decimal_commas_make_text_is_named(tmp_path):
     assert read_schema(InputOptions(str(path), columns=declared)).warnings == ()
 
 
+@pytest.mark.parametrize(
+    ("labels", "named"),
+    [
+        (["cat", "1.5"], ""), (["1", "2"], ""), (["007", "1.5"], ""), (["-1", "", "0.37"], "0.37"),
+        (["[1]", "cat"], ""),
+    ],
+)  # fmt: skip
+def test_labels_that_are_decimal_numbers_are_warned_of(tmp_path, labels, named):
+    path = write(tmp_path / "m.csv", [{"image": "a.jpg", "label": label} for label in labels])
+    said = read_schema(InputOptions(str(path))).warnings
+    assert [f"numbers such as {named}, and each becomes a class" in s for s in said] == [True] * (
+        bool(named)
+    )
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_lists_are_no_labels(tmp_path, suffix):
+    path = write(
+        tmp_path / f"m{suffix}", [{"image": "a.jpg", "label": ["cat", "dog"], "main": "cat"}]
+    )
+    with pytest.raises(
+        UserError, match="lists such as .*--label_column.*--columns label:string\\[\\]"
+    ):
+        read_schema(InputOptions(str(path)))
+    assert read_schema(InputOptions(str(path), label_column="main")).columns[0].shape is None
+
+
 def test_an_undeclared_column_of_an_unsupported_type_is_named(tmp_path):
     parquet.write_table(
         pa.table({"image": ["a"], "label": ["b"], "age": [1], "meta": [{"x": 1}]}),

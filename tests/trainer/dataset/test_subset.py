@@ -177,6 +177,12 @@ def test_ids_of_the_data_set_become_ids_of_the_model() -> None:
         ("age!=0", Filter("age", "!=", 0.0)),
         ("text==a >= b", Filter("text", "==", "a >= b")),
         ("text!=", Filter("text", "!=", "")),
+        ("text=='x, 3'", Filter("text", "==", "x, 3")),
+        ('text != " a\'s "', Filter("text", "!=", " a's ")),
+        ("""text=="'x'\"""", Filter("text", "==", "'x'")),
+        ("text=='tis", Filter("text", "==", "'tis")),
+        ("text=='", Filter("text", "==", "'")),
+        ("age>='3'", Filter("age", ">=", 3.0)),
     ],
 )
 def test_filters_are_parsed(text: str, expected: Filter) -> None:
