@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup lock demo demo-shards cluster-demo test test-fast worker-pool worker-pool-stop job-service job-service-stop \
-	test-flink flink-cluster flink-cluster-stop lint docs install-check resolve-check bench clean
+	test-flink lint docs install-check resolve-check bench clean
 
 # What a person may set: make test TESTS=tests/beam_pipeline/planning/test_plan.py PYTEST_ARGS=-x
 PYTHON ?=
@@ -12,7 +12,7 @@ TESTS ?=
 TEST_JOBS ?= 2
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
-FLINK_ARGS ?=
+export FLINK_MASTER ?=
 POOL_PORT ?= 50000
 JOB_PORT ?= 8073
 
@@ -20,7 +20,7 @@ PY := "$(VENV)/bin/python"
 # One stamp per PYTHON asked for, so that asking for another one is noticed.
 STAMP := $(VENV)/.installed$(subst /,_,$(PYTHON))
 DEMO := demo_output
-SOURCES := imageshards beam_pipeline trainer scripts tests recipes $(wildcard benchmarks deploy)
+SOURCES := imageshards beam_pipeline trainer scripts tests recipes $(wildcard benchmarks)
 
 help:  ## Show this list
 	@echo "Usage: make TARGET [PYTHON=python3.12] [VENV=.venv]"
@@ -73,14 +73,7 @@ job-service: $(STAMP)  ## Start Prism, a portable runner for this host, built on
 job-service-stop: $(STAMP)  ## Stop it
 	@$(PY) scripts/servers.py stop job-service --port $(JOB_PORT)
 
-flink-cluster: $(STAMP)  ## Start a real Flink cluster on this host (FLINK_ARGS=… is passed on)
-	@$(PY) -m deploy.flink.cluster start $(FLINK_ARGS)
-
-flink-cluster-stop: $(STAMP)  ## Stop it, with its worker pools
-	@$(PY) -m deploy.flink.cluster stop $(FLINK_ARGS)
-
-# Downloads Flink and Beam's job server, 470 MB; FLINK_HOME and FLINK_JOB_SERVER_JAR name others.
-test-flink: $(STAMP)  ## Run a build on a real Flink cluster, also with a TaskManager killed midway
+test-flink: $(STAMP)  ## Run a build on a real Flink cluster that you started (FLINK_MASTER=localhost:8081)
 	$(PY) -m pytest -rs -p no:cacheprovider $(PYTEST_ARGS) tests/deploy/flink_end_to_end.py
 
 lint: $(STAMP)  ## Check style, format and types

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from beam_pipeline import cli, startup
+from beam_pipeline import cli
 from beam_pipeline.cli import make_parser
 from imageshards.commands import command_line
 from imageshards.commands.command_line import end_now
@@ -32,7 +32,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _build(argv: Sequence[str] | None) -> int:
     options, beam_args = cli.parse(sys.argv[1:] if argv is None else argv)
-    startup.only_builds = argv is None
     # Beam is imported after this: --help answers at once, and worker processes start now.
     from beam_pipeline.run import run
 

@@ -53,11 +53,8 @@ def build(options: BuildOptions, runner: Runner, state: OutputState) -> bool:
     schemas = schemas_of(options.sources)
     with transform_temp_folder(options, columns_of(schemas), runner.local, staging) as temporary:
         pipeline = runner.new_pipeline()
-        checked = runner.first_check(pipeline)
         excluded = share_keys(options.exclude, staging) if options.exclude else None
-        construct(
-            pipeline, options, schemas, staging, state.finished_folder, temporary, checked, excluded
-        )
+        construct(pipeline, options, schemas, staging, state.finished_folder, temporary, excluded)
         return runner.run(pipeline)
 
 
@@ -68,7 +65,6 @@ def construct(
     staging: str,
     finished: str = "",
     transform_temp: str = "",
-    checked: tuple[beam.PCollection, ...] = (),
     excluded: KeysFile | None = None,
 ) -> None:
     """Puts the whole job into a pipeline.
@@ -80,7 +76,6 @@ def construct(
         staging: Folder of the unfinished data set.
         finished: Folder for finished shards until the commit; default: `staging`.
         transform_temp: Folder for tensorflow-transform's files; default: below `staging`.
-        checked: Collections that must be complete before anything is committed.
         excluded: Keys of images that are left out.
     """
     listed = pipeline | "List" >> list_images(options, schemas)  # RefBatch, {reason: files}
@@ -113,7 +108,7 @@ def construct(
         commit_spec(options, write.sink, schemas),
         planned.plan,
         (listed.skipped, *selected.skipped),
-        (columns.written, *unique_keys(batches, options, schemas), *selected.checked, *checked),
+        (columns.written, *unique_keys(batches, options, schemas), *selected.checked),
     )
 
 

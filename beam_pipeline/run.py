@@ -6,14 +6,13 @@ import contextlib
 import gc
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from types import ModuleType
 
-from beam_pipeline import cli, runners, startup
+from beam_pipeline import cli, runners
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.staging import LOCK_NAME, OutputState
 from beam_pipeline.inputs import check_output_apart, of_replaced, open_inputs, reads_output
@@ -22,7 +21,7 @@ from beam_pipeline.progress import PLANNING, PoolProgress, final_table
 from beam_pipeline.runners.store_flags import export_store_flags
 from beam_pipeline.shards import process_pool
 from beam_pipeline.shards.process_pool import LocalPool
-from beam_pipeline.startup import cache_inspections, quick_imports, without_unused
+from beam_pipeline.startup import quick_imports
 from imageshards import storage
 from imageshards.errors import LeaseLostError, UserError
 from imageshards.manifest import PAGE_NAME, REPORT_NAME, STAGING_NAME, load_manifest
@@ -71,7 +70,7 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
     for source in options.sources:
         check_output_apart(source, options.output)
     if options.plan_only:
-        _import_beam(with_clients=False)
+        _import_beam()
         from beam_pipeline.plan_only import plan_only
 
         runners.check_flags(beam_args, cli.flag_names())
@@ -84,8 +83,6 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
     staging = storage.join(options.output, STAGING_NAME)
     with output_lock(storage.join(staging, LOCK_NAME)) as lock:
         state = staging_folder.read_output_state(options.output, staging)
-        if state.notes.get("remote_job"):
-            _refuse_running(options.output)
         try:
             return _build(options, beam_args, state, begun, lock)
         except UserError:
@@ -101,46 +98,15 @@ def _say_class_ids_unknown(damage: UserError) -> None:
     )
 
 
-def _refuse_running(output: str) -> None:
-    """Refuses to begin while the job of a client that was killed still writes here.
-
-    A job service is asked in a process of its own: local processes cannot be forked from one
-    that has talked to it.
-    """
-    try:
-        asked = subprocess.run(
-            [sys.executable, "-m", "beam_pipeline.cancel", "--check", output],
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise UserError(
-            f"--output {output!r} was being written by a job elsewhere, of which nothing could be "
-            "found out within 120 s; try again when this machine is less busy."
-        ) from None
-    if asked.returncode:
-        reason = asked.stderr.strip().rpartition("\n")[2].removeprefix("imageshards cancel: ")
-        if asked.returncode == 2:
-            raise UserError(reason)
-        raise UserError(
-            f"--output {output!r} was being written by a job elsewhere, and whether it still is "
-            f"could not be found out ({reason or f'exit code {asked.returncode}'}); fix that and "
-            "run the same command again, or, if that job has surely ended, forget it with: "
-            f"imageshards cancel --forget {output}"
-        )
-
-
-def _import_beam(*, with_clients: bool = True) -> ModuleType:
-    """`beam_pipeline.pipeline`; Beam may do without its clients of stores and services."""
-    leave_out = startup.only_builds and not with_clients
-    with quick_imports(), without_unused() if leave_out else contextlib.nullcontext():
-        import apache_beam.io.gcp.pubsub  # noqa: F401  # Beam's sinks look whether they are one
+def _import_beam() -> ModuleType:
+    """`beam_pipeline.pipeline`."""
+    with quick_imports():
         import pyarrow
 
         from beam_pipeline import pipeline
 
         # PyArrow looks for pandas once, at the first array: half a second of the index's first.
         pyarrow.array([])
-    cache_inspections()
     gc.set_threshold(100_000)  # millions of references are no garbage
     return pipeline
 
@@ -168,8 +134,7 @@ def _build(
     note_activity("")
     progress: list[ProgressLine] = []
     with contextlib.ExitStack() as stack:
-        # tensorflow-transform may put files there by Beam.
-        _import_beam(with_clients=options.transform_temp_dir is not None)
+        _import_beam()
         pool = stack.enter_context(
             LocalPool(workers, lambda sentence: progress[0].say(sentence), lock.fileno())
         )
@@ -193,20 +158,20 @@ def _run_pipeline(
     build = runners.Build(inputs, options.output, staging, known)
     runner = runners.choose(beam_args, build, cli.flag_names())
     replaces_input = any(reads_output(source, options.output) for source in options.sources)
-    with runner.ready():
-        if replaces_input and not any(source.read_from for source in options.sources):
-            options = of_replaced(options, staging_folder.keep_replaced(state))
-        staging_folder.prepare_staging(state, replaces_input)
-        for attempt in range(1, MAX_RUNS + 1):
-            try:
-                if not pipeline.build(options, runner, state):
-                    staging_folder.remove_empty(options.output, staging, fresh=False)
-                    return runner.dry_run_message()
-                break
-            except RuntimeError as e:
-                if not runners.lost_a_worker(e):
-                    raise
-                _say_lost(attempt, staging, e)
+    runner.check()
+    if replaces_input and not any(source.read_from for source in options.sources):
+        options = of_replaced(options, staging_folder.keep_replaced(state))
+    staging_folder.prepare_staging(state, replaces_input)
+    for attempt in range(1, MAX_RUNS + 1):
+        try:
+            if not pipeline.build(options, runner, state):
+                staging_folder.remove_empty(options.output, staging, fresh=False)
+                return runner.dry_run_message()
+            break
+        except RuntimeError as e:
+            if not runners.lost_a_worker(e):
+                raise
+            _say_lost(attempt, staging, e)
     manifest, committed = run_concurrently(
         lambda: load_manifest(options.output, "--output"), lambda: staging_folder.committed(staging)
     )

@@ -2,12 +2,13 @@
 
     .venv/bin/python scripts/servers.py start|stop|status worker-pool|job-service [--port PORT]
 
-`worker-pool` is a pool of Beam workers with this virtual environment, `job-service` is Prism.
+`worker-pool` is Beam's own pool, with this virtual environment, `job-service` is Prism.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from scripts import background, prism  # found by the line above
 
+POOL = "apache_beam.runners.worker.worker_pool_main"
 PORTS = {"worker-pool": 50000, "job-service": 8073}
 USES = {
     "worker-pool": "--environment_type EXTERNAL --environment_config localhost:{port}",
@@ -30,7 +32,9 @@ def command(name: str, port: int) -> list[str]:
         ServerError: Prism cannot be had.
     """
     if name == "worker-pool":
-        return [sys.executable, "-m", "beam_pipeline.worker_pool", "--service_port", str(port)]
+        # It starts the `python` that is first on its PATH for each worker.
+        path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
+        return ["env", f"PATH={path}", sys.executable, "-m", POOL, "--service_port", str(port)]
     flags = ["--serve_http=false", "--log_level=warn", "--log_kind=text"]
     return [str(prism.binary()), f"--job_port={port}", *flags]
 

@@ -63,7 +63,7 @@ def find(directory: str, distance: int, output: str | None, beam_args: Sequence[
     """
     from beam_pipeline.cli import parse_path
     from beam_pipeline.runners.store_flags import export_store_flags
-    from beam_pipeline.startup import cache_inspections, quick_imports
+    from beam_pipeline.startup import quick_imports
     from imageshards import storage
     from imageshards.manifest import PAGE_NAME, load_manifest, to_json
     from imageshards.output_folder import check_page_folder
@@ -82,7 +82,6 @@ def find(directory: str, distance: int, output: str | None, beam_args: Sequence[
     check_page_folder("--output", folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME)
     with quick_imports():
         from beam_pipeline.duplicates.page import page_of
-    cache_inspections()
     twins, without_dhash = _run(directory, manifest, distance, folder, beam_args)
     exclude = storage.join(folder, EXCLUDE_NAME)
     with ProgressLine(lambda: "drawing the page"):
@@ -149,9 +148,10 @@ def _run(
         pipeline = runner.new_pipeline()
         pipeline | "Shards" >> beam.Create(shards) | FindDuplicates(data, path)
         note_activity("")
-        # A job elsewhere shows a line of its own.
+        # A job elsewhere is shown by its runner.
         line = ProgressLine(activity_line, "starting ...") if runner.local else nullcontext()
-        with runner.ready(), line:
+        runner.check()
+        with line:
             runner.run(pipeline)
         found = json.loads(storage.read(path))
         return twins_of_json(found["twins"]), found["without_dhash"]

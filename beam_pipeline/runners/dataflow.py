@@ -12,12 +12,10 @@ import importlib.util
 import os
 import re
 import sys
-import time
 import urllib.parse
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import apache_beam as beam
 import google.auth.exceptions
 import requests
 from apache_beam.options.pipeline_options import (
@@ -32,9 +30,7 @@ from apache_beam.options.pipeline_options import (
 from google.api_core.exceptions import GoogleAPICallError
 from google.auth.credentials import AnonymousCredentials
 
-from beam_pipeline.runners.runner import job_name
-from beam_pipeline.runners.submit import RemoteRunner
-from beam_pipeline.runners.worker_check import CheckWorker, make_probe
+from beam_pipeline.runners.remote import RemoteRunner
 from imageshards import storage
 from imageshards.errors import StorageError, UserError, last_line, user_error_in
 
@@ -62,26 +58,15 @@ _EXPECTED = {
     ),
 }
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
-# A job whose submission was interrupted may be listed only a while later.
-_LOOKS = 4
-_BETWEEN_SEC = 1.0
 _CLIENT = "apache_beam.runners.dataflow.internal.apiclient"
 
 
 class DataflowRunner(RemoteRunner):
     """Google Cloud Dataflow, which takes minutes to start a worker."""
 
-    @contextlib.contextmanager
-    def ready(self) -> Iterator[None]:
-        """Checks flags, credentials, buckets and the project; a worker checks later."""
+    def check(self) -> None:
+        """Checks flags, paths, credentials, buckets and the project; see `Runner.check`."""
         preflight(self.options, self.build.inputs, self.build.output)
-        yield
-
-    def first_check(self, pipeline: beam.Pipeline) -> tuple[beam.PCollection, ...]:
-        """A worker looks at the build's paths as a step of the job itself."""
-        probe = make_probe(self.build)
-        probe.write_question()
-        return (pipeline | "CheckWorker" >> CheckWorker(probe),)
 
     def dry_run_message(self) -> str:
         """What to say where Beam is told not to submit: then there is no job, and no data set."""
@@ -94,33 +79,12 @@ class DataflowRunner(RemoteRunner):
         """The sentence for an error of Dataflow's client; None for other errors."""
         return explain(e)
 
-    def cancel_named(self, options: PipelineOptions) -> None:
-        """Cancels a job whose submission was interrupted; it may be listed only a while later."""
-        if _CLIENT not in sys.modules or not options.view_as(GoogleCloudOptions).job_name:
-            return
-        from google.cloud import dataflow
-
-        cloud = options.view_as(GoogleCloudOptions)
-        with contextlib.suppress(UserError), _api_client(options) as client:
-            for look in range(_LOOKS):
-                if look:
-                    time.sleep(_BETWEEN_SEC)
-                for job_id in _active_jobs(client, cloud):
-                    request = dataflow.UpdateJobRequest(
-                        project_id=cloud.project, location=cloud.region, job_id=job_id,
-                        job={"requested_state": dataflow.JobState.JOB_STATE_CANCELLED},
-                    )  # fmt: skip
-                    client.update_job(request, timeout=API_TIMEOUT_SEC)
-                    return
-
 
 def preflight(options: PipelineOptions, inputs: Sequence[str] = (), output: str = "") -> None:
     """Checks, before anything is submitted, what `--runner DataflowRunner` needs.
 
-    Names the job after the output, so that Dataflow keeps a second one from writing there.
-
     Args:
-        options: Beam's; `job_name` is filled in.
+        options: Beam's.
         inputs: Every --input of the build.
         output: The --output of the build.
 
@@ -135,8 +99,6 @@ def preflight(options: PipelineOptions, inputs: Sequence[str] = (), output: str 
         for path in inputs:
             _check_path("--input", path)
         _check_path("--output", output)
-    if output and not cloud.job_name:
-        cloud.job_name = job_name(output)
     if options.view_as(TestOptions).dry_run:
         return
     for flag in ("temp_location", "staging_location"):

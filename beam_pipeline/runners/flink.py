@@ -10,25 +10,25 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shutil
 import time
+import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import apache_beam as beam
 from apache_beam.options.pipeline_options import (
     FlinkRunnerOptions,
     GoogleCloudOptions,
     JobServerOptions,
-    PipelineOptions,
     PortableOptions,
 )
 from apache_beam.runners.portability import flink_runner
 
-from beam_pipeline.runners import job_server
-from beam_pipeline.runners.runner import job_name
-from beam_pipeline.runners.submit import RemoteRunner
-from imageshards.errors import UserError
+from beam_pipeline.runners.remote import RemoteRunner
+from imageshards.errors import UserError, last_line
 
 # Masters that stand for a cluster inside the job server's own process.
 EMBEDDED = (*flink_runner.MAGIC_HOST_NAMES, "[collection]")
@@ -40,69 +40,64 @@ _ENDED = ("FINISHED", "FAILED", "CANCELED", "SUSPENDED")
 
 
 class FlinkRunner(RemoteRunner):
-    """A Flink cluster, reached through Beam's job server."""
+    """A Flink cluster, reached through Beam's job server, which Beam starts if none is named."""
 
-    @contextlib.contextmanager
-    def ready(self) -> Iterator[None]:
-        """Starts a job server if none is named; cancels the job at the cluster when left early."""
-        with job_service(self.options, self.build.output), super().ready():
-            yield
+    def check(self) -> None:
+        """Checks the cluster, Java and the jar; see `Runner.check`."""
+        flags = self.options.view_as(FlinkRunnerOptions)
+        only_by_service = bool(self.options.view_as(PortableOptions).job_endpoint)
+        if not only_by_service:  # else that job server, not this host, talks to the master
+            _check_version(flags)
+            self._check_job_server(flags)
+        if is_address(flags.flink_master):
+            name = self.options.view_as(GoogleCloudOptions).job_name
+            _refuse_second(flags.flink_master, name, self.build.output, only_by_service)
+        super().check()
 
+    def _check_job_server(self, flags: Any) -> None:
+        java = self.options.view_as(JobServerOptions).job_server_java_launcher
+        if not flags.flink_submit_uber_jar and shutil.which(java) is None:
+            raise UserError(
+                f"--runner FlinkRunner starts Beam's job server with {java!r}, which is not here; "
+                "expected Java 11 or later (17 for Flink 2): install one, or name it by "
+                "--job_server_java_launcher."
+            )
+        jar = flags.flink_job_server_jar
+        if jar and "://" not in jar and not os.path.isfile(jar):
+            raise UserError(
+                f"--flink_job_server_jar received {jar!r}, which is no file; expected Beam's job "
+                f"server for Flink {flags.flink_version}, or its URL."
+            )
 
-@contextlib.contextmanager
-def job_service(options: PipelineOptions, output: str) -> Iterator[None]:
-    """A job service for Flink.
-
-    Checks what the cluster needs, sets `--job_name` and, unless a job service is named,
-    `--job_endpoint`. When it is left by an exception, the job at the cluster is cancelled.
-
-    Args:
-        options: Beam's; they are changed.
-        output: Folder or URI of the data set: two jobs for one output exclude each other.
-
-    Raises:
-        UserError: The cluster, Java or the jar is not there, the server does not start, or a
-            job for the same output still runs.
-    """
-    preflight(options)
-    flags = options.view_as(FlinkRunnerOptions)
-    named = options.view_as(GoogleCloudOptions)
-    named.job_name = named.job_name or job_name(output)
-    endpoint = options.view_as(PortableOptions).job_endpoint
-    _refuse_second(flags.flink_master, named.job_name, output, bool(endpoint))
-    with contextlib.ExitStack() as stack:
-        if not endpoint and not flags.flink_submit_uber_jar:
-            stack.enter_context(job_server.running(options))
+    def run(self, pipeline: beam.Pipeline) -> bool:
+        """Runs a job to its end; where that is left early, the job at the cluster is cancelled."""
         try:
-            yield
+            return super().run(pipeline)
         except BaseException:
+            flags = self.options.view_as(FlinkRunnerOptions)
+            name = self.options.view_as(GoogleCloudOptions).job_name
             with contextlib.suppress(UserError):  # there is a better error to raise
-                cancel_jobs(flags.flink_master, named.job_name)
+                cancel_jobs(flags.flink_master, name)
             raise
 
+    def explain(self, e: Exception) -> UserError | None:
+        """The sentence where Beam cannot fetch or start its job server."""
+        if isinstance(e, RuntimeError) and "job server jar" in str(e):
+            return UserError(f"{last_line(str(e))}; or name it by --flink_job_server_jar.")
+        return None
 
-def preflight(options: PipelineOptions) -> None:
-    """Checks, before anything is submitted, what `--runner FlinkRunner` needs.
 
-    Raises:
-        UserError: The master does not answer or has another version, Java or the job server's
-            jar is missing.
-    """
-    flags = options.view_as(FlinkRunnerOptions)
-    if options.view_as(PortableOptions).job_endpoint:
-        return  # that job server, not this host, talks to the master
-    if is_address(flags.flink_master):
-        found = overview(flags.flink_master)
-        if found.version != flags.flink_version:
-            raise UserError(
-                f"--flink_version received {flags.flink_version}, but the cluster at "
-                f"{flags.flink_master} runs Flink {found.version}; expected the same version: "
-                f"leave the flag out, or give one of {', '.join(flags.PUBLISHED_FLINK_VERSIONS)} "
-                "and a cluster of it."
-            )
-    if not flags.flink_submit_uber_jar:
-        job_server.check_java(options.view_as(JobServerOptions).job_server_java_launcher)
-    job_server.find_jar(options)
+def _check_version(flags: Any) -> None:
+    if not is_address(flags.flink_master):
+        return
+    found = overview(flags.flink_master)
+    if found.version != flags.flink_version:
+        raise UserError(
+            f"--flink_version received {flags.flink_version}, but the cluster at "
+            f"{flags.flink_master} runs Flink {found.version}; expected the same version: "
+            f"leave the flag out, or give one of {', '.join(flags.PUBLISHED_FLINK_VERSIONS)} "
+            "and a cluster of it."
+        )
 
 
 class Overview(NamedTuple):
@@ -185,8 +180,6 @@ def cancel_jobs(master: str, name: str) -> list[str]:
 
 def _refuse_second(master: str, name: str, output: str, only_by_service: bool) -> None:
     """Raises `UserError` if the cluster runs a job of this name, or does not say."""
-    if not is_address(master):
-        return
     try:
         found = running_jobs(master, name)
     except UserError:
@@ -217,9 +210,20 @@ def _ask(master: str, path: str, method: str = "GET") -> Any:
 
 
 def _no_flink(master: str, e: Exception) -> UserError:
-    reason = job_server.refusal(e, REST_TIMEOUT_SEC)
     return UserError(
-        f"--flink_master received {master!r}, where no Flink answers ({reason}); expected the "
+        f"--flink_master received {master!r}, where no Flink answers ({_refusal(e)}); expected the "
         "address of the JobManager's REST interface, for example localhost:8081: start the cluster "
-        "(deploy/flink) or fix the address."
+        "(docs/howto/flink.md) or fix the address."
     )
+
+
+def _refusal(e: Exception) -> str:
+    """Why an address could not be read, in a few words."""
+    if isinstance(e, urllib.error.HTTPError):
+        return f"status {e.code}"
+    reason = getattr(e, "reason", e)
+    if isinstance(reason, TimeoutError):
+        return f"no reply within {REST_TIMEOUT_SEC:g} s"
+    if isinstance(reason, OSError):
+        return reason.strerror or type(reason).__name__
+    return str(reason) if isinstance(e, urllib.error.URLError) else "the reply is not Flink's"

@@ -11,14 +11,25 @@ import uuid
 from collections.abc import Iterator
 
 import grpc
-from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions, StandardOptions
-from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc, beam_job_api_pb2
+from apache_beam.options.pipeline_options import (
+    GoogleCloudOptions,
+    PipelineOptions,
+    PortableOptions,
+    StandardOptions,
+)
+from apache_beam.portability.api import (
+    beam_fn_api_pb2,
+    beam_fn_api_pb2_grpc,
+    beam_job_api_pb2,
+    beam_job_api_pb2_grpc,
+)
 
-from beam_pipeline.runners import jobs
 from beam_pipeline.runners.flags import runner_name
 from imageshards.errors import UserError
 
 CONNECT_TIMEOUT_SEC = 5.0
+_JOB_NAME = "beam:option:job_name:v1"
+_ENDED = ("DONE", "FAILED", "CANCELLED", "DRAINED", "UPDATED")
 _START_SERVICE = "start the service (on this host: make job-service), or fix the address"
 _START_POOL = "start the pool (make worker-pool), or fix the address"
 
@@ -50,9 +61,38 @@ def check_endpoint(options: PipelineOptions) -> None:
     if endpoint == "embed":
         return
     with _explain_call_errors("--job_endpoint", endpoint, "job service", _START_SERVICE):
-        with jobs.job_service(endpoint) as service:
+        with grpc.insecure_channel(endpoint) as channel:
+            service = beam_job_api_pb2_grpc.JobServiceStub(channel)
             request = beam_job_api_pb2.DescribePipelineOptionsRequest()
             service.DescribePipelineOptions(request, timeout=CONNECT_TIMEOUT_SEC)
+
+
+def refuse_second(options: PipelineOptions, output: str) -> None:
+    """Refuses to begin while a job of the same name runs at --job_endpoint.
+
+    A client that was killed leaves its job behind, which may still write to the same output.
+
+    Raises:
+        UserError: There is such a job.
+    """
+    endpoint = options.view_as(PortableOptions).job_endpoint
+    if not endpoint or endpoint == "embed":
+        return
+    name = options.view_as(GoogleCloudOptions).job_name
+    with grpc.insecure_channel(endpoint) as channel:
+        service = beam_job_api_pb2_grpc.JobServiceStub(channel)
+        try:
+            found = service.GetJobs(beam_job_api_pb2.GetJobsRequest(), timeout=CONNECT_TIMEOUT_SEC)
+        except grpc.RpcError:
+            return  # a job service need not tell of its jobs
+    for info in found.job_info:
+        state = str(beam_job_api_pb2.JobState.Enum.Name(info.state))
+        if info.pipeline_options.fields[_JOB_NAME].string_value == name and state not in _ENDED:
+            raise UserError(
+                f"the job service at {endpoint} still runs the job {info.job_id} ({state}) for "
+                f"--output {output!r}; wait until it has ended, or stop the job service, then give "
+                "the same command again: finished shards are kept."
+            )
 
 
 def check_environment(options: PipelineOptions) -> None:

@@ -9,8 +9,8 @@ import io
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.options import pipeline_options
@@ -28,8 +28,6 @@ from beam_pipeline.runners.flags import LOCAL_RUNNERS, runner_name
 from imageshards import storage
 from imageshards.commands.command_line import did_you_mean, nearest_flags
 from imageshards.errors import UserError
-
-_View = TypeVar("_View")
 
 # What runners say of a killed worker: FnApiRunner, then Prism, which may stumble over the closed
 # channel.
@@ -63,13 +61,16 @@ class Runner:
     Args:
         options: Beam's.
         build: What is built.
-        beam_runner: None lets Beam find it by the options.
+        beam_runner: Beam's, or its name; None lets Beam find it by the options.
     """
 
     local = True
 
     def __init__(
-        self, options: PipelineOptions, build: Build, beam_runner: PipelineRunner | None = None
+        self,
+        options: PipelineOptions,
+        build: Build,
+        beam_runner: PipelineRunner | str | None = None,
     ):
         self.options = options
         self.build = build
@@ -79,18 +80,12 @@ class Runner:
         """An empty pipeline for `run`."""
         return beam.Pipeline(self._beam_runner, options=self.options)
 
-    @contextlib.contextmanager
-    def ready(self) -> Iterator[None]:
-        """Checks what a job needs before it is submitted; keeps servers running while entered.
+    def check(self) -> None:
+        """Checks what a job needs before it is submitted.
 
         Raises:
             UserError: Something is missing, or a job for the same output still runs.
         """
-        yield
-
-    def first_check(self, pipeline: beam.Pipeline) -> tuple[beam.PCollection, ...]:
-        """Adds a worker's check to the job if `ready` could not make it; the commit awaits it."""
-        return ()
 
     def run(self, pipeline: beam.Pipeline) -> bool:
         """Runs a pipeline to its end.
@@ -153,20 +148,6 @@ class FlinkJavaOptions(PipelineOptions):
             parser.add_argument(f"--{name}", default=None, **given)
 
 
-class _Options(PipelineOptions):
-    """Options whose views are made once.
-
-    Beam asks for a view at every transform, and each parses all flags again: half a second
-    of a job's start.
-    """
-
-    def view_as(self, cls: type[_View]) -> _View:
-        views: dict[type[Any], Any] = self.__dict__.setdefault("_views_made", {})
-        if cls not in views:
-            views[cls] = super().view_as(cls)
-        return views[cls]
-
-
 def choose(
     beam_args: Sequence[str], build: Build | None = None, own_flags: Iterable[str] = ()
 ) -> Runner:
@@ -185,7 +166,7 @@ def choose(
     beam_args = flags.fill_defaults(beam_args, build.num_shards)
     # It logs the traceback of what a worker raised, which is raised here as well.
     logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)
-    options = _Options(list(beam_args), save_main_session=False)
+    options = PipelineOptions(list(beam_args), save_main_session=False)
     given = options.view_as(StandardOptions).runner
     name = runner_name(given)
     if name in LOCAL_RUNNERS:
@@ -204,7 +185,7 @@ def choose(
         from beam_pipeline.runners.dataflow import DataflowRunner
 
         return DataflowRunner(options, build)
-    from beam_pipeline.runners.submit import RemoteRunner
+    from beam_pipeline.runners.remote import RemoteRunner
 
     return RemoteRunner(options, build)
 

@@ -44,9 +44,6 @@ GROUPS = {
         "export-index": Command(
             "beam_pipeline.export_index", "write the files by which NVIDIA DALI finds records"
         ),
-        "cancel": Command(
-            "beam_pipeline.cancel", "end the cluster job that a killed build left behind"
-        ),
     },
     "models": {
         "train": Command("trainer.__main__", "train an image classifier on a data set"),

@@ -8,7 +8,7 @@ import re
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from beam_pipeline import cli, runners, worker_pool
+from beam_pipeline import cli, runners
 from beam_pipeline.runners.flags import POOL_ADDRESS
 from imageshards.errors import UserError
 
@@ -63,10 +63,9 @@ def test_the_operator_knows_the_main_container_by_its_name(containers):
 
 def test_the_side_car_is_the_pool_that_builds_ask_for(containers):
     command = containers["worker-pool"]["command"]
-    assert command[:3] == ["python", "-m", "beam_pipeline.worker_pool"]
+    assert command[:3] == ["python", "-m", "apache_beam.runners.worker.worker_pool_main"]
     port = command[command.index("--service_port") + 1]
     assert POOL_ADDRESS == f"localhost:{port}"
-    assert worker_pool.DEFAULT_PORT == int(port)
     assert (
         f'("localhost", {port})'
         in containers["worker-pool"]["readinessProbe"]["exec"]["command"][2]

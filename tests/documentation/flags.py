@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import importlib
 import io
 import shlex
 from collections.abc import Iterator, Sequence
@@ -13,8 +11,6 @@ from imageshards.commands import COMMANDS, parser_of
 from imageshards.errors import UserError
 
 PROGRAMS = ("beam_pipeline", "deploy", "imageshards", "trainer")
-# Modules with flags of their own, which are none of the commands.
-MODULES = ("beam_pipeline.flink", "beam_pipeline.worker_pool", "deploy.flink.cluster")
 # What these do not know goes to Beam.
 PASSES_ON = ("build", "duplicates")
 # Stands for what is left out.
@@ -65,11 +61,11 @@ def mistake_in(call: Sequence[str]) -> str | None:
     name, arguments = _command_of(call)
     if name is None:
         return None  # none of the commands, but a module that stands for itself
-    if name not in (*COMMANDS, *MODULES):
+    if name not in COMMANDS:
         return f"{name!r} is no command; expected one of {', '.join(COMMANDS)}"
     if arguments in (["--help"], ["--version"]):
         return None
-    parser = parser_of(name) if name in COMMANDS else _parser_of_module(name)
+    parser = parser_of(name)
     # After a flag it stands for a value, elsewhere for any arguments.
     is_left_out = [
         word in ELLIPSES and not before.startswith("--")
@@ -97,15 +93,8 @@ def _command_of(call: Sequence[str]) -> tuple[str | None, list[str]]:
     program, *arguments = call
     if program == "imageshards":
         return (arguments[0], arguments[1:]) if arguments else (None, [])
-    if program in MODULES:
-        return program, arguments
     homes = (program, f"{program}.__main__", f"{program}.command")
     return next((name for name, each in COMMANDS.items() if each.module in homes), None), arguments
-
-
-def _parser_of_module(name: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = importlib.import_module(name).make_parser()
-    return parser
 
 
 def _mistake_of_beam(left_over: list[str]) -> str | None:

@@ -42,9 +42,6 @@ def mistakes(text: str) -> list[str | None]:
         (NOT_RUN + fence("bash", "imageshards verify d --ful"), "--ful"),
         (NOT_RUN + fence("bash", "srun python -m trainer --data d --epochs few"), "--epochs"),
         (NOT_RUN + fence("bash", "imageshards train --data d --runner Flink"), "'--runner' is no"),
-        (NOT_RUN + fence("bash", "python -m beam_pipeline.worker_pool --port 1"), "'--port' is no"),
-        (NOT_RUN + fence("bash", "python -m beam_pipeline.flink --flink_version 0"), "choice: '0'"),
-        (NOT_RUN + fence("bash", "python -m deploy.flink.cluster begin"), "choice: 'begin'"),
         (NOT_RUN + fence("bash", "cd x && imageshards build \\", "  --inputs a …"), "--inputs"),
     ],
 )
@@ -63,8 +60,6 @@ def test_a_mistake_in_the_form_of_a_block(text: str, words: str) -> None:
         NOT_RUN
         + fence("console", "$ A=1 python -m trainer.predict --model_path m \\", "    a.jpg"),
         NOT_RUN + fence("bash", "imageshards train --data … --output …  # on each host"),
-        NOT_RUN + fence("bash", "python -m beam_pipeline.worker_pool --host 0.0.0.0 &"),
-        NOT_RUN + fence("bash", "python -m deploy.flink.cluster start --slots 4"),
     ],
 )
 def test_a_block_without_a_mistake(text: str) -> None:

@@ -9,20 +9,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import os
 import pathlib
 import random
-import re
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 
 import psutil
 import pytest
 
-from scripts import background, prism
+from scripts import background, prism, servers
 
 START_TIMEOUT_S = 60
 NAMED_PORTS = (10_000, 32_000)
@@ -107,14 +104,13 @@ class Servers:
 
     def workers(self) -> list[psutil.Process]:
         """The pool's processes that work for a job."""
-        return [process for process in self.pool.family() if self._works(process)]
+        return [process for process in self.pool.family() if _is_worker(process)]
 
-    def _works(self, process: psutil.Process) -> bool:
-        """Whether it is a fork of the pool's fork server, or was started without it."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            forked = process.ppid() != self.pool.process.pid
-            return forked or "spawn_main" in " ".join(process.cmdline())
-        return False
+
+def _is_worker(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return any("SdkHarness" in word for word in process.cmdline())
+    return False
 
 
 def portable_flags(job_endpoint: str, pool_address: str) -> list[str]:
@@ -165,12 +161,15 @@ def job_service(
 
 
 @contextlib.contextmanager
-def worker_pool(folder: pathlib.Path, port: int = 0) -> Iterator[Server]:
-    """A running worker pool of this checkout and this interpreter."""
-    log = folder / f"pool-{os.getpid()}-{time.monotonic_ns()}.log"
-    command = [sys.executable, "-m", "beam_pipeline.worker_pool", "--service_port", str(port)]
-    process = _start(command, log)
-    server = Server(_port_in(log, process), process, log)
+def worker_pool(folder: pathlib.Path) -> Iterator[Server]:
+    """Beam's worker pool, whose workers have this checkout and this interpreter."""
+    for attempt in range(3):
+        port = free_port()
+        log = folder / f"pool-{port}.log"
+        server = Server(port, _start(servers.command("worker-pool", port), log), log)
+        if _answers(server) or attempt == 2:
+            break
+    assert _answers(server), log.read_text()
     try:
         yield server
     finally:
@@ -200,13 +199,3 @@ def _answers(server: Server) -> bool:
             return True
         time.sleep(0.02)
     return False
-
-
-def _port_in(log: pathlib.Path, process: subprocess.Popen) -> int:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if found := re.search(r"listens at \S+:(\d+)", log.read_text()):
-            return int(found[1])
-        assert process.poll() is None, log.read_text()
-        time.sleep(0.02)
-    raise AssertionError(f"the worker pool says no port: {log.read_text()}")

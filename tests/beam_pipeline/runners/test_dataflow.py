@@ -25,16 +25,14 @@ from apache_beam.runners.dataflow import dataflow_runner
 from apache_beam.utils.plugin import BeamPlugin
 
 from beam_pipeline.__main__ import main
-from beam_pipeline.runners import dataflow, worker_check
+from beam_pipeline.runners import dataflow
 from beam_pipeline.runners.runner import job_name
-from beam_pipeline.shards.versions import versions
 from imageshards import storage
 from imageshards.errors import UserError
 from tests.conftest import REPOSITORY
 from tests.support import builds
 from tests.support.dataflow_stand_in import PROJECT, REGION, StandIn
 from tests.support.forked_builds import ForkedBuild
-from tests.support.portable_graph import Graph
 from tests.support.store_servers import StoreServer, gcs_server
 
 pytestmark = pytest.mark.process
@@ -187,15 +185,6 @@ class TestTheStagedJob:
         assert "pickled_main_session" not in staged
         assert not submitted.options.get("save_main_session")
 
-    def test_begins_with_a_look_around_that_the_commit_waits_for(
-        self, submitted: Submitted
-    ) -> None:
-        graph = Graph(submitted.graph)
-        names = {graph.name(key): key for key in graph.leaves}
-        look = names["CheckWorker/Check"]
-        (commit,) = [key for name, key in names.items() if name.endswith("FinishCommit")]
-        assert look in graph.behind(commit)
-
     def test_is_named_after_its_output(self, submitted: Submitted) -> None:
         assert submitted.job["name"] == job_name(f"{submitted.bucket}/sets/pets")
 
@@ -275,26 +264,6 @@ class TestASubmission:
         assert "dry run: flags, package and graph are good for Dataflow" in done.said
         assert list(storage.files_below(f"{bucket}/dry")) == []
         assert list(storage.files_below(f"{bucket}/dry_temp")) == []
-
-    @pytest.mark.slow
-    def test_whose_workers_have_other_versions_ends_with_the_worker_s_sentence(
-        self,
-        bucket: str,
-        service: StandIn,
-        built_package: list[str],
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        """The job's first step fails; the sentence comes back by the service's messages."""
-        other = versions() | {"pillow": "0.1"}
-        monkeypatch.setattr(worker_check, "versions", lambda: other)
-        temp = ("--temp_location", f"{bucket}/temp")
-        done = run(*flags(bucket, "old"), *service.flags, *built_package, *temp)
-        assert done.code == 2, done.said
-        said = done.said.splitlines()
-        (line,) = [line for line in said if line.startswith("imageshards build: ")]
-        assert "pillow 0.1 here and" in line
-        assert "Traceback" not in done.said
-        assert not storage.exists(f"{bucket}/old/manifest.json")
 
     def test_that_fails_otherwise_says_where_its_story_is(
         self, bucket: str, service: StandIn
@@ -454,10 +423,11 @@ class TestPreflight:
         self, tmp_path: pathlib.Path
     ) -> None:
         with StandIn(tmp_path) as service:
-            service.jobs["7"] = {
-                "id": "7", "name": job_name(GOOD[1]), "currentState": "JOB_STATE_RUNNING"
-            }  # fmt: skip
-            asked = options("--no_auth", dataflow_endpoint=service.endpoint, temp_location="/x")
+            name = job_name(GOOD[1])
+            service.jobs["7"] = {"id": "7", "name": name, "currentState": "JOB_STATE_RUNNING"}
+            asked = options(
+                "--no_auth", dataflow_endpoint=service.endpoint, temp_location="/x", job_name=name
+            )
             with pytest.raises(UserError, match="job 7 .* is running .* jobs cancel 7"):
                 dataflow.preflight(asked, *GOOD)
             service.jobs["7"]["currentState"] = "JOB_STATE_DONE"
