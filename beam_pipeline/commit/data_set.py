@@ -18,9 +18,10 @@ from beam_pipeline.commit.croissant import croissant_text
 from beam_pipeline.commit.finalize import FinalizeTask, backup_shards, plan_finalize
 from beam_pipeline.commit.staging import mark_committed
 from beam_pipeline.commit.summary import WriteSummary
-from beam_pipeline.commit.warnings import counts_and_names, warnings_of
+from beam_pipeline.commit.warnings import counts_and_names, of_copies, warnings_of
 from beam_pipeline.planning.classes import names_by_label
 from beam_pipeline.planning.plan import ShardPlan
+from beam_pipeline.report.copies import count_copies
 from beam_pipeline.report.sections import class_counts
 from beam_pipeline.shards.result import (
     BYTES_EDGES,
@@ -179,7 +180,7 @@ def finish_commit(
     shards = list(entries)
     check_totals(shards, plan, summary)
     try:
-        manifest = manifest_of(shards, plan, summary, skipped, spec)
+        manifest = with_copies(spec.output, manifest_of(shards, plan, summary, skipped, spec))
         write_companions(manifest, spec)
         mark_committed(spec.staging, manifest["fingerprint"], summary.reused_images)
         write_manifest(spec.output, manifest)
@@ -191,6 +192,20 @@ def finish_commit(
 
         try_report(spec.output, manifest)
     return str(manifest["fingerprint"])
+
+
+def with_copies(directory: str, manifest: dict[str, Any]) -> dict[str, Any]:
+    """A manifest that says how many originals its data set holds more than once.
+
+    Args:
+        directory: The data set; its shards and their index are in place.
+        manifest: What is known of it.
+    """
+    copies = count_copies(directory, manifest)
+    if copies is None:
+        return manifest
+    warnings = [*manifest["warnings"], *of_copies(copies.between_splits)]
+    return manifest | {"copies": copies._asdict(), "warnings": warnings}
 
 
 def check_totals(

@@ -64,6 +64,17 @@ def warnings_of(
     ]
 
 
+def of_copies(between_splits: int) -> Iterator[str]:
+    """The warning of originals that are in more than one split, where there are some."""
+    if between_splits:
+        verb = "is" if between_splits == 1 else "are"
+        yield (
+            f"{counted(between_splits, 'original')} {verb} in more than one split, byte for byte, "
+            "so that an evaluation looks better than it is: imageshards duplicates shows them and "
+            "writes a file for --exclude"
+        )
+
+
 def _of_input(names: Mapping[str, Sequence[str]]) -> Iterator[str]:
     if data_sets := names.get(FINISHED_DATA_SET):
         yield (

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from beam_pipeline.report import sections
-from beam_pipeline.report.copies import Copies, count_copies
 from beam_pipeline.report.pictures import THUMB_PX, Thumb, thumbs_of
 from imageshards import storage
 from imageshards.errors import OutputError
@@ -90,8 +89,7 @@ def _write_files(directory: str, folder: str, manifest: Mapping[str, Any]) -> li
     path = os.path.join(folder, PAGE_NAME)
     title = os.path.abspath(directory) if storage.is_local(directory) else directory
     title = os.path.basename(title)
-    copies = count_copies(directory, manifest)
-    storage.write(path, page_of(title, manifest, sheets, _reject_examples(directory), copies))
+    storage.write(path, page_of(title, manifest, sheets, _reject_examples(directory)))
     return [path, *paths]
 
 
@@ -109,7 +107,6 @@ def page_of(
     manifest: Mapping[str, Any],
     sheets: Sequence[Sheet],
     rejects: Mapping[str, Sequence[Mapping[str, Any]]],
-    copies: Copies | None = None,
 ) -> str:
     """The page as one HTML document without outside resources.
 
@@ -118,7 +115,6 @@ def page_of(
         manifest: The manifest.
         sheets: Pictures of each split.
         rejects: Reason → a few lines of rejects.jsonl.
-        copies: Equal originals; None where they cannot be counted.
     """
     return render(
         "beam_pipeline.report",
@@ -128,7 +124,7 @@ def page_of(
         warnings=manifest.get("warnings", ()),
         splits=sections.splits(manifest),
         even=sections.is_even(manifest),
-        copies=copies,
+        copies=manifest.get("copies"),
         sheets=sheets,
         classes=sections.classes(manifest),
         source=sections.source(manifest),

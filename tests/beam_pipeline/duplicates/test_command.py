@@ -17,6 +17,7 @@ from PIL import Image, ImageOps
 from beam_pipeline.duplicates import transforms
 from beam_pipeline.duplicates.command import key_lines, main
 from beam_pipeline.inputs.selection import read_keys
+from beam_pipeline.progress import final_table
 from beam_pipeline.report.page import write_report
 from imageshards.index import write_index
 from imageshards.manifest import to_json
@@ -168,10 +169,13 @@ def test_images_without_dhash_are_counted(built, tmp_path, capsys):
     assert found["exact"] == 2
 
 
-def test_the_report_of_a_build_counts_equal_files(built):
+def test_a_build_counts_equal_files_and_warns_of_those_between_splits(built):
     page = (built / "report" / "index.html").read_text()
     assert "2 images are copies of another one, byte for byte" in page
-    assert "1 original stands in more than one split" in page
+    said = manifest(built)
+    assert said["copies"] == {"copies": 2, "between_splits": 1}
+    (leak,) = [text for text in said["warnings"] if "in more than one split" in text]
+    assert leak.startswith("1 original is in") and leak in final_table(said, 1, 0) and leak in page
     assert write_report(str(built), manifest(built))
     assert (built / "report" / "index.html").read_text() == page
 
