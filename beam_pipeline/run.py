@@ -14,7 +14,7 @@ from types import ModuleType
 
 from beam_pipeline import cli, runners
 from beam_pipeline.commit import staging as staging_folder
-from beam_pipeline.commit.staging import LOCK_NAME, OutputState
+from beam_pipeline.commit.staging import OutputState
 from beam_pipeline.inputs import check_output_apart, of_replaced, open_inputs, reads_output
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.progress import PLANNING, PoolProgress, final_table
@@ -24,7 +24,7 @@ from beam_pipeline.shards.process_pool import LocalPool
 from beam_pipeline.startup import quick_imports
 from imageshards import storage
 from imageshards.errors import LeaseLostError, UserError
-from imageshards.manifest import PAGE_NAME, REPORT_NAME, STAGING_NAME, load_manifest
+from imageshards.manifest import LOCK_NAME, PAGE_NAME, REPORT_NAME, STAGING_NAME, load_manifest
 from imageshards.progress import ProgressLine, activity_line, note_activity
 from imageshards.storage import OutputLock, output_lock, run_concurrently
 

@@ -28,6 +28,7 @@ CROISSANT_NAME = "croissant.json"
 PAGE_NAME = "index.html"  # in the report's folder
 # Of one that is being built.
 STAGING_NAME = ".staging"
+LOCK_NAME = "lock"  # in there: of the job that writes
 REPLACED_NAME = "replaced"  # in there: the data set that a build reads and replaces
 REMOVAL_NAME = "removal.json"  # in there: what `beam_pipeline.remove` is about to put in place
 
@@ -162,6 +163,8 @@ def _how_to_build(directory: str) -> str:
         if has_stopped_removal(directory):
             return how_to_finish_removal(directory)
         if storage.is_folder(storage.join(directory, STAGING_NAME)):
+            if holder := storage.lock_holder(storage.join(directory, STAGING_NAME, LOCK_NAME)):
+                return f"it is being built now by {holder}; wait until that has ended"
             return "its build has not ended; run that again to finish it"
         is_new = next(iter(storage.files_below(directory)), None) is None
     except OSError:

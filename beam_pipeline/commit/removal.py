@@ -20,7 +20,7 @@ from typing import Any
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.data_set import companion_files
 from beam_pipeline.commit.finalize import move_staged, plan_moves
-from beam_pipeline.commit.staging import JOB_NAME, LOCK_NAME
+from beam_pipeline.commit.staging import JOB_NAME
 from beam_pipeline.commit.tfds import TFDS_NAMES
 from beam_pipeline.inputs.layout import read_json
 from beam_pipeline.inputs.records import list_records
@@ -41,6 +41,7 @@ from imageshards.index import (
 )
 from imageshards.manifest import (
     CLASS_FEATURE,
+    LOCK_NAME,
     MANIFEST_NAME,
     REMOVAL_NAME,
     REPORT_NAME,

@@ -14,6 +14,7 @@ from imageshards import storage
 from imageshards.errors import DamagedManifestError, OutputError, UserError
 from imageshards.manifest import (
     INDEX_NAME,
+    LOCK_NAME,
     MANIFEST_NAME,
     REMOVAL_NAME,
     REPLACED_NAME,
@@ -26,7 +27,6 @@ from imageshards.manifest import (
 from imageshards.output_folder import foreign_files, foreign_files_error
 from imageshards.storage import map_concurrently, run_concurrently
 
-LOCK_NAME = "lock"
 # Written when a job begins: {"pinned_classes": [...], "in_place": true, ...}.
 JOB_NAME = "job.json"
 _SHARD_SUFFIXES = (".tfrecord", ".tfrecord.gz")

@@ -49,7 +49,7 @@ from imageshards.storage.files import (
     upload,
     write,
 )
-from imageshards.storage.lock import OutputLock, output_lock
+from imageshards.storage.lock import OutputLock, lock_holder, output_lock
 
 __all__ = [
     "AtomicFile",
@@ -77,6 +77,7 @@ __all__ = [
     "join",
     "list_folder",
     "local_copy",
+    "lock_holder",
     "map_concurrently",
     "move",
     "name_of",

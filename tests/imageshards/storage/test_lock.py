@@ -19,7 +19,8 @@ import pytest
 
 from imageshards import storage
 from imageshards.errors import LeaseLostError, OutputError, UserError
-from imageshards.storage import lock, output_lock
+from imageshards.manifest import load_manifest
+from imageshards.storage import lock, lock_holder, output_lock
 from imageshards.storage.lock import FileLock, Lease, LeaseTimes
 from tests.support.store_servers import StoreServer, store_server
 
@@ -73,6 +74,17 @@ def test_a_second_process_is_refused_with_the_first_ones_number(held):
     text = str(error.value)
     assert f"--output '{path.parent.parent}' is in use" in text
     assert f"process {process.pid}" in text
+
+
+def test_who_asks_for_the_data_set_meanwhile_is_told_who_builds_it(held):
+    path, process = held
+    directory = str(path.parent.parent)
+    with pytest.raises(UserError, match=f"is being built now by process {process.pid} on "):
+        load_manifest(directory)
+    process.kill()
+    process.wait()
+    with pytest.raises(UserError, match="its build has not ended; run that again"):
+        load_manifest(directory)
 
 
 def kill_and_leave_a_worker(path: object) -> subprocess.Popen:
@@ -212,6 +224,7 @@ def hold(path: str, **more: object) -> None:
 
 def test_a_lease_is_held_by_one_and_given_back(path):
     with output_lock(path):
+        assert lock_holder(path).startswith(f"process {os.getpid()} on ")
         assert json.loads(storage.read(path))["pid"] == os.getpid()
         with pytest.raises(UserError, match=f"in use by another job .process {os.getpid()} on "):
             output_lock(path).__enter__()
