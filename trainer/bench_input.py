@@ -1,18 +1,19 @@
-"""How fast a data set can be read, and where the time goes: `imageshards bench`."""
+"""How fast a data set can be read, and how long a model would wait for it: `imageshards bench`."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Sequence
+from typing import Any
 
 from imageshards.commands.command_line import Parser
 from imageshards.errors import UserError
-from imageshards.progress import text_table
 from imageshards.text import counted, wrapped
 from trainer.augment.augmentation import check_pairs, resolve_augment_on
 from trainer.commands import console
@@ -23,24 +24,17 @@ from trainer.dataset.open import Inputs, cpu_count, open_dataset, open_inputs
 from trainer.imports import quiet_import
 from trainer.reader.batches import TrainingData
 
-if TYPE_CHECKING:
-    from trainer.commands.bench_stages import Speed
-
 PROGRAM = "imageshards bench"
 SECONDS = 5.0
-# With fewer cores at work than this share, something else than the CPU limits the reader.
-IDLE_SHARE = 0.75
-_COLUMNS = ("images_per_second", "cpu_microseconds", "added_cpu_microseconds")
 
 _EPILOG = (
-    "Each row of the table is the reader built up to that stage: read (shards, shuffled), parse, "
-    "decode, augment (on the host; the crop is part of decoding there, so a row may be faster "
-    "than the one above it), batch (labels, weights, mixing: the whole reader). The decode limit "
-    "is the same pictures made from bytes that are in memory already, on all threads. Endless "
-    "iterators, warmed up, measured in turn, medians. The JSON object: stages (stage, "
-    "images_per_second, cpu_microseconds, added_cpu_microseconds), images_per_second, "
-    "decode_limit_images_per_second, ratio_to_limit, bottleneck, bottleneck_share, busy_cores, "
-    "memory_bytes (an estimate), and what was measured."
+    "The reader is the one that trains. Without --accelerator_ms its batches are taken as fast as "
+    "they come; with it each batch is followed by a pause, as of a model on an accelerator. The "
+    "JSON object: images_per_second, cpu_microseconds (of all threads, an image), busy_cores, "
+    "utilization (pauses / time, as MLPerf Storage counts it), wait_msec (median, p99, p99.9, max "
+    "of a batch), memory_bytes (an estimate), and what was measured. --trace_folder writes a trace "
+    "of TensorFlow's profiler, which has the time of every stage: pip install "
+    "tensorboard-plugin-profile xprof, then tensorboard --logdir FOLDER."
 )
 
 
@@ -60,7 +54,7 @@ def make_parser() -> Parser:
     """The parser of `imageshards bench`."""
     parser = Parser(
         prog=PROGRAM,
-        description="Measures how fast a data set can be read, stage by stage; trains nothing.",
+        description="Measures how fast a data set can be read; trains nothing.",
         epilog=_EPILOG,
     )
     add_flags(parser, DATA, ["data", "mix"])
@@ -78,7 +72,17 @@ def make_parser() -> Parser:
         type=float,
         metavar="S",
         default=SECONDS,
-        help=f"how long each stage is measured, in all (default: {SECONDS:g})",
+        help=f"how long is measured (default: {SECONDS:g})",
+    )
+    parser.add_argument(
+        "--accelerator_ms",
+        type=float,
+        metavar="MS",
+        default=0.0,
+        help="pause after each batch, in ms, in place of a model's step (default: 0)",
+    )
+    parser.add_argument(
+        "--trace_folder", metavar="DIR", help="writes a trace of TensorFlow's profiler there"
     )
     parser.add_argument("--json", action="store_true", help="prints one JSON object instead")
     return parser
@@ -88,29 +92,42 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     args: argparse.Namespace = make_parser().parse_args(argv)
     if not (math.isfinite(args.seconds) and args.seconds > 0):
         raise UserError(f"--seconds received {args.seconds}; expected a number above 0.")
+    if not (math.isfinite(args.accelerator_ms) and args.accelerator_ms >= 0):
+        raise UserError(
+            f"--accelerator_ms received {args.accelerator_ms}; expected 0 or a number above."
+        )
     return args
 
 
 def _bench(args: argparse.Namespace) -> int:
     config = train_config(vars(args))
-    check_pairs(config.augment, config.batch_size, 1, _mixes(config))
+    check_pairs(config.augment, config.batch_size, 1, tuple(config.data.inputs) == ("image",))
     if args.split:
         find_split(open_dataset(config.data), "--split", args.split)
     data = dataclasses.replace(config.data, train_split=args.split, validation_split="none")
     config = dataclasses.replace(config, data=data, output="")
     inputs = open_inputs(config)
-    figures = measured(config, inputs, args.seconds)
+    pause_sec = args.accelerator_ms / 1e3
+    figures = measured(config, inputs, args.seconds, pause_sec, args.trace_folder)
     print(json.dumps(figures, allow_nan=False) if args.json else figures_text(figures))
     return 0
 
 
-def measured(config: TrainConfig, inputs: Inputs, seconds: float) -> dict[str, Any]:
+def measured(
+    config: TrainConfig,
+    inputs: Inputs,
+    seconds: float,
+    pause_sec: float = 0.0,
+    trace_folder: str | None = None,
+) -> dict[str, Any]:
     """Measures the reader that `imageshards train` would use.
 
     Args:
         config: The training run.
         inputs: Its data.
-        seconds: How long each stage is measured.
+        seconds: How long is measured, after as many batches as the reader makes in advance.
+        pause_sec: After each batch.
+        trace_folder: Where TensorFlow's profiler writes what it saw meanwhile.
 
     Returns:
         The figures, as JSON values.
@@ -119,27 +136,42 @@ def measured(config: TrainConfig, inputs: Inputs, seconds: float) -> dict[str, A
         UserError: A record cannot be read.
     """
     with quiet_import():
+        import numpy as np
         import tensorflow as tf
 
-        from trainer.commands import bench_stages
         from trainer.models import strategy
         from trainer.reader.broken_records import explain
         from trainer.reader.find_broken import find_broken
         from trainer.reader.pipeline import PREFETCH_BATCHES, memory_bytes
     subset, read_options = inputs.training, inputs.read_options
     augment_on = resolve_augment_on(config.augment_on, strategy.gpu_count())
-    augmentation = TrainingData.of(config, inputs, augment_on).augmentation
-    shipped = dataclasses.replace(inputs.model, size=augmentation.reader_size)
-    settle_batches = PREFETCH_BATCHES + read_options.threads + 1
+    described = TrainingData.of(config, inputs, augment_on)
+    shipped = dataclasses.replace(inputs.model, size=described.augmentation.reader_size)
+    traced = tf.profiler.experimental.Profile(trace_folder) if trace_folder else None
+    waits_sec: list[float] = []
     try:
-        streams = bench_stages.stage_streams(
-            subset, read_options, config.seed, config.batch_size, shipped, augmentation
-        )
-        speeds = bench_stages.measure(streams, config.batch_size, settle_batches, seconds)
+        batches = iter(described.dataset())
+        for _ in range(PREFETCH_BATCHES + read_options.threads + 1):
+            next(batches)
+        with traced or contextlib.nullcontext():
+            cpu_sec, begun_sec = time.process_time(), time.perf_counter()
+            while (asked_sec := time.perf_counter()) - begun_sec < seconds:
+                next(batches)
+                waits_sec.append(time.perf_counter() - asked_sec)
+                time.sleep(pause_sec)
+            passed_sec = time.perf_counter() - begun_sec
+            cpu_sec = time.process_time() - cpu_sec
     except tf.errors.OpError as e:
         raise explain(e, subset, find_broken(subset)) from e
-    limit = speeds.pop(bench_stages.LIMIT)
-    return figures_of(speeds, limit) | {
+    images = len(waits_sec) * config.batch_size
+    percentiles = np.percentile(waits_sec, [50, 99, 99.9, 100]) * 1e3
+    return {
+        "images_per_second": round(images / passed_sec, 1),
+        "cpu_microseconds": round(1e6 * cpu_sec / images, 1),
+        "busy_cores": round(cpu_sec / passed_sec, 2),
+        "utilization": round(1 - sum(waits_sec) / passed_sec, 4) if pause_sec else None,
+        "wait_msec": dict(zip(_WAITS, np.round(percentiles, 2).tolist(), strict=True)),
+        "accelerator_msec": pause_sec * 1e3,
         "memory_bytes": dict(memory_bytes(subset, read_options, config.batch_size, shipped)),
         "data": config.data.data,
         "split": subset.split.name,
@@ -154,105 +186,30 @@ def measured(config: TrainConfig, inputs: Inputs, seconds: float) -> dict[str, A
     }
 
 
-def figures_of(speeds: Mapping[str, Speed], limit: Speed) -> dict[str, Any]:
-    """The figures as JSON values.
-
-    Args:
-        speeds: Of the reader up to each stage, in their order.
-        limit: Of decoding from memory.
-    """
-    stages, cpu_usec = [], 0.0
-    for stage, speed in speeds.items():
-        stages.append({
-            "stage": stage,
-            "images_per_second": round(speed.images_per_sec, 1),
-            "cpu_microseconds": round(speed.cpu_usec, 1),
-            "added_cpu_microseconds": round(speed.cpu_usec - cpu_usec, 1),
-        })  # fmt: skip
-        cpu_usec = speed.cpu_usec
-    slowest, share = bottleneck(speeds)
-    whole = list(speeds.values())[-1]
-    return {
-        "stages": stages,
-        "images_per_second": round(whole.images_per_sec, 1),
-        "decode_limit_images_per_second": round(limit.images_per_sec, 1),
-        "ratio_to_limit": round(whole.images_per_sec / limit.images_per_sec, 4),
-        "bottleneck": slowest,
-        "bottleneck_share": round(share, 4),
-        "busy_cores": round(whole.busy_cores, 2),
-    }
+_WAITS = ("median", "p99", "p99.9", "max")
 
 
-def bottleneck(speeds: Mapping[str, Speed]) -> tuple[str, float]:
-    """The stage that adds most of the time an image takes, and its share of that time.
-
-    The crop is fused with decoding, so `augment` can be faster than `decode` alone: then decoding
-    counts only what is left.
-    """
-    added: dict[str, float] = {}
-    before_usec = 0.0
-    for stage, speed in speeds.items():
-        change_usec = speed.usec - before_usec
-        added[stage] = max(0.0, change_usec)
-        if change_usec < 0 and stage == "augment":
-            added["decode"] = max(0.0, added["decode"] + change_usec)
-        before_usec = speed.usec
-    slowest = max(added, key=lambda name: added[name])
-    return slowest, added[slowest] / (sum(added.values()) or 1.0)
-
-
-def bottleneck_sentence(figures: Mapping[str, Any]) -> str:
-    """What would have to be faster."""
-    cores = min(figures["cores"], figures["threads"])
-    busy = f"{figures['busy_cores']:.1f} of {cores} cores at work"
-    share = f"{figures['bottleneck_share']:.0%} of the time per image"
-    if figures["busy_cores"] < IDLE_SHARE * cores:
-        return (
-            f"bottleneck: {figures['bottleneck']}, {share}; with only {busy} the reader waited "
-            "for storage, or for other programs"
-        )
-    return f"bottleneck: {figures['bottleneck']}, {share}, with {busy}"
-
-
-def figures_text(figures: Mapping[str, Any]) -> str:
+def figures_text(figures: dict[str, Any]) -> str:
     """The figures as they are printed."""
     height_px, width_px, channels = figures["pictures"]
     where = f" on the {figures['augment_on']}" if figures["augment"] != "none" else ""
     order = "fast order" if figures["fast_order"] else "reproducible order"
+    memory = {name: size for name, size in figures["memory_bytes"].items() if size}
+    parts = ", ".join(f"{name} {size / 1e6:,.0f}" for name, size in memory.items())
+    waits = ", ".join(f"{name} {msec:,.1f} ms" for name, msec in figures["wait_msec"].items())
     lines = [
         f"{figures['data']}, split {figures['split']}: {counted(figures['records'], 'record')}, "
-        f"batches of {figures['batch_size']},",
-        f"pictures of {height_px}x{width_px}x{channels} px, augmentation "
-        f"{figures['augment']}{where}, {order}, {counted(figures['threads'], 'thread')}",
-        "",
-        text_table(
-            ["reader up to", "images/s", "CPU us/image", "of them here"],
-            [[row["stage"], *(f"{row[c]:,.0f}" for c in _COLUMNS)] for row in figures["stages"]],
-        ),
+        f"batches of {figures['batch_size']}, pictures of {height_px}x{width_px}x{channels} px, "
+        f"augmentation {figures['augment']}{where}, {order}",
+        f"{figures['images_per_second']:,.0f} images/s, {figures['cpu_microseconds']:,.0f} CPU us "
+        f"an image, {figures['busy_cores']:.1f} of {counted(figures['cores'], 'core')} at work",
+        f"waiting for a batch: {waits}",
+        f"memory, estimated: {sum(memory.values()) / 1e6:,.0f} MB ({parts})",
     ]
-    memory = {name: size for name, size in figures["memory_bytes"].items() if size}
-    parts = ", ".join(f"{name} {_megabytes(size)}" for name, size in memory.items())
-    return "\n".join([
-        *lines,
-        "",
-        f"whole reader: {figures['images_per_second']:,.0f} images/s",
-        wrapped(
-            f"decode limit: {figures['decode_limit_images_per_second']:,.0f} images/s (the same "
-            "pictures from bytes in memory), of which the reader reaches "
-            f"{figures['ratio_to_limit']:.2f}"
-        ),
-        wrapped(bottleneck_sentence(figures)),
-        wrapped(f"memory, estimated: {_megabytes(sum(memory.values()))} MB ({parts})"),
-    ])  # fmt: skip
-
-
-def _megabytes(num_bytes: int) -> str:
-    return f"{num_bytes / 1e6:,.0f}"
-
-
-def _mixes(config: TrainConfig) -> bool:
-    """Whether pairs of pictures may be mixed: see `trainer.augment.augmentation`."""
-    return tuple(config.data.inputs) == ("image",)
+    if figures["utilization"] is not None:
+        lines.insert(2, f"an accelerator of {figures['accelerator_msec']:g} ms a batch would be "
+                     f"at work {figures['utilization']:.1%} of the time")  # fmt: skip
+    return "\n".join(map(wrapped, lines))
 
 
 if __name__ == "__main__":

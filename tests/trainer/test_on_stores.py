@@ -27,7 +27,6 @@ from trainer.reader.shard_cache import cache_on_disk
 
 tf = pytest.importorskip("tensorflow")
 
-from trainer.commands import bench_stages  # noqa: E402
 from trainer.reader import order, pipeline  # noqa: E402
 from trainer.reader.broken_records import BrokenRecordHandler  # noqa: E402
 
@@ -258,11 +257,7 @@ def test_the_other_commands_read_buckets_as_well(
     model: str,
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # The speeds are of no interest here, and measuring them well takes seconds.
-    monkeypatch.setattr(bench_stages, "WARM_UP_SEC", 0.0)
-    monkeypatch.setattr(bench_stages, "ROUNDS", 1)
     figures = []
     for folder in (local, remote):
         argv = ["--model_path", model, "--data", str(folder), "--json"]
