@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from beam_pipeline import options as opt
 from imageshards import __version__
-from imageshards.commands.command_line import Parser
+from imageshards.commands.command_line import Parser, names_or_file, split_names
 from imageshards.errors import UserError
 
 _Options = TypeVar("_Options")
@@ -112,9 +112,11 @@ def _add_input(group: argparse._ArgumentGroup) -> None:
     add("--label_regex", metavar="REGEX",
         help="finds the label in a file name: its group named label, or its first group; groups "
         "named split and group are used too; for example '^([a-z]+)\\.' for cat.0.jpg")
-    add("--class_names", type=parse_class_names, metavar="A,B|FILE",
-        help="classes in the order of their ids, separated by commas or one per line of a file; "
-        "another label is an error (default: sorted names; on --overwrite the old order first)")
+    add("--class_names", type=functools.partial(names_or_file, "--class_names"),
+        metavar="A,B|FILE",
+        help="classes in the order of their ids, separated by commas (\\, is one in a name) or one "
+        "per line of a file; another label is an error (default: sorted names; on --overwrite the "
+        "old order first)")
     add("--allow_one_class", action="store_true", help="accept an input with one class only")
     add("--first_label", default=0, type=int, choices=opt.FIRST_LABELS,
         help="label of the first class in records: 1 for readers that subtract 1, with 0 for a "
@@ -332,33 +334,11 @@ def parse_num_shards(text: str) -> dict[str, int]:
     return parse_pairs("--num_shards", int, text)
 
 
-def parse_class_names(text: str) -> tuple[str, ...]:
-    """Names separated by commas, or the lines of a file of that name."""
-    if not os.path.isfile(text):
-        if "," not in text and (os.sep in text or text.endswith(".txt")):
-            raise UserError(
-                f"--class_names received {text!r}, which is no file; expected names separated by "
-                "commas, or a file with one on each line."
-            )
-        names = tuple(name.strip() for name in text.split(",") if name.strip())
-    else:
-        try:
-            with open(text, encoding="utf-8-sig") as file:
-                names = tuple(line.strip() for line in file if line.strip())
-        except (OSError, UnicodeDecodeError) as e:
-            raise UserError(
-                f"--class_names {text!r} cannot be read ({e}); expected one class per line."
-            ) from e
-    if not names:
-        raise UserError(f"--class_names received {text!r}; expected at least one name.")
-    return names
-
-
 def parse_class_map(text: str) -> dict[str, str]:
     """`old=new,…`, or a file: a JSON object, or CSV with the columns old and new."""
     is_file = text.lower().endswith((".json", ".csv")) or os.path.isfile(text)
     if not is_file:
-        parts = [part.partition("=") for part in text.split(",")]
+        parts = [part.partition("=") for part in split_names(text)]
         pairs = [(old.strip(), new.strip()) for old, _, new in parts]
     else:
         try:
@@ -401,7 +381,7 @@ def parse_extensions(text: str) -> tuple[str, ...]:
 def parse_columns(text: str) -> tuple[opt.ColumnSpec, ...]:
     """`age:float:zscore,tokens:int[]` → specs; "" is no column at all."""
     specs = []
-    for part in filter(None, (p.strip() for p in text.split(","))):
+    for part in split_names(text):
         found = _COLUMN.fullmatch(part)
         if not found:
             raise UserError(

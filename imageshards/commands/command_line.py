@@ -6,6 +6,7 @@ import argparse
 import atexit
 import difflib
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
@@ -15,6 +16,36 @@ from imageshards.errors import UserError, user_error_in
 EXIT_USER_ERROR = 2
 EXIT_STOPPED = 130
 _MAX_HINTS = 3
+
+
+def split_names(text: str) -> tuple[str, ...]:
+    r"""The names of a list: between commas, of which `\,` is one that belongs to a name."""
+    parts = (part.replace("\\,", ",").strip() for part in re.split(r"(?<!\\),", text))
+    return tuple(filter(None, parts))
+
+
+def names_or_file(flag: str, text: str) -> tuple[str, ...]:
+    """The names of a list as `split_names` reads it, or the lines of a file that is called so.
+
+    Raises:
+        UserError: The file is missing or no text, or there is no name.
+    """
+    names = split_names(text)
+    if os.path.isfile(text) or text.endswith(".txt"):
+        try:
+            with open(text, encoding="utf-8-sig") as file:
+                names = tuple(line.strip() for line in file if line.strip())
+        except (OSError, UnicodeDecodeError) as e:
+            raise UserError(
+                f"{flag} received {text!r}, which cannot be read ({e}); expected names separated "
+                "by commas, or a text file with one on each line."
+            ) from e
+    if not names:
+        raise UserError(
+            f"{flag} received {text!r}; expected at least one name, or a text file with one on "
+            "each line."
+        )
+    return names
 
 
 class Parser(argparse.ArgumentParser):

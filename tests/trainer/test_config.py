@@ -125,16 +125,18 @@ def test_data_values_out_of_range_are_named(changes: dict[str, Any]) -> None:
 def test_flags_reach_the_part_of_the_configuration_they_belong_to(tmp_path: Any) -> None:
     names = tmp_path / "names.txt"
     names.write_text("cat, big\n\ndog\n", encoding="utf-8")
-    argv = "--data d --image_size 8x9 --classes a,b --where x>=3 --where y==1 --cache disk "
+    argv = "--data d --image_size 8x9 --classes b,a --where x>=3 --where y==1 --cache disk "
     argv += "--eval_crop 0.5 --feature_map image=i,label=l --label_offset 1 --inputs image,age "
     argv += "--fast_order --optimizer sgd --ema 0.99 --schedule cosine --steps 7 "
     argv += "--augment strong --output o"
     config = parse_config([*argv.split(), "--class_names", str(names)])
+    by_file = parse_config(["--data", "d", "--classes", str(names)])
+    assert by_file.data.classes == ("cat, big", "dog")
     assert config.data == DataConfig(
         "d",
         image_size=(8, 9),
         eval_crop=0.5,
-        classes=("a", "b"),
+        classes=("b", "a"),
         where=("x>=3", "y==1"),
         cache="disk",
         feature_map={"image": "i", "label": "l"},

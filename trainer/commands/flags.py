@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
+import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from imageshards.commands.command_line import Parser
+from imageshards.commands.command_line import Parser, names_or_file, split_names
 from imageshards.errors import UserError
 from trainer.config import (
     AUGMENT_LEVELS,
@@ -30,25 +30,8 @@ from trainer.config import (
 )
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def _names_or_file(text: str) -> tuple[str, ...]:
-    if not os.path.isfile(text):
-        return _names(text)
-    try:
-        with open(text, encoding="utf-8") as f:
-            return tuple(line.rstrip("\n") for line in f if line.strip())
-    except (OSError, UnicodeDecodeError) as e:
-        raise UserError(
-            f"--class_names received {text!r}, which cannot be read ({e}); expected a text file "
-            "with one name per line."
-        ) from e
-
-
 def _feature_map(text: str) -> dict[str, str]:
-    pairs = [pair.partition("=") for pair in _names(text)]
+    pairs = [pair.partition("=") for pair in split_names(text)]
     if not pairs or not all(key.strip() and value.strip() for key, _, value in pairs):
         raise UserError(
             f"--feature_map received {text!r}; expected NAME=FEATURE pairs, for example "
@@ -103,8 +86,9 @@ DATA: dict[str, _Flag] = {
         "test, where there is one)",
     ),
     "classes": (
-        {"type": _names, "metavar": "A,B"},
-        "only records of these classes, numbered in this order (default: all)",
+        {"type": functools.partial(names_or_file, "--classes"), "metavar": "A,B|FILE"},
+        "only records of these classes, numbered in this order, or a file with one per line "
+        "(a comma in a name: \\,; default: all)",
     ),
     "where": (
         {"metavar": "CONDITION", "action": "append"},
@@ -117,7 +101,7 @@ DATA: dict[str, _Flag] = {
         "times in an epoch",
     ),
     "inputs": (
-        {"type": _names, "metavar": "A,B"},
+        {"type": split_names, "metavar": "A,B"},
         "features the model gets: image, and columns of the manifest: fixed or variable-length "
         "numbers (default: image)",
     ),
@@ -177,7 +161,7 @@ EXTERNAL: dict[str, _Flag] = {
         "subtracted from every label: 1 for 1-based ImageNet labels",
     ),
     "class_names": (
-        {"type": _names_or_file, "metavar": "A,B|FILE"},
+        {"type": functools.partial(names_or_file, "--class_names"), "metavar": "A,B|FILE"},
         "class names in the order of the ids, or a file with one per line (default: TFDS's own, "
         "else the numbers)",
     ),
@@ -194,7 +178,7 @@ TRAINING: dict[str, _Flag] = {
         "or your own as module:function, which returns logits or a compiled model",
     ),
     "metrics": (
-        {"type": _names, "metavar": "A,B"},
+        {"type": split_names, "metavar": "A,B"},
         "further metrics of every epoch: top5, auc, f1, or a class of keras.metrics that takes "
         "class probabilities",
     ),

@@ -171,9 +171,8 @@ def test_a_data_set_costs_few_requests_besides_its_shards(server, photos):
     output = f"{server.bucket()}/set"
     server.clear()
     assert build(*flags(photos, output, "--no_report", "--max_reject_fraction", "1")) == 0
-    asked = [
-        a for a in server.requests() if not SHARD.search(a.target.replace(".json", ".tfrecord"))
-    ]
+    of_shard = re.compile(r"train-\d{5}-of-\d{5}\.(tfrecord|json|parquet)")
+    asked = [a for a in server.requests() if not of_shard.search(a.target)]
     by_what = collections.Counter(f"{a.method} {a.target.split('?')[0]}" for a in asked)
     assert len(asked) <= 60, by_what
     of_notes = [a for a in asked if "job.json" in urllib.parse.unquote(a.target)]

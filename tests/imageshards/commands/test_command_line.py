@@ -8,7 +8,13 @@ import pytest
 
 from beam_pipeline import cli
 from imageshards.commands import parser_of
-from imageshards.commands.command_line import Parser, did_you_mean, nearest_flags
+from imageshards.commands.command_line import (
+    Parser,
+    did_you_mean,
+    names_or_file,
+    nearest_flags,
+    split_names,
+)
 from imageshards.errors import UserError
 
 BUILD, TRAIN = cli.flag_names(), parser_of("train").format_help()
@@ -72,3 +78,33 @@ def test_a_mistake_is_one_sentence(parser, argv, sentence):
     with pytest.raises(UserError) as error:
         parser.parse_args(argv)
     assert sentence in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("b, a,New York", ("b", "a", "New York")),
+        (r"cat\, tabby,dog", ("cat, tabby", "dog")),
+        (r"\,,", (",",)),
+        ("a", ("a",)),
+        (" , ", ()),
+    ],
+)
+def test_names_stand_between_commas_and_may_hold_some(text, names):
+    assert split_names(text) == names
+
+
+def test_names_may_be_the_lines_of_a_file(tmp_path):
+    path = tmp_path / "classes"
+    path.write_bytes("\ufeffdog, small\r\ncat\r\n\r\nčmelák\r\n".encode())
+    assert names_or_file("--classes", str(path)) == ("dog, small", "cat", "čmelák")
+    assert names_or_file("--classes", r"cat\, tabby") == ("cat, tabby",)
+
+
+@pytest.mark.parametrize("text", ["", " , ", "absent.txt", "latin.txt", "empty.txt"])
+def test_a_list_without_names_is_one_sentence(tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "latin.txt").write_bytes("čmelák".encode("iso-8859-2"))
+    (tmp_path / "empty.txt").write_text("\n \n")
+    with pytest.raises(UserError, match=rf"^--classes received '{text}'.*expected"):
+        names_or_file("--classes", text)
