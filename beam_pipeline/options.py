@@ -102,7 +102,7 @@ class ImageOptions:
         ):
             raise UserError(
                 f"--image_size received {self.height_px}x{self.width_px}; expected 1 to 16384 "
-                "pixels a side: a picture of that size takes 805 MB in memory."
+                "pixels a side."
             )
         if self.resize_mode == "shortest" and self.height_px != self.width_px:
             raise UserError(

@@ -11,6 +11,8 @@ import tensorflow as tf
 
 import imageshards as ims
 
+if len(sys.argv) != 4:
+    sys.exit(__doc__)
 folder, run, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
 train = ims.open(folder).train(batch_size=32, image_size=64, augment="light", seed=1)
 

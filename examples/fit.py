@@ -6,6 +6,8 @@ import keras
 
 import imageshards as ims
 
+if len(sys.argv) != 2:
+    sys.exit(__doc__)
 data = ims.open(sys.argv[1])
 train = data.train(batch_size=32, image_size=96, augment="light", seed=1)
 val = data.evaluation(batch_size=32, image_size=96)

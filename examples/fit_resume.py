@@ -11,6 +11,8 @@ import tensorflow as tf
 
 import imageshards as ims
 
+if len(sys.argv) != 4:
+    sys.exit(__doc__)
 folder, run, replicas = sys.argv[1], sys.argv[2], int(sys.argv[3])
 if not tf.config.list_physical_devices("GPU"):
     cpu, one = tf.config.list_physical_devices("CPU")[0], tf.config.LogicalDeviceConfiguration()

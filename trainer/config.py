@@ -35,6 +35,17 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
+def path_text(name: str, path: object) -> str:
+    """A path that a caller gave as `name`, as text.
+
+    Raises:
+        UserError: It is none.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise UserError(f"{name} received {path!r}; expected a path, as a text or a pathlib.Path.")
+    return os.fspath(path)
+
+
 def default_output(paths: Sequence[str]) -> str:
     """The folder a run writes to when `--output` is not given: `DATA-model`, else `trained`."""
     if len(paths) > 1 or is_remote(paths[0]) or any(c in paths[0] for c in "*?["):

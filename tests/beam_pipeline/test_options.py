@@ -26,7 +26,7 @@ from imageshards.errors import UserError
         (lambda: ImageOptions(subsampling="4:1:1"), ["--subsampling", "4:2:0"]),
         (lambda: ImageOptions(colorspace="cmyk"), ["--colorspace", "grey"]),
         (lambda: ImageOptions(bbox_frame="x"), ["--bbox_frame", "upright"]),
-        (lambda: ImageOptions(height_px=0), ["--image_size", "0x256", "1 to 16384"]),
+        (lambda: ImageOptions(height_px=0), ["--image_size", "0x256", "1 to 16384 pixels a side."]),
         (lambda: ImageOptions(width_px=16385), ["--image_size", "16385"]),
         (lambda: ImageOptions(resize_mode="shortest", width_px=9), ["shortest", "one number"]),
         (lambda: ImageOptions(quality=0), ["--quality", "0", "1 to 100"]),

@@ -28,7 +28,7 @@ from imageshards.example import Values
 from imageshards.index import read_index, read_record
 from imageshards.text import counted
 from trainer.augment.augmentation import AugmentFunction, check_pairs
-from trainer.config import DataConfig, TrainConfig, join_paths, parse_image_size
+from trainer.config import DataConfig, TrainConfig, join_paths, parse_image_size, path_text
 from trainer.dataset.manifest import check_shards, validation_split
 from trainer.dataset.open import (
     open_dataset,
@@ -78,11 +78,13 @@ def open(
             cannot be read as one.
     """
     config = DataConfig(
-        data=join_paths([os.fspath(one) for one in (path, *more)]),
+        data=join_paths([path_text("path", one) for one in (path, *more)]),
         feature_map=dict(feature_map or {}),
         label_offset=_whole_number("label_offset", label_offset),
         class_names=None if class_names is None else tuple(class_names),
-        validation_data=None if validation_data is None else os.fspath(validation_data),
+        validation_data=None
+        if validation_data is None
+        else path_text("validation_data", validation_data),
         skip_broken=_whole_number("skip_broken", skip_broken),
     )
     return Data(config, open_dataset(config))
@@ -354,7 +356,7 @@ class Data:
             where=_names("where", where),
             inputs=_names("inputs", inputs),
             sequence_length=_whole_number("sequence_length", sequence_length),
-            cache_folder=None if cache_folder is None else os.fspath(cache_folder),
+            cache_folder=None if cache_folder is None else path_text("cache_folder", cache_folder),
             threads=_whole_number("threads", threads),
             **others,
         )

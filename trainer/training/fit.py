@@ -11,7 +11,7 @@ from keras.callbacks import Callback
 
 from imageshards.errors import UserError, names_arguments
 from trainer.augment.augmentation import check_pairs
-from trainer.config import check_least, uneven_batch
+from trainer.config import check_least, path_text, uneven_batch
 from trainer.evaluation.validation import Validation
 from trainer.models.model import check_optimizers
 from trainer.models.optimizer import check_optimizer
@@ -86,7 +86,7 @@ def fit(
         ("⟦--keep_checkpoints⟧", keep_checkpoints),
     ):
         check_least(name, received, 1)
-    folder = None if resume is None else os.fspath(resume)
+    folder = None if resume is None else path_text("resume", resume)
     if folder is not None:
         prepare_output(folder)
         if overwrite:

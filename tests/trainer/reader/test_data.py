@@ -349,6 +349,7 @@ def test_a_function_that_is_no_pure_one_of_static_shapes_is_refused(
         ({"sequence_length": 0}, "^sequence_length received 0"),
         ({"cache": "tape"}, "^cache received 'tape'"),
         ({"cache_folder": "here"}, "^cache_folder received 'here', .* by cache='disk' where"),
+        ({"cache_folder": 5}, "^cache_folder received 5; expected a path"),
         ({"threads": 0}, "^threads received 0"),
     ],
 )
@@ -365,6 +366,8 @@ def test_errors_of_opening_and_evaluating_name_the_argument(
         ims.open(tmp_path / "absent")
     command = f"imageshards build --input PHOTOS --output {tmp_path / 'absent'}."
     assert str(caught.value).endswith(command) and "--data" not in str(caught.value)
+    with pytest.raises(ims.UserError, match="^path received None; expected a path"):
+        ims.open(None)
     with pytest.raises(ims.UserError, match="^split received 'x'; expected one of train"):
         data.evaluation(batch_size=4, split="x")
     with pytest.raises(ims.UserError, match="^start_step received -1"):
