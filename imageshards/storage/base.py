@@ -8,11 +8,22 @@ import errno
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, BinaryIO, NamedTuple
 
 # Size of the ranges that a stream of a store is read in: what it holds in memory, at most.
 RANGE_BYTES = 8 << 20
+
+
+# Folder of a store → what raises once this job may write there no more (`lock.Lease`).
+WRITE_GUARDS: dict[str, Callable[[], None]] = {}
+
+
+def check_may_write(path: str) -> None:
+    """Raises `LeaseLostError` if a path is in a folder whose lease this job has lost."""
+    for folder, check in list(WRITE_GUARDS.items()):
+        if path.startswith(f"{folder}/"):
+            check()
 
 
 class Stat(NamedTuple):

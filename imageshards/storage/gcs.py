@@ -9,7 +9,7 @@ import io
 import os
 import socket
 import urllib.parse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 import google.auth
@@ -28,7 +28,10 @@ from imageshards.storage import files
 from imageshards.storage.base import COUNTER, Stat
 from imageshards.storage.direct import DirectReader, needs_no_proxy
 from imageshards.storage.objects import (
+    ANSWER_SEC,
+    CONNECT_SEC,
     CONNECTIONS,
+    HASTY_SEC,
     DirectRequest,
     ObjectStore,
     StoreError,
@@ -38,8 +41,7 @@ from imageshards.storage.objects import (
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
 _KEY_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 _CONTENT_TYPE = "application/octet-stream"
-_TIMEOUT_SEC = (5.0, 30.0)  # to connect, to answer
-_PROBE_SEC = 5.0
+_TIMEOUT_SEC = (CONNECT_SEC, ANSWER_SEC)
 _LISTED = "items(name,size,updated,generation),prefixes,nextPageToken"
 _NETWORK = (
     ConnectionError,
@@ -51,19 +53,26 @@ _KINDS = {404: "missing", 403: "refused", 401: "credentials", 412: "changed", 41
 
 
 class _Session(google.auth.transport.requests.AuthorizedSession):
-    """Counts what is sent, and keeps as many connections as there are threads."""
+    """Counts what is sent, and keeps as many connections as there are threads.
 
-    def __init__(self, credentials: Any):
+    Args:
+        credentials: Google's.
+        before: Called with the method of each request; may refuse it.
+    """
+
+    def __init__(self, credentials: Any, before: Callable[[str], None]):
         super().__init__(credentials)
+        self._before = before
         adapter = requests.adapters.HTTPAdapter(
             pool_connections=4, pool_maxsize=CONNECTIONS, max_retries=0
         )
         self.mount("https://", adapter)
         self.mount("http://", adapter)
 
-    def request(self, *args: Any, **kwargs: Any) -> Any:
+    def request(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        self._before(method)
         COUNTER.add(requests=1)
-        return super().request(*args, **kwargs)
+        return super().request(method, *args, **kwargs)
 
 
 class GcsBackend(ObjectStore):
@@ -84,13 +93,17 @@ class GcsBackend(ObjectStore):
     def __init__(self) -> None:
         super().__init__()
         self._credentials = find_credentials()
-        self._session = _Session(self._credentials)
+        self._session = _Session(self._credentials, self._before_request)
         # The project is only of use for making buckets, which nobody does here.
         self._client: Any = gcs.Client("none", self._credentials, self._session)
         self._retry: Any = retry.Retry(
             _may_pass, initial=0.5, maximum=16.0, timeout=60.0, on_error=self._note_retry
         )
         self._options: dict[str, Any] = {"retry": self._retry, "timeout": _TIMEOUT_SEC}
+        self._hasty: Any = retry.Retry(
+            _may_pass, initial=0.3, timeout=HASTY_SEC, on_error=self._note_retry
+        )
+        self._hasty_options = {"retry": self._hasty, "timeout": (CONNECT_SEC, HASTY_SEC)}
         self._base = self._client._connection.get_api_base_url_for_mtls()
         self._direct = DirectReader(self._base) if needs_no_proxy(self._base) else None
         self._refresh = google.auth.transport.requests.Request(requests.Session())
@@ -98,7 +111,6 @@ class GcsBackend(ObjectStore):
     def _note_retry(self, error: Exception) -> None:
         if _may_pass(error):
             COUNTER.add(retries=1)
-            self._call.retries = getattr(self._call, "retries", 0) + 1
 
     @property
     def is_anonymous(self) -> bool:
@@ -133,9 +145,8 @@ class GcsBackend(ObjectStore):
 
     def probe(self, bucket: str, prefix: str) -> None:
         query = {"prefix": prefix, "maxResults": "1", "fields": "items(name)"}
-        hasty = retry.Retry(_may_pass, initial=0.3, timeout=_PROBE_SEC, on_error=self._note_retry)
         url = f"{self._base}/storage/v1/b/{bucket}/o"
-        hasty(self._get_json)(url, query, (_PROBE_SEC, _PROBE_SEC))
+        self._hasty(self._get_json)(url, query, (CONNECT_SEC, HASTY_SEC))
 
     def _get_json(self, url: str, query: Any, timeout: Any = _TIMEOUT_SEC) -> Any:
         reply = self._session.request("GET", url, params=query, timeout=timeout)
@@ -210,7 +221,7 @@ class GcsBackend(ObjectStore):
         blob = self._blob(path)
         generation = 0 if version is None else int(version)  # 0: there is no such object
         blob.upload_from_string(
-            data, _CONTENT_TYPE, if_generation_match=generation, **self._options
+            data, _CONTENT_TYPE, if_generation_match=generation, **self._hasty_options
         )
         return _written(path, blob).version
 
@@ -235,6 +246,7 @@ class GcsBackend(ObjectStore):
         made, blob = self._blob(target), self._blob(source)
         token = None
         with self.translate_errors(source):
+            self._call.path = target
             while True:  # large objects, and those that go to another region, take several calls
                 token, _, _ = made.rewrite(blob, token, **self._options)
                 if token is None:

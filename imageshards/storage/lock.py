@@ -1,18 +1,23 @@
 """One job per output folder: a file lock on this machine, a lease in a store.
 
 A lease is an object that its holder writes anew every few seconds, on condition that nobody
-else has; it ends by itself when the holder stops doing so.
+else has; it ends by itself when the holder stops doing so. The holder stops well before that: it
+watches a clock of its own, and from then on the store's client sends no write of it.
 """
 
 from __future__ import annotations
 
 import abc
 import contextlib
+import ctypes
 import fcntl
 import json
+import mmap
 import os
+import re
 import signal
 import socket
+import tempfile
 import threading
 import time
 import uuid
@@ -20,27 +25,27 @@ from typing import Any, NamedTuple
 
 from imageshards.errors import LeaseLostError, OutputError, UserError
 from imageshards.storage import files
+from imageshards.storage.base import WRITE_GUARDS
 
 # How often a lease that changes hands is asked for again.
 _ATTEMPTS = 5
 # How long processes of a job that was killed may take to end: until its next write, usually.
 _ORPHANS_SEC = 60.0
 
-# Nonces of the leases that this process holds.
-_held: set[str] = set()
-
 
 class LeaseTimes(NamedTuple):
     """Timing of a lease.
 
     Attributes:
-        renew_sec: Seconds between renewals.
+        renew_sec: Seconds between renewals; one that failed is tried again in a fifth of that.
         stale_sec: A lease that was not renewed for so long, by the store's clock, is free.
-        give_up_sec: A holder that could not renew for so long stops: before others may take it.
+        give_up_sec: A holder that could not renew for so long stops. What it had sent by then has
+            ended before others may take the lease: a request waits 5 s for a connection and 30 s
+            for an answer.
     """
 
     renew_sec: float = 15.0
-    stale_sec: float = 60.0
+    stale_sec: float = 90.0
     give_up_sec: float = 45.0
 
 
@@ -62,6 +67,7 @@ class OutputLock(abc.ABC):
         self._path = path
         self._output = files.parent_of(files.parent_of(path))
         self._nonce = uuid.uuid4().hex
+        self._sign: Any = None
 
     def _holder(self) -> dict[str, Any]:
         """What the lock says of who holds it."""
@@ -76,7 +82,26 @@ class OutputLock(abc.ABC):
                 f"⟦--output⟧ {self._output!r} cannot be written ({e.strerror or e}); choose "
                 "another folder, make room or fix its permissions."
             ) from e
+        self._show_life()
         return self
+
+    def _show_life(self) -> None:
+        """Locks a file that has this lock's number, until this process ends, however it ends.
+
+        By it another job on this machine knows for sure that this one has ended. Process numbers
+        and host names do not say so: containers share them, and copies of one machine do.
+        """
+        path = _sign_of_life(self._holder())
+        with contextlib.suppress(OSError):  # then a lease that is left behind ends in its time
+            self._sign = open(f"{path}.tmp", "xb")
+            os.register_at_fork(after_in_child=self._sign.close)
+            fcntl.flock(self._sign, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.rename(f"{path}.tmp", path)  # nobody may find it without its lock
+
+    def _end_life(self) -> None:
+        _forget(self._holder())
+        if self._sign is not None:
+            self._sign.close()
 
     @abc.abstractmethod
     def _take(self) -> None:
@@ -137,9 +162,10 @@ class FileLock(OutputLock):
             self._open()
         # A child that outlives this process must not hold its lock by chance.
         os.register_at_fork(after_in_child=self._close)
+        self._file.seek(0)
+        _forget(_parse_holder(self._file.read()))
         self._file.truncate(0)
         self._file.write(json.dumps(self._holder()).encode())
-        _held.add(self._nonce)
 
     def renew(self) -> None:
         """Nothing to do: the kernel knows that this process lives."""
@@ -148,7 +174,7 @@ class FileLock(OutputLock):
         return int(self._file.fileno())
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        _held.discard(self._nonce)
+        self._end_life()
         self._close()
 
     def _close(self) -> None:
@@ -162,11 +188,12 @@ class FileLock(OutputLock):
         while not self._try_lock():
             self._file.seek(0)
             holder = _parse_holder(self._file.read())
-            if _has_ended(holder) and time.monotonic() < deadline:
+            only_orphans = _has_ended(holder)
+            if only_orphans and time.monotonic() < deadline:
                 time.sleep(0.05)
                 continue
             self._file.close()
-            if _has_ended(holder):
+            if only_orphans:
                 raise UserError(
                     f"⟦--output⟧ {self._output!r} is still held by worker processes of a job that "
                     f"was killed (process {holder['pid']}); end them (`ps` shows them with the "
@@ -192,6 +219,14 @@ class FileLock(OutputLock):
             return False
 
 
+class _Found(NamedTuple):
+    """A lease that is there."""
+
+    version: str
+    age_sec: float
+    holder: dict[str, Any]
+
+
 class Lease(OutputLock):
     """An object of a store whose content names its holder, renewed by conditional writes.
 
@@ -201,7 +236,8 @@ class Lease(OutputLock):
 
     Raises:
         LeaseLostError: On leaving, if it was lost meanwhile; the main thread was then
-            interrupted as by Ctrl-C.
+            interrupted as by Ctrl-C. In any thread, and in processes forked since it was taken,
+            by every write below the output from then on.
     """
 
     def __init__(self, path: str, times: LeaseTimes = _TIMES):
@@ -211,93 +247,142 @@ class Lease(OutputLock):
         self._renewals = 0
         self._version: str | None = None
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._renewed_at = 0.0
+        self._threads: list[threading.Thread] = []
         self._lost = ""
+        self._trouble = ""
+        # Until when this job may write; forked processes see what the main one has renewed.
+        self._until = ctypes.c_double.from_buffer(mmap.mmap(-1, mmap.PAGESIZE))
 
     def _take(self) -> None:
         for _ in range(_ATTEMPTS):
-            self._renewed_at = time.monotonic()
+            begun = _now()
             version = self._store.write_if(self._path, self._content(), None)
-            if version is None:
-                version = self._take_over()
+            if version is None and (found := self._found()) is not None:
+                self._refuse_live(found)
+                version = self._store.write_if(self._path, self._content(), found.version)
+                if version is not None:
+                    _forget(found.holder)
             if version is not None:
-                self._version = version
-                _held.add(self._nonce)
+                self._note_renewed(version, begun)
+                WRITE_GUARDS[self._output] = self._check
                 return
         raise UserError(
             f"⟦--output⟧ {self._output!r} is wanted by several jobs at once; wait until one holds "
             "it."
         )
 
-    def _take_over(self) -> str | None:
-        """Takes a lease whose holder is gone; None if it changed or was given back meanwhile."""
+    def _found(self) -> _Found | None:
+        """What is there; None if it was given back meanwhile."""
         # Before its content: a version that is too old is refused.
         found = self._store.version_and_age(self._path)
         if found is None:
             return None
-        version, age_sec = found
         try:
-            holder = _parse_holder(self._store.read(self._path))
+            return _Found(*found, _parse_holder(self._store.read(self._path)))
         except FileNotFoundError:
             return None
-        if age_sec < self._times.stale_sec and not _has_ended(holder):
-            raise UserError(
-                f"⟦--output⟧ {self._output!r} is in use by another job (process "
-                f"{holder.get('pid', 'unknown')} on {holder.get('host', 'unknown')}, seen "
-                f"{age_sec:.0f} s ago); wait for it to end, or choose another folder: the lock of "
-                f"a job that was killed on another machine ends {self._times.stale_sec:.0f} s "
-                "after it."
-            )
-        return self._store.write_if(self._path, self._content(), version)
+
+    def _refuse_live(self, found: _Found) -> None:
+        holder, age_sec = found.holder, found.age_sec
+        is_ours = holder.get("nonce") == self._nonce  # written, but its answer was lost
+        if is_ours or age_sec >= self._times.stale_sec or _has_ended(holder):
+            return
+        raise UserError(
+            f"⟦--output⟧ {self._output!r} is in use by another job (process "
+            f"{holder.get('pid', 'unknown')} on {holder.get('host', 'unknown')}, seen "
+            f"{age_sec:.0f} s ago); wait for it to end, or choose another folder: the lock of "
+            f"a job that was killed on another machine ends {self._times.stale_sec:.0f} s "
+            "after it."
+        )
 
     def _content(self) -> bytes:
         # Other bytes each time: some stores' versions are hashes of the content.
         self._renewals += 1
         return json.dumps(self._holder() | {"renewals": self._renewals}).encode()
 
+    def _note_renewed(self, version: str, begun: float) -> None:
+        self._version, self._trouble = version, ""
+        self._until.value = begun + self._times.give_up_sec
+
     def renew(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._keep_renewing, name="lease", daemon=True)
-            self._thread.start()
+        if not self._threads:
+            for run in (self._keep_renewing, self._watch):
+                self._threads.append(threading.Thread(target=run, name="lease", daemon=True))
+                self._threads[-1].start()
 
     def _keep_renewing(self) -> None:
-        while not self._stop.wait(self._times.renew_sec):
-            begun = time.monotonic()
+        wait_sec = self._times.renew_sec
+        while not self._stop.wait(wait_sec):
+            begun = _now()
             try:
-                version = self._store.write_if(self._path, self._content(), self._version or "")
+                version = self._renewed()
             except (OSError, UserError) as e:
-                give_up_sec = self._times.give_up_sec
-                if time.monotonic() - self._renewed_at < give_up_sec:
-                    continue
-                self._lose(f"could not be renewed for {give_up_sec:.0f} s ({e})")
-                return
+                self._trouble = f" ({e})"
+                wait_sec = self._times.renew_sec / 5
+                continue
             if version is None:
                 self._lose("was taken by another job or deleted")
                 return
-            self._version, self._renewed_at = version, begun
+            self._note_renewed(version, begun)
+            wait_sec = self._times.renew_sec
+
+    def _renewed(self) -> str | None:
+        version = self._store.write_if(self._path, self._content(), self._version or "")
+        if version is not None:
+            return version
+        found = self._found()
+        if found is None or found.holder.get("nonce") != self._nonce:
+            return None
+        # An earlier renewal had arrived, only its answer had not.
+        return self._store.write_if(self._path, self._content(), found.version)
+
+    def _watch(self) -> None:
+        """Ends the job in time, however long a renewal that is under way may take."""
+        while not self._stop.wait(max(0.0, self._until.value - _now())):
+            if _now() >= self._until.value:
+                self._lose(self._not_renewed())
+                return
+
+    def _not_renewed(self) -> str:
+        return f"could not be renewed for {self._times.give_up_sec:.0f} s{self._trouble}"
 
     def _lose(self, how: str) -> None:
         if self._stop.is_set():
             return
         self._lost = how
+        self._until.value = 0.0
+        self._stop.set()
         main = threading.main_thread().ident
         if main is not None:  # only a signal ends a blocking call of that thread
             signal.pthread_kill(main, signal.SIGINT)
 
+    def _check(self) -> None:
+        if _now() >= self._until.value:
+            raise self._lost_error()
+
+    def _lost_error(self) -> LeaseLostError:
+        return LeaseLostError(
+            f"the lock {self._path} {self._lost or self._not_renewed()}, so this job was stopped; "
+            "nothing was committed: when no other job writes there, run the same command again to "
+            "resume."
+        )
+
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._stop.set()
-        _held.discard(self._nonce)
-        if self._thread is not None:
-            self._thread.join(5)
-        if self._lost:
-            raise LeaseLostError(
-                f"the lock {self._path} {self._lost}, so this job was stopped; nothing was "
-                "committed: when no other job writes there, run the same command again to resume."
-            ) from error
+        self._end_life()
+        if self._lost:  # and what still runs of this job may never write there
+            raise self._lost_error() from error
+        for thread in self._threads:
+            thread.join(5)
         if self._version is not None:
             with contextlib.suppress(OSError, UserError):  # it ends by itself
                 self._store.delete([self._path])
+            WRITE_GUARDS.pop(self._output, None)
+
+
+def _now() -> float:
+    """Seconds on a clock that goes on while the machine sleeps, the same in all processes."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _parse_holder(content: bytes) -> dict[str, Any]:
@@ -309,16 +394,22 @@ def _parse_holder(content: bytes) -> dict[str, Any]:
     return holder if isinstance(holder, dict) else {}
 
 
+def _sign_of_life(holder: dict[str, Any]) -> str:
+    nonce = str(holder.get("nonce"))
+    name = nonce if re.fullmatch("[0-9a-f]{32}", nonce) else "of-nobody"
+    return os.path.join(tempfile.gettempdir(), f"imageshards-lock-{name}")
+
+
 def _has_ended(holder: dict[str, Any]) -> bool:
-    """Whether the process that held a lock was of this machine and is gone."""
-    if holder.get("host") != socket.gethostname():
-        return False
-    if holder.get("pid") == os.getpid():  # in containers many processes have the same number
-        return holder.get("nonce") not in _held
+    """Whether the process that held a lock was of this machine and has ended, for sure."""
     try:
-        os.kill(int(holder["pid"]), 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, KeyError, TypeError, ValueError):
+        with open(_sign_of_life(holder), "rb") as sign:
+            fcntl.flock(sign, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # of another machine, or locked
         return False
-    return False
+    return True
+
+
+def _forget(holder: dict[str, Any]) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(_sign_of_life(holder))

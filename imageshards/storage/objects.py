@@ -18,11 +18,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from imageshards.errors import StorageError
-from imageshards.storage.base import RANGE_BYTES, Backend, Entry, Stat
+from imageshards.storage.base import RANGE_BYTES, Backend, Entry, Stat, check_may_write
 from imageshards.storage.direct import DirectReader
 
 # Connections of a client: what its threads need to read ahead and to copy.
 CONNECTIONS = 128
+# What a request waits for, at most: for a connection, and for each piece of its answer.
+CONNECT_SEC = 5.0
+ANSWER_SEC = 30.0
+# A conditional write renews a lease: one that hangs is given up in time for another.
+HASTY_SEC = 5.0
 # A bucket that answered this recently is not probed again when one of its objects is refused.
 _TRUST_SEC = 10.0
 _NOBODY = "nobody (no credentials were found)"
@@ -72,7 +77,7 @@ class ObjectStore(Backend):
     def __init__(self) -> None:
         self._usable_at: dict[str, float] = {}  # bucket → when it last answered
         self._probing = threading.Lock()
-        # Of the call that a thread has under way: how often it was sent again.
+        # Of the call that a thread has under way: what it is about.
         self._call = threading.local()
 
     @abc.abstractmethod
@@ -119,11 +124,21 @@ class ObjectStore(Backend):
 
     @contextlib.contextmanager
     def translate_errors(self, path: str) -> Iterator[None]:
-        """Makes the library's errors ours."""
+        """Makes the library's errors ours; what is sent meanwhile is about this path."""
+        self._call.path = path
         try:
             yield
         except self.errors as e:
             raise self._translated(path, self.classify_error(e)) from e
+
+    def _before_request(self, method: str) -> None:
+        """Called with every request, also one that is sent again.
+
+        Raises:
+            LeaseLostError: It would write where this job no longer may.
+        """
+        if method not in ("GET", "HEAD"):
+            check_may_write(getattr(self._call, "path", ""))
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
         request = self.direct_request(path)
@@ -253,19 +268,14 @@ class ObjectStore(Backend):
                     self.delete_objects(bucket, some)
 
     def write_if(self, path: str, data: bytes, version: str | None) -> str | None:
-        self._call.retries = 0
+        self._call.path = ""  # its condition guards it
         try:
             return self.put_if(path, data, version)
         except self.errors as e:
             error = self.classify_error(e)
-            is_gone = error.kind == "missing" and version is not None
-            if error.kind != "changed" and not is_gone:
-                raise self._translated(path, error) from e
-        # Perhaps it was written, its answer was lost, and it was refused when sent again.
-        if is_gone or not self._call.retries or self.read(path) != data:
-            return None
-        found = self.stat(path)
-        return None if found is None else found.version
+            if error.kind == "changed" or (error.kind == "missing" and version is not None):
+                return None
+            raise self._translated(path, error) from e
 
     def stat(self, path: str) -> Stat | None:
         found = self._head(path)

@@ -22,7 +22,10 @@ from imageshards.storage import files
 from imageshards.storage.base import COUNTER, Stat
 from imageshards.storage.direct import DirectReader, Signer, needs_no_proxy, signature_scope
 from imageshards.storage.objects import (
+    ANSWER_SEC,
+    CONNECT_SEC,
     CONNECTIONS,
+    HASTY_SEC,
     DirectRequest,
     ObjectStore,
     StoreError,
@@ -82,8 +85,8 @@ class S3Backend(ObjectStore):
                 urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
             if session.region_name is None:
                 where["region_name"] = "us-east-1"  # the bucket's own is found by its redirect
-            self._client = self._new_client(session, where, read_sec=30, tries=6)
-            self._probing_client = self._new_client(session, where, read_sec=5, tries=2)
+            self._client = self._new_client(session, where, ANSWER_SEC, tries=6)
+            self._hasty_client = self._new_client(session, where, HASTY_SEC, tries=2)
         except (exceptions.BotoCoreError, ValueError) as e:
             raise StorageError(
                 f"s3:// cannot be used with the settings of boto3 ({e}); fix AWS_PROFILE, "
@@ -91,9 +94,9 @@ class S3Backend(ObjectStore):
             ) from e
         self._direct: dict[str, _Direct | None] = {}
 
-    def _new_client(self, session: Any, where: Any, read_sec: int, tries: int) -> Any:
+    def _new_client(self, session: Any, where: Any, read_sec: float, tries: int) -> Any:
         config = Config(
-            connect_timeout=5,
+            connect_timeout=CONNECT_SEC,
             read_timeout=read_sec,
             max_pool_connections=CONNECTIONS,
             # Waits longer and longer, with jitter, after 429, 5xx, resets and time-outs.
@@ -108,8 +111,8 @@ class S3Backend(ObjectStore):
     def _note_request(self, request: Any, **_: Any) -> None:
         is_first = b"attempt=1" in _bytes(request.headers.get("amz-sdk-request", b"attempt=1"))
         COUNTER.add(requests=1, retries=0 if is_first else 1)
-        self._call.retries = 0 if is_first else getattr(self._call, "retries", 0) + 1
         self._call.request = request
+        self._before_request(request.method)
 
     def account(self) -> str | None:
         key = getattr(self._credentials, "access_key", None)
@@ -138,7 +141,7 @@ class S3Backend(ObjectStore):
         return StoreError("other", str(error))
 
     def probe(self, bucket: str, prefix: str) -> None:
-        self._probing_client.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1)
+        self._hasty_client.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1)
 
     def direct_request(self, path: str) -> DirectRequest | None:
         bucket, key = split_uri(path)
@@ -204,11 +207,11 @@ class S3Backend(ObjectStore):
 
     def write(self, path: str, data: bytes) -> Stat:
         with self.translate_errors(path):
-            return self._put(path, data, len(data))
+            return self._put(self._client, path, data, len(data))
 
-    def _put(self, path: str, body: Any, size_bytes: int, **options: str) -> Stat:
+    def _put(self, client: Any, path: str, body: Any, size_bytes: int, **options: str) -> Stat:
         bucket, key = split_uri(path)
-        done = self._client.put_object(Bucket=bucket, Key=key, Body=body, **options)
+        done = client.put_object(Bucket=bucket, Key=key, Body=body, **options)
         COUNTER.add(bytes_written=size_bytes)
         return _written(path, size_bytes, done)
 
@@ -217,7 +220,7 @@ class S3Backend(ObjectStore):
             size_bytes = file.seek(0, 2)
             file.seek(0)
             if size_bytes <= _MAX_PUT_BYTES:
-                return self._put(path, file, size_bytes)
+                return self._put(self._client, path, file, size_bytes)
             return self._send_parts(file, path)
 
     def upload_stream(self, stream: BinaryIO, path: str) -> Stat:
@@ -264,7 +267,7 @@ class S3Backend(ObjectStore):
 
     def put_if(self, path: str, data: bytes, version: str | None) -> str:
         condition = {"IfNoneMatch": "*"} if version is None else {"IfMatch": version}
-        return self._put(path, data, len(data), **condition).version
+        return self._put(self._hasty_client, path, data, len(data), **condition).version
 
     def delete_objects(self, bucket: str, names: Sequence[str]) -> None:
         if len(names) == 1:
@@ -280,6 +283,7 @@ class S3Backend(ObjectStore):
         (from_bucket, from_key), (bucket, key) = split_uri(source), split_uri(target)
         there = {"Bucket": from_bucket, "Key": from_key}
         with self.translate_errors(source):
+            self._call.path = target
             try:
                 self._client.copy_object(Bucket=bucket, Key=key, CopySource=there)
             except exceptions.ClientError as e:

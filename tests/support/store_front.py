@@ -129,13 +129,12 @@ class Front:
             return self._kept[key]
         if method == "GET" and re.search(r"/storage/v1/b/[^/]+/o\?.*maxResults=", target):
             return _paged(target, await self._ask(method, target, request))
-        wanted = re.search(r"[?&]ifGenerationMatch=(\d+)", target)
-        if wanted is None:
+        if method in ("GET", "HEAD") or "/storage/v1/" not in target:
             return await self._ask(method, target, request)
-        # The emulator does not look at this.
+        # The emulator does not look at conditions; nothing may come between one and its write.
+        wanted = re.search(r"[?&]ifGenerationMatch=(\d+)", target)
         async with self._one_by_one:
-            there = await self._generation(target, request)
-            if there != wanted[1]:
+            if wanted is not None and await self._generation(target, request) != wanted[1]:
                 self._log.append((method, target, 412))
                 return _packed(_answer(412, b'{"error": {"message": "conditionNotMet"}}'))
             return await self._ask(method, target, request)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import errno
 import fcntl
+import io
 import json
 import os
 import resource
@@ -20,7 +22,7 @@ import pytest
 from imageshards import storage
 from imageshards.errors import LeaseLostError, OutputError, UserError
 from imageshards.manifest import load_manifest
-from imageshards.storage import lock, lock_holder, output_lock
+from imageshards.storage import lock, lock_holder, objects, output_lock
 from imageshards.storage.lock import FileLock, Lease, LeaseTimes
 from tests.support.store_servers import StoreServer, store_server
 
@@ -28,6 +30,8 @@ pytestmark = pytest.mark.process
 
 FAST = LeaseTimes(renew_sec=0.02)
 TIMEOUT_SEC = 30
+# Of the address of a request that writes an object of a test's output.
+WRITES = {"s3": "/set/", "gs": "/upload/"}
 
 HOLD = """
 import sys
@@ -38,6 +42,7 @@ with FileLock(sys.argv[1]):
 """
 
 
+HOLD_LEASE = HOLD.replace("FileLock", "Lease")
 # As HOLD; and a worker of it keeps the lock until its standard input ends.
 HOLD_WITH_WORKER = """
 import subprocess, sys, time
@@ -233,43 +238,36 @@ def test_a_lease_is_held_by_one_and_given_back(path):
         pass
 
 
-def test_a_lease_is_renewed_while_it_is_held(path):
-    with Lease(path, FAST) as lock:
-        lock.renew()
-        deadline = time.monotonic() + TIMEOUT_SEC
-        while json.loads(storage.read(path))["renewals"] < 4:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-
-
-@pytest.mark.parametrize(
-    ("holder", "stale_sec", "is_taken"),
-    [
-        ({}, 60.0, False),  # on another machine, seen just now
-        ({}, 0.0, True),  # not renewed for too long
-        ({"host": os.uname().nodename, "pid": os.getppid()}, 60.0, False),  # alive
-        ({"host": os.uname().nodename, "pid": os.getpid()}, 60.0, True),  # our number, not us
-        ({"host": os.uname().nodename, "pid": "?"}, 60.0, False),
-    ],
-)
-def test_a_lease_is_taken_over_when_its_holder_is_gone(path, holder, stale_sec, is_taken):
-    hold(path, **holder)
-    lock = Lease(path, LeaseTimes(stale_sec=stale_sec))
-    if is_taken:
-        with lock:
-            assert json.loads(storage.read(path))["pid"] == os.getpid()
-        return
+def test_a_lease_is_free_when_it_was_not_renewed_for_too_long(path):
+    hold(path)
     with pytest.raises(UserError, match="in use by another job .* ago"):
-        lock.__enter__()
+        Lease(path).__enter__()
     assert json.loads(storage.read(path))["nonce"] == "other"
+    with Lease(path, LeaseTimes(stale_sec=0.0)):
+        assert json.loads(storage.read(path))["pid"] == os.getpid()
 
 
-def test_the_lease_of_a_process_that_has_ended_is_free_at_once(path):
-    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
-        gone.wait()
-    hold(path, host=os.uname().nodename, pid=gone.pid)
+def test_a_lease_is_free_at_once_when_its_process_surely_has_ended(path):
+    with start(path, HOLD_LEASE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(UserError, match=f"in use by another job .process {process.pid} "):
+            Lease(path).__enter__()
+        holder = json.loads(storage.read(path))
+        process.kill()
     with Lease(path):
         pass
+    assert not os.path.exists(lock._sign_of_life(holder))
+
+
+@pytest.mark.parametrize("nonce", ["0" * 32, "../../etc/passwd", None])
+def test_a_number_of_a_process_that_is_not_here_says_nothing(path, nonce):
+    """As in another container of the same host name, or on a copy of this machine."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    hold(path, host=os.uname().nodename, pid=gone.pid, nonce=nonce)
+    with pytest.raises(UserError, match="in use by another job"):
+        Lease(path).__enter__()
 
 
 def test_what_is_no_lease_is_one_only_for_a_while(path):
@@ -294,29 +292,111 @@ def test_a_lost_lease_interrupts_the_job_with_a_sentence(path, how, interruptibl
     assert storage.exists(path) == (how == "taken")
 
 
-def test_a_store_that_is_away_for_a_moment_loses_nothing(path, monkeypatch, interruptible):
-    calls = []
-    store = storage.backend(path)
-    write_if = store.write_if
+def renewals_after(path: str, count: int) -> int:
+    """Waits until a lease was renewed so often."""
+    deadline = time.monotonic() + TIMEOUT_SEC
+    while (done := int(json.loads(storage.read(path))["renewals"])) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return done
 
-    def away(path: str, data: bytes, version: str | None) -> str | None:
-        calls.append(1 if version else 0)
-        if version and sum(calls) < 4:
-            raise OSError(5, "away")
-        return write_if(path, data, version)
 
-    monkeypatch.setattr(store, "write_if", away)
+def test_a_renewal_that_fails_or_whose_answer_is_lost_loses_nothing(server, path, interruptible):
+    matching = WRITES[server.scheme]
+    server.fail("drop_answer", times=1, matching=matching)
     with Lease(path, FAST) as lock:
         lock.renew()
-        deadline = time.monotonic() + TIMEOUT_SEC
-        while sum(calls) < 6:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-    calls.clear()
-    with pytest.raises(LeaseLostError, match="could not be renewed for 0 s .*away"):
-        with Lease(path, FAST._replace(give_up_sec=0.0)) as lock:
+        for kind, times in (("drop_answer", 1), ("drop_answer", 3), (500, 3)):
+            done = renewals_after(path, 0)
+            server.fail(kind, times=times, matching=matching)
+            renewals_after(path, done + 8)
+    assert not storage.exists(path)
+
+
+def test_a_holder_gives_up_in_time_while_a_renewal_hangs(path, monkeypatch, interruptible):
+    hangs = threading.Event()
+    with pytest.raises(LeaseLostError, match="could not be renewed for 0 s"):
+        with Lease(path, FAST._replace(give_up_sec=0.4)) as lock:
+            monkeypatch.setattr(storage.backend(path), "write_if", lambda *_: hangs.wait())
             lock.renew()
+            time.sleep(TIMEOUT_SEC)  # as a blocking call of the job: the signal ends it
+    hangs.set()
+
+
+def writes_refused(output: str, local: str) -> list[str]:
+    """What of all that writes below an output is refused as its lease is lost."""
+    store = storage.backend(output)
+    path = f"{output}/x"
+    calls = {
+        "write": lambda: store.write(path, b"1"),
+        "upload": lambda: store.upload(local, path),
+        "upload_stream": lambda: store.upload_stream(io.BytesIO(b"1"), path),
+        "copy": lambda: store.copy(f"{storage.parent_of(output)}/elsewhere", path),
+        "move": lambda: storage.move(f"{storage.parent_of(output)}/elsewhere", path),
+        "delete": lambda: store.delete([path]),
+        "delete many": lambda: store.delete([path, f"{output}/y"]),
+    }
+    refused = []
+    for name, call in calls.items():
+        try:
+            call()
+        except LeaseLostError:
+            refused.append(name)
+    return refused if len(refused) < len(calls) else ["all"]
+
+
+def test_nothing_is_written_to_the_output_after_its_lease_is_lost(
+    server, path, tmp_path, interruptible
+):
+    output = path.removesuffix("/.staging/lock")
+    elsewhere = f"{storage.parent_of(output)}/elsewhere"
+    (tmp_path / "x").write_bytes(b"1")
+    storage.write(elsewhere, b"1")
+    read_end, write_end = os.pipe()
+    with pytest.raises(LeaseLostError):
+        with Lease(path, FAST) as lock:
+            assert writes_refused(output, str(tmp_path / "x")) == []
+            storage.write(elsewhere, b"1")
+            if not (child := os.fork()):  # as the processes that write shards
+                try:
+                    os.close(write_end)  # so it ends with this process, too
+                    os.read(read_end, 1)
+                    os._exit(writes_refused(output, str(tmp_path / "x")) == ["all"])
+                finally:
+                    os._exit(2)
+            lock.renew()
+            hold(path)
             time.sleep(TIMEOUT_SEC)
+    server.clear()
+    os.write(write_end, b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        assert threads.submit(writes_refused, output, str(tmp_path / "x")).result() == ["all"]
+    assert {asked.method for asked in server.requests()} <= {"GET", "HEAD"}
+    storage.write(elsewhere, b"2")
+    with Lease(path, LeaseTimes(stale_sec=0.0)):  # of another job, for this process
+        assert writes_refused(output, str(tmp_path / "x")) == []
+
+
+def test_a_write_that_has_to_be_sent_again_is_not_sent_after_the_limit(server, path, monkeypatch):
+    output = path.removesuffix("/.staging/lock")
+    with Lease(path):
+        now = [0.0, 1e9]  # the machine slept while the store was busy
+        monkeypatch.setattr(lock, "_now", lambda: now.pop(0) if len(now) > 1 else now[0])
+        server.fail(503, times=5, matching=WRITES[server.scheme])
+        server.clear()
+        with pytest.raises(LeaseLostError, match="could not be renewed for 45 s"):
+            storage.write(f"{output}/x", b"1")
+        assert [asked.status for asked in server.requests()] == [503]
+        server.heal()
+    assert storage.exists(path)  # it may be another's by now
+
+
+def test_what_was_sent_before_the_limit_has_ended_before_others_may_begin():
+    renew_sec, stale_sec, give_up_sec = LeaseTimes()
+    longest_sec = objects.CONNECT_SEC + objects.ANSWER_SEC
+    assert 2 * (renew_sec + objects.HASTY_SEC) < give_up_sec
+    assert give_up_sec + longest_sec < stale_sec
 
 
 def test_a_lease_that_cannot_be_written_is_one_sentence(server, path):

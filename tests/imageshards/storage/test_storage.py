@@ -294,14 +294,6 @@ def test_a_store_that_does_not_answer_is_asked_again(server, monkeypatch):
     storage.forget_clients()
 
 
-def test_a_create_whose_answer_was_lost_is_still_ours(server):
-    path = server.bucket() + "/lock"
-    server.fail("drop_answer", times=1, matching="lock" if server.scheme == "s3" else "")
-    version = storage.backend(path).write_if(path, b"me", None)
-    assert version == _there(path).version
-    assert storage.backend(path).write_if(path, b"me", None) is None
-
-
 def test_requests_are_counted(server):
     path = server.bucket() + "/x"
     storage.write(path, b"data")

@@ -112,7 +112,7 @@ def test_a_bucket_is_checked_once_and_need_not_be_listable(front: Front, data: s
 def test_an_unreachable_store_fails_within_seconds(
     front: Front, data: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gcs, "_PROBE_SEC", 0.3)
+    monkeypatch.setattr(gcs, "HASTY_SEC", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{silent.getsockname()[1]}")
         with pytest.raises(UserError, match=r"cannot be reached \(.*\); fix the network"):
