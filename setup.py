@@ -32,7 +32,7 @@ PIPELINE = [
 ]
 
 # An extra adds to the list above.
-TRAINER = ["keras>=3.15,<4", "tensorflow>=2.21,<2.22"]
+TRAINER = ["keras>=3.15,<3.16", "tensorflow>=2.21,<2.22"]
 
 TENSORBOARD = ["tensorboard>=2.20,<3"]
 

@@ -155,9 +155,6 @@ def _configs() -> dict[str, OptimizerConfig]:
         "float16": dataclasses.replace(found["adam"], precision="float16"),
         "plain": sgd,
         "clipped": dataclasses.replace(sgd, clipnorm=0.05),
-        "accumulated": dataclasses.replace(
-            found["adam"], accumulate_steps=2, clipnorm=0.05, schedule="constant"
-        ),
     }
 
 
@@ -170,7 +167,7 @@ def _check_same(strategy: Any, name: str) -> Any:
 
     network = start(strategy, CONFIGS[name], "tests.support.replica_run:no_dropout")
     # Two replicas take seconds to trace: `plain` is, the other optimizers take the same steps.
-    tf.config.run_functions_eagerly(name not in ("plain", "accumulated"))
+    tf.config.run_functions_eagerly(name != "plain")
     try:
         train(strategy, network, [batch(step) for step in range(3)])
     finally:
@@ -239,14 +236,6 @@ def _check_overflow(strategy: Any, name: str) -> Any:
     return [bool(finite), float(network.optimizer.dynamic_scale.numpy())]
 
 
-def _check_xla(strategy: Any, name: str) -> Any:
-    """The weights of a model without statistics that XLA compiles."""
-    config = dataclasses.replace(CONFIGS[name], jit_compile=True)
-    network = start(strategy, config, "tests.support.tiny_models:plain")
-    train(strategy, network, [batch(step) for step in range(4)])
-    return weights(network)
-
-
 def _check_uneven(strategy: Any, name: str) -> Any:
     """The weights after batches that two replicas cannot share equally."""
     network = start(strategy, CONFIGS[name], "tests.support.tiny_models:plain")
@@ -283,7 +272,6 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "resume": _check_resume,
     "masks": _check_masks,
     "overflow": _check_overflow,
-    "xla": _check_xla,
     "uneven": _check_uneven,
     "augment": _check_augment,
 }

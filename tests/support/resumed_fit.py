@@ -3,6 +3,8 @@
 python -m tests.support.resumed_fit DATA RUN REPLICAS HOOK:STEP   # prints one JSON object
 
 HOOK is the hook of a Keras callback after whose call with STEP steps done it is killed, or `no`.
+`keras` is Keras's own `fit`, two steps in a call, and killed; `plain` goes on without callbacks;
+`apart` moves the weights of the last replica away from those of the others.
 """
 
 from __future__ import annotations
@@ -92,6 +94,35 @@ def compiled(num_classes: int) -> keras.Model:
     return model
 
 
+class Apart(keras.callbacks.Callback):
+    """What a faulty step on one replica does."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self._step = step
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if int(self.model.optimizer.iterations.numpy()) == self._step:
+            of_replicas = self.model.trainable_variables[-1].value.values
+            of_replicas[-1].assign_add(1e-6 * np.ones(of_replicas[-1].shape))
+
+
+def _run_plainly(hook: str, step: int, model: Any, train: Any, run: str) -> None:
+    """Without what remembers anything."""
+    if hook == "plain":
+        ims.fit(model, train, epochs=2, resume=run, verbose=0)
+        return
+    model.steps_per_execution = 2
+    saver = ims.Checkpoint(run, every_steps=2, identity=train.identity)
+    killer = Killer("batch_end", step, signal.SIGKILL)
+    options: dict[str, Any] = {"steps_per_epoch": 2, "epochs": 2, "verbose": 0}
+    model.fit(train.dataset(), callbacks=[saver, killer], **options)
+
+
+def _digest(model: Any) -> str:
+    return hashlib.sha256(b"".join(w.tobytes() for w in model.get_weights())).hexdigest()
+
+
 def main() -> int:
     data_path, run, replicas, kill = sys.argv[1:5]
     strategy = make_strategy(int(replicas), BATCH_SIZE)
@@ -102,18 +133,22 @@ def main() -> int:
     validation = data.evaluation(batch_size=BATCH_SIZE)
     with strategy.scope():
         model = compiled(len(data.classes))
+    if hook in ("keras", "plain"):
+        _run_plainly(hook, int(step), model, train, run)
+        print(json.dumps(_digest(model)))
+        return 0
     counter = Counter()
     stopping = keras.callbacks.EarlyStopping(patience=9, restore_best_weights=True)
     slower = keras.callbacks.ReduceLROnPlateau(patience=1, min_delta=9.0, cooldown=0)
     signum = signal.SIGTERM if hook == "sigterm" else signal.SIGKILL
     killer = Killer(hook.replace("sigterm", "batch_end"), int(step or 0), signum)
+    apart = [Apart(int(step))] if hook == "apart" else []
     history = ims.fit(
         model, train, validation=validation, epochs=2, resume=run, checkpoint_steps=1,
-        callbacks=[counter, stopping, slower, killer], verbose=0,
+        callbacks=[counter, stopping, slower, killer, *apart], verbose=0,
     )  # fmt: skip
-    digest = hashlib.sha256(b"".join(w.tobytes() for w in model.get_weights())).hexdigest()
     found = {
-        "digest": digest,
+        "digest": _digest(model),
         "history": history.history,
         "epochs": history.epoch,
         "steps": counter.steps,

@@ -14,6 +14,10 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 CLASSES = ("circle", "square", "triangle")
+RECORD_FEATURES: dict[str, Any] = {
+    "image/encoded": {"dtype": "string", "shape": []},
+    "image/class/label": {"dtype": "int64", "shape": []},
+}
 
 
 def draw_shape(
@@ -50,9 +54,13 @@ def make_data_set(
     mode: str = "crop",
     shard_by: str = "balanced",
     first_label: int = 0,
+    hot: bool = False,
     seed: int = 1,
 ) -> pathlib.Path:
-    """Writes shards and `manifest.json`; record i is named `<split>-<i>`, of class i % 3."""
+    """Writes shards and `manifest.json`; record i is named `<split>-<i>`, of class i % 3.
+
+    Where `hot` is asked for, a column of this name has a 1 for the class, int64 [3].
+    """
     import tensorflow as tf
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,7 +73,8 @@ def make_data_set(
             image = draw_shape(i % 3, rng, size_px[i % len(size_px)], grey)
             means.append(np.asarray(image).reshape(-1, 1 if grey else 3).mean(0) / 255)
             place = i % 3 if shard_by == "class" else i
-            example = _example(tf, f"{split}-{i}", i % 3 + first_label, image)
+            more = {"hot": [int(i % 3 == k) for k in range(3)]} if hot else {}
+            example = _example(tf, f"{split}-{i}", i % 3 + first_label, image, more)
             shards[place % num_shards].append(example)
         splits[split] = {
             "num_records": count,
@@ -75,9 +84,11 @@ def make_data_set(
             ],
         }
     height, width = size_px[0]
+    more_features = {"hot": {"dtype": "int64", "shape": [3]}} if hot else {}
     write_manifest(
         folder,
         splits=splits,
+        features=RECORD_FEATURES | more_features,
         compression=compression,
         shard_by=shard_by,
         **({"first_label": first_label} if first_label else {}),
@@ -97,10 +108,7 @@ def write_manifest(folder: pathlib.Path, **changes: Any) -> None:
     manifest = {
         "format_version": 1,
         "classes": list(CLASSES),
-        "features": {
-            "image/encoded": {"dtype": "string", "shape": []},
-            "image/class/label": {"dtype": "int64", "shape": []},
-        },
+        "features": RECORD_FEATURES,
         "listed": 0,
         "rejects": {},
         "fingerprint": "0" * 64,
@@ -129,21 +137,25 @@ def read_split(folder: pathlib.Path, split: str) -> tuple[Any, Any]:
     return np.stack(pictures), np.array(labels)
 
 
-def _example(tf: Any, key: str, label: int, image: Image.Image) -> bytes:
+def _example(
+    tf: Any, key: str, label: int, image: Image.Image, more: dict[str, list[int]]
+) -> bytes:
     out = io.BytesIO()
     image.save(out, "JPEG", quality=90)
 
-    def feature(value: bytes | int) -> Any:
-        if isinstance(value, int):
-            return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+    def feature(value: bytes | int | list[int]) -> Any:
+        if isinstance(value, int | list):
+            values = value if isinstance(value, list) else [value]
+            return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
         return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
 
-    features: dict[str, bytes | int] = {
+    features: dict[str, bytes | int | list[int]] = {
         "image/encoded": out.getvalue(),
         "image/class/label": label,
         "image/filename": key.encode(),
         "image/height": image.height,
         "image/width": image.width,
+        **more,
     }
     named = {name: feature(value) for name, value in features.items()}
     return bytes(tf.train.Example(features=tf.train.Features(feature=named)).SerializeToString())

@@ -267,14 +267,14 @@ OPTIMIZER: dict[str, _Flag] = {
     ),
     "accumulate_steps": (
         {"type": int, "metavar": "N"},
-        "batches whose gradients are averaged before the weights change",
+        "batches whose gradients are averaged before the weights change; on one replica only",
     ),
     "clipnorm": (
         {"type": float, "metavar": "X"},
         "largest norm of all gradients together (default: none)",
     ),
     "precision": ({"choices": PRECISIONS}, "of the model's arithmetic; weights stay float32"),
-    "jit_compile": ({"action": "store_true"}, "compiles the model with XLA"),
+    "jit_compile": ({"action": "store_true"}, "compiles the model with XLA; on one replica only"),
 }
 
 RUN: dict[str, _Flag] = {

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.callbacks import CallbackList
 
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.models.step import make_test_step
@@ -42,8 +43,11 @@ class Validation:
         self._batches: Any = None
         self._step = make_test_step(model, strategy)
 
-    def __call__(self) -> dict[str, float]:
-        """The figures, by name, each with `val_` before it.
+    def __call__(self, callbacks: CallbackList) -> dict[str, float]:
+        """The figures, by name.
+
+        Args:
+            callbacks: Whose hooks are called before and after each batch.
 
         Raises:
             UserError: A record is broken, and must not be left out.
@@ -54,7 +58,7 @@ class Validation:
             logs: dict[str, Any] = {}
             error = None
             try:
-                logs = self._run()
+                logs = self._run(callbacks)
             except (tf.errors.OpError, UnicodeDecodeError) as e:
                 error = e
             if not any(self._hosts.gather("validation", error is not None)):
@@ -71,16 +75,18 @@ class Validation:
         found = {name: _mean([one[name] for one in of_hosts]) for name in means}
         if "loss" in found:
             found["loss"] = self._without_fill_ups(found["loss"])
-        return {f"val_{name}": value for name, value in found.items()}
+        return found
 
-    def _run(self) -> dict[str, Any]:
+    def _run(self, callbacks: CallbackList) -> dict[str, Any]:
         if self._batches is None:
             data = dataclasses.replace(self._data, subset=self._subset)
             self._batches = distributed(self._strategy, data.batches)
         logs: dict[str, Any] = {}
         iterator = iter(self._batches)
-        for _ in range(self._data.steps):
+        for step in range(self._data.steps):
+            callbacks.on_test_batch_begin(step)
             logs = self._step(next(iterator))
+            callbacks.on_test_batch_end(step, logs)
         return logs
 
     def _without_fill_ups(self, mean: float) -> float:

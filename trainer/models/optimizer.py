@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from keras import ops
 
 from imageshards.errors import UserError
 from trainer.config import OptimizerConfig, TrainConfig
+from trainer.models.keras_internals import clips
 
 # The global batch that --learning_rate is meant for under --scale_learning_rate.
 REFERENCE_BATCH = 256
@@ -216,83 +216,33 @@ def make_optimizer(
     return LossScaleOptimizer(optimizer) if config.precision == "float16" else optimizer
 
 
-def check_optimizer(optimizer: keras.optimizers.Optimizer | None, replicas: int) -> None:
-    """Refuses an optimizer of the user's that several replicas would train otherwise with.
+def check_compiled(model: keras.Model, replicas: int) -> None:
+    """Refuses a compiled model of the user's that several replicas would train otherwise.
 
     Raises:
-        UserError: It scales the loss, and clips or accumulates inside of that.
+        UserError: XLA compiles it, or its optimizer accumulates gradients, overwrites weights by
+            their average, or scales the loss and clips inside of that.
     """
-    inner = getattr(optimizer, "inner_optimizer", None)
-    if replicas > 1 and inner is not None and SumFirst.is_needed(inner):
+    optimizer = _without_loss_scale(model.optimizer)
+    if replicas == 1:
+        return
+    if model.jit_compile:
         raise UserError(
-            f"model received {inner.name} inside a LossScaleOptimizer on {replicas} replicas, "
-            "where gradients are clipped or accumulated before they are summed; expected "
-            "mixed_bfloat16, which needs no loss scaling, or one replica."
+            f"model received {model.name}, compiled with jit_compile=True on {replicas} replicas, "
+            "whose sums XLA cannot compile; expected jit_compile=False, or one replica."
         )
-
-
-class SumFirst:
-    """Lets an optimizer sum gradients over the replicas before it clips or accumulates them.
-
-    Keras 3.15 clips what each replica has and sums afterwards, so that the result depends on
-    their number; and inside a replica it cannot decide between accumulating and stepping. Here
-    Python decides, which takes a graph for either.
-
-    Args:
-        optimizer: Of a model whose replicas share each batch, without loss scaling.
-
-    Attributes:
-        steps: Batches whose gradients make one step.
-        is_last: Whether what is traced next is the last of these; else it only accumulates.
-    """
-
-    def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
-        self.steps = optimizer.gradient_accumulation_steps or 1
-        self.is_last = True
-        self._optimizer = optimizer
-        # Of the class: a step made for another run may have replaced that of the instance.
-        self._apply = functools.partial(type(optimizer)._backend_apply_gradients, optimizer)
-        optimizer._backend_apply_gradients = self._apply_sums
-        optimizer._all_reduce_sum_gradients = lambda pairs: pairs
-
-    @staticmethod
-    def undo(optimizer: keras.optimizers.Optimizer) -> None:
-        """Leaves `optimizer` as Keras has it, for Keras's own `fit`."""
-        for name in ("_backend_apply_gradients", "_all_reduce_sum_gradients"):
-            vars(optimizer).pop(name, None)
-
-    @staticmethod
-    def is_needed(optimizer: keras.optimizers.Optimizer) -> bool:
-        """Whether `optimizer` does anything with gradients but to follow them."""
-        clips = (optimizer.clipnorm, optimizer.clipvalue, optimizer.global_clipnorm)
-        return any(clips) or bool(optimizer.gradient_accumulation_steps)
-
-    def next_is_last(self) -> bool:
-        """Whether the next batch completes a step."""
-        done = int(keras.ops.convert_to_numpy(self._optimizer._iterations))
-        return (done + 1) % self.steps == 0
-
-    def _apply_sums(self, gradients: list[Any], variables: list[Any]) -> None:
-        optimizer = self._optimizer
-        replica = tf.distribute.get_replica_context()
-        gradients = list(replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients))
-        if self.steps == 1:
-            self._apply(gradients, variables)
-            return
-        sums = [
-            optimizer._accumulated_gradients[optimizer._get_variable_index(variable)]
-            for variable in variables
-        ]
-        if self.is_last:
-            means = [(g + s) / self.steps for g, s in zip(gradients, sums, strict=True)]
-            means = optimizer._clip_gradients(means)
-            optimizer._apply_weight_decay(variables)
-            optimizer._backend_update_step(means, variables, optimizer.learning_rate)
-            optimizer._backend_reset_gradient_accumulators()
-        else:
-            optimizer._backend_increment_gradient_accumulators(gradients, sums)
-        if optimizer.use_ema:
-            optimizer._update_model_variables_moving_average(optimizer._trainable_variables)
+    for name in ("gradient_accumulation_steps", "ema_overwrite_frequency"):
+        if value := getattr(optimizer, name, None):
+            raise UserError(
+                f"model received {optimizer.name} with {name}={value} on {replicas} replicas, "
+                "where Keras fails; expected None, or one replica."
+            )
+    if optimizer is not model.optimizer and clips(optimizer):
+        raise UserError(
+            f"model received {optimizer.name} inside a LossScaleOptimizer on {replicas} replicas, "
+            "where gradients are clipped before they are summed; expected mixed_bfloat16, which "
+            "needs no loss scaling, or one replica."
+        )
 
 
 def exempt_from_decay(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> None:
@@ -335,9 +285,7 @@ def averaged_weights(model: keras.Model) -> Iterator[None]:
             variable.assign(value)
 
 
-def notes(
-    config: TrainConfig, model: keras.Model, total_steps: int, gpus: int = 0, replicas: int = 1
-) -> list[str]:
+def notes(config: TrainConfig, model: keras.Model, total_steps: int, gpus: int = 0) -> list[str]:
     """What is allowed, but may surprise; a sentence each.
 
     Args:
@@ -345,17 +293,11 @@ def notes(
         model: Compiled.
         total_steps: Of the whole run.
         gpus: How many of the devices are GPUs.
-        replicas: How many devices share a batch.
     """
     optimizer, batch_size = config.optimizer, config.batch_size
     found = [_slow_average(optimizer, total_steps)]
     layers = model._flatten_layers(include_self=False)
     has_statistics = any(hasattr(layer, "moving_variance") for layer in layers)
-    if has_statistics and optimizer.jit_compile and replicas > 1:
-        found.append(
-            "with --jit_compile every replica normalises by the statistics of its own share, and "
-            "those of the first one are saved"
-        )
     if has_statistics and batch_size < FEW_FOR_STATISTICS:
         found.append(
             f"{model.name} normalises by the statistics of {batch_size} pictures, which are noisy; "

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from imageshards.errors import UserError
 from trainer.dataset.spec import Batch, model_input
-from trainer.models.optimizer import SumFirst
+from trainer.models.keras_internals import clips, sum_before_clipping
 from trainer.models.strategy import host_count
 
 # A distributed global batch → what the model's own step returns: numbers by name.
@@ -36,24 +36,10 @@ def make_train_step(
     def as_keras(batch: Batch) -> tuple[Any, ...]:
         return _as_keras(model, batch if prepare is None else prepare(batch))
 
-    def one_graph() -> Step:
-        if model.jit_compile and strategy.num_replicas_in_sync > 1:
-            compute = _compiled_but_for_sums(model)
-        else:
-            compute = _compiled(model, model.train_step)
-        return _make_step(model, strategy, compute, as_keras, host_count(strategy) > 1)
-
-    optimizer = model.optimizer
-    if strategy.num_replicas_in_sync == 1 or optimizer is None or not SumFirst.is_needed(optimizer):
-        return one_graph()
-    sums = SumFirst(optimizer)
-    steps = [one_graph() for _ in range(2)]
-
-    def step(batch: Batch) -> dict[str, Any]:
-        sums.is_last = sums.next_is_last()
-        return steps[sums.is_last](batch)
-
-    return step
+    if strategy.num_replicas_in_sync > 1 and clips(model.optimizer):
+        sum_before_clipping(model.optimizer)
+    compute = _compiled(model, model.train_step)
+    return _make_step(model, strategy, compute, as_keras, host_count(strategy) > 1)
 
 
 def make_test_step(model: keras.Model, strategy: tf.distribute.Strategy) -> Step:
@@ -76,7 +62,9 @@ def preprocessed(model: keras.Model, inputs: Any, label: Any, weight: Any) -> tu
     return inputs, label, weight
 
 
-def build_variables(model: keras.Model, strategy: tf.distribute.Strategy, batch: Any) -> None:
+def build_variables(
+    model: keras.Model, strategy: tf.distribute.Strategy, batch: Any, validates: bool = True
+) -> None:
     """Makes every variable that a compiled model will have: of metrics and optimizer, too.
 
     Keras makes them in the first step, when it is too late to restore them.
@@ -85,10 +73,39 @@ def build_variables(model: keras.Model, strategy: tf.distribute.Strategy, batch:
         model: Compiled.
         strategy: In whose scope it was made.
         batch: Specifications of tensors: (inputs, label, sample_weight).
+        validates: Whether its `test_step` will be used.
     """
-    made = tf.function(lambda *data: preprocessed(model, *data), autograph=False)
-    with strategy.scope():
-        model._symbolic_build(data_batch=made.get_concrete_function(*batch).structured_outputs)
+
+    def trace(step: Callable[[tuple[Any, ...]], Any]) -> Any:
+        made = tf.function(lambda *data: step(preprocessed(model, *data)), autograph=False)
+        return made.get_concrete_function(*batch).structured_outputs
+
+    if type(model).train_step is keras.Model.train_step:
+        with strategy.scope():
+            model._symbolic_build(data_batch=trace(lambda data: data))
+        return
+    # Only a train_step of its own knows what its loss and metrics are given. It is traced as on one
+    # replica, and what it assigns is dropped; variables are made when the scope is left.
+    forward = functools.partial(_forward, model)
+    for step in (forward, model.train_step, *([model.test_step] if validates else [])):
+        stateless = keras.StatelessScope()
+        stateless.__enter__()
+        try:
+            trace(step)
+        finally:
+            with strategy.scope():
+                stateless.__exit__()
+        with strategy.scope():
+            if model.optimizer is not None and not model.optimizer.built:
+                model.optimizer.build(model.trainable_variables)
+        if all(
+            part is None or part.built for part in (model._compile_metrics, model._compile_loss)
+        ):
+            return
+
+
+def _forward(model: keras.Model, data: tuple[Any, ...]) -> Any:
+    return model(data[0], training=False)
 
 
 def _compiled(model: keras.Model, compute: Step) -> Step:
@@ -99,45 +116,6 @@ def _compiled(model: keras.Model, compute: Step) -> Step:
     if not model.jit_compile or model.run_eagerly:
         return compute
     return tf.function(compute, autograph=False, reduce_retracing=True, jit_compile=True)
-
-
-def _compiled_but_for_sums(model: keras.Model) -> Step:
-    """Keras's `train_step`, of which XLA compiles all but what speaks with other replicas.
-
-    Nor does a batch normalisation in it: statistics are those of each replica.
-
-    Raises:
-        UserError: The model has a `train_step` of its own, which cannot be divided.
-    """
-    if type(model).train_step is not keras.Model.train_step:
-        raise UserError(
-            f"model received {model.name}, compiled with jit_compile=True and with a train_step of "
-            "its own, whose sums over replicas XLA cannot compile; expected jit_compile=False, or "
-            "one replica."
-        )
-    for layer in model._flatten_layers(include_self=False):
-        if isinstance(layer, keras.layers.BatchNormalization):
-            layer.synchronized = False
-
-    @tf.function(autograph=False, reduce_retracing=True, jit_compile=True)
-    def gradients_of(x: Any, y: Any, weight: Any) -> tuple[Any, Any, Any]:
-        with tf.GradientTape() as tape:
-            outputs = model(x, training=True)
-            loss = model._compute_loss(x, y, outputs, weight, training=True)
-            scaled = model.optimizer.scale_loss(loss)
-        gradients = tape.gradient(scaled, model.trainable_variables)
-        return [tf.convert_to_tensor(gradient) for gradient in gradients], loss, outputs
-
-    def train_step(data: Any) -> dict[str, Any]:
-        x, y, weight = data
-        gradients, loss, outputs = gradients_of(x, y, weight)
-        replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        # A replica's loss is its share of the mean over all of them.
-        model._loss_tracker.update_state(loss * replicas, sample_weight=tf.shape(weight)[0])
-        model.optimizer.apply(gradients, model.trainable_variables)
-        return model.compute_metrics(x, y, outputs, sample_weight=weight)
-
-    return train_step
 
 
 def _make_step(

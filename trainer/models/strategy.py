@@ -74,13 +74,21 @@ def check_replicas(optimizer: OptimizerConfig, replicas: int) -> None:
     """
     if replicas == 1:
         return
-    sums_first = optimizer.clipnorm is not None or optimizer.accumulate_steps > 1
-    if sums_first and optimizer.precision == "float16":
-        flag = "clipnorm" if optimizer.clipnorm is not None else "accumulate_steps"
+    if optimizer.accumulate_steps > 1:
         raise UserError(
-            f"--{flag} received {getattr(optimizer, flag)} with {replicas} replicas and "
-            "--precision float16, whose loss scaling takes gradients before they are summed over "
-            "the replicas; expected --precision bfloat16, or --replicas 1."
+            f"--accumulate_steps received {optimizer.accumulate_steps} with {replicas} replicas, "
+            "where Keras cannot accumulate; expected 1 and a larger --batch_size, or --replicas 1."
+        )
+    if optimizer.jit_compile:
+        raise UserError(
+            f"--jit_compile was given with {replicas} replicas, whose sums XLA cannot compile; "
+            "leave it out, or take --replicas 1."
+        )
+    if optimizer.clipnorm is not None and optimizer.precision == "float16":
+        raise UserError(
+            f"--clipnorm received {optimizer.clipnorm} with {replicas} replicas and --precision "
+            "float16, whose loss scaling takes gradients before they are summed over the replicas; "
+            "expected --precision bfloat16, or --replicas 1."
         )
 
 

@@ -347,14 +347,18 @@ def check_tensorboard() -> None:
 
 
 def last_learning_rate(optimizer: keras.optimizers.Optimizer | None) -> float | None:
-    """The rate of the step that was taken last; None without an optimizer."""
+    """The rate with which weights were changed last; None where they never were."""
     if optimizer is None:
         return None
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     rate = optimizer._learning_rate
     if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
-        step = keras.ops.convert_to_numpy(optimizer.iterations)
-        rate = rate(max(0, int(step) - 1))
+        # Keras counts batches, of which every so many change the weights.
+        batches = int(keras.ops.convert_to_numpy(optimizer._iterations))
+        last = batches - batches % (optimizer.gradient_accumulation_steps or 1) - 1
+        if last < 0:
+            return None
+        rate = rate(last)
     return float(keras.ops.convert_to_numpy(rate() if callable(rate) else rate))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from keras.callbacks import Callback
 
 from imageshards.errors import UserError
 from trainer.cluster.hosts import ONE_HOST, Hosts
+from trainer.models.keras_internals import check_weights
 from trainer.models.model import state_variables
 from trainer.training.checkpoint import (
     Array,
@@ -69,6 +71,7 @@ class Checkpoint(Callback):
         self._at_begin: list[dict[str, str]] = []
         self._loaded: Values | None = None
         self._saved: tuple[int, int] | None = None
+        self._told = False
         latest = from_chief(hosts, self.checkpoints.load_latest)
         if latest is not None:
             self.state, self._loaded = latest
@@ -110,15 +113,23 @@ class Checkpoint(Callback):
         """Saves now.
 
         Raises:
-            UserError: It cannot be written, or a weight is no finite number.
+            UserError: It cannot be written, or a weight is no finite number, or another one on
+                another replica.
         """
         if self._saved == (self.step, self.epochs):
             return
+        check_weights(self.model, self.step, self._hosts)
         values = state_values(self.model, self._hosts)
-        trained = {variable.path for variable in self.model.trainable_variables}
-        for path, array in values:
-            if path in trained and not np.isfinite(array).all():
-                raise self.diverged(f"{path} became infinite or not a number")
+        if (bad := self._no_number(values)) is not None:
+            what = f"{bad} became infinite or not a number"
+            # Where a callback ends such a run, it ends as in Keras's `fit`.
+            ends = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._others)
+            if not (ends or self.model.stop_training):
+                raise self.diverged(what)
+            if self._hosts.is_chief and not self._told:
+                print(f"{what} {self._since()}, so it is not saved", file=sys.stderr)
+            self._told = True
+            return
         state = self.state
         state.step, state.epochs = self.step, self.epochs
         state.stopped = bool(self.model.stop_training)
@@ -135,26 +146,51 @@ class Checkpoint(Callback):
 
     def diverged(self, what: str) -> UserError:
         """What a person is told whose run does not converge."""
-        since = self._saved[0] if self._saved else 0
-        good = "none"
-        if self._saved:
-            path = self.checkpoints.path(since)
-            good = path if self._hosts.is_chief else f"that of step {since}"
         return UserError(
-            f"⟦--learning_rate⟧ received a value for which {what} between the steps {since + 1} "
-            f"and {max(since + 1, self.step)} (last good checkpoint: {good}); expected a run "
-            "that converges: try a tenth of it, or ⟦--warmup_steps⟧, in another ⟦--output⟧ or with "
-            "⟦--overwrite⟧."
+            f"The optimizer received a learning rate for which {what} {self._since()}; expected a "
+            "run that converges: try a tenth of it, or a warm-up, in a folder of its own or over "
+            "this run."
         )
 
+    def _since(self) -> str:
+        since, good = 0, "none"
+        if self._saved:
+            since = self._saved[0]
+            good = self.checkpoints.path(since) if self._hosts.is_chief else f"that of step {since}"
+        return (
+            f"between the steps {since + 1} and {max(since + 1, self.step)} (last good "
+            f"checkpoint: {good})"
+        )
+
+    def _no_number(self, values: Values) -> str | None:
+        """The path of a weight that is no finite number."""
+        trained = {variable.path for variable in self.model.trainable_variables}
+        bad = (path for path, one in values if path in trained and not np.isfinite(one).all())
+        return next(bad, None)
+
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Looks at what callbacks remember from the beginning."""
+        """Looks at what callbacks remember from the beginning.
+
+        Raises:
+            UserError: Keras's `fit` takes more steps in an epoch than it says.
+        """
+        at_once, steps = self.model.steps_per_execution, self.params.get("steps")
+        if at_once > 1 and (steps is None or steps % at_once):
+            raise UserError(
+                f"steps_per_execution received {at_once} in model.compile with {steps} steps in an "
+                "epoch, of which Keras takes more, or less, than it says; expected a "
+                "steps_per_epoch that is a multiple, so that the checkpoint knows the position."
+            )
         self.watch(self._others)
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Counts the step, and saves after some of them."""
-        self.step += 1
-        if self.step % self._every_steps == 0:
+        """Counts the steps of one call of Keras's train function."""
+        self.count(self.model.steps_per_execution)
+
+    def count(self, steps: int) -> None:
+        """Counts steps that were taken, and saves after some of them."""
+        before, self.step = self.step, self.step + steps
+        if self.step // self._every_steps > before // self._every_steps:
             self.save()
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:

@@ -13,8 +13,9 @@ from imageshards.errors import UserError, names_arguments
 from trainer.augment.augmentation import check_pairs
 from trainer.config import check_least, path_text, uneven_batch
 from trainer.evaluation.validation import Validation
+from trainer.models.keras_internals import check_keras
 from trainer.models.model import check_optimizers
-from trainer.models.optimizer import check_optimizer
+from trainer.models.optimizer import check_compiled
 from trainer.models.step import build_variables, make_train_step
 from trainer.models.strategy import host_count, separate_replicas
 from trainer.reader.batches import EvaluationData, TrainingData
@@ -79,6 +80,7 @@ def fit(
             "are served by imageshards train --cluster, which also takes compiled models."
         )
     replicas = strategy.num_replicas_in_sync
+    check_keras()
     _check(model, train, validation, replicas)
     for name, received in (
         ("⟦--epochs⟧", epochs),
@@ -105,7 +107,7 @@ def fit(
         )
     if replicas > 1:
         separate_replicas(model)
-    build_variables(model, strategy, train.element_spec)
+    build_variables(model, strategy, train.element_spec, validation is not None)
     if checkpoint is not None:
         check_optimizers(model)
     broken = BrokenRecordHandler(
@@ -154,4 +156,4 @@ def _check(
         )
     if isinstance(train.augment, str):
         check_pairs(train.augment, train.batch_size, replicas, not train.model_inputs.features)
-    check_optimizer(model.optimizer, replicas)
+    check_compiled(model, replicas)

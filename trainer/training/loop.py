@@ -14,14 +14,14 @@ from keras.callbacks import Callback, CallbackList
 from imageshards.errors import UserError
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.dataset.spec import Batch
-from trainer.models.optimizer import SumFirst
+from trainer.models.keras_internals import check_weights, undo_sum_before_clipping
 from trainer.models.step import Step
 from trainer.reader.stream import TrainingStream, next_batch
 from trainer.training.checkpoint_callback import Checkpoint
 from trainer.training.signals import Stopped, StopRequest
 
-# Returns the figures of the validation split by name, `val_…`.
-Validate = Callable[[], dict[str, float]]
+# Calls the hooks of each batch; returns the figures of the validation split by name.
+Validate = Callable[[CallbackList], dict[str, float]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Loop:
         finally:
             model.train_function = None
             if model.optimizer is not None:
-                SumFirst.undo(model.optimizer)
+                undo_sum_before_clipping(model.optimizer)
         return model.history
 
     def _resume(self) -> tuple[int, bool]:
@@ -218,12 +218,14 @@ class Loop:
             callbacks.on_train_batch_end(self.step - begin, logs)
             self.step += 1
             if checkpoint is not None:
-                checkpoint.on_train_batch_end(self.step - begin)
+                checkpoint.count(1)
             if checkpoint is not None and (signum := self._stopped_by()):
                 checkpoint.save()
                 raise Stopped(signum)
         if checkpoint is not None:
             checkpoint.save()  # before validation, so that a kill there costs no training
+        else:
+            check_weights(model, self.step, self._hosts)
         # Where the epoch was over before a restart, no step has said anything.
         with self._hosts.limited("The metrics of an epoch"):
             logs = dict(
@@ -252,11 +254,11 @@ class Loop:
         variables = self._model.metrics_variables
         kept = [variable.numpy() for variable in variables]
         self._callbacks.on_test_begin()
-        found = self._validate() if self._validate is not None else {}
+        found = self._validate(self._callbacks) if self._validate is not None else {}
         self._callbacks.on_test_end(found)
         for variable, value in zip(variables, kept, strict=True):
             variable.assign(value)
-        return found
+        return {f"val_{name}": value for name, value in found.items()}
 
 
 @dataclasses.dataclass

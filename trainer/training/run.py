@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.callbacks import CallbackList
 
 from imageshards import storage
 from imageshards.errors import UserError
@@ -22,6 +23,7 @@ from trainer.dataset.spec import ModelCard
 from trainer.evaluation.evaluator import Evaluation, Evaluator
 from trainer.evaluation.validation import Validation
 from trainer.models import model, optimizer, strategy, user_model
+from trainer.models.keras_internals import check_keras
 from trainer.models.step import build_variables, make_train_step
 from trainer.reader import pipeline
 from trainer.reader.batches import EvaluationData, TrainingData
@@ -159,8 +161,7 @@ class _Run:
         lines = plan_lines(
             self.config, self.inputs, self.model, self.devices, self.epochs, self.augment_on
         )
-        replicas = self.devices.num_replicas_in_sync
-        notes = optimizer.notes(self.config, self.model, total, strategy.gpu_count(), replicas)
+        notes = optimizer.notes(self.config, self.model, total, strategy.gpu_count())
         lines = [for_output(line) for line in (*lines, *(f"note: {note}" for note in notes))]
         if self.config.tensorboard and not self.config.dry_run:
             folder = storage.join(self.config.output, TENSORBOARD_FOLDER)
@@ -247,7 +248,7 @@ class _Run:
         """Writes report/, and prints where everything is and what limited the speed."""
         config, output = self.config, self.config.output
         if self.evaluation is None and self.evaluator is not None:
-            self._validate()
+            self._validate(CallbackList())
         if not self.hosts.is_chief:
             return
         history = self.metrics.history
@@ -277,6 +278,7 @@ class _Run:
 
     def _check(self) -> str:
         """Refuses what cannot be trained; returns the model's name as Keras spells it."""
+        check_keras()
         replicas = self.devices.num_replicas_in_sync
         name = model.resolve_name(self.config.model)
         strategy.check_replicas(self.config.optimizer, replicas)
@@ -306,13 +308,14 @@ class _Run:
             self.is_classifier = not built.compiled
             if not self.is_classifier:
                 self._refuse_optimizer_flags()
-                optimizer.check_optimizer(built.optimizer, self.devices.num_replicas_in_sync)
+                optimizer.check_compiled(built, self.devices.num_replicas_in_sync)
             else:
                 total = self.epochs.total_steps
                 model.compile_model(
                     built, config.optimizer, config.batch_size, total, config.metrics
                 )
-        build_variables(built, self.devices, self.data.element_spec)
+        validates = self.validation_data is not None
+        build_variables(built, self.devices, self.data.element_spec, validates)
         model.check_optimizers(built)
         self.hosts.compare(
             {"The model (SHA-256 of its variables' names and shapes)": digest(built)}
@@ -344,17 +347,16 @@ class _Run:
             return None
         return Validation(self.model, self.devices, data, broken, self.hosts)
 
-    def _validate(self) -> dict[str, float]:
+    def _validate(self, callbacks: CallbackList) -> dict[str, float]:
         """Figures of the validation split, with averaged weights where there are any."""
         with optimizer.averaged_weights(self.model):
             if self.validation is not None:
-                return self.validation()
+                return self.validation(callbacks)
             if self.evaluator is None:
                 return {}
             self.evaluation = self.evaluator.run()
         found = {"loss": self.evaluation.loss, "accuracy": self.evaluation.accuracy}
-        found |= self.evaluation.metrics
-        return {f"val_{name}": value for name, value in found.items()}
+        return found | dict(self.evaluation.metrics)
 
     def _user_callbacks(self) -> list[keras.callbacks.Callback]:
         if self.config.callbacks is None:

@@ -34,10 +34,10 @@ from trainer.training.checkpoint_callback import Checkpoint  # noqa: E402
 STEPS = 4
 
 
-def _model(rate: Any = 0.1) -> keras.Model:
+def _model(rate: Any = 0.1, accumulated: int | None = None) -> keras.Model:
     keras.utils.set_random_seed(2)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="dense")])
-    optimizer = keras.optimizers.SGD(rate, momentum=0.9)
+    optimizer = keras.optimizers.SGD(rate, momentum=0.9, gradient_accumulation_steps=accumulated)
     model.compile(optimizer, "mse", weighted_metrics=["mae"], jit_compile=False)
     return model
 
@@ -95,6 +95,26 @@ def test_metrics_file_has_an_object_per_epoch_and_the_rate_of_its_last_step(
     assert [r["learning_rate"] for r in found] == pytest.approx([0.05, 0.01])
     assert list(found[0]) == ["epoch", "step", "loss", "val_loss", "mae", "learning_rate"]
     assert found[0]["val_loss"] is None
+
+
+@pytest.mark.parametrize(
+    ("accumulated", "rates"), [(None, [5, 1]), (2, [5, 1]), (3, [6, 3]), (5, [None, 4])]
+)
+def test_the_rate_in_the_file_is_the_one_that_weights_were_last_changed_with(
+    tmp_path: pathlib.Path, accumulated: int | None, rates: list[int | None]
+) -> None:
+    class Notes(keras.optimizers.schedules.LearningRateSchedule):
+        """Step s (from 0) has 8 - s."""
+
+        def __call__(self, step: Any) -> Any:
+            return 8.0 - keras.ops.cast(step, "float32")
+
+        def get_config(self) -> dict[str, Any]:
+            return {}
+
+    metrics = MetricsFile(str(tmp_path / "m.jsonl"))
+    _fit(_model(Notes(), accumulated), metrics)
+    assert [r["learning_rate"] for r in metrics.history] == rates
 
 
 def test_a_rate_that_a_callback_lowers_is_that_of_the_step_before(tmp_path: pathlib.Path) -> None:

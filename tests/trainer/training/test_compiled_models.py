@@ -20,7 +20,7 @@ MODELS = "tests.support.tiny_models"
 @pytest.fixture(scope="module")
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     path = tmp_path_factory.mktemp("compiled") / "shards"
-    return make_data_set(path, {"train": 20, "validation": 5}, size_px=((12, 12),))
+    return make_data_set(path, {"train": 20, "validation": 5}, size_px=((12, 12),), hot=True)
 
 
 def _train(
@@ -57,6 +57,18 @@ def test_a_step_of_its_own_trains_on_two_replicas_and_resumes(
     assert _metrics(killed) == found
     digests = [(run / "weights.sha256").read_text() for run in (one, killed)]
     assert digests[0] == digests[1]
+
+
+def test_several_labels_in_a_column_train_on_two_replicas_and_resume(
+    shapes: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    flags = ["--model", f"{MODELS}:hot", "--inputs", "image,hot", "--replicas", 2]
+    for epochs in (1, 2):
+        ran = _train(shapes, tmp_path, *flags, "--epochs", epochs)
+        assert ran.returncode == 0, ran.stderr
+    found = _metrics(tmp_path)
+    assert [r["step"] for r in found] == [2, 5]
+    assert all(0 < r[name] < 1 for r in found for name in ("right", "auc", "val_right", "val_auc"))
 
 
 def test_a_functional_model_brings_its_loss_metrics_and_optimizer(

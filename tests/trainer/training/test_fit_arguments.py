@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
 from collections import Counter, defaultdict
@@ -12,6 +13,7 @@ import pytest
 
 import imageshards as ims
 from imageshards.errors import UserError
+from tests.support import tiny_models
 from tests.support.trainer_data import edit_manifest, make_data_set
 
 tf = pytest.importorskip("tensorflow")
@@ -80,10 +82,133 @@ def test_data_that_cannot_be_meant_is_refused(data: Any, train: Any) -> None:
         ims.fit(keras.Sequential(), train)
     with pytest.raises(UserError, match="batch_size received 8, which 3 replicas cannot share"):
         _check(model, train, None, 3)
-    scaled = compiled(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(clipnorm=1.0)))
-    _check(scaled, train, None, 1)
-    with pytest.raises(UserError, match="inside a LossScaleOptimizer on 2 replicas"):
-        _check(scaled, train, None, 2)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "jit_compile", "sentence"),
+    [
+        ({"gradient_accumulation_steps": 2}, False, "with gradient_accumulation_steps=2 on 2"),
+        ({"use_ema": True, "ema_overwrite_frequency": 3}, False, "with ema_overwrite_frequency=3"),
+        ({}, True, "compiled with jit_compile=True on 2 replicas"),
+        ({"clipnorm": 1.0, "loss_scale": True}, False, "inside a LossScaleOptimizer on 2 replicas"),
+    ],
+)
+def test_what_keras_does_otherwise_on_several_replicas_is_refused_there_only(
+    train: Any, optimizer: dict[str, Any], jit_compile: bool, sentence: str
+) -> None:
+    scaled = optimizer.pop("loss_scale", False)
+    made: Any = keras.optimizers.SGD(**optimizer)
+    model = compiled(keras.optimizers.LossScaleOptimizer(made) if scaled else made)
+    model.jit_compile = jit_compile
+    _check(model, train, None, 1)
+    with pytest.raises(UserError, match=sentence):
+        _check(model, train, None, 2)
+
+
+def _renamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind: Any = keras.optimizers.Optimizer
+    owner = next(k for k in kind.__mro__ if "_all_reduce_sum_gradients" in vars(k))
+    monkeypatch.setattr(owner, "_sum_gradients", owner._all_reduce_sum_gradients, raising=False)
+    monkeypatch.delattr(owner, "_all_reduce_sum_gradients")
+
+
+def _passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    def apply(self: Any, gradients: Any, variables: Any) -> None:
+        self.build(variables)
+        self._backend_update_step(self._clip_gradients(gradients), variables, 0.1)
+
+    monkeypatch.setattr(keras.optimizers.Optimizer, "apply", apply)
+
+
+@pytest.mark.parametrize(
+    ("change", "lacks"),
+    [(_renamed, "Optimizer._all_reduce_sum_gradients"), (_passed_by, "the order in which")],
+)
+def test_another_keras_is_refused_at_the_start(
+    train: Any, monkeypatch: pytest.MonkeyPatch, change: Any, lacks: str
+) -> None:
+    change(monkeypatch)
+    with pytest.raises(UserError, match=f"which lacks {lacks}.*pip install 'keras==3.15"):
+        ims.fit(compiled(), train)
+
+
+class Recorder(keras.callbacks.Callback):
+    """Every call of a hook, with its numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Any] = []
+        for name in (name for name in dir(self) if name.startswith("on_")):
+            setattr(self, name, functools.partial(self._called, name))
+
+    def _called(self, name: str, *numbers: Any, logs: Any = None) -> None:
+        if numbers and not isinstance(numbers[-1], int):
+            numbers, logs = numbers[:-1], numbers[-1]
+        self.calls.append((name, numbers, logs or {}, dict(self.params)))
+
+
+def test_hooks_are_called_as_keras_calls_them(data: Any, train: Any) -> None:
+    # Five batches to validate, of which none is filled up.
+    validation = data.evaluation(batch_size=1)
+    ours, theirs = Recorder(), Recorder()
+    for recorder in (ours, theirs):
+        keras.utils.set_random_seed(3)
+        model, options = compiled(), {"callbacks": [recorder], "verbose": 0}
+        if recorder is ours:
+            ims.fit(model, train, validation=validation, **options)
+        else:
+            options |= {"steps_per_epoch": 2, "validation_data": validation.dataset()}
+            model.fit(train.dataset(), **options)
+    assert [call[:2] for call in ours.calls] == [call[:2] for call in theirs.calls]
+    for mine, other in zip(ours.calls, theirs.calls, strict=True):
+        assert mine[2] == pytest.approx(other[2], rel=1e-5), mine[0]
+        assert mine[3] == other[3]
+
+
+class Explodes(keras.callbacks.Callback):
+    """The second step ends in weights that are no numbers."""
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if batch == 1:
+            self.model.optimizer.learning_rate = float("inf")
+
+
+def test_terminate_on_nan_ends_quietly_and_what_is_no_number_is_not_saved(
+    train: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fit(*callbacks: Any) -> Any:
+        options: dict[str, Any] = {"resume": tmp_path, "checkpoint_steps": 1, "verbose": 0}
+        return ims.fit(compiled(), train, epochs=4, callbacks=[Explodes(), *callbacks], **options)
+
+    history = fit(keras.callbacks.TerminateOnNaN()).history
+    assert len(history["loss"]) < 4
+    told = capsys.readouterr().err
+    assert told.count("became infinite or not a number between the steps 2 and 2 (last good") == 1
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]
+    with pytest.raises(UserError, match="learning rate for which .* the steps 2 and 2") as caught:
+        fit()
+    assert "--" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_step_of_its_own_may_take_its_target_from_a_column(tmp_path: pathlib.Path) -> None:
+    folder = make_data_set(tmp_path / "d", {"train": 16}, size_px=((12, 12),), hot=True)
+    train = ims.open(folder).train(batch_size=8, inputs=["image", "hot"], augment="none")
+    picture = keras.Input(train.image_shape, dtype="uint8", name="image")
+    hot = keras.Input((3,), dtype="int64", name="hot")
+    models = []
+    for _ in range(3):
+        keras.utils.set_random_seed(3)
+        models.append(tiny_models.hot({"image": picture, "hot": hot}, 3))
+    theirs, ours, again = models
+    steps = {"steps_per_epoch": 2, "epochs": 2, "verbose": 0}
+    expected = theirs.fit(train.dataset(), **steps).history
+    ims.fit(ours, train, resume=tmp_path / "run", verbose=0)
+    found = ims.fit(again, train, epochs=2, resume=tmp_path / "run", verbose=0).history
+    for name in ("right", "auc"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-5)
+    for mine, other in zip(again.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, other)
 
 
 def test_what_is_left_out_needs_a_folder(shapes: pathlib.Path) -> None:
@@ -101,16 +226,19 @@ def test_an_optimizer_without_variables_is_refused_where_it_would_be_restored(
         ims.fit(model, train, resume=tmp_path)
 
 
-def test_keras_fit_works_before_and_after(data: Any, train: Any) -> None:
+def test_keras_fit_works_before_and_after(data: Any, train: Any, tmp_path: pathlib.Path) -> None:
     model = compiled(keras.optimizers.SGD(0.01, clipnorm=1.0))
     validation = data.evaluation(batch_size=8)
     found = ims.fit(model, train, validation=validation, verbose=0)
     assert np.isfinite(found.history["val_loss"]).all() and found.history["accuracy"]
     steps = {"steps_per_epoch": 2, "verbose": 0}
     assert np.isfinite(model.fit(train.dataset(), **steps).history["loss"]).all()
+    model.steps_per_execution = 2
     with pytest.raises(UserError, match="steps_per_execution received 2"):
-        model.steps_per_execution = 2
         model.fit(train.dataset(), callbacks=[ims.WaitingTime(8)], **steps)
+    with pytest.raises(UserError, match="steps_per_execution received 2 .* with 3 steps in an"):
+        steps["steps_per_epoch"] = 3
+        model.fit(train.dataset(), callbacks=[ims.Checkpoint(str(tmp_path))], **steps)
 
 
 def test_what_keras_fit_saved_is_gone_on_with(train: Any, tmp_path: pathlib.Path) -> None:

@@ -1,0 +1,146 @@
+"""What this package uses of Keras that Keras does not promise, and notices a change of."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from imageshards.errors import UserError
+from trainer.cluster.hosts import ONE_HOST, Hosts
+
+# The minor release of Keras that this package was tested with; setup.py allows no other.
+TESTED = "3.15"
+
+# What `sum_before_clipping` replaces in an optimizer.
+_HOOKS = ("_backend_apply_gradients", "_all_reduce_sum_gradients")
+_METHODS: dict[Any, tuple[str, ...]] = {
+    keras.optimizers.Optimizer: _HOOKS,
+    keras.Model: ("_symbolic_build", "_get_metrics_result_or_logs", "_get_regularization_losses"),
+    keras.layers.Layer: ("_flatten_layers",),
+    keras.callbacks.EarlyStopping: ("_set_monitor_op",),
+}
+_OF_OPTIMIZERS = (
+    "_iterations", "_learning_rate", "_model_variables_moving_average", "_trainable_variables",
+)  # fmt: skip
+
+
+def check_keras() -> None:
+    """Refuses a Keras whose private parts are not those that this package was tested with.
+
+    Some would fail by themselves. Others would train another model without a word: were
+    gradients summed elsewhere, replicas would sum them twice, or never.
+
+    Raises:
+        UserError: Names what is missing, and the release that has it.
+    """
+    missing = [
+        f"{k.__name__}.{n}" for k, names in _METHODS.items() for n in names if not hasattr(k, n)
+    ]
+    probe = _Probe()
+    probe.take_step()
+    missing += [f"Optimizer.{name}" for name in _OF_OPTIMIZERS if not hasattr(probe, name)]
+    if probe.called != ["apply", "clip", "sum"]:
+        missing.append("the order in which optimizers clip gradients and sum them over replicas")
+    if missing:
+        raise UserError(
+            f"Keras {keras.__version__} is installed, which lacks {missing[0]}; expected {TESTED}, "
+            f"which training was tested with: pip install 'keras=={TESTED}.*'."
+        )
+
+
+class _StepEnds(Exception):
+    pass
+
+
+class _Probe(keras.optimizers.SGD):
+    """Notes what Keras calls when it takes a step, which ends before anything is changed.
+
+    So it can be taken inside the scope of a strategy, too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(1.0, clipnorm=1.0, use_ema=True, name="probe")
+        self.called: list[str] = []
+
+    def take_step(self) -> None:
+        try:
+            self.apply([tf.zeros([])], [keras.Variable(0.0, name="probe")])
+        except _StepEnds:
+            return
+        except (AttributeError, TypeError) as e:
+            self.called.append(str(e))
+
+    def _backend_apply_gradients(self, *given: Any) -> Any:
+        self.called.append("apply")
+        return super()._backend_apply_gradients(*given)
+
+    def _clip_gradients(self, gradients: Any) -> Any:
+        self.called.append("clip")
+        return gradients
+
+    def _all_reduce_sum_gradients(self, pairs: Any) -> Any:
+        self.called.append("sum")
+        raise _StepEnds
+
+
+def clips(optimizer: keras.optimizers.Optimizer | None) -> bool:
+    """Whether an optimizer clips gradients."""
+    names = ("clipnorm", "clipvalue", "global_clipnorm")
+    return any(getattr(optimizer, name, None) for name in names)
+
+
+def sum_before_clipping(optimizer: keras.optimizers.Optimizer) -> None:
+    """Lets an optimizer sum gradients over the replicas before it clips them.
+
+    Keras clips what each replica has and sums afterwards, so that the result depends on their
+    number.
+
+    Args:
+        optimizer: Of a model whose replicas share each batch, without loss scaling.
+    """
+    # Of the class: a step made for another run may have replaced that of the instance.
+    apply = functools.partial(type(optimizer)._backend_apply_gradients, optimizer)
+
+    def apply_sums(gradients: list[Any], variables: list[Any]) -> None:
+        replica = tf.distribute.get_replica_context()
+        apply(list(replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients)), variables)
+
+    for name, function in zip(_HOOKS, (apply_sums, lambda pairs: pairs), strict=True):
+        setattr(optimizer, name, function)
+
+
+def undo_sum_before_clipping(optimizer: keras.optimizers.Optimizer) -> None:
+    """Leaves an optimizer as Keras has it, for Keras's own `fit`."""
+    for name in _HOOKS:
+        vars(optimizer).pop(name, None)
+
+
+def check_weights(model: keras.Model, step: int, hosts: Hosts = ONE_HOST) -> None:
+    """Ends a run whose replicas, on any host, have come to train models of their own.
+
+    Raises:
+        UserError: Their trainable weights differ.
+    """
+    if model.distribute_strategy.num_replicas_in_sync == 1:
+        return
+    # TensorFlow's variable of every replica; the variable itself where a host has one.
+    parts = [getattr(v.value, "values", (v.value,)) for v in model.trainable_variables]
+    by_replica = zip(*parts, strict=True)
+    mine = [int(tf.add_n([_sum_of_bits(one) for one in weights])) for weights in by_replica]
+    if len({one for of_host in hosts.gather("weights", mine) for one in of_host}) > 1:
+        raise UserError(
+            f"The weights of the replicas differ after step {step}, with Keras "
+            f"{keras.__version__}; expected the same on all of them, so nothing is saved: look "
+            "for a train_step, an optimizer or a callback of your own that changes them on one "
+            f"replica only, install keras=={TESTED}.*, or train on one replica."
+        )
+
+
+def _sum_of_bits(variable: tf.Variable) -> tf.Tensor:
+    """As whole numbers: exact, in whatever order a device adds."""
+    kinds = {2: tf.int16, 4: tf.int32, 8: tf.int64}
+    bits = tf.bitcast(variable, kinds[variable.dtype.size])
+    return tf.reduce_sum(tf.cast(bits, tf.int64))
