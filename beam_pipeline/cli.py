@@ -141,9 +141,6 @@ def _add_input(group: argparse._ArgumentGroup) -> None:
     add("--class_map", type=parse_class_map, default={}, metavar="OLD=NEW,...|FILE",
         help="rename classes, or join them into one: pairs, or a .json object or a .csv file with "
         "the columns old,new (default: none)")
-    add("--on_same_key", default="error", choices=opt.ON_SAME_KEY,
-        help="which of several images with one key is taken, by the order of --input "
-        "(default: error)")
     add("--extensions", type=parse_extensions, default=",".join(e[1:] for e in
         opt.InputOptions.extensions), metavar="LIST",
         help="file name extensions of images (default: %(default)s)")

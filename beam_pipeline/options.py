@@ -18,7 +18,6 @@ DATA_SET = "data_set"
 LAYOUTS = ("auto", "class_folders", "split_folders", "flat", "manifest", DATA_SET)
 BBOX_FRAMES = ("stored", "upright")
 MANIFEST_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".pq")
-ON_SAME_KEY = ("error", "first", "last")
 COMPRESSIONS = ("none", "gzip")
 SHARD_BY = ("balanced", "class")
 COLUMN_KINDS = ("int", "float", "string")
@@ -371,7 +370,6 @@ class BuildOptions:
             this machine where it does the work.
         exclude: File of keys of images that are left out.
         class_map: Class of the inputs → the class that its images are of instead.
-        on_same_key: What becomes of equal keys in two inputs, one of `ON_SAME_KEY`.
         copied: Extra columns of records that are copied, if they have some.
         given: Names of the options that were given: where they were not, finished data sets among
             the inputs bring their own.
@@ -385,7 +383,6 @@ class BuildOptions:
     urls: UrlOptions = dataclasses.field(default_factory=UrlOptions)
     exclude: str | None = None
     class_map: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    on_same_key: str = "error"
     transform_module: str | None = None
     transform_temp_dir: str | None = None
     compression: str = "none"
@@ -409,7 +406,6 @@ class BuildOptions:
 
     def __post_init__(self) -> None:
         _choice("--compression", self.compression, COMPRESSIONS)
-        _choice("--on_same_key", self.on_same_key, ON_SAME_KEY)
         for old, new in self.class_map.items():
             if old == new:
                 raise UserError(

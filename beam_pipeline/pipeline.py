@@ -127,24 +127,22 @@ def select_images(
     batches: beam.PCollection, options: BuildOptions, excluded: KeysFile | None
 ) -> Selected:
     """The listed images without those that are left out, with the classes they are of now."""
-    if excluded is None and not options.class_map and options.on_same_key == "error":
+    if excluded is None and not options.class_map:
         return Selected(batches, (), ())
-    selected: Selected = batches | "Select" >> SelectImages(
-        excluded, options.class_map, options.on_same_key
-    )
+    selected: Selected = batches | "Select" >> SelectImages(excluded, options.class_map)
     return selected
 
 
-def has_unique_keys(options: BuildOptions, schemas: Schemas) -> bool:
+def has_unique_keys(schemas: Schemas) -> bool:
     """Whether no key can occur twice: paths below one folder are unique by themselves."""
-    return schemas == (None,) or options.on_same_key != "error"
+    return schemas == (None,)
 
 
 def unique_keys(
     batches: beam.PCollection, options: BuildOptions, schemas: Schemas
 ) -> tuple[beam.PCollection, ...]:
     """A check that no key occurs twice."""
-    if has_unique_keys(options, schemas):
+    if has_unique_keys(schemas):
         return ()
     return (batches | "UniqueKeys" >> RefuseDuplicateKeys(len(options.sources)),)
 
@@ -177,7 +175,6 @@ def commit_spec(options: BuildOptions, sink: BalancedSink, schemas: Schemas) -> 
             "plan": dataclasses.asdict(options.plan),
             "exclude": options.exclude,
             "class_map": dict(options.class_map),
-            "on_same_key": options.on_same_key,
             "transform_module": options.transform_module,
             "columns_as_given": options.copied.as_given if options.copied else as_given,
             "max_reject_fraction": options.max_reject_fraction,

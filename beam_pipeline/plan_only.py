@@ -138,7 +138,7 @@ def _construct(
     equal_keys: Any = ()
     if columns := columns_of(schemas):
         batches | "CheckColumns" >> beam.FlatMap(_check_columns, columns)
-    if not has_unique_keys(options, schemas):
+    if not has_unique_keys(schemas):
         equal_keys = pvalue.AsIter(batches | "EqualKeys" >> FindDuplicateKeys(_MAX_KEYS))
     estimated = survey | "Estimate" >> beam.Map(estimate, options.image, options.urls)
     planned.plan | "WritePlan" >> beam.Map(

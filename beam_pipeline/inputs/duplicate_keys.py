@@ -65,8 +65,8 @@ def how_to_make_unique(inputs: int) -> str:
     if inputs < 2:
         return within_one
     return (
-        "where two inputs have a key, take the image of one by --on_same_key first or last; where "
-        f"one has it twice, {within_one}"
+        "where two inputs have a key, copy one of them without it first (imageshards build --input "
+        f"ONE --exclude KEYS --output ANOTHER); where one has it twice, {within_one}"
     )
 
 

@@ -1,13 +1,11 @@
-"""Which of the listed images a build takes, and as what: --exclude, --class_map, --on_same_key."""
+"""Which of the listed images a build takes, and as what: --exclude, --class_map."""
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import difflib
 import functools
 import hashlib
-import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -16,17 +14,15 @@ import apache_beam as beam
 import numpy as np
 from apache_beam import pvalue
 
-from beam_pipeline.inputs.duplicate_keys import FindEqualHashes, hash_keys, refuse
-from beam_pipeline.planning.refs import ImageRef, RefBatch
+from beam_pipeline.planning.refs import RefBatch
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.index import has_index, read_index
 from imageshards.manifest import INDEX_NAME, MANIFEST_NAME, load_manifest
 from imageshards.text import counted
 
-# Reasons for which listed images are left out.
+# The reason for which listed images are left out.
 EXCLUDED = "excluded"
-SAME_KEY = "same_key"
 # The keys of --exclude, in the staging folder.
 _EXCLUDED_NAME = "excluded.keys"
 
@@ -153,29 +149,24 @@ class Selected(NamedTuple):
 
 
 class SelectImages(beam.PTransform):
-    """`RefBatch`es → those of a build: some left out, classes renamed, one image for each key.
+    """`RefBatch`es → those of a build: some left out, classes renamed.
 
     Args:
         excluded: Keys of images that are left out; None for none.
         class_map: Class → the class that its images are of instead.
-        on_same_key: Of images with equal keys the one of the `first` or the `last` input is taken;
-            `error` leaves them alone.
 
     Raises:
-        UserError: While running: no image has one of the keys, or no class one of the names; or
-            one input has a key twice.
+        UserError: While running: no image has one of the keys, or no class one of the names.
     """
 
     def __init__(
         self,
         excluded: KeysFile | None = None,
         class_map: Mapping[str, str] | None = None,
-        on_same_key: str = "error",
     ):
         super().__init__()
         self._excluded = excluded
         self._class_map = dict(class_map or {})
-        self._on_same_key = on_same_key
 
     def expand(self, batches: beam.PCollection[RefBatch]) -> Selected:
         skipped, checked = [], []
@@ -198,9 +189,6 @@ class SelectImages(beam.PTransform):
                 | "FoundKeys" >> beam.CombineGlobally(_FoundKeysFn(self._excluded.count))
                 | "CheckExcluded" >> beam.Map(check_excluded, self._excluded)
             )
-        if self._on_same_key != "error":
-            batches, left_out = batches | "OnePerKey" >> _OnePerKey(self._on_same_key == "last")
-            skipped.append(left_out)
         return Selected(batches, tuple(skipped), tuple(checked))
 
 
@@ -289,75 +277,3 @@ def check_excluded(found: bytes, excluded: KeysFile) -> str:
             "them or leave them out."
         )
     return "checked"
-
-
-class _OnePerKey(beam.PTransform):
-    """RefBatches → those with each key once, and dicts of how many images were left out.
-
-    Only images whose keys have equal hashes are shuffled.
-    """
-
-    def __init__(self, last: bool):
-        super().__init__()
-        self._last = last
-
-    def expand(self, batches: beam.PCollection[RefBatch]) -> tuple[beam.PCollection, ...]:
-        suspects = (
-            batches
-            | "Suspects" >> FindEqualHashes(limit=None)
-            | "AllSuspects" >> beam.CombineGlobally(_all_hashes)
-        )  # equal hashes as bytes, sorted
-        split = batches | "Split" >> beam.FlatMap(
-            split_suspects, pvalue.AsSingleton(suspects)
-        ).with_outputs("suspects", main="others")
-        picked = (
-            split.suspects
-            | "GroupSuspects" >> beam.GroupByKey()
-            | "Pick"
-            >> beam.FlatMapTuple(lambda _, found: pick(found, self._last)).with_outputs(
-                "skipped", main="batches"
-            )
-        )
-        together = (split.others, picked.batches) | "Together" >> beam.Flatten()
-        return together, picked.skipped
-
-
-def _all_hashes(found: Iterable[list[int] | bytes]) -> bytes:
-    parts = [np.frombuffer(e, "<i8") if isinstance(e, bytes) else np.array(e, "<i8") for e in found]
-    return np.sort(np.concatenate([np.empty(0, "<i8"), *parts])).tobytes()
-
-
-def split_suspects(batch: RefBatch, suspects: bytes) -> Iterator[Any]:
-    """The images whose keys are surely unique; tagged `suspects` (hash, the others)."""
-    hashes = hash_keys(batch)
-    suspect = np.isin(hashes, np.frombuffer(suspects, "<i8"))
-    if not suspect.any():
-        yield batch
-        return
-    yield RefBatch([ref for ref, is_one in zip(batch.refs, suspect, strict=True) if not is_one])
-    for index in np.flatnonzero(suspect):
-        pair = int(hashes[index]), RefBatch([batch.refs[index]])
-        yield pvalue.TaggedOutput("suspects", pair)
-
-
-def pick(found: Iterable[RefBatch], last: bool) -> Iterator[Any]:
-    """One image for each key; tagged `skipped` how many others there were.
-
-    Args:
-        found: Images whose keys have the same hash; mostly, these are equal.
-        last: Whether that of the last input is taken, not that of the first.
-
-    Raises:
-        UserError: One input has a key twice.
-    """
-    by_key: dict[str, list[ImageRef]] = collections.defaultdict(list)
-    for ref in itertools.chain.from_iterable(batch.refs for batch in found):
-        by_key[ref.key].append(ref)
-    for key, refs in by_key.items():
-        refs.sort(key=lambda ref: (-ref.source if last else ref.source, ref.origin))
-        for one, other in itertools.pairwise(refs):
-            if one.source == other.source:
-                refuse(key, [one.origin, other.origin])
-        yield RefBatch(refs[:1])
-        if len(refs) > 1:
-            yield pvalue.TaggedOutput("skipped", {SAME_KEY: len(refs) - 1})

@@ -194,9 +194,7 @@ def test_equal_keys_of_two_inputs_are_refused_with_both(folder, tmp_path, capfd)
     inputs = ["--input", folder / "a", "--input", folder / "seven"]
     for more in ([], ["--plan_only"]):
         said = error_of(capfd, *inputs, "--output", tmp_path / "out", *more)
-        assert (
-            f"{folder}/a/" in said and f"{folder}/seven/" in said and "--on_same_key first" in said
-        )
+        assert f"{folder}/a/" in said and f"{folder}/seven/" in said and "--exclude KEYS" in said
 
 
 def test_other_image_options_are_refused(folder, tmp_path, capfd):
@@ -236,13 +234,13 @@ def test_extra_columns_and_the_transform_that_made_them_are_copied(tmp_path):
 def test_a_part_of_joined_data_sets_with_other_classes(folder, joined, tmp_path):
     left_out = sorted(records_of(folder / "b"))[::3]
     (tmp_path / "keys.txt").write_text("\n".join(left_out) + "\n")
-    inputs = ["--input", folder / "a", "--input", folder / "seven", "--input", folder / "b"]
-    flags = ["--on_same_key", "last", "--exclude", tmp_path / "keys.txt", "--class_map", "eel=dog"]
+    inputs = ["--input", folder / "seven", "--input", folder / "b"]
+    flags = ["--exclude", tmp_path / "keys.txt", "--class_map", "eel=dog"]
     assert build(*inputs, *flags, "--output", tmp_path / "out", *FLAGS) == 0
     made = manifest(tmp_path / "out")
     assert made["classes"] == ["cat", "dog"]
-    assert made["skipped"] == {"excluded": len(left_out), "same_key": 80}
-    assert [each["num_records"] for each in made["inputs"]] == [0, 80, 30 - len(left_out)]
+    assert made["skipped"] == {"excluded": len(left_out)}
+    assert [each["num_records"] for each in made["inputs"]] == [80, 30 - len(left_out)]
     found, before = records_of(tmp_path / "out"), records_of(joined)
     assert found.keys() == before.keys() - set(left_out)
     for key, features in found.items():

@@ -14,7 +14,6 @@ import pytest
 from beam_pipeline.inputs.selection import (
     SelectImages,
     check_class_map,
-    pick,
     read_keys,
     share_keys,
 )
@@ -84,23 +83,6 @@ def test_classes_are_renamed_and_joined():
 def test_an_unknown_class_is_told_with_those_of_similar_names():
     with pytest.raises(UserError, match="'dgo', which no --input has; expected one of 'dog', …"):
         check_class_map(["cat", "dog"], {"dgo": "pet"})
-
-
-@pytest.mark.parametrize(("which", "taken"), [("first", 0), ("last", 1)])
-def test_of_equal_keys_one_input_gives_the_image(which, taken):
-    rows, skipped = selected(refs("a1 a2 a3"), refs("a2 a3 a4", 1), on_same_key=which)
-    assert rows == [("a", "a1", 0), ("a", "a2", taken), ("a", "a3", taken), ("a", "a4", 1)]
-    assert skipped == [{"same_key": 1}] * 2
-
-
-def test_a_key_that_one_input_has_twice_is_refused_all_the_same():
-    with pytest.raises(UserError, match="the key 'a1' twice"):
-        list(pick([RefBatch(refs("a1 a1"))], last=False))
-
-
-def test_other_keys_of_the_same_hash_are_kept():
-    found = list(pick([RefBatch(refs("a1 a2"))], last=False))
-    assert [ref.key for batch in found for ref in batch.refs] == ["a1", "a2"]
 
 
 def test_keys_are_read_from_lines_parquet_an_index_and_a_data_set(tmp_path):
