@@ -13,6 +13,7 @@ from unittest import mock
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 from imageshards.commands import COMMANDS, parser_of
 
@@ -40,6 +41,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Links a page to what the site alone has: in a checkout such links would lead nowhere."""
+    to_docs = "../" * page.file.src_uri.count("/")
+    linked = markdown.replace("`site/tutorial.ipynb`", f"[tutorial.ipynb]({to_docs}tutorial.ipynb)")
+    linked = linked.replace(f"({to_docs}../ARCHITECTURE.md)", f"({to_docs}design/architecture.md)")
+    for name in COMMANDS:
+        asked = f"`imageshards {name} --help`"
+        linked = linked.replace(
+            asked, f"[{asked}]({to_docs}reference/commands.md#imageshards-{name})"
+        )
+    return linked
 
 
 def command_reference() -> str:

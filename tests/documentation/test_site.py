@@ -39,6 +39,13 @@ def test_every_command_has_a_section_with_its_flags(site):
         assert f"usage: imageshards {name}" in section
 
 
+def test_a_page_links_to_what_the_site_alone_has(site):
+    built = (site / "howto/build.html").read_text("utf-8")
+    assert 'href="../reference/commands.html#imageshards-build"' in built
+    assert 'href="tutorial.ipynb"' in (site / "tutorial.html").read_text("utf-8")
+    assert (site / "tutorial.ipynb").is_file()
+
+
 def test_what_people_import_is_in_the_reference(site):
     import beam_pipeline
     import imageshards
