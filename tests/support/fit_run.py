@@ -1,7 +1,7 @@
 """Keras's plain `fit` on one replica or two: `python -m tests.support.fit_run FOLDER REPLICAS`.
 
-Prints the history, and what the trained model scores on each validation picture, as one JSON
-object; TensorFlow allows one strategy per process.
+Prints the history, what the trained model scores on the validation pictures, and what `ims.fit`
+would say of that, as one JSON object; TensorFlow allows one strategy per process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ def fit(folder: str, replicas: int) -> dict[str, Any]:
     import keras
 
     import imageshards as ims
+    from trainer.evaluation.validation import Validation
     from trainer.models.strategy import make_strategy
+    from trainer.reader.broken_records import BrokenRecordHandler
 
     strategy = make_strategy(replicas, BATCH_SIZE)
     data = ims.open(folder)
@@ -30,10 +32,12 @@ def fit(folder: str, replicas: int) -> dict[str, Any]:
     with strategy.scope():
         picture = keras.Input(train.image_shape)
         x = keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(picture))
-        model = keras.Model(picture, keras.layers.Dense(len(train.classes))(x))
+        dense = keras.layers.Dense(len(train.classes), kernel_regularizer="l2")
+        model = keras.Model(picture, dense(x))
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         same = keras.metrics.SparseCategoricalCrossentropy("crossentropy", from_logits=True)
-        model.compile(keras.optimizers.SGD(0.01), loss, weighted_metrics=["accuracy", same])
+        metrics = {"metrics": ["accuracy"], "weighted_metrics": [same]}
+        model.compile(keras.optimizers.SGD(0.01), loss, **metrics)
     history = model.fit(
         train.dataset(),
         steps_per_epoch=train.steps_per_epoch,
@@ -42,17 +46,20 @@ def fit(folder: str, replicas: int) -> dict[str, Any]:
         verbose=0,
     ).history
     right, losses = [], []
-    for pictures, labels, weights in val.as_numpy():
+    for pictures, labels, _ in val.as_numpy():
         logits = np.asarray(model(pictures), np.float64)
         logits -= np.log(np.exp(logits).sum(1, keepdims=True))
-        right += list((logits.argmax(1) == labels)[weights > 0])
-        losses += list(-logits[np.arange(len(labels)), labels][weights > 0])
+        right += list(logits.argmax(1) == labels)
+        losses += list(-logits[np.arange(len(labels)), labels])
     weights = np.concatenate([np.ravel(w) for w in model.get_weights()])
+    validation = Validation(model, strategy, val, BrokenRecordHandler(0, None, folder))
     return {
         "history": history,
         "num_records": len(right),
         "accuracy": float(np.mean(right)),
         "loss": float(np.mean(losses)),
+        "penalty": float(sum(np.asarray(one) for one in model.losses)),
+        "validation": validation(keras.callbacks.CallbackList()),
         "weights": weights.tolist(),
     }
 

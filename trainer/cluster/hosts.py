@@ -180,6 +180,15 @@ class Hosts:
         finally:
             self._limit = None
 
+    def pause(self, seconds: float) -> None:
+        """Waits, but not for longer than the run goes on.
+
+        Raises:
+            Ended: Another host has ended it.
+        """
+        if self._noticed.wait(seconds) and self._ended is not None:
+            raise self._ended
+
     def remove_at_exit(self, folder: str) -> None:
         """Removes a folder even where the process is ended under the main thread."""
         self._folders.append(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,10 +16,17 @@ from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.dataset.spec import Batch, Subset, model_input
 from trainer.dataset.subset import class_ids
 from trainer.models.metrics import further_metrics
+from trainer.models.strategy import memory_errors
 from trainer.reader import order
 from trainer.reader.batches import EvaluationData
 from trainer.reader.broken_records import BrokenRecordHandler
-from trainer.reader.stream import distributed, is_framing_error, next_batch, record_numbers
+from trainer.reader.stream import (
+    Reading,
+    distributed,
+    is_framing_error,
+    next_batch,
+    record_numbers,
+)
 
 TOP = 5
 
@@ -130,22 +138,29 @@ class Evaluator:
             self._replace_broken(broken)
 
     def _measured(self) -> Iterator[dict[str, np.ndarray]]:
-        if self._batches is None:
-            self._batches = distributed(self._strategy, self._data.batches)
-        iterator = iter(self._batches)
+        iterator = Reading(self._opened, self.subset, hosts=self._hosts)
         pending: Any = None
         for number in range(self._data.steps):
             try:
                 batch = next_batch(iterator)
             except tf.errors.OpError as e:
                 raise _Broken(e, number) from e
-            measured = self._step(batch)
             # One batch behind: the devices have work while the host collects.
-            if pending is not None:
-                yield self._collected(pending)
+            with memory_errors(self._data.batch_size):
+                measured = self._step(batch)
+                found = self._collected(pending) if pending is not None else None
+            if found is not None:
+                yield found
             pending = measured
         if pending is not None:
-            yield self._collected(pending)
+            with memory_errors(self._data.batch_size):
+                found = self._collected(pending)
+            yield found
+
+    def _opened(self, number: int) -> Iterator[Batch]:
+        if self._batches is None:
+            self._batches = distributed(self._strategy, self._data.batches)
+        return itertools.islice(iter(self._batches), number, None)
 
     def _collected(self, measured: dict[str, Any]) -> dict[str, np.ndarray]:
         """A batch's measurements, of all replicas, on the host."""

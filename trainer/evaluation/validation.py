@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -12,10 +13,12 @@ import tensorflow as tf
 from keras.callbacks import CallbackList
 
 from trainer.cluster.hosts import ONE_HOST, Hosts
+from trainer.dataset.spec import Batch
 from trainer.models.step import make_test_step
+from trainer.models.strategy import memory_errors
 from trainer.reader.batches import EvaluationData
 from trainer.reader.broken_records import BrokenRecordHandler
-from trainer.reader.stream import distributed
+from trainer.reader.stream import Reading, distributed, next_batch
 
 
 class Validation:
@@ -55,12 +58,7 @@ class Validation:
         model = self._model
         while True:
             model.reset_metrics()
-            logs: dict[str, Any] = {}
-            error = None
-            try:
-                logs = self._run(callbacks)
-            except (tf.errors.OpError, UnicodeDecodeError) as e:
-                error = e
+            logs, error = self._run(callbacks)
             if not any(self._hosts.gather("validation", error is not None)):
                 break
             self._subset = self._broken_handler.handle(self._data.subset, None, error)
@@ -73,21 +71,30 @@ class Validation:
         # Metrics are sums over all hosts; what else a step has returned is this one's.
         of_hosts = self._hosts.gather("validation logs", means)
         found = {name: _mean([one[name] for one in of_hosts]) for name in means}
-        if "loss" in found:
+        if "loss" in found and self._strategy.num_replicas_in_sync > 1:
             found["loss"] = self._without_fill_ups(found["loss"])
         return found
 
-    def _run(self, callbacks: CallbackList) -> dict[str, Any]:
+    def _run(self, callbacks: CallbackList) -> tuple[dict[str, Any], tf.errors.OpError | None]:
+        """What the last step returned, and what a broken record ended the pass with."""
+        logs: dict[str, Any] = {}
+        iterator = Reading(self._opened, self._subset, hosts=self._hosts)
+        for step in range(self._data.steps):
+            callbacks.on_test_batch_begin(step)
+            try:
+                batch = next_batch(iterator)
+            except tf.errors.OpError as e:
+                return {}, e
+            with memory_errors(self._data.batch_size):
+                logs = self._step(batch)
+            callbacks.on_test_batch_end(step, logs)
+        return logs, None
+
+    def _opened(self, number: int) -> Iterator[Batch]:
         if self._batches is None:
             data = dataclasses.replace(self._data, subset=self._subset)
             self._batches = distributed(self._strategy, data.batches)
-        logs: dict[str, Any] = {}
-        iterator = iter(self._batches)
-        for step in range(self._data.steps):
-            callbacks.on_test_batch_begin(step)
-            logs = self._step(next(iterator))
-            callbacks.on_test_batch_end(step, logs)
-        return logs
+        return itertools.islice(iter(self._batches), number, None)
 
     def _without_fill_ups(self, mean: float) -> float:
         """The mean loss over the split's examples, given that over them and what fills up.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -90,6 +91,22 @@ def check_replicas(optimizer: OptimizerConfig, replicas: int) -> None:
             "float16, whose loss scaling takes gradients before they are summed over the replicas; "
             "expected --precision bfloat16, or --replicas 1."
         )
+
+
+@contextlib.contextmanager
+def memory_errors(batch_size: int) -> Iterator[None]:
+    """Says of a model's step that the memory of the devices does not suffice.
+
+    Raises:
+        UserError: It does not.
+    """
+    try:
+        yield
+    except tf.errors.ResourceExhaustedError as e:
+        raise UserError(
+            f"⟦--batch_size⟧ received {batch_size}, for which the devices have not enough memory; "
+            "expected a smaller one, or a smaller ⟦--image_size⟧."
+        ) from e
 
 
 def gpu_count() -> int:

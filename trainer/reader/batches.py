@@ -260,7 +260,7 @@ class EvaluationData:
 
     @property
     def steps(self) -> int:
-        """Batches, the last one filled up."""
+        """Batches, the last one perhaps a short one."""
         return -(-self.num_records // self.batch_size)
 
     @property
@@ -270,13 +270,12 @@ class EvaluationData:
 
     @names_arguments(data="path")
     def dataset(self) -> tf.data.Dataset:
-        """The pass, in `steps` full batches, the same for any number of replicas.
+        """The pass, in `steps` batches, the last of which has the records that are left.
 
         Returns:
             A dataset of (inputs, label, sample_weight) as `TrainingData.dataset` gives it, of
-            known cardinality. The last batch is filled up with black pictures of label 0 and
-            `sample_weight` 0. What a model was compiled with as `weighted_metrics` counts every
-            record exactly once; `metrics` and Keras's own `val_loss` count the fill-ups, too.
+            known cardinality. Keras's loss and metrics count every record exactly once, on any
+            number of replicas.
         """
         return _for_keras(self.batches())
 

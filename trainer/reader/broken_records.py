@@ -173,6 +173,22 @@ def explain(error: BaseException, subset: Subset, found: Sequence[BrokenRecord])
     )
 
 
+def unreadable(error: BaseException, subset: Subset, attempts: int) -> UserError:
+    """What a person is told when reading has failed, and no record is to blame.
+
+    Args:
+        error: What TensorFlow said.
+        subset: The split that was read.
+        attempts: How often it was tried.
+    """
+    tried = f", tried {attempts} times" if attempts > 1 else ""
+    return UserError(
+        f"⟦--data⟧ received {subset.dataset.data!r}, whose split {subset.split.name} cannot be "
+        f"read ({type(error).__name__}: {_first_line(error)}{tried}), though no record is broken; "
+        "look at memory, disk, network or store, then run the same command again."
+    )
+
+
 def repair(
     subset: Subset, found: Sequence[BrokenRecord], folder: str, hosts: Hosts = ONE_HOST
 ) -> Subset:

@@ -19,13 +19,16 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import random_seed
 
+from imageshards.text import counted
 from trainer.dataset.spec import ReadOptions, Subset
 from trainer.reader.memory_cache import memory_source
 from trainer.reader.mixing import CHUNK, Mixture
 from trainer.reader.shard_cache import cache_on_disk
 from trainer.reader.sources import (
     INSPECT_RECORDS,
+    OPEN_SHARDS,
     Source,
     file_source,
     interleave,
@@ -39,6 +42,9 @@ SHUFFLE_BUFFER_BYTES = 64 * 1024 * 1024
 # A section is this many shuffle buffers long: enough for buffers to do their work, few enough to
 # skip in a moment.
 SECTION_BUFFERS = 4
+# A shuffle buffer that holds so much of a pass mixes it by itself; so many shards need none.
+_SHUFFLED_SHARE = 0.25
+_MIXING_SHARDS = 4 * OPEN_SHARDS
 # The section that is read and those that TensorFlow opens ahead of it.
 OPEN_SECTIONS = 3
 # Records pass from section to batch in chunks: one by one, handing them on would cost more.
@@ -174,6 +180,32 @@ def sections_per_pass(subset: Subset) -> int:
     return max(1, shards // max(open_shards(subset), shards_needed))
 
 
+def order_warning(subset: Subset) -> str | None:
+    """What is said of shards so few and so large that epochs hardly differ in their order.
+
+    Where all shards are open at once permuting them changes next to nothing, and records move by
+    no more than the shuffle buffer. The rank correlation of an epoch with the one before, measured
+    with 2 to 16 shards: 0.995 where the buffer holds 2 % of a pass, 0.9 at 10 %, 0.45 at 30 %.
+    """
+    for stream in [part.subset for part in subset.mix] or [subset]:
+        shards, share = len(stream.split.shards), shuffle_records(stream) / stream.num_records
+        if open_shards(stream) < shards or share >= _SHUFFLED_SHARE:
+            continue
+        dataset, split = stream.dataset, stream.split.name
+        remedy = f"write its records in {_MIXING_SHARDS} shards or more"
+        if dataset.has_manifest:
+            remedy = (
+                f"re-shard it with imageshards build --input {dataset.data} --output NEW "
+                f"--num_shards {split}={_MIXING_SHARDS}"
+            )
+        return (
+            f"each epoch will have nearly the order of the one before: the split {split} of "
+            f"{dataset.data} has {counted(shards, 'shard')}, and the shuffle buffer holds "
+            f"{share:.0%} of its records; {remedy}."
+        )
+    return None
+
+
 def filter_and_resample(
     elements: tf.data.Dataset, source: Source, subset: Subset
 ) -> tf.data.Dataset:
@@ -267,10 +299,6 @@ def _find_position(subset: Subset, seed: int, start: int) -> tuple[int, int]:
 def _section(
     source: Source, subset: Subset, read_options: ReadOptions, seed: int, number: Any
 ) -> tf.data.Dataset:
-    # ShuffleDataset mixes the graph's seed into its own. A seed that the caller set by
-    # `keras.utils.set_random_seed` would make the order depend on more than (seed, epoch),
-    # and breaks shuffle seeds that are tensors.
-    tf.compat.v1.get_default_graph().seed = None
     sections = sections_per_pass(subset)
     epoch, section = number // sections, number % sections
     shard_key, record_key = _keys(seed, epoch)
@@ -287,7 +315,28 @@ def _section(
     # Shuffled while they are still JPEG: the same memory holds some ten times the records.
     section_key = tf.random.fold_in(record_key, section)
     record_seed = tf.random.stateless_uniform([], section_key, 1, 2**31 - 1, tf.int64)
-    return elements.shuffle(shuffle_records(subset), record_seed, reshuffle_each_iteration=False)
+    return _shuffled(elements, shuffle_records(subset), record_seed)
+
+
+def _shuffled(elements: tf.data.Dataset, buffer_records: int, seed: Any) -> tf.data.Dataset:
+    """`elements.shuffle(buffer_records, seed, reshuffle_each_iteration=False)`, in that order.
+
+    TensorFlow 2 gives that one a DummySeedGenerator, which it does not use and which keeps
+    `tf.train.Checkpoint` from saving an iterator; the op of TensorFlow 1 has none. Nor does a seed
+    that the caller set by `keras.utils.set_random_seed` come into it.
+    """
+    spec = elements.element_spec
+    variant = tf.raw_ops.ShuffleDataset(
+        input_dataset=tf.data.experimental.to_variant(elements),
+        buffer_size=buffer_records,
+        # What TensorFlow puts before the seed of an op where no other seed is set.
+        seed=random_seed.DEFAULT_GRAPH_SEED,
+        seed2=seed,
+        output_types=tf.nest.map_structure(lambda one: one.dtype, tf.nest.flatten(spec)),
+        output_shapes=tf.nest.map_structure(lambda one: one.shape, tf.nest.flatten(spec)),
+        reshuffle_each_iteration=False,
+    )
+    return tf.data.experimental.from_variant(variant, spec)
 
 
 def _keys(seed: int, epoch: Any) -> tuple[Any, Any]:

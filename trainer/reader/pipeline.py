@@ -109,10 +109,10 @@ def evaluation_batches(
     model_inputs: ModelInputs,
     shares: Shares = WHOLE,
 ) -> tf.data.Dataset:
-    """One pass in full batches, each record once, none augmented, none weighted.
+    """One pass, each record once, none augmented, none weighted; the last batch may be a short one.
 
-    The last batch is filled up with black pictures of weight 0, label 0 and record -1, so that
-    it divides over any number of replicas and weighted sums still count every example once.
+    Where batches are made in shares the last one is filled up with black pictures of weight 0,
+    label 0 and record -1: none of several replicas may have an empty share.
 
     Args:
         subset: What is read; copies of rare classes are left out.
@@ -128,13 +128,16 @@ def evaluation_batches(
     source = order.open_source(subset, read_options)
     elements = order.ordered_elements(source, subset)
     missing = -subset.num_records % batch_size
-    elements = elements.concatenate(
-        tf.data.Dataset.from_tensors(source.placeholder).repeat(missing)
-    )
+    if missing and shares != WHOLE:
+        filling = tf.data.Dataset.from_tensors(source.placeholder).repeat(missing)
+        elements, missing = elements.concatenate(filling), 0
     counted = tf.data.experimental.assert_cardinality(
         -(-subset.num_records // batch_size) * shares.replicas
     )
-    batches = _divided(elements.batch(batch_size), batch_size, shares).apply(counted).enumerate()
+    batches = elements.batch(batch_size, drop_remainder=not missing)
+    if shares != WHOLE:
+        batches = _divided(batches, batch_size, shares)
+    batches = batches.apply(counted).enumerate()
     pictures = batch_pictures(model_inputs.image, model_inputs.size, model_inputs.eval_crop)
     share = batch_size // (shares.hosts * shares.replicas)
     calls, at_once = _parallel_calls(read_options, share, model_inputs)
@@ -210,15 +213,17 @@ def _assembler(
         part = part_numbers(subset, elements[-1])
         parsed = parse(source.fetch(*elements) if source.fetch else elements[0], part)
         number += number // shares.replicas * elsewhere + shares.host * shares.replicas
-        position = number * batch_size + tf.range(batch_size, dtype=tf.int64)
+        # Fewer than `batch_size`, and known only when they come, where a pass ends.
+        count = elements[-1].shape[0] or tf.size(elements[-1], tf.int64)
+        position = number * batch_size + tf.range(count, dtype=tf.int64)
         image = pictures(parsed.encoded, position, at_once)
         # A placeholder has label 0 of the data set, which the model may not know (-1). Its weight
         # is 0, so any class of the model will do. Other unknown classes were filtered out.
         label = tf.maximum(model_classes(subset, parsed.label, part), 0)
         batch = {
             "inputs": {IMAGE_INPUT: image, **parsed.inputs},
-            "label": tf.ensure_shape(label, [batch_size]),
-            "weight": tf.ensure_shape(tf.cast(parsed.present, tf.float32), [batch_size]),
+            "label": tf.ensure_shape(label, elements[-1].shape),
+            "weight": tf.ensure_shape(tf.cast(parsed.present, tf.float32), elements[-1].shape),
             "position": position,
             "record": elements[-1],
         }

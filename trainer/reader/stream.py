@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +13,25 @@ from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.dataset.spec import Batch, Shares, Subset
 from trainer.reader import order
 from trainer.reader.batches import TrainingData
-from trainer.reader.broken_records import BrokenRecordHandler
+from trainer.reader.broken_records import BrokenRecordHandler, unreadable
+
+# How often a batch is tried, and the first of the pauses between, which double.
+ATTEMPTS = 4
+RETRY_SEC = 1.0
+# A damaged shard, one of another length, one that is gone, or a record that is not understood.
+_OF_RECORDS = (
+    tf.errors.DataLossError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.NotFoundError,
+    tf.errors.InvalidArgumentError,
+)
+# A store, a network or a machine that is busy.
+_PASSING = (
+    tf.errors.UnavailableError,
+    tf.errors.ResourceExhaustedError,
+    tf.errors.AbortedError,
+    tf.errors.DeadlineExceededError,
+)
 
 
 class TrainingStream:
@@ -37,6 +56,8 @@ class TrainingStream:
         self._data = dataclasses.replace(data, subset=broken_handler.open(data.subset))
         self._strategy = strategy
         self._broken_handler = broken_handler
+        if hosts.is_chief and (warning := order.order_warning(data.subset)):
+            print(f"warning: {warning}", file=sys.stderr)
 
     @property
     def subset(self) -> Subset:
@@ -45,6 +66,9 @@ class TrainingStream:
 
     def iterator(self, step: int) -> Iterator[Batch]:
         """Batches from `step` on, without end, each divided over the replicas."""
+        return Reading(self._opened, self.subset, step, self._hosts)
+
+    def _opened(self, step: int) -> Iterator[Batch]:
         # The user's own function sees whole batches, whatever the number of replicas.
         if callable(self._data.augment):
             return iter(self._strategy.experimental_distribute_dataset(self._data.batches(step)))
@@ -60,7 +84,9 @@ class TrainingStream:
             batch: Any = None
             error = None
             try:
-                batch = next_batch(iter(self._data.batches(step)))
+                batch = next_batch(
+                    Reading(lambda k: iter(self._data.batches(k)), self.subset, step, self._hosts)
+                )
             except tf.errors.OpError as e:
                 error = e
             if not any(self._hosts.gather("first batch", error is not None)):
@@ -87,6 +113,52 @@ class TrainingStream:
             suspects = record_numbers(records.take(data.batch_size))
         repaired = self._broken_handler.handle(self._whole, suspects, error)
         self._data = dataclasses.replace(data, subset=repaired)
+
+
+class Reading(Iterator[Batch]):
+    """Batches, read again from where it failed if the cause may pass; no record is blamed for it.
+
+    Args:
+        opened: The batches from that of a number on.
+        subset: What is read.
+        position: Number of the first batch.
+        hosts: Where another one ends the run, nothing is tried again.
+    """
+
+    def __init__(
+        self,
+        opened: Callable[[int], Iterator[Batch]],
+        subset: Subset,
+        position: int = 0,
+        hosts: Hosts = ONE_HOST,
+    ) -> None:
+        self._opened, self._subset, self._hosts = opened, subset, hosts
+        self._position = position
+        self._iterator: Iterator[Batch] | None = None
+
+    def __next__(self) -> Batch:
+        """The next batch.
+
+        Raises:
+            tf.errors.OpError: A record may be broken.
+            UserError: It cannot be read for another reason.
+        """
+        for attempt in range(ATTEMPTS):
+            try:
+                if self._iterator is None:
+                    self._iterator = self._opened(self._position)
+                batch = next(self._iterator)
+            except _OF_RECORDS:
+                raise
+            except tf.errors.OpError as e:
+                self._iterator = None
+                if not isinstance(e, _PASSING) or attempt + 1 == ATTEMPTS:
+                    raise unreadable(e, self._subset, attempt + 1) from e
+                self._hosts.pause(RETRY_SEC * 2**attempt)
+            else:
+                self._position += 1
+                return batch
+        raise RuntimeError("not reached")
 
 
 def distributed(

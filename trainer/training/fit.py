@@ -55,8 +55,8 @@ def fit(
         model: Compiled, made in the scope of the strategy whose replicas share each batch.
         train: What `Data.train` returned.
         validation: What `Data.evaluation` returned: measured after every epoch, each record
-            once in the loss, where that is a mean over examples, and in `weighted_metrics`;
-            Keras's plain `metrics` count what fills the last batch up, too.
+            once. On several replicas, whose last batch is filled up with `sample_weight` 0, that
+            holds for a loss that is a mean over examples and for `weighted_metrics`.
         epochs: Passes in all, those before a restart included.
         resume: Folder for checkpoints, local, `gs://` or `s3://`; an unfinished run there is
             continued, a finished one is loaded. None to save nothing.

@@ -11,11 +11,11 @@ import keras
 import tensorflow as tf
 from keras.callbacks import Callback, CallbackList
 
-from imageshards.errors import UserError
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.dataset.spec import Batch
 from trainer.models.keras_internals import check_weights, undo_sum_before_clipping
 from trainer.models.step import Step
+from trainer.models.strategy import memory_errors
 from trainer.reader.stream import TrainingStream, next_batch
 from trainer.training.checkpoint_callback import Checkpoint
 from trainer.training.signals import Stopped, StopRequest
@@ -240,14 +240,11 @@ class Loop:
         return logs
 
     def _train(self) -> dict[str, Any]:
-        try:
-            with self._hosts.limited(f"Step {self.step + 1}"):
-                return self._model.train_function(_Batches(self))
-        except tf.errors.ResourceExhaustedError as e:
-            raise UserError(
-                f"⟦--batch_size⟧ received {self._epochs.batch_size}, for which the devices have "
-                "not enough memory; expected a smaller one, or a smaller ⟦--image_size⟧."
-            ) from e
+        with (
+            memory_errors(self._epochs.batch_size),
+            self._hosts.limited(f"Step {self.step + 1}"),
+        ):
+            return self._model.train_function(_Batches(self))
 
     def _validated(self) -> dict[str, float]:
         """The figures of the validation split; those of the epoch so far stay what they are."""

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from imageshards.errors import UserError
 from imageshards.text import counted
 from trainer.config import TrainConfig
 from trainer.dataset.open import Inputs
@@ -109,7 +110,7 @@ def reader_cpu_sec(iterator: Iterator[Any], batch_size: int) -> float | None:
         for _ in range(count):
             next_batch(iterator)
         wait_for_idle_cores()
-    except tf.errors.OpError:
+    except (tf.errors.OpError, UserError):
         return None
     return (time.process_time() - started_sec) / (count * batch_size)
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import pathlib
 import sys
+import types
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ import keras  # noqa: E402
 
 from trainer.evaluation import evaluator as evaluation  # noqa: E402
 from trainer.evaluation.evaluator import Evaluator  # noqa: E402
+from trainer.evaluation.validation import Validation  # noqa: E402
 from trainer.models.strategy import make_strategy  # noqa: E402
 from trainer.reader import order, pipeline  # noqa: E402
 from trainer.reader.batches import EvaluationData  # noqa: E402
@@ -244,6 +246,22 @@ def test_broken_records_are_replaced_and_the_pass_is_repeated(
     assert calls == [(True, [3], tf.errors.InvalidArgumentError)]
     with pytest.raises(tf.errors.InvalidArgumentError):
         Evaluator(logits_model(3), strategy, data).run()
+
+
+@pytest.mark.parametrize("kind", [Evaluator, Validation])
+def test_too_little_memory_is_no_broken_record(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+    feed(monkeypatch, np.eye(3, dtype=np.float32), [0, 1, 2])
+    model, data = logits_model(3), data_of(CLASSES, 3, 2)
+    model.compile("sgd", "mse")
+    handler = types.SimpleNamespace(open=lambda subset: subset, handle=None)
+    made = kind(model, tf.distribute.get_strategy(), data, handler)
+
+    def step(_: Any) -> Any:
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
+
+    monkeypatch.setattr(made, "_step", step)
+    with pytest.raises(UserError, match="--batch_size received 2, for which the devices have not"):
+        made.run() if kind is Evaluator else made(keras.callbacks.CallbackList())
 
 
 def evaluate_folder(folder: str, strategy: Any, batch_size: int) -> dict[str, Any]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.reader_sets import READ_OPTIONS, choose, make_set, record_of, write_shard
@@ -236,20 +238,21 @@ def test_copies_of_a_record_are_spread_over_the_pass(tmp_path: pathlib.Path) -> 
 
 
 @pytest.mark.parametrize(
-    "choice",
+    ("empty", "choice"),
     [
-        {},
-        {"classes": ("bee", "cat")},
-        {"filters": ("number<1000",)},
-        {"balance": "sampling"},
-        {"balance": "sampling", "classes": ("bee", "ant")},
+        ((3, 4), {}),
+        ((3, 4), {"classes": ("bee", "cat")}),
+        ((3, 4), {"filters": ("number<1000",)}),
+        ((3, 4), {"balance": "sampling"}),
+        ((3, 4), {"balance": "sampling", "classes": ("bee", "ant")}),
+        # All of a class: what else would come once more is missing as well.
+        ((1, 4, 7, 10), {"balance": "sampling"}),
     ],
 )
 def test_placeholders_keep_the_length_of_a_pass(
-    tmp_path: pathlib.Path, choice: dict[str, Any]
+    tmp_path: pathlib.Path, empty: tuple[int, ...], choice: dict[str, Any]
 ) -> None:
     labels = [i % 3 for i in range(13)]
-    empty = (3, 4)
     dataset = make_set(tmp_path, [labels[:6], labels[6:]], empty=empty)
     whole = choose(dataset, **choice, counts=(5, 4, 4))
     length = whole.num_records
@@ -314,3 +317,26 @@ def test_the_shuffle_buffer_is_bounded_in_bytes(dataset: DataSet) -> None:
     named = dataclasses.replace(subset.dataset, splits={"train": split})
     large = dataclasses.replace(subset, dataset=named, split=split, num_records=1000)
     assert order.shuffle_records(large) == 100
+
+
+@pytest.mark.parametrize(
+    ("shards", "share", "shown"),
+    [(2, 0.02, "has 2 shards, and the shuffle buffer holds 2%"), (16, 0.1, "16 shards"),
+     (2, 0.6, None), (64, 0.02, None)],
+)  # fmt: skip
+def test_shards_too_few_to_mix_are_warned_of(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    shards: int,
+    share: float,
+    shown: str | None,
+) -> None:
+    subset = choose(make_set(tmp_path, [[0] * (640 // shards)] * shards))
+    monkeypatch.setattr(order, "SHUFFLE_BUFFER_BYTES", int(share * subset.split.num_bytes))
+    first, second = (np.argsort(one).tolist() for one in _passes(_stream(subset, 1280), 640))
+    assert (statistics.correlation(first, second) > 0.5) == (shown is not None)
+    warning = order.order_warning(subset)
+    assert (warning is None) if shown is None else (shown in str(warning))
+    if warning:
+        remedy = f"imageshards build --input {tmp_path} --output NEW --num_shards train=64"
+        assert remedy in warning

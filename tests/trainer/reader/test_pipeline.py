@@ -161,20 +161,25 @@ def test_broken_records_keep_their_place_with_a_weight_of_zero(
         np.testing.assert_array_equal(kept, batch["inputs"]["image"][~gone])
 
 
-@pytest.mark.parametrize("batch_size", [1, 5, 23, 64])
-def test_evaluation_holds_each_record_once_for_any_batch_size(
-    dataset: DataSet, batch_size: int
+@pytest.mark.parametrize(
+    ("batch_size", "replicas"), [(1, 1), (5, 1), (23, 1), (64, 1), (6, 2), (46, 2)]
+)
+def test_evaluation_holds_each_record_once_and_fills_up_for_replicas_only(
+    dataset: DataSet, batch_size: int, replicas: int
 ) -> None:
-    batches = pipeline.evaluation_batches(choose(dataset), READ_OPTIONS, batch_size, MODEL)
+    batches = pipeline.evaluation_batches(
+        choose(dataset), READ_OPTIONS, batch_size, MODEL, Shares(replicas)
+    )
     found = list(batches.as_numpy_iterator())
-    assert batches.cardinality() == len(found) == -(-NUM_RECORDS // batch_size)
+    assert batches.cardinality() == len(found) == -(-NUM_RECORDS // batch_size) * replicas
     numbers, weights = _column(found, "record"), _column(found, "weight")
-    filling = len(found) * batch_size - NUM_RECORDS
+    filling = -NUM_RECORDS % batch_size if replicas > 1 else 0
     assert sorted(numbers[:NUM_RECORDS]) == list(range(NUM_RECORDS))
     assert numbers[NUM_RECORDS:] == [-1] * filling
     assert weights == [1.0] * NUM_RECORDS + [0.0] * filling
     labels = _column(found, "label")
     assert labels == [LABELS[r] if r >= 0 else 0 for r in numbers]
+    assert _column(found, "position") == list(range(NUM_RECORDS + filling))
     assert not np.concatenate([b["inputs"]["image"] for b in found])[NUM_RECORDS:].any()
 
 
