@@ -33,6 +33,7 @@ from imageshards.storage.objects import (
     CONNECTIONS,
     HASTY_SEC,
     DirectRequest,
+    LimitedSink,
     ObjectStore,
     StoreError,
     split_uri,
@@ -172,11 +173,12 @@ class GcsBackend(ObjectStore):
 
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         # Records have checksums of their own, and so have shards.
-        data: bytes = self._blob(path).download_as_bytes(
-            checksum=None, start=start, end=None if end is None else end - 1, **self._options
+        sink = LimitedSink(path, None if start is None or end is None else end - start)
+        self._blob(path).download_to_file(
+            sink, checksum=None, start=start, end=None if end is None else end - 1, **self._options
         )
-        COUNTER.add(bytes_read=len(data))
-        return data
+        COUNTER.add(bytes_read=sink.tell())
+        return sink.getvalue()
 
     def head(self, path: str) -> tuple[Stat, float]:
         bucket, name = split_uri(path)

@@ -54,6 +54,21 @@ class StoreError(Exception):
         self.text = next(iter(text.strip().splitlines()), kind).rstrip(". ")[:300]
 
 
+class LimitedSink(io.BytesIO):
+    """Takes what a store sends of a range, and no more: some send the whole object."""
+
+    def __init__(self, path: str, max_bytes: int | None):
+        super().__init__()
+        self._path = path
+        self._max_bytes = max_bytes
+
+    def write(self, data: Any) -> int:
+        if self._max_bytes is not None and self.tell() + len(data) > self._max_bytes:
+            text = f"the store sent more than the {self._max_bytes} bytes that were asked for"
+            raise OSError(errno.EIO, text, self._path)
+        return super().write(data)
+
+
 class DirectRequest(NamedTuple):
     """A GET for `DirectReader`."""
 

@@ -6,6 +6,7 @@ import contextlib
 import email.utils
 import errno
 import random
+import re
 import time
 import urllib.parse
 from collections.abc import Iterator, Sequence
@@ -15,18 +16,21 @@ import boto3
 import botocore
 import urllib3
 from botocore import exceptions
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 
 from imageshards.errors import StorageError
 from imageshards.storage import files
-from imageshards.storage.base import COUNTER, Stat
-from imageshards.storage.direct import DirectReader, Signer, needs_no_proxy, signature_scope
+from imageshards.storage.base import COUNTER, RANGE_BYTES, Stat
+from imageshards.storage.direct import DirectReader, needs_no_proxy
 from imageshards.storage.objects import (
     ANSWER_SEC,
     CONNECT_SEC,
     CONNECTIONS,
     HASTY_SEC,
     DirectRequest,
+    LimitedSink,
     ObjectStore,
     StoreError,
     split_uri,
@@ -39,6 +43,7 @@ _TRIES = 5
 _FIRST_WAIT_SEC = 0.2
 # Headers of a GET that say nothing a plain read needs.
 _PLAIN = {"x-amz-date", "x-amz-content-sha256", "x-amz-security-token", "x-amz-checksum-mode"}
+_SCOPE = re.compile(r"^AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+)/([^/]+)/aws4_request,")
 _KINDS = {
     "missing": ("404", "NoSuchKey", "NoSuchBucket"),
     "refused": ("403", "AccessDenied", "AllAccessDisabled"),
@@ -53,11 +58,19 @@ _KIND_OF = {code: kind for kind, codes in _KINDS.items() for code in codes}
 
 
 class _Direct(NamedTuple):
-    """How objects of a bucket are read without the library."""
+    """How objects of a bucket are read without the library.
+
+    Attributes:
+        reader: Of its host.
+        host_url: Scheme and host.
+        above: What comes before a key, in the path of its address.
+        scope: Region and service of signatures; None without credentials.
+    """
 
     reader: DirectReader
+    host_url: str
     above: str
-    signer: Signer | None
+    scope: tuple[str, str] | None
 
 
 class S3Backend(ObjectStore):
@@ -149,17 +162,22 @@ class S3Backend(ObjectStore):
         if direct is None:
             return None
         target = direct.above + urllib.parse.quote(key, safe="/")
-        headers = {} if direct.signer is None else direct.signer.headers(target)
-        return DirectRequest(direct.reader, target, headers)
+        request = AWSRequest("GET", direct.host_url + target)
+        if direct.scope is not None:
+            region, service = direct.scope
+            frozen = self._credentials.get_frozen_credentials()
+            S3SigV4Auth(frozen, service, region).add_auth(request)
+        return DirectRequest(direct.reader, target, dict(request.headers.items()))
 
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         bucket, key = split_uri(path)
         span = {} if start is None or end is None else {"Range": f"bytes={start}-{end - 1}"}
+        max_bytes = None if start is None or end is None else end - start
         for attempt in range(1, _TRIES + 1):
             body = self._client.get_object(Bucket=bucket, Key=key, **span)["Body"]
             try:
                 with body:
-                    data: bytes = body.read()
+                    data = _read_limited(body, path, max_bytes)
                 break
             except (exceptions.BotoCoreError, urllib3.exceptions.HTTPError) as e:
                 if attempt == _TRIES:
@@ -179,15 +197,15 @@ class S3Backend(ObjectStore):
         parts = urllib.parse.urlsplit(request.url)
         quoted = urllib.parse.quote(key, safe="/")
         scope = signature_scope(_bytes(request.headers.get("Authorization", "")).decode())
+        host_url = f"{parts.scheme}://{parts.netloc}"
         others = {n.lower() for n in request.headers if n.lower().startswith("x-amz-")} - _PLAIN
         is_plain = not parts.query and not others and parts.path.endswith(quoted)
         if not is_plain or not needs_no_proxy(request.url):
             return None
         if self._credentials is not None and scope is None:
             return None
-        signer = Signer(self._credentials, parts.netloc, scope) if scope else None
-        reader = DirectReader(f"{parts.scheme}://{parts.netloc}", self._verify)
-        return _Direct(reader, parts.path.removesuffix(quoted), signer)
+        reader = DirectReader(host_url, self._verify)
+        return _Direct(reader, host_url, parts.path.removesuffix(quoted), scope)
 
     def head(self, path: str) -> tuple[Stat, float]:
         bucket, key = split_uri(path)
@@ -290,6 +308,21 @@ class S3Backend(ObjectStore):
                 if e.response["Error"].get("Code") not in ("InvalidRequest", "EntityTooLarge"):
                     raise
                 self._client.copy(there, bucket, key)  # above 5 GiB a copy is made of parts
+
+
+def signature_scope(authorization: str) -> tuple[str, str] | None:
+    """Region and service of a signature that botocore made; None if it is of another kind."""
+    found = _SCOPE.match(authorization)
+    return None if found is None else (found[1], found[2])
+
+
+def _read_limited(body: Any, path: str, max_bytes: int | None) -> bytes:
+    if max_bytes is None:
+        return bytes(body.read())
+    sink = LimitedSink(path, max_bytes)
+    while piece := body.read(RANGE_BYTES):
+        sink.write(piece)
+    return sink.getvalue()
 
 
 def _bytes(value: Any) -> bytes:

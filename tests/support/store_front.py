@@ -115,6 +115,9 @@ class Front:
         fault = self._fault(method, target)
         if fault is not None:
             self._log.append((method, target, fault if isinstance(fault, int) else 0))
+            if fault == "no_range":
+                headers = [(n, v) for n, v in request.headers if n.lower() != "range"]
+                return await self._forward(method, target, request._replace(headers=headers))
             if fault == "hang":
                 await asyncio.sleep(3600)
             if fault == "drop_answer":

@@ -1,55 +1,45 @@
-"""Our signatures of GETs are botocore's."""
+"""Plain reads hold no more than was asked for, and give back nothing that broke off."""
 
 from __future__ import annotations
 
-import datetime
-
 import pytest
-from botocore import awsrequest, credentials
-from botocore.auth import S3SigV4Auth
 
-from imageshards.storage.direct import Signer, signature_scope
-
-WHEN = datetime.datetime(2026, 11, 21, 23, 59, 59, tzinfo=datetime.UTC)
+from imageshards.storage.direct import DirectReader
+from imageshards.storage.s3 import signature_scope
+from tests.support.web_server import web_server
 
 
-@pytest.mark.parametrize("token", [None, "session+token/=="])
+@pytest.fixture
+def web():
+    with web_server({"/ten": b"0123456789"}) as (server, url):
+        yield DirectReader(url), server
+
+
 @pytest.mark.parametrize(
-    ("host", "target"),
+    ("target", "max_bytes", "expected"),
     [
-        ("photos.s3.eu-central-1.amazonaws.com", "/cat/a.jpg"),
-        ("127.0.0.1:9000", "/photos/a%20b/%C3%BC%2B%25.jpg"),
-        ("s3.example.org", "/photos//double/../a~b_c.jpg"),
+        ("/ten", None, b"0123456789"),
+        ("/ten", 10, b"0123456789"),
+        ("/ten", 4, b"0123"),
+        ("/endless", 3000, b"x" * 3000),  # in chunks, which say no length
+        ("/short", None, None),  # 10 bytes, where 20 are told
+        ("/short", 15, None),
+        ("/status/500", 4, None),
     ],
 )
-def test_signatures_are_those_of_botocore(host, target, token, monkeypatch):
-    given = credentials.Credentials("AKID", "secret/key", token)
-    scope = "eu-central-1/s3"
-
-    request = awsrequest.AWSRequest("GET", f"https://{host}{target}")
-    request.context["signing"] = {}
-    auth = S3SigV4Auth(given, "s3", "eu-central-1")
-    monkeypatch.setattr("botocore.auth.get_current_datetime", lambda: WHEN)
-    auth.add_auth(request)
-
-    ours = Signer(given, host, scope).headers(target, WHEN)
-    theirs = {name.lower(): value for name, value in request.headers.items()}
-    assert ours["authorization"] == theirs["authorization"]
-    assert ours["x-amz-date"] == theirs["x-amz-date"]
-    assert ours.get("x-amz-security-token") == theirs.get("x-amz-security-token")
-    assert signature_scope(ours["authorization"]) == scope
+def test_no_more_is_read_than_was_asked_for_and_nothing_that_broke_off(
+    web, target, max_bytes, expected
+):
+    reader, _ = web
+    assert reader.get(target, {}, max_bytes) == expected
+    assert reader.get("/ten", {}, 100) == b"0123456789"  # a connection that is left is whole
 
 
-def test_the_key_is_of_the_day_and_of_the_secret():
-    scope = "us-east-1/s3"
-    given = credentials.Credentials("AKID", "one")
-    signer = Signer(given, "h", scope)
-    for day in range(3):
-        for secret in ("one", "two"):
-            given.secret_key = secret
-            when = WHEN + datetime.timedelta(days=day)
-            fresh = Signer(credentials.Credentials("AKID", secret), "h", scope)
-            assert signer.headers("/x", when) == fresh.headers("/x", when)
+def test_connections_are_kept_for_the_next_read(web):
+    reader, server = web
+    for _ in range(3):
+        reader.get("/ten", {}, 100)
+    assert server.connections == 1
 
 
 @pytest.mark.parametrize(
