@@ -262,7 +262,8 @@ class OptimizerConfig:
         weight_decay: Decoupled; norms and biases are exempt.
         label_smoothing: In [0, 1).
         ema: Momentum of the running average of the weights that is validated and saved.
-        accumulate_steps: Batches whose gradients are averaged before weights change, on one replica.
+        accumulate_steps: Batches whose gradients are averaged before weights change, on one
+            replica.
         clipnorm: Largest norm of all gradients together.
         precision: `float32`, `bfloat16` or `float16` (the latter with loss scaling).
         jit_compile: Compiles the model with XLA, on one replica.
