@@ -10,9 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 
 from benchmarks import inputs
-from benchmarks.measure import BenchmarkError, FirstSeen, Usage, remove, run_module
+from benchmarks.measure import BenchmarkError, Usage, remove, run_module
 from benchmarks.outcome import Figure, Outcome, medians
-from imageshards.manifest import STAGING_NAME
 
 Side = Callable[[], Usage]
 
@@ -30,12 +29,10 @@ class Settings:
         images: Of a build.
         memory_images: Of the smaller and the larger build whose memory is compared.
         listed, folders: Files that are listed and planned, and their folders.
-        large_photos: Photos of 12 megapixels.
         rounds: How often each side runs.
         pets: Photos that the readers' data set is made of; the sources where there are none.
         records: Of that data set.
         window_seconds: How long a reader is measured each time, three times a round.
-        small_images: Of a build that is over in seconds.
     """
 
     work: pathlib.Path
@@ -44,12 +41,10 @@ class Settings:
     memory_images: tuple[int, int] = (8_000, 64_000)
     listed: int = 1_281_167
     folders: int = 1_000
-    large_photos: int = 40
     rounds: int = 3
     pets: list[pathlib.Path] = dataclasses.field(default_factory=list)
     records: int = 8_000
     window_seconds: float = 3.0
-    small_images: int = 1_000
 
     def linked(self, images: int, classes: int = 300) -> pathlib.Path:
         """An input of so many images."""
@@ -82,13 +77,13 @@ def ratios(ours: list[Usage], theirs: list[Usage]) -> tuple[float, ...]:
 
 
 def _build(s: Settings, source: pathlib.Path, images: int, memory: bool = False,
-           workers: int = 0, module: str = "beam_pipeline", shards: int = SHARDS,
+           workers: int = 0, shards: int = SHARDS,
            output: pathlib.Path | None = None) -> Usage:  # fmt: skip
     """Builds a data set and removes it, unless it is to stay in an `output` of its own."""
     made = output or s.output
     remove(made)
     usage = run_module(
-        module, "--input", source, "--output", made, "--image_size", 256,
+        "beam_pipeline", "--input", source, "--output", made, "--image_size", 256,
         "--splits", "train=1", "--num_shards", f"train={shards}", "--direct_num_workers", workers,
         log=s.log, memory=memory,
     )  # fmt: skip
@@ -151,24 +146,6 @@ def build_vs_loop(s: Settings) -> Outcome:
     )  # fmt: skip
 
 
-def index(s: Settings) -> Outcome:
-    """A build against one that writes no index, and hashes no picture for it."""
-    source = s.linked(s.images)
-    without = "benchmarks.build_without_index"
-    sides = {
-        "beam_pipeline": lambda: _build(s, source, s.images),
-        "without index": lambda: _build(s, source, s.images, module=without),
-    }
-    found = interleave(sides, s.rounds)
-    ours, theirs = found.values()
-    cpu = tuple(b.cpu_seconds / a.cpu_seconds for a, b in zip(ours, theirs, strict=True))
-    return Outcome(
-        "index", _of_build(s.images), _BUILD_COLUMNS, _build_rows(found, s.images),
-        (Figure("images/s, as a ratio", ratios(ours, theirs), 0.98),
-         Figure("the same by CPU time", cpu, 0.98)),
-    )  # fmt: skip
-
-
 def copy(s: Settings) -> Outcome:
     """A data set with other shards, made of another one, against its build from the photos."""
     source, made = s.linked(s.images), s.work / "to_copy"
@@ -224,86 +201,35 @@ def scaling(s: Settings) -> Outcome:
 def listing(s: Settings) -> Outcome:
     """Listing and planning as many files as ImageNet has."""
     source = s.linked(s.listed, s.folders)
-    plan = ("--input", source, "--splits", "train=0.9,validation=0.1",
-            "--num_shards", "train=1024,validation=128")  # fmt: skip
 
     def plan_only() -> Usage:
         remove(s.output)
-        usage = run_module("beam_pipeline", *plan, "--output", s.output, "--plan_only",
-                           log=s.log, memory=True)  # fmt: skip
+        usage = run_module(
+            "beam_pipeline", "--input", source, "--splits", "train=0.9,validation=0.1",
+            "--num_shards", "train=1024,validation=128", "--output", s.output, "--plan_only",
+            log=s.log, memory=True,
+        )  # fmt: skip
         row = r"^(?:train|validation)\s+[\d,]+\s+([\d,]+)"
         images = re.findall(row, usage.output, re.MULTILINE)
         _check(sum(int(n.replace(",", "")) for n in images), s.listed, usage)
         return usage
 
-    def with_transform() -> Usage:
-        remove(s.output)
-        usage = run_module("benchmarks.plan_with_transform", *plan, "--output", s.output,
-                           log=s.log, memory=True)  # fmt: skip
-        counts = re.search(r"(\d+) units, (\d+) images", usage.output)
-        _check(int(counts[2]) if counts else 0, s.listed, usage)
-        remove(s.output)
-        return usage
-
-    found = interleave({"--plan_only": plan_only, "with transform": with_transform}, s.rounds)
-    rows = {side: medians([(u.seconds, u.cpu_seconds, u.peak_rss_bytes / GB) for u in usages])
-            for side, usages in found.items()}  # fmt: skip
-    figures = []
-    for side, usages in found.items():
-        seconds, peaks = [u.seconds for u in usages], [u.peak_rss_bytes / GB for u in usages]
-        figures.append(Figure(f"{side}, seconds", tuple(seconds), 60, at_least=False))
-        figures.append(Figure(f"{side}, peak RSS in GB", tuple(peaks), 2.5, at_least=False))
+    usages = [plan_only() for _ in range(s.rounds)]
+    seconds = tuple(u.seconds for u in usages)
+    peaks = tuple(u.peak_rss_bytes / GB for u in usages)
+    raw = [(u.seconds, u.cpu_seconds, u.peak_rss_bytes / GB) for u in usages]
     return Outcome(
         "listing", f"{s.listed:,} files in {s.folders:,} folders, listed and planned",
-        ("seconds", "CPU s", "peak RSS GB"), rows, tuple(figures),
-    )  # fmt: skip
-
-
-def twelve_megapixels(s: Settings) -> Outcome:
-    """Photos of 12 megapixels, against a full decode and resize."""
-    paths = inputs.large_photos(s.sources, s.work, s.large_photos)
-    usage = run_module("benchmarks.twelve_megapixels", s.rounds, *paths, log=s.log)
-    rounds = [json.loads(line) for line in usage.output.splitlines() if line.startswith("{")]
-    rows: dict[str, tuple[float, ...]] = {}
-    for kind in rounds[0]:
-        of_kind = [path for path in paths if path.name.startswith(kind)]
-        megabytes = sum(path.stat().st_size for path in of_kind) / len(of_kind) / 1e6
-        ours, theirs = medians([[len(of_kind) / seconds for seconds in r[kind]] for r in rounds])
-        rows[f"{kind} photos"] = (megabytes, ours, theirs, ours / theirs)
-    sums = [[sum(side) for side in zip(*r.values(), strict=True)] for r in rounds]
-    return Outcome(
-        "twelve_megapixels", f"{len(paths)} photos of 4032x3024 to 256 px, one process",
-        ("MB each", "ours images/s", "full decode images/s", "ratio"), rows,
-        (Figure("all photos, images/s as a ratio", tuple(b / a for a, b in sums), 4),),
-        ("enlarged photos are smooth; half were given the grain of a sensor: the more bytes a "
-         "photo has, the more of the time is entropy decoding, which both sides do in full",),
-    )  # fmt: skip
-
-
-def first_shard(s: Settings) -> Outcome:
-    """How soon after the command a small build writes."""
-    source = s.linked(s.small_images)
-    seconds, usages = [], []
-    for _ in range(s.rounds):
-        remove(s.output)
-        with FirstSeen(lambda: any((s.output / STAGING_NAME).glob("train-*.tmp-*"))) as first:
-            usages.append(_build(s, source, s.small_images))
-        seconds.append(first.seconds)
-    raw = [(first, u.seconds, u.cpu_seconds) for first, u in zip(seconds, usages, strict=True)]
-    return Outcome(
-        "first_shard", _of_build(s.small_images), ("begins after s", "seconds", "CPU s"),
-        {"beam_pipeline": medians(raw)},
-        (Figure("first shard begins, seconds", tuple(seconds), 1.5, at_least=False),),
+        ("seconds", "CPU s", "peak RSS GB"), {"--plan_only": medians(raw)},
+        (Figure("seconds", seconds, 60, at_least=False),
+         Figure("peak RSS in GB", peaks, 2.5, at_least=False)),
     )  # fmt: skip
 
 
 BENCHMARKS: dict[str, Callable[[Settings], Outcome]] = {
     "build_vs_loop": build_vs_loop,
-    "first_shard": first_shard,
-    "index": index,
     "copy": copy,
     "scaling": scaling,
     "memory": memory,
-    "twelve_megapixels": twelve_megapixels,
     "listing": listing,
 }

@@ -16,7 +16,6 @@ PETS = "dogs_vs_cats"
 _SYNTHETIC = 300
 # ext4 allows 65,000 names of one file.
 _MAX_LINKS = 60_000
-_LARGE = (4032, 3024)
 
 
 def photos(
@@ -86,28 +85,3 @@ def _warm(root: pathlib.Path, sources: list[pathlib.Path]) -> None:
     for folder in os.scandir(root):
         for entry in os.scandir(folder.path):
             entry.stat()
-
-
-def large_photos(sources: list[pathlib.Path], work: pathlib.Path, count: int) -> list[pathlib.Path]:
-    """Photos of 12 megapixels, quality 90, enlarged from the sources; made once, then kept.
-
-    Half of them get the grain of a sensor, which an enlarged picture has lost: real photos
-    lie between the smooth and the grainy half in bytes per pixel.
-    """
-    target = work / "large_photos"
-    target.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for number, source in enumerate(sources[:count]):
-        path = target / f"{'grainy' if number % 2 else 'smooth'}_{number:03d}.jpg"
-        paths.append(path)
-        if path.exists():
-            continue
-        with Image.open(source) as small:
-            picture = small.convert("RGB").resize(_LARGE, Image.Resampling.BICUBIC)
-        if number % 2:
-            grain = Image.effect_noise(_LARGE, 40).convert("RGB")
-            picture = Image.blend(picture, grain, 0.15)
-        temporary = path.with_suffix(".tmp")
-        picture.save(temporary, "JPEG", quality=90)
-        temporary.replace(path)
-    return paths

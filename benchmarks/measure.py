@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import ctypes
 import dataclasses
@@ -140,50 +139,23 @@ def _reap(orphans: set[int]) -> float:
     return total
 
 
-class _Watch(abc.ABC):
-    """Looks at something in a thread of its own while it is entered."""
-
-    def __enter__(self) -> Self:
-        self._stop = threading.Event()
-        self._begun = time.perf_counter()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    @abc.abstractmethod
-    def _run(self) -> None:
-        """Looks again and again until `_stop` is set."""
-
-
-class FirstSeen(_Watch):
-    """How many seconds after entering it a condition is seen to hold; looked at every 2 ms.
-
-    Attributes:
-        seconds: Infinite until then.
-    """
-
-    def __init__(self, condition: Callable[[], bool]):
-        self.seconds = float("inf")
-        self._condition = condition
-
-    def _run(self) -> None:
-        while not self._condition():
-            if self._stop.wait(0.002):
-                return
-        self.seconds = time.perf_counter() - self._begun
-
-
-class _MemoryWatch(_Watch):
+class _MemoryWatch:
     """Samples the memory of a process and all its descendants."""
 
     def __init__(self, pid: int):
         self.peak_rss_bytes = 0
         self.peak_pss_bytes = 0
         self._root = psutil.Process(pid)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
 
     def _run(self) -> None:
         samples = 0

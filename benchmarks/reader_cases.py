@@ -171,16 +171,6 @@ def reader_vs_tfds(s: Settings) -> Outcome:
     )  # fmt: skip
 
 
-def reader_order(s: Settings) -> Outcome:
-    """What a reproducible order costs."""
-    found = measured(s, {"reproducible": "trainer_host", "--fast_order": "trainer_host_fast"})
-    return Outcome(
-        "reader_order", f"{_of_pictures(s)}, crop on the host", _COLUMNS, speed_rows(found),
-        (Figure("reproducible, as a share of --fast_order", faster(*found.values()), 0.95),),
-        (by_cpu_time(*found.values()),),
-    )  # fmt: skip
-
-
 def reader_resume(s: Settings) -> Outcome:
     """How long a resumed run takes to its first batch."""
     total = _COPIES_TO_SKIP * s.records
@@ -299,7 +289,6 @@ READER_BENCHMARKS: dict[str, Callable[[Settings], Outcome]] = {
     "reader_device_crop": reader_device_crop,
     "reader_vs_raw_files": reader_vs_raw_files,
     "reader_vs_tfds": reader_vs_tfds,
-    "reader_order": reader_order,
     "reader_resume": reader_resume,
     "reader_memory": reader_memory,
     "hosts": hosts,

@@ -25,7 +25,6 @@ SETTLE_SECONDS = 0.7
 
 KINDS: dict[str, Callable[[Job], Read]] = {
     "trainer_host": reader_kinds.trainer,
-    "trainer_host_fast": lambda job: reader_kinds.trainer(job, fast_order=True),
     "trainer_device": lambda job: reader_kinds.trainer(job, "device"),
     "keras_raw": reader_kinds.keras_raw,
     "tfds_skip_decoding": reader_kinds.tfds_skip_decoding,

@@ -19,20 +19,16 @@ from collections.abc import Sequence
 
 from benchmarks import cases, inputs
 from benchmarks.cases import Settings
-from benchmarks.duplicates import DUPLICATE_BENCHMARKS
 from benchmarks.measure import REPOSITORY, BenchmarkError
 from benchmarks.reader_cases import READER_BENCHMARKS
 from benchmarks.scale import SCALE_BENCHMARKS
 from benchmarks.store_build import STORE_BENCHMARKS
-from benchmarks.store_read import store_read
 
 BENCHMARKS = {
     **cases.BENCHMARKS,
     **READER_BENCHMARKS,
     **SCALE_BENCHMARKS,
-    **DUPLICATE_BENCHMARKS,
     **STORE_BENCHMARKS,
-    "store_read": store_read,
 }
 
 _LIBRARIES = (
@@ -84,8 +80,8 @@ def settings_of(args: argparse.Namespace, sources: list[pathlib.Path]) -> Settin
     if not args.quick:
         return Settings(work, sources, images=args.images, rounds=args.rounds)
     return Settings(
-        work, sources, images=min(args.images, 600), small_images=200, memory_images=(300, 1200),
-        listed=6_000, folders=30, large_photos=4, rounds=min(args.rounds, 2), records=600,
+        work, sources, images=min(args.images, 600), memory_images=(300, 1200),
+        listed=6_000, folders=30, rounds=min(args.rounds, 2), records=600,
         window_seconds=0.5,
     )  # fmt: skip
 

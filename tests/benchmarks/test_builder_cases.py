@@ -10,12 +10,12 @@ import pytest
 
 from benchmarks import inputs, measure, plain_loop, run
 from benchmarks.cases import Settings, interleave, ratios
-from benchmarks.measure import BenchmarkError, FirstSeen, Usage, run_module
+from benchmarks.measure import BenchmarkError, Usage, run_module
 from benchmarks.outcome import Figure, Outcome
 from benchmarks.run import BENCHMARKS
 from imageshards.example import decode_example
 from imageshards.tfrecord import read_records
-from tests.support.builds import build, class_folders, shard_bytes
+from tests.support.builds import build, class_folders
 
 pytestmark = pytest.mark.process
 
@@ -43,16 +43,6 @@ def test_the_loop_makes_the_very_records_of_a_build(tmp_path):
     assert payloads(loop) == payloads(ours)
     assert len(payloads(loop)) == 17
     assert len(list(loop.iterdir())) == 3
-
-
-def test_a_build_without_index_makes_the_very_shards_of_one_with_it(tmp_path):
-    photos = class_folders(tmp_path / "photos", {"ant": 8, "bee": 7})
-    flags = ["--input", str(photos), "--splits", "train=1", "--num_shards", "2", "--no_report"]
-    assert build(*flags, "--output", tmp_path / "with") == 0
-    without = tmp_path / "without"
-    run_module("benchmarks.build_without_index", *flags, "--output", without, log=tmp_path / "log")
-    assert shard_bytes(without) == shard_bytes(tmp_path / "with")
-    assert (tmp_path / "with" / "index").is_dir() and not (without / "index").exists()
 
 
 def test_the_loop_shuffles_and_deals_evenly(tmp_path):
@@ -102,16 +92,6 @@ def test_a_tree_of_processes_is_measured_whole(tmp_path, monkeypatch):
     assert 0.19 <= found.main_cpu_seconds < 0.45
     assert found.seconds >= 0.19
     assert found.peak_rss_bytes >= found.peak_pss_bytes > 1e6
-
-
-def test_it_is_seen_when_a_condition_begins_to_hold_and_when_it_never_does():
-    holds = iter([False, False, True])
-    with FirstSeen(lambda: next(holds)) as first:
-        first._thread.join(30)
-    assert 0.002 < first.seconds < 30
-    with FirstSeen(lambda: False) as never:
-        pass
-    assert never.seconds == float("inf")
 
 
 def test_a_command_that_fails_is_an_error_with_what_it_said(tmp_path):
@@ -181,7 +161,7 @@ def test_a_wrong_argument_is_named(arguments, said, capsys):
 
 def test_quick_is_small_and_the_default_is_what_was_promised(tmp_path):
     full = run.settings_of(run.parse(["--work", str(tmp_path)]), [])
-    assert full == Settings(tmp_path, [], 24_000, (8_000, 64_000), 1_281_167, 1_000, 40, 3)
+    assert full == Settings(tmp_path, [], 24_000, (8_000, 64_000), 1_281_167, 1_000, 3)
     quick = run.settings_of(run.parse(["--quick", "--work", str(tmp_path)]), [])
     assert quick.images == 600
     assert quick.listed < 10_000
