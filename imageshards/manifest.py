@@ -32,7 +32,8 @@ LOCK_NAME = "lock"  # in there: of the job that writes
 REPLACED_NAME = "replaced"  # in there: the data set that a build reads and replaces
 REMOVAL_NAME = "removal.json"  # in there: what `beam_pipeline.remove` is about to put in place
 
-# Usual names of a split: who asks for one of them means any.
+# Usual names of a split: who asks for one of them means any. None to validate on is called test:
+# what was chosen by it, such as the best epoch, is not measured by it any more.
 TRAIN_NAMES = ("train", "training")
 VALIDATION_NAMES = ("validation", "val", "valid")
 

@@ -20,6 +20,7 @@ from imageshards.output_folder import check_page_folder
 from imageshards.progress import text_table
 from trainer.commands import console
 from trainer.commands.flags import DATA, EXTERNAL, TRAINING, add_flags, train_config
+from trainer.commands.saved_model import add_model_flags, chosen, find_model
 from trainer.config import DataConfig, TrainConfig
 from trainer.dataset.external import find_folder
 from trainer.dataset.manifest import check_shards, find_split, has_manifest, validation_split
@@ -43,7 +44,8 @@ _EPILOG = (
     "records), model, step, data, split, classes, batch_size, replicas, eval_crop, seconds. Every "
     "example counts exactly once for any --batch_size and --replicas. TFRecords that others wrote "
     "are read as in training (--feature_map, --label_offset, --class_names) where no flag says "
-    "otherwise."
+    "otherwise. A model that was compiled when it was trained gives its own loss and metrics in "
+    "place of these."
 )
 
 
@@ -66,9 +68,7 @@ def make_parser() -> Parser:
         description="Evaluates a trained model on one split.",
         epilog=_EPILOG,
     )
-    parser.add_argument(
-        "--model_path", metavar="FILE", required=True, help="model.keras, or a run's output folder"
-    )
+    add_model_flags(parser)
     add_flags(parser, DATA, ["data"])
     parser.add_argument(
         "--split",
@@ -98,7 +98,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     if args.report:
         storage.check_bucket(args.report, "--report")
         check_page_folder("--report", args.report, PAGE_NAME)
-    card = model_file.read_card(args.model_path)
+    path, card = find_model(args)
     config = _as_in_training(run.data, card, vars(args))
     run = dataclasses.replace(run, data=config)
     dataset = open_dataset(config)
@@ -117,7 +117,7 @@ def _evaluate(args: argparse.Namespace) -> int:
         folder = None
         if config.skip_broken:  # Repaired copies of shards live as long as this.
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="imageshards-"))
-        return _run(args, run, strategy or _devices(run), subset, inputs, folder)
+        return _run(args, path, run, strategy or _devices(run), subset, inputs, folder)
 
 
 def _as_in_training(config: DataConfig, card: ModelCard, given: Mapping[str, Any]) -> DataConfig:
@@ -158,6 +158,7 @@ def _devices(run: TrainConfig) -> Any:
 
 def _run(
     args: argparse.Namespace,
+    path: str,
     run: TrainConfig,
     strategy: Any,
     subset: Subset,
@@ -165,43 +166,61 @@ def _run(
     folder: str | None,
 ) -> int:
     with quiet_import():
+        from keras.callbacks import CallbackList
+
         from trainer.evaluation.evaluator import Evaluator
+        from trainer.evaluation.validation import Validation
         from trainer.reader.batches import EvaluationData
         from trainer.reader.broken_records import BrokenRecordHandler
     with strategy.scope():
-        model, card = model_file.load_model(args.model_path)
-    evaluator = Evaluator(
-        model,
-        strategy,
-        EvaluationData(subset, read_options(run.data), inputs, run.batch_size),
-        broken_handler := BrokenRecordHandler(run.data.skip_broken, folder, run.data.data),
-        card.classes,
-    )
+        model, card = model_file.load_model(path, args.model, args.trust)
+    data = EvaluationData(subset, read_options(run.data), inputs, run.batch_size)
+    broken_handler = BrokenRecordHandler(run.data.skip_broken, folder, run.data.data)
+    evaluation: Evaluation | None = None
     started_sec = time.perf_counter()
-    evaluation = evaluator.run(show_progress=True)
+    if card.compiled:
+        own = Validation(model, strategy, data, broken_handler)(CallbackList())
+        measured = {name: finite(value) for name, value in own.items()}
+        measured = {"num_examples": data.num_records, **measured}
+    else:
+        evaluator = Evaluator(model, strategy, data, broken_handler, card.classes)
+        evaluation = evaluator.run(show_progress=True)
+        subset = evaluator.subset
+        measured = _figures(evaluation)
     seconds = time.perf_counter() - started_sec
-    figures = _figures(evaluation, subset) | {
+    figures = measured | {
+        "data": subset.dataset.data,
+        "split": subset.split.name,
+        "classes": list(subset.classes),
         "left_out": sum(1 for found in broken_handler.found if found.record >= 0),
-        "model": args.model_path,
+        "model": path,
         "step": card.step,
         "batch_size": run.batch_size,
         "replicas": strategy.num_replicas_in_sync,
         "eval_crop": inputs.eval_crop,
         "seconds": round(seconds, 2),
     }
-    print(json.dumps(figures, allow_nan=False) if args.json else _text(figures, evaluation))
+    if args.json:
+        print(json.dumps(figures, allow_nan=False))
+    else:
+        print(f"model    {chosen(args, path, card)}")
+        print(f"data     {figures['data']}, split {figures['split']}\n")
+        print(_text(measured, subset, evaluation))
     # Only the object goes to stdout with --json.
     out = sys.stderr if args.json else sys.stdout
     for found in broken_handler.found:
         print(f"left out {found}", file=out)
     if args.report:
-        page = _write_report(args.report, figures, evaluation, evaluator.subset)
+        page = _write_report(args.report, figures, evaluation, subset)
         print(f"report   {page}", file=out)
     return 0
 
 
 def _split(dataset: DataSet, name: str | None) -> Split:
-    split = find_split(dataset, "--split", name) if name else validation_split(dataset, None)
+    if name:
+        split: Split | None = find_split(dataset, "--split", name)
+    else:
+        split = validation_split(dataset, None) or dataset.splits.get("test")
     if split is None:
         raise UserError(
             f"--data received {dataset.data!r}, which has no split to validate on; expected the "
@@ -212,7 +231,7 @@ def _split(dataset: DataSet, name: str | None) -> Split:
     return split
 
 
-def _figures(evaluation: Evaluation, subset: Subset) -> dict[str, Any]:
+def _figures(evaluation: Evaluation) -> dict[str, Any]:
     from trainer.evaluation.per_class import figures_of, mean_recall
 
     return {
@@ -221,14 +240,11 @@ def _figures(evaluation: Evaluation, subset: Subset) -> dict[str, Any]:
         "accuracy": finite(evaluation.accuracy),
         "top5_accuracy": finite(evaluation.top5_accuracy),
         "mean_class_accuracy": finite(mean_recall(figures_of(evaluation))),
-        "data": subset.dataset.data,
-        "split": subset.split.name,
-        "classes": list(subset.classes),
     }
 
 
 def _write_report(
-    folder: str, figures: dict[str, Any], evaluation: Evaluation, subset: Subset
+    folder: str, figures: dict[str, Any], evaluation: Evaluation | None, subset: Subset
 ) -> str:
     from trainer.report import page as report
 
@@ -253,18 +269,18 @@ def _write_report(
     )
 
 
-def _text(figures: dict[str, Any], evaluation: Evaluation) -> str:
+def _text(measured: dict[str, Any], subset: Subset, evaluation: Evaluation | None) -> str:
     from trainer.evaluation.per_class import figures_of, worst
 
-    names = ("num_examples", "loss", "accuracy", "top5_accuracy", "mean_class_accuracy")
-    lines = [f"model    {figures['model']}, step {figures['step']}"]
-    lines += [f"data     {figures['data']}, split {figures['split']}", ""]
-    for name in names:
-        value = figures[name]
-        if value is not None:
-            lines.append(f"{name:<20} {value if name == 'num_examples' else f'{value:.4f}'}")
+    lines = [
+        f"{name:<20} {value if name == 'num_examples' else f'{value:.4f}'}"
+        for name, value in measured.items()
+        if value is not None
+    ]
+    if evaluation is None:
+        return "\n".join(lines)
     rows = worst(figures_of(evaluation), WORST_CLASSES)
-    total = len(figures["classes"])
+    total = len(subset.classes)
     title = "class" if total <= WORST_CLASSES else f"worst {len(rows)} of {total} classes"
     header = (title, "examples", "recall", "precision", "most often taken for")
     cells = [

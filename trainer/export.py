@@ -13,6 +13,7 @@ from imageshards import storage
 from imageshards.commands.command_line import Parser
 from imageshards.errors import UserError
 from trainer.commands import console
+from trainer.commands.saved_model import add_model_flags, chosen, find_model, load_classifier
 from trainer.dataset.spec import ModelCard
 from trainer.imports import quiet_import
 from trainer.serving import model_file
@@ -39,12 +40,7 @@ _EPILOG = (
 def make_parser() -> Parser:
     """The flags of `imageshards export`."""
     parser = Parser(prog=PROGRAM, description=__doc__, epilog=_EPILOG)
-    parser.add_argument(
-        "--model_path",
-        required=True,
-        metavar="PATH",
-        help="model.keras that imageshards train wrote, or its output folder",
-    )
+    add_model_flags(parser)
     parser.add_argument("--format", required=True, choices=FORMATS, help="what to write")
     parser.add_argument(
         "--output",
@@ -81,7 +77,7 @@ def export(args: argparse.Namespace) -> list[str]:
     """Writes the export, whole or not at all.
 
     Args:
-        args: `model_path`, `format`, `output`, `overwrite`.
+        args: The flags.
 
     Returns:
         Lines that say what was written and how to call it.
@@ -93,20 +89,23 @@ def export(args: argparse.Namespace) -> list[str]:
     if storage.is_local(output):
         output = os.path.normpath(args.output)
     check_output(output, args.format, args.overwrite)
-    card = model_file.read_card(args.model_path)
+    source, card = find_model(args, is_run=args.format != "keras")
+    lines = [f"model    {chosen(args, source, card)}"]
     if args.format == "tflite":
         _check_labels(card, output, args.overwrite)
     if args.format == "keras":
-        return _written(output, lambda path: _copied(args.model_path, path, output))
+        return [*lines, *_written(output, lambda path: _copied(source, path, output))]
     with quiet_import():
         from trainer.serving import servable
 
-        model, card = model_file.load_model(args.model_path)
+        model = load_classifier(source, args)
     if args.format == "tflite":
-        lines = _written(output, lambda path: servable.write_tflite(model, card, path))
+        lines += _written(output, lambda path: servable.write_tflite(model, card, path))
         return [*lines, *_write_labels(card, output)]
-    transform = model_file.find_transform(args.model_path)
-    return _written(output, lambda path: servable.write_saved_model(model, card, transform, path))
+    transform = model_file.find_transform(source)
+    return lines + _written(
+        output, lambda path: servable.write_saved_model(model, card, transform, path)
+    )
 
 
 def check_output(output: str, kind: str, overwrite: bool) -> None:
@@ -194,14 +193,13 @@ def _upload(folder: str, output: str) -> None:
         storage.upload(path, storage.join(output, os.path.relpath(path, folder)))
 
 
-def _copied(model_path: str, path: str, output: str) -> list[str]:
-    source = model_file.locate(model_path)
+def _copied(source: str, path: str, output: str) -> list[str]:
     is_local = storage.is_local(source) and os.path.exists(output)
     if os.path.samefile(source, output) if is_local else source == output:
         raise UserError(
             f"--output received {output!r}, which is the model itself; use another name."
         )
-    shutil.copyfile(model_file.find_model(model_path), path)
+    shutil.copyfile(model_file.find_model(source), path)
     return ["load it with keras.saving.load_model: pixels 0..255 in, logits out"]
 
 

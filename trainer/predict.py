@@ -12,9 +12,9 @@ from imageshards.commands.command_line import Parser
 from imageshards.errors import UserError
 from imageshards.text import counted
 from trainer.commands import console
+from trainer.commands.saved_model import add_model_flags, chosen, find_model, load_classifier
 from trainer.dataset.tensorflow_files import check_readable
 from trainer.imports import quiet_import
-from trainer.serving import model_file
 
 if TYPE_CHECKING:
     import argparse
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainer.serving.predictor import Prediction
 
 PROGRAM = "imageshards predict"
-EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp")
+EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 EXIT_BROKEN_FILES = 1
 
 _EPILOG = (
@@ -42,12 +42,7 @@ def make_parser() -> Parser:
         help=f"image files, or folders, of which all {', '.join(EXTENSIONS)} are taken; local, "
         "gs:// or s3://",
     )
-    parser.add_argument(
-        "--model_path",
-        required=True,
-        metavar="PATH",
-        help="model.keras that imageshards train wrote, or its output folder",
-    )
+    add_model_flags(parser)
     parser.add_argument("--json", action="store_true", help="prints one JSON array, not a table")
     parser.add_argument(
         "--batch_size",
@@ -78,7 +73,7 @@ def predict(args: argparse.Namespace) -> int:
     """Predicts and prints.
 
     Args:
-        args: `files`, `model_path`, `json`, `batch_size`, `top`.
+        args: The flags.
 
     Returns:
         The exit code.
@@ -89,12 +84,14 @@ def predict(args: argparse.Namespace) -> int:
     for flag, received in (("--batch_size", args.batch_size), ("--top", args.top)):
         if received < 1:
             raise UserError(f"{flag} received {received}; expected at least 1.")
-    card = model_file.read_card(args.model_path)
+    path, card = find_model(args)
+    if path != args.model_path:
+        print(f"model    {chosen(args, path, card)}", file=sys.stderr)
     files = find_files(args.files)
     with quiet_import():
         from trainer.serving.predictor import Predictor
 
-        model, card = model_file.load_model(args.model_path)
+        model = load_classifier(path, args)
     predictions = Predictor(model, card).predict(files, args.batch_size, args.top)
     if args.json:
         return _print_json(predictions)

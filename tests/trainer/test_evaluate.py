@@ -248,6 +248,8 @@ def test_without_a_validation_split_one_has_to_be_named(
     folder = make_data_set(tmp_path / "shards", {"train": 6}, size_px=(SIZE,))
     code, _, err = run(capsys, "--model_path", model, "--data", folder)
     assert code == 2 and "--split: train" in err
+    tested = make_data_set(tmp_path / "tested", {"train": 2, "test": 3}, size_px=(SIZE,))
+    assert figures(capsys, "--model_path", model, "--data", tested)["split"] == "test"
     edit_manifest(folder, classes=[*CLASSES])
     assert (
         figures(capsys, "--model_path", model, "--data", folder, "--split", "train")["num_examples"]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pathlib
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from tests.support.pictures import lossless_jpeg, scene
 from tests.support.pictures import saved as encoded
-from tests.support.pictures import scene
 from tests.support.served_models import SIZE, card, image_spec, network, picture_reader, saved
 from trainer import predict
 from trainer.dataset.spec import FeatureSpec
@@ -88,6 +90,30 @@ def test_malformed_files_never_end_the_run(
     assert len(found) == len(files) > 80
     assert all(("error" in row) != ("class" in row) for row in found)
     assert not [row for row in found if "error" in row and "\n" in row["error"]]
+
+
+def test_what_only_pillow_decodes_is_predicted_like_the_same_picture_in_png(
+    model_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = scene(60, 90)
+    turned = Image.Exif()
+    turned[0x0112] = 6  # stored lying on its left side
+    lying = encoded(picture.transpose(Image.Transpose.ROTATE_90), "TIFF", exif=turned)
+    grey = np.asarray(picture.convert("L"))
+    deep = Image.fromarray(grey.astype(np.uint16) * 257)
+    jpeg = lossless_jpeg(64)
+    files = {
+        "a.tif": lying, "b.png": encoded(picture, "PNG"),
+        "c.tif": encoded(deep, "TIFF"), "d.png": encoded(Image.fromarray(grey), "PNG"),
+        "e.jpg": jpeg, "f.png": encoded(Image.open(io.BytesIO(jpeg)), "PNG"),
+        "g.tif": lying[:3000], "h.tif": encoded(Image.fromarray(grey.astype(np.float32)), "TIFF"),
+    }  # fmt: skip
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    code, found = rows(capsys, "--model_path", model_folder, tmp_path)
+    assert code == 1 and [pathlib.Path(row["file"]).name for row in found] == [*files]
+    shares = [row.get("probability") for row in found]
+    assert shares[0:6:2] == shares[1:6:2] and shares[6:] == [None, None]
 
 
 def test_mistakes_are_one_sentence(

@@ -82,8 +82,8 @@ DATA: dict[str, _Flag] = {
     "train_split": ({"metavar": "NAME"}, "split to train on (default: train or training)"),
     "validation_split": (
         {"metavar": "NAME"},
-        "split to validate on after every epoch, or none (default: validation, val, valid or "
-        "test, where there is one)",
+        "split to validate on after every epoch, or none (default: validation, val or "
+        "valid, where there is one; never test)",
     ),
     "classes": (
         {"type": functools.partial(names_or_file, "--classes"), "metavar": "A,B|FILE"},

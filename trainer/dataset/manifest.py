@@ -52,7 +52,7 @@ def validation_split(dataset: DataSet, name: str | None) -> Split | None:
     """
     if name == "none":
         return None
-    split = _find(dataset, "⟦--validation_split⟧", name, (*VALIDATION_NAMES, "test"))
+    split = _find(dataset, "⟦--validation_split⟧", name, VALIDATION_NAMES)
     return split if split is not None and split.num_records else None
 
 

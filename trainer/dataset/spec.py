@@ -297,6 +297,7 @@ class ModelCard:
         fingerprint: Of the data set it was trained on.
         training: The training run's configuration, as JSON values.
         step: Training steps behind it.
+        compiled: Whether it is a user's compiled model, which brings its own loss and metrics.
     """
 
     classes: tuple[str, ...]
@@ -306,6 +307,7 @@ class ModelCard:
     fingerprint: str = ""
     training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     step: int = 0
+    compiled: bool = False
 
 
 def input_name(feature: str) -> str:

@@ -107,7 +107,7 @@ def call_function(
             f"--model received {name!r}, whose function returned the shape [{shown}]; expected "
             f"[batch, {num_classes}], a logit for every class."
         )
-    if _is_softmax(logits._keras_history.operation):
+    if is_softmax(logits._keras_history.operation):
         raise UserError(
             f"--model received {name!r}, whose function returned probabilities (its last "
             "layer applies softmax); expected logits: leave the activation of the last layer out."
@@ -137,10 +137,11 @@ def _described(item: tuple[str, Any]) -> str:
     return f"{name} {tensor.dtype} [{', '.join(sides)}]"
 
 
-def _is_softmax(operation: Any) -> bool:
+def is_softmax(operation: Any) -> bool:
+    """Whether what `operation` returns are probabilities."""
     if isinstance(operation, keras.Model):
         outputs = getattr(operation, "outputs", None) or []
-        return any(_is_softmax(output._keras_history.operation) for output in outputs)
+        return any(is_softmax(output._keras_history.operation) for output in outputs)
     softmax = keras.activations.softmax
     return (
         isinstance(operation, keras.layers.Softmax)

@@ -114,12 +114,21 @@ class TrainingData:
     def identity(self) -> dict[str, Any]:
         """What decides what a step is trained on, as JSON values by the names of arguments.
 
-        Neither the number of replicas nor anything that only changes the speed.
+        Neither the number of replicas nor anything that only changes the speed. A function as
+        `augment` is known by its name.
+
+        Raises:
+            UserError: It has none.
         """
         from trainer.reader.order import ORDER_VERSION
 
         subset, inputs, augment = self.subset, self.model_inputs, self.augment
         if not isinstance(augment, str):
+            if getattr(augment, "__name__", "") == "<lambda>":
+                raise UserError(
+                    "augment received a lambda, which has no name that would tell a resumed run "
+                    "whether it is the same; expected a function that is defined with def."
+                )
             named = augment if hasattr(augment, "__qualname__") else type(augment)
             augment = f"{named.__module__}.{named.__qualname__}"
         dataset = subset.dataset

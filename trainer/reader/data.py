@@ -294,7 +294,7 @@ class Data:
             image_size: Side in pixels, or (height, width); None for the data set's own.
             eval_crop: Share of each side that is kept around the centre, before resizing: 0.875
                 as published ImageNet figures are measured.
-            split: None for `validation`, `val`, `valid` or `test`, the first there is.
+            split: None for `validation`, `val` or `valid`, the first there is.
             classes: As for `train`, and so are those that follow.
             where: Conditions.
             inputs: What the model is fed with.
@@ -329,7 +329,7 @@ class Data:
             known = ", ".join(self.splits)
             raise UserError(
                 f"split received {split!r}, and {config.data!r} has no split with records that is "
-                f"called validation, val, valid or test; expected one of {known}."
+                f"called validation, val or valid; expected one of {known}."
             )
         model_inputs = wanted_inputs(config, self.dataset)
         if not config.skip_broken:

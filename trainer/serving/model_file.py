@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -18,8 +19,10 @@ from imageshards.errors import UserError
 from trainer.dataset.spec import FeatureSpec, ImageSpec, ModelCard, ModelInputs
 from trainer.output_errors import output_errors
 
-# In the output folder of a run: the model, and the tensorflow-transform graph of its data set.
+# In the output folder of a run: the model after the last step, that of the lowest val_loss where
+# it was another, and the tensorflow-transform graph of the data set.
 MODEL_FILE = "model.keras"
+BEST_MODEL_FILE = "best.keras"
 TRANSFORM_FOLDER = "transform_fn"
 # Inside a model file.
 CARD_FILE = "imageshards.json"
@@ -31,17 +34,16 @@ _NO_TIME = (1980, 1, 1, 0, 0, 0)
 _KERAS_ERRORS = (ValueError, TypeError, ImportError, AttributeError, LookupError, OSError)
 
 
-def save_model(model: Any, path: str, card: ModelCard | None) -> None:
+def save_model(model: Any, path: str, card: ModelCard) -> None:
     """Saves a Keras model and its card, whole or not at all.
 
-    Without the optimizer, loss and metrics, which checkpoints hold. The bytes are a function of
-    the model, the card and the versions of Keras and h5py.
+    Without the optimizer, loss and metrics, which checkpoints hold, but of a user's compiled model.
+    The bytes are a function of the model, the card and the versions of Keras and h5py.
 
     Args:
         model: A `keras.Model`.
         path: Ends in `.keras`, local or in a store; an existing file is replaced.
-        card: How the model was trained, and on what; None for one that makes no logits of
-            classes, which is saved as Keras saves it, compiled.
+        card: How the model was trained, and on what.
 
     Raises:
         UserError: The file cannot be written, for example to a full disk.
@@ -53,58 +55,65 @@ def save_model(model: Any, path: str, card: ModelCard | None) -> None:
         tempfile.TemporaryDirectory(prefix=".saving-", dir=beside) as near,
     ):
         raw, ready = (os.path.join(near, i + name) for i in ("raw-", "ready-"))
-        if card is None:
-            model.save(raw)
-            storage.move(raw, path)
-            return
-        with _not_compiled(model):
+        with contextlib.nullcontext() if card.compiled else _not_compiled(model):
             model.save(raw)
         _add_card(raw, ready, card)
         storage.move(ready, path)
 
 
 def find_model(path: str) -> str:
-    """The `.keras` file that `path`, a file or the folder of a run, means.
-
-    Returns:
-        A file of this machine; one in a store is copied, once in a process.
+    """The `.keras` file that `path`, a file or the folder of a run, means, on this machine.
 
     Raises:
         UserError: There is none, or it cannot be read.
     """
+    path = locate(path)
     with _reading(path):
-        return storage.local_copy(locate(path))
+        return storage.local_copy(path)
 
 
 def find_transform(path: str) -> str | None:
-    """The tensorflow-transform graph beside the model that `path` means, if there is one.
+    """The tensorflow-transform graph beside the `.keras` file `path`, if there is one.
 
     Returns:
         A folder of this machine; one in a store is copied, once in a process.
 
     Raises:
-        UserError: It cannot be read, or there is no model.
+        UserError: It cannot be read.
     """
     with _reading(path):
-        folder = storage.join(storage.parent_of(locate(path)), TRANSFORM_FOLDER)
+        folder = storage.join(storage.parent_of(path), TRANSFORM_FOLDER)
         return storage.local_copy(folder) if storage.is_folder(folder) else None
 
 
-def locate(path: str) -> str:
+def locate(path: str, last: bool = False) -> str:
     """The `.keras` file that `path`, a file or the folder of a run, means, where it is.
 
+    Args:
+        path: Of a folder, the model of the lowest val_loss is meant.
+        last: Of a folder, that after the last step.
+
     Raises:
-        UserError: There is none.
-        OSError: A store does not say.
+        UserError: There is none, or it cannot be read.
     """
-    storage.check_bucket(path, "--model_path", must_list=False)
-    is_run = storage.is_folder(path)
-    file = storage.join(path, MODEL_FILE) if is_run else path
-    if not storage.exists(file):
+    with _reading(path):
+        storage.check_bucket(path, "--model_path", must_list=False)
+        is_run = storage.is_folder(path)
+        best = storage.join(path, BEST_MODEL_FILE)
+        if is_run and not last and storage.exists(best):
+            return best
+        file = storage.join(path, MODEL_FILE) if is_run else path
+        found = storage.exists(file)
+    if not found:
         what = f"a folder without {MODEL_FILE}" if is_run else "where there is no file"
         raise UserError(
             f"--model_path received {path!r}, {what}; expected a .keras file that "
             "imageshards train wrote, or its output folder."
+        )
+    if last and not is_run:
+        raise UserError(
+            f"--last received together with --model_path {path!r}, a file; expected the output "
+            "folder of a run: leave --last out."
         )
     return file
 
@@ -152,41 +161,72 @@ def read_card(path: str) -> ModelCard:
         ) from e
 
 
-def load_model(path: str) -> tuple[Any, ModelCard]:
-    """Loads a model that `save_model` saved; it is not compiled.
+def check_code(path: str, card: ModelCard, code: str | None, trust: bool) -> None:
+    """Refuses a model that only code which is not allowed can make; none is run.
+
+    Raises:
+        UserError: Of such a one: a module that a file names may be anybody's.
+    """
+    if card.compiled and not (code or trust):
+        raise UserError(
+            f"--model_path received {path!r}, a model compiled by {_function(card)!r}, a module "
+            f"that would be imported; give --model {_function(card)} if that is your code, or "
+            "--trust if you know where the file comes from."
+        )
+
+
+def load_model(path: str, code: str | None = None, trust: bool = False) -> tuple[Any, ModelCard]:
+    """Loads a model that `save_model` saved; only a user's own is compiled.
+
+    No code is run but what `code` and `trust` allow: the file may be a stranger's.
 
     Args:
         path: The `.keras` file, or the output folder of its run; local or in a store.
+        code: `module:function` that the model was trained with, to be imported.
+        trust: Imports the one that the file names, and runs the lambdas it holds.
 
     Returns:
         The `keras.Model`, and its card.
 
     Raises:
         UserError: There is no such file, it is broken, has no card, or needs a module that
-            cannot be imported.
+            is not allowed or cannot be imported.
     """
     card = read_card(path)
+    check_code(path, card, code, trust)
+    named = _function(card)
     import keras
 
-    reason = ""
-    name = str(card.training.get("model", ""))
-    if ":" in name:
-        # Importing the user's module registers its layers; a model without any loads without it.
+    if card.compiled:
+        from trainer.serving.compiled import rebuild
+
+        return rebuild(code or named, card, path, find_model(path)), card
+    if code or (trust and named):
         from trainer.models.user_model import load_function
 
-        try:
-            load_function(name)
-        except UserError as e:
-            reason = str(e).rstrip(".")
+        load_function(code or named)  # its import registers its layers
     try:
-        return keras.saving.load_model(find_model(path), compile=False), card
+        return keras.saving.load_model(find_model(path), compile=False, safe_mode=not trust), card
     except _KERAS_ERRORS as e:
-        reason = reason or _reason(e)
+        remedy = (
+            "let its own layers be classes decorated with "
+            "@keras.saving.register_keras_serializable()"
+        )
+        if not (code or trust):
+            own = f"give --model {named} to import that module of yours, or " * bool(named)
+            remedy = (
+                f"no code of its own was run: {own}give --trust if you know where the file comes "
+                f"from; and {remedy}"
+            )
         raise UserError(
-            f"--model_path received {path!r}, which Keras cannot load ({reason}); run it where "
-            "the modules it was trained with can be imported, and let its own layers be classes "
-            "decorated with @keras.saving.register_keras_serializable()."
+            f"--model_path received {path!r}, which Keras cannot load ({_reason(e)}); {remedy}."
         ) from e
+
+
+def _function(card: ModelCard) -> str:
+    """`module:function` that made the model; empty for one of ours."""
+    name = str(card.training.get("model", ""))
+    return name if ":" in name else ""
 
 
 def _reason(error: BaseException) -> str:

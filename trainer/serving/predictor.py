@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import io
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from PIL import Image, ImageOps
 
 from imageshards import storage
 from imageshards.errors import UserError
@@ -61,6 +63,8 @@ class Predictor:
             )
         pictures = batch_pictures(card.inputs.image, card.inputs.size, card.inputs.eval_crop)
         options = card.inputs.image.options
+        # Without options a file is read as a record is: it has to be a JPEG.
+        self._max_pixels = int(options.get("max_pixels", 0))
 
         def read(file: Any) -> tuple[Any, Any]:
             records = record_jpegs(file[None], options)
@@ -110,13 +114,35 @@ class Predictor:
         try:
             return self._read(tf.constant(data))
         except tf.errors.OpError as e:
-            return _reason(e)
+            png = _as_png(data, self._max_pixels)
+            return _reason(e) if png is None else self._read(tf.constant(png))
 
     def _probabilities(self, read: Sequence[tuple[Any, Any]]) -> Any:
         if not read:
             return np.zeros((0, len(self._classes)), np.float32)
         images, records = zip(*read, strict=True)
         return self._predict(tf.stack(images), tf.stack(records)).numpy()
+
+
+def _as_png(data: bytes, max_pixels: int) -> bytes | None:
+    """A picture that only Pillow decodes, such as a TIFF, upright; None where it does not, either.
+
+    As the builder decodes it, which uses Pillow for all.
+    """
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            if image.width * image.height > max_pixels:
+                return None
+            upright = ImageOps.exif_transpose(image)
+            if upright.mode.startswith("I;16"):  # as in the builder: the whole range is kept
+                upright = upright.convert("I").point(lambda v: v * (1 / 257) + 0.5).convert("L")
+            alpha = upright.has_transparency_data
+            written = io.BytesIO()
+            if upright.mode not in ("I", "F"):  # which have no agreed range
+                upright.convert("RGBA" if alpha else "RGB").save(written, "PNG", compress_level=1)
+            return written.getvalue() or None
+    except Exception:  # noqa: BLE001  # of a damaged file Pillow raises anything
+        return None
 
 
 def top(

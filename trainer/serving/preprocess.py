@@ -4,7 +4,8 @@ A file is prepared as the pictures of the data set were: by the builder (turned 
 EXIF orientation, resized, compressed to JPEG), then by the trainer's reader. So the skew between
 training and serving comes from libjpeg and rounding alone, except that:
 
-* TIFF is not decoded; JPEG, PNG, WebP, GIF and BMP are, of several pictures the first.
+* TIFF, and JPEGs that TensorFlow refuses, are not decoded; JPEG, PNG, WebP, GIF and BMP are, of
+  several pictures the first. (`predict` has Pillow decode the others.)
 * EXIF is read in JPEGs only, transparency in PNG and WebP only.
 * 4:2:2 chroma subsampling becomes 4:2:0, the nearest TensorFlow writes.
 

@@ -22,7 +22,12 @@ from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.reader.broken_records import BrokenRecordHandler
 from trainer.reader.stream import TrainingStream
 from trainer.training.loop import Epochs, Loop, total_steps
-from trainer.training.output_folder import prepare_output, remove_run
+from trainer.training.output_folder import (
+    check_only_ours,
+    mark_run,
+    prepare_output,
+    remove_run,
+)
 from trainer.training.resume_check import open_run
 from trainer.training.signals import Stopped
 
@@ -46,7 +51,7 @@ def fit(
     Its `train_step`, `test_step`, loss, metrics, optimizer and callbacks count. Called again with
     the same code after a kill at any step it continues with the very next record, and the
     weights end up bit-identical to those of an undisturbed run on as many replicas. After SIGTERM
-    and Ctrl-C it saves, and ends.
+    and Ctrl-C it saves, and raises KeyboardInterrupt.
 
     Epochs are passes over the stream: E of them are floor(E * records / batch size) steps, so
     the records left over by one open the next.
@@ -71,8 +76,16 @@ def fit(
         Keras's `History`, with the epochs before a restart.
 
     Raises:
-        UserError: The model is not compiled, the data is broken, or `resume` holds another run.
+        UserError: The model is not compiled, the data is broken, or `resume` holds another run or
+            what is none.
+        KeyboardInterrupt: SIGTERM or Ctrl-C came; everything is saved.
     """
+    if keras.backend.backend() != "tensorflow":
+        raise UserError(
+            f"KERAS_BACKEND received {keras.backend.backend()!r}; expected tensorflow, the only "
+            "one that ims.fit trains with: set it before Keras is imported, or read the same "
+            "batches as NumPy arrays by train.as_numpy()."
+        )
     strategy = model.distribute_strategy
     if host_count(strategy) > 1:
         raise UserError(
@@ -90,9 +103,11 @@ def fit(
         check_least(name, received, 1)
     folder = None if resume is None else path_text("resume", resume)
     if folder is not None:
+        check_only_ours(folder)
         prepare_output(folder)
         if overwrite:
             remove_run(folder)
+        mark_run(folder)
     elif train.skip_broken:
         raise UserError(
             f"skip_broken received {train.skip_broken} without resume; expected a folder as resume "
@@ -127,7 +142,7 @@ def fit(
     try:
         return loop.run()
     except Stopped as e:
-        raise (KeyboardInterrupt() if e.exit_code == 130 else SystemExit(e.exit_code)) from e
+        raise KeyboardInterrupt(str(e)) from e
 
 
 def _check(

@@ -14,11 +14,10 @@ from imageshards.output_folder import foreign_files, foreign_files_error
 from trainer.dataset.open import CACHE_FOLDER
 from trainer.dataset.spec import DataSet
 from trainer.output_errors import output_errors
-from trainer.serving.model_file import MODEL_FILE, TRANSFORM_FOLDER
+from trainer.serving.model_file import BEST_MODEL_FILE, MODEL_FILE, TRANSFORM_FOLDER
 
 CHECKPOINTS_FOLDER = "checkpoints"
 METRICS_FILE = "metrics.jsonl"
-BEST_MODEL_FILE = "best.keras"
 DIGEST_FILE = "weights.sha256"
 TENSORBOARD_FOLDER = "tensorboard"
 

@@ -30,7 +30,7 @@ from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.reader.broken_records import BrokenRecordHandler
 from trainer.reader.stream import TrainingStream
 from trainer.report import page as report
-from trainer.serving.model_file import MODEL_FILE, save_model
+from trainer.serving.model_file import BEST_MODEL_FILE, MODEL_FILE, save_model
 from trainer.training import dry_run
 from trainer.training.callbacks import (
     MetricsFile,
@@ -44,7 +44,6 @@ from trainer.training.checkpoint import restore
 from trainer.training.checkpoint_callback import Checkpoint, state_values
 from trainer.training.loop import Epochs, Loop, total_steps
 from trainer.training.output_folder import (
-    BEST_MODEL_FILE,
     METRICS_FILE,
     TENSORBOARD_FOLDER,
     copy_transform,
@@ -223,9 +222,11 @@ class _Run:
             self._save(MODEL_FILE, self.step)
 
     def save_best_model(self) -> None:
-        """Writes best.keras where an earlier epoch than the last was the best."""
+        """Writes best.keras where an earlier epoch than the last was the best, else removes it."""
         best = self.best_step
         if self.checkpoint is None or best is None or best == self.step:
+            if self.hosts.is_chief:  # one of a shorter run, which this one went on with
+                storage.delete([storage.join(self.config.output, BEST_MODEL_FILE)])
             return
         variables = model.state_variables(self.model)
         last = state_values(self.model, self.hosts)
@@ -374,9 +375,8 @@ class _Run:
         return [board]
 
     def _save(self, name: str, step: int) -> None:
-        """Saves the model; a compiled one of the user's as Keras does, compiled."""
         path = storage.join(self.config.output, name)
-        save_model(self.model, path, self._card(step) if self.is_classifier else None)
+        save_model(self.model, path, self._card(step))
 
     def _card(self, step: int) -> ModelCard:
         inputs = self.inputs
@@ -388,4 +388,5 @@ class _Run:
             inputs.dataset.fingerprint,
             self.config.as_json(),
             step,
+            compiled=not self.is_classifier,
         )

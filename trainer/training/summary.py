@@ -62,7 +62,9 @@ def plan_lines(
     if inputs.read_options.fast_order:
         lines.append("--fast_order: neither the order nor a resumed run is reproducible")
     if validation is None:
-        lines.append("no validation split: val_loss and val_accuracy will be null")
+        lines.append(
+            "no validation split (validation, val, valid): val_loss and val_accuracy will be null"
+        )
     return lines
 
 

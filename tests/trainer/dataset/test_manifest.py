@@ -91,7 +91,7 @@ def test_unmeasured_pixels_are_normalised_by_the_middle_of_the_range(folder: pat
     ("names", "train", "validation"),
     [
         (("train", "validation", "test"), "train", "validation"),
-        (("training", "test"), "training", "test"),
+        (("training", "test"), "training", None),
         (("train", "valid", "val"), "train", "val"),
         (("train",), "train", None),
     ],

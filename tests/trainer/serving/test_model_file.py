@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import subprocess
@@ -30,6 +31,7 @@ def pictures(count: int = 4) -> Any:
 
 def test_a_saved_model_is_loaded_with_its_weights_and_card(tmp_path: pathlib.Path) -> None:
     model = saved(tmp_path, card())
+    assert model_file.locate(str(tmp_path)) == str(tmp_path / "model.keras")
     again, its_card = model_file.load_model(str(tmp_path / "model.keras"))
     assert its_card == card()
     np.testing.assert_array_equal(model(pictures()), again(pictures()))
@@ -130,6 +132,27 @@ def test_an_unknown_layer_is_named_with_its_remedy(tmp_path: pathlib.Path) -> No
     model_file.save_model(model, str(tmp_path / "model.keras"), card())
     with pytest.raises(UserError, match=r"which Keras cannot load \(.*Odd.*register_keras"):
         model_file.load_model(str(tmp_path))
+
+
+def test_a_folder_means_its_best_model_and_may_mean_its_last(tmp_path: pathlib.Path) -> None:
+    for name, step in (("model.keras", 9), ("best.keras", 4)):
+        of = dataclasses.replace(card(), step=step)
+        model_file.save_model(network(of), str(tmp_path / name), of)
+    assert model_file.load_model(str(tmp_path))[1].step == 4
+    assert model_file.locate(str(tmp_path), last=True) == str(tmp_path / "model.keras")
+    with pytest.raises(UserError, match="--last received together with --model_path .*, a file"):
+        model_file.locate(str(tmp_path / "model.keras"), last=True)
+
+
+def test_lambdas_are_run_only_when_they_are_trusted(tmp_path: pathlib.Path) -> None:
+    inputs = keras.Input((*SIZE, 3), dtype="uint8", name="image")
+    x = keras.layers.Lambda(lambda x: x[:, 0, 0])(keras.layers.Rescaling(1.0)(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(2)(x))
+    model_file.save_model(model, str(tmp_path / "model.keras"), card())
+    with pytest.raises(UserError, match="cannot load .*no code of its own was run: give --trust"):
+        model_file.load_model(str(tmp_path))
+    again, _ = model_file.load_model(str(tmp_path), trust=True)
+    np.testing.assert_array_equal(model(pictures()), again(pictures()))
 
 
 def test_a_card_is_read_without_tensorflow(tmp_path: pathlib.Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import signal
 from typing import Any
 
 import pytest
@@ -55,7 +56,10 @@ def test_killed_anywhere_everything_ends_up_as_if_it_had_not_been(
 
 def test_sigterm_saves_at_once(shapes: pathlib.Path, tmp_path: pathlib.Path) -> None:
     done = _fit(shapes, tmp_path, 1, "sigterm:3")
-    assert done.returncode == 143, done.stderr
+    assert done.returncode == -signal.SIGINT, done.stderr
+    assert done.stderr.endswith(
+        "KeyboardInterrupt: SIGTERM: saved; run the same command again to resume.\n"
+    )
     steps = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
     assert steps[-1] == "step-00000003"
 

@@ -51,6 +51,29 @@ def compiled(optimizer: Any = "sgd") -> keras.Model:
     return model
 
 
+def test_other_backends_of_keras_are_refused(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    with pytest.raises(UserError, match="^KERAS_BACKEND received 'jax'; expected tensorflow"):
+        ims.fit(compiled(), train)
+
+
+def test_a_folder_of_other_files_is_refused_and_left_alone(
+    train: Any, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    for more in ({}, {"overwrite": True}):
+        with pytest.raises(UserError, match=r"^resume .*thesis\.tex"):
+            ims.fit(compiled(), train, resume=tmp_path, **more)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_lambda_cannot_be_resumed(data: Any, tmp_path: pathlib.Path) -> None:
+    train = data.train(batch_size=8, augment=lambda images, labels, seeds: (images, labels))
+    assert ims.fit(compiled(), train, verbose=0).epoch == [0]
+    with pytest.raises(UserError, match="^augment received a lambda, .* defined with def"):
+        ims.fit(compiled(), train, resume=tmp_path)
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
