@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -149,6 +150,32 @@ def test_a_process_killed_at_any_write_leaves_a_whole_checkpoint(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kill_at_every_write(str(tmp_path), monkeypatch)
+
+
+def test_arrays_would_survive_a_power_cut_before_the_state_that_commits_them(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name is on the disk when its folder is synced after it was given."""
+    given: set[str] = set()  # names that a power cut would take away
+    lost_at_commit: list[set[str]] = []
+    replace, fsync = os.replace, os.fsync
+
+    def renames(source: str, target: str) -> None:
+        if os.path.basename(target) == "state.json":
+            lost_at_commit.append(set(given))
+        replace(source, target)
+        given.add(target)
+
+    def syncs(descriptor: int) -> None:
+        fsync(descriptor)
+        synced = os.readlink(f"/proc/self/fd/{descriptor}")
+        given.difference_update({path for path in given if os.path.dirname(path) == synced})
+
+    monkeypatch.setattr(os, "replace", renames)
+    monkeypatch.setattr(os, "fsync", syncs)
+    path = Checkpoints(str(tmp_path.resolve()), keep=1).save(_state(4), _values(4))
+    assert lost_at_commit == [set()] and not given
+    assert len(os.listdir(path)) == 3
 
 
 def test_saving_a_step_again_takes_the_old_one_away_last(
