@@ -8,14 +8,44 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import io
+import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO, cast
 
 from imageshards.storage.base import COUNTER, Backend, Stat
 
 _PIECE_BYTES = 1 << 20
+
+# Beam's flags that were given to this process by the one that started it.
+_given: Mapping[str, Any] = {}
+
+
+def pipeline_flags() -> Mapping[str, Any]:
+    """Beam's flags that were given, for a process that this one starts, which may have no Beam."""
+    options = _beam_options()
+    return _given if options is None else _flags_of(options)
+
+
+def use_flags(flags: Mapping[str, Any]) -> None:
+    """Makes `pipeline_flags` of another process those of this one."""
+    global _given
+    _given = flags
+
+
+def _beam_options() -> Any:
+    # Set by Beam's pipelines and workers; not worth importing Beam for.
+    module = sys.modules.get("apache_beam.io.filesystems")
+    return getattr(getattr(module, "FileSystems", None), "_pipeline_options", None)
+
+
+@functools.lru_cache(maxsize=1)
+def _flags_of(options: Any) -> dict[str, Any]:
+    kinds = (str, int, float, bool, list, dict)
+    found = options.get_all_options(drop_default=True)
+    return {flag: value for flag, value in found.items() if isinstance(value, kinds)}
 
 
 def new_backend(scheme: str) -> Backend | None:
@@ -40,6 +70,10 @@ class BeamBackend(Backend):
         from apache_beam.io.filesystem import CompressionTypes
         from apache_beam.io.filesystems import FileSystems
 
+        if _given and _beam_options() is None:
+            from apache_beam.options.pipeline_options import PipelineOptions
+
+            FileSystems.set_options(PipelineOptions.from_dictionary(dict(_given)))
         self._files: Any = FileSystems
         self._plain = {"compression_type": CompressionTypes.UNCOMPRESSED}
 

@@ -22,7 +22,8 @@ from beam_pipeline.inputs import (
 from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions
 from beam_pipeline.planning import AssignSplits, PlanShards
 from beam_pipeline.runners import Runner
-from beam_pipeline.shards import BalancedSink, WriteBalancedTFRecord
+from beam_pipeline.shards import WriteBalancedTFRecord
+from beam_pipeline.shards.spec import WriteSpec
 from beam_pipeline.shards.versions import byte_versions
 from imageshards import storage
 from imageshards.manifest import TRANSFORM_NAME
@@ -105,7 +106,7 @@ def construct(
     )
     paths = planned.units | "Write" >> write  # final paths of the shards
     paths | "Commit" >> CommitShards(
-        commit_spec(options, write.sink, schemas),
+        commit_spec(options, write.sink.spec, schemas),
         planned.plan,
         (listed.skipped, *selected.skipped),
         (columns.written, *unique_keys(batches, options, schemas), *selected.checked),
@@ -158,14 +159,14 @@ def with_pinned_classes(options: BuildOptions, pinned: tuple[str, ...]) -> Build
     )
 
 
-def commit_spec(options: BuildOptions, sink: BalancedSink, schemas: Schemas) -> CommitSpec:
+def commit_spec(options: BuildOptions, write: WriteSpec, schemas: Schemas) -> CommitSpec:
     """What the commit needs of the options, and what a person is to hear in the end."""
     image = dataclasses.asdict(options.image)
     height, width = image.pop("height_px"), image.pop("width_px")
     columns = columns_of(schemas)
     as_given = options.transform_module is None and all(c.scale == "none" for c in columns)
     return CommitSpec(
-        sink=sink,
+        write=write,
         max_reject_fraction=options.max_reject_fraction,
         max_quarantine_bytes=options.image.max_bytes if options.quarantine_bytes else 0,
         report=options.report,

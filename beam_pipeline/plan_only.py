@@ -21,6 +21,7 @@ from beam_pipeline.columns import AnalyseColumns
 from beam_pipeline.columns.arrow import ToRecordBatch
 from beam_pipeline.commit.staging import check_output, read_output_state
 from beam_pipeline.commit.warnings import counts_and_names, warnings_of
+from beam_pipeline.images import process_pool
 from beam_pipeline.inputs import FindDuplicateKeys, KeysFile, schemas_of, share_keys
 from beam_pipeline.inputs.duplicate_keys import how_to_make_unique
 from beam_pipeline.inputs.manifest import rows_with_keys
@@ -35,16 +36,15 @@ from beam_pipeline.pipeline import (
 )
 from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.planning.refs import ImageRef, RefBatch
+from beam_pipeline.planning.sample import encode_sample
 from beam_pipeline.planning.transforms import (
     AssignSplits,
     PlanShards,
     Survey,
     SurveyImages,
-    encode_sample,
 )
 from beam_pipeline.progress import plan_table
 from beam_pipeline.runners import Runner
-from beam_pipeline.shards import process_pool
 from imageshards import storage
 from imageshards.errors import ImageError, OutputError, UserError
 from imageshards.manifest import STAGING_NAME
@@ -161,7 +161,8 @@ def _check_columns(batch: RefBatch, columns: Sequence[ColumnSpec]) -> Iterator[A
 def known_rejects(batch: RefBatch, options: ImageOptions) -> Rejects:
     """Images that the listing already showed to be unusable: missing, empty or too large."""
     suspects = [ref for ref in batch.refs if _is_suspect(ref, options)]
-    return _rejects_of(encode_sample(suspects, options, UrlOptions()))
+    encoded = encode_sample(RefBatch(suspects), options, UrlOptions())
+    return _rejects_of(zip(suspects, encoded.found, strict=True))
 
 
 def _is_suspect(ref: ImageRef, options: ImageOptions) -> bool:
@@ -190,15 +191,15 @@ def sum_rejects(found: Iterable[Rejects]) -> Rejects:
 
 def estimate(survey: Survey, options: ImageOptions, urls: UrlOptions) -> dict[str, Any]:
     """Time, bytes and rejects of a sample of images, from encoding those that are there."""
-    begun, cpu = time.monotonic(), time.process_time()
+    begun = time.monotonic()
     refs = [ref for ref in survey.sample.refs if not _is_suspect(ref, options)]
-    encoded = list(encode_sample(refs, options, urls))
-    sizes = [found for _, found in encoded if not isinstance(found, ImageError)]
+    encoded = encode_sample(RefBatch(refs), options, urls)
+    sizes = [found for found in encoded.found if not isinstance(found, ImageError)]
     return {
         "sample": len(refs),
-        "sample_rejects": _rejects_of(encoded),
+        "sample_rejects": _rejects_of(zip(refs, encoded.found, strict=True)),
         "sample_seconds": time.monotonic() - begun,
-        "msec_per_image": (time.process_time() - cpu) * 1000 / max(1, len(refs)),
+        "msec_per_image": encoded.cpu_sec * 1000 / max(1, len(refs)),
         "bytes_per_record": sum(sizes) / max(1, len(sizes)),
     }
 

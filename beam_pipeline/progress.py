@@ -12,7 +12,7 @@ from imageshards.progress import activity_line, rate_line, text_table
 from imageshards.text import counted, for_output, shortened, wrapped
 
 if TYPE_CHECKING:
-    from beam_pipeline.shards.process_pool import LocalPool
+    from beam_pipeline.images.process_pool import LocalPool
 
 # What a terminal shows until there are shards to count.
 PLANNING = "listing and planning ..."

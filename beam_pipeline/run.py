@@ -15,12 +15,12 @@ from types import ModuleType
 from beam_pipeline import cli, runners
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.staging import OutputState
+from beam_pipeline.images import process_pool
+from beam_pipeline.images.process_pool import LocalPool
 from beam_pipeline.inputs import check_output_apart, of_replaced, open_inputs, reads_output
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.progress import PLANNING, PoolProgress, final_table
 from beam_pipeline.runners.store_flags import export_store_flags
-from beam_pipeline.shards import process_pool
-from beam_pipeline.shards.process_pool import LocalPool
 from beam_pipeline.startup import quick_imports
 from imageshards import storage
 from imageshards.errors import LeaseLostError, UserError
@@ -130,17 +130,17 @@ def _build(
     wants_pool, workers = _pool_size(options, beam_args)
     if not wants_pool:
         lock.renew()
-        return _run_pipeline(options, beam_args, state, begun, None)
+        return _run_pipeline(options, beam_args, state, begun)
     note_activity("")
     progress: list[ProgressLine] = []
     with contextlib.ExitStack() as stack:
-        _import_beam()
+        # Its processes start while this one imports Beam.
         pool = stack.enter_context(
             LocalPool(workers, lambda sentence: progress[0].say(sentence), lock.fileno())
         )
         progress.append(stack.enter_context(ProgressLine(PoolProgress(pool).line, PLANNING)))
-        lock.renew()  # by a thread, so after the pool has forked its processes
-        return _run_pipeline(options, beam_args, state, begun, pool)
+        lock.renew()
+        return _run_pipeline(options, beam_args, state, begun)
 
 
 def _run_pipeline(
@@ -148,7 +148,6 @@ def _run_pipeline(
     beam_args: Sequence[str],
     state: OutputState,
     begun: float,
-    pool: LocalPool | None,
 ) -> str:
     pipeline = _import_beam()
     staging = state.staging
@@ -181,7 +180,7 @@ def _run_pipeline(
     page = _report_page(options.output)
     if options.report and storage.exists(page):
         made.append(f"report: {page}")
-    stored = pool.stored() if pool else storage.counts()
+    stored = storage.counts()
     if stored.requests:
         made.insert(0, stored.text())
     return "\n".join([final_table(manifest, time.monotonic() - begun, reused), *made])
@@ -194,13 +193,13 @@ def _report_page(output: str) -> str:
 def _say_lost(attempt: int, staging: str, e: Exception) -> None:
     if attempt == MAX_RUNS:
         raise UserError(
-            f"worker processes of the runner were killed in {MAX_RUNS} runs, most likely for want "
-            "of memory; use fewer (--direct_num_workers) or a smaller --max_image_mpx; finished "
+            f"worker processes of the runner were lost in {MAX_RUNS} runs; if the system was out "
+            "of memory, use fewer (--direct_num_workers) or a smaller --max_image_mpx; finished "
             "shards are kept."
         ) from e
     finished = staging_folder.finished_shards(staging)
     print(
-        f"a worker process was killed (out of memory?); going on after {finished} finished shards "
+        f"a worker process of the runner was lost; going on after {finished} finished shards "
         f"(run {attempt + 1} of {MAX_RUNS})",
         file=sys.stderr,
     )

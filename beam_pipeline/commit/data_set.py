@@ -30,7 +30,7 @@ from beam_pipeline.shards.result import (
     ShardSummary,
     merge_stats,
 )
-from beam_pipeline.shards.sink import BalancedSink
+from beam_pipeline.shards.spec import WriteSpec
 from beam_pipeline.shards.writer import output_error, read_result
 from imageshards import storage
 from imageshards.errors import UserError
@@ -59,7 +59,7 @@ class CommitSpec:
     """Where and how a data set is committed.
 
     Attributes:
-        sink: What its shards were written by.
+        write: How its shards were written, and where.
         max_reject_fraction: Budget of rejects.
         max_quarantine_bytes: Originals of rejected images up to this size are kept; 0 for none.
         report: Whether pictures for people are made.
@@ -69,7 +69,7 @@ class CommitSpec:
         warnings: Sentences known before anything was listed.
     """
 
-    sink: BalancedSink
+    write: WriteSpec
     max_reject_fraction: float
     max_quarantine_bytes: int
     report: bool
@@ -85,12 +85,12 @@ class CommitSpec:
     @property
     def output(self) -> str:
         """The data set's folder."""
-        return self.sink.output
+        return self.write.output
 
     @property
     def staging(self) -> str:
         """The folder of the unfinished data set."""
-        return self.sink.staging
+        return self.write.staging
 
 
 def begin_commit(
@@ -120,21 +120,21 @@ def begin_commit(
             "committed"
         )
     try:
-        where = quarantine.write_list(_rejects(shards, spec.sink), spec.staging)
+        where = quarantine.write_list(_rejects(shards, spec.write), spec.staging)
         quarantine.check_budget(summary.rejects, listed, spec.max_reject_fraction, where)
         _remove_old_data_set(spec, {shard.name for shard in shards})
         features = exported_features(storage.join(spec.staging, TRANSFORM_NAME))
         tasks = plan_finalize(shards, features)
-        backup_shards(tasks, spec.sink)
+        backup_shards(tasks, spec.write)
     except OSError as e:
         raise output_error(spec.output, e) from e
     return tasks
 
 
-def _rejects(shards: Iterable[ShardSummary], sink: BalancedSink) -> Iterator[Reject]:
+def _rejects(shards: Iterable[ShardSummary], spec: WriteSpec) -> Iterator[Reject]:
     """The rejected images of all shards, from the files beside those that have some."""
     names = [shard.name for shard in shards if shard.num_rejects]
-    for result in map_concurrently(lambda name: read_result(name, sink), names):
+    for result in map_concurrently(lambda name: read_result(name, spec), names):
         yield from result.rejects
 
 
@@ -144,7 +144,7 @@ def _remove_old_data_set(spec: CommitSpec, names: set[str]) -> None:
         lambda: storage.delete([storage.join(spec.output, MANIFEST_NAME)]),
         lambda: storage.list_folder(spec.output),
     )
-    keep = {spec.sink.file_of(name) for name in names}
+    keep = {spec.write.file_of(name) for name in names}
     storage.delete(
         entry.path
         for entry in found
@@ -277,7 +277,7 @@ def manifest_of(
         "splits": splits,
         "classes": classes,
         "shard_by": spec.shard_by,
-        "compression": spec.sink.compression,
+        "compression": spec.write.compression,
         "features": {**RECORD_FEATURES, **features},
         "image": {**spec.image, "mean": mean, "std": std},
         "listed": plan.num_images,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from beam_pipeline.shards.result import ShardResult, ShardSummary, count_classes
-from beam_pipeline.shards.sink import BalancedSink
+from beam_pipeline.shards.spec import RecordFile, WriteSpec
 from beam_pipeline.shards.writer import output_error, read_result
 from imageshards import storage, tfrecord
 from imageshards.errors import OutputError
@@ -97,7 +97,7 @@ def plan_finalize(
     return tasks
 
 
-def backup_shards(tasks: Iterable[FinalizeTask], sink: BalancedSink) -> None:
+def backup_shards(tasks: Iterable[FinalizeTask], spec: WriteSpec) -> None:
     """Copies shards that will be rewritten in place: others may need their records.
 
     They are in place because that is where they were written, or because a commit that was
@@ -105,14 +105,14 @@ def backup_shards(tasks: Iterable[FinalizeTask], sink: BalancedSink) -> None:
     """
     names = [task.shard.name for task in tasks if task.changed and not task.shard.staged]
     for _ in map_concurrently(
-        lambda n: storage.copy(sink.final_path(n), sink.staged_path(n)), names
+        lambda n: storage.copy(spec.final_path(n), spec.staged_path(n)), names
     ):
         pass
 
 
-def finalize_shard(task: FinalizeTask, sink: BalancedSink) -> dict[str, Any]:
+def finalize_shard(task: FinalizeTask, spec: WriteSpec) -> dict[str, Any]:
     """Puts one shard and its index into place; returns its entry in the manifest and its split."""
-    shard, file = task.shard, sink.file_of(task.shard.name)
+    shard, file = task.shard, spec.file_of(task.shard.name)
     entry: dict[str, Any] = {
         "file": file,
         "num_records": shard.num_records,
@@ -122,19 +122,19 @@ def finalize_shard(task: FinalizeTask, sink: BalancedSink) -> dict[str, Any]:
     }
     try:
         if task.changed:
-            rewritten, rows = _rewrite(task, sink)
+            rewritten, rows = _rewrite(task, spec)
             entry |= rewritten
         else:
-            rows = read_result(shard.name, sink).rows
+            rows = read_result(shard.name, spec).rows
             if shard.staged:
-                move_staged(sink.staged_path(shard.name), sink.final_path(shard.name))
-        table = index_table(rows, shard.split, file, sink.compression, task.features)
-        entry["index"] = write_index(sink.output, file, table)
-        storage.sync(sink.final_path(shard.name))  # the manifest will name it, and that is synced
+                move_staged(spec.staged_path(shard.name), spec.final_path(shard.name))
+        table = index_table(rows, shard.split, file, spec.compression, task.features)
+        entry["index"] = write_index(spec.output, file, table)
+        storage.sync(spec.final_path(shard.name))  # the manifest will name it, and that is synced
     except FileNotFoundError as e:
         raise _damaged(str(e.filename), "is gone") from e
     except OSError as e:
-        raise output_error(sink.output, e) from e
+        raise output_error(spec.output, e) from e
     note_activity("committing", 1, "shard")
     return {"split": shard.split, **entry}
 
@@ -156,31 +156,28 @@ def _damaged(path: str, how: str) -> OutputError:
     )
 
 
-def _rewrite(task: FinalizeTask, sink: BalancedSink) -> tuple[dict[str, Any], IndexRows]:
+def _rewrite(task: FinalizeTask, spec: WriteSpec) -> tuple[dict[str, Any], IndexRows]:
     """Writes a shard anew from encoded records; the first version stays until the commit's end."""
     rows = IndexRows()
     sources = [(task.shard.name, set(range(task.keep)))]
     for name, taken in itertools.groupby(task.take, key=lambda pair: pair[0]):
         sources.append((name, {record for _, record in taken}))
-    final, staged = sink.final_path(task.shard.name), sink.staged_path(task.shard.name)
+    final, staged = spec.final_path(task.shard.name), spec.staged_path(task.shard.name)
     with AtomicFile(final, beside=staged) as file:
-        handle = sink.open(file.local_path)
-        try:
+        with RecordFile(file.local_path, spec.compression) as records:
             for name, wanted in sources:
-                result = read_result(name, sink)
-                path = sink.staged_path(name)
+                result = read_result(name, spec)
+                path = spec.staged_path(name)
                 written = []
-                for index, payload in _payloads(path, result, wanted, sink.compression):
-                    sink.write_encoded_record(handle, payload)
+                for index, payload in _payloads(path, result, wanted, spec.compression):
+                    records.write(payload)
                     written.append(index)
                 rows.extend(result.rows, written)
-        finally:
-            sink.close(handle)
         file.commit()
     return {
         "num_records": len(rows),
-        "num_bytes": sink.hashing.num_bytes,
-        "sha256": sink.hashing.hexdigest(),
+        "num_bytes": records.num_bytes,
+        "sha256": records.hexdigest(),
         "classes": count_classes(rows.columns["class_name"]),
     }, rows
 

@@ -14,16 +14,16 @@ from beam_pipeline.commit.finalize import finalize_shard
 from beam_pipeline.commit.quarantine import WriteQuarantine
 from beam_pipeline.commit.summary import SumSummariesFn, summarise, without_shards
 from beam_pipeline.shards.result import ShardResult
-from beam_pipeline.shards.sink import BalancedSink
+from beam_pipeline.shards.spec import WriteSpec
 from beam_pipeline.shards.writer import read_result
 from imageshards import storage
 from imageshards.manifest import QUARANTINE_NAME
 
 
-def result_of(path: str, sink: BalancedSink) -> ShardResult:
+def result_of(path: str, spec: WriteSpec) -> ShardResult:
     """What is known of a shard, by the final path that `WriteBalancedTFRecord` gave out."""
-    result = read_result(sink.name_of(path), sink).without_rows()
-    return dataclasses.replace(result, reused=result.run_id != sink.run_id)
+    result = read_result(spec.name_of(path), spec).without_rows()
+    return dataclasses.replace(result, reused=result.run_id != spec.run_id)
 
 
 class CommitShards(beam.PTransform):
@@ -60,7 +60,7 @@ class CommitShards(beam.PTransform):
             # runs a batch job as a stream, does not let them into a side input.
             | "InWindow" >> beam.Map(TimestampedValue, MIN_TIMESTAMP)
             | "SpreadPaths" >> beam.Reshuffle()
-            | "ReadResult" >> beam.Map(result_of, spec.sink)
+            | "ReadResult" >> beam.Map(result_of, spec.write)
         )  # ShardResult
         quarantined = (
             results
@@ -69,7 +69,7 @@ class CommitShards(beam.PTransform):
             >> WriteQuarantine(
                 storage.join(spec.staging, QUARANTINE_NAME, "rejects"),
                 spec.max_quarantine_bytes,
-                spec.sink.urls,
+                spec.write.urls,
             )
         )  # file names
         summary = (
@@ -87,7 +87,7 @@ class CommitShards(beam.PTransform):
                 *(pvalue.AsIter(each) for each in self._after),
             )  # FinalizeTask
             | "SpreadTasks" >> beam.Reshuffle()
-            | "FinalizeShard" >> beam.Map(finalize_shard, spec.sink)
+            | "FinalizeShard" >> beam.Map(finalize_shard, spec.write)
         )  # manifest entry
         skipped = self._skipped[0]
         if len(self._skipped) > 1:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import collections
 import functools
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import apache_beam as beam
 from apache_beam import pvalue
 
-from beam_pipeline.images import encode_image, read_images
 from beam_pipeline.options import ImageOptions, PlanOptions, UrlOptions
 from beam_pipeline.planning.batching import BatchByKeyFn, SumCountsFn
 from beam_pipeline.planning.hashing import ORDER, RANK, KeyHasher
@@ -28,10 +27,10 @@ from beam_pipeline.planning.plan import (
     bucket_ranks,
     make_plan,
 )
-from beam_pipeline.planning.refs import LOST_RECORD, ImageRef, RefBatch, ShardUnit, with_split
-from imageshards.errors import ImageError, UserError
+from beam_pipeline.planning.refs import ImageRef, RefBatch, ShardUnit, with_split
+from beam_pipeline.planning.sample import encode_sample
+from imageshards.errors import UserError
 from imageshards.progress import note_activity
-from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 # Enough for a mean within a few percent; encoding them takes well under a second.
 SAMPLE_SIZE = 64
@@ -120,29 +119,6 @@ def sample_of(batches: Iterable[RefBatch], salt: str) -> RefBatch:
     )
 
 
-def encode_sample(
-    refs: Sequence[ImageRef], options: ImageOptions, urls: UrlOptions
-) -> Iterator[tuple[ImageRef, int | ImageError]]:
-    """Each image with the bytes of its record, framing included, or why it cannot become one.
-
-    Records are copied: their size is known.
-    """
-    for ref in refs:
-        if ref.offset_bytes == LOST_RECORD:
-            yield ref, ImageError("damaged_record", "the shard holds no such record")
-        elif ref.is_record:
-            yield ref, HEADER_BYTES + ref.size_bytes + FOOTER_BYTES
-    files = [ref for ref in refs if not ref.is_record]
-    for ref, data in read_images(files, options.max_bytes, urls):
-        if isinstance(data, ImageError):
-            yield ref, data
-            continue
-        try:
-            yield ref, len(encode_image(data, options).data) + RECORD_OVERHEAD_BYTES
-        except ImageError as e:
-            yield ref, e
-
-
 class Survey(NamedTuple):
     """What a plan needs to know of some images.
 
@@ -184,8 +160,8 @@ def mean_record_bytes(
     given = plan_options.num_shards
     if "*" in given or all(split in given for split, _ in survey.counts):
         return 0.0
-    encoded = encode_sample(survey.sample.refs, options, urls)
-    sizes = [found for _, found in encoded if isinstance(found, int)]
+    encoded = encode_sample(survey.sample, options, urls).found
+    sizes = [found for found in encoded if isinstance(found, int)]
     return sum(sizes) / len(sizes) if sizes else float(RECORD_OVERHEAD_BYTES)
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
+from beam_pipeline.beam_files import pipeline_flags
 from imageshards import storage
 from imageshards.errors import StorageError
 
@@ -75,15 +75,8 @@ def _given_flags(scheme: str) -> dict[str, Any]:
     flags = [flag for flag in _VARIABLES if flag.startswith("s3_") == (scheme == "s3")]
     ours = {flag: _VARIABLES[flag] for flag in flags if _VARIABLES[flag].startswith(_OWN)}
     here = dict.fromkeys(flags) | {flag: os.environ.get(name) for flag, name in ours.items()}
-    # Set by Beam's workers (`FileSystems.set_options`); not worth importing Beam for.
-    module = sys.modules.get("apache_beam.io.filesystems")
-    options = getattr(getattr(module, "FileSystems", None), "_pipeline_options", None)
-    if options is None:
-        return here
-    from apache_beam.options.pipeline_options import GoogleCloudOptions, S3Options
-
-    view = options.view_as(S3Options if scheme == "s3" else GoogleCloudOptions)
-    return here | {flag: value for flag in flags if (value := getattr(view, flag, None))}
+    given = pipeline_flags()
+    return here | {flag: value for flag in flags if (value := given.get(flag))}
 
 
 def _verify(text: str | None) -> str | bool | None:

@@ -1,5 +1,3 @@
-from .process_pool import LocalPool as LocalPool
-from .process_pool import available_cores as available_cores
 from .result import Reject as Reject
 from .result import ShardResult as ShardResult
 from .result import ShardStats as ShardStats
@@ -9,11 +7,9 @@ from .transforms import WriteBalancedTFRecord as WriteBalancedTFRecord
 
 __all__ = [
     "BalancedSink",
-    "LocalPool",
     "Reject",
     "ShardResult",
     "ShardStats",
     "ShardSummary",
     "WriteBalancedTFRecord",
-    "available_cores",
 ]

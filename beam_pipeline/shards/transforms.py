@@ -39,7 +39,7 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         versions: (library, version) pairs that must be the same on every worker.
 
     Attributes:
-        sink: Names, places and framing of the shards.
+        sink: Its `spec` says how shards are written, and where.
 
     Raises:
         ValueError: `num_shards` is not 0, or the compression is not one TensorFlow reads.

@@ -6,33 +6,29 @@ import dataclasses
 import errno
 import hashlib
 import tempfile
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
+from beam_pipeline.images.process_pool import Watch
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
 from beam_pipeline.shards.copying import DAMAGED, copy_record, read_files_and_records
 from beam_pipeline.shards.record import make_features
 from beam_pipeline.shards.result import Reject, ShardResult, ShardStats, count_classes
+from beam_pipeline.shards.spec import RecordFile, WriteSpec
 from imageshards import storage
 from imageshards.errors import ImageError, OutputError
-from imageshards.example import encode_example
+from imageshards.example import Values, encode_example
 from imageshards.index import IndexRows
 from imageshards.storage import AtomicFile
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
-if TYPE_CHECKING:
-    from beam_pipeline.shards.sink import BalancedSink
-
 # Errors of the output that no other shard would escape.
 _FATAL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG}
 
-Progress = Callable[[int, int, int], None]
 
-
-def unit_digest(unit: ShardUnit, sink: BalancedSink) -> str:
+def unit_digest(unit: ShardUnit, spec: WriteSpec) -> str:
     """Hash of all that a shard's bytes are a function of, with sizes and times of its files."""
-    digest = hashlib.sha256(repr((dataclasses.astuple(sink.image), sink.versions)).encode())
-    digest.update(str(sink.compression_type).encode())
+    digest = hashlib.sha256(repr((dataclasses.astuple(spec.image), spec.versions)).encode())
+    digest.update(spec.compression.encode())
     digest.update(repr((unit.name, unit.group, sorted(unit.class_ids.items()))).encode())
     for ref in unit.refs:
         columns = sorted(ref.columns.items()) if ref.columns else None
@@ -41,37 +37,37 @@ def unit_digest(unit: ShardUnit, sink: BalancedSink) -> str:
     return digest.hexdigest()
 
 
-def finished_result(name: str, sink: BalancedSink, digest: str) -> ShardResult | None:
+def finished_result(name: str, spec: WriteSpec, digest: str) -> ShardResult | None:
     """The result of an earlier run that wrote the very same shard, if it is still whole.
 
     A shard that could not read some of its images is tried again.
     """
     try:
         # Mostly there is none, which some stores' clients say sooner when they are asked so.
-        if not storage.is_local(sink.staging) and not storage.exists(sink.result_path(name)):
+        if not storage.is_local(spec.staging) and not storage.exists(spec.result_path(name)):
             return None
-        result = read_result(name, sink)
+        result = read_result(name, spec)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if result.digest != digest or any(r.stage == "read" for r in result.rejects):
         return None
     # A commit that was killed may have put another in its place, and kept a copy of this one.
-    for folder in dict.fromkeys((sink.finished, sink.output, sink.staging)):
-        if _holds(storage.join(folder, sink.file_of(name)), result):
-            found = dataclasses.replace(result, staged=folder == sink.staging)
+    for folder in dict.fromkeys((spec.finished, spec.output, spec.staging)):
+        if _holds(storage.join(folder, spec.file_of(name)), result):
+            found = dataclasses.replace(result, staged=folder == spec.staging)
             if found != result:  # the commit reads where it is
-                _write_result(found, sink)
+                _write_result(found, spec)
             return dataclasses.replace(found, reused=True)
     return None
 
 
-def read_result(name: str, sink: BalancedSink) -> ShardResult:
+def read_result(name: str, spec: WriteSpec) -> ShardResult:
     """The result kept beside a finished shard."""
-    return ShardResult.from_json(storage.read(sink.result_path(name)).decode())
+    return ShardResult.from_json(storage.read(spec.result_path(name)).decode())
 
 
-def _write_result(result: ShardResult, sink: BalancedSink) -> None:
-    with AtomicFile(sink.result_path(result.name)) as file:
+def _write_result(result: ShardResult, spec: WriteSpec) -> None:
+    with AtomicFile(spec.result_path(result.name)) as file:
         with open(file.local_path, "w", encoding="utf-8") as text:
             text.write(result.to_json())
         file.commit()
@@ -94,33 +90,33 @@ def _holds(path: str, result: ShardResult) -> bool:
     return sha256.hexdigest() == result.sha256
 
 
-def write_shard(
-    unit: ShardUnit, sink: BalancedSink, progress: Progress = lambda images, size, rejects: None
-) -> ShardResult:
+def write_shard(unit: ShardUnit, spec: WriteSpec, watch: Watch | None = None) -> ShardResult:
     """Reads, encodes and writes the images of one shard, unless that is done already.
 
     Its rows for the index are in the file beside it, not in the result.
 
     Args:
         unit: The shard.
-        sink: How and where.
-        progress: Called after every image with (images, bytes read, rejects) to add.
+        spec: How and where.
+        watch: Where what is done is counted, and which pictures are left out.
 
     Raises:
         OutputError: The output cannot be written.
     """
-    name = sink.shard_name(unit)
-    digest = unit_digest(unit, sink)
-    if finished := finished_result(name, sink, digest):
+    name = spec.shard_name(unit)
+    digest = unit_digest(unit, spec)
+    watch = watch or Watch()
+    if finished := finished_result(name, spec, digest):
+        watch.add(len(unit.refs), 0, 0, len(unit.refs))
         return finished.without_rows()
     try:
-        with AtomicFile(sink.written_path(name)) as file:
-            result = _write_records(unit, sink, file, digest, progress)
+        with AtomicFile(spec.written_path(name)) as file:
+            result = _write_records(unit, spec, file, digest, watch)
             result = dataclasses.replace(result, stored=file.commit())
-        _write_result(result, sink)  # only now is it finished
+        _write_result(result, spec)  # only now is it finished
         return result.without_rows()
     except OSError as e:
-        raise output_error(sink.staging, e) from e
+        raise output_error(spec.staging, e) from e
 
 
 def output_error(path: str, e: OSError) -> Exception:
@@ -138,63 +134,72 @@ def output_error(path: str, e: OSError) -> Exception:
 
 
 def _write_records(
-    unit: ShardUnit, sink: BalancedSink, file: AtomicFile, digest: str, progress: Progress
+    unit: ShardUnit, spec: WriteSpec, file: AtomicFile, digest: str, watch: Watch
 ) -> ShardResult:
     rejects: list[Reject] = []
     rows = IndexRows()
     read_bytes = 0
     stats = ShardStats()
-    handle = sink.open(file.local_path)
-    try:
-        found = read_files_and_records(unit.refs, sink.image.max_bytes, sink.urls)
+    with RecordFile(file.local_path, spec.compression) as records:
+        found = read_files_and_records(unit.refs, spec.image.max_bytes, spec.urls)
         for index, (ref, data) in enumerate(found):
             if isinstance(data, ImageError):
                 rejects.append(_reject(ref, data, "copy" if data.code == DAMAGED else "read"))
-                progress(1, 0, 1)
+                watch.add(1, 0, 1)
                 continue
             read_bytes += len(data)
-            sample = stats.wants_pixels(index)
-            source_bytes: int | None
-            dhash: int | None
             try:
-                if ref.is_record:
-                    payload, features = copy_record(ref, data, unit.class_ids)
-                    source_bytes, dhash = ref.known or (None, None)
-                    stats.add_record(features, len(payload), sample)
-                else:
-                    features, encoded = make_features(ref, data, unit.class_ids, sink.image, sample)
-                    payload = encode_example(features)
-                    source_bytes, dhash = len(data), encoded.dhash
-                    stats.add(encoded, len(payload))
+                with watch.picture(index):
+                    record = _make_record(ref, data, unit, spec, stats, stats.wants_pixels(index))
             except ImageError as e:
                 rejects.append(_reject(ref, e, "copy" if ref.is_record else "decode"))
-                progress(1, len(data), 1)
+                watch.add(1, len(data), 1)
                 continue
-            sink.write_record(handle, payload)
-            frame_bytes = HEADER_BYTES + len(payload) + FOOTER_BYTES
-            rows.add(features, frame_bytes, source_bytes, dhash)
+            records.write(record.payload)
+            frame_bytes = HEADER_BYTES + len(record.payload) + FOOTER_BYTES
+            rows.add(record.features, frame_bytes, record.source_bytes, record.dhash)
             stats.count_source(ref.source)
-            file.note_size(sink.hashing.num_bytes)
-            progress(1, len(data), 0)
-    finally:
-        sink.close(handle)
+            file.note_size(records.num_bytes)
+            watch.add(1, len(data), 0)
     return ShardResult(
-        name=sink.shard_name(unit),
+        name=spec.shard_name(unit),
         split=unit.split,
         group=unit.group,
         num_records=len(rows),
-        num_bytes=sink.hashing.num_bytes,
-        sha256=sink.hashing.hexdigest(),
+        num_bytes=records.num_bytes,
+        sha256=records.hexdigest(),
         classes=count_classes(rows.columns["class_name"]),
         num_rejects=len(rejects),
-        staged=sink.finished == sink.staging,
+        staged=spec.finished == spec.staging,
         digest=digest,
         rows=rows,
         read_bytes=read_bytes,
         rejects=rejects,
         stats=stats,
-        run_id=sink.run_id,
+        run_id=spec.run_id,
     )
+
+
+class _Record(NamedTuple):
+    """A record, and what its index says of its original."""
+
+    payload: bytes
+    features: dict[str, Values]
+    source_bytes: int | None
+    dhash: int | None
+
+
+def _make_record(
+    ref: ImageRef, data: bytes, unit: ShardUnit, spec: WriteSpec, stats: ShardStats, sample: bool
+) -> _Record:
+    if ref.is_record:
+        payload, features = copy_record(ref, data, unit.class_ids)
+        stats.add_record(features, len(payload), sample)
+        return _Record(payload, features, *(ref.known or (None, None)))
+    features, encoded = make_features(ref, data, unit.class_ids, spec.image, sample)
+    payload = encode_example(features)
+    stats.add(encoded, len(payload))
+    return _Record(payload, features, len(data), encoded.dhash)
 
 
 def _reject(ref: ImageRef, e: ImageError, stage: str) -> Reject:

@@ -14,6 +14,7 @@ from imageshards.storage.atomic_file import AtomicFile
 from imageshards.storage.base import Backend, Counts, Entry, Stat
 from imageshards.storage.concurrency import map_concurrently, run_concurrently
 from imageshards.storage.files import (
+    add_counts,
     backend,
     check_bucket,
     copy,
@@ -58,6 +59,7 @@ __all__ = [
     "Entry",
     "OutputLock",
     "Stat",
+    "add_counts",
     "backend",
     "check_bucket",
     "copy",

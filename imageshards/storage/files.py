@@ -356,6 +356,11 @@ def unreported() -> Counts:
     return COUNTER.unreported()
 
 
+def add_counts(counts: Counts) -> None:
+    """Counts what another process has asked of stores for this one."""
+    COUNTER.add(*counts)
+
+
 def reset_counts() -> None:
     """Starts counting at zero, for a new job."""
     COUNTER.reset()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from beam_pipeline.images.process_pool import LocalPool
 from beam_pipeline.progress import (
     PoolProgress,
     class_line,
@@ -11,7 +12,6 @@ from beam_pipeline.progress import (
     plan_table,
     progress_line,
 )
-from beam_pipeline.shards.process_pool import LocalPool
 from imageshards.progress import note_activity
 
 

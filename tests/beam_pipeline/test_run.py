@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from beam_pipeline import run as driver
+from beam_pipeline.images import process_pool
 from beam_pipeline.options import BuildOptions, InputOptions
-from beam_pipeline.shards import process_pool
 
 
 @pytest.mark.parametrize(

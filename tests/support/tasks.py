@@ -6,39 +6,78 @@ import os
 import pathlib
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-
-class Done(NamedTuple):
-    """A result, with what the pool looks at."""
-
-    value: int
-    reused: bool = False
+from beam_pipeline import beam_files
+from imageshards.errors import ImageError
 
 
-def double(value: int, progress) -> Done:
-    progress(1, 100, 0)
-    return Done(2 * value)
+class Ref(NamedTuple):
+    """A picture."""
+
+    uri: str
 
 
-def die_until(marker: str, kills: int, value: int, progress) -> Done:
-    """Kills its process, so many times."""
+class Batch(NamedTuple):
+    """What a task is about."""
+
+    refs: list[Ref]
+
+
+PICTURES = Batch([Ref(f"/photos/{i}.jpg") for i in range(6)])
+
+
+def double(batch: Batch, value: int, watch) -> int:
+    watch.add(1, 100, 0)
+    return 2 * value
+
+
+def die_until(batch: Batch, marker: str, kills: int, value: int, watch) -> int:
+    """Kills its process, so many times, at no picture."""
     path = pathlib.Path(marker)
-    progress(1, 100, 0)
+    watch.add(1, 100, 0)
     with open(path, "ab") as file:
         file.write(b".")
     if path.stat().st_size <= kills:
         os.kill(os.getpid(), signal.SIGKILL)
-    return Done(2 * value)
+    return 2 * value
 
 
-def wait_for(begun: str, go_on: str, progress) -> Done:
+def decode(batch: Batch, deeds: Mapping[int, str], log: str, watch) -> list[tuple[int, str, str]]:
+    """Meets the pictures of a batch in turn, some of which do something; tells what was left out.
+
+    Deeds are the name of a signal, `hang`, and `once`: a kill the first time that it is met.
+    """
+    left_out = []
+    for number in range(len(batch.refs)):
+        try:
+            with watch.picture(number):
+                with open(log, "a") as file:
+                    file.write(f"{number} ")
+                _do(deeds.get(number, ""), pathlib.Path(f"{log}-{number}"))
+        except ImageError as e:
+            left_out.append((number, e.code, e.message))
+        watch.add(1, 100, 0)
+    return left_out
+
+
+def _do(deed: str, marker: pathlib.Path) -> None:
+    if deed == "hang":
+        time.sleep(600)
+    if deed == "once" and not marker.exists():
+        marker.touch()
+        deed = "SIGKILL"
+    if deed.startswith("SIG"):
+        os.kill(os.getpid(), signal.Signals[deed])
+
+
+def wait_for(batch: Batch, begun: str, go_on: str, watch) -> int:
     """Waits for a file to appear; gives out how many times it was begun."""
     with open(begun, "ab") as file:
         file.write(b".")
     wait_until(pathlib.Path(go_on).exists)
-    return Done(pathlib.Path(begun).stat().st_size)
+    return pathlib.Path(begun).stat().st_size
 
 
 def wait_until(condition: Callable[[], object]) -> None:
@@ -49,16 +88,16 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def pid(progress) -> Done:
-    return Done(os.getpid())
+def settings(batch: Batch, variable: str, watch) -> tuple[int, str | None, object]:
+    """Its process, a variable of the environment, and Beam's flags."""
+    return os.getpid(), os.environ.get(variable), beam_files.pipeline_flags()
 
 
-def die(progress) -> Done:
-    os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError("unreachable")
+def die(batch: Batch, number: int, watch) -> None:
+    os.kill(os.getpid(), number)
 
 
-def fail(progress) -> Done:
+def fail(batch: Batch, watch) -> None:
     raise ValueError("no such luck")
 
 
@@ -69,9 +108,5 @@ class UnpicklableError(Exception):
         super().__init__(f"{first} {second}")
 
 
-def fail_without_pickle(progress) -> Done:
+def fail_without_pickle(batch: Batch, watch) -> None:
     raise UnpicklableError("two", "arguments")
-
-
-def was_done_before(size: int, progress) -> Done:
-    return Done(size, reused=True)

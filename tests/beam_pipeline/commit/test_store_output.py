@@ -21,6 +21,7 @@ from beam_pipeline.commit.finalize import finalize_shard, plan_finalize
 from beam_pipeline.options import ImageOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
 from beam_pipeline.shards.sink import BalancedSink
+from beam_pipeline.shards.spec import WriteSpec
 from beam_pipeline.shards.writer import read_result, write_shard
 from beam_pipeline.verify import command as verify
 from imageshards import storage
@@ -74,12 +75,12 @@ def unit_of(folder: pathlib.Path, count: int) -> ShardUnit:
     return ShardUnit("train", 0, 1, "", {"cat": 0}, refs)
 
 
-def sink_of(output: str, in_place: bool) -> BalancedSink:
+def spec_of(output: str, in_place: bool) -> WriteSpec:
     return BalancedSink(
         output + "/", BytesCoder(), ".tfrecord", None, "uncompressed",
         staging=f"{output}/.staging", finished=output if in_place else "",
         image=ImageOptions(height_px=32, width_px=32), versions=(),
-    )  # fmt: skip
+    ).spec  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -144,27 +145,27 @@ def test_verify_and_inspect_read_a_store(built, capfd):
 def test_a_shard_costs_three_requests_and_two_at_the_commit(server, photos):
     output = f"{server.bucket()}/set"
     unit = unit_of(photos / "cat", 20)
-    sink = sink_of(output, in_place=True)
+    spec = spec_of(output, in_place=True)
     # A client's first requests, which find out about the bucket, are not a shard's.
     storage.write(f"{output}/x", b"")
     assert not storage.exists(f"{output}/y")
     server.clear()
-    result = write_shard(unit, sink)
+    result = write_shard(unit, spec)
     # A look for an earlier result, the shard, and the file beside it.
     assert len(server.requests()) == 3, server.requests()
     server.clear()
     task = plan_finalize([result.summary()], {})[0]
-    entry = finalize_shard(task, sink)
+    entry = finalize_shard(task, spec)
     # The file beside it is read, and its index written.
     assert len(server.requests()) == 2, server.requests()
     assert entry["sha256"] == hashlib.sha256(storage.read(f"{output}/{entry['file']}")).hexdigest()
     server.clear()
-    again = write_shard(unit, sink)
+    again = write_shard(unit, spec)
     assert again.reused and not again.staged and again.stored == result.stored
     assert len(server.requests()) == 3, server.requests()
     assert not any(asked.method in ("PUT", "POST") for asked in server.requests())
     # One process sees all results: rows stay in the files.
-    assert (len(again.rows), len(read_result(again.name, sink).rows)) == (0, 20)
+    assert (len(again.rows), len(read_result(again.name, spec).rows)) == (0, 20)
 
 
 def test_a_data_set_costs_few_requests_besides_its_shards(server, photos):
@@ -181,11 +182,11 @@ def test_a_data_set_costs_few_requests_besides_its_shards(server, photos):
 
 def test_a_shard_that_waits_is_copied_once_and_not_read(server, photos):
     output = f"{server.bucket()}/set"
-    sink = sink_of(output, in_place=False)
-    result = write_shard(unit_of(photos / "cat", 20), sink)
+    spec = spec_of(output, in_place=False)
+    result = write_shard(unit_of(photos / "cat", 20), spec)
     assert not storage.exists(f"{output}/train-00000-of-00001.tfrecord")
     server.clear()
-    finalize_shard(plan_finalize([result.summary()], {})[0], sink)
+    finalize_shard(plan_finalize([result.summary()], {})[0], spec)
     assert len(server.requests()) == 3, server.requests()  # with those of its index
     written = storage.read(f"{output}/train-00000-of-00001.tfrecord")
     assert hashlib.sha256(written).hexdigest() == result.sha256
@@ -193,21 +194,21 @@ def test_a_shard_that_waits_is_copied_once_and_not_read(server, photos):
 
 def test_what_took_the_place_of_a_shard_is_not_taken_for_it(server, photos):
     output = f"{server.bucket()}/set"
-    unit, sink = unit_of(photos / "cat", 20), sink_of(output, in_place=True)
-    result = write_shard(unit, sink)
-    path = sink.final_path(result.name)
+    unit, spec = unit_of(photos / "cat", 20), spec_of(output, in_place=True)
+    result = write_shard(unit, spec)
+    path = spec.final_path(result.name)
     whole = storage.read(path)
-    storage.copy(path, sink.staged_path(result.name))  # as before it is rewritten
+    storage.copy(path, spec.staged_path(result.name))  # as before it is rewritten
     storage.write(path, whole[:-1] + b"x")
-    found = write_shard(unit, sink)
+    found = write_shard(unit, spec)
     assert found.reused and found.staged
-    finalize_shard(plan_finalize([found.summary()], {})[0], sink)
+    finalize_shard(plan_finalize([found.summary()], {})[0], spec)
     assert storage.read(path) == whole
-    storage.delete([sink.staged_path(result.name)])
+    storage.delete([spec.staged_path(result.name)])
     storage.write(path, whole)  # of another version, with the same bytes
-    assert write_shard(unit, sink).reused
+    assert write_shard(unit, spec).reused
     storage.write(path, whole[:-1] + b"x")
-    again = write_shard(unit, sink)
+    again = write_shard(unit, spec)
     assert not again.reused and storage.read(path) == whole
 
 

@@ -13,10 +13,10 @@ from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 
+from beam_pipeline.images.process_pool import LocalPool
 from beam_pipeline.options import ImageOptions, PlanOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from beam_pipeline.planning.transforms import PlanShards
-from beam_pipeline.shards.process_pool import LocalPool
 from beam_pipeline.shards.transforms import WriteBalancedTFRecord
 from imageshards.tfrecord import read_records
 from tests.support.builds import class_folders

@@ -1,0 +1,510 @@
+"""Processes of this machine that decode pictures, and survive what a picture does to them.
+
+On every runner all pictures are decoded in such processes. A picture may kill the process that
+decodes it, or keep it for ever. So each process notes, where the one that started it can read it,
+at which picture it is: whoever kills two processes in turn is left out, and named.
+"""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import concurrent.futures
+import contextlib
+import gc
+import json
+import logging
+import mmap
+import multiprocessing
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing import connection
+from typing import Any, NamedTuple, Protocol
+
+from beam_pipeline import beam_files
+from imageshards import storage
+from imageshards.errors import ImageError, UserError
+
+# A shard is given up after this many killed processes, those that a picture is to blame for not
+# counted. So many that a build survives any five kills, even if all should meet the same shard.
+MAX_ATTEMPTS = 6
+# Of a picture that kills the process.
+TRIES = 2
+# Nothing that is decoded takes near as long: 100 megapixels in 100 scans take a minute.
+PICTURE_SEC = 300.0
+# Between a process's last words and its end: a core dump may be written.
+_ENDING_SEC = 20.0
+
+# Each process counts in shared memory of its own, of which these are the parts: images, bytes
+# read, rejects and images of shards that were finished before; of its finished tasks, then of
+# its current one; then one more than the number of the picture it is at, and since when, in ns.
+_FIELDS = 4
+_AT, _SINCE, _WIDTH = 8, 9, 10
+
+# Not `multiprocessing`: it would run the main module of whoever has a pipeline of his own again.
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    f"from {__name__} import serve; serve(*map(int, sys.argv[2:]))"
+)
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class Ref(Protocol):
+    """A picture of a batch."""
+
+    @property
+    def uri(self) -> str:
+        """Where it is."""
+
+
+class Batch(Protocol):
+    """What a task is about: a `ShardUnit`, for one."""
+
+    @property
+    def refs(self) -> Sequence[Ref]:
+        """Its pictures."""
+
+
+# `task(batch, *args, watch)`, a function of a module.
+Task = Callable[..., Any]
+
+
+class Watch:
+    """Counts and place of a task, in memory that others can read while it works.
+
+    Args:
+        memory: Where; None for a task that nobody watches.
+        first: Where in it.
+        crashed: Number of a picture → what it has done to the processes that decoded it.
+    """
+
+    def __init__(
+        self,
+        memory: memoryview | None = None,
+        first: int = 0,
+        crashed: Mapping[int, str] | None = None,
+    ):
+        self._memory = memoryview(bytearray(8 * _WIDTH)).cast("q") if memory is None else memory
+        self._first = first
+        self._crashed = crashed or {}
+
+    def add(self, *amounts: int) -> None:
+        """Counts images, bytes read, rejects, and images of shards finished before."""
+        for field, amount in enumerate(amounts, start=self._first + _FIELDS):
+            self._memory[field] += amount
+
+    @contextlib.contextmanager
+    def picture(self, number: int) -> Iterator[None]:
+        """Entered while a picture of the batch is decoded.
+
+        Raises:
+            ImageError: `decoder_crashed`: it has killed other processes.
+        """
+        if number in self._crashed:
+            raise ImageError("decoder_crashed", self._crashed[number])
+        self._memory[self._first + _SINCE] = time.monotonic_ns()
+        self._memory[self._first + _AT] = number + 1
+        try:
+            yield
+        finally:
+            self._memory[self._first + _AT] = 0
+
+    def finish(self) -> None:
+        """Makes the counts final."""
+        for field in range(self._first, self._first + _FIELDS):
+            self._memory[field] += self._memory[field + _FIELDS]
+            self._memory[field + _FIELDS] = 0
+
+
+class LocalPool:
+    """A pool of processes, and counts of what they have done.
+
+    Args:
+        workers: Number of processes, at most; each is started when it is needed.
+        say: Called with a sentence when a process was lost.
+        lock_fd: Descriptor of the output's lock. Each process keeps it open, so that the lock is
+            free only when the last of them has ended.
+        picture_sec: A process that is longer at a picture is killed.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        say: Callable[[str], None] = _LOGGER.warning,
+        lock_fd: int | None = None,
+        picture_sec: float | None = None,
+    ):
+        self.total = 0  # images of all shards that were queued
+        self._say = say
+        self._picture_sec = PICTURE_SEC if picture_sec is None else picture_sec
+        size = 8 * _WIDTH * workers
+        memory_fd = _shared_memory(size)
+        self._counts = memoryview(mmap.mmap(memory_fd, size)).cast("q")
+        # Only this process can write to it: its end is seen by the others, however it comes.
+        inherited, self._lifeline = os.pipe()
+        self._files = [memory_fd, inherited, *([] if lock_fd is None else [lock_fd])]
+        self._stopped = False
+        self._changing = threading.Lock()
+        self._workers: list[_Worker | None] = [None] * workers
+        self._idle: queue.LifoQueue[int] = queue.LifoQueue()
+        for number in range(workers):
+            self._idle.put(number)
+        self._threads = concurrent.futures.ThreadPoolExecutor(workers, "shard")
+
+    def __enter__(self) -> LocalPool:
+        """Starts all processes; they are this process's pool."""
+        global _pool
+        self._before, _pool = _pool, self
+        for number in range(len(self._workers)):
+            self._ready(number)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        global _pool
+        _pool = self._before
+        self.kill()
+
+    @property
+    def is_of_job(self) -> bool:
+        """Whether it has the processes of a whole job, which share out its shards."""
+        return self is not _default
+
+    def submit(
+        self, name: str, task: Task, batch: Batch, *args: Any, size: int = 0
+    ) -> concurrent.futures.Future[Any]:
+        """Queues `task(batch, *args, watch)` under a name; `size` is its images, if they count.
+
+        The future raises `UserError` where its processes are killed again and again.
+        """
+        # Pickled, the references of a data set take a sixth of the memory while they wait.
+        packed = pickle.dumps((task, batch, args), protocol=5)
+        self.total += size
+        return self._threads.submit(self._do, name, packed)
+
+    def _do(self, name: str, packed: bytes) -> Any:
+        """Has a task done by an idle process, by another one if that is killed."""
+        number = self._idle.get()
+        suspects: collections.Counter[int] = collections.Counter()
+        crashed: dict[int, str] = {}
+        deaths = 0
+        try:
+            while deaths < MAX_ATTEMPTS:
+                worker = self._ready(number)
+                try:
+                    done = worker.call(packed, crashed, self._picture_sec)
+                except (EOFError, OSError):
+                    death = worker.death()
+                else:
+                    storage.add_counts(done.counts)
+                    if done.error is not None:
+                        raise done.error
+                    return done.value
+                deaths += 1
+                if death.picture is not None:
+                    suspects[death.picture] += 1
+                    if suspects[death.picture] == TRIES:
+                        deaths -= TRIES
+                        crashed[death.picture] = death.of_picture
+                if deaths < MAX_ATTEMPTS and not self._stopped:
+                    self._say(_lost(name, packed, death, crashed, deaths))
+            raise UserError(
+                f"the process that writes shard {name} {death.how} after {MAX_ATTEMPTS - 1} others "
+                f"were lost; {death.remedy}finished shards are kept."
+            )
+        finally:
+            self._idle.put(number)
+
+    def _ready(self, number: int) -> _Worker:
+        """The process of this number, another one in place of one that has ended.
+
+        Raises:
+            UserError: The pool was stopped.
+        """
+        with self._changing:
+            if self._stopped:
+                raise UserError(
+                    "the job was stopped; run the same command again to resume from its shards."
+                )
+            worker = self._workers[number]
+            if worker is None or worker.has_ended():
+                if worker is not None:
+                    worker.end(_ENDING_SEC)
+                first = number * _WIDTH
+                for field in range(first + _FIELDS, first + _WIDTH):
+                    self._counts[field] = 0
+                worker = _Worker(self._files, self._counts[first : first + _WIDTH], number)
+                self._workers[number] = worker
+            return worker
+
+    def progress(self) -> tuple[int, int, int, int]:
+        """(images, bytes read, rejects, images of shards finished before) so far."""
+        fields = [sum(self._counts[field::_WIDTH]) for field in range(2 * _FIELDS)]
+        images, read_bytes, rejects, before = map(sum, zip(fields[:4], fields[4:], strict=True))
+        return images, read_bytes, rejects, before
+
+    def kill(self) -> None:
+        """Ends all processes at once; what they were writing is lost."""
+        with self._changing:
+            if self._stopped:
+                return
+            self._stopped = True
+            for worker in self._workers:
+                if worker is not None:
+                    worker.end(0)
+        self._threads.shutdown(cancel_futures=True)
+        for fd in (*self._files[:2], self._lifeline):
+            os.close(fd)
+
+
+_pool: LocalPool | None = None
+_default: LocalPool | None = None
+_making = threading.Lock()
+
+
+def current() -> LocalPool:
+    """The pool of this process; where a build has not made one, as in a worker of Beam's, it is
+    one that grows with the number of tasks at the same time, up to a process per core.
+    """
+    global _pool, _default
+    with _making:
+        if _pool is None:
+            _pool = _default = LocalPool(available_cores())
+            atexit.register(_default.kill)
+        return _pool
+
+
+def _forget_pool() -> None:
+    global _pool, _default
+    if _pool is not None:
+        os.close(_pool._lifeline)  # else its processes would outlive it
+    _pool = _default = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_pool)  # its processes are another's
+
+
+class _Death(NamedTuple):
+    """How a process has ended.
+
+    Attributes:
+        picture: Number of the picture that it was at; None for none.
+        code: Its exit code, -N after signal N.
+        hung_sec: The time after which it was ended; None if it ended by itself.
+    """
+
+    picture: int | None
+    code: int
+    hung_sec: float | None
+
+    @property
+    def how(self) -> str:
+        """Goes on after "the process"."""
+        if self.hung_sec is not None:
+            return f"was at one picture for more than {self.hung_sec:g} s"
+        if self.code >= 0:
+            return f"ended with exit code {self.code}"
+        return f"was killed by signal {-self.code} ({_signal_name(-self.code)})"
+
+    @property
+    def remedy(self) -> str:
+        """What may help where no picture is to blame."""
+        if self.code != -signal.SIGKILL or self.hung_sec is not None:
+            return ""
+        return (
+            "if the system was out of memory, use fewer processes (--direct_num_workers) or a "
+            "smaller --max_image_mpx; "
+        )
+
+    @property
+    def of_picture(self) -> str:
+        """What is kept of a picture: the same whenever it does the same."""
+        if self.hung_sec is not None:
+            what = f"took longer than {self.hung_sec:g} s"
+        elif self.code == -signal.SIGKILL:
+            what = "was killed (SIGKILL), as the system does when it is out of memory,"
+        else:
+            what = "crashed"  # a broken heap is noticed by one signal or another
+        return f"the process that decodes it {what} in each of {TRIES} tries"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"
+
+
+def _lost(name: str, packed: bytes, death: _Death, crashed: Mapping[int, str], deaths: int) -> str:
+    """What to say of a process that was lost."""
+    again = f"shard {name} is written again"
+    if death.picture is None:
+        remedy = "; was the system out of memory?" if death.remedy else ""
+        return f"a worker process {death.how}{remedy}; {again} ({deaths} of {MAX_ATTEMPTS} tries)"
+    _, batch, _ = pickle.loads(packed)
+    uri = batch.refs[death.picture].uri
+    fate = " without that picture" if death.picture in crashed else ""
+    return f"a worker process {death.how} while it decoded {uri!r}; {again}{fate}"
+
+
+class _Done(NamedTuple):
+    """What a process answers.
+
+    Attributes:
+        counts: Its requests to stores since the last answer.
+    """
+
+    value: Any
+    error: Exception | None
+    counts: storage.Counts
+
+
+class _Worker:
+    """A process that does one task after the other, as seen by the one that started it."""
+
+    def __init__(self, files: Sequence[int], noted: memoryview, number: int):
+        self._noted = noted
+        self._hung_sec: float | None = None
+        self._connection, its_end = multiprocessing.Pipe()
+        # By what has not begun to serve Ctrl-C would be answered with a traceback.
+        with its_end, _without(signal.SIGINT):
+            given = [json.dumps(sys.path), its_end.fileno(), *files[:2], number]
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _START, *map(str, given)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[its_end.fileno(), *files],
+            )
+
+    def call(self, packed: bytes, crashed: Mapping[int, str], picture_sec: float) -> _Done:
+        """What the process answers to a task.
+
+        Raises:
+            EOFError, OSError: It has ended.
+        """
+        settings = dict(os.environ), beam_files.pipeline_flags()
+        self._connection.send_bytes(pickle.dumps((settings, crashed), protocol=5))
+        self._connection.send_bytes(packed)
+        wait_sec = picture_sec
+        while not self._connection.poll(wait_sec):
+            at_picture_sec = (time.monotonic_ns() - self._noted[_SINCE]) / 1e9
+            wait_sec = picture_sec
+            if self._noted[_AT] and at_picture_sec >= picture_sec:
+                self._hung_sec = picture_sec
+                self._process.kill()
+            elif self._noted[_AT]:
+                wait_sec -= at_picture_sec
+        done: _Done = self._connection.recv()
+        return done
+
+    def death(self) -> _Death:
+        """How it has ended."""
+        picture = self._noted[_AT] - 1
+        return _Death(None if picture < 0 else picture, self.end(_ENDING_SEC), self._hung_sec)
+
+    def has_ended(self) -> bool:
+        """Whether a process without a task has been killed."""
+        return self._process.poll() is not None or self._connection.poll()
+
+    def end(self, patience_sec: float) -> int:
+        """Kills the process, if it does not end by itself meanwhile; its exit code."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(patience_sec)
+        self._process.kill()
+        return self._process.wait()
+
+
+@contextlib.contextmanager
+def _without(number: signal.Signals) -> Iterator[None]:
+    """Blocks a signal for this thread, and for good in what it starts: the parent decides."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _shared_memory(size: int) -> int:
+    """A descriptor of memory for several processes; nothing of it can be lacking later."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("imageshards")
+    else:
+        with tempfile.TemporaryFile(prefix="imageshards-") as file:
+            fd = os.dup(file.fileno())
+    os.write(fd, bytes(size))
+    return fd
+
+
+# What runs in the processes.
+
+
+def serve(tasks_fd: int, memory_fd: int, lifeline_fd: int, number: int) -> None:
+    """Does tasks until the process that started this one is gone."""
+    threading.Thread(target=_die_with_parent, args=(lifeline_fd,), daemon=True).start()
+    memory = memoryview(mmap.mmap(memory_fd, 0)).cast("q")
+    from beam_pipeline.images.encode import tune_allocator
+
+    tune_allocator()
+    gc.set_threshold(100_000)  # thousands of references are no garbage
+    known: tuple[dict[str, str], dict[str, Any]] | None = None
+    tasks = connection.Connection(tasks_fd)
+    with contextlib.suppress(EOFError):
+        while True:
+            settings, crashed = pickle.loads(tasks.recv_bytes())
+            if settings != known:
+                known = settings
+                _use(*settings)
+            watch = Watch(memory, number * _WIDTH, crashed)
+            tasks.send(_do_task(tasks.recv_bytes(), watch))
+
+
+def _use(environ: Mapping[str, str], flags: Mapping[str, Any]) -> None:
+    """Takes over what the parent knows of stores."""
+    os.environ.clear()
+    os.environ.update(environ)
+    beam_files.use_flags(flags)
+    storage.forget_clients()
+
+
+def _die_with_parent(lifeline_fd: int) -> None:
+    os.read(lifeline_fd, 1)
+    os._exit(1)
+
+
+def _do_task(packed: bytes, watch: Watch) -> _Done:
+    value, error = None, None
+    try:
+        task, batch, args = pickle.loads(packed)
+        value = task(batch, *args, watch)
+        watch.finish()
+    except Exception as e:  # noqa: BLE001  # it is raised where the result is asked for
+        error = _sendable(e)
+    return _Done(value, error, storage.unreported())
+
+
+def _sendable(e: Exception) -> Exception:
+    """An error that says where in this process it was raised."""
+    trace = traceback.format_exc()
+    try:
+        pickle.loads(pickle.dumps(e))
+    except (pickle.PickleError, TypeError, AttributeError, ValueError):
+        return RuntimeError(trace)
+    if not isinstance(e, UserError):
+        e.add_note(trace)
+    return e
+
+
+def available_cores() -> int:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

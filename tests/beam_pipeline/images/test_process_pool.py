@@ -1,0 +1,171 @@
+"""Processes that decode pictures: what happens when one of them is gone, and who is to blame."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+import signal
+
+import psutil
+import pytest
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from beam_pipeline.images import process_pool
+from beam_pipeline.images.process_pool import MAX_ATTEMPTS, LocalPool
+from imageshards.errors import UserError
+from tests.support import tasks
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def pool(said):
+    with LocalPool(2, said.append) as started:
+        yield started
+
+
+def submit(pool: LocalPool, task, *args, name: str = "train-00007-of-00009", size: int = 1):
+    return pool.submit(name, task, tasks.PICTURES, *args, size=size)
+
+
+def kill_all(pool: LocalPool) -> None:
+    """Kills all processes of a pool, which reaps them."""
+    for worker in pool._workers:
+        assert worker is not None
+        os.kill(worker._process.pid, signal.SIGKILL)
+
+
+def _holds_two_files(folder: pathlib.Path) -> bool:
+    return len(list(folder.iterdir())) == 2
+
+
+def test_results_come_in_order_and_images_are_counted(pool):
+    futures = [submit(pool, tasks.double, i) for i in range(10)]
+    assert [future.result() for future in futures] == [2 * i for i in range(10)]
+    assert pool.total == 10
+    assert pool.progress() == (10, 1000, 0, 0)
+
+
+def test_only_the_task_of_a_killed_process_is_blamed_and_done_again(said, tmp_path):
+    """Others that run meanwhile, as long as they like, neither stop nor begin anew."""
+    go_on, begun = tmp_path / "go on", tmp_path / "begun"
+    kills = MAX_ATTEMPTS - 1
+    with LocalPool(2, said.append) as pool:
+        innocent = submit(pool, tasks.wait_for, str(begun), str(go_on), name="innocent")
+        marker = str(tmp_path / "marker")
+        assert submit(pool, tasks.die_until, marker, kills, 1, name="mortal").result() == 2
+        go_on.touch()
+        assert innocent.result() == 1  # times that it was begun
+        # What the killed ones had counted is not counted twice.
+        assert pool.progress() == (1, 100, 0, 0)
+    assert len(said) == kills
+    assert all("SIGKILL" in sentence and "shard mortal" in sentence for sentence in said)
+
+
+def test_every_process_of_the_pool_may_be_killed_five_times(pool, said, tmp_path):
+    for round_number in range(5):
+        folder = tmp_path / str(round_number)
+        folder.mkdir()
+        go_on = folder / "go on"
+        begun = [str(folder / f"begun {i}") for i in range(2)]
+        futures = [submit(pool, tasks.wait_for, path, str(go_on)) for path in begun]
+        tasks.wait_until(functools.partial(_holds_two_files, folder))
+        kill_all(pool)
+        go_on.touch()
+        assert [future.result() for future in futures] == [2, 2]
+    assert len(said) == 10
+
+
+def test_a_process_killed_between_tasks_is_nobodys_fault(pool, said):
+    assert submit(pool, tasks.double, 1).result() == 2
+    kill_all(pool)
+    tasks.wait_until(lambda: all(worker.has_ended() for worker in pool._workers))
+    assert [submit(pool, tasks.double, i).result() for i in range(4)] == [0, 2, 4, 6]
+    assert not said
+
+
+@pytest.mark.parametrize(
+    ("number", "how", "is_memory"),
+    [(signal.SIGKILL, "signal 9 (SIGKILL)", True), (signal.SIGSEGV, "signal 11 (SIGSEGV)", False)],
+)
+def test_it_gives_up_on_a_shard_and_says_the_signal_as_it_is(pool, said, number, how, is_memory):
+    with pytest.raises(UserError) as error:
+        submit(pool, tasks.die, int(number)).result()
+    for sentence in (str(error.value), *said):
+        assert f"was killed by {how}" in sentence and "train-00007-of-00009" in sentence
+        assert ("memory" in sentence) == is_memory
+    assert len(said) == MAX_ATTEMPTS - 1
+
+
+@pytest.mark.parametrize("number", [4, 6, 7, 8, 11])
+def test_a_crash_is_never_called_want_of_memory(number):
+    death = process_pool._Death(3, -number, None)
+    assert f"signal {number} (SIG" in death.how
+    assert "memory" not in death.how + death.remedy + death.of_picture
+
+
+@pytest.mark.parametrize(
+    ("deed", "message"),
+    [
+        ("SIGSEGV", "the process that decodes it crashed in each of 2 tries"),
+        ("SIGABRT", "the process that decodes it crashed in each of 2 tries"),
+        ("SIGKILL", "the process that decodes it was killed (SIGKILL), as the system does when it "
+                    "is out of memory, in each of 2 tries"),
+        ("hang", "the process that decodes it took longer than 1 s in each of 2 tries"),
+    ],
+)  # fmt: skip
+def test_a_picture_that_ends_its_process_is_left_out_after_two_tries(said, tmp_path, deed, message):
+    log = tmp_path / "log"
+    with LocalPool(1, said.append, picture_sec=1) as pool:
+        deeds = {1: "once", 2: deed, 4: deed}
+        left_out = submit(pool, tasks.decode, deeds, str(log)).result()
+        assert pool.progress() == (6, 600, 0, 0)
+    assert left_out == [(number, "decoder_crashed", message) for number in (2, 4)]
+    met = log.read_text().split()
+    assert [met.count(str(number)) for number in range(6)] == [6, 6, 2, 3, 2, 1]
+    for uri, times in (("/photos/1.jpg", 1), ("/photos/2.jpg", 2), ("/photos/4.jpg", 2)):
+        assert sum(repr(uri) in sentence for sentence in said) == times
+    assert sum("without that picture" in sentence for sentence in said) == 2
+
+
+def test_any_number_of_pictures_of_a_shard_may_be_left_out(said, tmp_path):
+    deeds = dict.fromkeys(range(6), "SIGSEGV")
+    with LocalPool(1, said.append) as pool:
+        assert len(submit(pool, tasks.decode, deeds, str(tmp_path / "log")).result()) == 6
+
+
+def test_an_error_of_a_task_says_where_in_the_other_process_it_was_raised(pool):
+    with pytest.raises(ValueError, match="no such luck") as error:
+        submit(pool, tasks.fail).result()
+    assert "tasks.py" in "".join(error.value.__notes__)
+
+
+def test_an_error_that_cannot_be_sent_between_processes_is_raised_as_its_text(pool):
+    with pytest.raises(RuntimeError, match="UnpicklableError: two arguments"):
+        submit(pool, tasks.fail_without_pickle).result()
+
+
+def test_settings_of_today_reach_processes_that_were_started_before(pool, monkeypatch):
+    monkeypatch.setattr(FileSystems, "_pipeline_options", None)
+    for place in ("here", "there"):
+        monkeypatch.setenv("A_SETTING", place)
+        options = PipelineOptions(["--s3_endpoint_url", place])
+        monkeypatch.setattr(FileSystems, "_pipeline_options", options)
+        pid, variable, flags = submit(pool, tasks.settings, "A_SETTING").result()
+        assert (variable, flags["s3_endpoint_url"]) == (place, place) and pid != os.getpid()
+
+
+def test_no_process_is_left_behind(said):
+    with LocalPool(2, said.append) as pool:
+        assert process_pool.current() is pool
+        pid, _, _ = submit(pool, tasks.settings, "HOME").result()
+        assert psutil.pid_exists(pid)
+    assert process_pool.current() is not pool
+    assert not psutil.pid_exists(pid)

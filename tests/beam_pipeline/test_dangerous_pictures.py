@@ -1,0 +1,132 @@
+"""Pictures that kill or hang the process that decodes them: found, named, set aside, anywhere."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from beam_pipeline.images import process_pool
+from beam_pipeline.options import ImageOptions, PlanOptions
+from beam_pipeline.planning import PlanShards
+from beam_pipeline.planning.refs import ImageRef, RefBatch
+from beam_pipeline.shards import WriteBalancedTFRecord
+from imageshards.example import decode_example
+from imageshards.tfrecord import read_records
+from tests.support.builds import build, class_folders, jpeg, manifest, shard_bytes
+
+pytestmark = pytest.mark.process
+
+# Their decoder is that of tests/support/dangerous_pictures.
+KILLING = {"cat/segfault.jpg": 61, "dog/abort.jpg": 62, "dog/killed.jpg": 63}
+HANGING = {"cat/hang.jpg": 64}
+OF_BEAM = ["--direct_running_mode", "multi_processing", "--direct_num_workers", "2"]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> pathlib.Path:
+    root = class_folders(tmp_path_factory.mktemp("in") / "photos", {"cat": 12, "dog": 12})
+    for name, width in KILLING.items():
+        (root / name).write_bytes(jpeg(1, width))
+    return root
+
+
+@pytest.fixture(autouse=True)
+def dangerous_decoder(monkeypatch):
+    """In processes that are started from now on, as in workers of a cluster."""
+    folder = pathlib.Path(__file__).parents[1] / "support" / "dangerous_pictures"
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+
+def flags(photos: pathlib.Path, output: pathlib.Path, *more: str) -> list[str]:
+    return [
+        "--input", str(photos), "--output", str(output), "--image_size", "32", "--no_report",
+        "--splits", "train=1", "--max_reject_fraction", "0.3", *more,
+    ]  # fmt: skip
+
+
+def left_out(output: pathlib.Path) -> dict[str, str]:
+    """Key → reason, of the rejects."""
+    rows = (output / "quarantine" / "rejects.jsonl").read_text().splitlines()
+    return {row["key"]: row["reason"] for row in map(json.loads, rows)}
+
+
+def kept(output: pathlib.Path) -> dict[str, bytes]:
+    """Key → bytes in the quarantine."""
+    records: Iterator[Any] = (
+        decode_example(record.payload)
+        for path in (output / "quarantine").glob("*.tfrecord")
+        for record in read_records(str(path))
+    )
+    return {r["image/filename"][0].decode(): r["image/encoded"][0] for r in records}
+
+
+def files(output: pathlib.Path) -> dict[str, bytes]:
+    """What must be the same whenever the same is built."""
+    return shard_bytes(output) | {
+        "rejects": (output / "quarantine" / "rejects.jsonl").read_bytes(),
+        "manifest": (output / "manifest.json").read_bytes(),
+    }
+
+
+@pytest.mark.slow
+def test_a_build_names_them_and_keeps_their_bytes_and_all_others_become_records(
+    photos, tmp_path, capfd
+):
+    """The same by processes of our own, by one, after a plan from a sample, and by Beam's own."""
+    several = tmp_path / "several"
+    assert build(*flags(photos, several, "--num_shards", "3")) == 0
+    assert left_out(several) == dict.fromkeys(KILLING, "decoder_crashed")
+    assert kept(several) == {key: (photos / key).read_bytes() for key in KILLING}
+    found = manifest(several)
+    assert (found["listed"], found["rejects"]) == (27, {"decoder_crashed": 3})
+    assert found["splits"]["train"]["num_records"] == 24
+    said = capfd.readouterr().err
+    for key, number in zip(KILLING, ("11 (SIGSEGV)", "6 (SIGABRT)", "9 (SIGKILL)"), strict=True):
+        assert f"was killed by signal {number} while it decoded '{photos / key}'" in said
+    assert "memory" not in said
+
+    small = tmp_path / "small"
+    assert build(*flags(photos, small, "--direct_num_workers", "1")) == 0
+    assert left_out(small) == left_out(several)
+
+    workers = tmp_path / "workers"
+    assert build(*flags(photos, workers, "--num_shards", "3"), *OF_BEAM) == 0
+    assert files(workers) == files(several)
+    assert kept(workers) == kept(several)
+
+
+def test_a_plan_names_them_too(photos, tmp_path, capfd):
+    """And ends as the build would."""
+    said = flags(photos, tmp_path / "set", "--max_reject_fraction", "0.01")
+    assert build(*said, "--plan_only") == 2
+    assert "decoder_crashed 3 such as" in capfd.readouterr().out
+
+
+def test_one_that_never_ends_is_left_out(photos, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(process_pool, "PICTURE_SEC", 2.0)
+    root = class_folders(tmp_path / "photos", {"cat": 4, "dog": 4})
+    for name, width in HANGING.items():
+        (root / name).write_bytes(jpeg(1, width))
+    assert build(*flags(root, tmp_path / "set", "--num_shards", "1")) == 0
+    assert left_out(tmp_path / "set") == dict.fromkeys(HANGING, "decoder_crashed")
+    said = capfd.readouterr().err
+    assert said.count(f"was at one picture for more than 2 s while it decoded '{root}") == 2
+
+
+def test_a_pipeline_of_ones_own_survives_them(photos, tmp_path, caplog):
+    """Its pictures are decoded outside of the process that runs it, too."""
+    refs = [ImageRef(p.name, str(p), p.parent.name, "train") for p in sorted(photos.glob("*/*"))]
+    image = ImageOptions(height_px=32, width_px=32)
+    with beam.Pipeline("FnApiRunner", options=PipelineOptions([])) as pipeline:
+        batches = pipeline | beam.Create([RefBatch(refs)])
+        planned = batches | PlanShards(PlanOptions(num_shards={"train": 2}), image)
+        planned.units | WriteBalancedTFRecord(f"{tmp_path}/set/", image=image)
+    paths = (tmp_path / "set").iterdir()
+    assert sum(1 for path in paths for _ in read_records(str(path))) == 24
+    assert "'decoder_crashed': 3" in caplog.text
