@@ -23,6 +23,8 @@ PIPELINE = [
     "pillow>=12,<13",
     "protobuf>=6.31,<7",
     "pyarrow>=14.0.1",
+    # Tells of damage that Pillow's libjpeg keeps to itself: --check_damage.
+    "simplejpeg>=1.8,<2",
     # Writes the completion of shells.
     "shtab>=1.7,<2",
     "tqdm>=4.66,<5",
@@ -74,8 +76,6 @@ DEV = [
     "pyyaml>=6",
     "ruff>=0.9",
     "setuptools>=77",
-    # The libjpeg-turbo that `make bench` measures decoding against.
-    "simplejpeg>=1.8,<2",
     # Runs the code blocks of the documentation.
     "sybil>=9",
     *TENSORBOARD,

@@ -165,6 +165,11 @@ def _add_images(group: argparse._ArgumentGroup) -> None:
         help=f"3 channels or 1 (default: {d.colorspace})")
     add("--background", type=parse_color, default="ffffff", metavar="RRGGBB",
         help="under transparent pixels and around padded pictures (default: ffffff)")
+    add("--check_damage", dest="damage", action="store_const", const="count", default="",
+        help="count and list JPEGs that decode, but with damage that libjpeg warns about, such as "
+        "shifted strips and grey blocks; costs 7 to 19 %% of the time for decoding and encoding")
+    add("--reject_damaged", dest="damage", action="store_const", const="reject",
+        help="look for them, too, and put them into the quarantine")
     add("--bbox_frame", default=d.bbox_frame, choices=opt.BBOX_FRAMES,
         help="whether boxes in image/object/bbox/{xmin,xmax,ymin,ymax} (0..1) are relative to the "
         f"pixels as stored or to the picture made upright by EXIF (default: {d.bbox_frame})")

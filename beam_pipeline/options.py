@@ -19,6 +19,7 @@ LAYOUTS = ("auto", "class_folders", "split_folders", "flat", "manifest", DATA_SE
 BBOX_FRAMES = ("stored", "upright")
 MANIFEST_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".pq")
 COMPRESSIONS = ("none", "gzip")
+DAMAGE_CHECKS = ("", "count", "reject")
 SHARD_BY = ("balanced", "class")
 COLUMN_KINDS = ("int", "float", "string")
 SCALINGS = ("none", "zscore", "minmax")
@@ -370,6 +371,8 @@ class BuildOptions:
             this machine where it does the work.
         exclude: File of keys of images that are left out.
         class_map: Class of the inputs → the class that its images are of instead.
+        damage: Whether JPEGs are looked for that libjpeg warns about, and what becomes of them,
+            one of `DAMAGE_CHECKS`.
         copied: Extra columns of records that are copied, if they have some.
         given: Names of the options that were given: where they were not, finished data sets among
             the inputs bring their own.
@@ -386,6 +389,7 @@ class BuildOptions:
     transform_module: str | None = None
     transform_temp_dir: str | None = None
     compression: str = "none"
+    damage: str = ""
     max_reject_fraction: float = 0.01
     quarantine_bytes: bool = True
     report: bool = True
@@ -406,6 +410,7 @@ class BuildOptions:
 
     def __post_init__(self) -> None:
         _choice("--compression", self.compression, COMPRESSIONS)
+        _choice("--check_damage", self.damage, DAMAGE_CHECKS)
         for old, new in self.class_map.items():
             if old == new:
                 raise UserError(

@@ -102,7 +102,8 @@ def construct(
         finished=finished,
         image=options.image,
         urls=options.urls,
-        versions=tuple(byte_versions().items()),
+        damage=options.damage,
+        versions=tuple(byte_versions(options.damage).items()),
     )
     paths = planned.units | "Write" >> write  # final paths of the shards
     paths | "Commit" >> CommitShards(
@@ -176,6 +177,7 @@ def commit_spec(options: BuildOptions, write: WriteSpec, schemas: Schemas) -> Co
             "plan": dataclasses.asdict(options.plan),
             "exclude": options.exclude,
             "class_map": dict(options.class_map),
+            "damage": options.damage,
             "transform_module": options.transform_module,
             "columns_as_given": options.copied.as_given if options.copied else as_given,
             "max_reject_fraction": options.max_reject_fraction,
@@ -186,7 +188,7 @@ def commit_spec(options: BuildOptions, write: WriteSpec, schemas: Schemas) -> Co
             **image,
             "channels": options.image.channels,
         },
-        versions=byte_versions() | {"apache-beam": beam.__version__},
+        versions=byte_versions(options.damage) | {"apache-beam": beam.__version__},
         shard_by=options.plan.shard_by,
         first_label=options.plan.first_label,
         inputs=tuple((source.input, source.fingerprint or None) for source in options.sources),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from beam_pipeline.report.sections import class_counts
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # What a terminal shows until there are shards to count.
 PLANNING = "listing and planning ..."
+_MAX_SHOWN_DAMAGED = 3
 # Of more classes only the largest and the smallest are named.
 _MAX_SHOWN_CLASSES = 20
 
@@ -80,12 +81,26 @@ def final_table(manifest: Mapping[str, Any], seconds: float, reused: int) -> str
         total = sum(manifest["skipped"].values())
         skipped = f"{counted(total, 'file')} passed over" + _reasons(manifest["skipped"])
         lines.append(for_output(skipped))
+    lines += map(for_output, _damaged(manifest.get("damaged", {})))
     if reused:
         lines.append(f"{reused:,} images were finished by an earlier run")
     rate = (listed - reused) / seconds if seconds > 0 else 0.0
     lines.append(f"{seconds:.1f} s, {rate:,.0f} images/s with start-up")
     lines += warning_lines(manifest.get("warnings", ()))
     return "\n".join(lines)
+
+
+def _damaged(found: Mapping[str, Any]) -> Iterator[str]:
+    """The sentence about originals that libjpeg warns about."""
+    if not found.get("num_images"):
+        return
+    shown = [f"{key!r} ({warning})" for key, warning in found["keys"].items()][:_MAX_SHOWN_DAMAGED]
+    more = found["num_images"] - len(shown)
+    yield (
+        f"{found['num_images']:,} of {counted(found['num_checked'], 'JPEG')} damaged, but decoded: "
+        f"{', '.join(shown)}{f' and {more:,} more' if more else ''}; --reject_damaged leaves them "
+        "out"
+    )
 
 
 def _sum_classes(counts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:

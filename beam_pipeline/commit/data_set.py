@@ -27,6 +27,7 @@ from beam_pipeline.shards.result import (
     BYTES_EDGES,
     SIZE_EDGES_PX,
     Reject,
+    ShardStats,
     ShardSummary,
     merge_stats,
 )
@@ -310,7 +311,17 @@ def manifest_of(
         "options": spec.options,
         "versions": spec.versions,
         "warnings": [*spec.warnings, *warnings],
+        **(_damaged(summary, stats) if spec.write.damage else {}),
     }
+
+
+def _damaged(summary: WriteSummary, stats: ShardStats) -> dict[str, Any]:
+    """What is said of damaged originals; nothing of records that were copied."""
+    checked = sum(stats.formats.get(name, 0) for name in ("JPEG", "MPO"))
+    if not checked:
+        return {}
+    found = {"num_checked": checked, "num_images": summary.num_damaged, "keys": summary.damaged}
+    return {"damaged": found}
 
 
 def _by_count(counts: dict[str, int]) -> dict[str, int]:

@@ -10,6 +10,9 @@ import apache_beam as beam
 
 from beam_pipeline.shards.result import ShardResult, ShardStats, ShardSummary
 
+# Damaged images that the manifest names; more are counted.
+MAX_DAMAGED = 1000
+
 
 @dataclasses.dataclass
 class WriteSummary:
@@ -20,12 +23,16 @@ class WriteSummary:
         rejects: Reason → rejected images.
         stats: Split → counts over accepted images.
         reused_images: Images whose shards an earlier run had finished.
+        num_damaged: Images that became records although libjpeg warns about them.
+        damaged: Key → warning, of the first of them by key.
     """
 
     shards: list[ShardSummary] = dataclasses.field(default_factory=list)
     rejects: dict[str, int] = dataclasses.field(default_factory=dict)
     stats: dict[str, ShardStats] = dataclasses.field(default_factory=dict)
     reused_images: int = 0
+    num_damaged: int = 0
+    damaged: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def add(self, other: WriteSummary) -> None:
         """Adds what other shards came to."""
@@ -35,13 +42,17 @@ class WriteSummary:
         for split, stats in other.stats.items():
             self.stats.setdefault(split, ShardStats()).merge(stats)
         self.reused_images += other.reused_images
+        self.num_damaged += other.num_damaged
+        if other.damaged:
+            self.damaged = dict(sorted((self.damaged | other.damaged).items())[:MAX_DAMAGED])
 
 
 def summarise(result: ShardResult) -> WriteSummary:
     """The part of one result that travels to the commit."""
     reasons = dict(collections.Counter(reject.reason for reject in result.rejects))
     reused = result.num_images if result.reused else 0
-    return WriteSummary([result.summary()], reasons, {result.split: result.stats}, reused)
+    stats, damaged = {result.split: result.stats}, result.damaged
+    return WriteSummary([result.summary()], reasons, stats, reused, len(damaged), damaged)
 
 
 def without_shards(summary: WriteSummary) -> WriteSummary:

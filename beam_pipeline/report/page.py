@@ -132,6 +132,8 @@ def page_of(
         single_shards=sections.single_shards(manifest),
         rejects=manifest["rejects"],
         reject_examples=rejects,
+        damaged=manifest.get("damaged"),
+        damaged_rows=list(manifest.get("damaged", {}).get("keys", {}).items()),
         image=sections.values_as_text(manifest["image"]),
         origin=sections.values_as_text(sections.origin(manifest)),
         options=sections.values_as_text(manifest.get("options", {})),

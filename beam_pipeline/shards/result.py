@@ -170,6 +170,7 @@ class ShardResult(ShardSummary):
         digest: Of everything its bytes depend on; tells finished work from stale work.
         rows: Of its records, in order: they become its part of `index/`.
         read_bytes: Bytes of originals that were read.
+        damaged: Key of an image that libjpeg warns about → its warning, where that was looked for.
         run_id: Of the run that wrote it.
         stored: Version of its object in a store, by which an earlier run's is known again.
         reused: Whether an earlier run had written it.
@@ -180,6 +181,7 @@ class ShardResult(ShardSummary):
     read_bytes: int
     rejects: list[Reject]
     stats: ShardStats
+    damaged: dict[str, str] = dataclasses.field(default_factory=dict)
     run_id: str = ""
     stored: str = ""
     reused: bool = False

@@ -44,6 +44,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
         finished: Folder for the shards themselves until then; default: `staging`.
         image: How pictures are encoded.
         urls: How images at http:// and https:// addresses are fetched.
+        damage: What becomes of JPEGs that libjpeg warns about, one of `options.DAMAGE_CHECKS`.
         versions: (library, version) pairs that the bytes depend on.
 
     Attributes:
@@ -65,6 +66,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
         finished: str,
         image: ImageOptions,
         urls: UrlOptions = UrlOptions(),  # noqa: B008  # frozen
+        damage: str = "",
         versions: tuple[tuple[str, str], ...],
     ):
         super().__init__(
@@ -91,6 +93,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
             finished=finished or staging,
             image=image,
             urls=urls,
+            damage=damage,
             versions=versions,
             run_id=uuid.uuid4().hex,
         )

@@ -30,6 +30,7 @@ class WriteSpec:
         finished: Folder for the shards themselves until then.
         image: How pictures are encoded.
         urls: How images at http:// and https:// addresses are fetched.
+        damage: What becomes of JPEGs that libjpeg warns about, one of `options.DAMAGE_CHECKS`.
         versions: (library, version) pairs that the bytes depend on.
         run_id: Of this run: a result of another was written by an earlier one.
     """
@@ -43,6 +44,7 @@ class WriteSpec:
     finished: str
     image: ImageOptions
     urls: UrlOptions
+    damage: str
     versions: tuple[tuple[str, str], ...]
     run_id: str
 

@@ -33,6 +33,8 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         compression_type: One that TensorFlow reads.
         image: How pictures are encoded.
         urls: How images at http:// and https:// addresses are fetched.
+        damage: What becomes of JPEGs that decode, but that libjpeg warns about: "" to leave them
+            unnoticed, `count`, or `reject`.
         staging: Folder where finished shards wait for `CommitShards`, and where a job that is
             run again finds them; "" to give them their names as soon as all are written.
         finished: With `staging`, a folder for the shards themselves until then.
@@ -56,6 +58,7 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         *,
         image: ImageOptions,
         urls: UrlOptions = UrlOptions(),  # noqa: B008  # frozen
+        damage: str = "",
         staging: str = "",
         finished: str = "",
         versions: tuple[tuple[str, str], ...] = (),
@@ -75,5 +78,6 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
             finished=finished,
             image=image,
             urls=urls,
+            damage=damage,
             versions=versions,
         )

@@ -25,13 +25,19 @@ def versions() -> dict[str, str]:
         "pillow": PIL.__version__,
         "libjpeg": f"turbo {turbo}" if turbo else str(pillow_features.version_codec("jpg")),
         "tensorflow-transform": _version_of("tensorflow-transform"),
+        "simplejpeg": _version_of("simplejpeg"),
     }
 
 
-def byte_versions() -> dict[str, str]:
-    """Versions of what decides the bytes of a shard: part of the fingerprint."""
+def byte_versions(damage: str = "") -> dict[str, str]:
+    """Versions of what decides the bytes of a shard: part of the fingerprint.
+
+    Args:
+        damage: What becomes of JPEGs that libjpeg warns about.
+    """
     found = versions()
-    return {name: found[name] for name in _DECIDE_BYTES}
+    finder = ("simplejpeg",) if damage == "reject" else ()
+    return {name: found[name] for name in _DECIDE_BYTES + finder}
 
 
 def _version_of(name: str) -> str:

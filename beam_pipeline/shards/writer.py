@@ -8,6 +8,7 @@ import hashlib
 import tempfile
 from typing import NamedTuple
 
+from beam_pipeline.images.damage import damage_of
 from beam_pipeline.images.process_pool import Watch
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
 from beam_pipeline.shards.copying import DAMAGED, copy_record, read_files_and_records
@@ -29,6 +30,7 @@ def unit_digest(unit: ShardUnit, spec: WriteSpec) -> str:
     """Hash of all that a shard's bytes are a function of, with sizes and times of its files."""
     digest = hashlib.sha256(repr((dataclasses.astuple(spec.image), spec.versions)).encode())
     digest.update(spec.compression.encode())
+    digest.update(spec.damage.encode())
     digest.update(repr((unit.name, unit.group, sorted(unit.class_ids.items()))).encode())
     for ref in unit.refs:
         columns = sorted(ref.columns.items()) if ref.columns else None
@@ -140,6 +142,7 @@ def _write_records(
     rows = IndexRows()
     read_bytes = 0
     stats = ShardStats()
+    damaged: dict[str, str] = {}
     with RecordFile(file.local_path, spec.compression) as records:
         found = read_files_and_records(unit.refs, spec.image.max_bytes, spec.urls)
         for index, (ref, data) in enumerate(found):
@@ -157,6 +160,8 @@ def _write_records(
                 continue
             records.write(record.payload)
             frame_bytes = HEADER_BYTES + len(record.payload) + FOOTER_BYTES
+            if record.damage:
+                damaged[ref.key] = record.damage
             rows.add(record.features, frame_bytes, record.source_bytes, record.dhash)
             stats.count_source(ref.source)
             file.note_size(records.num_bytes)
@@ -176,6 +181,7 @@ def _write_records(
         read_bytes=read_bytes,
         rejects=rejects,
         stats=stats,
+        damaged=damaged,
         run_id=spec.run_id,
     )
 
@@ -187,6 +193,7 @@ class _Record(NamedTuple):
     features: dict[str, Values]
     source_bytes: int | None
     dhash: int | None
+    damage: str = ""
 
 
 def _make_record(
@@ -197,9 +204,12 @@ def _make_record(
         stats.add_record(features, len(payload), sample)
         return _Record(payload, features, *(ref.known or (None, None)))
     features, encoded = make_features(ref, data, unit.class_ids, spec.image, sample)
+    damage = damage_of(data) if spec.damage else ""
+    if damage and spec.damage == "reject":
+        raise ImageError("damaged", f"libjpeg: {damage}")
     payload = encode_example(features)
     stats.add(encoded, len(payload))
-    return _Record(payload, features, len(data), encoded.dhash)
+    return _Record(payload, features, len(data), encoded.dhash, damage)
 
 
 def _reject(ref: ImageRef, e: ImageError, stage: str) -> Reject:

@@ -38,6 +38,8 @@ CHANGES = {
     ("--colorspace", "grey"): ("image.colorspace", "grey"),
     ("--background", "102030"): ("image.background", (16, 32, 48)),
     ("--bbox_frame", "upright"): ("image.bbox_frame", "upright"),
+    ("--check_damage",): ("damage", "count"),
+    ("--reject_damaged",): ("damage", "reject"),
     ("--max_image_mpx", "0.5"): ("image.max_pixels", 500_000),
     ("--max_image_mb", "2"): ("image.max_bytes", 2 * 2**20),
     ("--splits", "a=0.5,b=0.5"): ("plan.splits", {"a": 0.5, "b": 0.5}),

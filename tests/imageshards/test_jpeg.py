@@ -23,6 +23,8 @@ def frame(kind: int) -> bytes:
         pytest.param(saved(flat("RGB", 9), progressive=True), True, id="progressive"),
         pytest.param(saved(flat("L", 9), exif=b"Exif\0\0" + frame(0xC3)), True, id="in the EXIF"),
         pytest.param(_SOI + b"\xff\xff" + frame(0xC1) + _SCAN, True, id="extended, fill bytes"),
+        pytest.param(_SOI + b"junk\xff\0\xff\xd3" + frame(0xC0) + _SCAN, True, id="after junk"),
+        pytest.param(_SOI + b"junk" + frame(0xC3) + _SCAN, False, id="lossless after junk"),
         pytest.param(lossless_jpeg(), False, id="lossless"),
         pytest.param(_SOI + frame(0xC9) + _SCAN, False, id="arithmetic"),
         pytest.param(_SOI + frame(0xC0) + frame(0xC3) + _SCAN, False, id="two frames"),

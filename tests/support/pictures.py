@@ -56,6 +56,15 @@ def mean_difference(one: Image.Image, other: Image.Image) -> float:
     return max(ImageStat.Stat(ImageChops.difference(one, other)).mean)
 
 
+def damaged_jpeg(data: bytes = JPEG) -> bytes:
+    """A JPEG in whose entropy-coded data a marker stands that does not belong there.
+
+    Pillow decodes it, as libjpeg only warns: what follows is shifted or grey.
+    """
+    middle = (data.index(b"\xff\xda") + len(data)) // 2
+    return data[:middle] + b"\xff\xd3" + data[middle + 2 :]
+
+
 def lossless_jpeg(side: int = 512) -> bytes:
     """A legal lossless (SOF3) JPEG, grey, of one value: each difference is one bit, 0."""
     sides = side.to_bytes(2) * 2
