@@ -18,7 +18,7 @@ from beam_pipeline.commit.croissant import croissant_text
 from beam_pipeline.commit.finalize import FinalizeTask, backup_shards, plan_finalize
 from beam_pipeline.commit.staging import mark_committed
 from beam_pipeline.commit.summary import WriteSummary
-from beam_pipeline.commit.warnings import counts_and_names, of_copies, warnings_of
+from beam_pipeline.commit.warnings import counts_and_names, of_copies, of_unchecked, warnings_of
 from beam_pipeline.planning.classes import names_by_label
 from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.report.copies import count_copies
@@ -310,7 +310,7 @@ def manifest_of(
         "inputs": inputs,
         "options": spec.options,
         "versions": spec.versions,
-        "warnings": [*spec.warnings, *warnings],
+        "warnings": [*spec.warnings, *warnings, *of_unchecked(summary.unchecked_images)],
         **(_damaged(summary, stats) if spec.write.damage else {}),
     }
 

@@ -23,6 +23,7 @@ class WriteSummary:
         rejects: Reason → rejected images.
         stats: Split → counts over accepted images.
         reused_images: Images whose shards an earlier run had finished.
+        unchecked_images: Those of them that may have been replaced since, for all that is known.
         num_damaged: Images that became records although libjpeg warns about them.
         damaged: Key → warning, of the first of them by key.
     """
@@ -31,6 +32,7 @@ class WriteSummary:
     rejects: dict[str, int] = dataclasses.field(default_factory=dict)
     stats: dict[str, ShardStats] = dataclasses.field(default_factory=dict)
     reused_images: int = 0
+    unchecked_images: int = 0
     num_damaged: int = 0
     damaged: dict[str, str] = dataclasses.field(default_factory=dict)
 
@@ -45,14 +47,22 @@ class WriteSummary:
         self.num_damaged += other.num_damaged
         if other.damaged:
             self.damaged = dict(sorted((self.damaged | other.damaged).items())[:MAX_DAMAGED])
+        self.unchecked_images += other.unchecked_images
 
 
 def summarise(result: ShardResult) -> WriteSummary:
     """The part of one result that travels to the commit."""
     reasons = dict(collections.Counter(reject.reason for reject in result.rejects))
-    reused = result.num_images if result.reused else 0
-    stats, damaged = {result.split: result.stats}, result.damaged
-    return WriteSummary([result.summary()], reasons, stats, reused, len(damaged), damaged)
+    reused, unchecked = (result.num_images, result.unversioned) if result.reused else (0, 0)
+    return WriteSummary(
+        [result.summary()],
+        reasons,
+        {result.split: result.stats},
+        reused,
+        unchecked,
+        len(result.damaged),
+        result.damaged,
+    )
 
 
 def without_shards(summary: WriteSummary) -> WriteSummary:

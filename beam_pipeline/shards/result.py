@@ -174,6 +174,8 @@ class ShardResult(ShardSummary):
         run_id: Of the run that wrote it.
         stored: Version of its object in a store, by which an earlier run's is known again.
         reused: Whether an earlier run had written it.
+        unversioned: Its images that were listed without size and time: those that an image table
+            names in a store or on the web. Whether one was replaced since is not known.
     """
 
     digest: str
@@ -185,6 +187,7 @@ class ShardResult(ShardSummary):
     run_id: str = ""
     stored: str = ""
     reused: bool = False
+    unversioned: int = 0
 
     @property
     def num_images(self) -> int:

@@ -183,6 +183,7 @@ def _write_records(
         stats=stats,
         damaged=damaged,
         run_id=spec.run_id,
+        unversioned=sum(ref.size_bytes < 0 and not ref.is_record for ref in unit.refs),
     )
 
 
