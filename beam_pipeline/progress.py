@@ -84,8 +84,8 @@ def final_table(manifest: Mapping[str, Any], seconds: float, reused: int) -> str
     lines += map(for_output, _damaged(manifest.get("damaged", {})))
     if reused:
         lines.append(f"{reused:,} images were finished by an earlier run")
-    rate = (listed - reused) / seconds if seconds > 0 else 0.0
-    lines.append(f"{seconds:.1f} s, {rate:,.0f} images/s with start-up")
+    rate = f", {(listed - reused) / seconds:,.0f} images/s" if listed > reused else ""
+    lines.append(f"{seconds:.1f} s{rate} with start-up")
     lines += warning_lines(manifest.get("warnings", ()))
     return "\n".join(lines)
 

@@ -124,7 +124,7 @@ def _build(
 
             try_report(options.output, done)
         staging_folder.remove(state.staging)
-        return final_table(done, 1e-9, done["listed"]) + f"\ndata set in {options.output}"
+        return final_table(done, 0.0, done["listed"]) + f"\ndata set in {options.output}"
     if state.damage:
         _say_class_ids_unknown(state.damage)
     wants_pool, workers = _pool_size(options, beam_args)

@@ -7,6 +7,7 @@ import atexit
 import difflib
 import os
 import re
+import select
 import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
@@ -15,6 +16,7 @@ from imageshards.errors import UserError, user_error_in
 
 EXIT_USER_ERROR = 2
 EXIT_STOPPED = 130
+EXIT_NOBODY_READS = 141  # as a shell says of a process that SIGPIPE ended
 _MAX_HINTS = 3
 
 
@@ -118,19 +120,34 @@ def run(program: str, body: Callable[[], int], stopped: str = "stopped") -> int:
         stopped: What is printed after Ctrl-C.
 
     Returns:
-        The exit code of `body`, or 2 for a user's mistake, or 130 after Ctrl-C.
+        The exit code of `body`, or 2 for a user's mistake, 130 after Ctrl-C, or 141 where nobody
+        reads standard output any more, as `head` does not after its lines.
     """
     try:
-        return body()
+        code = body()
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         print(f"{program}: {stopped}.", file=sys.stderr)
         return EXIT_STOPPED
     except Exception as e:
+        if isinstance(e, BrokenPipeError) and _nobody_reads():
+            return EXIT_NOBODY_READS
         known = user_error_in(e)
         if known is None:
             raise
         print(f"{program}: {known}", file=sys.stderr)
         return EXIT_USER_ERROR
+
+
+def _nobody_reads() -> bool:
+    """Whether it is standard output that broke; what is still to be written to it is dropped."""
+    poll = select.poll()
+    poll.register(sys.stdout, 0)
+    is_broken = any(event & select.POLLERR for _, event in poll.poll(0))
+    if is_broken:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return is_broken
 
 
 def nearest_flags(received: str, known: Collection[str]) -> list[str]:

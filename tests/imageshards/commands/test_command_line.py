@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -108,3 +111,15 @@ def test_a_list_without_names_is_one_sentence(tmp_path, monkeypatch, text):
     (tmp_path / "empty.txt").write_text("\n \n")
     with pytest.raises(UserError, match=rf"^--classes received '{text}'.*expected"):
         names_or_file("--classes", text)
+
+
+@pytest.mark.parametrize("lines", [1, 100_000])
+def test_a_reader_that_leaves_early_ends_a_command_without_a_traceback(lines):
+    program = "import sys; from imageshards.commands.command_line import run; sys.exit(run("
+    program += f"'x', lambda: [print('line') for _ in range({lines})] and 0))"
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb") as output:
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (141, "")
