@@ -245,7 +245,7 @@ def _class_id(dataset: DataSet, name: str) -> int:
         return dataset.classes.index(name)
     near = difflib.get_close_matches(name, dataset.classes, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
-    some = ", ".join(dataset.classes[:8]) + (", …" if len(dataset.classes) > 8 else "")
+    some = ", ".join(map(repr, dataset.classes[:8])) + (", …" if len(dataset.classes) > 8 else "")
     raise UserError(
         f"⟦--classes⟧ received {name!r}, which is no class of {dataset.data!r}{hint}; expected "
         f"names among {some}."

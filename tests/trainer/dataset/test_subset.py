@@ -92,7 +92,7 @@ def test_sampling_reads_every_class_as_often_as_the_largest() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"classes": ("bea",)}, r"--classes received 'bea', .*did you mean bee\?.* ant, bee, cat"),
+        ({"classes": ("bea",)}, r"--classes received 'bea', .*mean bee\?.* 'ant', 'bee', 'cat'"),
         ({"filters": ("age>old",)}, "--where received"),
         ({"filters": ("age>9",), "counts": (0, 0, 0)}, "--where 'age>9' left no record .* has 5"),
         ({"classes": ("ant",)}, "--classes ant left no record of the split train"),
