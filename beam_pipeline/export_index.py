@@ -27,8 +27,7 @@ def export_dali(directory: str) -> tuple[int, int]:
     """
     from beam_pipeline.cli import parse_path
     from imageshards import storage
-    from imageshards.index import DALI_SUFFIX
-    from imageshards.manifest import load_manifest, shards_of
+    from imageshards.manifest import DALI_SUFFIX, load_manifest, shards_of
     from imageshards.progress import with_progress
 
     directory = parse_path("DIR", directory)

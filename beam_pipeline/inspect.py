@@ -47,7 +47,7 @@ def _inspect(directory: str) -> int:
 
     directory = directory if storage.is_local(directory) else directory.rstrip("/")
     storage.check_bucket(directory, "DIR")
-    manifest = load_manifest(directory, "DIR")
+    manifest = load_manifest(directory, "DIR", complete=True)
     with ProgressLine(lambda: "drawing the report", "drawing the report"):
         paths = write_report(directory, manifest)
     print(summary_text(manifest))

@@ -77,9 +77,9 @@ def final_table(manifest: Mapping[str, Any], seconds: float, reused: int) -> str
     rejects = manifest["rejects"]
     rejected = f"{sum(rejects.values()):,} rejected" + _reasons(rejects)
     lines.append(for_output(f"{counted(listed, 'image')} listed, {rejected}"))
-    if manifest["skipped"]:
-        total = sum(manifest["skipped"].values())
-        skipped = f"{counted(total, 'file')} passed over" + _reasons(manifest["skipped"])
+    if passed_over := manifest.get("skipped"):
+        total = sum(passed_over.values())
+        skipped = f"{counted(total, 'file')} passed over" + _reasons(passed_over)
         lines.append(for_output(skipped))
     lines += map(for_output, _damaged(manifest.get("damaged", {})))
     if reused:

@@ -172,7 +172,8 @@ def _run_pipeline(
                 raise
             _say_lost(attempt, staging, e)
     manifest, committed = run_concurrently(
-        lambda: load_manifest(options.output, "--output"), lambda: staging_folder.committed(staging)
+        lambda: load_manifest(options.output, "--output", complete=True),
+        lambda: staging_folder.committed(staging),
     )
     reused = committed.get("reused_images", 0)
     staging_folder.remove(staging)

@@ -117,4 +117,8 @@ def read_examples(
         if split in (None, name):
             path = storage.join(directory, shard["file"])
             for record in tfrecord.read_records(path, compression):
-                yield example.decode_example(record.payload, only)
+                try:
+                    yield example.decode_example(record.payload, only)
+                except ValueError as e:
+                    place = record.number, record.offset_bytes
+                    raise tfrecord.RecordError(path, *place, str(e)) from e

@@ -27,7 +27,7 @@ import hashlib
 import io
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from imageshards import storage, tfrecord
@@ -36,13 +36,16 @@ from imageshards.example import Values, decode_example
 from imageshards.manifest import (
     CLASS_FEATURE,
     FILENAME_FEATURE,
+    FRAME_BYTES,
     INDEX_NAME,
     LABEL_FEATURE,
     RECORD_FEATURES,
     SHA256_FEATURE,
     find_split,
+    is_compressed,
     shards_of,
 )
+from imageshards.text import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,11 +78,10 @@ COLUMN_OF = {
 # What follows from where the record is; a row that moves gets it anew.
 _OF_PLACE = ("split", "shard", "record", "offset")
 
-# Of the file beside a shard that `beam_pipeline.export_index` writes for others.
-DALI_SUFFIX = ".idx"
-
 MAX_VALUES = 16
 MAX_TEXT_BYTES = 256
+# Columns that may be null: what a copied record does not tell.
+_UNKNOWN = ("offset", "source_bytes", "dhash")
 # They are few; texts of which each is another one are not looked up in vain.
 _REPEATED = ["split", "class_name", "shard"]
 
@@ -101,6 +103,18 @@ class IndexRows:
 
     def __len__(self) -> int:
         return len(self.columns["key"])
+
+    def check(self, count: int) -> None:
+        """Raises ValueError where these are not `count` whole rows, each value of its type."""
+        wanted = [name for name in COLUMNS if name not in _OF_PLACE]
+        if list(self.columns) != wanted or {count} != {*map(len, self.columns.values())}:
+            raise ValueError(f"its rows are not {count} of {', '.join(wanted)}")
+        for name, values in self.columns.items():
+            allowed: set[type] = {str if COLUMNS[name] == "string" else int}
+            if name in _UNKNOWN:
+                allowed.add(type(None))
+            if not {*map(type, values)} <= allowed:
+                raise ValueError(f"its rows have a {name} of another type")
 
     def add(
         self,
@@ -330,7 +344,12 @@ def read_shard_index(
             problem = "is not the file that manifest.json names: its bytes are others"
         else:
             file = pq.ParquetFile(pa.BufferReader(data))
-            return file.read(schema.names, use_threads=False).select(schema.names).cast(schema)
+            problem = _rows_problem(file.metadata.num_rows, shard)
+            if not problem:
+                table = file.read(schema.names, use_threads=False).select(schema.names).cast(schema)
+                problem = _rows_problem(table.num_rows, shard) or _places_problem(table, shard)
+            if not problem:
+                return table
     except FileNotFoundError:
         problem = "is missing"
     except OSError as e:
@@ -343,6 +362,46 @@ def read_shard_index(
     )
     error.problem = problem
     raise error
+
+
+def _rows_problem(rows: int, shard: Mapping[str, Any]) -> str:
+    """Why an index has not this many rows, as the end of a sentence; "" if it has."""
+    if rows == shard["num_records"]:
+        return ""
+    said = counted(shard["num_records"], "record")
+    return f"has {counted(rows, 'row')}; the manifest says {said}"
+
+
+def _places_problem(table: pa.Table, shard: Mapping[str, Any]) -> str:
+    """What no row of this shard can say, as the end of a sentence; "" if none does.
+
+    Rows lead to files and to ranges of bytes: they must not leave the shard.
+    """
+    import pyarrow.compute as pc
+
+    def within(column: pa.ChunkedArray, least: int, most: int) -> pa.ChunkedArray:
+        return pc.and_(pc.greater_equal(column, least), pc.less_equal(column, most))
+
+    columns = {name: table[name] for name in table.column_names if name in COLUMNS}
+    good = {name: column.is_valid() for name, column in columns.items() if name not in _UNKNOWN}
+    rules: dict[str, Callable[[pa.ChunkedArray], pa.ChunkedArray]] = {
+        "shard": lambda column: pc.equal(column, shard["file"]),
+        "record": lambda column: within(column, 0, shard["num_records"] - 1),
+        "source_sha256": lambda column: pc.match_substring_regex(column, "^[0-9a-f]{64}$"),
+    }
+    if not is_compressed(shard["file"]):
+        size = shard["num_bytes"]
+        rules["num_bytes"] = lambda column: within(column, FRAME_BYTES, size)
+        rules["offset"] = lambda column: within(column, 0, size - FRAME_BYTES)
+    good |= {name: rule(columns[name]) for name, rule in rules.items() if name in columns}
+    if {"num_bytes", "offset"} <= good.keys():
+        ends = pc.less_equal(columns["offset"], pc.subtract(size, columns["num_bytes"]))
+        good["offset"] = pc.and_(good["offset"], ends)
+    for name, mask in good.items():
+        row = pc.index(mask.fill_null(False), False).as_py()
+        if row >= 0:
+            return f"says {name} {columns[name][row].as_py()!r} in row {row}, which cannot be"
+    return ""
 
 
 def _sha256(data: bytes) -> str:
@@ -375,7 +434,10 @@ def read_record(
     if found is None or isinstance(found, tfrecord.RecordError):
         reason = found.reason if found else "the file ends before it"
         raise tfrecord.RecordError(path, number, offset or 0, reason)
-    features = decode_example(found.payload)
+    try:
+        features = decode_example(found.payload)
+    except ValueError as e:
+        raise tfrecord.RecordError(path, number, offset or 0, str(e)) from e
     if features.get(FILENAME_FEATURE) != [row["key"].encode()]:
         raise UserError(
             f"{path} holds at record {number} not {row['key']!r}, as its index says; expected "

@@ -7,13 +7,29 @@ ARCHITECTURE.md; they are fixed by `format_version`, and more may be added.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from imageshards import storage
 from imageshards.errors import DamagedManifestError, UserError
+from imageshards.form import (
+    FormError,
+    anything,
+    flag,
+    keyed,
+    listed,
+    loads,
+    mapped,
+    nullable,
+    number,
+    one_of,
+    text,
+    whole,
+)
 
 FORMAT_VERSION = 1
 
@@ -26,6 +42,7 @@ REPORT_NAME = "report"
 INDEX_NAME = "index"
 CROISSANT_NAME = "croissant.json"
 PAGE_NAME = "index.html"  # in the report's folder
+DALI_SUFFIX = ".idx"  # of the file beside a shard that `imageshards export-index` writes for others
 # Of one that is being built.
 STAGING_NAME = ".staging"
 LOCK_NAME = "lock"  # in there: of the job that writes
@@ -66,49 +83,176 @@ COMPRESSIONS = ("none", "gzip")
 OBJECT_PREFIX = "image/object/"
 BOX_FEATURES = tuple(f"{OBJECT_PREFIX}bbox/{side}" for side in ("xmin", "xmax", "ymin", "ymax"))
 
-_KEYS: dict[str, type] = {
-    "format_version": int,
-    "splits": dict,
-    "classes": list,
-    "features": dict,
-    "image": dict,
-    "listed": int,
-    "rejects": dict,
-    "fingerprint": str,
-}
-_SHARD_KEYS: dict[str, type] = {"file": str, "num_records": int, "num_bytes": int}
-# No reader needs these two, but `verify` does.
-_MORE_SHARD_KEYS: dict[str, type] = {"sha256": str, "classes": dict}
-_INDEX_KEYS: dict[str, type] = {"file": str, "num_bytes": int, "sha256": str}
-_JSON_NAMES = {int: "a whole number", str: "a text", list: "an array", dict: "an object"}
-_REMEDY = "build the data set again with imageshards build and --overwrite"
+_REMEDY = "copy it again, or build the data set again with imageshards build and --overwrite"
+FRAME_BYTES = 16  # of an empty record
+# Of a name with what is added to it while it is written; file systems end at 255.
+_MAX_NAME_BYTES = 200
+_MAX_SIDE_PX = 65_535  # JPEG's own
+_MAX_VALUES = 2**31 - 1  # of a feature: a protobuf message ends at 2 GiB
+_MAX_DIMENSIONS = 32
+# What stands beside the shards, or below them.
+_NOT_SHARDS = (TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME, INDEX_NAME)
+_NOT_SHARDS_SUFFIXES = (".json", ".txt", DALI_SUFFIX)
 
 
-def load_manifest(directory: str, argument: str = "directory") -> dict[str, Any]:
+def _is_plain(name: str) -> bool:
+    """Whether a name leads to nothing but a file of its folder that has it."""
+    is_one = re.fullmatch(r"[^./\\][^/\\]*", name) is not None and name.isprintable()
+    return is_one and len(name.encode()) <= _MAX_NAME_BYTES
+
+
+def _file_name(value: Any) -> None:
+    """The name of a shard: what is read, written beside it or replaced stays in the folder."""
+    text()(value)
+    is_other = value in _NOT_SHARDS or value.endswith(_NOT_SHARDS_SUFFIXES)
+    if is_other or not _is_plain(value):
+        raise FormError(value, "the plain name of a shard in the data set's folder")
+
+
+def _index_name(value: Any) -> None:
+    text()(value)
+    folder, _, name = value.partition("/")
+    if folder != INDEX_NAME or not _is_plain(name):
+        raise FormError(value, f"a file in {INDEX_NAME}/")
+
+
+def _shape(value: Any) -> None:
+    listed(whole())(value)
+    if len(value) > _MAX_DIMENSIONS or math.prod(value) > _MAX_VALUES:
+        raise FormError(value, "a shape that fits into a record")
+
+
+def _no_shape(value: Any) -> None:
+    if value != []:
+        raise FormError(value, "[], a single value")
+
+
+def _size(value: Any) -> None:
+    side = whole(_MAX_SIDE_PX, 1)
+    (listed(side) if isinstance(value, list) else side)(value)
+    if isinstance(value, list) and len(value) != 2:
+        raise FormError(value, "one side or two, in pixels")
+
+
+def _classes(value: Any) -> None:
+    listed(text())(value)
+    if len({*value}) < len(value):
+        twice = next(name for name, count in Counter(value).items() if count > 1)
+        raise FormError(twice, "each class once")
+
+
+def _histogram(value: Any) -> None:
+    keyed({"edges": listed(number), "counts": listed(whole())})(value)
+    if len(value["edges"]) != len(value["counts"]):
+        raise FormError(value, "as many counts as edges")
+
+
+_COUNTS = mapped(whole())
+_SHA256 = text("[0-9a-f]{64}", "64 hexadecimal digits")
+_SHARD = keyed(
+    {"file": _file_name, "num_records": whole(), "num_bytes": whole()},
+    {
+        "sha256": _SHA256,
+        "classes": _COUNTS,
+        # Older versions made none.
+        "index": nullable(keyed({"file": _index_name, "num_bytes": whole(), "sha256": _SHA256})),
+    },
+)
+_MANIFEST = keyed(
+    {
+        "format_version": one_of(FORMAT_VERSION),
+        "splits": mapped(
+            keyed({"num_records": whole(), "shards": listed(_SHARD)}),
+            # It becomes part of file names.
+            text(r"[A-Za-z0-9_]{1,100}", "the name of a split: letters, digits and underscores"),
+        ),
+        "classes": _classes,
+        "features": mapped(keyed({"dtype": one_of(*DTYPES), "shape": nullable(_shape)})),
+        "image": keyed(
+            {},
+            {
+                "size": nullable(_size),
+                "mode": text(),
+                "filter": text(),
+                "channels": one_of(1, 3),
+                "background": listed(whole(255)),
+                "only_shrink": flag,
+                "mean": nullable(listed(number)),
+                "std": nullable(listed(number)),
+            },
+        ),
+        "listed": whole(),
+        "rejects": _COUNTS,
+        "fingerprint": text(),
+    },
+    {
+        "first_label": one_of(0, 1),
+        "compression": one_of(*COMPRESSIONS),
+        "shard_by": text(),
+        "skipped": _COUNTS,
+        "source": keyed({}, {"formats": _COUNTS, "notes": _COUNTS}),
+        "histograms": mapped(_histogram),
+        "inputs": listed(
+            keyed({"path": text(), "num_records": whole(), "fingerprint": nullable(text())})
+        ),
+        "options": keyed(
+            {},
+            {
+                "input": keyed(
+                    {},
+                    {
+                        "group_column": nullable(text()),
+                        "columns": nullable(listed(keyed({}, {"scale": text()}))),
+                    },
+                ),
+                "plan": keyed({}, {"splits": mapped(number), "salt": text()}),
+                "columns_as_given": flag,
+            },
+        ),
+        "versions": mapped(anything),
+        "about": mapped(anything),
+        "warnings": listed(text()),
+    },
+)
+# Of one that a check, a report or a build of its records goes through.
+_COMPLETE = keyed(
+    {
+        "splits": mapped(keyed({"shards": listed(keyed({"sha256": _SHA256, "classes": _COUNTS}))})),
+        "features": keyed(
+            {
+                name: keyed({"dtype": one_of(spec["dtype"]), "shape": _no_shape})
+                for name, spec in RECORD_FEATURES.items()
+            }
+        ),
+        "image": keyed({"size": _size, "mode": text()}),
+    }
+)
+_REJECT = keyed(
+    dict.fromkeys(("key", "uri", "label", "split", "reason", "stage", "message"), text())
+)
+
+
+def load_manifest(
+    directory: str, argument: str = "directory", *, complete: bool = False
+) -> dict[str, Any]:
     """Reads and checks `directory/manifest.json`: whoever has it may rely on its form.
+
+    Whoever wrote it: each file that it names is one of the folder, each number is a count.
 
     Args:
         directory: The data set, on this machine or in a store.
         argument: What received it, for messages: `--data`.
+        complete: Whether it must have all that a build writes of shards, features and pictures;
+            a reader of records needs less.
 
     Raises:
         DamagedManifestError: It is damaged.
-        UserError: There is none, it cannot be read, or a newer version wrote it; or its store
+        UserError: There is none, it cannot be read, or another version wrote it; or its store
             cannot be used.
     """
-    manifest = read_manifest(directory, argument)
-    for problem in form_problems(manifest):
-        raise DamagedManifestError(
-            f"{argument} received {directory!r}, in whose {MANIFEST_NAME} {problem}; {_REMEDY}."
-        )
-    return manifest
-
-
-def read_manifest(directory: str, argument: str = "directory") -> dict[str, Any]:
-    """As `load_manifest`, but checks only that the fixed keys are there."""
     received = f"{argument} received {directory!r}"
     try:
-        manifest = json.loads(storage.read(storage.join(directory, MANIFEST_NAME)))
+        data = storage.read(storage.join(directory, MANIFEST_NAME))
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{received}, {_why_no_data_set(directory)}.") from None
     except OSError as e:
@@ -118,13 +262,44 @@ def read_manifest(directory: str, argument: str = "directory") -> dict[str, Any]
             f"{received}, whose {MANIFEST_NAME} could not be read ({reason}); expected a file that "
             "may be read: fix its permissions, or try again."
         ) from e
+    try:
+        manifest: dict[str, Any] = loads(data, anything)
     except ValueError as e:
         raise DamagedManifestError(
             f"{received}, whose {MANIFEST_NAME} could not be read ({e}); expected the JSON that a "
-            f"build writes; {_REMEDY}."
+            f"build writes: {_REMEDY}."
         ) from e
-    _check_keys(manifest, received)
-    return dict(manifest)
+    version = manifest.get("format_version") if isinstance(manifest, dict) else None
+    if type(version) is int and version > FORMAT_VERSION:
+        raise UserError(
+            f"{received}, whose {MANIFEST_NAME} has format_version {version}; this release reads "
+            f"up to {FORMAT_VERSION}: upgrade imageshards."
+        )
+    try:
+        _MANIFEST(manifest)
+        (_COMPLETE if complete else anything)(manifest)
+        _check_shards(manifest)
+    except FormError as e:
+        raise DamagedManifestError(f"{received}, in whose {MANIFEST_NAME} {e}: {_REMEDY}.") from e
+    return manifest
+
+
+def _check_shards(manifest: Mapping[str, Any]) -> None:
+    """Checks what no shard tells alone: its name is its own, and its size can hold its records."""
+    names: set[str] = set()
+    compression = manifest.get("compression", "none")
+    for _, shard in shards_of(manifest):
+        file = shard["file"]
+        if file in names:
+            raise FormError(file, "each shard once").within("file")
+        names.add(file)
+        if is_compressed(file) != (compression != "none"):
+            raise FormError(file, f"the name of a shard of compression {compression}").within(
+                "file"
+            )
+        if not is_compressed(file) and shard["num_records"] * FRAME_BYTES > shard["num_bytes"]:
+            expected = f"no more than {shard['num_bytes']} bytes can hold"
+            raise FormError(shard["num_records"], expected).within("num_records")
 
 
 def has_stopped_removal(directory: str) -> bool:
@@ -179,81 +354,22 @@ def _how_to_build(directory: str) -> str:
     )
 
 
-def _check_keys(manifest: Any, received: str) -> None:
-    if not isinstance(manifest, Mapping):
-        raise DamagedManifestError(
-            f"{received}, whose {MANIFEST_NAME} holds a {type(manifest).__name__}; expected a JSON "
-            f"object; {_REMEDY}."
-        )
-    version = manifest.get("format_version")
-    if isinstance(version, int) and version > FORMAT_VERSION:
-        raise UserError(
-            f"{received}, whose {MANIFEST_NAME} has format_version {version}; this release reads "
-            f"up to {FORMAT_VERSION}: upgrade imageshards."
-        )
-    for key, kind in _KEYS.items():
-        if not isinstance(manifest.get(key), kind):
-            found = f"has {key} = {manifest[key]!r}" if key in manifest else f"lacks {key!r}"
-            raise DamagedManifestError(
-                f"{received}, whose {MANIFEST_NAME} {found}; expected {_JSON_NAMES[kind]}; "
-                f"{_REMEDY}."
-            )
+def read_rejects(directory: str) -> Iterator[dict[str, str]]:
+    """The lines of `quarantine/rejects.jsonl`: key, uri, label, split, reason, stage, message.
 
-
-def form_problems(manifest: Mapping[str, Any], *, complete: bool = False) -> Iterator[str]:
-    """What of a manifest has the wrong form, as phrases; what reads it may trip over it.
-
-    Args:
-        manifest: What `read_manifest` returns.
-        complete: Whether to look for what only the check of a data set needs, too.
+    Raises:
+        FileNotFoundError: There is none.
+        OSError: It cannot be read.
+        ValueError: A line is not what a build writes.
     """
-    for split, entry in manifest["splits"].items():
-        if not isinstance(entry, dict) or not isinstance(entry.get("shards"), list):
-            yield f"split {split!r} has no list of shards"
-            continue
-        if not isinstance(entry.get("num_records"), int):
-            yield f"split {split!r} has no num_records"
-        for number, shard in enumerate(entry["shards"]):
-            yield from _shard_problems(f"shard {number} of split {split!r}", shard, complete)
-    for name, spec in manifest["features"].items():
-        yield from _feature_problems(name, spec)
-    compression = manifest.get("compression", "none")
-    if first_label_of(manifest) not in (0, 1):
-        yield f"first_label is {first_label_of(manifest)!r}, not 0 or 1"
-    if compression not in COMPRESSIONS:
-        yield f"the compression is {compression!r}, not {' or '.join(COMPRESSIONS)}"
-    if complete:
-        for name, spec in RECORD_FEATURES.items():
-            if manifest["features"].get(name) != spec:
-                yield f"feature {name!r} is not declared as {spec}"
-        for key in ("size", "mode"):
-            if key not in manifest["image"]:
-                yield f"'image' has no {key!r}"
-
-
-def _shard_problems(where: str, shard: Any, complete: bool) -> Iterator[str]:
-    for key, kind in (_SHARD_KEYS | _MORE_SHARD_KEYS).items():
-        wanted = complete or key in _SHARD_KEYS
-        value = shard.get(key) if isinstance(shard, dict) else None
-        if not isinstance(value, kind) and (wanted or value is not None):
-            yield f"{where} has no valid {key!r}"
-    index = shard.get("index") if isinstance(shard, dict) else None  # older versions made none
-    if index is not None and not (
-        isinstance(index, dict)
-        and all(isinstance(index.get(key), kind) for key, kind in _INDEX_KEYS.items())
-    ):
-        yield f"{where} has no valid 'index'"
-
-
-def _feature_problems(name: str, spec: Any) -> Iterator[str]:
-    if not isinstance(spec, dict) or "shape" not in spec or "dtype" not in spec:
-        yield f"feature {name!r} has no dtype and shape"
-    elif spec["dtype"] not in DTYPES:
-        yield f"feature {name!r} is {spec['dtype']}, not int64, float32 or string"
-    elif spec["shape"] is not None and not (
-        isinstance(spec["shape"], list) and all(isinstance(n, int) for n in spec["shape"])
-    ):
-        yield f"feature {name!r} has the shape {spec['shape']!r}, neither whole numbers nor null"
+    with storage.open_read(storage.join(directory, QUARANTINE_NAME, REJECTS_NAME)) as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                yield loads(line, _REJECT)
+            except ValueError as e:
+                raise ValueError(f"line {number}: {e}") from e
 
 
 def write_manifest(directory: str, manifest: Mapping[str, Any]) -> None:
@@ -265,6 +381,11 @@ def write_manifest(directory: str, manifest: Mapping[str, Any]) -> None:
 def to_json(value: Any) -> str:
     """JSON as all our files have it: readable, and the same bytes for the same content."""
     return json.dumps(value, indent=1, sort_keys=False, ensure_ascii=False) + "\n"
+
+
+def is_compressed(file: str) -> bool:
+    """Whether a shard is compressed: no offset leads into it."""
+    return file.endswith(".gz")
 
 
 def first_label_of(manifest: Mapping[str, Any]) -> int:

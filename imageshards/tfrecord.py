@@ -23,6 +23,8 @@ FOOTER_BYTES = 4
 # A protobuf message ends at 2 GiB, so no length above it was written on purpose.
 MAX_RECORD_BYTES = 2**31 - 1
 
+# Asked for at once: a length may lie where the size of the file is not known.
+_MAX_READ_BYTES = 16 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
@@ -208,12 +210,12 @@ def compression_of(head: bytes) -> str | None:
 
 def _read(stream: IO[bytes], count: int) -> bytes:
     """`count` bytes, fewer only at the end: a remote stream may give less per call."""
-    data = stream.read(count)
+    data = stream.read(min(count, _MAX_READ_BYTES))
     if len(data) == count or not data:
         return data
     pieces = [data]
     missing = count - len(data)
-    while missing and (data := stream.read(missing)):
+    while missing and (data := stream.read(min(missing, _MAX_READ_BYTES))):
         pieces.append(data)
         missing -= len(data)
     return b"".join(pieces)

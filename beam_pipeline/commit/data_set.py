@@ -35,9 +35,9 @@ from beam_pipeline.shards.spec import WriteSpec
 from beam_pipeline.shards.writer import output_error, read_result
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.index import DALI_SUFFIX
 from imageshards.manifest import (
     CROISSANT_NAME,
+    DALI_SUFFIX,
     FORMAT_VERSION,
     INDEX_NAME,
     MANIFEST_NAME,

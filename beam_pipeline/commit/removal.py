@@ -30,7 +30,6 @@ from imageshards import storage, tfrecord
 from imageshards.errors import UserError
 from imageshards.example import decode_example
 from imageshards.index import (
-    DALI_SUFFIX,
     IndexRows,
     has_index,
     index_schema,
@@ -41,6 +40,7 @@ from imageshards.index import (
 )
 from imageshards.manifest import (
     CLASS_FEATURE,
+    DALI_SUFFIX,
     LOCK_NAME,
     MANIFEST_NAME,
     REMOVAL_NAME,

@@ -12,6 +12,7 @@ from typing import Any
 from beam_pipeline.inputs.layout import COMMITTED_NAME, read_json
 from imageshards import storage
 from imageshards.errors import DamagedManifestError, OutputError, UserError
+from imageshards.form import flag, keyed, listed, loads, text
 from imageshards.manifest import (
     INDEX_NAME,
     LOCK_NAME,
@@ -27,8 +28,9 @@ from imageshards.manifest import (
 from imageshards.output_folder import foreign_files, foreign_files_error
 from imageshards.storage import map_concurrently, run_concurrently
 
-# Written when a job begins: {"pinned_classes": [...], "in_place": true, ...}.
+# Written when a job begins.
 JOB_NAME = "job.json"
+_NOTES = keyed({}, {"pinned_classes": listed(text()), "in_place": flag})
 _SHARD_SUFFIXES = (".tfrecord", ".tfrecord.gz")
 
 
@@ -224,8 +226,21 @@ def _unwritable(folder: str, e: OSError) -> OutputError:
 
 
 def job_notes(staging: str) -> dict[str, Any]:
-    """The notes of the job whose staging folder this is."""
-    return read_json(storage.join(staging, JOB_NAME))
+    """The notes of the job whose staging folder this is.
+
+    Raises:
+        UserError: They are not what a job writes.
+    """
+    path = storage.join(staging, JOB_NAME)
+    try:
+        return dict(loads(storage.read(path), _NOTES))
+    except OSError:
+        return {}
+    except ValueError as e:
+        raise UserError(
+            f"⟦--output⟧ received {storage.parent_of(staging)!r}, where {path!r} holds no notes of "
+            f"an unfinished build ({e}); delete {staging} to begin anew."
+        ) from e
 
 
 def add_job_notes(staging: str, **notes: Any) -> None:

@@ -71,7 +71,7 @@ def open_inputs(options: BuildOptions) -> BuildOptions:
     """
     options = options.with_sources(_with_layouts(options))
     found = [
-        (source, load_manifest(source.location, "--input"))
+        (source, load_manifest(source.location, "--input", complete=True))
         for source in options.sources
         if source.layout == DATA_SET
     ]
@@ -152,7 +152,7 @@ def _with_plan(options: BuildOptions, found: Sequence[Found]) -> BuildOptions:
     """The build with the classes of data sets in their order, and the first one's splits."""
     classes = dict.fromkeys(name for _, manifest in found for name in manifest["classes"])
     plan: dict[str, Any] = {"pinned_classes": tuple(classes)}
-    first = _options_of(found[0][1], "plan")
+    first = _options_of(found[0][1]).get("plan", {})
     for name in ("splits", "salt"):
         if name not in options.given and first.get(name):
             plan[name] = first[name]
@@ -175,24 +175,21 @@ def _first_label(found: Sequence[Found]) -> int:
     return int(manifest.get("first_label", 0))
 
 
-def _options_of(manifest: Mapping[str, Any], part: str = "") -> Mapping[str, Any]:
+def _options_of(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a manifest says of its build's options; older builds say less."""
-    found = manifest.get("options")
-    if part and isinstance(found, dict):
-        found = found.get(part)
-    return found if isinstance(found, dict) else {}
+    return manifest.get("options", {})
 
 
 def _opened(
     source: InputOptions, manifest: Mapping[str, Any], options: BuildOptions
 ) -> InputOptions:
     """A data set, with what the listing and the manifest are told of it."""
-    drawn = _options_of(manifest, "plan")
+    drawn = _options_of(manifest).get("plan", {})
     # The same fractions and salt give what is there, and leave splits that were given as they are.
     keeps = "splits" not in options.given or (
         (drawn.get("splits"), drawn.get("salt")) == (dict(options.plan.splits), options.plan.salt)
     )
-    group = _options_of(manifest, "input").get("group_column")
+    group = _options_of(manifest).get("input", {}).get("group_column")
     if group and not keeps:
         raise UserError(
             f"--splits was given, but --input {source.input!r} was built with --group_column "
@@ -329,7 +326,7 @@ def _has_columns_as_given(manifest: Mapping[str, Any]) -> bool:
     options = _options_of(manifest)
     if "columns_as_given" in options:
         return bool(options["columns_as_given"])
-    columns = _options_of(manifest, "input").get("columns") or ()
+    columns = options.get("input", {}).get("columns") or ()
     is_scaled = any(column.get("scale", "none") != "none" for column in columns)
     return not is_scaled and options.get("transform_module") is None
 

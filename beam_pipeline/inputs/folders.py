@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from collections.abc import Callable, Iterator
 from beam_pipeline.inputs.layout import FileId, ancestors, file_id, glob_root, literal_prefix
 from imageshards import storage
 from imageshards.errors import UserError
+from imageshards.form import anything, loads
 from imageshards.manifest import MANIFEST_NAME, has_stopped_removal
 from imageshards.storage import Stat, is_local
 
@@ -64,7 +64,7 @@ def is_data_set(folder: str) -> bool:
         # Files of this name that others write may be large.
         if b'"format_version"' not in storage.read(path, _HEAD_BYTES):
             return False
-        found = json.loads(storage.read(path))
+        found = loads(storage.read(path), anything)
     except (OSError, ValueError):
         return False
     return isinstance(found, dict) and {"format_version", "splits", "fingerprint"} <= found.keys()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 import os
 import pathlib
 import re
@@ -12,6 +11,7 @@ from typing import Any
 from beam_pipeline.options import DATA_SET, MANIFEST_SUFFIXES, InputOptions
 from imageshards import storage
 from imageshards.errors import UserError
+from imageshards.form import keyed, loads, text, whole
 from imageshards.manifest import QUARANTINE_NAME, REPORT_NAME, STAGING_NAME, TRANSFORM_NAME
 from imageshards.storage import is_local
 
@@ -23,6 +23,7 @@ SPLIT_FOLDERS = {
 _MAGIC = re.compile(r"[*?\[]")
 # In the staging folder, written just before the manifest: {"fingerprint": "...", ...}.
 COMMITTED_NAME = "committed.json"
+_COMMITTED = keyed({}, {"fingerprint": text(), "reused_images": whole()})
 # Folders of a data set that a build replaces as a whole.
 _REPLACED = (STAGING_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
 
@@ -78,12 +79,11 @@ def layout_of(source: InputOptions) -> str:
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """A JSON object; an empty one if there is none."""
+    """A JSON object that may name a fingerprint; an empty one if there is none."""
     try:
-        found = json.loads(storage.read(path))
+        return dict(loads(storage.read(path), _COMMITTED))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def is_same_folder(path: str, other: str) -> bool:

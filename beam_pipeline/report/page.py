@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-import json
+import itertools
 import logging
 import os
 import tempfile
@@ -15,7 +15,7 @@ from beam_pipeline.report import sections
 from beam_pipeline.report.pictures import THUMB_PX, Thumb, thumbs_of
 from imageshards import storage
 from imageshards.errors import OutputError
-from imageshards.manifest import PAGE_NAME, QUARANTINE_NAME, REJECTS_NAME, REPORT_NAME
+from imageshards.manifest import PAGE_NAME, REPORT_NAME, read_rejects
 from imageshards.page import contact_sheet, render
 
 _LOGGER = logging.getLogger(__name__)
@@ -157,15 +157,12 @@ def _write_sheets(
     return paths, sheets
 
 
-def _reject_examples(directory: str) -> dict[str, list[dict[str, Any]]]:
-    examples: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-    path = storage.join(directory, QUARANTINE_NAME, REJECTS_NAME)
+def _reject_examples(directory: str) -> dict[str, list[dict[str, str]]]:
+    examples: defaultdict[str, list[dict[str, str]]] = defaultdict(list)
     try:
-        with storage.open_read(path) as file:
-            for _, line in zip(range(_MAX_REJECTS_READ), file, strict=False):
-                reject = json.loads(line)
-                if len(examples[reject["reason"]]) < _EXAMPLES_PER_REASON:
-                    examples[reject["reason"]].append(reject)
-    except (OSError, ValueError, KeyError, TypeError):
+        for reject in itertools.islice(read_rejects(directory), _MAX_REJECTS_READ):
+            if len(examples[reject["reason"]]) < _EXAMPLES_PER_REASON:
+                examples[reject["reason"]].append(reject)
+    except (OSError, ValueError):
         return dict(examples)  # The page shows what there is; verify says what is missing.
     return dict(examples)

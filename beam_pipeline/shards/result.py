@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from imageshards.example import Values
+from imageshards.form import loads, of_type
 from imageshards.index import IndexRows
 
 if TYPE_CHECKING:  # the commit needs no Pillow
@@ -115,6 +116,14 @@ class ShardStats:
             for i, value in enumerate(theirs):
                 mine[i] += value
 
+    def check(self) -> None:
+        """Raises ValueError for counts that are of other histograms or channels."""
+        lengths = [len(self.source_width_px), len(self.source_height_px), len(self.record_bytes)]
+        if lengths != [len(SIZE_EDGES_PX), len(SIZE_EDGES_PX), len(BYTES_EDGES)]:
+            raise ValueError(f"its histograms have {lengths} bins")
+        if any(len(sums) != 3 or not sums[0] for sums in self.pixel_sums):
+            raise ValueError("its sums of pixels are none")
+
     def mean_and_std(self) -> tuple[list[float], list[float]]:
         """Per channel, of pixels scaled to 0..1."""
         means, deviations = [], []
@@ -213,12 +222,21 @@ class ShardResult(ShardSummary):
 
     @classmethod
     def from_json(cls, text: str) -> ShardResult:
-        """Raises ValueError, KeyError or TypeError for a text that is no result."""
-        fields = json.loads(text)
-        fields["rejects"] = [Reject(**reject) for reject in fields["rejects"]]
-        fields["stats"] = ShardStats(**fields["stats"])
-        fields["rows"] = IndexRows(**fields["rows"])
-        return cls(**fields)
+        """Raises ValueError for a text that is no result."""
+        fields = loads(text, _RESULT)
+        try:
+            fields["rejects"] = [Reject(**reject) for reject in fields["rejects"]]
+            fields["stats"] = ShardStats(**fields["stats"])
+            fields["rows"] = IndexRows(**fields["rows"])
+            result = cls(**fields)
+        except TypeError as e:  # a key that this version does not know
+            raise ValueError(str(e)) from e
+        result.stats.check()
+        result.rows.check(result.num_records)
+        return result
+
+
+_RESULT = of_type(ShardResult)
 
 
 def count_classes(record_classes: Iterable[str]) -> dict[str, int]:

@@ -48,8 +48,8 @@ def finished_result(name: str, spec: WriteSpec, digest: str) -> ShardResult | No
         # Mostly there is none, which some stores' clients say sooner when they are asked so.
         if not storage.is_local(spec.staging) and not storage.exists(spec.result_path(name)):
             return None
-        result = read_result(name, spec)
-    except (OSError, ValueError, KeyError, TypeError):
+        result = _read_result(name, spec)
+    except (OSError, ValueError):
         return None
     if result.digest != digest or any(r.stage == "read" for r in result.rejects):
         return None
@@ -64,8 +64,25 @@ def finished_result(name: str, spec: WriteSpec, digest: str) -> ShardResult | No
 
 
 def read_result(name: str, spec: WriteSpec) -> ShardResult:
-    """The result kept beside a finished shard."""
-    return ShardResult.from_json(storage.read(spec.result_path(name)).decode())
+    """The result kept beside a finished shard.
+
+    Raises:
+        OutputError: It is not what a build writes.
+    """
+    try:
+        return _read_result(name, spec)
+    except ValueError as e:
+        raise OutputError(
+            f"{spec.result_path(name)!r}, in the folder of an unfinished build, is not what one "
+            f"writes beside a shard ({e}); delete it and give the same command again."
+        ) from e
+
+
+def _read_result(name: str, spec: WriteSpec) -> ShardResult:
+    result = ShardResult.from_json(storage.read(spec.result_path(name)).decode())
+    if result.name != name:
+        raise ValueError(f"it is that of {result.name!r}")
+    return result
 
 
 def _write_result(result: ShardResult, spec: WriteSpec) -> None:

@@ -51,14 +51,14 @@ class Verdict:
         problems: In the order of `CHECKS`, then of the shards.
         found: Number of problems of every check, those not listed one by one included.
         notes: Sentences that are no problems.
-        skipped: The form of the manifest allowed no further check.
+        not_looked_at: Check → shards in which it could not be made.
     """
 
     directory: str
     problems: list[Problem] = dataclasses.field(default_factory=list)
     found: Counter[str] = dataclasses.field(default_factory=Counter)
     notes: list[str] = dataclasses.field(default_factory=list)
-    skipped: bool = False
+    not_looked_at: Counter[str] = dataclasses.field(default_factory=Counter)
     num_shards: int = 0
     num_records: int = 0
     num_bytes: int = 0
@@ -86,32 +86,29 @@ def verify(
         show_progress: Whether a terminal shows how far it is.
 
     Raises:
-        UserError: There is no manifest that could be read, or its store cannot be used.
+        UserError: There is no manifest that could be read, it is not of the form that builds
+            write, or its store cannot be used.
     """
     from beam_pipeline.verify.data_set import data_set_problems, notes_of
-    from beam_pipeline.verify.shard import Problem
     from imageshards import storage
-    from imageshards.manifest import form_problems, read_manifest
+    from imageshards.manifest import load_manifest
 
     started = time.monotonic()
     directory = directory if storage.is_local(directory) else directory.rstrip("/")
     storage.check_bucket(directory, "DIR")
-    manifest = read_manifest(directory, "DIR")
+    manifest = load_manifest(directory, "DIR", complete=True)
     verdict = Verdict(directory)
-    wrong_form = form_problems(manifest, complete=True)
-    found = [Problem("manifest", f"manifest.json: {phrase}.") for phrase in wrong_form]
-    verdict.skipped = bool(found)
-    if not verdict.skipped:
-        results = _check_shards(directory, manifest, sample, workers, show_progress)
-        found = data_set_problems(directory, manifest, results)
-        verdict.notes = notes_of(manifest, directory, results)
-        for result in results:
-            found.extend(result.problems)
-            verdict.found.update(result.hidden)
-            verdict.num_shards += 1
-            verdict.num_records += result.num_records
-            verdict.num_bytes += result.num_bytes
-            verdict.num_decoded += result.num_decoded
+    results = _check_shards(directory, manifest, sample, workers, show_progress)
+    found = data_set_problems(directory, manifest, results)
+    verdict.notes = notes_of(manifest, directory, results)
+    for result in results:
+        found.extend(result.problems)
+        verdict.found.update(result.hidden)
+        verdict.not_looked_at.update(result.not_looked_at)
+        verdict.num_shards += bool(result.sha256)  # it was read
+        verdict.num_records += result.num_records
+        verdict.num_bytes += result.num_bytes
+        verdict.num_decoded += result.num_decoded
     verdict.found.update(problem.check for problem in found)
     order = list(CHECKS)
     verdict.problems = sorted(found, key=lambda problem: order.index(problem.check))
@@ -224,9 +221,10 @@ def text_of(verdict: Verdict) -> str:
 
     rows = []
     for check, what in CHECKS.items():
-        count = verdict.found[check]
-        state = "skipped" if verdict.skipped and not count else f"{count} wrong" if count else "ok"
-        rows.append((check, state, what))
+        count, unseen = verdict.found[check], verdict.not_looked_at[check]
+        states = [f"{count} wrong"] * bool(count)
+        states += [f"not looked at in {counted(unseen, 'shard')}"] * bool(unseen)
+        rows.append((check, ", ".join(states) or "ok", what))
     lines = [text_table(("check", "result", "what was looked at"), rows, texts=(0, 1, 2)), ""]
     lines.extend(problem.message for problem in verdict.problems)
     hidden = sum(verdict.found.values()) - len(verdict.problems)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from beam_pipeline.verify.shard import MAX_PROBLEMS, Problem, ShardResult
 from imageshards import storage
 from imageshards.example import decode_example
+from imageshards.form import anything, keyed, listed, loads, mapped, text
 from imageshards.manifest import (
     CROISSANT_NAME,
     FILENAME_FEATURE,
@@ -19,12 +19,18 @@ from imageshards.manifest import (
     SHARD_NAME,
     STAGING_NAME,
     TRANSFORM_NAME,
+    read_rejects,
     shards_of,
 )
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError, read_records
 
 _REJECTS = f"{QUARANTINE_NAME}/{REJECTS_NAME}"
+# What of the files beside the shards is held against the manifest.
+_FEATURES = keyed({"featuresDict": keyed({"features": mapped(anything)})})
+_LENGTH = text(r"[0-9]{1,18}", "a count, as text")
+_DATASET_INFO = keyed({"splits": listed(keyed({"name": text(), "shardLengths": listed(_LENGTH)}))})
+_CROISSANT = keyed({"distribution": listed(keyed({"@id": text()}, {"sha256": text()}))})
 
 
 def data_set_problems(
@@ -63,12 +69,8 @@ def manifest_problems(manifest: Mapping[str, Any]) -> Iterator[str]:
                 f"split {split!r} says {counted(entry['num_records'], 'record')}, but its shards "
                 f"add up to {total}"
             )
-    classes = manifest["classes"]
-    for name, count in Counter(classes).items():
-        if count > 1:
-            yield f"class {name!r} is listed {count} times"
     used = {name for _, shard in shards_of(manifest) for name in shard["classes"]}
-    for name in sorted(used - set(classes)):
+    for name in sorted(used - set(manifest["classes"])):
         yield f"class {name!r} of a shard is not among the classes"
 
 
@@ -215,14 +217,13 @@ def _quarantine_problems(listed: Mapping[str, int], directory: str, total: int) 
     folder = storage.join(directory, QUARANTINE_NAME)
     reasons: Counter[str] = Counter()
     try:
-        with storage.open_read(storage.join(folder, REJECTS_NAME)) as file:
-            reasons.update(json.loads(line)["reason"] for line in file if line.strip())
+        reasons.update(reject["reason"] for reject in read_rejects(directory))
     except FileNotFoundError:
         if total:
             yield f"{_REJECTS} is missing, but the manifest counts {counted(total, 'reject')}"
             return
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        yield f"{_REJECTS} could not be read ({type(e).__name__}: {e})"
+    except (OSError, ValueError) as e:
+        yield f"{_REJECTS} could not be read ({e})"
         return
     for reason in sorted(reasons.keys() | listed.keys()):
         if reasons[reason] != listed.get(reason, 0):
@@ -249,17 +250,17 @@ def _quarantine_problems(listed: Mapping[str, int], directory: str, total: int) 
 
 def metadata_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[str]:
     """Whether the TFDS files and TFT's output are there and agree, as phrases."""
-    for name in ("features.json", "dataset_info.json"):
+    checks = (
+        ("features.json", _FEATURES, _features_problems),
+        ("dataset_info.json", _DATASET_INFO, _dataset_info_problems),
+    )
+    for name, form, check in checks:
         try:
-            content = json.loads(storage.read(storage.join(directory, name)))
+            yield from check(loads(storage.read(storage.join(directory, name)), form), manifest)
         except FileNotFoundError:
             yield f"{name} is missing"
-            continue
         except (OSError, ValueError) as e:
             yield f"{name} could not be read ({e})"
-            continue
-        check = _features_problems if name == "features.json" else _dataset_info_problems
-        yield from check(content, manifest)
     yield from _croissant_problems(manifest, directory)
     for name in ("transform_fn", "transformed_metadata"):
         if not storage.is_folder(storage.join(directory, TRANSFORM_NAME, name)):
@@ -269,37 +270,29 @@ def metadata_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[s
 def _croissant_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[str]:
     """Where `croissant.json`, which data sets of older versions lack, lists other shards."""
     try:
-        content = json.loads(storage.read(storage.join(directory, CROISSANT_NAME)))
+        content = loads(storage.read(storage.join(directory, CROISSANT_NAME)), _CROISSANT)
         listed = {one["@id"]: one["sha256"] for one in content["distribution"] if "sha256" in one}
     except FileNotFoundError:
         return
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        yield f"{CROISSANT_NAME} could not be read ({type(e).__name__}: {e})"
+    except (OSError, ValueError) as e:
+        yield f"{CROISSANT_NAME} could not be read ({e})"
         return
     if listed != {shard["file"]: shard["sha256"] for _, shard in shards_of(manifest)}:
         yield f"{CROISSANT_NAME} and manifest.json differ in the shards"
 
 
 def _features_problems(content: Any, manifest: Mapping[str, Any]) -> Iterator[str]:
-    try:
-        names = set(content["featuresDict"]["features"])
-    except (KeyError, TypeError) as e:
-        yield f"features.json has no valid features ({type(e).__name__}: {e})"
-        return
+    names = content["featuresDict"]["features"].keys()
     for name in sorted(names ^ manifest["features"].keys()):
         where = "features.json" if name in names else "manifest.json"
         yield f"feature {name!r} is in {where} alone"
 
 
 def _dataset_info_problems(content: Any, manifest: Mapping[str, Any]) -> Iterator[str]:
-    try:
-        lengths = {
-            split["name"]: [int(length) for length in split["shardLengths"]]
-            for split in content["splits"]
-        }
-    except (KeyError, TypeError, ValueError) as e:
-        yield f"dataset_info.json has no valid splits ({type(e).__name__}: {e})"
-        return
+    lengths = {
+        split["name"]: [int(length) for length in split["shardLengths"]]
+        for split in content["splits"]
+    }
     for name in sorted(lengths.keys() | manifest["splits"].keys()):
         shards = manifest["splits"].get(name, {}).get("shards", [])
         if lengths.get(name) != [shard["num_records"] for shard in shards]:

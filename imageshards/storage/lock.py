@@ -24,6 +24,7 @@ import uuid
 from typing import Any, NamedTuple
 
 from imageshards.errors import LeaseLostError, OutputError, UserError
+from imageshards.form import keyed, loads, text, whole
 from imageshards.storage import files
 from imageshards.storage.base import WRITE_GUARDS
 
@@ -138,8 +139,8 @@ def lock_holder(path: str) -> str:
             lives = found is not None and found[1] < _TIMES.stale_sec
         else:
             is_here = holder["host"] == socket.gethostname()
-            lives = is_here and os.path.exists(f"/proc/{int(holder['pid'])}")
-    except (OSError, KeyError, TypeError, ValueError, UserError):
+            lives = is_here and os.path.exists(f"/proc/{holder['pid']}")
+    except (OSError, KeyError, UserError):
         return ""
     return f"process {holder.get('pid')} on {holder.get('host')}" if lives else ""
 
@@ -385,17 +386,19 @@ def _now() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+_HOLDER = keyed({}, {"host": text(), "pid": whole(2**31 - 1, 1), "nonce": text()})
+
+
 def _parse_holder(content: bytes) -> dict[str, Any]:
     """What a lock says of its holder; empty where it says nothing that can be read."""
     try:
-        holder = json.loads(content)
+        return dict(loads(content, _HOLDER))
     except ValueError:
         return {}
-    return holder if isinstance(holder, dict) else {}
 
 
 def _sign_of_life(holder: dict[str, Any]) -> str:
-    nonce = str(holder.get("nonce"))
+    nonce = holder.get("nonce", "")
     name = nonce if re.fullmatch("[0-9a-f]{32}", nonce) else "of-nobody"
     return os.path.join(tempfile.gettempdir(), f"imageshards-lock-{name}")
 

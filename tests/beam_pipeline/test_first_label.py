@@ -12,7 +12,6 @@ from beam_pipeline.columns import exported_classes
 from beam_pipeline.planning.classes import names_by_label
 from beam_pipeline.verify import command as verify
 from imageshards.example import decode_example
-from imageshards.manifest import form_problems
 from imageshards.tfrecord import read_records
 from tests.support.builds import build, class_folders, manifest, shard_bytes
 
@@ -110,10 +109,3 @@ def test_another_first_label_is_refused(photos, tmp_path, capsys):
     assert build("--input", photos, "--output", tmp_path / "set", "--first_label", "2") == 2
     assert "--first_label: invalid choice: 2 (choose from 0, 1)" in capsys.readouterr().err
     assert not (tmp_path / "set").exists()
-
-
-def test_a_manifest_with_a_strange_first_label_is_damaged(built):
-    assert not list(form_problems(manifest(built)))
-    assert list(form_problems(manifest(built) | {"first_label": "1"})) == [
-        "first_label is '1', not 0 or 1"
-    ]

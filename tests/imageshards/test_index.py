@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from imageshards import index
-from imageshards.errors import UserError
+from imageshards.errors import IndexDamageError, UserError
 from imageshards.example import Values
 from imageshards.index import IndexRows
 from imageshards.manifest import RECORD_FEATURES
@@ -21,6 +21,7 @@ FEATURES = RECORD_FEATURES | {
     "place": {"dtype": "float32", "shape": [2]},
     "note": {"dtype": "string", "shape": []},
     "boxes": {"dtype": "float32", "shape": None},
+    "sides": {"dtype": "int64", "shape": [2, 8]},
     "vector": {"dtype": "float32", "shape": [17]},
 }
 # One below 2**64: more than an int64 holds.
@@ -34,6 +35,7 @@ def rows_of_three() -> IndexRows:
             "age": [number], "width": [number / 2], "place": [1.0, float(number)],
             "note": [(b"short", b"\xff", b"x" * 300)[number]],
             "boxes": [0.5] * number, "vector": [0.0] * 17,
+            "sides": [*range(16)],
         }  # fmt: skip
         rows.add(features_of(number, number % 2) | extra, 100 + number, 5000 + number, dhash)
     return rows
@@ -43,8 +45,8 @@ def table(rows: IndexRows, compression: str = "none"):
     return index.index_table(rows, "train", SHARD, compression, FEATURES)
 
 
-def manifest(entry) -> dict:
-    shard = {"file": SHARD, "index": entry}
+def manifest(entry, num_records: int = 3) -> dict:
+    shard = {"file": SHARD, "num_records": num_records, "num_bytes": 303, "index": entry}
     return {"splits": {"train": {"shards": [shard]}}, "features": FEATURES}
 
 
@@ -68,7 +70,8 @@ def test_columns_say_what_the_records_hold_and_where_they_are():
 
 def test_small_extra_columns_follow_under_names_of_their_own():
     found = table(rows_of_three()).to_pydict()
-    assert list(found)[len(index.COLUMNS) :] == ["age", "note", "place", "extra/width"]
+    assert list(found)[len(index.COLUMNS) :] == ["age", "note", "place", "sides", "extra/width"]
+    assert found["sides"] == [[*range(16)]] * 3, "16 values, and no more"
     assert found["age"] == [0, 1, 2]
     assert found["extra/width"] == [0.0, 0.5, 1.0]
     assert found["place"] == [[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]]
@@ -115,7 +118,7 @@ def test_reads_all_or_some_columns(written):
 
 def test_an_empty_shard_has_an_empty_index(tmp_path):
     entry = index.write_index(str(tmp_path), SHARD, table(IndexRows()))
-    assert index.read_index(str(tmp_path), manifest(entry)).num_rows == 0
+    assert index.read_index(str(tmp_path), manifest(entry, 0)).num_rows == 0
 
 
 def damaged(directory, entry):
@@ -137,7 +140,7 @@ def missing(directory, entry):
 def foreign(directory, entry):
     import pyarrow as pa
 
-    there = index.write_index(str(directory), SHARD, pa.table({"key": ["a"], "x": [1]}))
+    there = index.write_index(str(directory), SHARD, pa.table({"key": ["a"] * 3, "x": [1] * 3}))
     return entry | there
 
 
@@ -160,6 +163,30 @@ def test_what_is_no_index_of_this_data_set_is_refused_with_a_remedy(written, dam
     with pytest.raises(UserError, match=said) as caught:
         index.read_index(str(directory), manifest(damage(directory, entry)))
     assert "--overwrite" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("shard", "../x"), ("shard", None), ("offset", -1), ("offset", 2**62), ("offset", 202),
+        ("offset", None), ("num_bytes", 15), ("num_bytes", 2**62), ("record", -1), ("record", 3),
+        ("key", None), ("label", None), ("source_sha256", "../x"),
+    ],
+)  # fmt: skip
+def test_no_row_leads_out_of_its_shard(tmp_path, column, value):
+    rows = table(rows_of_three())
+    place = rows.column_names.index(column)
+    values = [*rows[column].to_pylist()[:2], value]
+    changed = rows.set_column(place, rows.schema.field(column), [values])
+    entry = index.write_index(str(tmp_path), SHARD, changed)
+    with pytest.raises(IndexDamageError, match=f"says {column} .* in row 2, which cannot be; exp"):
+        index.read_index(str(tmp_path), manifest(entry))
+
+
+def test_an_index_of_other_rows_than_the_manifest_says_is_not_read(written):
+    directory, entry = written
+    with pytest.raises(IndexDamageError, match="has 3 rows; the manifest says 2 records"):
+        index.read_index(str(directory), manifest(entry, 2))
 
 
 def test_unknown_splits_and_columns_are_named(written):

@@ -13,9 +13,8 @@ from imageshards.manifest import (
     REMOVAL_NAME,
     SHARD_NAME,
     STAGING_NAME,
-    form_problems,
     load_manifest,
-    read_manifest,
+    read_rejects,
     shards_of,
     to_json,
     write_manifest,
@@ -97,9 +96,13 @@ def test_nobody_is_advised_to_build_into_the_folder_of_the_photos(tmp_path):
     [
         ('{"format_version": 1, "spl', "could not be read"),
         ("\x00", "could not be read"),
-        ("[]", "holds a list; expected a JSON object"),
-        ("{}", "lacks 'format_version'; expected a whole number"),
-        ('{"format_version": 1, "splits": []}', r"has splits = \[\]; expected an object"),
+        ("[" * 100_000, "could not be read .it is nested too deeply"),
+        ('{"classes": ["\\ud800"]}', "could not be read"),
+        ("[]", r"its content is \[\]; expected an object"),
+        ("{}", "format_version is missing; expected 1"),
+        ('{"format_version": true}', "format_version is True; expected 1"),
+        ('{"format_version": 0}', "format_version is 0; expected 1"),
+        ('{"format_version": 1, "splits": []}', r"splits is \[\]; expected an object"),
     ],
 )
 def test_a_damaged_one_is_replaced_by_a_build(tmp_path, text, said):
@@ -126,42 +129,99 @@ def test_one_that_may_not_be_read_is_told_in_one_line(monkeypatch):
 
 
 TRAIN = ("splits", "train")
+SHARD = (*TRAIN, "shards", 1)
+FILE = (*SHARD, "file")
+INDEX = {"file": "index/a.parquet", "num_bytes": 1, "sha256": "0" * 64}
 
 
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        ((*TRAIN,), 3, "split 'train' has no list of shards"),
-        ((*TRAIN, "shards"), None, "split 'train' has no list of shards"),
-        ((*TRAIN, "num_records"), "3", "split 'train' has no num_records"),
-        ((*TRAIN, "shards", 1), [], "shard 1 of split 'train' has no valid 'file'"),
-        ((*TRAIN, "shards", 1, "num_bytes"), None, "has no valid 'num_bytes'"),
-        ((*TRAIN, "shards", 1, "classes"), [], "has no valid 'classes'"),
-        (("features", "image/height"), {"dtype": "int64"}, "has no dtype and shape"),
-        (("features", "x"), {"dtype": "complex64", "shape": []}, "'x' is complex64, not int64"),
-        (("features", "x"), {"dtype": "int64", "shape": "3"}, "neither whole numbers nor null"),
-        (("compression",), "zip", "compression is 'zip', not none or gzip"),
+        (TRAIN, 3, "splits.train is 3; expected an object"),
+        ((*TRAIN, "shards"), None, "splits.train.shards is missing; expected an array"),
+        ((*TRAIN, "num_records"), "3", "splits.train.num_records is '3'; expected a whole number"),
+        (("splits", "../x"), {}, r"splits\['../x'\] is '../x'; expected the name of a split"),
+        (SHARD, [], r"splits.train.shards\[1\] is \[\]; expected an object"),
+        (FILE, "../x", r"shards\[1\].file is '../x'; expected the plain name of a shard"),
+        (FILE, "/home/u/.bashrc", "plain name"),
+        (FILE, "a/b", "plain name"),
+        (FILE, "a\\b", "plain name"),
+        (FILE, "..", "plain name"),
+        (FILE, ".bashrc", "plain name"),
+        (FILE, "", "plain name"),
+        (FILE, "a\0b", "plain name"),
+        (FILE, "a\n", "plain name"),
+        (FILE, "x" * 300, "plain name"),
+        (FILE, "manifest.json", "plain name"),
+        (FILE, "index", "plain name"),
+        (FILE, "train-00000-of-00003.tfrecord.idx", "plain name"),
+        (FILE, "train-00000-of-00003.tfrecord", "expected each shard once"),
+        (FILE, "a.tfrecord.gz", "file is 'a.tfrecord.gz'; expected the name of a shard of "),
+        (FILE, 3, "file is 3; expected a text"),
+        ((*SHARD, "index"), INDEX | {"file": "../x.parquet"}, "index.file is '../x.parquet'"),
+        ((*SHARD, "index"), INDEX | {"file": "index/../x"}, "index.file is 'index/../x'"),
+        ((*SHARD, "index"), INDEX | {"file": "x"}, "index.file is 'x'; expected a file in index/"),
+        ((*SHARD, "num_bytes"), None, "num_bytes is missing; expected a whole number, 0 or more"),
+        ((*SHARD, "num_bytes"), True, "num_bytes is True"),
+        ((*SHARD, "num_records"), 2.0, "num_records is 2.0"),
+        ((*SHARD, "num_records"), float("nan"), "num_records is nan"),
+        ((*SHARD, "num_records"), -1, "num_records is -1"),
+        ((*SHARD, "num_records"), 10**12, "num_records is 1000000000000; expected no more than"),
+        ((*SHARD, "sha256"), "00", "sha256 is '00'; expected 64 hexadecimal digits"),
+        ((*SHARD, "classes"), {"cat": -1}, "classes.cat is -1"),
+        (("classes",), ["cat", "cat"], "classes is 'cat'; expected each class once"),
+        (("features", "x"), {"dtype": "int64"}, r"features.x.shape is missing"),
+        (("features", "x"), {"dtype": "complex64", "shape": []}, "'complex64'; expected int64 or"),
+        (("features", "x"), {"dtype": "int64", "shape": [-1]}, r"shape\[0\] is -1"),
+        (("features", "x"), {"dtype": "int64", "shape": [2**31]}, "a shape that fits"),
+        (("image", "size"), [1, 2, 3], "image.size is an array; expected one side or two"),
+        (("image", "channels"), 2, "image.channels is 2; expected 1 or 3"),
+        (("image", "mean"), [float("inf")], r"image.mean\[0\] is inf; expected a number"),
+        (("options",), {"plan": {"splits": {"train": "0.9"}}}, "splits.train is '0.9'"),
+        (("first_label",), "1", "first_label is '1'; expected 0 or 1"),
+        (("compression",), "zip", "compression is 'zip'; expected none or gzip"),
     ],
 )
 def test_a_wrong_form_is_named_before_anybody_trips_over_it(dataset, path, value, said):
-    manifest = changed(dataset, *path, value=value)
-    assert any(said in problem for problem in form_problems(manifest))
-    write_manifest(str(dataset.directory), manifest)
-    assert read_manifest(str(dataset.directory)) == manifest
-    with pytest.raises(DamagedManifestError, match="in whose manifest.json .*; build"):
+    write_manifest(str(dataset.directory), changed(dataset, *path, value=value))
+    with pytest.raises(DamagedManifestError, match=f"in whose manifest.json .*{said}.*: copy"):
         load_manifest(str(dataset.directory))
 
 
 @pytest.mark.parametrize(
     "path",
+    [(*SHARD, "sha256"), (*SHARD, "classes"), ("features", "image/height"), ("image", "mode")],
+)
+def test_what_only_a_check_or_a_copy_needs_keeps_nobody_from_reading(dataset, path):
+    write_manifest(str(dataset.directory), changed(dataset, *path, value=None))
+    load_manifest(str(dataset.directory))
+    with pytest.raises(DamagedManifestError, match=f"{path[-1]}.* is missing"):
+        load_manifest(str(dataset.directory), complete=True)
+
+
+def test_unknown_keys_are_allowed(dataset):
+    for path in ((), TRAIN, SHARD, ("image",), ("features", "image/height")):
+        manifest = changed(dataset, *path, "more", value=[1]) if path else {}
+        write_manifest(str(dataset.directory), manifest or dataset.manifest | {"more": 1})
+        load_manifest(str(dataset.directory), complete=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
     [
-        (*TRAIN, "shards", 0, "sha256"),
-        (*TRAIN, "shards", 0, "classes"),
-        ("features", "image/height"),
-        ("image", "mode"),
+        ("{", "line 2: "),
+        ("[]", r"line 2: its content is \[\]; expected an object"),
+        ('{"key": "a"}', "line 2: uri is missing; expected a text"),
+        ("[" * 100_000, "line 2: it is nested too deeply"),
     ],
 )
-def test_what_only_a_check_needs_keeps_nobody_from_reading(dataset, path):
-    manifest = changed(dataset, *path, value=None)
-    assert list(form_problems(manifest)) == []
-    assert len(list(form_problems(manifest, complete=True))) == 1
+def test_a_list_of_rejects_is_read_up_to_a_line_of_another_form(tmp_path, line, said):
+    made = Dataset(tmp_path, rejects={"empty": 1}).directory
+    (whole,) = read_rejects(str(made))
+    assert (whole["reason"], whole["key"]) == ("empty", "cat/bad0.jpg")
+    with open(made / "quarantine" / "rejects.jsonl", "a") as file:
+        file.write(line)
+    rejects = read_rejects(str(made))
+    assert next(rejects) == whole
+    with pytest.raises(ValueError, match=said):
+        next(rejects)

@@ -32,6 +32,11 @@ def scan(data, compression="none"):
     return list(scan_records(io.BytesIO(data), "x.tfrecord", compression, len(data)))
 
 
+def masked_crc(data):
+    crc = google_crc32c.value(data)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
 def only_error(data, compression="none"):
     """The one problem of some bytes, which also ends `read_records`' reading."""
     errors = [r for r in scan(data, compression) if isinstance(r, RecordError)]
@@ -152,22 +157,32 @@ def test_the_first_damage_ends_reading_with_its_place(tmp_path):
 )
 def test_a_length_that_cannot_be_is_not_read(length, what):
     raw = struct.pack("<Q", length)
-    crc = google_crc32c.value(raw)
-    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-    assert what in only_error(raw + struct.pack("<I", masked) + b"x").reason
+    assert what in only_error(raw + masked_crc(raw) + b"x").reason
 
 
-def test_what_cannot_be_in_the_file_is_not_asked_for():
-    class Counting(io.BytesIO):
-        most = 0
+class Counting(io.BytesIO):
+    """Tells how much was asked for at once."""
 
-        def read(self, size=-1):
-            self.most = max(self.most, size)
-            return super().read(size)
+    most = 0
 
-    stream = Counting(framed([b"x" * 5000])[:100])
-    assert isinstance(next(scan_records(stream, "x", size_bytes=100)), RecordError)
+    def read(self, size=-1):
+        self.most = max(self.most, size)
+        return super().read(size)
+
+
+@pytest.mark.parametrize("size", [100, 12 + 5000], ids=["cut", "without its footer"])
+def test_what_cannot_be_in_the_file_is_not_asked_for(size):
+    stream = Counting(framed([b"x" * 5000])[:size])
+    assert isinstance(next(scan_records(stream, "x", size_bytes=size)), RecordError)
     assert stream.most == 12
+
+
+def test_a_lying_length_in_a_file_of_unknown_size_takes_no_more_memory_than_there_are_bytes():
+    raw = struct.pack("<Q", MAX_RECORD_BYTES)
+    stream = Counting(raw + masked_crc(raw) + b"x" * 100)
+    (found,) = scan_records(stream, "x")
+    assert isinstance(found, RecordError) and "ends inside the record (100 of" in found.reason
+    assert stream.most <= 64 << 20
 
 
 def test_a_truncated_record_is_noticed_without_knowing_the_size():

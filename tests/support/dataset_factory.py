@@ -219,6 +219,9 @@ def _fixed_part(
             "record_bytes": {"edges": [0, 512, 1024, 2048], "counts": [0, 20, 10, 0]},
         },
         "fingerprint": "f" * 64,
-        "options": {"input": "photos/", "seed": 0, "splits": {"train": 0.9, "validation": 0.1}},
+        "options": {
+            "input": {"input": "photos/", "group_column": None, "columns": None},
+            "plan": {"splits": {"train": 0.9, "validation": 0.1}, "salt": "imageshards"},
+        },
         "versions": {"imageshards": "0.1.0", "apache-beam": "2.77.0", "pillow": "12.3.0"},
     }

@@ -107,10 +107,10 @@ def load_manifest(data: str) -> DataSet:
     raw = manifest.load_manifest(data, "⟦--data⟧")
     try:
         return _data_set(data, raw)
-    except (TypeError, ValueError) as e:
+    except ValueError as e:
         raise UserError(
-            f"⟦--data⟧ received {data!r}, whose manifest.json has an unexpected value ({e}); "
-            "build the data set again with imageshards build."
+            f"⟦--data⟧ received {data!r}, whose manifest.json is none to train on ({e}); build the "
+            "data set again with imageshards build."
         ) from e
 
 
@@ -161,10 +161,10 @@ def _data_set(data: str, raw: dict[str, Any]) -> DataSet:
     return DataSet(
         data=data,
         splits={name: _split(data, name, split) for name, split in raw["splits"].items()},
-        classes=tuple(str(name) for name in raw["classes"]),
+        classes=tuple(raw["classes"]),
         image=_image(raw["image"]),
         compression=raw.get("compression", "none"),
-        shard_by=str(raw.get("shard_by", "balanced")),
+        shard_by=raw.get("shard_by", "balanced"),
         features=features,
         filename_feature=FILENAME_FEATURE if FILENAME_FEATURE in features else None,
         text_feature=CLASS_FEATURE if CLASS_FEATURE in features else None,
@@ -208,11 +208,8 @@ def _feature(raw: dict[str, Any]) -> FeatureSpec:
 def _image(raw: dict[str, Any]) -> ImageSpec:
     size = raw.get("size")
     if size is not None:
-        height_px, width_px = (size, size) if isinstance(size, int) else size
-        size = (int(height_px), int(width_px))
-    channels = int(raw.get("channels", 3))
-    if channels not in (1, 3):
-        raise ValueError(f"image.channels is {channels}, not 1 or 3")
+        size = (size, size) if isinstance(size, int) else tuple(size)
+    channels = raw.get("channels", 3)
     # Null where the data set had no pixels to measure: the middle of the range then.
     mean = tuple(float(x) for x in raw.get("mean") or [0.5] * channels)
     std = tuple(float(x) for x in raw.get("std") or [0.25] * channels)

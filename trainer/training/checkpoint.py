@@ -29,6 +29,19 @@ import numpy as np
 
 from imageshards import storage
 from imageshards.errors import StorageError, UserError
+from imageshards.form import (
+    FormError,
+    anything,
+    flag,
+    keyed,
+    listed,
+    loads,
+    mapped,
+    nullable,
+    one_of,
+    text,
+    whole,
+)
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.output_errors import output_errors
 from trainer.training.output_folder import CHECKPOINTS_FOLDER
@@ -40,6 +53,37 @@ _COMMITTED = re.compile(rf"/step-(\d+)/{re.escape(_STATE)}$")
 _FOLDER = re.compile(r"\.?step-\d")
 _INDEX = "index"
 _OF_REPLICAS = ", of every replica"
+
+
+def _callback(value: Any) -> None:
+    """Class of a callback, and what it remembers."""
+    listed(anything)(value)
+    if len(value) != 2:
+        raise FormError(value, "a pair")
+    text()(value[0])
+    mapped(anything)(value[1])
+
+
+def _loss(value: Any) -> None:
+    """That of a run may be infinite or NaN."""
+    if value is not None and type(value) not in (int, float):
+        raise FormError(value, "a number or null")
+
+
+_STATE_FORM = keyed(
+    {
+        "format_version": one_of(FORMAT_VERSION),
+        "identity": mapped(anything),
+        "callbacks": listed(_callback),
+    },
+    {
+        "step": whole(),
+        "epochs": whole(),
+        "stopped": flag,
+        "best_step": nullable(whole()),
+        "best_value": _loss,
+    },
+)
 
 Array = np.ndarray[Any, Any]
 # (path, value) of every variable, in order.
@@ -212,9 +256,8 @@ def _state_text(state: RunState) -> str:
 
 
 def _parsed_state(text: str | bytes) -> RunState:
-    raw = json.loads(text)
-    if raw.pop("format_version", None) != FORMAT_VERSION:
-        raise ValueError(f"format_version is not {FORMAT_VERSION}: another version wrote it")
+    raw = loads(text, _STATE_FORM)
+    del raw["format_version"]
     raw["callbacks"] = [(name, remembered) for name, remembered in raw["callbacks"]]
     return RunState(**raw)
 

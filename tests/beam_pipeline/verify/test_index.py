@@ -62,13 +62,19 @@ def test_a_value_that_is_none_is_no_difference(tmp_path):
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [("key", "cat/x.jpg"), ("label", 1), ("offset", 7), ("num_bytes", 8), ("width", 9),
-     ("split", "test"), ("source_sha256", "0" * 64), ("record", 5), ("shard", "x.tfrecord")],
+    [("key", "cat/x.jpg"), ("label", 1), ("offset", 7), ("num_bytes", 18), ("width", 9),
+     ("split", "test"), ("source_sha256", "0" * 64), ("record", 5)],
 )  # fmt: skip
 def test_a_row_that_says_something_else_than_its_record_is_named(dataset, column, value):
     change_row(dataset, column, value)
     (message,) = problems_of(dataset)
     assert message.startswith(f"{SHARD}: row 4 of {FILE} says {column} {value!r}; the record has ")
+
+
+def test_a_row_that_leads_out_of_its_shard_is_named(dataset):
+    change_row(dataset, "shard", "../x")
+    expected = f"{SHARD}: its {FILE} says shard '../x' in row 4, which cannot be."
+    assert problems_of(dataset) == [expected]
 
 
 def test_a_missing_index_is_named(dataset):
