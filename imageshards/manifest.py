@@ -190,6 +190,7 @@ _MANIFEST = keyed(
         "compression": one_of(*COMPRESSIONS),
         "shard_by": text(),
         "skipped": _COUNTS,
+        "copies": _COUNTS,
         "source": keyed({}, {"formats": _COUNTS, "notes": _COUNTS}),
         "histograms": mapped(_histogram),
         "inputs": listed(
