@@ -122,13 +122,16 @@ _IN_TEXT = re.compile(
 
 
 def user_error_in(error: BaseException) -> UserError | None:
-    """The `UserError` that caused `error`, looked for in its chain of causes and its text."""
+    """The `UserError` that caused `error`, looked for in its chain of causes and its text.
+
+    It names flags, also where it came through a function that names arguments.
+    """
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
         seen.add(id(current))
         if isinstance(current, UserError):
-            return UserError(str(current).split(" [while running ")[0])
+            return UserError(current._sentence.split(" [while running ")[0])
         current = current.__cause__ or current.__context__
     found = _IN_TEXT.findall(str(error))
     return UserError(found[-1]) if found else None

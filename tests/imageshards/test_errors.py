@@ -111,4 +111,5 @@ def test_an_option_has_the_face_of_who_reads_it(sentence, flags, arguments):
     with pytest.raises(StorageError) as caught:
         refuse()
     assert str(caught.value) == str(pickle.loads(pickle.dumps(caught.value))) == arguments
+    assert str(user_error_in(caught.value)) == flags  # a command's edge has the last word
     assert caught.value.__cause__ is cause and refuse.__name__ == "refuse"

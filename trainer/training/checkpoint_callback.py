@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from keras.callbacks import Callback
 
-from imageshards.errors import UserError
+from imageshards.errors import UserError, names_arguments
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.models.keras_internals import check_weights
 from trainer.models.model import state_variables
@@ -53,6 +53,7 @@ class Checkpoint(Callback):
         epochs: Epochs finished.
     """
 
+    @names_arguments(output="folder")
     def __init__(
         self,
         folder: str,
@@ -82,6 +83,7 @@ class Checkpoint(Callback):
         self._others = [callback for callback in callbacks if callback is not self]
         self._at_begin = [_plain_attributes(callback, None) for callback in self._others]
 
+    @names_arguments(output="folder")
     def restore(self) -> None:
         """Puts back what the last checkpoint holds; does nothing where there is none.
 

@@ -356,3 +356,9 @@ def test_what_a_callback_remembers_comes_back_in_its_own_kinds(
     for name in ("counter", "by_epoch", "seen", "largest", "function"):
         assert getattr(other, name) == getattr(callback, name), name
     assert type(other.counter) is Counter and type(other.by_epoch) is defaultdict
+    another = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
+    another.compile("sgd", "mse")
+    loader = Checkpoint(str(tmp_path))
+    loader.set_model(another)
+    with pytest.raises(UserError, match="^folder holds a checkpoint with .* use another folder"):
+        loader.restore()
