@@ -136,7 +136,7 @@ def _build(
     with contextlib.ExitStack() as stack:
         # Its processes start while this one imports Beam.
         pool = stack.enter_context(
-            LocalPool(workers, lambda sentence: progress[0].say(sentence), lock.fileno())
+            LocalPool(workers, lambda sentence: progress[0].say(sentence), lock)
         )
         progress.append(stack.enter_context(ProgressLine(PoolProgress(pool).line, PLANNING)))
         lock.renew()

@@ -22,7 +22,6 @@ import queue
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -33,6 +32,7 @@ from typing import Any, NamedTuple, Protocol
 from beam_pipeline import beam_files
 from imageshards import storage
 from imageshards.errors import ImageError, UserError
+from imageshards.storage import OutputLock
 
 # A shard is given up after this many killed processes, those that a picture is to blame for not
 # counted. So many that a build survives any five kills, even if all should meet the same shard.
@@ -52,8 +52,8 @@ _AT, _SINCE, _WIDTH = 8, 9, 10
 
 # Not `multiprocessing`: it would run the main module of whoever has a pipeline of his own again.
 _START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    f"from {__name__} import serve; serve(*map(int, sys.argv[2:]))"
+    "import json, sys; sys.path[:], given = json.loads(sys.argv[1]); "
+    f"from {__name__} import serve; serve(*given)"
 )
 
 _LOGGER = logging.getLogger(__name__)
@@ -132,8 +132,8 @@ class LocalPool:
     Args:
         workers: Number of processes, at most; each is started when it is needed.
         say: Called with a sentence when a process was lost.
-        lock_fd: Descriptor of the output's lock. Each process keeps it open, so that the lock is
-            free only when the last of them has ended.
+        lock: The output's. Each process joins the job that holds it: it is free only when the last
+            of them has ended, and none writes to a store when it is lost.
         picture_sec: A process that is longer at a picture is killed.
     """
 
@@ -141,18 +141,19 @@ class LocalPool:
         self,
         workers: int,
         say: Callable[[str], None] = _LOGGER.warning,
-        lock_fd: int | None = None,
+        lock: OutputLock | None = None,
         picture_sec: float | None = None,
     ):
         self.total = 0  # images of all shards that were queued
         self._say = say
         self._picture_sec = PICTURE_SEC if picture_sec is None else picture_sec
         size = 8 * _WIDTH * workers
-        memory_fd = _shared_memory(size)
+        memory_fd = storage.shared_memory(size)
         self._counts = memoryview(mmap.mmap(memory_fd, size)).cast("q")
         # Only this process can write to it: its end is seen by the others, however it comes.
         inherited, self._lifeline = os.pipe()
-        self._files = [memory_fd, inherited, *([] if lock_fd is None else [lock_fd])]
+        self._files = [memory_fd, inherited]
+        self._lock = lock
         self._stopped = False
         self._changing = threading.Lock()
         self._workers: list[_Worker | None] = [None] * workers
@@ -242,7 +243,8 @@ class LocalPool:
                 first = number * _WIDTH
                 for field in range(first + _FIELDS, first + _WIDTH):
                     self._counts[field] = 0
-                worker = _Worker(self._files, self._counts[first : first + _WIDTH], number)
+                noted = self._counts[first : first + _WIDTH]
+                worker = _Worker(self._files, noted, number, self._lock)
                 self._workers[number] = worker
             return worker
 
@@ -262,7 +264,7 @@ class LocalPool:
                 if worker is not None:
                     worker.end(0)
         self._threads.shutdown(cancel_futures=True)
-        for fd in (*self._files[:2], self._lifeline):
+        for fd in (*self._files, self._lifeline):
             os.close(fd)
 
 
@@ -372,17 +374,20 @@ class _Done(NamedTuple):
 class _Worker:
     """A process that does one task after the other, as seen by the one that started it."""
 
-    def __init__(self, files: Sequence[int], noted: memoryview, number: int):
+    def __init__(
+        self, files: Sequence[int], noted: memoryview, number: int, lock: OutputLock | None
+    ):
         self._noted = noted
         self._hung_sec: float | None = None
         self._connection, its_end = multiprocessing.Pipe()
         # By what has not begun to serve Ctrl-C would be answered with a traceback.
         with its_end, _without(signal.SIGINT):
-            given = [json.dumps(sys.path), its_end.fileno(), *files[:2], number]
+            job = None if lock is None else (lock.path, lock.fileno())
+            given = [sys.path, [its_end.fileno(), *files, number, job]]
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, *map(str, given)],
+                [sys.executable, "-c", _START, json.dumps(given)],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[its_end.fileno(), *files],
+                pass_fds=[its_end.fileno(), *files, *(job[1:] if job else ())],
             )
 
     def call(self, packed: bytes, crashed: Mapping[int, str], picture_sec: float) -> _Done:
@@ -433,22 +438,15 @@ def _without(number: signal.Signals) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _shared_memory(size: int) -> int:
-    """A descriptor of memory for several processes; nothing of it can be lacking later."""
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("imageshards")
-    else:
-        with tempfile.TemporaryFile(prefix="imageshards-") as file:
-            fd = os.dup(file.fileno())
-    os.write(fd, bytes(size))
-    return fd
-
-
 # What runs in the processes.
 
 
-def serve(tasks_fd: int, memory_fd: int, lifeline_fd: int, number: int) -> None:
+def serve(
+    tasks_fd: int, memory_fd: int, lifeline_fd: int, number: int, job: tuple[str, int] | None
+) -> None:
     """Does tasks until the process that started this one is gone."""
+    if job is not None:
+        storage.join_job(*job)
     threading.Thread(target=_die_with_parent, args=(lifeline_fd,), daemon=True).start()
     memory = memoryview(mmap.mmap(memory_fd, 0)).cast("q")
     from beam_pipeline.images.encode import tune_allocator

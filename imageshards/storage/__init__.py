@@ -12,7 +12,7 @@ retries; those of a bucket, its rights or its credentials: `errors.StorageError`
 
 from imageshards.storage.atomic_file import AtomicFile
 from imageshards.storage.base import Backend, Counts, Entry, Stat
-from imageshards.storage.concurrency import map_concurrently, run_concurrently
+from imageshards.storage.concurrency import map_concurrently, run_concurrently, shared_memory
 from imageshards.storage.files import (
     add_counts,
     backend,
@@ -50,7 +50,7 @@ from imageshards.storage.files import (
     upload,
     write,
 )
-from imageshards.storage.lock import OutputLock, lock_holder, output_lock
+from imageshards.storage.lock import OutputLock, join_job, lock_holder, output_lock
 
 __all__ = [
     "AtomicFile",
@@ -78,6 +78,7 @@ __all__ = [
     "is_local",
     "join",
     "list_folder",
+    "join_job",
     "local_copy",
     "lock_holder",
     "map_concurrently",
@@ -93,6 +94,7 @@ __all__ = [
     "register_settings",
     "reset_counts",
     "run_concurrently",
+    "shared_memory",
     "stat",
     "sync",
     "unreported",

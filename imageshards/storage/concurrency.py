@@ -1,9 +1,11 @@
-"""Several calls at once, because a store answers slowly; results in order."""
+"""Several calls at once, because a store answers slowly; memory for several processes."""
 
 from __future__ import annotations
 
 import collections
 import concurrent.futures
+import os
+import tempfile
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, TypeVar
 
@@ -37,3 +39,14 @@ def run_concurrently(*calls: Callable[[], Any]) -> list[Any]:
         Exception: What the first of them raised; those that were begun have ended.
     """
     return list(map_concurrently(lambda call: call(), calls))
+
+
+def shared_memory(num_bytes: int) -> int:
+    """A descriptor of zeros that processes map; nothing of it can be lacking later."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("imageshards")
+    else:
+        with tempfile.TemporaryFile(prefix="imageshards-") as file:
+            fd = os.dup(file.fileno())
+    os.write(fd, bytes(num_bytes))
+    return fd

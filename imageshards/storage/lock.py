@@ -21,12 +21,14 @@ import tempfile
 import threading
 import time
 import uuid
+import weakref
 from typing import Any, NamedTuple
 
 from imageshards.errors import LeaseLostError, OutputError, UserError
 from imageshards.form import keyed, loads, text, whole
 from imageshards.storage import files
 from imageshards.storage.base import WRITE_GUARDS
+from imageshards.storage.concurrency import shared_memory
 
 # How often a lease that changes hands is asked for again.
 _ATTEMPTS = 5
@@ -66,7 +68,7 @@ class OutputLock(abc.ABC):
 
     def __init__(self, path: str):
         self._path = path
-        self._output = files.parent_of(files.parent_of(path))
+        self._output = _output_of(path)
         self._nonce = uuid.uuid4().hex
         self._sign: Any = None
 
@@ -112,9 +114,14 @@ class OutputLock(abc.ABC):
     def renew(self) -> None:
         """Keeps the lock from now on, by a thread if need be: call it after the last fork."""
 
-    def fileno(self) -> int | None:
-        """A descriptor whose copies in other processes keep the lock, too; None if none do."""
-        return None
+    @property
+    def path(self) -> str:
+        """Its file or object."""
+        return self._path
+
+    @abc.abstractmethod
+    def fileno(self) -> int:
+        """A descriptor for other processes of the job, which give it to `join_job`."""
 
     @abc.abstractmethod
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
@@ -237,7 +244,7 @@ class Lease(OutputLock):
 
     Raises:
         LeaseLostError: On leaving, if it was lost meanwhile; the main thread was then
-            interrupted as by Ctrl-C. In any thread, and in processes forked since it was taken,
+            interrupted as by Ctrl-C. In any thread, and in processes that have joined the job,
             by every write below the output from then on.
     """
 
@@ -251,8 +258,10 @@ class Lease(OutputLock):
         self._threads: list[threading.Thread] = []
         self._lost = ""
         self._trouble = ""
-        # Until when this job may write; forked processes see what the main one has renewed.
-        self._until = ctypes.c_double.from_buffer(mmap.mmap(-1, mmap.PAGESIZE))
+        # Until when this job may write; its other processes see what this one has renewed.
+        self._shared = shared_memory(mmap.PAGESIZE)
+        weakref.finalize(self, os.close, self._shared)
+        self._until = _until_in(self._shared)
 
     def _take(self) -> None:
         for _ in range(_ATTEMPTS):
@@ -304,6 +313,9 @@ class Lease(OutputLock):
     def _note_renewed(self, version: str, begun: float) -> None:
         self._version, self._trouble = version, ""
         self._until.value = begun + self._times.give_up_sec
+
+    def fileno(self) -> int:
+        return self._shared
 
     def renew(self) -> None:
         if not self._threads:
@@ -362,11 +374,7 @@ class Lease(OutputLock):
             raise self._lost_error()
 
     def _lost_error(self) -> LeaseLostError:
-        return LeaseLostError(
-            f"the lock {self._path} {self._lost or self._not_renewed()}, so this job was stopped; "
-            "nothing was committed: when no other job writes there, run the same command again to "
-            "resume."
-        )
+        return _lost_error(self._path, self._lost or self._not_renewed())
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._stop.set()
@@ -379,6 +387,40 @@ class Lease(OutputLock):
             with contextlib.suppress(OSError, UserError):  # it ends by itself
                 self._store.delete([self._path])
             WRITE_GUARDS.pop(self._output, None)
+
+
+def join_job(path: str, fd: int) -> None:
+    """Makes this process a part of the job that started it and holds a lock.
+
+    Args:
+        path: The lock's.
+        fd: A copy of its `fileno()`. The kernel's lock is held until it is closed, too; by a lease
+            this process sees how long it may write.
+    """
+    if files.is_local(path):
+        return
+    until = _until_in(fd)
+
+    def check() -> None:
+        if _now() >= until.value:
+            raise _lost_error(path, "was lost")
+
+    WRITE_GUARDS[_output_of(path)] = check
+
+
+def _until_in(fd: int) -> ctypes.c_double:
+    return ctypes.c_double.from_buffer(mmap.mmap(fd, mmap.PAGESIZE))
+
+
+def _output_of(path: str) -> str:
+    return files.parent_of(files.parent_of(path))
+
+
+def _lost_error(path: str, how: str) -> LeaseLostError:
+    return LeaseLostError(
+        f"the lock {path} {how}, so this job was stopped; nothing was committed: when no other job "
+        "writes there, run the same command again to resume."
+    )
 
 
 def _now() -> float:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from beam_pipeline import beam_files
+from imageshards import storage
 from imageshards.errors import ImageError
 
 
@@ -91,6 +92,10 @@ def wait_until(condition: Callable[[], object]) -> None:
 def settings(batch: Batch, variable: str, watch) -> tuple[int, str | None, object]:
     """Its process, a variable of the environment, and Beam's flags."""
     return os.getpid(), os.environ.get(variable), beam_files.pipeline_flags()
+
+
+def write(batch: Batch, path: str, watch) -> None:
+    storage.write(path, b"1")
 
 
 def die(batch: Batch, number: int, watch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import errno
 import fcntl
 import io
@@ -19,11 +20,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from beam_pipeline.images.process_pool import LocalPool
 from imageshards import storage
 from imageshards.errors import LeaseLostError, OutputError, UserError
 from imageshards.manifest import load_manifest
 from imageshards.storage import lock, lock_holder, objects, output_lock
 from imageshards.storage.lock import FileLock, Lease, LeaseTimes
+from tests.support import tasks
 from tests.support.store_servers import StoreServer, store_server
 
 pytestmark = pytest.mark.process
@@ -352,24 +355,21 @@ def test_nothing_is_written_to_the_output_after_its_lease_is_lost(
     elsewhere = f"{storage.parent_of(output)}/elsewhere"
     (tmp_path / "x").write_bytes(b"1")
     storage.write(elsewhere, b"1")
-    read_end, write_end = os.pipe()
-    with pytest.raises(LeaseLostError):
-        with Lease(path, FAST) as lock:
-            assert writes_refused(output, str(tmp_path / "x")) == []
-            storage.write(elsewhere, b"1")
-            if not (child := os.fork()):  # as the processes that write shards
-                try:
-                    os.close(write_end)  # so it ends with this process, too
-                    os.read(read_end, 1)
-                    os._exit(writes_refused(output, str(tmp_path / "x")) == ["all"])
-                finally:
-                    os._exit(2)
-            lock.renew()
-            hold(path)
-            time.sleep(TIMEOUT_SEC)
-    server.clear()
-    os.write(write_end, b"x")
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    with contextlib.ExitStack() as stack:
+        with pytest.raises(LeaseLostError):
+            with Lease(path, FAST) as lock:
+                assert writes_refused(output, str(tmp_path / "x")) == []
+                storage.write(elsewhere, b"1")
+                pool = stack.enter_context(LocalPool(1, lock=lock))
+                written = pool.submit("x", tasks.write, tasks.PICTURES, f"{output}/x")
+                assert written.result() is None
+                lock.renew()
+                hold(path)
+                time.sleep(TIMEOUT_SEC)
+        server.clear()
+        written = pool.submit("x", tasks.write, tasks.PICTURES, f"{output}/x")
+        with pytest.raises(LeaseLostError, match="was lost, so this job was stopped"):
+            written.result()
     with concurrent.futures.ThreadPoolExecutor(1) as threads:
         assert threads.submit(writes_refused, output, str(tmp_path / "x")).result() == ["all"]
     assert {asked.method for asked in server.requests()} <= {"GET", "HEAD"}
