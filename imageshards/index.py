@@ -75,14 +75,14 @@ COLUMN_OF = {
     "image/width": "width",
     "image/height": "height",
 }
-# What follows from where the record is; a row that moves gets it anew.
+# Recomputed when a record moves to another shard or place.
 _OF_PLACE = ("split", "shard", "record", "offset")
 
 MAX_VALUES = 16
 MAX_TEXT_BYTES = 256
 # Columns that may be null: what a copied record does not tell.
 _UNKNOWN = ("offset", "source_bytes", "dhash")
-# They are few; texts of which each is another one are not looked up in vain.
+# Dictionary-encode only these columns: texts that are all different would gain nothing.
 _REPEATED = ["split", "class_name", "shard"]
 
 

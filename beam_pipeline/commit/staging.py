@@ -300,7 +300,7 @@ def _drop_unfinished(folder: str) -> None:
 def remove_empty(output: str, staging: str, fresh: bool) -> None:
     """Removes the traces of a job that was refused before it had finished a shard."""
     try:
-        # What lies in its final place without being known as finished is still this job's.
+        # Shards that were written to their final place but have no result yet are this job's, too.
         in_place = job_notes(staging).get("in_place") and any(map(_is_shard, _names_in(output)))
         if not finished_shards(staging) and not in_place:
             remove(staging)

@@ -142,7 +142,7 @@ class Checkpoint(Callback):
         ]
         if self._hosts.is_chief:
             self.checkpoints.save(state, values)
-        # None goes on, or ends, before it is written.
+        # All hosts wait until the checkpoint is written.
         self._hosts.gather("checkpoint saved", None, patient=True)
         self._saved = self.step, self.epochs
 

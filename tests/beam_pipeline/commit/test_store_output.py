@@ -192,7 +192,7 @@ def test_a_shard_that_waits_is_copied_once_and_not_read(server, photos):
     assert hashlib.sha256(written).hexdigest() == result.sha256
 
 
-def test_what_took_the_place_of_a_shard_is_not_taken_for_it(server, photos):
+def test_a_finished_result_is_not_used_where_its_shard_was_replaced(server, photos):
     output = f"{server.bucket()}/set"
     unit, spec = unit_of(photos / "cat", 20), spec_of(output, in_place=True)
     result = write_shard(unit, spec)
