@@ -52,7 +52,7 @@ from imageshards.text import counted
 
 # Equal keys that are shown.
 _MAX_KEYS = 1000
-# A sample tells that the build would fail if chance alone would give its rejects this rarely.
+# The build is said to fail if chance alone would give the sample's rejects this rarely.
 _MAX_CHANCE = 0.01
 
 # Reason → images, and one of them: {"images": …, "uri": …, "message": …}.
@@ -268,7 +268,7 @@ def _too_many_rejects(
     of_sample = sum(found["images"] for found in summary["sample_rejects"].values())
     others, sample = images - known, summary["sample"]
     allowed = math.floor(max_fraction * images + 1e-9)
-    # Of a part of the images only as many rejects tell that are hardly by chance.
+    # Only a sample was encoded: refuse if its rejects are too many to be chance.
     is_certain = known > allowed or (sample >= others and known + of_sample > allowed)
     left = (allowed - known) / max(1, others)
     if not is_certain and (not of_sample or _chance(of_sample, sample, left) > _MAX_CHANCE):

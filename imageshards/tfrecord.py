@@ -178,7 +178,7 @@ def write_records(path: str, payloads: Iterable[bytes], compression: str = "none
     with storage.AtomicFile(path) as file:
         with open(file.local_path, "wb") as stored:
             if compression == "gzip":
-                # Neither a name nor a time: equal records make equal files.
+                # A gzip header without name and time, so that equal records make equal files.
                 with gzip.GzipFile("", "wb", fileobj=stored, mtime=0) as packed:
                     packed.writelines(map(frame_record, payloads))
             else:

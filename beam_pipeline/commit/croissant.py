@@ -80,7 +80,7 @@ def croissant_text(manifest: Mapping[str, Any], name: str) -> str:
         **about,
     }
     if creators:
-        # Whether a name is a person's is not asked for.
+        # --creator does not say whether a name is a person's or an organisation's.
         described["creator"] = [{"@type": "sc:Organization", "name": name} for name in creators]
     described["distribution"] = _files(manifest)
     described["recordSet"] = [_splits(manifest), _classes(manifest)]

@@ -116,7 +116,7 @@ def _of_input(names: Mapping[str, Sequence[str]]) -> Iterator[str]:
 
 
 def _of_splits(found: Sequence[str], wanted: Collection[str]) -> Iterator[str]:
-    # Where the input gives splits of its own, those of the default are not missed.
+    # If the input has splits of its own, empty default splits are no mistake.
     asked = set(wanted) != set(PlanOptions().splits) or set(found) <= set(wanted)
     missing = [split for split in wanted if split not in found]
     if missing and asked:

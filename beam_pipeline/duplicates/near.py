@@ -19,7 +19,7 @@ from imageshards.errors import UserError
 
 ALL_BITS = tuple(range(64))
 
-# As many comparisons cost as much as sorting and moving one hash.
+# So many comparisons take as long as sorting and moving one hash.
 _COST_OF_ENTRY = 100
 # With more pairs than this nobody looks at them, and a keys file would leave out most images.
 MAX_PAIRS = 5_000_000

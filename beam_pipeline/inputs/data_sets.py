@@ -185,7 +185,8 @@ def _opened(
 ) -> InputOptions:
     """A data set, with what the listing and the manifest are told of it."""
     drawn = _options_of(manifest).get("plan", {})
-    # The same fractions and salt give what is there, and leave splits that were given as they are.
+    # Drawing again with the same fractions and salt would change nothing but splits that the
+    # original input gave, so the records keep theirs.
     keeps = "splits" not in options.given or (
         (drawn.get("splits"), drawn.get("salt")) == (dict(options.plan.splits), options.plan.salt)
     )

@@ -78,7 +78,7 @@ class ListImages(beam.PTransform):
             .with_output_types(RefBatch, skipped=dict[str, int])
             .with_outputs("skipped", main="batches")
         )
-        # A CSV file or a flat folder is one task, but what follows is work for every worker.
+        # A CSV file or a flat folder is listed by one task; spread its references over all workers.
         batches = listed.batches | "SpreadBatches" >> beam.Reshuffle()
         return Listed(batches, listed.skipped)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-# Records whose hashes are held at once, in 10 bytes each; of more the index is read several times.
+# Records whose hashes are held at once, 10 bytes each; with more the index is read in passes.
 MAX_HELD = 20_000_000
 
 

@@ -164,7 +164,7 @@ def choose(
     build = build or Build()
     check_flags(beam_args, own_flags)
     beam_args = flags.fill_defaults(beam_args, build.num_shards)
-    # It logs the traceback of what a worker raised, which is raised here as well.
+    # It logs the traceback of a worker's error, which we raise and report ourselves.
     logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)
     options = PipelineOptions(list(beam_args), save_main_session=False)
     given = options.view_as(StandardOptions).runner

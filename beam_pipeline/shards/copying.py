@@ -27,12 +27,12 @@ from imageshards.manifest import (
 from imageshards.storage import map_concurrently
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
-# Of a record that is not what was written; no later attempt will find it whole.
+# Reason of a record whose bytes are damaged: trying again would not help.
 DAMAGED = "damaged_record"
 
 _WINDOW_BYTES = 16 << 20
 _WINDOW_RECORDS = 1024
-# What is read in vain between two records, rather than by another request.
+# Bytes between two wanted records that are read along, as another request would cost more.
 _MAX_GAP_BYTES = 64 << 10
 _FRAMING_BYTES = HEADER_BYTES + FOOTER_BYTES
 

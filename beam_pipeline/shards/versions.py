@@ -21,7 +21,7 @@ def versions() -> dict[str, str]:
         "python": ".".join(platform.python_version_tuple()[:2]),
         "imageshards": __version__,
         "apache-beam": beam.__version__,
-        # Of what is loaded: a pool that runs on while packages are replaced keeps the old one.
+        # The version that is loaded, which an upgrade of the package meanwhile does not change.
         "pillow": PIL.__version__,
         "libjpeg": f"turbo {turbo}" if turbo else str(pillow_features.version_codec("jpg")),
         "tensorflow-transform": _version_of("tensorflow-transform"),

@@ -22,7 +22,7 @@ from imageshards.index import IndexRows
 from imageshards.storage import AtomicFile
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
-# Errors of the output that no other shard would escape.
+# Errors of the output that every other shard would meet, too.
 _FATAL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG}
 
 
@@ -45,7 +45,7 @@ def finished_result(name: str, spec: WriteSpec, digest: str) -> ShardResult | No
     A shard that could not read some of its images is tried again.
     """
     try:
-        # Mostly there is none, which some stores' clients say sooner when they are asked so.
+        # Usually there is none yet, and some stores answer `exists` faster than a failing read.
         if not storage.is_local(spec.staging) and not storage.exists(spec.result_path(name)):
             return None
         result = _read_result(name, spec)

@@ -20,7 +20,7 @@ CAPTION_PX = 18
 
 # The light page's colours: a sheet is seen outside of it.
 _PAPER, _INK, _TRACK = (251, 250, 248), (80, 86, 94), (239, 238, 234)
-# Of what is shown this small, nobody sees more.
+# At this size more quality would not be visible.
 _JPEG_QUALITY = 80
 
 

@@ -23,7 +23,7 @@ from imageshards.storage.base import COUNTER
 TIMEOUT_SEC = 20.0
 # Idle connections that are kept for the next request.
 _KEPT = 128
-# What is read of an answer that is no object, so that its connection can be kept.
+# An error's answer is read up to this size, so that its connection can be used again.
 _MAX_ERROR_BYTES = 64 << 10
 
 

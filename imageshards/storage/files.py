@@ -69,7 +69,7 @@ def forget_clients() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    # Connections of the parent are the parent's.
+    # A forked process must not use the connections of its parent.
     os.register_at_fork(after_in_child=forget_clients)
 
 

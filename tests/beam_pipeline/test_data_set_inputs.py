@@ -249,7 +249,7 @@ def test_a_part_of_joined_data_sets_with_other_classes(folder, joined, tmp_path)
     assert verify.verify(str(tmp_path / "out")).ok
 
 
-def test_what_is_selected_in_vain_ends_the_build(folder, tmp_path, capfd):
+def test_selecting_an_absent_key_or_class_ends_the_build(folder, tmp_path, capfd):
     (tmp_path / "keys.txt").write_text("nobody.jpg\n")
     flags = ["--input", folder / "old", "--output", tmp_path / "out", "--image_size", "16"]
     for more in ([], ["--plan_only"]):

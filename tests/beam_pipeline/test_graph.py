@@ -223,7 +223,7 @@ def test_no_grouped_value_is_larger_than_the_references_of_a_shard(growth):
 
 
 @pytest.mark.slow
-def test_what_is_grouped_or_read_aside_is_inside_its_window(growth):
+def test_grouped_values_and_side_inputs_lie_inside_their_window(growth):
     """Flink's streaming translator, which is the one of Flink 2.x, fails on anything else."""
     assert growth.small.timed > 40  # every image is grouped, in batches, several times
     assert growth.small.late == growth.large.late == set()
@@ -247,7 +247,7 @@ def test_a_reshuffle_stands_behind_every_step_that_makes_much_of_little(growth):
 
 
 @pytest.mark.slow
-def test_what_one_worker_does_alone_is_little(growth):
+def test_steps_of_a_single_worker_end_in_a_reshuffle(growth):
     """Everything between a source of one element and its Reshuffle."""
     reshuffled = {
         growth.graph.name(key)

@@ -88,7 +88,7 @@ def test_records_of_a_shard_are_shuffled(built):
     assert runs > 3 * len(COUNTS)
 
 
-def test_what_was_passed_over_is_counted(built):
+def test_skipped_files_are_counted(built):
     assert manifest(built)["skipped"] == {
         "hidden": 1, "not_an_image_name": 1, "outside_class_folders": 1,
     }  # fmt: skip
@@ -234,7 +234,7 @@ def test_overwrite_keeps_class_ids_and_appends_new_ones(photos, tmp_path, capsys
     assert verify.main([str(output)]) == 0
 
 
-def test_what_trains_something_else_is_told_at_the_end(tmp_path, capsys):
+def test_warnings_are_printed_at_the_end(tmp_path, capsys):
     photos = class_folders(tmp_path / "in", {"cat": 9, "Cat": 9, "dog": 1})
     (photos / "emu").mkdir()
     shutil.copytree(photos / "dog", photos / "old")

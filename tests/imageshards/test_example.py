@@ -20,7 +20,7 @@ FEATURES = st.dictionaries(st.text(max_size=10), VALUES, max_size=6)
 
 
 @given(FEATURES)
-def test_what_is_encoded_is_decoded(features):
+def test_examples_round_trip(features):
     assert decode_example(encode_example(features)) == features
 
 
@@ -32,7 +32,7 @@ def test_the_order_of_features_changes_no_byte(features):
 
 @pytest.mark.process
 @given(FEATURES)
-def test_what_tensorflow_wrote_is_decoded(features):
+def test_decodes_examples_of_tensorflow(features):
     assert decode_example(example(features)) == features
 
 
@@ -78,7 +78,7 @@ def test_numbers_that_are_not_packed_are_read():
 @pytest.mark.parametrize(
     "damaged", [b"\x0a", b"\x0a\x05abc", b"\x0b", b"\x00", b"\xff" * 12, b"no example"]
 )
-def test_what_is_no_example_is_refused(damaged):
+def test_damaged_examples_are_refused(damaged):
     with pytest.raises(ValueError, match=r"it is no tf\.train\.Example"):
         decode_example(damaged)
 

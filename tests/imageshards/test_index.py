@@ -158,7 +158,7 @@ def none(directory, entry):
         (none, "a data set without index/"),
     ],
 )
-def test_what_is_no_index_of_this_data_set_is_refused_with_a_remedy(written, damage, said):
+def test_another_or_damaged_index_is_refused_with_a_remedy(written, damage, said):
     directory, entry = written
     with pytest.raises(UserError, match=said) as caught:
         index.read_index(str(directory), manifest(damage(directory, entry)))

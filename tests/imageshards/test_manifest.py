@@ -40,7 +40,7 @@ def changed(dataset, *path, value):
     return manifest
 
 
-def test_what_is_written_is_loaded(dataset, tmp_path):
+def test_a_written_manifest_is_loaded(dataset, tmp_path):
     write_manifest(str(tmp_path / "copy"), dataset.manifest)
     assert load_manifest(str(tmp_path / "copy")) == dataset.manifest
     assert [p.name for p in (tmp_path / "copy").iterdir()] == ["manifest.json"]
@@ -192,7 +192,7 @@ def test_a_wrong_form_is_named_before_anybody_trips_over_it(dataset, path, value
     "path",
     [(*SHARD, "sha256"), (*SHARD, "classes"), ("features", "image/height"), ("image", "mode")],
 )
-def test_what_only_a_check_or_a_copy_needs_keeps_nobody_from_reading(dataset, path):
+def test_keys_that_only_a_complete_check_needs_may_be_missing(dataset, path):
     write_manifest(str(dataset.directory), changed(dataset, *path, value=None))
     load_manifest(str(dataset.directory))
     with pytest.raises(DamagedManifestError, match=f"{path[-1]}.* is missing"):

@@ -43,7 +43,7 @@ def only_error(data, compression="none"):
     return errors[0] if len(errors) == 1 else pytest.fail(f"{errors}")
 
 
-def test_what_tensorflow_wrote_is_read():
+def test_reads_records_of_tensorflow():
     assert scan(GOLDEN) == [Record(0, 0, b""), Record(1, 16, b"shard")]
     assert framed([b"", b"shard"]) == GOLDEN
 
@@ -87,7 +87,7 @@ def test_a_path_of_a_beam_filesystem_is_read(tmp_path):
 
 
 @given(PAYLOADS)
-def test_what_was_framed_is_read_back(payloads):
+def test_framed_payloads_round_trip(payloads):
     assert [r.payload for r in scan(framed(payloads))] == payloads
     assert [r.payload for r in scan(gzip.compress(framed(payloads)), "gzip")] == payloads
 
@@ -171,7 +171,7 @@ class Counting(io.BytesIO):
 
 
 @pytest.mark.parametrize("size", [100, 12 + 5000], ids=["cut", "without its footer"])
-def test_what_cannot_be_in_the_file_is_not_asked_for(size):
+def test_a_length_beyond_the_end_of_the_file_is_not_read(size):
     stream = Counting(framed([b"x" * 5000])[:size])
     assert isinstance(next(scan_records(stream, "x", size_bytes=size)), RecordError)
     assert stream.most == 12
@@ -216,7 +216,7 @@ def test_tensorflow_reads_what_is_written(tmp_path, compression):
 
 
 @given(st.lists(st.binary(max_size=50), max_size=6), st.sampled_from(["none", "gzip"]))
-def test_what_is_written_is_read_with_its_places(tmp_path_factory, payloads, compression):
+def test_written_records_round_trip_with_their_offsets(tmp_path_factory, payloads, compression):
     path = str(tmp_path_factory.mktemp("w") / "x")
     write_records(path, payloads, compression)
     starts = [sum(len(p) + 16 for p in payloads[:i]) for i in range(len(payloads))]

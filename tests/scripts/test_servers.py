@@ -162,7 +162,7 @@ def test_where_prism_cannot_be_had_one_line_says_what_is_missing(monkeypatch, tm
     assert "install Go" in said and "IMAGESHARDS_PRISM" in said and "\n" not in said
 
 
-def test_what_go_built_is_kept(monkeypatch, tmp_path):
+def test_a_built_server_is_kept(monkeypatch, tmp_path):
     """The second time nothing is built; a `go` that fails is named with its last line."""
     go = tmp_path / "bin" / "go"
     go.parent.mkdir()

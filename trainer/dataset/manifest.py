@@ -216,6 +216,6 @@ def _image(raw: dict[str, Any]) -> ImageSpec:
     if len(mean) != channels or len(std) != channels:
         raise ValueError(f"image.mean and image.std are not {channels} numbers each")
     mode = raw.get("mode", "none")
-    # Shrinking only leaves small pictures at their own size.
+    # With only_shrink small pictures keep their size, so sizes vary.
     varies = mode not in _EXACT_SIZE_MODES or bool(raw.get("only_shrink", False))
     return ImageSpec(size, varies, channels, mean, std, raw)

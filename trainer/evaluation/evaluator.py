@@ -93,7 +93,7 @@ class Evaluator:
         self.classes = tuple(classes) if classes is not None else data.classes
         self._strategy, self._hosts = strategy, hosts
         self._whole = data.subset
-        # The figures need no order, but the records of a broken batch are found by it.
+        # The figures do not depend on the order, but a broken record is found by its position.
         options = dataclasses.replace(data.read_options, fast_order=False)
         subset = broken_handler.open(data.subset) if broken_handler else data.subset
         self._data = dataclasses.replace(data, subset=subset, read_options=options)

@@ -104,7 +104,7 @@ def _find_in_shard(
     try:
         for last in scan_file(shard.path, compression):
             if last.number >= shard.num_records:
-                # Not decoded: it is not read for training, either.
+                # Not decoded: training reads no more records than the manifest counts.
                 surplus_at = last.offset_bytes if surplus_at is None else surplus_at
             elif isinstance(last, RecordError):
                 note(last.number, last.offset_bytes, last.reason)

@@ -290,7 +290,7 @@ def _find_position(subset: Subset, seed: int, start: int) -> tuple[int, int]:
     order = _permuted_shards(subset, shards).numpy()
     counts = np.array([shard.num_records for shard in subset.split.shards])[order]
     bounds = np.arange(sections + 1) * len(order) // sections
-    # Of a resampled pass, shards do not tell the length: it is one section.
+    # The lengths of shards say nothing about a resampled pass, so it is one section.
     starts = np.concatenate([[0], np.cumsum(counts)])[bounds[:-1]]
     section = int(np.searchsorted(starts, offset, side="right")) - 1
     return epoch * sections + section, offset - int(starts[section])

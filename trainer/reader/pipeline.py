@@ -181,7 +181,7 @@ def _divided(chunks: tf.data.Dataset, batch_size: int, shares: Shares) -> tf.dat
     All hosts read all records, and so agree on every position; from here on each handles its own.
     """
     of_host = batch_size // shares.hosts
-    # On an endless stream drop_remainder drops nothing, and fixes the shape.
+    # An endless stream has no remainder to drop; this only makes the batch size static.
     parts = chunks.rebatch(of_host, drop_remainder=True)
     if shares.hosts > 1:
         parts = parts.shard(shares.hosts, shares.host)

@@ -84,7 +84,7 @@ class WaitingTime(Callback):
                 f"steps_per_execution received {self.model.steps_per_execution} in model.compile, "
                 "where WaitingTime cannot tell one step from the next; expected 1."
             )
-        # An interrupted `fit` has left it there.
+        # Left behind by a `fit` that was interrupted.
         if self.model.train_function != self._measured:
             self._train_function = self.model.train_function
         self._steps, self._before = 0, None
@@ -353,7 +353,7 @@ def last_learning_rate(optimizer: keras.optimizers.Optimizer | None) -> float | 
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     rate = optimizer._learning_rate
     if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
-        # Keras counts batches, of which every so many change the weights.
+        # Keras counts batches; with accumulation only every n-th of them changes the weights.
         batches = int(keras.ops.convert_to_numpy(optimizer._iterations))
         last = batches - batches % (optimizer.gradient_accumulation_steps or 1) - 1
         if last < 0:

@@ -205,7 +205,7 @@ class Checkpoints:
             storage.delete(e.path for e in storage.list_folder(path) if e.name not in current)
             for entry in storage.list_folder(self.folder):
                 if entry.is_folder and _FOLDER.match(entry.name) and entry.path not in kept:
-                    # First what makes it a checkpoint, as the rest may be cut short.
+                    # state.json first: if we are killed here, the rest is no checkpoint any more.
                     storage.delete([storage.join(entry.path, _STATE)])
                     storage.delete_folder(entry.path)
 

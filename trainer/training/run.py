@@ -56,7 +56,7 @@ from trainer.training.resume_check import open_run, settings_of
 from trainer.training.several_hosts import digest
 from trainer.training.summary import bottleneck, plan_lines, reader_cpu_sec, result_lines
 
-# Of every object in metrics.jsonl, null where there is nothing to say.
+# Keys of every object in metrics.jsonl; null where a value is unknown.
 _COLUMNS = ("loss", "accuracy", "val_loss", "val_accuracy", "images_per_second", "wait_fraction")
 
 
@@ -81,7 +81,7 @@ def train(
         UserError: The data set, a flag or the output folder does not allow it.
         Stopped: SIGTERM or Ctrl-C came; everything is saved.
     """
-    # First: TensorFlow divides a CPU into logical devices only before it is used.
+    # TensorFlow can only divide a CPU into logical devices before its first use.
     devices = devices or strategy.make_strategy(config.replicas, config.batch_size, hosts)
     inputs = inputs or open_inputs(config)
     prepare_output(config.output)

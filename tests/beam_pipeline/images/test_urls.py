@@ -70,7 +70,7 @@ def fetch(url: str, options: UrlOptions = STEADY, max_bytes: int = 1000) -> byte
         ("/endless", "too_many_bytes"),
     ],
 )
-def test_what_comes_of_an_answer(served, path, expected):
+def test_answers_become_bytes_or_rejects(served, path, expected):
     began = time.monotonic()
     options = FAST if expected == "url_timeout" else STEADY
     assert fetch(served[1] + path, options) == expected
@@ -186,7 +186,7 @@ def test_addresses_of_the_internet(address, expected):
     assert is_public(address) == expected
 
 
-def test_what_cannot_be_connected_to():
+def test_unreachable_and_invalid_addresses_are_told_apart():
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]

@@ -27,7 +27,7 @@ REFS = st.builds(
 
 
 @given(st.lists(REFS, max_size=5))
-def test_what_is_encoded_is_decoded(refs):
+def test_references_round_trip(refs):
     coder = RefBatchCoder()
     found = coder.decode(coder.encode(RefBatch(refs))).refs
     assert found == refs

@@ -213,7 +213,7 @@ def test_a_large_data_set_stays_readable(classes, shards):
     assert (f"All {classes:,} classes" in page.text) == (classes > 40)
 
 
-def test_of_very_many_classes_the_first_are_listed():
+def test_with_very_many_classes_the_first_are_listed():
     page = Page(page_of("x", many(2500, 3), (), {}))
     assert "The first 2,000 of 2,500 classes" in page.text
     assert "class 1999" in page.words and len(page.all("details")) == 1

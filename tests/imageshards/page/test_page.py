@@ -55,7 +55,7 @@ def test_a_part_without_content_is_left_out_of_the_page_and_its_links() -> None:
     assert page.all("h2") == [{"id": "a"}]
 
 
-def test_what_a_template_asks_for_must_be_given() -> None:
+def test_an_undefined_variable_of_a_template_is_an_error() -> None:
     import jinja2
 
     with pytest.raises(jinja2.UndefinedError, match="parts"):

@@ -53,7 +53,7 @@ def test_large_jpegs_have_thumbnails_and_the_limit_of_the_process_stays(
 
 
 @pytest.mark.parametrize("damaged", [b"", b"no picture", encoded((400, 200))[:300]])
-def test_what_cannot_be_decoded_has_no_thumbnail(damaged: bytes) -> None:
+def test_an_undecodable_picture_has_no_thumbnail(damaged: bytes) -> None:
     assert thumbnail(damaged, 64) is None
 
 

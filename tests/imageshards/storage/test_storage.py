@@ -65,7 +65,7 @@ def _there(path: str) -> storage.Stat:
     return found
 
 
-def test_what_is_written_is_read(place):
+def test_written_bytes_round_trip(place):
     contents: dict[str, bytes | str]
     contents = {"a b+ü%.jpg": b"\x00\xff" * 5000, "empty": b"", "text": "ä"}
     for name, data in contents.items():
@@ -111,7 +111,7 @@ def test_a_local_copy_has_the_contents_of_now(place):
         pathlib.Path(storage.local_copy(path + "2")).read_bytes()
 
 
-def test_what_is_missing_is_told_apart(place):
+def test_reading_a_missing_object_raises_file_not_found(place):
     path = storage.join(place, "missing")
     for _ in range(2):
         with pytest.raises(FileNotFoundError):

@@ -105,7 +105,9 @@ def test_different_classes_are_listed_with_the_remedy() -> None:
         ),
     ],
 )
-def test_what_cannot_be_read_as_one_names_both_values(change: dict[str, Any], message: str) -> None:
+def test_data_sets_that_do_not_fit_are_refused_with_both_values(
+    change: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UserError, match=f"--data received 'a,b', where {message}"):
         _join(_set("a"), _set("b", **change))
 

@@ -101,7 +101,7 @@ def test_augmentation_changes_pictures_and_not_the_order(data: Data) -> None:
     assert not np.array_equal(batch["image"], images)
 
 
-def test_what_the_device_would_do_is_done_by_the_dataset_as_well(data: Data) -> None:
+def test_dataset_augments_on_the_host_as_the_device_would(data: Data) -> None:
     asked: dict[str, Any] = {"batch_size": 4, "image_size": 5, "seed": 3, "augment": "light"}
     train = data.train(**asked, augment_on="device")
     assert train.augmentation.device is not None
@@ -197,7 +197,7 @@ def test_evaluation_reads_every_record_once_and_nothing_else(data: Data) -> None
     assert data.evaluation(batch_size=4).num_records == 6  # the usual split
 
 
-def test_of_classes_and_conditions_only_what_passes_is_read(data: Data) -> None:
+def test_classes_and_where_select_records(data: Data) -> None:
     asked: dict[str, Any] = {"classes": ["cat", "ant"], "where": "age>=2"}
     train = data.train(batch_size=2, augment="none", **asked)
     assert train.classes == ("cat", "ant") == data.evaluation(batch_size=2, **asked).classes

@@ -257,7 +257,7 @@ def test_confusions_stay_readable_for_any_number_of_classes(num_classes: int) ->
     assert len(listed & shown) >= min(len(listed), 2000)
 
 
-def test_of_many_classes_those_of_the_most_frequent_confusions_are_shown() -> None:
+def test_with_many_classes_the_most_confused_ones_are_shown() -> None:
     names = tuple(f"class {i}" for i in range(30))
     # 7 is taken for 3 thrice, and once for 29; 29 twice for 7, and 5 is always right.
     label = [7, 7, 7, 7, 29, 29, 7, *[5] * 9]

@@ -234,7 +234,7 @@ def test_a_step_of_its_own_may_take_its_target_from_a_column(tmp_path: pathlib.P
         np.testing.assert_array_equal(mine, other)
 
 
-def test_what_is_left_out_needs_a_folder(shapes: pathlib.Path) -> None:
+def test_skipping_broken_records_needs_a_folder(shapes: pathlib.Path) -> None:
     train = ims.open(shapes, skip_broken=3).train(batch_size=8)
     with pytest.raises(UserError, match="skip_broken received 3 without resume"):
         ims.fit(compiled(), train)
@@ -264,7 +264,7 @@ def test_keras_fit_works_before_and_after(data: Any, train: Any, tmp_path: pathl
         model.fit(train.dataset(), callbacks=[ims.Checkpoint(str(tmp_path))], **steps)
 
 
-def test_what_keras_fit_saved_is_gone_on_with(train: Any, tmp_path: pathlib.Path) -> None:
+def test_fit_resumes_what_keras_fit_saved(train: Any, tmp_path: pathlib.Path) -> None:
     models = []
     for _ in range(3):
         keras.utils.set_random_seed(3)
@@ -336,9 +336,7 @@ class Remembers(keras.callbacks.Callback):
         self.largest = np.uint8(self.largest + 1)
 
 
-def test_what_a_callback_remembers_comes_back_in_its_own_kinds(
-    tmp_path: pathlib.Path, train: Any
-) -> None:
+def test_state_of_callbacks_is_restored_with_its_types(tmp_path: pathlib.Path, train: Any) -> None:
     model = compiled()
     model._symbolic_build(data_batch=train.element_spec)
     callback, other = Remembers(), Remembers()
