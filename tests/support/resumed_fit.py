@@ -4,7 +4,8 @@ python -m tests.support.resumed_fit DATA RUN REPLICAS HOOK:STEP   # prints one J
 
 HOOK is the hook of a Keras callback after whose call with STEP steps done it is killed, or `no`.
 `keras` is Keras's own `fit`, two steps in a call, and killed; `plain` goes on without callbacks;
-`apart` moves the weights of the last replica away from those of the others.
+`apart` moves the weights of the last replica away from those of the others, and prints what two
+runs, one of them without a folder, say of it.
 """
 
 from __future__ import annotations
@@ -133,6 +134,17 @@ def main() -> int:
     validation = data.evaluation(batch_size=BATCH_SIZE)
     with strategy.scope():
         model = compiled(len(data.classes))
+    if hook == "apart":
+        ends = []
+        for resume in (None, run):
+            with strategy.scope():
+                model = compiled(len(data.classes))
+            try:
+                ims.fit(model, train, resume=resume, callbacks=[Apart(int(step))], verbose=0)
+            except ims.UserError as e:
+                ends.append(str(e))
+        print(json.dumps(ends))
+        return 0
     if hook in ("keras", "plain"):
         _run_plainly(hook, int(step), model, train, run)
         print(json.dumps(_digest(model)))
@@ -142,10 +154,9 @@ def main() -> int:
     slower = keras.callbacks.ReduceLROnPlateau(patience=1, min_delta=9.0, cooldown=0)
     signum = signal.SIGTERM if hook == "sigterm" else signal.SIGKILL
     killer = Killer(hook.replace("sigterm", "batch_end"), int(step or 0), signum)
-    apart = [Apart(int(step))] if hook == "apart" else []
     history = ims.fit(
         model, train, validation=validation, epochs=2, resume=run, checkpoint_steps=1,
-        callbacks=[counter, stopping, slower, killer, *apart], verbose=0,
+        callbacks=[counter, stopping, slower, killer], verbose=0,
     )  # fmt: skip
     found = {
         "digest": _digest(model),

@@ -78,7 +78,9 @@ def test_keras_own_fit_of_several_steps_in_a_call_is_gone_on_with_after_a_kill(
 def test_replicas_that_train_models_of_their_own_end_the_run(
     shapes: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    done = _fit(shapes, tmp_path, 2, "apart:2")
-    assert done.returncode == 1
-    assert "The weights of the replicas differ after step 2, with Keras 3.15" in done.stderr
-    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]
+    said = _result(_fit(shapes, tmp_path, 2, "apart:2"))
+    assert len(said) == 2  # without a folder and with one, where nothing of it is saved
+    assert all(
+        "weights of the replicas differ after step 2, with Keras 3.15" in one for one in said
+    )
+    assert not (tmp_path / "checkpoints").exists()
