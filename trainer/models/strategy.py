@@ -63,8 +63,7 @@ def make_strategy(
 def check_replicas(optimizer: OptimizerConfig, replicas: int) -> None:
     """Refuses what several replicas would fail with in the first step, or train otherwise.
 
-    TensorFlow and Keras check none of it. Each was seen with TensorFlow 2.21 and Keras 3.15;
-    `tests/trainer/models/test_strategy.py` fails as soon as one of them is repaired.
+    TensorFlow and Keras check none of it. Each was seen with TensorFlow 2.21 and Keras 3.15.
 
     Args:
         optimizer: Of the run.
