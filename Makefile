@@ -55,7 +55,7 @@ cluster-demo: demo-shards  ## Train on two hosts that are processes here, kill o
 	@$(PY) -m scripts.cluster_demo --data $(DEMO)/shards --output $(DEMO)/cluster
 
 test: $(STAMP)  ## Run the tests (TESTS=… and PYTEST_ARGS=… narrow it; TEST_JOBS=2 at once)
-	$(PY) -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder \
+	$(PY) -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder --timeout 900 \
 		$(PYTEST_ARGS) $(TESTS)
 
 test-fast: $(STAMP)  ## Run the tests that need no server, no TensorFlow and no second process

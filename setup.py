@@ -72,6 +72,7 @@ DEV = [
     "packaging>=22",
     "psutil>=6",
     "pytest>=8.3",
+    "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
     "pyyaml>=6",
     "ruff>=0.9",

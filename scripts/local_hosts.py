@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import socket
 from collections.abc import Sequence
 
+_reserved: list[socket.socket] = []
+
 
 def free_addresses(count: int) -> list[str]:
-    """Addresses on loopback whose ports were free a moment ago."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("localhost", 0))
-        return [f"localhost:{one.getsockname()[1]}" for one in sockets]
+    """Addresses on loopback that nobody else is given until this process ends.
+
+    Their ports are bound here, but not listened on: so only a server that names one gets it.
+    """
+    for _ in range(count):
+        _reserved.append(socket.socket())
+        _reserved[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _reserved[-1].bind(("localhost", 0))
+    return [f"localhost:{one.getsockname()[1]}" for one in _reserved[-count:]]
 
 
 def host_environment(addresses: Sequence[str], index: int) -> dict[str, str]:

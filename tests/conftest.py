@@ -9,10 +9,17 @@ import socket
 import sys
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from beam_pipeline.runners import store_flags
 from imageshards import storage
+
+# How long an example takes depends on who runs beside it.
+hypothesis.settings.register_profile(
+    "imageshards", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("imageshards")
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 DATA_VARIABLE = "IMAGESHARDS_TEST_DATA"

@@ -33,7 +33,8 @@ def packages_of(folder: pathlib.Path, columns: tuple[ColumnSpec, ...]) -> dict[s
     """Phase → package → modules, of a worker of a build from a manifest with extra columns."""
     images = class_folders(folder / "images", {"cat": 2, "dog": 2})
     rows = [
-        {"image": str(path), "label": path.parent.name} | {spec.name: 1.5 for spec in columns}
+        {"image": str(path.relative_to(folder)), "label": path.parent.name}
+        | {spec.name: 1.5 for spec in columns}
         for path in sorted(images.rglob("*.jpg"))
     ]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -94,7 +94,13 @@ def built(tmp_path_factory) -> pathlib.Path:
     root = tmp_path_factory.mktemp("in")
     photos = class_folders(root / "photos", {"ant": 9, "bee's nest": 8, "Čmelák": 7})
     rows = [
-        {"image": str(path), "label": path.parent.name, "age": i, "place": [i / 2, -1.0]}
+        # Paths are keys, from which splits are drawn: not those of a temporary folder.
+        {
+            "image": str(path.relative_to(root)),
+            "label": path.parent.name,
+            "age": i,
+            "place": [i / 2, -1.0],
+        }
         for i, path in enumerate(sorted(photos.rglob("*.jpg")))
     ]
     listed = root / "list.jsonl"
