@@ -138,6 +138,12 @@ def broken_jpegs() -> pathlib.Path:
     return _real_images("broken_jpegs")
 
 
+@pytest.fixture(scope="session")
+def odd_jpegs() -> pathlib.Path:
+    """Legal JPEGs that kill decoders: `lossless_grey.jpg`, for one."""
+    return _real_images("odd_jpegs")
+
+
 @pytest.fixture(autouse=True, scope="module")
 def flags_about_stores_end_with_their_file() -> Iterator[None]:
     """A build in this process leaves them in the environment, and with Beam's file systems."""

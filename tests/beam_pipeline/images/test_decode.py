@@ -209,6 +209,11 @@ def test_a_lossless_jpeg_is_not_drafted(monkeypatch, colorspace):
     assert set(opened(encoded).convert("L").tobytes()) == {128}
 
 
+def test_a_real_lossless_jpeg_is_decoded(odd_jpegs):
+    encoded = encode_image((odd_jpegs / "lossless_grey.jpg").read_bytes(), SMALL)
+    assert (encoded.source_width_px, encoded.notes) == (512, ("grey",))
+
+
 def test_a_slight_shrink_decodes_the_whole_picture():
     data = saved(scene(400, 300), quality=95)
     with Image.open(io.BytesIO(data)) as stored:
