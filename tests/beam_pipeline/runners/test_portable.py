@@ -77,7 +77,7 @@ def test_ctrl_c_then_a_killed_client_then_a_killed_worker(photos, local, servers
 
     before = keep_few_shards(output)
     process = ForkedBuild(*command)
-    wait_for(lambda: finished_shards(output) > before, "another shard", process)
+    wait_for(servers.workers, "a worker", process)
     (worker,) = servers.workers()
     worker.suspend()  # so that the job runs for as long as this test needs it to
     process.kill()
@@ -85,7 +85,7 @@ def test_ctrl_c_then_a_killed_client_then_a_killed_worker(photos, local, servers
     code, said = run_here(*command)
     assert code == 2, said
     assert f"the job service at {servers.job_service.address} still runs the job" in said
-    assert finished_shards(output) > before  # nothing was taken away
+    assert finished_shards(output) >= before  # nothing was taken away
     worker.kill()  # Prism waits for it for ever: it is started anew, as its users do
     servers.job_service.kill()
 
