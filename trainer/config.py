@@ -331,7 +331,7 @@ class TrainConfig:
         cluster: Where the hosts that train together are named, one of `CLUSTERS`; None for this
             one alone.
         cluster_port: Of the first process on each host, under Slurm.
-        cluster_timeout: Seconds that hosts may take to come, and to answer.
+        cluster_timeout: Seconds that hosts may take to come, and be silent while others wait.
         seed: Of the initial weights, the order of the records and the augmentation.
         augment: One of `AUGMENT_LEVELS`.
         augment_on: `device`, `host`, or `auto`: the device if it is a GPU.

@@ -51,6 +51,7 @@ from imageshards.storage.files import (
     write,
 )
 from imageshards.storage.lock import OutputLock, join_job, lock_holder, output_lock
+from imageshards.storage.scratch import hold_scratch, remove_abandoned
 
 __all__ = [
     "AtomicFile",
@@ -74,6 +75,7 @@ __all__ = [
     "files_from",
     "forget_clients",
     "glob",
+    "hold_scratch",
     "is_folder",
     "is_local",
     "join",
@@ -92,6 +94,7 @@ __all__ = [
     "read_range",
     "register_backend",
     "register_settings",
+    "remove_abandoned",
     "reset_counts",
     "run_concurrently",
     "shared_memory",

@@ -19,6 +19,22 @@ HEARTBEAT_SEC = 5.0
 # A host that has sent nothing for so long is lost: its power, its network, or a stopped process.
 LOST_AFTER_SEC = 60.0
 _ALIVE = b""
+# In place of that from a host that has got on with its work since.
+WORKING = b"W"
+
+
+class _Work:
+    notes = 0
+
+
+def note_work() -> None:
+    """Notes that this process gets on: the other hosts wait for it as long as it does so."""
+    _Work.notes += 1
+
+
+def noted_work() -> int:
+    """A number that has grown wherever work was noted."""
+    return _Work.notes
 
 
 def as_connection(stream: socket.socket) -> Connection:
@@ -38,6 +54,7 @@ class Link:
         connection: Between the two.
         received: Called with every message, not empty, in a thread.
         lost: Called in a thread when the other host says nothing any more.
+        work: A number that grows while there is work to tell the other host of.
     """
 
     def __init__(
@@ -45,8 +62,10 @@ class Link:
         connection: Connection,
         received: Callable[[bytes], None],
         lost: Callable[[], None],
+        work: Callable[[], int] = noted_work,
     ) -> None:
         self._connection, self._received, self._lost = connection, received, lost
+        self._work, self._told = work, work()
         self._outbox: queue.SimpleQueue[bytes | threading.Event | None] = queue.SimpleQueue()
         self._over = threading.Event()
         self._sender = threading.Thread(target=self._send_all, daemon=True)
@@ -93,7 +112,8 @@ class Link:
         try:
             found = self._outbox.get(timeout=HEARTBEAT_SEC)
         except queue.Empty:
-            return _ALIVE
+            before, self._told = self._told, self._work()
+            return _ALIVE if before == self._told else WORKING
         if isinstance(found, threading.Event):
             found.set()
             return self._next()

@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from imageshards.errors import UserError
-from trainer.cluster.connection import HEARTBEAT_SEC, Link
+from trainer.cluster.connection import HEARTBEAT_SEC, WORKING, Link, noted_work
 
 # What the main thread has to end in, before the process is ended under it: it may hang in a sum
 # that another host will never join.
@@ -62,7 +62,7 @@ class Hosts:
         addresses: Of all; the first is the chief's.
         index: Of this one.
         peers: Connections by index: of the chief to all others, of others to the chief.
-        timeout_sec: How long others may take to answer.
+        timeout_sec: How long others may be silent: neither answer, nor tell of work that gets on.
     """
 
     def __init__(
@@ -79,6 +79,10 @@ class Hosts:
         self._noticed, self._left = threading.Event(), threading.Event()
         self._gone: set[int] = set()
         self._limit: tuple[float, str] | None = None
+        # When each of them, this one included, was last heard of to get on; others than the chief
+        # hear of it from the chief.
+        self._worked_sec = dict.fromkeys(range(len(self.addresses)), 0.0)
+        self._handed_on = 0
         self._folders: list[str] = []
         # (name, value) from each peer; None at the end.
         self._inbox: dict[int, queue.SimpleQueue[tuple[str, bytes] | None]] = {
@@ -89,6 +93,7 @@ class Hosts:
                 connection,
                 functools.partial(self._received, number),
                 functools.partial(self._lost, number),
+                lambda: noted_work() + self._handed_on,
             )
             for number, connection in (peers or {}).items()
         }
@@ -173,8 +178,11 @@ class Hosts:
 
     @contextmanager
     def limited(self, what: str) -> Iterator[None]:
-        """Ends the run where what is inside, a sum over all hosts, does not end in time."""
-        self._limit = (time.monotonic() + self.timeout_sec, what)
+        """Ends the run where what is inside, a sum over all hosts, does not end in time.
+
+        Counted from the last sign that any of them gets on: the batch of a step is read inside.
+        """
+        self._limit = (time.monotonic(), what)
         try:
             yield
         finally:
@@ -231,14 +239,21 @@ class Hosts:
 
     def _take(self, number: int, name: str, patient: bool) -> bytes:
         """The next value of a peer, which has to be of this name."""
-        try:
-            found = self._inbox[number].get(timeout=None if patient else self.timeout_sec)
-        except queue.Empty:
-            raise Ended(
-                f"host {self.addresses[number]} did not answer for {self.timeout_sec:g} s, while "
-                f"this host waits with {name!r}; look at it, or allow more with --cluster_timeout, "
-                "and run the same command on all hosts again."
-            ) from None
+        begun_sec = time.monotonic()
+        while True:
+            since_sec = max(begun_sec, self._worked_sec[number])
+            left_sec = since_sec + self.timeout_sec - time.monotonic()
+            try:
+                found = self._inbox[number].get(timeout=None if patient else max(0.0, left_sec))
+                break
+            except queue.Empty:
+                if left_sec > 0:
+                    continue  # it may have told of work meanwhile
+                raise Ended(
+                    f"host {self.addresses[number]} did not answer for {self.timeout_sec:g} s, "
+                    f"while this host waits with {name!r}; look at it, or allow more with "
+                    "--cluster_timeout, and run the same command on all hosts again."
+                ) from None
         if found is None:
             raise self._ended or self._gone_error(number)
         theirs, value = found
@@ -251,6 +266,10 @@ class Hosts:
         return value
 
     def _received(self, number: int, message: bytes) -> None:
+        if message == WORKING:
+            self._worked_sec[number] = time.monotonic()
+            self._handed_on += self.is_chief
+            return
         name, _, value = message[1:].partition(b"\0")
         if message[:1] == _END:
             origin = f"host {self.addresses[number]}: " if self.is_chief else ""
@@ -265,9 +284,13 @@ class Hosts:
             self._end(self._gone_error(number))
 
     def _watch(self) -> None:
+        told = noted_work()
         while not self._left.wait(1.0):
             limit = self._limit
-            if limit is not None and time.monotonic() > limit[0]:
+            if noted_work() != told:
+                told, self._worked_sec[self.index] = noted_work(), time.monotonic()
+            since_sec = max(*self._worked_sec.values(), limit[0] if limit else 0.0)
+            if limit is not None and time.monotonic() > since_sec + self.timeout_sec:
                 here = self.addresses[self.index]
                 problem = f"{limit[1]} did not end within {self.timeout_sec:g} s on {here}"
                 remedy = (

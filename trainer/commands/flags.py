@@ -230,7 +230,7 @@ HOSTS: dict[str, _Flag] = {
     ),
     "cluster_timeout": (
         {"type": int, "metavar": "SEC"},
-        "how long hosts may take to come, and to answer",
+        "how long hosts may take to come, and be silent while others wait for their work",
     ),
 }
 

@@ -17,6 +17,7 @@ from imageshards.example import Values, decode_example
 from imageshards.progress import with_progress
 from imageshards.text import counted
 from imageshards.tfrecord import Record, RecordError, scan_file
+from trainer.cluster.connection import note_work
 from trainer.config import is_remote
 from trainer.dataset.index import indexed_class_counts
 from trainer.dataset.spec import DataSet, Split
@@ -250,6 +251,7 @@ def _whole_records(path: str, compression: str, broken: list[Broken]) -> Iterato
     """The records of a file; those that cannot be read are added to `broken`."""
     try:
         for record in scan_file(path, compression):
+            note_work()
             if isinstance(record, RecordError):
                 is_last = record.next_offset_bytes is None
                 broken.append(

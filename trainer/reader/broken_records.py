@@ -14,6 +14,7 @@ from typing import Any
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.tfrecord import Record, RecordError, scan_file, write_records
+from trainer.cluster.connection import note_work
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.dataset import counting
 from trainer.dataset.manifest import wrong_sizes
@@ -274,6 +275,7 @@ def _kept(shard: Shard, compression: str, broken: set[int]) -> Iterator[bytes]:
     for record in _scan_if_there(shard.path, compression):
         if record.number >= shard.num_records:
             return
+        note_work()
         whole = isinstance(record, Record) and record.number not in broken
         yield record.payload or PLACEHOLDER if whole else PLACEHOLDER
         number += 1

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from imageshards.example import decode_example
 from imageshards.text import counted
 from imageshards.tfrecord import Record, RecordError, scan_file
+from trainer.cluster.connection import note_work
 from trainer.dataset.counting import RecordProblem, class_id
 from trainer.dataset.spec import DataSet, FeatureSpec, ModelInputs, Shard, Subset
 
@@ -103,6 +104,7 @@ def _find_in_shard(
 
     try:
         for last in scan_file(shard.path, compression):
+            note_work()
             if last.number >= shard.num_records:
                 # Not decoded: training reads no more records than the manifest counts.
                 surplus_at = last.offset_bytes if surplus_at is None else surplus_at

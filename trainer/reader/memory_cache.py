@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from imageshards.errors import UserError
+from trainer.cluster.connection import note_work
 from trainer.dataset.spec import ReadOptions, Subset
 from trainer.reader.shard_cache import gigabytes
 from trainer.reader.sources import INSPECT_RECORDS, Source, file_source, interleave, number_source
@@ -105,7 +106,12 @@ def _load_once(subset: Subset, read_options: ReadOptions) -> _Records:
 def _load(files: Source, subset: Subset, read_options: ReadOptions) -> _Records:
     shards = tf.data.Dataset.range(len(subset.split.shards))
     elements = interleave(files, shards, subset, deterministic=True)
-    batches = elements.batch(INSPECT_RECORDS)
+
+    def noted(*batch: Any) -> tuple[Any, ...]:
+        tf.numpy_function(note_work, [], [])
+        return batch
+
+    batches = elements.batch(INSPECT_RECORDS).map(noted)
     if files.inspect is not None:
         inspect = files.inspect
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
+import glob
 import hashlib
 import os
 import shutil
@@ -17,12 +19,14 @@ from imageshards.errors import UserError
 from imageshards.progress import ProgressLine
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError, scan_file
+from trainer.cluster.connection import note_work
 from trainer.config import is_remote
 from trainer.dataset.spec import DataSet, ReadOptions, Shard, Subset
 from trainer.dataset.tensorflow_files import needs_copy
 
 COPIES_AT_ONCE = 8
 _PART_BYTES = 8 << 20
+_PARTS = f"*.{'[0-9a-f]' * 32}.part"
 
 
 def cache_on_disk(subset: Subset, read_options: ReadOptions) -> Subset:
@@ -48,6 +52,7 @@ def cache_on_disk(subset: Subset, read_options: ReadOptions) -> Subset:
     try:
         os.makedirs(folder, exist_ok=True)
         if missing:
+            storage.remove_abandoned(os.path.join(glob.escape(folder), _PARTS))
             _copy_shards(subset.dataset, missing, folder)
     except OSError as e:
         why, otherwise = "⟦--cache⟧ received 'disk'", ", or use ⟦--cache none|cache='none'⟧"
@@ -122,7 +127,7 @@ def _copy_shards(dataset: DataSet, shards: Sequence[Shard], folder: str) -> None
 
 
 def _copy(dataset: DataSet, shard: Shard, path: str, stopped: threading.Event) -> None:
-    part = f"{path}.{uuid.uuid4().hex}.part"
+    part, lock = storage.hold_scratch(lambda: _new_file(f"{path}.{uuid.uuid4().hex}.part"))
     try:
         for _ in range(2):  # Once more if the copy, and not the shard, is at fault.
             digest = _fetch(shard, part, stopped)
@@ -134,26 +139,28 @@ def _copy(dataset: DataSet, shard: Shard, path: str, stopped: threading.Event) -
             _check_damaged(dataset, shard, part)
         os.replace(part, path)
     finally:
-        if os.path.exists(part):
+        with contextlib.suppress(FileNotFoundError):
             os.remove(part)
+        os.close(lock)
+
+
+def _new_file(path: str) -> str:
+    with open(path, "xb"):
+        return path
 
 
 def _fetch(shard: Shard, part: str, stopped: threading.Event) -> str | None:
-    """Copies a shard; its SHA-256 (empty for a local one), or None where it is missing."""
-    if not is_remote(shard.path):
-        try:
-            shutil.copyfile(shard.path, part)
-        except FileNotFoundError:
-            return None
-        return ""
+    """Copies a shard; its SHA-256 (of nothing for a local one), or None where it is missing."""
     digest = hashlib.sha256()
     try:
         with storage.open_read(shard.path) as stored, open(part, "wb") as copied:
             while data := stored.read(_PART_BYTES):
                 if stopped.is_set():
                     raise InterruptedError
-                digest.update(data)
+                if is_remote(shard.path):
+                    digest.update(data)
                 copied.write(data)
+                note_work()
     except FileNotFoundError:
         return None
     except OSError as e:

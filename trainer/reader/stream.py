@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainer.cluster.connection import note_work
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.dataset.spec import Batch, Shares, Subset
 from trainer.reader import order
@@ -156,6 +157,7 @@ class Reading(Iterator[Batch]):
                     raise unreadable(e, self._subset, attempt + 1) from e
                 self._hosts.pause(RETRY_SEC * 2**attempt)
             else:
+                note_work()
                 self._position += 1
                 return batch
         raise RuntimeError("not reached")

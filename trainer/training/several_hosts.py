@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import glob
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -11,6 +12,7 @@ import json
 import os
 import pathlib
 import platform
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import imageshards
 import trainer
+from imageshards import storage
 from trainer.cluster.hosts import Hosts
 from trainer.config import TrainConfig
 from trainer.dataset.counting import cache_home
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
 
 # Flags that may differ between hosts.
 _OF_ONE_HOST = ("output", "cluster_port", "cluster_timeout", "threads", "cache_folder")
+
+
+_FOLDER_PREFIX = "imageshards-host-"
 
 
 def described(config: TrainConfig) -> dict[str, Any]:
@@ -73,13 +79,17 @@ def only_chief_writes(config: TrainConfig, hosts: Hosts) -> Iterator[TrainConfig
     if data.cache == "disk" and data.cache_folder is None:
         # Not thrown away with the folder: a restart finds the copies again.
         data = dataclasses.replace(data, cache_folder=os.path.join(cache_home(), SHARDS_FOLDER))
-    with (
-        tempfile.TemporaryDirectory(prefix="imageshards-host-") as folder,
-        open(os.devnull, "w") as nowhere,
-        contextlib.redirect_stdout(nowhere),
-    ):
-        hosts.remove_at_exit(folder)
-        yield dataclasses.replace(config, output=folder, data=data)
+    # Of a host whose machine stays: a killed process could not remove it.
+    pattern = os.path.join(glob.escape(tempfile.gettempdir()), f"{_FOLDER_PREFIX}*")
+    storage.remove_abandoned(pattern)
+    folder, lock = storage.hold_scratch(lambda: tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
+    try:
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+            hosts.remove_at_exit(folder)
+            yield dataclasses.replace(config, output=folder, data=data)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
 
 
 def _sources(package: Any) -> list[pathlib.Path]:

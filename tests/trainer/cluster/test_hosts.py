@@ -170,6 +170,36 @@ def test_a_sum_that_does_not_end_has_a_limit(stuck: int) -> None:
     assert all("Step 3 did not end within 2 s" in str(error) for error in found)
 
 
+def test_work_that_gets_on_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEARTBEAT_SEC", 0.1)
+
+    def body(hosts: Hosts) -> Any:
+        with hosts.limited("Step 1"):  # as where its batch is the first to be copied
+            end_sec = time.monotonic() + 4.5
+            while hosts.index == 1 and time.monotonic() < end_sec:
+                connection.note_work()
+                time.sleep(0.05)
+            return hosts.gather("step 1", hosts.index)
+
+    assert on_hosts(2, body, 3.0) == [[0, 1]] * 2
+
+
+def test_the_chief_tells_all_of_the_work_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEARTBEAT_SEC", 0.05)
+    heard = threading.Event()
+
+    def body(hosts: Hosts) -> None:
+        if hosts.index == 1:
+            hosts._links[0].send(connection.WORKING)
+            heard.wait(TIMEOUT_SEC)
+        elif hosts.index == 2:
+            while not hosts._worked_sec[0]:
+                time.sleep(0.01)
+            heard.set()
+
+    assert on_hosts(3, body) == [None] * 3 and heard.is_set()
+
+
 def test_a_slow_end_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     send = Hosts._send
 

@@ -8,9 +8,11 @@ import pathlib
 
 import pytest
 
+from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.tfrecord import read_records
 from tests.support.reader_sets import choose, make_set, record_of, write_shard
+from trainer.cluster.connection import noted_work
 from trainer.dataset.spec import ReadOptions
 from trainer.reader.shard_cache import cache_on_disk
 
@@ -24,7 +26,9 @@ def test_shards_are_copied_once_and_used_again(
 ) -> None:
     subset = choose(make_set(tmp_path / "set", [[0, 1], [2]]))
     read_options = _on_disk(tmp_path / "cache")
+    before_work = noted_work()
     first = cache_on_disk(subset, read_options)
+    assert noted_work() == before_work + 2  # told to the other hosts
     assert "copying 2 shards" in capfd.readouterr().err
     before = {shard.path: os.stat(shard.path).st_mtime_ns for shard in first.split.shards}
     assert all(path.startswith(str(tmp_path / "cache")) for path in before)
@@ -34,6 +38,28 @@ def test_shards_are_copied_once_and_used_again(
     assert {path: os.stat(path).st_mtime_ns for path in before} == before
     assert not capfd.readouterr().err
     assert sum(len(list(read_records(shard.path))) for shard in first.split.shards) == 3
+
+
+def test_what_a_killed_process_left_is_removed_and_what_another_writes_is_not(
+    tmp_path: pathlib.Path,
+) -> None:
+    subset = choose(make_set(tmp_path / "set", [[0, 1]]))
+    read_options = _on_disk(tmp_path / "cache")
+    path = pathlib.Path(cache_on_disk(subset, read_options).split.shards[0].path)
+    path.unlink()
+    left, mine = (path.with_name(f"{path.name}.{digit * 32}.part") for digit in "ab")
+    noted = path.with_name("notes.part")
+    for file in (left, noted):
+        file.touch()
+
+    def make() -> str:
+        mine.touch()
+        return str(mine)
+
+    _, lock = storage.hold_scratch(make)
+    cache_on_disk(subset, read_options)
+    assert {*path.parent.iterdir()} == {path, mine, noted}
+    os.close(lock)
 
 
 def test_a_copy_of_another_size_is_made_again(tmp_path: pathlib.Path) -> None:
