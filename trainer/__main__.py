@@ -16,7 +16,7 @@ from trainer.dataset.open import open_inputs
 from trainer.imports import quiet_import
 from trainer.training.output_folder import check_only_ours, prepare_output
 from trainer.training.several_hosts import described, only_chief_writes
-from trainer.training.signals import Stopped
+from trainer.training.signals import Stopped, stopped_by_sigterm
 
 __all__ = ["main", "make_parser"]
 
@@ -45,6 +45,7 @@ def _train(argv: Sequence[str] | None) -> int:
             cluster = find_cluster(config.cluster, config.cluster_port)
     try:
         with (
+            stopped_by_sigterm(),
             joined(cluster, config.cluster_timeout) as hosts,
             only_chief_writes(config, hosts) as mine,
         ):

@@ -16,6 +16,8 @@ def quiet_import() -> Iterator[None]:
     Its first lines are written before any log level is read, so the file descriptor itself is
     redirected; if the import fails, they are shown.
     """
+    # Else a command takes all memory of every GPU, even where a server or a training uses it.
+    os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     # Set by whoever ran tensorflow-transform in this shell; the trainer is Keras 3.
     os.environ.pop("TF_USE_LEGACY_KERAS", None)
     level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

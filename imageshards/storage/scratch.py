@@ -1,4 +1,4 @@
-"""Scratch files and folders: those of a process that was killed are told by a lock of the kernel."""
+"""Scratch files and folders; those that a killed process has left lack a lock of the kernel."""
 
 from __future__ import annotations
 

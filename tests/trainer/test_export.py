@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import resource
 from typing import Any
 
 import numpy as np
@@ -203,6 +204,30 @@ def test_an_export_is_only_replaced_when_asked(
     assert "nothing else is replaced" in one("saved_model", "photos", "--overwrite")[1]
     assert (tmp_path / "photos" / "a.jpg").exists()
     assert "did you mean --overwrite" in one("saved_model", "t", "--overwrit")[1]
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(
+    model_folder: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    save, limits = tf.saved_model.save, resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def save_where_nothing_has_room(*args: Any, **kwargs: Any) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+        try:
+            save(*args, **kwargs)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    monkeypatch.setattr(tf.saved_model, "save", save_where_nothing_has_room)
+    flags = ["--model_path", model_folder, "--format", "saved_model"]
+    assert run(*flags, "--output", tmp_path / "served") == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "cannot be written (OutOfRangeError: File too large); make room" in said
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_most_probable_classes_come_first_and_ties_by_id() -> None:

@@ -43,6 +43,16 @@ def test_a_failed_import_shows_what_was_written(tmp_path: pathlib.Path) -> None:
     assert said.startswith("no such device\n") and "ImportError: x" in said
 
 
+@pytest.mark.parametrize("given", [None, "false"])
+def test_gpus_are_not_taken_whole_unless_that_was_asked_for(
+    tmp_path: pathlib.Path, given: str | None
+) -> None:
+    name = "TF_FORCE_GPU_ALLOW_GROWTH"
+    source = f"import os; raise ImportError('growth ' + os.environ['{name}'])"
+    said = imported(tmp_path, source, **({name: given} if given else {}))
+    assert f"ImportError: growth {given or 'true'}" in said
+
+
 def test_a_log_level_of_the_users_own_keeps_the_log(tmp_path: pathlib.Path) -> None:
     noisy = "import os; os.write(2, b'noise ')"
     assert imported(tmp_path, noisy, TF_CPP_MIN_LOG_LEVEL="0") == "noise afterwards\n"

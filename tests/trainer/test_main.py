@@ -229,7 +229,9 @@ def test_a_flipped_bit_stops_the_run_and_may_be_left_out(tmp_path: pathlib.Path)
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_and_says_how_to_resume(shapes: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_a_second_run_is_refused_and_ctrl_c_saves_and_says_how_to_resume(
+    shapes: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     flags = ["--data", str(shapes), "--output", str(tmp_path), "--epochs", "100000", *SMALL]
     flags += ["--augment", "none"]
     ran = subprocess.Popen(
@@ -241,6 +243,11 @@ def test_ctrl_c_saves_and_says_how_to_resume(shapes: pathlib.Path, tmp_path: pat
     )
     assert ran.stdout is not None and ran.stderr is not None
     assert any(line.startswith("epoch 2/") for line in ran.stdout)
+    second = run_forked("trainer", *flags)
+    assert (
+        second.returncode == 2
+        and f"is in use by another job (process {ran.pid} on" in second.stderr
+    )
     ran.send_signal(signal.SIGINT)
     err = ran.stderr.read()
     assert "SIGINT: saved; run the same command again to resume." in err and "Traceback" not in err

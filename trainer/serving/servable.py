@@ -36,6 +36,7 @@ def write_saved_model(model: Any, card: ModelCard, transform: str | None, path: 
 
     Raises:
         UserError: The transform cannot be loaded.
+        OSError: The folder cannot be written.
     """
     saved = _variables_of(model)
     saved.columns = columns = Columns(card.inputs, transform)
@@ -46,7 +47,11 @@ def write_saved_model(model: Any, card: ModelCard, transform: str | None, path: 
         with open(labels, "w", encoding="utf-8") as f:
             f.writelines(f"{name}\n" for name in card.classes)
         saved.labels = tf.saved_model.Asset(labels)
-        tf.saved_model.save(saved, path, signatures={SIGNATURE: function})
+        try:
+            tf.saved_model.save(saved, path, signatures={SIGNATURE: function})
+        except tf.errors.OpError as e:  # of a full disk, for example: all was traced before
+            reason = e.message.splitlines()[0].rpartition("; ")[2].partition(" [Op:")[0]
+            raise OSError(f"{type(e).__name__}: {reason}") from e
     return _described(card, columns, function)
 
 

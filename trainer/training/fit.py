@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -24,6 +25,7 @@ from trainer.reader.stream import TrainingStream
 from trainer.training.loop import Epochs, Loop, total_steps
 from trainer.training.output_folder import (
     check_only_ours,
+    hold_output,
     mark_run,
     prepare_output,
     remove_run,
@@ -102,17 +104,50 @@ def fit(
     ):
         check_least(name, received, 1)
     folder = None if resume is None else path_text("resume", resume)
-    if folder is not None:
-        check_only_ours(folder)
-        prepare_output(folder)
-        if overwrite:
-            remove_run(folder)
-        mark_run(folder)
-    elif train.skip_broken:
+    if folder is None and train.skip_broken:
         raise UserError(
             f"skip_broken received {train.skip_broken} without resume; expected a folder as resume "
             "for copies of the shards without their broken records."
         )
+    with _run_folder(folder, overwrite):
+        loop = _loop(
+            model, train, validation, epochs, folder, checkpoint_steps, keep_checkpoints,
+            callbacks, verbose,
+        )  # fmt: skip
+        try:
+            return loop.run()
+        except Stopped as e:
+            raise KeyboardInterrupt(str(e)) from e
+
+
+@contextmanager
+def _run_folder(folder: str | None, overwrite: bool) -> Iterator[None]:
+    """Keeps other runs out of the folder, where there is one, and begins in it."""
+    if folder is None:
+        yield
+        return
+    check_only_ours(folder)
+    prepare_output(folder)
+    with hold_output(folder):
+        if overwrite:
+            remove_run(folder)
+        mark_run(folder)
+        yield
+
+
+def _loop(
+    model: keras.Model,
+    train: TrainingData,
+    validation: EvaluationData | None,
+    epochs: int,
+    folder: str | None,
+    checkpoint_steps: int,
+    keep_checkpoints: int,
+    callbacks: Sequence[Callback],
+    verbose: Any,
+) -> Loop:
+    """The loop that `fit` runs."""
+    strategy = model.distribute_strategy
     total = total_steps(epochs, None, train.num_records, train.batch_size)
     checkpoint = None
     if folder is not None:
@@ -120,7 +155,7 @@ def fit(
         checkpoint = open_run(
             folder, checkpoint_steps, keep_checkpoints, train.identity, total, length
         )
-    if replicas > 1:
+    if strategy.num_replicas_in_sync > 1:
         separate_replicas(model)
     build_variables(model, strategy, train.element_spec, validation is not None)
     if checkpoint is not None:
@@ -128,7 +163,7 @@ def fit(
     broken = BrokenRecordHandler(
         train.skip_broken, folder, train.subset.dataset.data, train.model_inputs.features
     )
-    loop = Loop(
+    return Loop(
         model,
         make_train_step(model, strategy, train.augmentation.device),
         TrainingStream(train, strategy, broken),
@@ -139,10 +174,6 @@ def fit(
         verbose,
         finalize=True,
     )
-    try:
-        return loop.run()
-    except Stopped as e:
-        raise KeyboardInterrupt(str(e)) from e
 
 
 def _check(

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
+import sys
+import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from imageshards import storage
@@ -21,6 +26,9 @@ METRICS_FILE = "metrics.jsonl"
 DIGEST_FILE = "weights.sha256"
 TENSORBOARD_FOLDER = "tensorboard"
 
+_LOCK_FOLDER = ".lock"
+# A lease that is not renewed ends within this.
+LEASE_ENDS_SEC = 100.0
 # There as soon as a run has begun, so that the rest of the folder is known to be its work.
 _RUN_MARK = ".run"
 # What a run writes, and --overwrite removes; nothing else in the folder is touched.
@@ -57,6 +65,35 @@ def prepare_output(output: str) -> None:
             "expected a folder of this machine, gs:// or s3://, or a name for a new one, where you "
             "may write and delete."
         ) from e
+
+
+@contextmanager
+def hold_output(output: str) -> Iterator[None]:
+    """Keeps other runs out of the folder: by a lock of the kernel, or by a lease in a store.
+
+    A chief that is lost with its machine leaves a lease, for which the one that takes its place
+    waits until it ends.
+
+    Raises:
+        UserError: Another run is there.
+        LeaseLostError: The lease was lost meanwhile.
+    """
+    folder = storage.join(output, _LOCK_FOLDER)
+    deadline_sec = time.monotonic() + (0.0 if storage.is_local(output) else LEASE_ENDS_SEC)
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                lock = stack.enter_context(storage.output_lock(storage.join(folder, "run")))
+                break
+            except UserError as e:
+                if time.monotonic() >= deadline_sec:
+                    raise
+                print(f"waiting: {e}", file=sys.stderr)
+                time.sleep(LEASE_ENDS_SEC / 10)
+        lock.renew()
+        if storage.is_local(output):
+            stack.callback(storage.delete_folder, folder)
+        yield
 
 
 def check_only_ours(output: str) -> None:

@@ -47,6 +47,7 @@ from trainer.training.output_folder import (
     METRICS_FILE,
     TENSORBOARD_FOLDER,
     copy_transform,
+    hold_output,
     mark_run,
     prepare_output,
     remove_run,
@@ -87,16 +88,18 @@ def train(
     prepare_output(config.output)
     if config.tensorboard:
         check_tensorboard()
-    run = _Run(config, inputs, devices, hosts)
-    run.print_plan()
-    if config.dry_run:
-        run.show_batch()
-        return {}
-    loop = run.train()
-    run.save_model()
-    run.save_best_model()
-    run.report(reader_cpu_sec(loop.iterator(), config.batch_size))
-    return run.metrics.history[-1]
+    # Others than the chief write to a folder of their own.
+    with hold_output(config.output):
+        run = _Run(config, inputs, devices, hosts)
+        run.print_plan()
+        if config.dry_run:
+            run.show_batch()
+            return {}
+        loop = run.train()
+        run.save_model()
+        run.save_best_model()
+        run.report(reader_cpu_sec(loop.iterator(), config.batch_size))
+        return run.metrics.history[-1]
 
 
 class _Run:

@@ -24,6 +24,27 @@ class Stopped(Exception):
         self.exit_code = 128 + signum
 
 
+@contextmanager
+def stopped_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends what is inside, and so what cleans up runs, also where no loop minds signals.
+
+    Raises:
+        Stopped: It came.
+    """
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        raise Stopped(signum)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 class StopRequest:
     """Records SIGTERM and SIGINT while it is entered, for the loop to act on between steps.
 

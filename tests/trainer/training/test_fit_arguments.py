@@ -22,6 +22,7 @@ import keras  # noqa: E402
 
 from trainer.training.checkpoint_callback import Checkpoint  # noqa: E402
 from trainer.training.fit import _check  # noqa: E402
+from trainer.training.output_folder import hold_output  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -247,6 +248,12 @@ def test_an_optimizer_without_variables_is_refused_where_it_would_be_restored(
     model.second = keras.optimizers.Adam()
     with pytest.raises(UserError, match="whose optimizer 'second' has no variables"):
         ims.fit(model, train, resume=tmp_path)
+
+
+def test_a_folder_that_another_run_holds_is_refused(train: Any, tmp_path: pathlib.Path) -> None:
+    with hold_output(str(tmp_path)):
+        with pytest.raises(UserError, match=f"^resume '{tmp_path}' is in use by another job"):
+            ims.fit(compiled(), train, resume=tmp_path, overwrite=True)
 
 
 def test_keras_fit_works_before_and_after(data: Any, train: Any, tmp_path: pathlib.Path) -> None:

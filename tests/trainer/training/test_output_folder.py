@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from imageshards.errors import UserError
-from trainer.training.output_folder import check_only_ours, mark_run, remove_run
+from trainer.training.output_folder import check_only_ours, hold_output, mark_run, remove_run
 
 
 def _make(folder: pathlib.Path, names: tuple[str, ...]) -> None:
@@ -54,3 +54,16 @@ def test_only_what_a_run_wrote_is_removed(tmp_path: pathlib.Path) -> None:
 
 def test_a_folder_that_is_not_there_is_new(tmp_path: pathlib.Path) -> None:
     check_only_ours(str(tmp_path / "new"))
+
+
+def test_one_run_at_a_time_holds_a_folder_and_leaves_no_trace_of_that(
+    tmp_path: pathlib.Path,
+) -> None:
+    with pytest.raises(ZeroDivisionError), hold_output(str(tmp_path)):
+        with pytest.raises(UserError, match="--output .* is in use by another job"):
+            with hold_output(str(tmp_path)):
+                raise AssertionError("not reached")
+        raise ZeroDivisionError
+    with hold_output(str(tmp_path)):
+        check_only_ours(str(tmp_path))
+    assert not list(tmp_path.iterdir())

@@ -206,10 +206,22 @@ def test_a_dry_run_shows_its_batch_in_the_bucket(
     assert _files(output) == {".run", "report/dry_run.png"}
 
 
-def test_a_run_is_replaced_or_left_alone(store: StoreServer, output: str) -> None:
-    from trainer.training.output_folder import check_no_model, prepare_output, remove_run
+def test_a_run_is_replaced_or_left_alone(
+    store: StoreServer, output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainer.training import output_folder
+    from trainer.training.output_folder import (
+        check_no_model,
+        hold_output,
+        prepare_output,
+        remove_run,
+    )
 
     prepare_output(output)
+    monkeypatch.setattr(output_folder, "LEASE_ENDS_SEC", 0.0)
+    with hold_output(output), pytest.raises(UserError, match="is in use by another job"):
+        with hold_output(output):
+            raise AssertionError("not reached")
     assert _files(output) == set()
     for name in ("model.keras", "notes.txt", "report/index.html", "report-2/index.html"):
         storage.write(f"{output}/{name}", b"")

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from trainer.training.signals import Stopped, StopRequest
+from trainer.training.signals import Stopped, StopRequest, stopped_by_sigterm
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -30,6 +30,16 @@ def test_a_signal_stops_interruptible_work_at_once() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(Stopped), stop.interruptible():  # it came before
             raise AssertionError("not reached")
+
+
+def test_sigterm_ends_what_no_loop_minds_with_its_clean_up() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Stopped, match="run the same command again"), stopped_by_sigterm():
+        with StopRequest():
+            os.kill(os.getpid(), signal.SIGTERM)  # the loop's
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("not reached")
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_second_ctrl_c_does_not_wait() -> None:
