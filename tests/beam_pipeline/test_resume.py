@@ -16,7 +16,7 @@ import pytest
 
 from beam_pipeline.verify import command as verify
 from tests.support.builds import build, class_folders, jpeg, manifest, shard_bytes
-from tests.support.forked_builds import ForkedBuild, kill_at
+from tests.support.forked_builds import ForkedBuild, hold_at, kill_at
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +27,7 @@ SHARDS = 24
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
     root = tmp_path_factory.mktemp("in")
-    # Large, so that a build takes long enough to be killed; few, as drawing them takes long, too.
+    # Large, so that five processes can be killed in a build; few, as drawing them takes long, too.
     pictures = [jpeg(i, 900, 700) for i in range(16)]
     for name in ("cat", "dog"):
         (root / name).mkdir()
@@ -71,6 +71,22 @@ def undisturbed(photos, tmp_path_factory):
 
 def start(photos, output, *more: str) -> ForkedBuild:
     return ForkedBuild(*flags(photos, output), *more)
+
+
+def start_held(photos, output: pathlib.Path, shards: int) -> ForkedBuild:
+    """A build that has finished so many shards, or one for each further process more.
+
+    It goes on when another number is written to `limit_of` its output.
+    """
+    limit_of(output).write_text(str(shards))
+    given = (str(output / ".staging"), str(limit_of(output)))
+    process = ForkedBuild(*flags(photos, output), before=hold_at, given=given)
+    wait_for(lambda: len(finished_shards(output)) >= shards, process, f"{shards} shards")
+    return process
+
+
+def limit_of(output: pathlib.Path) -> pathlib.Path:
+    return output.with_name(f"{output.name}.limit")
 
 
 def build_killed_at(module: str, function: str, calls: int, arguments: list[str]) -> None:
@@ -121,8 +137,7 @@ def assert_resumes(photos, output, undisturbed, before: int, capfd) -> None:
 def test_killed_while_shards_are_written(photos, undisturbed, tmp_path, capfd):
     output = tmp_path / "set"
     for shards in (1, 12):
-        process = start(photos, output)
-        wait_for(lambda n=shards: len(finished_shards(output)) >= n, process, f"{shards} shards")
+        process = start_held(photos, output, shards)
         family = psutil.Process(process.pid).children(recursive=True)
         assert len(workers_of(process)) == 2
         process.kill()
@@ -219,8 +234,7 @@ def test_a_changed_image_is_noticed_by_the_job_that_resumes(photos, tmp_path):
         copy.parent.mkdir(parents=True, exist_ok=True)
         os.link(path, copy)
     output, fresh = tmp_path / "set", tmp_path / "fresh"
-    process = start(inputs, output)
-    wait_for(lambda: len(finished_shards(output)) >= 16, process, "16 shards")
+    process = start_held(inputs, output, 16)
     process.kill()
     process.wait()
     changed = inputs / "dog" / "7.jpg"
@@ -257,8 +271,7 @@ def test_any_process_but_the_main_one_may_be_killed_five_times(photos, undisturb
 def test_a_job_waits_for_the_workers_of_one_that_was_killed(photos, tmp_path):
     """So one that is slow to end cannot put its shard over one of the next job."""
     output, fresh = tmp_path / "set", tmp_path / "fresh"
-    process = start(photos, output)
-    wait_for(lambda: len(finished_shards(output)) >= 3, process, "3 shards")
+    process = start_held(photos, output, 3)
     worker = workers_of(process)[0]
     worker.suspend()
     process.kill()
@@ -296,8 +309,7 @@ def test_a_killed_worker_of_beams_own_processes_is_survived(photos, undisturbed,
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_stops_cleanly_and_the_job_can_go_on(photos, undisturbed, tmp_path, number, capfd):
     output = tmp_path / "set"
-    process = start(photos, output)
-    wait_for(lambda: len(finished_shards(output)) >= 3, process, "3 shards")
+    process = start_held(photos, output, 3)
     family = psutil.Process(process.pid).children(recursive=True)
     if number == signal.SIGINT:
         os.killpg(process.pid, number)  # a terminal signals the whole group
@@ -315,10 +327,10 @@ def test_ctrl_c_stops_cleanly_and_the_job_can_go_on(photos, undisturbed, tmp_pat
 
 def test_a_second_job_on_the_same_output_is_refused(photos, tmp_path):
     output = tmp_path / "set"
-    process = start(photos, output)
-    wait_for(lambda: finished_shards(output), process, "a shard")
+    process = start_held(photos, output, 1)
     second = start(photos, output)
     said, _ = second.communicate(timeout=TIMEOUT_S)
+    limit_of(output).write_text(str(SHARDS + 1))
     assert second.returncode == 2, said
     assert "in use by another job" in said and str(process.pid) in said
     first, _ = process.communicate(timeout=TIMEOUT_S)

@@ -14,9 +14,12 @@ import pathlib
 import signal
 import subprocess
 import tempfile
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
+
+from beam_pipeline.images.process_pool import LocalPool
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _PRELOADED = ["beam_pipeline.pipeline", "beam_pipeline.runners.submit", __name__]
@@ -131,3 +134,16 @@ def kill_at(module: str, name: str, calls: int) -> None:
         return original(*args, **kwargs)
 
     setattr(owner, name, last)
+
+
+def hold_at(staging: str, limit: str) -> None:
+    """No shard is begun while as many are finished as a file says: for `before`."""
+    original = LocalPool._do
+
+    def held(self: LocalPool, name: str, packed: bytes) -> Any:
+        folder, file = pathlib.Path(staging), pathlib.Path(limit)
+        while not self._stopped and len(list(folder.glob("*-of-*.json"))) >= int(file.read_text()):
+            time.sleep(0.01)
+        return original(self, name, packed)
+
+    LocalPool._do = held  # type: ignore[method-assign]

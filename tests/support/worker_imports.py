@@ -33,6 +33,17 @@ class Recorder:
         self._seen |= set(sys.modules)
 
 
+class InThisProcess:
+    """In the place of the processes that decode pictures."""
+
+    @staticmethod
+    def submit(_: str, task: Any, *args: Any, size: int = 0) -> None:
+        """Does the task."""
+        from beam_pipeline.images.process_pool import Watch
+
+        task(*args, Watch())
+
+
 def main(graph_file: pathlib.Path) -> None:
     """Prints the phases, and ends at the first picture."""
     recorder = Recorder()
@@ -55,7 +66,7 @@ def main(graph_file: pathlib.Path) -> None:
             if payload.do_fn.payload:
                 pickler.loads(payload.do_fn.payload)
     recorder.end("steps unpickled")
-    from beam_pipeline.images import encode
+    from beam_pipeline.images import encode, process_pool
 
     def stop(*args: Any, **kwargs: Any) -> None:
         recorder.end("until the first image")
@@ -63,6 +74,8 @@ def main(graph_file: pathlib.Path) -> None:
         os._exit(0)
 
     vars(encode)["open_source"] = stop
+    # Pictures are decoded by processes that import no more than this one has by then.
+    vars(process_pool)["current"] = lambda: InThisProcess
     fn_runner.FnApiRunner().run_via_runner_api(graph, PipelineOptions([]))
     raise SystemExit("no picture was opened")
 
