@@ -353,7 +353,7 @@ def read_shard_index(
     except FileNotFoundError:
         problem = "is missing"
     except OSError as e:
-        problem = f"cannot be read ({e.strerror or e})"
+        problem = f"cannot be read ({(e.strerror or str(e)).splitlines()[0].rstrip('.')})"
     except (pa.ArrowException, KeyError, ValueError) as e:
         problem = f"has not the columns of an index ({str(e).splitlines()[0].rstrip('.')})"
     error = IndexDamageError(

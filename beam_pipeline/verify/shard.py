@@ -17,6 +17,7 @@ from imageshards import storage
 from imageshards.errors import IndexDamageError
 from imageshards.example import Values, decode_example, dtype_of
 from imageshards.index import (
+    COLUMN_OF,
     IndexRows,
     index_schema,
     index_table,
@@ -191,7 +192,19 @@ def schema_problems(
                 f"feature {name!r} holds {counted(len(values), 'value')}; the manifest's shape "
                 f"{spec['shape']} needs {math.prod(spec['shape'])}"
             )
+        elif name in COLUMN_OF and not _is_text(values[0]):
+            problems.append(f"feature {name!r} is {values[0]!r}, which is no text in UTF-8")
     return problems
+
+
+def _is_text(value: bytes | int | float) -> bool:
+    """Whether a value of a text or number can be shown."""
+    if isinstance(value, bytes):
+        try:
+            value.decode()
+        except UnicodeDecodeError:
+            return False
+    return True
 
 
 def _check_content(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from imageshards import storage
 from imageshards.errors import DamagedManifestError, UserError
@@ -20,6 +23,12 @@ from imageshards.manifest import (
     write_manifest,
 )
 from tests.support.dataset_factory import Dataset
+from tests.support.strangers import changed as changed_json
+
+
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory):
+    return Dataset(tmp_path_factory.mktemp("made") / "set", per_shard=1, index=True)
 
 
 @pytest.fixture
@@ -197,6 +206,26 @@ def test_keys_that_only_a_complete_check_needs_may_be_missing(dataset, path):
     load_manifest(str(dataset.directory))
     with pytest.raises(DamagedManifestError, match=f"{path[-1]}.* is missing"):
         load_manifest(str(dataset.directory), complete=True)
+
+
+@given(st.data())
+@settings(max_examples=200, derandomize=True, deadline=None)
+def test_whatever_is_loaded_names_files_of_its_folder_and_counts(made_once, data):
+    (made_once.directory / "manifest.json").write_text(
+        json.dumps(data.draw(changed_json(made_once.manifest)))
+    )
+    try:
+        manifest = load_manifest(str(made_once.directory))
+    except UserError as e:
+        assert "\n" not in str(e) and "manifest.json" in str(e)
+        return
+    entries = [entry for _, entry in shards_of(manifest)]
+    assert all({*entry["file"]}.isdisjoint("/\\\0") for entry in entries)
+    assert all(os.path.basename(entry["file"]) == entry["file"] for entry in entries)
+    assert not {entry["file"] for entry in entries} & {"", ".", "..", "manifest.json", "index"}
+    assert len({entry["file"] for entry in entries}) == len(entries)
+    for count in ("num_records", "num_bytes"):
+        assert all(type(entry[count]) is int and entry[count] >= 0 for entry in entries)
 
 
 def test_unknown_keys_are_allowed(dataset):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 
 import pytest
+from hypothesis import given, settings
 
-from beam_pipeline.commit.staging import check_output, read_output_state
+from beam_pipeline.commit.staging import check_output, prepare_staging, read_output_state
 from imageshards.errors import UserError
+from tests.support.strangers import changed
 
 STOPPED = ".staging/job.json"
 SHARD = "train-00000-of-00001.tfrecord"
@@ -63,3 +66,22 @@ def test_what_is_left_of_a_data_set_is_replaced_on_demand(
     assert not check_output(state, overwrite=True)
     with pytest.raises(UserError):
         check_output(state, overwrite=False)
+
+
+@given(changed({"pinned_classes": ["cat"], "in_place": True, "job": None}))
+@settings(max_examples=60, derandomize=True, deadline=None)
+def test_any_notes_of_a_job_are_used_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, notes: object
+) -> None:
+    output = tmp_path_factory.mktemp("output")
+    (output / ".staging").mkdir()
+    (output / STOPPED).write_text(json.dumps(notes))
+    (output / ".staging" / "committed.json").write_text(json.dumps(notes))
+    try:
+        state = read_output_state(str(output), str(output / ".staging"))
+    except UserError as e:
+        assert f"{STOPPED}' holds no notes of an unfinished build" in str(e) and "delete" in str(e)
+        return
+    assert all(isinstance(name, str) for name in state.pinned_classes)
+    assert isinstance(state.in_place, bool) and not check_output(state, False)
+    prepare_staging(state)

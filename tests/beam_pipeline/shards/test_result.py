@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 import statistics
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.images.encode import encode_image
 from beam_pipeline.options import ImageOptions
-from beam_pipeline.shards.result import BYTES_EDGES, SIZE_EDGES_PX, ShardStats, merge_stats
+from beam_pipeline.shards.result import (
+    BYTES_EDGES,
+    SIZE_EDGES_PX,
+    Reject,
+    ShardResult,
+    ShardStats,
+    merge_stats,
+)
+from beam_pipeline.shards.spec import WriteSpec
+from beam_pipeline.shards.writer import finished_result, read_result
+from imageshards.errors import OutputError
+from imageshards.index import IndexRows, index_table
+from imageshards.manifest import RECORD_FEATURES
 from tests.support.builds import jpeg
+from tests.support.dataset_factory import features_of
+from tests.support.strangers import changed
 
 SMALL = ImageOptions(height_px=20, width_px=20)
 
@@ -88,3 +106,41 @@ def test_mean_and_deviation_of_known_sums():
     )  # fmt: skip
     assert ShardStats().mean_and_std() == ([], [])
     assert not any(map(math.isnan, stats.mean_and_std()[0]))
+
+
+def result() -> ShardResult:
+    """That of a shard of two records, one of which an image became, and a reject."""
+    rows = IndexRows()
+    for number in range(2):
+        rows.add(features_of(number, 0), 100, 1000, None)
+    reject = Reject("a.jpg", "/a.jpg", "cat", "train", "empty", "decode", "it is empty")
+    return ShardResult(
+        name="train-00000-of-00001", split="train", group="", num_records=2, num_bytes=200,
+        sha256="0" * 64, classes={"cat": 2}, num_rejects=1, digest="d", rows=rows, read_bytes=9,
+        rejects=[reject], stats=stats_of([1, 2], [[1, 2, 3]] * 3),
+    )  # fmt: skip
+
+
+@given(changed(json.loads(result().to_json())))
+@settings(max_examples=200, derandomize=True, deadline=None)
+def test_any_file_beside_a_shard_is_a_result_that_a_commit_can_use_or_none(raw):
+    try:
+        found = ShardResult.from_json(json.dumps(raw))
+    except ValueError:
+        return
+    merge_stats([found.stats, result().stats]).mean_and_std()
+    table = index_table(found.rows, found.split, f"{found.name}.tfrecord", "none", RECORD_FEATURES)
+    assert table.num_rows == found.num_records == found.num_images - found.num_rejects
+    assert ShardResult.from_json(found.to_json()) == found
+
+
+def test_a_result_of_another_shard_is_no_result(tmp_path):
+    name = "train-00001-of-00002"
+    path = tmp_path / f"{name}.json"
+    path.write_text(dataclasses.replace(result(), name="../sentinel").to_json())
+    spec = cast(
+        WriteSpec, SimpleNamespace(staging=str(tmp_path), result_path=lambda name: str(path))
+    )
+    assert finished_result(name, spec, "d") is None
+    with pytest.raises(OutputError, match=r"\(it is that of '../sentinel'\); delete it and give"):
+        read_result(name, spec)

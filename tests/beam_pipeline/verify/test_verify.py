@@ -203,6 +203,7 @@ def noise_jpeg():
         ("schema", {"extra": [1]}, "'extra' is not in the manifest"),
         ("schema", {"image__key__sha256": [b"12ab"]}, "not 64 hexadecimal"),
         ("schema", {"image__key__sha256": [b"x" * 64]}, "not 64 hexadecimal"),
+        ("schema", {"image__filename": [b"\xff"]}, "is b'\\xff', which is no text in UTF-8"),
         ("schema", {"image__format": [b"PNG"]}, "'image/format' is b'PNG'"),
         ("schema", {"image__colorspace": [b"Grayscale"]}, "'image/colorspace' is b'Grayscale'"),
         ("labels", {"image__class__label": [1]}, "label 1 is 'dog' in the manifest but 'cat'"),

@@ -12,6 +12,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given, settings
 
 from beam_pipeline.images.process_pool import LocalPool
 from imageshards import storage
@@ -28,6 +30,7 @@ from imageshards.storage import lock, lock_holder, objects, output_lock
 from imageshards.storage.lock import FileLock, Lease, LeaseTimes
 from tests.support import tasks
 from tests.support.store_servers import StoreServer, store_server
+from tests.support.strangers import changed
 
 pytestmark = pytest.mark.process
 
@@ -409,3 +412,13 @@ def test_a_lease_that_cannot_be_written_is_one_sentence(server, path):
         server.heal()
     assert isinstance(error.value, OutputError) or "403" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@given(changed({"host": socket.gethostname(), "pid": 1, "nonce": "0" * 32}))
+@settings(max_examples=60, derandomize=True, deadline=None)
+def test_whatever_a_lock_says_of_its_holder_keeps_nobody_out(tmp_path_factory, holder):
+    path = str(tmp_path_factory.mktemp("lock") / "lock")
+    storage.write(path, json.dumps(holder))
+    assert lock_holder(path) in ("", f"process 1 on {socket.gethostname()}", "process 1 on x")
+    with output_lock(path):
+        assert lock_holder(path).startswith(f"process {os.getpid()} on ")

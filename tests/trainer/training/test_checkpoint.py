@@ -11,9 +11,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given, settings
 
 from imageshards import storage
 from imageshards.errors import UserError
+from tests.support.strangers import changed
 from trainer.training.checkpoint import Checkpoints, RunState, Values, restore
 
 
@@ -268,3 +270,27 @@ def test_the_state_is_json(tmp_path: pathlib.Path) -> None:
     path = pathlib.Path(Checkpoints(str(tmp_path), keep=1).save(_state(4), _values(4)))
     raw = json.loads((path / "state.json").read_text())
     assert raw["format_version"] == 2 and raw["step"] == 4 and raw["identity"] == {"seed": 1}
+
+
+@given(
+    changed(
+        {
+            "format_version": 2, "identity": {"seed": 1}, "step": 7, "epochs": 1, "stopped": False,
+            "best_step": 7, "best_value": 0.5, "callbacks": [["EarlyStopping", {"wait": 2}]],
+        }
+    )
+)  # fmt: skip
+@settings(max_examples=100, derandomize=True, deadline=None)
+def test_any_state_is_loaded_as_one_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, raw: object
+) -> None:
+    checkpoints = Checkpoints(str(tmp_path_factory.mktemp("run")), keep=2)
+    folder = pathlib.Path(checkpoints.save(_state(7, epochs=1), _values(7)))
+    (folder / "state.json").write_text(json.dumps(raw))
+    try:
+        state, _ = checkpoints.load(7)
+    except UserError as e:
+        assert "which cannot be read" in str(e) and "\n" not in str(e)
+        return
+    assert {type(state.step), type(state.epochs)} == {int} and min(state.step, state.epochs) >= 0
+    checkpoints.save(state, _values(7))

@@ -1,0 +1,171 @@
+"""Data sets that somebody else wrote: each command works or says one sentence, in their folder."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import imageshards as ims
+from beam_pipeline.export_index import export_dali
+from beam_pipeline.inputs.data_sets import open_inputs
+from beam_pipeline.inputs.records import list_records, shards_to_list
+from beam_pipeline.inspect import summary_text
+from beam_pipeline.options import BuildOptions, InputOptions
+from beam_pipeline.report.page import write_report
+from beam_pipeline.verify.command import json_of, text_of, verify
+from imageshards.errors import UserError
+from imageshards.example import encode_example
+from tests.support.dataset_factory import Dataset, features_of, framed
+from tests.support.strangers import SENTINEL, changed
+
+VALUES = [None, [], [b""], [b"\xff"], [1], [-1], [2**62], [1.5], [1, 2], [b"a", b"b"]]
+
+
+def check(directory: str) -> None:
+    verdict = verify(directory, sample=2, workers=1)
+    text_of(verdict).encode()
+    json_of(verdict).encode()
+
+
+def report(directory: str) -> None:
+    manifest = ims.load_manifest(directory, complete=True)
+    write_report(directory, manifest)
+    summary_text(manifest).encode()
+
+
+def read(directory: str) -> None:
+    # What is documented for a look at the data besides `UserError`.
+    with contextlib.suppress(ims.RecordError, FileNotFoundError):
+        for _ in ims.read_examples(directory):
+            pass
+
+
+def read_one(directory: str) -> None:
+    data = ims.open(directory)
+    for key in data.index()["key"].to_pylist()[:2]:
+        with contextlib.suppress(ims.RecordError):
+            data.record(key)
+
+
+def train(directory: str) -> None:
+    data = ims.open(directory)
+    described = data.train(batch_size=2), data.evaluation(batch_size=2)
+    repr((data, described, described[0].steps_per_epoch, described[0].class_weight))
+
+
+def build(directory: str) -> None:
+    options = open_inputs(BuildOptions(InputOptions(directory), f"{directory}-new"))
+    for path, split, entry in shards_to_list(options.source):
+        for _ in list_records(path, split, entry, options.source.record_columns):
+            pass
+
+
+COMMANDS: list[Callable[[str], Any]] = [check, report, read, read_one, train, build, export_dali]
+
+
+class _Opened:
+    """The paths that are opened, https://docs.python.org/3/library/audit_events.html."""
+
+    paths: set[str] | None = None
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self.paths is not None and event in ("open", "os.rename", "os.remove", "os.mkdir"):
+            self.paths.update(os.path.abspath(a) for a in arguments[:2] if isinstance(a, str))
+
+
+_opened = _Opened()
+sys.addaudithook(_opened)
+
+
+@contextlib.contextmanager
+def only_below(folder: Path) -> Iterator[None]:
+    """Fails where something beside a folder was opened, made or removed."""
+    sentinel = folder.parent / SENTINEL
+    sentinel.write_text("mine")
+    _opened.paths = set()
+    try:
+        yield
+        paths = _opened.paths
+    finally:
+        _opened.paths = None
+    beside = {path for path in paths if Path(path).is_relative_to(folder.parent)}
+    assert not {path for path in beside if not Path(path).is_relative_to(folder)}
+    assert not {path for path in paths if path.startswith("/home/u")}
+    assert sentinel.read_text() == "mine" and {*folder.parent.iterdir()} == {sentinel, folder}
+
+
+def works_or_says_why(made: Dataset) -> None:
+    with only_below(made.directory):
+        for command in COMMANDS:
+            try:
+                command(str(made.directory))
+            except UserError as e:
+                assert "\n" not in str(e).strip() and str(e).endswith("."), command
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Dataset:
+    folder = tmp_path_factory.mktemp("strangers") / "set"
+    dataset = Dataset(folder, per_shard=2, rejects={"truncated": 1}, index=True)
+    dataset.manifest["inputs"] = [{"path": "p", "num_records": 3, "fingerprint": None}]
+    dataset.manifest["warnings"] = ["one"]
+    return dataset
+
+
+def test_the_commands_work_with_what_is_not_changed(made):
+    made.save()
+    for command in COMMANDS:
+        command(str(made.directory))
+
+
+@given(st.data())
+@settings(max_examples=60, derandomize=True, deadline=None)
+def test_any_manifest_is_used_or_refused(made, data):
+    manifest = data.draw(changed(made.manifest))
+    (made.directory / "manifest.json").write_text(json.dumps(manifest))
+    works_or_says_why(made)
+
+
+@given(st.data())
+@settings(max_examples=25, derandomize=True, deadline=None)
+def test_any_list_of_rejects_is_shown_or_passed_over(made, data):
+    made.save()
+    path = made.directory / "quarantine" / "rejects.jsonl"
+    reject = dict.fromkeys(("key", "uri", "label", "split", "reason", "stage", "message"), "a")
+    path.write_text(json.dumps(data.draw(changed(reject))) + "\n")
+    for command in (check, report):
+        command(str(made.directory))
+
+
+@given(st.data())
+@settings(max_examples=30, derandomize=True, deadline=None)
+def test_any_record_is_used_or_refused(made, data):
+    name = made.splits["train"][0]
+    features = features_of(0, 0)
+    for _ in range(data.draw(st.integers(1, 2))):
+        feature = data.draw(st.sampled_from([*features, "extra"]))
+        value = data.draw(st.sampled_from(VALUES))
+        features = {key: kept for key, kept in features.items() if key != feature}
+        features |= {} if value is None else {feature: value}
+    payload = encode_example(features)
+    if data.draw(st.booleans()):
+        payload = data.draw(st.sampled_from([payload[:-7], b"", b"\xff" * 9, payload[::-1]]))
+    content = framed([payload, *made.payloads[name][1:]])
+    (made.directory / name).write_bytes(content)
+    manifest = copy.deepcopy(made.manifest)
+    manifest["splits"]["train"]["shards"][0]["num_bytes"] = len(content)
+    (made.directory / "manifest.json").write_text(json.dumps(manifest))
+    try:
+        works_or_says_why(made)
+    finally:
+        made.write_shard(name)
