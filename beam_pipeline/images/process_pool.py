@@ -11,7 +11,6 @@ import atexit
 import collections
 import concurrent.futures
 import contextlib
-import gc
 import json
 import logging
 import mmap
@@ -24,14 +23,14 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from multiprocessing import connection
 from typing import Any, NamedTuple, Protocol
 
 from beam_pipeline import beam_files
+from beam_pipeline.images import pool_worker
+from beam_pipeline.images.pool_worker import AT, FIELDS, SINCE, WIDTH, Done
 from imageshards import storage
-from imageshards.errors import ImageError, UserError
+from imageshards.errors import UserError
 from imageshards.storage import OutputLock
 
 # A shard is given up after this many killed processes, those that a picture is to blame for not
@@ -39,21 +38,15 @@ from imageshards.storage import OutputLock
 MAX_ATTEMPTS = 6
 # Of a picture that kills the process.
 TRIES = 2
-# Nothing that is decoded takes near as long: 100 megapixels in 100 scans take a minute.
+# Generous: a machine may be busy, and a second time leaves the picture out.
 PICTURE_SEC = 300.0
 # Between a process's last words and its end: a core dump may be written.
 _ENDING_SEC = 20.0
 
-# Each process counts in shared memory of its own, of which these are the parts: images, bytes
-# read, rejects and images of shards that were finished before; of its finished tasks, then of
-# its current one; then one more than the number of the picture it is at, and since when, in ns.
-_FIELDS = 4
-_AT, _SINCE, _WIDTH = 8, 9, 10
-
 # Not `multiprocessing`: it would run the main module of whoever has a pipeline of his own again.
 _START = (
     "import json, sys; sys.path[:], given = json.loads(sys.argv[1]); "
-    f"from {__name__} import serve; serve(*given)"
+    f"from {pool_worker.__name__} import serve; serve(*given)"
 )
 
 _LOGGER = logging.getLogger(__name__)
@@ -79,53 +72,6 @@ class Batch(Protocol):
 Task = Callable[..., Any]
 
 
-class Watch:
-    """Counts and place of a task, in memory that others can read while it works.
-
-    Args:
-        memory: Where; None for a task that nobody watches.
-        first: Where in it.
-        crashed: Number of a picture → what it has done to the processes that decoded it.
-    """
-
-    def __init__(
-        self,
-        memory: memoryview | None = None,
-        first: int = 0,
-        crashed: Mapping[int, str] | None = None,
-    ):
-        self._memory = memoryview(bytearray(8 * _WIDTH)).cast("q") if memory is None else memory
-        self._first = first
-        self._crashed = crashed or {}
-
-    def add(self, *amounts: int) -> None:
-        """Counts images, bytes read, rejects, and images of shards finished before."""
-        for field, amount in enumerate(amounts, start=self._first + _FIELDS):
-            self._memory[field] += amount
-
-    @contextlib.contextmanager
-    def picture(self, number: int) -> Iterator[None]:
-        """Entered while a picture of the batch is decoded.
-
-        Raises:
-            ImageError: `decoder_crashed`: it has killed other processes.
-        """
-        if number in self._crashed:
-            raise ImageError("decoder_crashed", self._crashed[number])
-        self._memory[self._first + _SINCE] = time.monotonic_ns()
-        self._memory[self._first + _AT] = number + 1
-        try:
-            yield
-        finally:
-            self._memory[self._first + _AT] = 0
-
-    def finish(self) -> None:
-        """Makes the counts final."""
-        for field in range(self._first, self._first + _FIELDS):
-            self._memory[field] += self._memory[field + _FIELDS]
-            self._memory[field + _FIELDS] = 0
-
-
 class LocalPool:
     """A pool of processes, and counts of what they have done.
 
@@ -147,7 +93,7 @@ class LocalPool:
         self.total = 0  # images of all shards that were queued
         self._say = say
         self._picture_sec = PICTURE_SEC if picture_sec is None else picture_sec
-        size = 8 * _WIDTH * workers
+        size = 8 * WIDTH * workers
         memory_fd = storage.shared_memory(size)
         self._counts = memoryview(mmap.mmap(memory_fd, size)).cast("q")
         # Only this process can write to it: its end is seen by the others, however it comes.
@@ -240,17 +186,17 @@ class LocalPool:
             if worker is None or worker.has_ended():
                 if worker is not None:
                     worker.end(_ENDING_SEC)
-                first = number * _WIDTH
-                for field in range(first + _FIELDS, first + _WIDTH):
+                first = number * WIDTH
+                for field in range(first + FIELDS, first + WIDTH):
                     self._counts[field] = 0
-                noted = self._counts[first : first + _WIDTH]
+                noted = self._counts[first : first + WIDTH]
                 worker = _Worker(self._files, noted, number, self._lock)
                 self._workers[number] = worker
             return worker
 
     def progress(self) -> tuple[int, int, int, int]:
         """(images, bytes read, rejects, images of shards finished before) so far."""
-        fields = [sum(self._counts[field::_WIDTH]) for field in range(2 * _FIELDS)]
+        fields = [sum(self._counts[field::WIDTH]) for field in range(2 * FIELDS)]
         images, read_bytes, rejects, before = map(sum, zip(fields[:4], fields[4:], strict=True))
         return images, read_bytes, rejects, before
 
@@ -359,18 +305,6 @@ def _lost(name: str, packed: bytes, death: _Death, crashed: Mapping[int, str], d
     return f"a worker process {death.how} while it decoded {uri!r}; {again}{fate}"
 
 
-class _Done(NamedTuple):
-    """What a process answers.
-
-    Attributes:
-        counts: Its requests to stores since the last answer.
-    """
-
-    value: Any
-    error: Exception | None
-    counts: storage.Counts
-
-
 class _Worker:
     """A process that does one task after the other, as seen by the one that started it."""
 
@@ -390,7 +324,7 @@ class _Worker:
                 pass_fds=[its_end.fileno(), *files, *(job[1:] if job else ())],
             )
 
-    def call(self, packed: bytes, crashed: Mapping[int, str], picture_sec: float) -> _Done:
+    def call(self, packed: bytes, crashed: Mapping[int, str], picture_sec: float) -> Done:
         """What the process answers to a task.
 
         Raises:
@@ -401,19 +335,19 @@ class _Worker:
         self._connection.send_bytes(packed)
         wait_sec = picture_sec
         while not self._connection.poll(wait_sec):
-            at_picture_sec = (time.monotonic_ns() - self._noted[_SINCE]) / 1e9
+            at_picture_sec = (time.monotonic_ns() - self._noted[SINCE]) / 1e9
             wait_sec = picture_sec
-            if self._noted[_AT] and at_picture_sec >= picture_sec:
+            if self._noted[AT] and at_picture_sec >= picture_sec:
                 self._hung_sec = picture_sec
                 self._process.kill()
-            elif self._noted[_AT]:
+            elif self._noted[AT]:
                 wait_sec -= at_picture_sec
-        done: _Done = self._connection.recv()
+        done: Done = self._connection.recv()
         return done
 
     def death(self) -> _Death:
         """How it has ended."""
-        picture = self._noted[_AT] - 1
+        picture = self._noted[AT] - 1
         return _Death(None if picture < 0 else picture, self.end(_ENDING_SEC), self._hung_sec)
 
     def has_ended(self) -> bool:
@@ -436,69 +370,6 @@ def _without(number: signal.Signals) -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-# What runs in the processes.
-
-
-def serve(
-    tasks_fd: int, memory_fd: int, lifeline_fd: int, number: int, job: tuple[str, int] | None
-) -> None:
-    """Does tasks until the process that started this one is gone."""
-    if job is not None:
-        storage.join_job(*job)
-    threading.Thread(target=_die_with_parent, args=(lifeline_fd,), daemon=True).start()
-    memory = memoryview(mmap.mmap(memory_fd, 0)).cast("q")
-    from beam_pipeline.images.encode import tune_allocator
-
-    tune_allocator()
-    gc.set_threshold(100_000)  # thousands of references are no garbage
-    known: tuple[dict[str, str], dict[str, Any]] | None = None
-    tasks = connection.Connection(tasks_fd)
-    with contextlib.suppress(EOFError):
-        while True:
-            settings, crashed = pickle.loads(tasks.recv_bytes())
-            if settings != known:
-                known = settings
-                _use(*settings)
-            watch = Watch(memory, number * _WIDTH, crashed)
-            tasks.send(_do_task(tasks.recv_bytes(), watch))
-
-
-def _use(environ: Mapping[str, str], flags: Mapping[str, Any]) -> None:
-    """Takes over what the parent knows of stores."""
-    os.environ.clear()
-    os.environ.update(environ)
-    beam_files.use_flags(flags)
-    storage.forget_clients()
-
-
-def _die_with_parent(lifeline_fd: int) -> None:
-    os.read(lifeline_fd, 1)
-    os._exit(1)
-
-
-def _do_task(packed: bytes, watch: Watch) -> _Done:
-    value, error = None, None
-    try:
-        task, batch, args = pickle.loads(packed)
-        value = task(batch, *args, watch)
-        watch.finish()
-    except Exception as e:  # noqa: BLE001  # it is raised where the result is asked for
-        error = _sendable(e)
-    return _Done(value, error, storage.unreported())
-
-
-def _sendable(e: Exception) -> Exception:
-    """An error that says where in this process it was raised."""
-    trace = traceback.format_exc()
-    try:
-        pickle.loads(pickle.dumps(e))
-    except (pickle.PickleError, TypeError, AttributeError, ValueError):
-        return RuntimeError(trace)
-    if not isinstance(e, UserError):
-        e.add_note(trace)
-    return e
 
 
 def available_cores() -> int:

@@ -6,7 +6,7 @@ import time
 from typing import NamedTuple
 
 from beam_pipeline.images import encode_image, process_pool, read_images
-from beam_pipeline.images.process_pool import Watch
+from beam_pipeline.images.pool_worker import Watch
 from beam_pipeline.options import ImageOptions, UrlOptions
 from beam_pipeline.planning.plan import RECORD_OVERHEAD_BYTES
 from beam_pipeline.planning.refs import LOST_RECORD, RefBatch

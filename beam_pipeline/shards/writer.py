@@ -9,7 +9,7 @@ import tempfile
 from typing import NamedTuple
 
 from beam_pipeline.images.damage import damage_of
-from beam_pipeline.images.process_pool import Watch
+from beam_pipeline.images.pool_worker import Watch
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
 from beam_pipeline.shards.copying import DAMAGED, copy_record, read_files_and_records
 from beam_pipeline.shards.record import make_features

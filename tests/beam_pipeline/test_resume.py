@@ -110,7 +110,7 @@ def wait_for(condition, process: ForkedBuild | subprocess.Popen, what: str) -> N
 def workers_of(process: ForkedBuild) -> list[psutil.Process]:
     """Processes that write shards."""
     children = psutil.Process(process.pid).children()
-    return [child for child in children if "process_pool" in " ".join(_command(child))]
+    return [child for child in children if "pool_worker" in " ".join(_command(child))]
 
 
 def _command(process: psutil.Process) -> list[str]:

@@ -39,7 +39,7 @@ class InThisProcess:
     @staticmethod
     def submit(_: str, task: Any, *args: Any, size: int = 0) -> None:
         """Does the task."""
-        from beam_pipeline.images.process_pool import Watch
+        from beam_pipeline.images.pool_worker import Watch
 
         task(*args, Watch())
 

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from beam_pipeline.commit import staging
-from beam_pipeline.images.process_pool import Watch
+from beam_pipeline.images.pool_worker import Watch
 from beam_pipeline.options import ImageOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
 from beam_pipeline.shards.writer import write_shard
