@@ -238,8 +238,8 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     add("--overwrite", action="store_true",
         help="replace a finished data set; classes keep the ids they had")
     add("--plan_only", action="store_true",
-        help="rehearse: list and plan, show the shards, an estimate of time and bytes, reasons of "
-        "rejects and equal keys, and end with the exit code of a build; write nothing")
+        help="list and plan, show the shards and why a build would stop (equal keys, missing or "
+        "empty files), and end with its exit code; decode and write nothing")
 
 
 def _add_about(group: argparse._ArgumentGroup) -> None:

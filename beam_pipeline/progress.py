@@ -140,34 +140,19 @@ def _reasons(counts: Mapping[str, int]) -> str:
 def plan_table(summary: Mapping[str, Any]) -> str:
     """What --plan_only found."""
     rows = [
-        [split, *(f"{found[key]:,}" for key in ("shards", "images", "min", "max")),
-         f"{found['bytes'] / 1e6:,.1f}"]
+        [split, *(f"{found[key]:,}" for key in ("shards", "images", "min", "max"))]
         for split, found in summary["splits"].items()
-    ]  # fmt: skip
-    header = ["split", "shards", "images", "min/shard", "max/shard", "estimated MB"]
+    ]
+    header = ["split", "shards", "images", "min/shard", "max/shard"]
     lines = [text_table(header, rows), class_line(_sum_classes(summary["counts"]))]
     if summary["skipped"]:
         lines.append(for_output("files passed over" + _reasons(summary["skipped"])))
     if summary["rejects"]:
-        known = _with_examples(summary["rejects"])
+        known = ", ".join(
+            f"{reason} {found['images']:,} such as {found['uri']!r} ({found['message']})"
+            for reason, found in summary["rejects"].items()
+        )
         lines.append(for_output(f"rejected already when listed: {known}"))
-    rejects = summary["sample_rejects"]
-    in_brackets = f" ({_with_examples(rejects)})" if rejects else ""
-    sample = (
-        f"a sample of {counted(summary['sample'], 'image')}: "
-        f"{sum(found['images'] for found in rejects.values())} rejected{in_brackets}, "
-        f"{summary['msec_per_image']:.1f} ms and {summary['bytes_per_record']:,.0f} bytes per "
-        f"record; about {summary['seconds']:,.0f} s on {counted(summary['workers'], 'core')}, "
-        f"{summary['start_seconds']:,.0f} s of them to start, list and plan"
-    )
-    lines.append(for_output(sample))
     lines += warning_lines(summary["warnings"])
     lines.append("nothing was written")
     return "\n".join(lines)
-
-
-def _with_examples(rejects: Mapping[str, Mapping[str, Any]]) -> str:
-    return ", ".join(
-        f"{reason} {found['images']:,} such as {found['uri']!r} ({found['message']})"
-        for reason, found in rejects.items()
-    )

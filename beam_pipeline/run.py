@@ -77,7 +77,7 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
         # A plan is made here, wherever the job is to run: it takes seconds.
         note_activity("")
         with ProgressLine(activity_line, PLANNING):
-            return plan_only(options, runners.choose([]), begun)
+            return plan_only(options, runners.choose([]))
     storage.check_bucket(options.output, "--output")
     fresh = not os.path.exists(options.output)
     staging = storage.join(options.output, STAGING_NAME)

@@ -101,6 +101,11 @@ def _line(reject: Reject) -> str:
     return json.dumps(fields, ensure_ascii=False) + "\n"
 
 
+def allowed_rejects(listed: int, max_fraction: float) -> int:
+    """How many images may be rejected."""
+    return math.floor(max_fraction * listed + 1e-9)  # 0.29 * 100 is a little below 29
+
+
 def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, where: str) -> None:
     """Raises `UserError`, with the reasons, if more images were rejected than allowed.
 
@@ -110,7 +115,7 @@ def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, wh
         max_fraction: Of them that may be rejected.
         where: The list of rejects.
     """
-    allowed = math.floor(max_fraction * listed + 1e-9)  # 0.29 * 100 is a little below 29
+    allowed = allowed_rejects(listed, max_fraction)
     rejected = sum(counts.values())
     if rejected <= allowed:
         return

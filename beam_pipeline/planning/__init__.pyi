@@ -1,7 +1,7 @@
 from .batching import BatchRefs
 from .plan import ShardPlan
 from .refs import ImageRef, RefBatch, ShardUnit
-from .transforms import AssignSplits, PlannedShards, PlanShards, SurveyImages
+from .transforms import AssignSplits, PlannedShards, PlanShards
 
 __all__ = [
     "AssignSplits",
@@ -12,5 +12,4 @@ __all__ = [
     "RefBatch",
     "ShardPlan",
     "ShardUnit",
-    "SurveyImages",
 ]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from typing import NamedTuple
-
 from beam_pipeline.images import encode_image, process_pool, read_images
 from beam_pipeline.images.pool_worker import Watch
 from beam_pipeline.options import ImageOptions, UrlOptions
@@ -14,46 +11,33 @@ from imageshards.errors import ImageError
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 
-class EncodedSample(NamedTuple):
-    """What became of some images.
+def sample_sizes(batch: RefBatch, options: ImageOptions, urls: UrlOptions) -> list[int]:
+    """Bytes of the records of those images that become one, framing included.
 
-    Attributes:
-        found: Of each, in order, the bytes of its record, framing included, or why it cannot
-            become one.
-        cpu_sec: What that took.
+    Files are encoded for it; records are copied: their size is known.
     """
-
-    found: list[int | ImageError]
-    cpu_sec: float
-
-
-def encode_sample(batch: RefBatch, options: ImageOptions, urls: UrlOptions) -> EncodedSample:
-    """Encodes files; records are copied: their size is known."""
     if not batch.refs:
-        return EncodedSample([], 0.0)
-    pool = process_pool.current()
-    encoded: EncodedSample = pool.submit("of a sample", _encode, batch, options, urls).result()
-    return encoded
+        return []
+    sizes: list[int] = (
+        process_pool.current().submit("of a sample", _sizes, batch, options, urls).result()
+    )
+    return sizes
 
 
-def _encode(
-    batch: RefBatch, options: ImageOptions, urls: UrlOptions, watch: Watch
-) -> EncodedSample:
-    begun = time.process_time()
+def _sizes(batch: RefBatch, options: ImageOptions, urls: UrlOptions, watch: Watch) -> list[int]:
     files = read_images([r for r in batch.refs if not r.is_record], options.max_bytes, urls)
-    found: list[int | ImageError] = []
+    sizes: list[int] = []
     for number, ref in enumerate(batch.refs):
-        if ref.offset_bytes == LOST_RECORD:
-            found.append(ImageError("damaged_record", "the shard holds no such record"))
-        elif ref.is_record:
-            found.append(HEADER_BYTES + ref.size_bytes + FOOTER_BYTES)
-        else:
-            _, data = next(files)
-            try:
-                if isinstance(data, ImageError):
-                    raise data
-                with watch.picture(number):
-                    found.append(len(encode_image(data, options).data) + RECORD_OVERHEAD_BYTES)
-            except ImageError as e:
-                found.append(e.with_traceback(None))
-    return EncodedSample(found, time.process_time() - begun)
+        if ref.is_record:
+            if ref.offset_bytes != LOST_RECORD:
+                sizes.append(HEADER_BYTES + ref.size_bytes + FOOTER_BYTES)
+            continue
+        _, data = next(files)
+        if isinstance(data, ImageError):
+            continue
+        try:
+            with watch.picture(number):
+                sizes.append(len(encode_image(data, options).data) + RECORD_OVERHEAD_BYTES)
+        except ImageError:
+            continue  # told, and counted, when its shard is written
+    return sizes

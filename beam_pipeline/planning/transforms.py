@@ -28,7 +28,7 @@ from beam_pipeline.planning.plan import (
     make_plan,
 )
 from beam_pipeline.planning.refs import ImageRef, RefBatch, ShardUnit, with_split
-from beam_pipeline.planning.sample import encode_sample
+from beam_pipeline.planning.sample import sample_sizes
 from imageshards.errors import UserError
 from imageshards.progress import note_activity
 
@@ -160,8 +160,7 @@ def mean_record_bytes(
     given = plan_options.num_shards
     if "*" in given or all(split in given for split, _ in survey.counts):
         return 0.0
-    encoded = encode_sample(survey.sample, options, urls).found
-    sizes = [found for found in encoded if isinstance(found, int)]
+    sizes = sample_sizes(survey.sample, options, urls)
     return sum(sizes) / len(sizes) if sizes else float(RECORD_OVERHEAD_BYTES)
 
 
@@ -195,15 +194,15 @@ class AssignSplits(beam.PTransform):
         return batches | "AssignSplits" >> beam.Map(assign_splits, self._options)
 
 
-class SurveyImages(beam.PTransform):
+class _SurveyImages(beam.PTransform):
     """RefBatches whose references have splits → one `Survey`.
 
     Args:
         salt: Of the hashes that draw the sample.
-        with_sample: Whether sizes or times are to be estimated from one.
+        with_sample: Whether the size of a record is to be estimated from one.
     """
 
-    def __init__(self, salt: str, with_sample: bool = True):
+    def __init__(self, salt: str, with_sample: bool):
         super().__init__()
         self._salt = salt
         self._with_sample = with_sample
@@ -242,7 +241,6 @@ class PlanShards(beam.PTransform):
         image: How pictures are encoded: a sample of them tells how many shards are wanted,
             unless `options.num_shards` says so.
         urls: How images at http:// and https:// addresses are fetched.
-        survey: The `Survey` of the references with a sample, if there is one already.
 
     Raises:
         UserError: While running: no image, one class only, an unknown label or split, fewer
@@ -254,21 +252,18 @@ class PlanShards(beam.PTransform):
         options: PlanOptions = PlanOptions(),  # noqa: B008  # frozen
         image: ImageOptions = ImageOptions(),  # noqa: B008  # frozen
         urls: UrlOptions = UrlOptions(),  # noqa: B008  # frozen
-        survey: beam.PCollection[Survey] | None = None,
     ):
         super().__init__()
         self._options = options
         self._image = image
         self._urls = urls
-        self._survey = survey
 
     def expand(self, batches: beam.PCollection[RefBatch]) -> PlannedShards:
         options, salt = self._options, self._options.salt
-        survey = self._survey
-        if survey is None:
-            survey = batches | "Survey" >> SurveyImages(salt, "*" not in options.num_shards)
-        plan = survey | "MakePlan" >> beam.Map(
-            plan_of, options, self._image, self._urls
+        plan = (
+            batches
+            | "Survey" >> _SurveyImages(salt, "*" not in options.num_shards)
+            | "MakePlan" >> beam.Map(plan_of, options, self._image, self._urls)
         )  # one ShardPlan
         plan_side = pvalue.AsSingleton(plan)
         buckets = (

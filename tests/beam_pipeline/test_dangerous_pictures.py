@@ -101,13 +101,6 @@ def test_a_build_names_them_and_keeps_their_bytes_and_all_others_become_records(
     assert kept(workers) == kept(several)
 
 
-def test_a_plan_names_them_too(photos, tmp_path, capfd):
-    """And ends as the build would."""
-    said = flags(photos, tmp_path / "set", "--max_reject_fraction", "0.01")
-    assert build(*said, "--plan_only") == 2
-    assert "decoder_crashed 3 such as" in capfd.readouterr().out
-
-
 def test_one_that_never_ends_is_left_out(photos, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(process_pool, "PICTURE_SEC", 2.0)
     root = class_folders(tmp_path / "photos", {"cat": 4, "dog": 4})
