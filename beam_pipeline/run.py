@@ -181,6 +181,11 @@ def _run_pipeline(
     page = _report_page(options.output)
     if options.report and storage.exists(page):
         made.append(f"report: {page}")
+    if options.overwrite and storage.is_folder(storage.join(options.output, "duplicates")):
+        made.append(
+            f"{options.output}/duplicates is of the data set before; delete it, or make it again with "
+            f"imageshards duplicates {options.output}"
+        )
     stored = storage.counts()
     if stored.requests:
         made.insert(0, stored.text())

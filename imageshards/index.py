@@ -444,17 +444,3 @@ def read_record(
             "shards and index of one build: copy the data set again."
         )
     return features
-
-
-def rows_of(table: pa.Table, features: Mapping[str, Mapping[str, Any]]) -> IndexRows:
-    """The rows of a table again, to be written with records that are moved.
-
-    Args:
-        table: With all columns, of one shard or of several.
-        features: Those of the manifest of its data set.
-    """
-    rows = IndexRows({name: table[name].to_pylist() for name in COLUMNS if name not in _OF_PLACE})
-    for column, feature in extra_columns(features).items():
-        values = table[column].to_pylist()
-        rows.extra[feature] = values if features[feature]["shape"] else [[v] for v in values]
-    return rows

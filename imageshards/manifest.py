@@ -47,7 +47,6 @@ DALI_SUFFIX = ".idx"  # of the file beside a shard that `imageshards export-inde
 STAGING_NAME = ".staging"
 LOCK_NAME = "lock"  # in there: of the job that writes
 REPLACED_NAME = "replaced"  # in there: the data set that a build reads and replaces
-REMOVAL_NAME = "removal.json"  # in there: what `beam_pipeline.remove` is about to put in place
 
 # Usual names of a split: who asks for one of them means any. None to validate on is called test:
 # what was chosen by it, such as the best epoch, is not measured by it any more.
@@ -303,21 +302,6 @@ def _check_shards(manifest: Mapping[str, Any]) -> None:
             raise FormError(shard["num_records"], expected).within("num_records")
 
 
-def has_stopped_removal(directory: str) -> bool:
-    """Whether a folder is a data set that a stopped `beam_pipeline.remove` left in the middle."""
-    staging = storage.join(directory, STAGING_NAME)
-    return storage.exists(storage.join(staging, REMOVAL_NAME)) and not storage.exists(
-        storage.join(directory, MANIFEST_NAME)
-    )
-
-
-def how_to_finish_removal(directory: str) -> str:
-    """The remedy where there is a stopped removal, as a phrase."""
-    return (
-        f"a removal was stopped: run imageshards remove {directory} --keys KEYS again to finish it"
-    )
-
-
 def _why_no_data_set(directory: str) -> str:
     """What is wrong with a folder without a manifest, and what to do, as a phrase."""
     if storage.is_local(directory) and not os.path.isdir(directory):
@@ -337,8 +321,6 @@ def _why_no_data_set(directory: str) -> str:
 def _how_to_build(directory: str) -> str:
     """What to do about a missing data set: nothing is built into a folder with other files."""
     try:
-        if has_stopped_removal(directory):
-            return how_to_finish_removal(directory)
         if storage.is_folder(storage.join(directory, STAGING_NAME)):
             if holder := storage.lock_holder(storage.join(directory, STAGING_NAME, LOCK_NAME)):
                 return f"it is being built now by {holder}; wait until that has ended"

@@ -17,11 +17,8 @@ from imageshards.manifest import (
     INDEX_NAME,
     LOCK_NAME,
     MANIFEST_NAME,
-    REMOVAL_NAME,
     REPLACED_NAME,
     TRANSFORM_NAME,
-    has_stopped_removal,
-    how_to_finish_removal,
     load_manifest,
     shards_of,
 )
@@ -43,7 +40,6 @@ class OutputState:
         manifest: That of the data set, if there is one.
         damage: Why the manifest that is there cannot be read.
         notes: Those of the job whose staging folder it is (`job_notes`).
-        stopped_removal: Whether it is a data set that a stopped `imageshards remove` left.
         foreign: Names of files and folders there that none of these accounts for.
     """
 
@@ -52,7 +48,6 @@ class OutputState:
     manifest: dict[str, Any] | None
     damage: UserError | None
     notes: dict[str, Any]
-    stopped_removal: bool
     foreign: tuple[str, ...]
 
     @property
@@ -90,12 +85,10 @@ def read_output_state(output: str, staging: str) -> OutputState:
         lambda: _manifest(output), lambda: job_notes(staging), lambda: _names_in(output)
     )
     found, damage = manifest
-    foreign, stopped_removal = tuple(foreign_files(names)), False
+    foreign = tuple(foreign_files(names))
     if found or notes or (damage and _is_of_a_build(output)):
         foreign = ()
-    elif foreign and (stopped_removal := has_stopped_removal(output)):
-        foreign = ()
-    return OutputState(output, staging, found, damage, notes, stopped_removal, foreign)
+    return OutputState(output, staging, found, damage, notes, foreign)
 
 
 def _is_of_a_build(output: str) -> bool:
@@ -121,8 +114,7 @@ def check_output(state: OutputState, overwrite: bool) -> bool:
         True if an earlier run of this job had committed all its work and was then killed.
 
     Raises:
-        UserError: A finished data set, a stopped removal or files that are not ours are in the
-            way.
+        UserError: A finished data set or files that are not ours are in the way.
     """
     if state.foreign:
         ours = "finished or unfinished build"
@@ -137,11 +129,6 @@ def check_output(state: OutputState, overwrite: bool) -> bool:
         raise UserError(
             f"--output {state.output!r} holds a finished data set; choose another folder, or "
             "replace it with --overwrite."
-        )
-    if state.stopped_removal:
-        raise UserError(
-            f"--output {state.output!r} holds a data set in which "
-            f"{how_to_finish_removal(state.output)}, or choose another folder."
         )
     return False
 
@@ -212,8 +199,7 @@ def prepare_staging(state: OutputState, reads_replaced: bool = False) -> None:
         for entry in entries:
             if entry.is_folder and not (reads_replaced and entry.name == REPLACED_NAME):
                 storage.delete_folder(entry.path)
-        old = (COMMITTED_NAME, REMOVAL_NAME)
-        storage.delete(e.path for e in entries if ".tmp-" in e.name or e.name in old)
+        storage.delete(e.path for e in entries if ".tmp-" in e.name or e.name == COMMITTED_NAME)
     except OSError as e:
         raise _unwritable(staging, e) from e
 

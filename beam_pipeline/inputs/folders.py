@@ -17,7 +17,7 @@ from beam_pipeline.inputs.layout import FileId, ancestors, file_id, glob_root, l
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.form import anything, loads
-from imageshards.manifest import MANIFEST_NAME, has_stopped_removal
+from imageshards.manifest import MANIFEST_NAME
 from imageshards.storage import Stat, is_local
 
 # Path, size in bytes or why it is passed over, modification time in ns.
@@ -52,15 +52,9 @@ def printable(text: str) -> str:
 
 
 def is_data_set(folder: str) -> bool:
-    """Whether a folder holds a finished data set: a manifest.json that a build has written.
-
-    One that a stopped removal left without it is none to list images in, either: what reads its
-    manifest says so.
-    """
+    """Whether a folder holds a finished data set: a manifest.json that a build has written."""
     path = storage.join(folder, MANIFEST_NAME)
     try:
-        if has_stopped_removal(folder):
-            return True
         # Files of this name that others write may be large.
         if b'"format_version"' not in storage.read(path, _HEAD_BYTES):
             return False

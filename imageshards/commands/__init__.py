@@ -40,7 +40,6 @@ GROUPS = {
         "duplicates": Command(
             "beam_pipeline.duplicates.command", "find equal and nearly equal pictures"
         ),
-        "remove": Command("beam_pipeline.remove", "take records out of a data set, in place"),
         "export-index": Command(
             "beam_pipeline.export_index", "write the files by which NVIDIA DALI finds records"
         ),

@@ -17,6 +17,7 @@ from imageshards.manifest import (
     IMAGE_FEATURE,
     LABEL_FEATURE,
     MANIFEST_NAME,
+    STAGING_NAME,
     TRAIN_NAMES,
     VALIDATION_NAMES,
 )
@@ -90,10 +91,10 @@ def has_manifest(data: str) -> bool:
         return is_remote(data)  # reading it tells what is wrong
 
 
-def is_being_changed(data: str) -> bool:
-    """Whether `data` is a data set whose manifest a stopped removal took away."""
+def is_being_built(data: str) -> bool:
+    """Whether `data` is a folder in which a build has not ended; its shards are nothing to read."""
     try:
-        return manifest.has_stopped_removal(data)
+        return storage.is_folder(storage.join(data, STAGING_NAME))
     except OSError:
         return False
 

@@ -18,7 +18,7 @@ from trainer.dataset.joined import check_features, check_filters, check_same_cla
 from trainer.dataset.manifest import (
     check_shards,
     has_manifest,
-    is_being_changed,
+    is_being_built,
     load_manifest,
     train_split,
     validation_split,
@@ -96,7 +96,7 @@ def open_dataset(config: DataConfig) -> DataSet:
 
 
 def _open_one(config: DataConfig) -> DataSet:
-    if has_manifest(config.data) or not has_records(config.data) or is_being_changed(config.data):
+    if has_manifest(config.data) or not has_records(config.data) or is_being_built(config.data):
         return load_manifest(config.data)  # raises where there is none, and says what is missing
     return open_external(config)
 

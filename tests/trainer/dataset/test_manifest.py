@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from imageshards.errors import UserError
-from imageshards.manifest import MANIFEST_NAME, REMOVAL_NAME, STAGING_NAME
+from imageshards.manifest import MANIFEST_NAME, STAGING_NAME
 from tests.support.dataset_factory import Dataset
 from tests.support.trainer_data import edit_manifest, write_manifest
 from trainer.config import DataConfig, TrainConfig
@@ -260,12 +260,12 @@ def test_features_shard_classes_and_a_fingerprint_are_read(folder: pathlib.Path)
     assert _load(folder).fingerprint == after.fingerprint
 
 
-def test_a_data_set_that_a_stopped_removal_left_is_not_read_as_foreign_shards(
+def test_what_a_stopped_build_left_is_not_read_as_foreign_shards(
     tmp_path: pathlib.Path,
 ) -> None:
     made = Dataset(tmp_path / "set").directory
     (made / MANIFEST_NAME).unlink()
     (made / STAGING_NAME).mkdir()
-    (made / STAGING_NAME / REMOVAL_NAME).touch()
-    with pytest.raises(UserError, match="a removal was stopped: run imageshards remove "):
+    (made / STAGING_NAME / "job.json").touch()
+    with pytest.raises(UserError, match="its build has not ended; run that again"):
         open_dataset(DataConfig(data=str(made)))
