@@ -3,7 +3,7 @@ from .commit import CommitShards, CommitSpec
 from .inputs.transforms import ListImages
 from .options import ImageOptions, InputOptions, PlanOptions
 from .planning import AssignSplits, BatchRefs, ImageRef, PlanShards, RefBatch, ShardUnit
-from .shards import WriteBalancedTFRecord
+from .shards import Reject, WriteBalancedTFRecord, WrittenShards
 
 __all__ = [
     "AnalyseColumns",
@@ -18,6 +18,8 @@ __all__ = [
     "PlanOptions",
     "PlanShards",
     "RefBatch",
+    "Reject",
     "ShardUnit",
     "WriteBalancedTFRecord",
+    "WrittenShards",
 ]

@@ -103,10 +103,11 @@ def construct(
         image=options.image,
         urls=options.urls,
         damage=options.damage,
+        quarantine_bytes=options.quarantine_bytes,
         versions=tuple(byte_versions(options.damage).items()),
     )
-    paths = planned.units | "Write" >> write  # final paths of the shards
-    paths | "Commit" >> CommitShards(
+    written = planned.units | "Write" >> write  # final paths of the shards
+    written.files | "Commit" >> CommitShards(
         commit_spec(options, write.sink.spec, schemas),
         planned.plan,
         (listed.skipped, *selected.skipped),
@@ -169,7 +170,6 @@ def commit_spec(options: BuildOptions, write: WriteSpec, schemas: Schemas) -> Co
     return CommitSpec(
         write=write,
         max_reject_fraction=options.max_reject_fraction,
-        max_quarantine_bytes=options.image.max_bytes if options.quarantine_bytes else 0,
         report=options.report,
         options={
             "input": _listing_options(options.source),
@@ -181,6 +181,7 @@ def commit_spec(options: BuildOptions, write: WriteSpec, schemas: Schemas) -> Co
             "transform_module": options.transform_module,
             "columns_as_given": options.copied.as_given if options.copied else as_given,
             "max_reject_fraction": options.max_reject_fraction,
+            "quarantine_bytes": options.quarantine_bytes,
         },
         image={
             "size": height if height == width else [height, width],

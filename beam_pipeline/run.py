@@ -183,8 +183,8 @@ def _run_pipeline(
         made.append(f"report: {page}")
     if options.overwrite and storage.is_folder(storage.join(options.output, "duplicates")):
         made.append(
-            f"{options.output}/duplicates is of the data set before; delete it, or make it again with "
-            f"imageshards duplicates {options.output}"
+            f"{options.output}/duplicates is of the data set before; delete it, or make it again "
+            f"with imageshards duplicates {options.output}"
         )
     stored = storage.counts()
     if stored.requests:

@@ -26,6 +26,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'es' if noun.endswith(_SIBILANTS) else 's'}"
 
 
+def printable(text: str) -> str:
+    """File names may hold bytes that are not text; keys and labels are text."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def shortened(text: str, width: int) -> str:
     """At most `width` characters of a text: the middle of a longer one becomes `…`."""
     if len(text) <= width:

@@ -16,7 +16,7 @@ from beam_pipeline.columns import exported_classes, exported_features
 from beam_pipeline.commit import quarantine, tfds
 from beam_pipeline.commit.croissant import croissant_text
 from beam_pipeline.commit.finalize import FinalizeTask, backup_shards, plan_finalize
-from beam_pipeline.commit.staging import mark_committed
+from beam_pipeline.commit.staging import mark_committed, set_aside
 from beam_pipeline.commit.summary import WriteSummary
 from beam_pipeline.commit.warnings import counts_and_names, of_copies, of_unchecked, warnings_of
 from beam_pipeline.planning.classes import names_by_label
@@ -40,7 +40,6 @@ from imageshards.manifest import (
     DALI_SUFFIX,
     FORMAT_VERSION,
     INDEX_NAME,
-    MANIFEST_NAME,
     QUARANTINE_NAME,
     RECORD_FEATURES,
     REJECTS_NAME,
@@ -48,6 +47,7 @@ from imageshards.manifest import (
     SHARD_NAME,
     TRAIN_NAMES,
     TRANSFORM_NAME,
+    shards_of,
     without_index,
     write_manifest,
 )
@@ -62,7 +62,6 @@ class CommitSpec:
     Attributes:
         write: How its shards were written, and where.
         max_reject_fraction: Budget of rejects.
-        max_quarantine_bytes: Originals of rejected images up to this size are kept; 0 for none.
         report: Whether pictures for people are made.
         options, image, versions, shard_by, first_label: What the manifest says of them.
         inputs: (path, fingerprint of a data set or None) of each input.
@@ -72,7 +71,6 @@ class CommitSpec:
 
     write: WriteSpec
     max_reject_fraction: float
-    max_quarantine_bytes: int
     report: bool
     options: dict[str, Any]
     image: dict[str, Any]
@@ -97,7 +95,9 @@ class CommitSpec:
 def begin_commit(
     summary: WriteSummary, plan: ShardPlan, spec: CommitSpec, *complete: Any
 ) -> list[FinalizeTask]:
-    """Checks that nothing was lost, removes the data set that is replaced, plans what moves.
+    """Checks that nothing was lost, plans what moves, sets the data set aside that is replaced.
+
+    May be done again, also when shards have been put into their places.
 
     Args:
         summary: Totals of all shards, as they were written.
@@ -123,10 +123,10 @@ def begin_commit(
     try:
         where = quarantine.write_list(_rejects(shards, spec.write), spec.staging)
         quarantine.check_budget(summary.rejects, listed, spec.max_reject_fraction, where)
-        _remove_old_data_set(spec, {shard.name for shard in shards})
         features = exported_features(storage.join(spec.staging, TRANSFORM_NAME))
         tasks = plan_finalize(shards, features)
         backup_shards(tasks, spec.write)
+        set_aside(spec.output, spec.staging)
     except OSError as e:
         raise output_error(spec.output, e) from e
     return tasks
@@ -139,22 +139,6 @@ def _rejects(shards: Iterable[ShardSummary], spec: WriteSpec) -> Iterator[Reject
         yield from result.rejects
 
 
-def _remove_old_data_set(spec: CommitSpec, names: set[str]) -> None:
-    """Removes a data set that is replaced: its manifest first, so that it is none any more."""
-    _, found = run_concurrently(
-        lambda: storage.delete([storage.join(spec.output, MANIFEST_NAME)]),
-        lambda: storage.list_folder(spec.output),
-    )
-    keep = {spec.write.file_of(name) for name in names}
-    storage.delete(
-        entry.path
-        for entry in found
-        if SHARD_NAME.fullmatch(entry.name.removesuffix(DALI_SUFFIX)) and entry.name not in keep
-    )
-    if any(entry.name == INDEX_NAME for entry in found):
-        _remove_folder(storage.join(spec.output, INDEX_NAME))
-
-
 def finish_commit(
     plan: ShardPlan,
     entries: Iterable[dict[str, Any]],
@@ -165,7 +149,8 @@ def finish_commit(
 ) -> str:
     """Writes everything beside the shards, then the manifest; returns its fingerprint.
 
-    The report comes after: it is of a data set, and no reason to have none.
+    May be done again, also twice at once. The report comes after: it is of a data set, and no
+    reason to have none.
 
     Args:
         plan: What was planned.
@@ -173,7 +158,7 @@ def finish_commit(
         summary: Totals of all shards, as they were written.
         skipped: Reason → files that were not listed, and what is to be named (`Listed.skipped`).
         spec: Where and how.
-        *complete: What must be complete before: the exported transform, the quarantine.
+        *complete: What must be complete before: the exported transform.
 
     Raises:
         RuntimeError: The shards do not hold what was written.
@@ -182,7 +167,7 @@ def finish_commit(
     check_totals(shards, plan, summary)
     try:
         manifest = with_copies(spec.output, manifest_of(shards, plan, summary, skipped, spec))
-        write_companions(manifest, spec)
+        write_companions(manifest, shards, spec)
         mark_committed(spec.staging, manifest["fingerprint"], summary.reused_images)
         write_manifest(spec.output, manifest)
     except OSError as e:
@@ -263,7 +248,7 @@ def manifest_of(
         of_split = [dict(shard) for shard in shards if shard["split"] == split]
         of_split.sort(key=lambda shard: shard["file"])
         for shard in of_split:
-            del shard["split"]
+            del shard["split"], shard["rejected"]
         splits[split] = {
             "num_records": sum(shard["num_records"] for shard in of_split),
             "shards": of_split,
@@ -328,51 +313,72 @@ def _by_count(counts: dict[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def companion_files(manifest: Mapping[str, Any], output: str) -> dict[str, str]:
-    """File name → text of what others read beside the manifest: TFDS, Croissant."""
-    croissant = croissant_text(manifest, storage.name_of(output))
-    return tfds.tfds_files(manifest, "image_shards") | {CROISSANT_NAME: croissant}
+def write_companions(
+    manifest: dict[str, Any], shards: Iterable[Mapping[str, Any]], spec: CommitSpec
+) -> None:
+    """Puts what the manifest tells of beside the shards, and removes what was there before.
 
-
-def write_companions(manifest: dict[str, Any], spec: CommitSpec) -> None:
-    """Puts what the manifest tells of beside the shards, in place of what was there.
-
-    A step that was interrupted may be done again.
+    Args:
+        manifest: What is about to be written.
+        shards: What `finalize_shard` returned.
+        spec: Where and how.
     """
-    staging, output = spec.staging, spec.output
-    files = companion_files(manifest, output)
+    output = spec.output
+    files = tfds.tfds_files(manifest, "image_shards")
+    files[CROISSANT_NAME] = croissant_text(manifest, storage.name_of(output))
+    entries = [entry for _, entry in shards_of(manifest)]
+    index = {entry["index"]["file"] for entry in entries}
+    rejected = {shard["rejected"] for shard in shards if shard["rejected"]}
     run_concurrently(
-        lambda: _replace_folder(*(storage.join(d, TRANSFORM_NAME) for d in (staging, output))),
-        lambda: _place_quarantine(staging, output, bool(manifest["rejects"])),
+        lambda: _place_transform(spec.staging, output),
+        lambda: _place_quarantine(spec.staging, output, rejected),
+        lambda: _keep_only(output, INDEX_NAME, {storage.name_of(name) for name in index}),
+        lambda: _remove_old_shards(output, {entry["file"] for entry in entries}),
         lambda: _remove_folder(storage.join(output, REPORT_NAME)),
         *(functools.partial(storage.write, storage.join(output, n), t) for n, t in files.items()),
     )
     if storage.is_local(output):
         kept = (storage.join(output, name) for name in (TRANSFORM_NAME, QUARANTINE_NAME))
         beside = (file.path for folder in kept for file in storage.files_below(folder))
-        index = storage.join(output, INDEX_NAME)  # its files are on the disk, but not their names
-        storage.sync(*beside, *([index] if os.path.isdir(index) else []), output)
+        folder = storage.join(output, INDEX_NAME)  # its files are on the disk, but not their names
+        storage.sync(*beside, *([folder] if os.path.isdir(folder) else []), output)
 
 
-def _place_quarantine(staging: str, output: str, wanted: bool) -> None:
-    if wanted:
-        staged = storage.join(staging, QUARANTINE_NAME)
-        listed = storage.join(staging, REJECTS_NAME)
-        storage.copy(listed, storage.join(staged, REJECTS_NAME))
-        _replace_folder(staged, storage.join(output, QUARANTINE_NAME))
+def _place_transform(staging: str, output: str) -> None:
+    source = storage.join(staging, TRANSFORM_NAME)
+    _keep_only(
+        output, TRANSFORM_NAME, storage.link_folder(source, storage.join(output, TRANSFORM_NAME))
+    )
+
+
+def _place_quarantine(staging: str, output: str, rejected: set[str]) -> None:
+    """Puts the list of rejects beside the originals, which `finalize_shard` has put in place."""
+    if rejected:
+        listed = storage.join(output, QUARANTINE_NAME, REJECTS_NAME)
+        storage.link(storage.join(staging, REJECTS_NAME), listed)
+        _keep_only(output, QUARANTINE_NAME, rejected | {REJECTS_NAME})
     else:
         _remove_folder(storage.join(output, QUARANTINE_NAME))
 
 
-def _replace_folder(source: str, target: str) -> None:
-    """Puts a staged folder into its final place; on a store it stays staged as well."""
-    if storage.is_local(source):
-        if os.path.isdir(source):
-            _remove_folder(target)
-            os.replace(source, target)
-        return
-    _remove_folder(target)
-    storage.copy_folder(source, target)
+def _keep_only(output: str, name: str, kept: set[str]) -> None:
+    """Deletes what an earlier data set has left in a folder.
+
+    It is done file by file: another attempt at this step may have written the manifest by now.
+    """
+    folder = storage.join(output, name)
+    prefix = len(folder) + 1
+    found = (file.path for file in storage.files_below(folder))
+    storage.delete(path for path in found if path[prefix:] not in kept)
+
+
+def _remove_old_shards(output: str, kept: set[str]) -> None:
+    """Deletes shards of an earlier data set, and all `.idx` files, which tell of its records."""
+    storage.delete(
+        entry.path
+        for entry in storage.list_folder(output)
+        if SHARD_NAME.fullmatch(entry.name.removesuffix(DALI_SUFFIX)) and entry.name not in kept
+    )
 
 
 def _remove_folder(folder: str) -> None:

@@ -3,74 +3,43 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
+from beam_pipeline.commit.moves import plan_moves
 from beam_pipeline.shards.result import ShardResult, ShardSummary, count_classes
 from beam_pipeline.shards.spec import RecordFile, WriteSpec
-from beam_pipeline.shards.writer import output_error, read_result
+from beam_pipeline.shards.writer import holds, output_error, read_result
 from imageshards import storage, tfrecord
 from imageshards.errors import OutputError
 from imageshards.index import IndexRows, index_table, write_index
+from imageshards.manifest import QUARANTINE_NAME
 from imageshards.progress import note_activity
 from imageshards.storage import AtomicFile, map_concurrently
 
 
 @dataclasses.dataclass(frozen=True)
-class Move:
-    """Record `record` of shard `source` becomes the last of shard `target`."""
-
-    source: int
-    record: int
-    target: int
-
-
-def plan_moves(counts: Sequence[int]) -> list[Move]:
-    """The fewest moves after which counts differ by at most one.
-
-    The fullest shards keep the odd records (ties: the lower index); a shard gives from its
-    end, in order, to the emptiest first by index. A function of the counts alone.
-
-    Args:
-        counts: Records per shard, as written.
-    """
-    if not counts:
-        return []
-    base, odd = divmod(sum(counts), len(counts))
-    fullest = sorted(range(len(counts)), key=lambda i: (-counts[i], i))
-    target = {shard: base + (place < odd) for place, shard in enumerate(fullest)}
-    needs = [shard for shard in range(len(counts)) for _ in range(target[shard] - counts[shard])]
-    gives = [
-        (shard, record)
-        for shard in range(len(counts))
-        for record in range(target[shard], counts[shard])
-    ]
-    return [Move(source, record, to) for (source, record), to in zip(gives, needs, strict=True)]
-
-
-@dataclasses.dataclass(frozen=True)
 class FinalizeTask:
-    """How a shard becomes final: as written, or with records taken from others.
+    """How a shard becomes final: as written, or with records that others give.
 
     Attributes:
         shard: As written.
-        keep: How many of its first records stay.
-        take: (shard name, record) of those that follow.
+        give: Class → how many of its last records of that class go to others.
+        take: (shard name, class, number of the record among those of its class) of what comes.
         features: Those of the manifest; the small ones become columns of the index.
     """
 
     shard: ShardSummary
-    keep: int
-    take: tuple[tuple[str, int], ...]
+    give: Mapping[str, int]
+    take: tuple[tuple[str, str, int], ...]
     features: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     @property
     def changed(self) -> bool:
         """Whether it differs from what was written."""
-        return bool(self.take) or self.keep < self.shard.num_records
+        return bool(self.take or self.give)
 
 
 def plan_finalize(
@@ -87,32 +56,44 @@ def plan_finalize(
         groups[shard.split, shard.group].append(shard)
     tasks = []
     for group in groups.values():
-        keep = [shard.num_records for shard in group]
-        take: list[list[tuple[str, int]]] = [[] for _ in group]
-        for move in plan_moves(keep):
-            take[move.target].append((group[move.source].name, move.record))
-            keep[move.source] -= 1
-        for shard, kept, taken in zip(group, keep, take, strict=True):
-            tasks.append(FinalizeTask(shard, kept, tuple(taken), features))
+        give = [collections.Counter[str]() for _ in group]
+        take: list[list[tuple[str, str, int]]] = [[] for _ in group]
+        # As they were planned they are even.
+        has_holes = any(shard.num_rejects for shard in group)
+        for move in plan_moves([shard.classes for shard in group]) if has_holes else ():
+            give[move.source][move.class_name] += 1
+            take[move.target].append((group[move.source].name, move.class_name, move.number))
+        for shard, given, taken in zip(group, give, take, strict=True):
+            tasks.append(FinalizeTask(shard, dict(given), tuple(sorted(taken)), features))
     return tasks
 
 
 def backup_shards(tasks: Iterable[FinalizeTask], spec: WriteSpec) -> None:
     """Copies shards that will be rewritten in place: others may need their records.
 
-    They are in place because that is where they were written, or because a commit that was
-    killed had moved them. All copies are made before the first shard is rewritten.
+    They are in place because that is where they were written. All copies are made before the first
+    shard is rewritten; one that is there already stays, as its shard may have been rewritten.
     """
-    names = [task.shard.name for task in tasks if task.changed and not task.shard.staged]
-    for _ in map_concurrently(
-        lambda n: storage.copy(spec.final_path(n), spec.staged_path(n)), names
-    ):
+
+    def back_up(shard: ShardSummary) -> None:
+        if not holds(spec.staged_path(shard.name), shard):
+            storage.copy(spec.final_path(shard.name), spec.staged_path(shard.name))
+
+    shards = [task.shard for task in tasks if task.changed and not task.shard.staged]
+    for _ in map_concurrently(back_up, shards):
         pass
 
 
 def finalize_shard(task: FinalizeTask, spec: WriteSpec) -> dict[str, Any]:
-    """Puts one shard and its index into place; returns its entry in the manifest and its split."""
+    """Puts a shard, its index and its rejects into place; may be done again, also twice at once.
+
+    What it reads in the staging folder stays as it is.
+
+    Returns:
+        Its entry in the manifest, its split, and the name in the quarantine of what it rejected.
+    """
     shard, file = task.shard, spec.file_of(task.shard.name)
+    rejected = f"{shard.name}.tfrecord" if shard.num_rejects else ""
     entry: dict[str, Any] = {
         "file": file,
         "num_records": shard.num_records,
@@ -127,26 +108,19 @@ def finalize_shard(task: FinalizeTask, spec: WriteSpec) -> dict[str, Any]:
         else:
             rows = read_result(shard.name, spec).rows
             if shard.staged:
-                move_staged(spec.staged_path(shard.name), spec.final_path(shard.name))
+                storage.link(spec.staged_path(shard.name), spec.final_path(shard.name))
         table = index_table(rows, shard.split, file, spec.compression, task.features)
         entry["index"] = write_index(spec.output, file, table)
+        if rejected:
+            quarantine = storage.join(spec.output, QUARANTINE_NAME)
+            storage.link(spec.rejects_path(shard.name), storage.join(quarantine, rejected))
         storage.sync(spec.final_path(shard.name))  # the manifest will name it, and that is synced
     except FileNotFoundError as e:
         raise _damaged(str(e.filename), "is gone") from e
     except OSError as e:
         raise output_error(spec.output, e) from e
     note_activity("committing", 1, "shard")
-    return {"split": shard.split, **entry}
-
-
-def move_staged(staged: str, final: str) -> None:
-    """Puts a staged file in its place; may be done again."""
-    if storage.is_local(staged):
-        # Absent if a run of this step that was killed has moved it already.
-        with contextlib.suppress(FileNotFoundError):
-            storage.move(staged, final)
-    else:
-        storage.copy(staged, final)  # the staging folder is removed as a whole
+    return {"split": shard.split, "rejected": rejected, **entry}
 
 
 def _damaged(path: str, how: str) -> OutputError:
@@ -159,14 +133,19 @@ def _damaged(path: str, how: str) -> OutputError:
 def _rewrite(task: FinalizeTask, spec: WriteSpec) -> tuple[dict[str, Any], IndexRows]:
     """Writes a shard anew from encoded records; the first version stays until the commit's end."""
     rows = IndexRows()
-    sources = [(task.shard.name, set(range(task.keep)))]
-    for name, taken in itertools.groupby(task.take, key=lambda pair: pair[0]):
-        sources.append((name, {record for _, record in taken}))
+    kept = {n: range(count - task.give.get(n, 0)) for n, count in task.shard.classes.items()}
+    sources: list[tuple[str, Mapping[str, Container[int]]]] = [(task.shard.name, kept)]
+    for name, taken in itertools.groupby(task.take, key=lambda record: record[0]):
+        of_class: dict[str, set[int]] = collections.defaultdict(set)
+        for _, class_name, number in taken:
+            of_class[class_name].add(number)
+        sources.append((name, of_class))
     final, staged = spec.final_path(task.shard.name), spec.staged_path(task.shard.name)
     with AtomicFile(final, beside=staged) as file:
         with RecordFile(file.local_path, spec.compression) as records:
-            for name, wanted in sources:
+            for name, numbers in sources:
                 result = read_result(name, spec)
+                wanted = _records_of(result.rows.columns["class_name"], numbers)
                 path = spec.staged_path(name)
                 written = []
                 for index, payload in _payloads(path, result, wanted, spec.compression):
@@ -180,6 +159,22 @@ def _rewrite(task: FinalizeTask, spec: WriteSpec) -> tuple[dict[str, Any], Index
         "sha256": records.hexdigest(),
         "classes": count_classes(rows.columns["class_name"]),
     }, rows
+
+
+def _records_of(classes: Iterable[str], numbers: Mapping[str, Container[int]]) -> set[int]:
+    """The records of a shard whose numbers among those of their class are some.
+
+    Args:
+        classes: Of its records, in order.
+        numbers: Class → numbers.
+    """
+    seen = collections.Counter[str]()
+    records = set()
+    for record, name in enumerate(classes):
+        if seen[name] in numbers.get(name, ()):
+            records.add(record)
+        seen[name] += 1
+    return records
 
 
 def _payloads(

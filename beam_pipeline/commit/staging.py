@@ -17,6 +17,7 @@ from imageshards.manifest import (
     INDEX_NAME,
     LOCK_NAME,
     MANIFEST_NAME,
+    QUARANTINE_NAME,
     REPLACED_NAME,
     TRANSFORM_NAME,
     load_manifest,
@@ -28,6 +29,8 @@ from imageshards.storage import map_concurrently, run_concurrently
 # Written when a job begins.
 JOB_NAME = "job.json"
 _NOTES = keyed({}, {"pinned_classes": listed(text()), "in_place": flag})
+# Of files beside the shards that a build writes: TFDS's, Croissant's.
+_COMPANION_SUFFIXES = (".json", ".labels.txt")
 _SHARD_SUFFIXES = (".tfrecord", ".tfrecord.gz")
 
 
@@ -136,49 +139,81 @@ def check_output(state: OutputState, overwrite: bool) -> bool:
 def keep_replaced(state: OutputState) -> str:
     """Keeps the data set that is in the output while a build reads and replaces it.
 
-    Its shards get second names, in a store they are copied, so that whatever a killed commit has
-    removed is still there when the same command is run again. Returns the folder.
+    Returns the folder, where it still is when the same command is run again.
 
     Raises:
+        UserError: There is no data set any more.
         OutputError: It cannot be kept.
     """
     folder = storage.join(state.staging, REPLACED_NAME)
-    kept = read_json(storage.join(folder, MANIFEST_NAME)).get("fingerprint")
     if state.manifest is None:
         raise UserError(
             f"--input {state.output!r} is the --output, where there is no data set any more; give "
             "the original images."
         )
-    if kept == state.manifest["fingerprint"]:
-        return folder
+    kept = read_json(storage.join(folder, MANIFEST_NAME)).get("fingerprint")
     try:
-        storage.delete_folder(folder)
-        files = [entry["file"] for _, entry in shards_of(state.manifest)]
-        for _ in map_concurrently(
-            lambda name: _link(storage.join(state.output, name), storage.join(folder, name)), files
-        ):
-            pass
-        for name in (TRANSFORM_NAME, INDEX_NAME):
-            storage.copy_folder(storage.join(state.output, name), storage.join(folder, name))
-        manifest = storage.join(state.output, MANIFEST_NAME)
-        storage.copy(manifest, storage.join(folder, MANIFEST_NAME))  # last: now it is complete
+        if kept != state.manifest["fingerprint"]:
+            storage.delete_folder(folder)
+            _link_data_set(state.output, folder, state.manifest)
     except OSError as e:
         raise _unwritable(folder, e) from e
     return folder
 
 
-def _link(source: str, target: str) -> None:
-    """A second name for a file; a copy where there are none."""
-    if storage.is_local(source):
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        with contextlib.suppress(OSError):
-            os.link(source, target)
-            return
-    storage.copy(source, target)
+def set_aside(output: str, staging: str) -> None:
+    """Makes the output no data set, so that another one may take its place; may be done again.
+
+    The data set that was there is in the staging folder before its manifest goes, and stays
+    there, whole, until the new one's is written.
+
+    Raises:
+        UserError: Its manifest cannot be read.
+        OSError: It cannot be kept.
+    """
+    path = storage.join(output, MANIFEST_NAME)
+    if not storage.exists(path):
+        return
+    try:
+        manifest = load_manifest(output, "--output")
+    except DamagedManifestError:  # that is no data set already
+        storage.delete([path])
+        return
+    if committed(staging).get("fingerprint") == manifest["fingerprint"]:
+        return  # it is this job's own
+    _link_data_set(output, storage.join(staging, REPLACED_NAME), manifest)
+    storage.delete([path])
+
+
+def _link_data_set(output: str, folder: str, manifest: dict[str, Any]) -> None:
+    """Gives the files of a data set second names, in a store copies, in another folder.
+
+    A name that is there stays: another attempt has made it, and what is in the output may be
+    the next data set's by now.
+    """
+    shards = {entry["file"] for _, entry in shards_of(manifest)}
+    folders = (INDEX_NAME, TRANSFORM_NAME, QUARANTINE_NAME)
+    names = []
+    for entry in storage.list_folder(output):
+        if entry.is_folder and entry.name in folders:
+            below = storage.files_below(entry.path)
+            names += [file.path[len(entry.path) - len(entry.name) :] for file in below]
+        elif entry.name in shards or entry.name.endswith(_COMPANION_SUFFIXES):
+            names.append(entry.name)
+
+    def link(name: str) -> None:
+        if not storage.exists(storage.join(folder, name)):
+            storage.link(storage.join(output, name), storage.join(folder, name))
+
+    for _ in map_concurrently(link, [name for name in names if name != MANIFEST_NAME]):
+        pass
+    link(MANIFEST_NAME)  # last: now it is complete
 
 
 def prepare_staging(state: OutputState, reads_replaced: bool = False) -> None:
     """Readies the staging folder: removes what a killed run left unfinished, keeps its shards.
+
+    A data set that a killed commit had set aside stays as long as there is no other one.
 
     Args:
         state: What was in the output.
@@ -188,6 +223,7 @@ def prepare_staging(state: OutputState, reads_replaced: bool = False) -> None:
         OutputError: The folder cannot be written.
     """
     staging = state.staging
+    keeps_replaced = reads_replaced or state.manifest is None
     kept = {"pinned_classes": list(state.pinned_classes), "in_place": state.in_place}
     try:
         entries, *_ = run_concurrently(
@@ -197,7 +233,7 @@ def prepare_staging(state: OutputState, reads_replaced: bool = False) -> None:
             lambda: _drop_unfinished(staging),
         )
         for entry in entries:
-            if entry.is_folder and not (reads_replaced and entry.name == REPLACED_NAME):
+            if entry.is_folder and not (keeps_replaced and entry.name == REPLACED_NAME):
                 storage.delete_folder(entry.path)
         storage.delete(e.path for e in entries if ".tmp-" in e.name or e.name == COMMITTED_NAME)
     except OSError as e:

@@ -11,13 +11,10 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
 from beam_pipeline.commit.data_set import CommitSpec, begin_commit, finish_commit
 from beam_pipeline.commit.finalize import finalize_shard
-from beam_pipeline.commit.quarantine import WriteQuarantine
 from beam_pipeline.commit.summary import SumSummariesFn, summarise, without_shards
 from beam_pipeline.shards.result import ShardResult
 from beam_pipeline.shards.spec import WriteSpec
 from beam_pipeline.shards.writer import read_result
-from imageshards import storage
-from imageshards.manifest import QUARANTINE_NAME
 
 
 def result_of(path: str, spec: WriteSpec) -> ShardResult:
@@ -29,8 +26,9 @@ def result_of(path: str, spec: WriteSpec) -> ShardResult:
 class CommitShards(beam.PTransform):
     """Paths of all shards → the fingerprint of the committed data set, one element.
 
-    Evens shards out, makes them visible, and writes the quarantine, TFDS's files, the report
-    and, last, the manifest.
+    Evens shards out, makes them and what they rejected visible, and writes TFDS's files, the report
+    and, last, the manifest. Beam may run each step again, after it failed or succeeded: nothing
+    that a step reads is changed before the manifest is there.
 
     Args:
         spec: Where and how.
@@ -62,16 +60,6 @@ class CommitShards(beam.PTransform):
             | "SpreadPaths" >> beam.Reshuffle()
             | "ReadResult" >> beam.Map(result_of, spec.write)
         )  # ShardResult
-        quarantined = (
-            results
-            | "Rejects" >> beam.FlatMap(lambda result: result.rejects)
-            | "Quarantine"
-            >> WriteQuarantine(
-                storage.join(spec.staging, QUARANTINE_NAME, "rejects"),
-                spec.max_quarantine_bytes,
-                spec.write.urls,
-            )
-        )  # file names
         summary = (
             results
             | "Summarise" >> beam.Map(summarise)
@@ -98,5 +86,5 @@ class CommitShards(beam.PTransform):
             pvalue.AsSingleton(summary | "Totals" >> beam.Map(without_shards)),
             pvalue.AsIter(skipped),
             spec,
-            *(pvalue.AsIter(each) for each in (quarantined, *self._after)),
+            *(pvalue.AsIter(each) for each in self._after),
         )

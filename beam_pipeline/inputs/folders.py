@@ -19,6 +19,7 @@ from imageshards.errors import UserError
 from imageshards.form import anything, loads
 from imageshards.manifest import MANIFEST_NAME
 from imageshards.storage import Stat, is_local
+from imageshards.text import printable
 
 # Path, size in bytes or why it is passed over, modification time in ns.
 Found = tuple[str, "int | Skipped", int]
@@ -44,11 +45,6 @@ class Skipped:
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.name}" if self.name else self.reason
-
-
-def printable(text: str) -> str:
-    """File names may hold bytes that are not text; keys and labels are text."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def is_data_set(folder: str) -> bool:

@@ -16,7 +16,6 @@ from beam_pipeline.inputs.folders import (
     files_outside_folders,
     finished_input,
     is_data_set,
-    printable,
     subfolders,
 )
 from beam_pipeline.inputs.layout import SPLIT_FOLDERS, input_root, is_glob, layout_of
@@ -28,6 +27,7 @@ from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.storage import is_local, map_concurrently
+from imageshards.text import printable
 
 BATCH_SIZE = 1000
 EMPTY_CLASS_FOLDER = "empty_class_folder"

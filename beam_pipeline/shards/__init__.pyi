@@ -4,6 +4,7 @@ from .result import ShardStats as ShardStats
 from .result import ShardSummary as ShardSummary
 from .sink import BalancedSink as BalancedSink
 from .transforms import WriteBalancedTFRecord as WriteBalancedTFRecord
+from .transforms import WrittenShards as WrittenShards
 
 __all__ = [
     "BalancedSink",
@@ -12,4 +13,5 @@ __all__ = [
     "ShardStats",
     "ShardSummary",
     "WriteBalancedTFRecord",
+    "WrittenShards",
 ]

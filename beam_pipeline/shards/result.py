@@ -180,6 +180,7 @@ class ShardResult(ShardSummary):
         rows: Of its records, in order: they become its part of `index/`.
         read_bytes: Bytes of originals that were read.
         damaged: Key of an image that libjpeg warns about → its warning, where that was looked for.
+        rejects_bytes: Size of the file with the rejected originals.
         run_id: Of the run that wrote it.
         stored: Version of its object in a store, by which an earlier run's is known again.
         reused: Whether an earlier run had written it.
@@ -193,6 +194,7 @@ class ShardResult(ShardSummary):
     rejects: list[Reject]
     stats: ShardStats
     damaged: dict[str, str] = dataclasses.field(default_factory=dict)
+    rejects_bytes: int = 0
     run_id: str = ""
     stored: str = ""
     reused: bool = False

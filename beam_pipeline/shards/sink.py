@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import contextlib
+import dataclasses
 import functools
+import json
 import logging
 import socket
 import uuid
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import apache_beam as beam
+from apache_beam.coders import BytesCoder
 from apache_beam.io import iobase, tfrecordio
 from apache_beam.io.filesystem import CompressionTypes
 
@@ -21,14 +25,26 @@ from beam_pipeline.planning.refs import ShardUnit
 from beam_pipeline.shards.result import Reject, ShardResult
 from beam_pipeline.shards.spec import WriteSpec
 from beam_pipeline.shards.versions import differences, versions
-from beam_pipeline.shards.writer import read_result, write_shard
+from beam_pipeline.shards.writer import write_shard
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.progress import note_activity
 from imageshards.storage import map_concurrently
-from imageshards.text import counted
+from imageshards.text import counted, printable
 
 _LOGGER = logging.getLogger(__name__)
+
+
+class Written(NamedTuple):
+    """A written shard, as Beam groups them.
+
+    Attributes:
+        name: Of the shard.
+        rejects: Its rejected images; none where they are beside the shard, in `staging`.
+    """
+
+    name: str
+    rejects: tuple[Reject, ...] = ()
 
 
 class BalancedSink(tfrecordio._TFRecordSink):
@@ -45,13 +61,14 @@ class BalancedSink(tfrecordio._TFRecordSink):
         image: How pictures are encoded.
         urls: How images at http:// and https:// addresses are fetched.
         damage: What becomes of JPEGs that libjpeg warns about, one of `options.DAMAGE_CHECKS`.
+        quarantine_bytes: Whether original bytes of rejected images are kept in `staging`.
         versions: (library, version) pairs that the bytes depend on.
 
     Attributes:
         spec: How the shards are written, and where.
 
     Raises:
-        ValueError: The compression is not one that TensorFlow reads.
+        ValueError: The compression is not one that TensorFlow reads, or the coder is not of bytes.
     """
 
     def __init__(
@@ -67,8 +84,14 @@ class BalancedSink(tfrecordio._TFRecordSink):
         image: ImageOptions,
         urls: UrlOptions = UrlOptions(),  # noqa: B008  # frozen
         damage: str = "",
+        quarantine_bytes: bool = True,
         versions: tuple[tuple[str, str], ...],
     ):
+        if not isinstance(coder, BytesCoder):
+            raise ValueError(
+                f"coder received {coder!r}; expected BytesCoder(): records are bytes, and another "
+                "coder would change their sizes, by which they are found."
+            )
         super().__init__(
             file_path_prefix, coder, file_name_suffix, 0, shard_name_template, compression_type
         )
@@ -94,6 +117,8 @@ class BalancedSink(tfrecordio._TFRecordSink):
             image=image,
             urls=urls,
             damage=damage,
+            keeps_rejects=bool(staging),
+            quarantine_bytes=quarantine_bytes,
             versions=versions,
             run_id=uuid.uuid4().hex,
         )
@@ -116,38 +141,83 @@ class BalancedSink(tfrecordio._TFRecordSink):
         return ShardWriter(self.spec.staged_in(init_result))
 
     def pre_finalize(self, init_result: str, writer_results: Iterable[Any]) -> list[Any]:
-        """Old shards are the commit's business."""
+        """Deletes files that have the names of these shards, as Beam's own sink does.
+
+        So a shard that is in its place when `finalize_write` is run again is known to be its work.
+        With `staging` old shards are the commit's business.
+        """
+        if not self.spec.staging:
+            names = [written.name for results in writer_results for written in results]
+            for _ in map_concurrently(functools.partial(self._delete_old, init_result), names):
+                pass
         return []
+
+    def _delete_old(self, init_result: str, name: str) -> None:
+        # What is not there any more has been moved, by a `finalize_write` before this.
+        if storage.exists(storage.join(init_result, self.spec.file_of(name))):
+            storage.delete([self.spec.final_path(name)])
 
     def finalize_write(
         self,
         init_result: str,
-        writer_results: Iterable[tuple[str, ...]],
+        writer_results: Iterable[tuple[Written, ...]],
         unused_pre_finalize_results: Any,
         w: Any = None,
     ) -> Iterator[str]:
-        """The final paths of all shards; without `staging` they are moved there first."""
-        names = sorted(name for names in writer_results for name in names)
+        """The final paths of all shards, and, without `staging`, their rejects as `reject_text`.
+
+        Without `staging` shards are moved there first. A call after one that succeeded or failed,
+        or beside one, finds each shard in one of these states:
+
+        - only in the temporary folder, or, in a store, in both places: it is moved;
+        - only in its final place: it was moved before, as `pre_finalize` left no other file there;
+        - in neither: it is lost.
+
+        Raises:
+            FileNotFoundError: A shard is lost.
+        """
+        found = (written for results in writer_results for written in results)
+        results = sorted(found, key=lambda written: written.name)
         if not self.spec.staging:
-            spec = self.spec.staged_in(init_result)
-            reasons = collections.Counter[str]()
-            for rejects in map_concurrently(functools.partial(_move_to_final_path, spec), names):
-                reasons.update(reject.reason for reject in rejects)
-            if reasons:
+            move = functools.partial(self._move_to_final_path, init_result)
+            for _ in map_concurrently(move, [written.name for written in results]):
+                pass
+            rejects = [reject for written in results for reject in written.rejects]
+            if rejects:
+                reasons = collections.Counter(reject.reason for reject in rejects)
                 _LOGGER.warning(
                     "%s of %s* left out as rejected: %s",
-                    counted(reasons.total(), "image"),
+                    counted(len(rejects), "image"),
                     self.file_path_prefix.get(),
                     dict(reasons.most_common()),
                 )
-            storage.delete_folder(init_result)
-        yield from map(self.spec.final_path, names)
+            with contextlib.suppress(OSError):  # what is left of it is empty, or copies
+                storage.delete_folder(init_result)
+            yield from map(reject_text, rejects)
+        yield from (self.spec.final_path(written.name) for written in results)
+
+    def _move_to_final_path(self, init_result: str, name: str) -> None:
+        final = self.spec.final_path(name)
+        try:
+            storage.move(storage.join(init_result, self.spec.file_of(name)), final)
+        except FileNotFoundError:
+            if not storage.exists(final):
+                raise
 
 
-def _move_to_final_path(spec: WriteSpec, name: str) -> list[Reject]:
-    result = read_result(name, spec)
-    storage.move(spec.written_path(name), spec.final_path(name))
-    return result.rejects
+# Beam declares that what comes out of a write is text. No path begins with this.
+_REJECT_MARK = "\0"
+
+
+def reject_text(reject: Reject) -> str:
+    """A reject as text, which `reject_of` knows from a path."""
+    fields = {name: printable(value) for name, value in dataclasses.asdict(reject).items()}
+    return _REJECT_MARK + json.dumps(fields)
+
+
+def reject_of(text: str) -> Reject | None:
+    """The reject of `reject_text`; None for a path."""
+    return Reject(**json.loads(text[1:])) if text.startswith(_REJECT_MARK) else None
 
 
 @functools.cache
@@ -167,7 +237,7 @@ def check_versions(expected: tuple[tuple[str, str], ...]) -> None:
 
 
 class ShardWriter(iobase.Writer):
-    """Has the planned shards of a bundle written by the processes of this one; gives out names.
+    """Has the planned shards of a bundle written by the processes of this one; says which.
 
     Where they are those of a whole job, a shard is queued there and the bundle goes on, so that
     they share out all shards; `close` waits for them. Elsewhere a shard is waited for at once, and
@@ -178,7 +248,7 @@ class ShardWriter(iobase.Writer):
         self._spec = spec
         self._pool = process_pool.current()
         self._queued: list[concurrent.futures.Future[ShardResult]] = []
-        self._written: list[str] = []
+        self._written: list[Written] = []
         counter = beam.metrics.Metrics.counter
         self._images = counter("write", "images")
         self._bytes = counter("write", "bytes_read")
@@ -196,11 +266,11 @@ class ShardWriter(iobase.Writer):
             self.close()
 
     def at_capacity(self) -> bool:
-        """Whether there are names to give out at once."""
+        """Whether there are shards to give out at once."""
         return bool(self._written)
 
-    def close(self) -> tuple[str, ...]:
-        """Names of the shards, when all of them are written."""
+    def close(self) -> tuple[Written, ...]:
+        """The shards, when all of them are written."""
         while self._queued:
             self._written.append(self._done(self._queued.pop(0).result()))
         asked = storage.unreported()
@@ -208,11 +278,12 @@ class ShardWriter(iobase.Writer):
         self._retries.inc(asked.retries)
         return tuple(self._written)
 
-    def _done(self, result: ShardResult) -> str:
+    def _done(self, result: ShardResult) -> Written:
         if result.reused:
             self._reused.inc(result.num_images)
         else:
             self._images.inc(result.num_images)
             self._bytes.inc(result.read_bytes)
             self._rejects.inc(result.num_rejects)
-        return result.name
+        # Where they are in a file, one process need not hold the rejects of all shards.
+        return Written(result.name, () if self._spec.keeps_rejects else tuple(result.rejects))

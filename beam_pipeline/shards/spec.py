@@ -31,6 +31,8 @@ class WriteSpec:
         image: How pictures are encoded.
         urls: How images at http:// and https:// addresses are fetched.
         damage: What becomes of JPEGs that libjpeg warns about, one of `options.DAMAGE_CHECKS`.
+        keeps_rejects: Whether there is a file of the rejected images beside each result.
+        quarantine_bytes: Whether it holds their original bytes.
         versions: (library, version) pairs that the bytes depend on.
         run_id: Of this run: a result of another was written by an earlier one.
     """
@@ -45,6 +47,8 @@ class WriteSpec:
     image: ImageOptions
     urls: UrlOptions
     damage: str
+    keeps_rejects: bool
+    quarantine_bytes: bool
     versions: tuple[tuple[str, str], ...]
     run_id: str
 
@@ -91,6 +95,10 @@ class WriteSpec:
     def result_path(self, name: str) -> str:
         """Where its `ShardResult` is kept; there only when the shard is finished."""
         return storage.join(self.staging, name + ".json")
+
+    def rejects_path(self, name: str) -> str:
+        """Where its rejected images are kept, as records."""
+        return storage.join(self.staging, name + ".rejects")
 
 
 class RecordFile:

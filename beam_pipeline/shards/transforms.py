@@ -2,31 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import apache_beam as beam
+from apache_beam import pvalue
 from apache_beam.coders import BytesCoder
 from apache_beam.io.filesystem import CompressionTypes
 
 from beam_pipeline.options import ImageOptions, UrlOptions
-from beam_pipeline.shards.sink import BalancedSink
+from beam_pipeline.shards.sink import BalancedSink, reject_of
+
+
+class WrittenShards(NamedTuple):
+    """What `WriteBalancedTFRecord` gives.
+
+    Attributes:
+        files: Final paths of the shards, `str`.
+        rejects: The images that could not become records, `Reject`; none with `staging`, where
+            `CommitShards` finds them, with their bytes, beside the shards.
+    """
+
+    files: beam.PCollection
+    rejects: beam.PCollection
+
+
+def _with_tag(written: str) -> Iterator[str | pvalue.TaggedOutput]:
+    reject = reject_of(written)
+    yield written if reject is None else pvalue.TaggedOutput("rejects", reject)
 
 
 class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
     """`WriteToTFRecord` whose shards were chosen before a pixel is read.
 
-    Takes `ShardUnit`s, as `PlanShards` makes them, instead of encoded records, and returns the
-    final names of the files. Beam's own transform with `num_shards` sends every byte through a
-    GroupByKey and starts each bundle at a random shard; here only references are shuffled, and
-    every shard's records are known in advance. What Beam runs is its own expansion for
-    `num_shards=0`; the shards are the work of the sink.
+    Takes `ShardUnit`s, as `PlanShards` makes them, instead of encoded records, and returns
+    `WrittenShards`: the final names of the files, and the rejects. Beam's own transform with
+    `num_shards` sends every byte through a GroupByKey and starts each bundle at a random shard;
+    here only references are shuffled, and every shard's records are known in advance. What Beam
+    runs is its own expansion for `num_shards=0`; the shards are the work of the sink.
+
+        written = units | WriteBalancedTFRecord("out/set-", image=ImageOptions())
+        written.files | beam.Map(print)  # out/set-train-00000-of-00016 ...
+        written.rejects | beam.Map(lambda reject: (reject.key, reject.reason))
 
     An image that cannot become a record leaves a hole in its shard. `CommitShards` fills such
-    holes from other shards and writes the quarantine and the manifest; without `staging` there
-    is only a count of them (`write/rejects`).
+    holes from other shards and writes the quarantine and the manifest; without `staging` the
+    rejects are an output. As of `WriteToTFRecord`, files that have the names of these shards are
+    replaced, and others with the prefix stay.
 
     Args:
         file_path_prefix: As for `WriteToTFRecord`, and so are the next five: a file is called
             prefix + split + template + suffix.
-        coder: Of the records' bytes.
+        coder: Must be `BytesCoder`, of the records' bytes.
         file_name_suffix: For example `.tfrecord`.
         num_shards: Must be 0: each unit brings its own number of shards.
         shard_name_template: As `-SSSSS-of-NNNNN`.
@@ -38,13 +65,15 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         staging: Folder where finished shards wait for `CommitShards`, and where a job that is
             run again finds them; "" to give them their names as soon as all are written.
         finished: With `staging`, a folder for the shards themselves until then.
+        quarantine_bytes: With `staging`, whether original bytes of rejected images are kept.
         versions: (library, version) pairs that must be the same on every worker.
 
     Attributes:
         sink: Its `spec` says how shards are written, and where.
 
     Raises:
-        ValueError: `num_shards` is not 0, or the compression is not one TensorFlow reads.
+        ValueError: `num_shards` is not 0, `coder` is not of bytes, or the compression is not one
+            that TensorFlow reads.
     """
 
     def __init__(
@@ -61,6 +90,7 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         damage: str = "",
         staging: str = "",
         finished: str = "",
+        quarantine_bytes: bool = True,
         versions: tuple[tuple[str, str], ...] = (),
     ):
         if num_shards:
@@ -79,5 +109,13 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
             image=image,
             urls=urls,
             damage=damage,
+            quarantine_bytes=quarantine_bytes,
             versions=versions,
         )
+
+    def expand(self, units: beam.PCollection) -> WrittenShards:
+        written = super().expand(units)  # str
+        tagged = written | "TagRejects" >> beam.FlatMap(_with_tag).with_outputs(
+            "rejects", main="files"
+        )
+        return WrittenShards(tagged.files, tagged.rejects)

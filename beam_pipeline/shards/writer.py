@@ -13,7 +13,8 @@ from beam_pipeline.images.pool_worker import Watch
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
 from beam_pipeline.shards.copying import DAMAGED, copy_record, read_files_and_records
 from beam_pipeline.shards.record import make_features
-from beam_pipeline.shards.result import Reject, ShardResult, ShardStats, count_classes
+from beam_pipeline.shards.rejects import RejectsFile
+from beam_pipeline.shards.result import ShardResult, ShardStats, ShardSummary, count_classes
 from beam_pipeline.shards.spec import RecordFile, WriteSpec
 from imageshards import storage
 from imageshards.errors import ImageError, OutputError
@@ -30,7 +31,7 @@ def unit_digest(unit: ShardUnit, spec: WriteSpec) -> str:
     """Hash of all that a shard's bytes are a function of, with sizes and times of its files."""
     digest = hashlib.sha256(repr((dataclasses.astuple(spec.image), spec.versions)).encode())
     digest.update(spec.compression.encode())
-    digest.update(spec.damage.encode())
+    digest.update(repr((spec.damage, spec.quarantine_bytes)).encode())
     digest.update(repr((unit.name, unit.group, sorted(unit.class_ids.items()))).encode())
     for ref in unit.refs:
         columns = sorted(ref.columns.items()) if ref.columns else None
@@ -53,9 +54,11 @@ def finished_result(name: str, spec: WriteSpec, digest: str) -> ShardResult | No
         return None
     if result.digest != digest or any(r.stage == "read" for r in result.rejects):
         return None
+    if result.num_rejects and not _has_size(spec.rejects_path(name), result.rejects_bytes):
+        return None
     # A commit that was killed may have put another in its place, and kept a copy of this one.
     for folder in dict.fromkeys((spec.finished, spec.output, spec.staging)):
-        if _holds(storage.join(folder, spec.file_of(name)), result):
+        if holds(storage.join(folder, spec.file_of(name)), result):
             found = dataclasses.replace(result, staged=folder == spec.staging)
             if found != result:  # the commit reads where it is
                 _write_result(found, spec)
@@ -92,13 +95,21 @@ def _write_result(result: ShardResult, spec: WriteSpec) -> None:
         file.commit()
 
 
-def _holds(path: str, result: ShardResult) -> bool:
+def _has_size(path: str, size_bytes: int) -> bool:
+    try:
+        found = storage.stat(path)
+    except OSError:
+        return False
+    return found is not None and found.size_bytes == size_bytes
+
+
+def holds(path: str, result: ShardSummary) -> bool:
     """Whether a file is the shard: by its version, or by its bytes where that says nothing."""
     try:
         found = storage.stat(path)
         if found is None or found.size_bytes != result.num_bytes:
             return False
-        if found.version and found.version == result.stored:
+        if found.version and isinstance(result, ShardResult) and found.version == result.stored:
             return True
         sha256 = hashlib.sha256()
         with storage.open_read(path) as file:
@@ -129,8 +140,13 @@ def write_shard(unit: ShardUnit, spec: WriteSpec, watch: Watch | None = None) ->
         watch.add(len(unit.refs), 0, 0, len(unit.refs))
         return finished.without_rows()
     try:
-        with AtomicFile(spec.written_path(name)) as file:
-            result = _write_records(unit, spec, file, digest, watch)
+        rejects_path = spec.rejects_path(name) if spec.keeps_rejects else ""
+        with (
+            AtomicFile(spec.written_path(name)) as file,
+            RejectsFile(rejects_path, spec.quarantine_bytes) as rejects,
+        ):
+            result = _write_records(unit, spec, file, rejects, digest, watch)
+            rejects.commit()
             result = dataclasses.replace(result, stored=file.commit())
         _write_result(result, spec)  # only now is it finished
         return result.without_rows()
@@ -153,9 +169,13 @@ def output_error(path: str, e: OSError) -> Exception:
 
 
 def _write_records(
-    unit: ShardUnit, spec: WriteSpec, file: AtomicFile, digest: str, watch: Watch
+    unit: ShardUnit,
+    spec: WriteSpec,
+    file: AtomicFile,
+    rejects: RejectsFile,
+    digest: str,
+    watch: Watch,
 ) -> ShardResult:
-    rejects: list[Reject] = []
     rows = IndexRows()
     read_bytes = 0
     stats = ShardStats()
@@ -164,7 +184,7 @@ def _write_records(
         found = read_files_and_records(unit.refs, spec.image.max_bytes, spec.urls)
         for index, (ref, data) in enumerate(found):
             if isinstance(data, ImageError):
-                rejects.append(_reject(ref, data, "copy" if data.code == DAMAGED else "read"))
+                rejects.add(ref, data, "copy" if data.code == DAMAGED else "read")
                 watch.add(1, 0, 1)
                 continue
             read_bytes += len(data)
@@ -172,7 +192,10 @@ def _write_records(
                 with watch.picture(index):
                     record = _make_record(ref, data, unit, spec, stats, stats.wants_pixels(index))
             except ImageError as e:
-                rejects.append(_reject(ref, e, "copy" if ref.is_record else "decode"))
+                if ref.is_record:
+                    rejects.add(ref, e, "copy")
+                else:
+                    rejects.add(ref, e, "decode", data)
                 watch.add(1, len(data), 1)
                 continue
             records.write(record.payload)
@@ -191,12 +214,13 @@ def _write_records(
         num_bytes=records.num_bytes,
         sha256=records.hexdigest(),
         classes=count_classes(rows.columns["class_name"]),
-        num_rejects=len(rejects),
+        num_rejects=len(rejects.rejects),
         staged=spec.finished == spec.staging,
         digest=digest,
         rows=rows,
         read_bytes=read_bytes,
-        rejects=rejects,
+        rejects=rejects.rejects,
+        rejects_bytes=rejects.num_bytes,
         stats=stats,
         damaged=damaged,
         run_id=spec.run_id,
@@ -228,7 +252,3 @@ def _make_record(
     payload = encode_example(features)
     stats.add(encoded, len(payload))
     return _Record(payload, features, len(data), encoded.dhash, damage)
-
-
-def _reject(ref: ImageRef, e: ImageError, stage: str) -> Reject:
-    return Reject(ref.key, ref.origin, ref.label, str(ref.split), e.code, stage, e.message)

@@ -13,6 +13,7 @@ from imageshards.form import anything, keyed, listed, loads, mapped, text
 from imageshards.manifest import (
     CROISSANT_NAME,
     FILENAME_FEATURE,
+    IMAGE_FEATURE,
     INDEX_NAME,
     QUARANTINE_NAME,
     REJECTS_NAME,
@@ -211,10 +212,13 @@ def accounting_problems(manifest: Mapping[str, Any], directory: str) -> Iterator
             f"{counted(records, 'record')} + {counted(rejects, 'reject')} = {records + rejects}"
         )
     yield from _quarantine_problems(manifest["rejects"], directory, rejects)
+    # Data sets of older versions do not say whether bytes were kept.
+    options = manifest.get("options")
+    keeps_bytes = isinstance(options, dict) and options.get("quarantine_bytes") is True
+    yield from _originals_problems(directory, rejects, keeps_bytes)
 
 
 def _quarantine_problems(listed: Mapping[str, int], directory: str, total: int) -> Iterator[str]:
-    folder = storage.join(directory, QUARANTINE_NAME)
     reasons: Counter[str] = Counter()
     try:
         reasons.update(reject["reason"] for reject in read_rejects(directory))
@@ -231,21 +235,32 @@ def _quarantine_problems(listed: Mapping[str, int], directory: str, total: int) 
                 f"{_REJECTS} holds {counted(reasons[reason], 'reject')} for {reason!r}; "
                 f"the manifest says {listed.get(reason, 0)}"
             )
-    names = sorted(n for n in names_in(folder) if SHARD_NAME.fullmatch(n))
-    count = 0
-    for name in names:
-        compression = "gzip" if name.endswith(".gz") else "none"
+
+
+def _originals_problems(directory: str, total: int, keeps_bytes: bool) -> Iterator[str]:
+    """Whether the quarantine holds all that was rejected, and with bytes where they were read."""
+    folder = storage.join(directory, QUARANTINE_NAME)
+    count = without = 0
+    for name in names_in(folder):
+        if not SHARD_NAME.fullmatch(name):
+            continue
         try:
-            count += sum(1 for _ in read_records(storage.join(folder, name), compression))
-        except RecordError as e:
-            place = f"{QUARANTINE_NAME}/{name}, record {e.number} at byte {e.offset_bytes}"
-            yield f"{place}: {e.reason}"
+            for record in read_records(storage.join(folder, name)):
+                count += 1
+                features = decode_example(record.payload, {"stage", IMAGE_FEATURE})
+                without += features.get("stage") == [b"decode"] and IMAGE_FEATURE not in features
+        except (RecordError, ValueError) as e:
+            place = f"{QUARANTINE_NAME}/{name}, record {getattr(e, 'number', count - 1)}"
+            at = f" at byte {e.offset_bytes}" if isinstance(e, RecordError) else ""
+            yield f"{place}{at}: {getattr(e, 'reason', e)}"
             return
-    if names and count != total:
+    if count != total:
         yield (
             f"the quarantine holds {counted(count, 'record')}; the manifest says "
             f"{counted(total, 'reject')}"
         )
+    if keeps_bytes and without:
+        yield f"the quarantine lacks the original bytes of {counted(without, 'reject')}"
 
 
 def metadata_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[str]:

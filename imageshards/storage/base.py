@@ -217,6 +217,10 @@ class Backend(abc.ABC):
         """Copies one object within this kind of storage, over what is there."""
         raise _cannot_write(target)
 
+    def link(self, source: str, target: str) -> None:
+        """Gives one object a second name, over what is there; here by a copy."""
+        self.copy(source, target)
+
     def move(self, source: str, target: str) -> None:
         """Copies one object and deletes it."""
         self.copy(source, target)

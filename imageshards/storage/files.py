@@ -19,7 +19,7 @@ import pkgutil
 import re
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any, BinaryIO
 
 from imageshards.errors import StorageError
@@ -315,6 +315,15 @@ def copy(source: str, target: str) -> None:
             there.upload(between, target)
 
 
+def link(source: str, target: str) -> None:
+    """Gives a file a second name on its own storage, over what is there.
+
+    A hard link; a copy in a store, and on file systems without links. Files that are written by
+    these functions are replaced, never changed, so neither name sees what becomes of the other.
+    """
+    backend(source).link(source, target)
+
+
 def move(source: str, target: str) -> None:
     """Renames a file; in stores, which cannot: copies it there, and deletes it."""
     if backend(source) is backend(target):
@@ -339,11 +348,20 @@ def sync(*paths: str) -> None:
 
 def copy_folder(source: str, target: str) -> None:
     """Copies every file below a folder, several at once."""
+    _to_folder(copy, source, target)
+
+
+def link_folder(source: str, target: str) -> set[str]:
+    """Gives every file below a folder a second name (`link`); returns their paths below it."""
+    return _to_folder(link, source, target)
+
+
+def _to_folder(put: Callable[[str, str], None], source: str, target: str) -> set[str]:
     prefix = len(source.rstrip("/")) + 1
-    copied = map_concurrently(
-        lambda file: copy(file.path, join(target, file.path[prefix:])), files_below(source)
-    )
-    collections.deque(copied, maxlen=0)
+    names = [file.path[prefix:] for file in files_below(source)]
+    done = map_concurrently(lambda name: put(join(source, name), join(target, name)), names)
+    collections.deque(done, maxlen=0)
+    return set(names)
 
 
 def counts() -> Counts:

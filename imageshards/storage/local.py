@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import uuid
 from collections.abc import Iterable
 from typing import BinaryIO
 
@@ -55,6 +56,22 @@ class LocalBackend(FolderBackend):
 
     def copy(self, source: str, target: str) -> None:
         self.download(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
+        between = f"{target}.tmp-{uuid.uuid4().hex[:8]}"
+        try:
+            os.link(source, between)
+        except FileNotFoundError:
+            raise
+        except OSError:  # not every file system has links, or lets everybody make them
+            self.copy(source, target)
+            return
+        try:
+            os.replace(between, target)
+        finally:  # of two names of one file `replace` leaves both
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(between)
 
     def move(self, source: str, target: str) -> None:
         os.makedirs(os.path.dirname(target) or ".", exist_ok=True)

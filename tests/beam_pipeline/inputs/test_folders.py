@@ -10,6 +10,7 @@ import pytest
 from beam_pipeline.inputs import folders, layout
 from beam_pipeline.inputs.folders import Skipped
 from imageshards.errors import UserError
+from imageshards.text import printable
 from tests.support.stores import store_uri
 
 
@@ -186,5 +187,5 @@ def test_an_unknown_store_is_one_sentence():
     [("a b", "a b"), ("é", "é"), (os.fsdecode(b"a\xff"), "a\\udcff"), ("a\nb", "a\nb")],
 )
 def test_printable_is_text_that_can_be_encoded(name, text):
-    assert folders.printable(name) == text
+    assert printable(name) == text
     text.encode()

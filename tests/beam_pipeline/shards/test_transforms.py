@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import itertools
 import json
 import logging
 import pathlib
+from typing import Any
 
 import apache_beam as beam
 import pytest
+from apache_beam.coders import StrUtf8Coder
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 
 from beam_pipeline.images.process_pool import LocalPool
 from beam_pipeline.options import ImageOptions, PlanOptions
-from beam_pipeline.planning.refs import ImageRef, RefBatch
+from beam_pipeline.planning.refs import ImageRef, RefBatch, ShardUnit
 from beam_pipeline.planning.transforms import PlanShards
+from beam_pipeline.shards.sink import BalancedSink
 from beam_pipeline.shards.transforms import WriteBalancedTFRecord
+from imageshards import storage
 from imageshards.tfrecord import read_records
 from tests.support.builds import class_folders
 
@@ -43,7 +49,7 @@ def run(batches, write: WriteBalancedTFRecord, shards: int = 4) -> list[str]:
     found: list[str] = []
     with beam.Pipeline("FnApiRunner", options=PipelineOptions([])) as pipeline:
         planned = pipeline | beam.Create(batches) | PlanShards(options, SMALL)
-        paths = planned.units | write
+        paths = (planned.units | write).files
         names = [f"{n}" for n in expected_paths(write, shards)]
         assert_that(paths, equal_to(names))
         found.extend(names)
@@ -74,7 +80,6 @@ def payloads(path: str) -> list[bytes]:
 
 def test_the_expansion_is_beams_own():
     assert issubclass(WriteBalancedTFRecord, beam.io.WriteToTFRecord)
-    assert "expand" not in vars(WriteBalancedTFRecord)
     pipeline = beam.Pipeline("FnApiRunner", options=PipelineOptions([]))
     write = WriteBalancedTFRecord("x/", image=SMALL)
     assert pipeline | beam.Create([]) | "Write" >> write
@@ -148,6 +153,7 @@ def test_the_bytes_are_those_of_beams_own_transform(batches, tmp_path, suffix, c
         ({"num_shards": 3}, "num_shards received 3; the plan chooses shards"),
         ({"compression_type": CompressionTypes.BZIP2}, "compression_type received .*bzip2.*GZIP"),
         ({"file_name_suffix": ".bz2"}, "compression_type received .*bzip2.*GZIP"),
+        ({"coder": StrUtf8Coder()}, r"coder received StrUtf8Coder; expected BytesCoder\(\)"),
     ],
 )
 def test_what_makes_no_sense_is_refused(changes, said):
@@ -155,14 +161,78 @@ def test_what_makes_no_sense_is_refused(changes, said):
         WriteBalancedTFRecord("x/", image=SMALL, **changes)
 
 
-def test_rejected_images_are_told_of(batches, tmp_path, caplog):
+def test_rejected_images_are_an_output(batches, tmp_path, caplog):
     (tmp_path / "bad.jpg").write_bytes(b"\xff\xd8 no picture")
     bad = RefBatch([ImageRef("bad.jpg", f"{tmp_path}/bad.jpg", "cat", "train")])
-    write = WriteBalancedTFRecord(f"{tmp_path}/out-", image=SMALL)
-    with caplog.at_level(logging.WARNING, "beam_pipeline.shards.sink"):
-        paths = run([*batches, bad], write, shards=2)
-    assert sum(len(payloads(path)) for path in paths) == 21
+    with (
+        caplog.at_level(logging.WARNING, "beam_pipeline.shards.sink"),
+        beam.Pipeline("FnApiRunner", options=PipelineOptions([])) as pipeline,
+    ):
+        options = PlanOptions(num_shards={"train": 2})
+        planned = pipeline | beam.Create([*batches, bad]) | PlanShards(options, SMALL)
+        written = planned.units | WriteBalancedTFRecord(f"{tmp_path}/out-", image=SMALL)
+        assert_that(written.files | beam.FlatMap(payloads) | beam.combiners.Count.Globally(),
+                    equal_to([21]), "Records")  # fmt: skip
+        rejects = written.rejects | beam.Map(lambda r: (r.key, r.label, r.split, r.stage))
+        assert_that(rejects, equal_to([("bad.jpg", "cat", "train", "decode")]), "Rejects")
     assert "1 image of " in caplog.text and "out-" in caplog.text
+
+
+def write_two(batches: list[RefBatch], folder: pathlib.Path) -> tuple[BalancedSink, str, list[Any]]:
+    """A sink, its temporary folder, and what its writers gave for two shards, one with a reject."""
+    sink = WriteBalancedTFRecord(f"{folder}/out-", image=SMALL).sink
+    temporary = sink.initialize_write()
+    bad = ImageRef("bad.jpg", f"{folder}/none.jpg", "cat", "train")
+    results = []
+    for index, batch in enumerate(batches):
+        writer = sink.open_writer(temporary, str(index))
+        writer.write(ShardUnit("train", index, 2, "", {"cat": 0, "dog": 1}, [*batch.refs, bad]))
+        results.append(writer.close())
+    return sink, temporary, results
+
+
+def finalize(sink: BalancedSink, temporary: str, results: list[Any]) -> list[str]:
+    return list(sink.finalize_write(temporary, results, sink.pre_finalize(temporary, results)))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("overtaken", [False, True])
+def test_finalize_write_may_be_done_again_in_any_state(
+    batches, tmp_path, monkeypatch, number, overtaken
+):
+    """After it succeeded, after an error at a file, and while another attempt is under way."""
+    (tmp_path / "out-train-00001-of-00002").write_bytes(b"of another job")
+    (tmp_path / "out-train-00000-of-00007").write_bytes(b"not of this many shards")
+    sink, temporary, results = write_two(batches, tmp_path)
+    files = [f"{tmp_path}/out-train-{index:05d}-of-00002" for index in range(2)]
+    calls, move = itertools.count(), storage.move
+
+    def disturbed(source: str, target: str) -> None:
+        if next(calls) == number:
+            if not overtaken:
+                raise OSError("disturbed")
+            finalize(sink, temporary, results)
+        move(source, target)
+
+    with monkeypatch.context() as patch, contextlib.suppress(OSError):
+        patch.setattr(storage, "move", disturbed)
+        finalize(sink, temporary, results)
+    for _ in range(2):
+        *rejects, first, second = finalize(sink, temporary, results)
+        assert [first, second] == files and len(rejects) == 2
+    assert {str(path) for path in tmp_path.iterdir()} == {
+        *files, f"{tmp_path}/out-train-00000-of-00007"
+    }  # fmt: skip
+    assert sorted(len(payloads(file)) for file in files) == [7, 14]
+
+
+def test_a_shard_that_is_lost_before_it_is_in_place_ends_the_write(batches, tmp_path):
+    (tmp_path / "out-train-00000-of-00002").write_bytes(b"of another job")
+    sink, temporary, results = write_two(batches, tmp_path)
+    ready = sink.pre_finalize(temporary, results)
+    (pathlib.Path(temporary) / "out-train-00000-of-00002").unlink()
+    with pytest.raises(FileNotFoundError):
+        list(sink.finalize_write(temporary, results, ready))
 
 
 def test_finished_shards_wait_where_they_are_told_to(batches, tmp_path):

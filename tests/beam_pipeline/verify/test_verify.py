@@ -14,6 +14,7 @@ from PIL import Image
 
 from beam_pipeline.verify.command import CHECKS, main, sampled_records, text_of, verify
 from beam_pipeline.verify.shard import picture_problem, size_problem
+from imageshards.example import encode_example
 from tests.support.dataset_factory import Dataset, features_of, framed, jpeg
 
 FIRST = "train-00000-of-00003.tfrecord"
@@ -403,10 +404,23 @@ def test_a_damaged_quarantine_is_named_with_its_record(dataset):
     assert "rejects-00000-of-00001.tfrecord, record 1 at byte" in message
 
 
-def test_a_lost_reject_is_noticed(dataset):
+def test_lost_rejects_are_noticed(dataset):
     path = dataset.directory / "quarantine" / "rejects-00000-of-00001.tfrecord"
     path.write_bytes(framed([b""]))
     assert "holds 1 record;" in only(problems_of(dataset), "accounting").message
+    path.unlink()
+    assert "holds 0 records;" in only(problems_of(dataset), "accounting").message
+
+
+def test_lost_bytes_of_rejects_are_noticed_unless_they_were_switched_off(dataset):
+    path = dataset.directory / "quarantine" / "rejects-00000-of-00001.tfrecord"
+    path.write_bytes(framed([encode_example({"stage": [b"decode"]})] * 2))
+    dataset.manifest["options"] = {"quarantine_bytes": False}
+    dataset.save()
+    assert not problems_of(dataset)
+    dataset.manifest["options"] = {"quarantine_bytes": True}
+    dataset.save()
+    assert "original bytes of 2 rejects" in only(problems_of(dataset), "accounting").message
 
 
 def test_left_over_staging_is_a_note(dataset):

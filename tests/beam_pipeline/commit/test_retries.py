@@ -1,0 +1,168 @@
+"""Beam may run any step again: after it succeeded, after it failed, and twice at once."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from beam_pipeline.commit.finalize import FinalizeTask
+from imageshards import storage
+from imageshards.errors import UserError
+from imageshards.example import Values, decode_example
+from imageshards.tfrecord import read_records
+from tests.support.commit_steps import (
+    Disturbed,
+    Job,
+    contents,
+    everything,
+    fail,
+    fingerprint_if_whole,
+    make_units,
+    restore,
+    spreads,
+)
+
+
+@pytest.fixture
+def disturbed(monkeypatch) -> Iterator[Disturbed]:
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+    found = Disturbed()
+    with found.installed():
+        yield found
+
+
+@pytest.fixture(params=["disk", "store"])
+def output(request, tmp_path) -> str:
+    return str(tmp_path / "set") if request.param == "disk" else "mem://bucket/set"
+
+
+class Attempts:
+    """Runs the steps of a commit again and again, each until it has succeeded."""
+
+    def __init__(self, job: Job, disturbed: Disturbed, draw: random.Random):
+        self.job, self.disturbed, self.draw = job, disturbed, draw
+        self.tasks: list[FinalizeTask] = []
+        self.entries: dict[str, dict[str, Any]] = {}
+
+    def attempt(self, step: Callable[[], Any]) -> Any:
+        """A step that may fail, or be overtaken by another attempt at it, at any operation."""
+        act = self.draw.choice([lambda: None, fail(), step])
+        with contextlib.suppress(OSError, UserError):
+            with self.disturbed.at(self.draw.randrange(60), act):
+                step()
+        return step()
+
+    def begin(self) -> None:
+        self.tasks = self.attempt(self.job.begin_commit)
+
+    def finalize(self, number: int) -> None:
+        task = self.tasks[number]
+        self.entries[task.shard.name] = self.attempt(lambda: self.job.finalize(task))
+
+    def finish(self) -> None:
+        self.attempt(lambda: self.job.finish(self.entries.values()))
+
+    def run(self) -> None:
+        self.begin()
+        shards = [n for n in range(len(self.tasks)) for _ in range(self.draw.randint(1, 2))]
+        self.draw.shuffle(shards)
+        for number in shards:
+            if self.draw.random() < 0.2:
+                self.begin()
+            self.finalize(number)
+        self.finish()
+        again: list[Callable[[], None]] = [
+            self.begin, lambda: self.finalize(self.draw.randrange(len(self.tasks))), self.finish,
+        ]  # fmt: skip
+        for step in again:  # as a runner that has lost their results
+            if self.draw.random() < 0.5:
+                step()
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_steps_that_are_done_again_make_the_same_data_set(disturbed, output, tmp_path, overwrite):
+    if overwrite:
+        Job(output, make_units(tmp_path / "old", 100, shards=2)).run()
+    before = contents(output)
+    job = Job(output, make_units(tmp_path / "new", 0), overwrite)
+    job.run()
+    expected = contents(output)
+    assert spreads(output) <= {0, 1} and len(originals(output)) == 5
+    restore(output, before)
+    job.begin()
+    written = everything(output)
+    shutil.rmtree(tmp_path / "new")  # the originals are not read again
+
+    # A smaller example would say no more, and takes minutes to find.
+    @settings(deadline=None, max_examples=25, derandomize=True, phases=[Phase.generate])
+    @given(draw=st.randoms(use_true_random=False))
+    def check(draw: random.Random) -> None:
+        restore(output, written)
+        Attempts(job, disturbed, draw).run()
+        assert contents(output) == expected
+
+    check()
+
+
+def originals(output: str) -> dict[str, Values]:
+    """Key → bytes, of all that is in the quarantine."""
+    found = {}
+    for file in storage.files_below(storage.join(output, "quarantine")):
+        if file.path.endswith(".tfrecord"):
+            for record in read_records(file.path):
+                features = decode_example(record.payload)
+                found[str(features["image/filename"][0])] = features["image/encoded"]
+    return found
+
+
+def test_a_full_disk_at_any_write_leaves_the_old_data_set_or_the_new_one(
+    disturbed, output, tmp_path
+):
+    Job(output, make_units(tmp_path / "old", 100, shards=2)).run()
+    old, before = fingerprint_if_whole(output), contents(output)
+    job = Job(output, make_units(tmp_path / "new", 0), overwrite=True)
+    job.run()
+    new, expected = fingerprint_if_whole(output), contents(output)
+    assert old and new and old != new
+    restore(output, before)
+    job.begin()
+    written, seen = everything(output), []
+    for number in itertools.count():
+        restore(output, written)
+        try:
+            with disturbed.at(number, fail(errno.ENOSPC), writes_only=True):
+                job.commit()
+        except (OSError, UserError):
+            there = fingerprint_if_whole(output)
+            aside = fingerprint_if_whole(storage.join(output, ".staging", "replaced"))
+            assert there == old or (there is None and aside == old)
+            seen.append(there or "aside")
+        else:
+            break
+        job.run()  # the same command again, when there is room
+        assert contents(output) == expected
+    assert {*seen} == {old, "aside"}
+
+
+def test_a_finished_shard_is_reused_only_with_the_bytes_that_it_rejected(
+    disturbed, output, tmp_path
+):
+    job = Job(output, make_units(tmp_path / "photos", 0))
+    job.begin()
+    job.begin()
+    assert job.reused == [True] * 3
+    first = next(shard for shard in job.summary.shards if shard.num_rejects)
+    storage.delete([job.write.rejects_path(first.name)])
+    job.begin()
+    assert job.reused.count(False) == 1
+    job.run()
+    assert len(originals(output)) == 5

@@ -1,0 +1,280 @@
+"""The steps of a small build without a runner, on storage whose operations can be disturbed."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import errno
+import hashlib
+import io
+import itertools
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, BinaryIO
+
+from apache_beam.coders import BytesCoder
+
+from beam_pipeline.columns.export import export_labels
+from beam_pipeline.commit import staging as staging_folder
+from beam_pipeline.commit.data_set import CommitSpec, begin_commit, finish_commit
+from beam_pipeline.commit.finalize import FinalizeTask, finalize_shard
+from beam_pipeline.commit.summary import WriteSummary, summarise, without_shards
+from beam_pipeline.commit.transforms import result_of
+from beam_pipeline.options import ImageOptions
+from beam_pipeline.planning.plan import ShardPlan
+from beam_pipeline.planning.refs import ImageRef, ShardUnit
+from beam_pipeline.shards.sink import BalancedSink
+from beam_pipeline.shards.writer import write_shard
+from imageshards import storage
+from imageshards.manifest import MANIFEST_NAME, TRANSFORM_NAME, load_manifest, shards_of
+from imageshards.storage import AtomicFile, files
+from imageshards.storage.base import Backend, Stat
+from imageshards.storage.local import LocalBackend
+from tests.support.builds import jpeg
+
+CLASSES = ("ant", "bee", "cat")
+_WRITES = {"write", "upload", "copy", "link", "move", "commit"}
+
+Hook = Callable[[bool], None]
+
+
+class MemoryStore(Backend):
+    """Objects with versions; each appears whole or not at all."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, tuple[bytes, int]] = {}
+        self._versions = itertools.count()
+
+    def open_read(self, path: str) -> BinaryIO:
+        if path not in self.objects:
+            raise FileNotFoundError(errno.ENOENT, "no such object", path)
+        return io.BytesIO(self.objects[path][0])
+
+    def stat(self, path: str) -> Stat | None:
+        if path not in self.objects:
+            return None
+        data, version = self.objects[path]
+        return Stat(path, len(data), 0, str(version))
+
+    def files_from(self, prefix: str) -> Iterator[Stat]:
+        found = (self.stat(path) for path in sorted(self.objects) if path.startswith(prefix))
+        yield from (stat for stat in found if stat)
+
+    def write(self, path: str, data: bytes) -> Stat:
+        self.objects[path] = (data, next(self._versions))
+        return Stat(path, len(data), 0, str(self.objects[path][1]))
+
+    def upload(self, local_path: str, path: str) -> Stat:
+        return self.write(path, pathlib.Path(local_path).read_bytes())
+
+    def copy(self, source: str, target: str) -> None:
+        with self.open_read(source) as file:
+            self.write(target, file.read())
+
+    def delete(self, paths: Iterable[str]) -> None:
+        for path in list(paths):
+            self.objects.pop(path, None)
+
+
+class _Hooked:
+    """A backend that calls a hook before and after each of its operations."""
+
+    def __init__(self, backend: Backend, called: Hook):
+        self._backend = backend
+        self._called = called
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._backend, name)
+        return _hooked(found, name, self._called) if callable(found) else found
+
+
+def _hooked(function: Callable[..., Any], name: str, called: Hook) -> Callable[..., Any]:
+    def call(*args: Any) -> Any:
+        called(name in _WRITES)
+        result = function(*args)
+        called(False)
+        return result
+
+    return call
+
+
+class Disturbed:
+    """Storage in which something happens at one of its operations, counted from 0.
+
+    Attributes:
+        count: Operations so far; the times before and after one are two.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._at, self._writes_only = -1, False
+        self._act: Callable[[], None] = lambda: None
+
+    def called(self, is_write: bool) -> None:
+        """The hook of all backends, before (or after, then no write) each operation."""
+        if self._writes_only and not is_write:
+            return
+        number, self.count = self.count, self.count + 1
+        if number == self._at or (self._writes_only and number > self._at >= 0):
+            if not self._writes_only:
+                self._at = -1
+            self._act()
+
+    @contextlib.contextmanager
+    def at(
+        self, number: int, act: Callable[[], None], *, writes_only: bool = False
+    ) -> Iterator[None]:
+        """Calls `act` at an operation from now, or at a write and all that follow."""
+        self.count, self._at, self._act, self._writes_only = 0, number, act, writes_only
+        try:
+            yield
+        finally:
+            self._at, self._writes_only = -1, False
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[MemoryStore]:
+        """Puts the hook into this machine's files and into a store `mem://`."""
+        store, before = MemoryStore(), dict(files._backends)
+        commit = AtomicFile.commit
+        backends: dict[str, Any] = {"": LocalBackend(), "mem": store}
+        for scheme, backend in backends.items():
+            files._backends[scheme] = _Hooked(backend, self.called)  # type: ignore[assignment]
+        AtomicFile.commit = lambda file: _hooked(commit, "commit", self.called)(file)  # type: ignore
+        try:
+            yield store
+        finally:
+            AtomicFile.commit = commit  # type: ignore[method-assign]
+            files._backends.clear()
+            files._backends.update(before)
+
+
+def fail(number: int = errno.EIO) -> Callable[[], None]:
+    """What raises an `OSError`."""
+
+    def act() -> None:
+        raise OSError(number, "disturbed")
+
+    return act
+
+
+@dataclasses.dataclass
+class Job:
+    """A build, step by step.
+
+    Attributes:
+        output: The data set's folder, here or in `mem://`.
+        units: Its shards.
+        overwrite: Whether it may replace a data set.
+    """
+
+    output: str
+    units: list[ShardUnit]
+    overwrite: bool = False
+
+    def begin(self) -> None:
+        """What is done before a pipeline runs, and until all shards are written."""
+        staging = storage.join(self.output, ".staging")
+        state = staging_folder.read_output_state(self.output, staging)
+        staging_folder.check_output(state, self.overwrite)
+        staging_folder.prepare_staging(state)
+        export_labels(CLASSES, storage.join(staging, TRANSFORM_NAME))
+        self.write = BalancedSink(
+            self.output + "/", BytesCoder(), ".tfrecord", None, "uncompressed",
+            staging=staging, finished=state.finished_folder,
+            image=ImageOptions(height_px=8, width_px=8), versions=(),
+        ).spec  # fmt: skip
+        self.reused = [write_shard(unit, self.write).reused for unit in self.units]
+        self.summary = WriteSummary()
+        for unit in self.units:
+            path = self.write.final_path(self.write.shard_name(unit))
+            self.summary.add(summarise(result_of(path, self.write)))
+        images = sum(len(unit.refs) for unit in self.units)
+        counts = {("train", 0): images}
+        self.plan = ShardPlan(CLASSES, counts, {"train": len(self.units)}, {})
+        self.spec = CommitSpec(
+            write=self.write, max_reject_fraction=1, report=False, shard_by="split",
+            options={"plan": {"splits": {"train": 1.0}}, "quarantine_bytes": True},
+            image={"size": 8, "mode": "crop", "channels": 3}, versions={},
+        )  # fmt: skip
+
+    def begin_commit(self) -> list[FinalizeTask]:
+        """The first step of the commit."""
+        return begin_commit(self.summary, self.plan, self.spec)
+
+    def finalize(self, task: FinalizeTask) -> dict[str, Any]:
+        """The step of a shard."""
+        return finalize_shard(task, self.write)
+
+    def finish(self, entries: Iterable[dict[str, Any]]) -> str:
+        """The last step."""
+        totals = without_shards(self.summary)
+        return finish_commit(self.plan, entries, totals, [], self.spec)
+
+    def commit(self) -> None:
+        """All steps of the commit."""
+        self.finish([self.finalize(task) for task in self.begin_commit()])
+
+    def run(self) -> None:
+        """All of it, as the command does."""
+        self.begin()
+        self.commit()
+        staging_folder.remove(self.write.staging)
+
+
+def make_units(photos: pathlib.Path, seed: int, shards: int = 3) -> list[ShardUnit]:
+    """Shards of twelve pictures each, dealt as a plan does; five pictures of three are broken."""
+    photos.mkdir(parents=True)
+    dealt: list[list[ImageRef]] = [[] for _ in range(shards)]
+    for number in range(12 * shards):
+        name = CLASSES[number * len(CLASSES) // (12 * shards)]
+        path = photos / f"{number:03d}.jpg"
+        broken = number % shards == 0 and number % 4 == 0 or number in (1, 31)
+        path.write_bytes(
+            b"\xff\xd8 no picture %d" % number if broken else jpeg(seed + number, 9, 9)
+        )
+        stat = path.stat()
+        ref = ImageRef(path.name, str(path), name, "train", None, stat.st_size, 1)
+        dealt[number % shards].append(ref)
+    ids = {name: place for place, name in enumerate(CLASSES)}
+    return [ShardUnit("train", i, shards, "", ids, refs) for i, refs in enumerate(dealt)]
+
+
+def everything(output: str) -> dict[str, bytes]:
+    """Every file below a folder."""
+    found = (file.path for file in storage.files_below(output))
+    return {path[len(output) + 1 :]: storage.read(path) for path in found}
+
+
+def contents(output: str) -> dict[str, bytes]:
+    """Every file of a data set, without the staging folder."""
+    found = everything(output).items()
+    return {name: data for name, data in found if not name.startswith(".staging/")}
+
+
+def restore(output: str, before: Mapping[str, bytes]) -> None:
+    """Makes a folder hold what it once held."""
+    storage.delete_folder(output)
+    for name, data in before.items():
+        storage.write(storage.join(output, name), data)
+
+
+def fingerprint_if_whole(folder: str) -> str | None:
+    """The fingerprint of a data set whose shards are all there; None where there is no manifest."""
+    if not storage.exists(storage.join(folder, MANIFEST_NAME)):
+        return None
+    manifest = load_manifest(folder)
+    for _, entry in shards_of(manifest):
+        data = storage.read(storage.join(folder, entry["file"]))
+        if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+            raise ValueError(f"{folder}: {entry['file']} is not what the manifest says")
+    return str(manifest["fingerprint"])
+
+
+def spreads(output: str) -> set[int]:
+    """How much the shards differ in records, and in records of each class."""
+    shards = [entry for _, entry in shards_of(load_manifest(output))]
+    rows = [collections.Counter(shard["classes"]) for shard in shards]
+    columns = [[shard["num_records"] for shard in shards]]
+    columns += [[row[name] for row in rows] for name in CLASSES]
+    return {max(column) - min(column) for column in columns}
