@@ -321,10 +321,14 @@ def _why_no_data_set(directory: str) -> str:
 def _how_to_build(directory: str) -> str:
     """What to do about a missing data set: nothing is built into a folder with other files."""
     try:
-        if storage.is_folder(storage.join(directory, STAGING_NAME)):
-            if holder := storage.lock_holder(storage.join(directory, STAGING_NAME, LOCK_NAME)):
+        staging = storage.join(directory, STAGING_NAME)
+        if storage.is_folder(staging):
+            if holder := storage.lock_holder(storage.join(staging, LOCK_NAME)):
                 return f"it is being built now by {holder}; wait until that has ended"
-            return "its build has not ended; run that again to finish it"
+            before = storage.join(staging, REPLACED_NAME)
+            is_there = storage.exists(storage.join(before, MANIFEST_NAME))
+            kept = f", and the data set before it is in {before}" if is_there else ""
+            return f"its build has not ended{kept}; run that again to finish it"
         is_new = next(iter(storage.files_below(directory)), None) is None
     except OSError:
         is_new = True

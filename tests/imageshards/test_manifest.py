@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from imageshards import storage
 from imageshards.errors import DamagedManifestError, UserError
 from imageshards.manifest import (
+    MANIFEST_NAME,
+    REPLACED_NAME,
     SHARD_NAME,
     STAGING_NAME,
     load_manifest,
@@ -93,6 +95,11 @@ def test_nobody_is_advised_to_build_into_the_folder_of_the_photos(tmp_path):
         load_manifest(f"{photos}/", "--data")
     (photos / STAGING_NAME).mkdir()
     with pytest.raises(UserError, match="its build has not ended; run that again to finish it"):
+        load_manifest(str(photos), "--data")
+    before = photos / STAGING_NAME / REPLACED_NAME
+    before.mkdir()
+    (before / MANIFEST_NAME).touch()
+    with pytest.raises(UserError, match=f"ended, and the data set before it is in {before}; run"):
         load_manifest(str(photos), "--data")
 
 
