@@ -324,7 +324,9 @@ def remove_empty(output: str, staging: str, fresh: bool) -> None:
     try:
         # Shards that were written to their final place but have no result yet are this job's, too.
         in_place = job_notes(staging).get("in_place") and any(map(_is_shard, _names_in(output)))
-        if not finished_shards(staging) and not in_place:
+        aside = storage.exists(storage.join(staging, REPLACED_NAME, MANIFEST_NAME))
+        keeps = in_place or (aside and not storage.exists(storage.join(output, MANIFEST_NAME)))
+        if not keeps and not finished_shards(staging):
             remove(staging)
         if fresh and storage.is_local(output) and not os.listdir(output):
             os.rmdir(output)

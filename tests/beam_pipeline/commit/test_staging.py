@@ -8,8 +8,16 @@ import pathlib
 import pytest
 from hypothesis import given, settings
 
-from beam_pipeline.commit.staging import check_output, prepare_staging, read_output_state
+from beam_pipeline.commit.staging import (
+    check_output,
+    prepare_staging,
+    read_output_state,
+    remove_empty,
+    set_aside,
+)
 from imageshards.errors import UserError
+from tests.support.commit_steps import everything, fingerprint_if_whole
+from tests.support.dataset_factory import Dataset
 from tests.support.strangers import changed
 
 STOPPED = ".staging/job.json"
@@ -75,3 +83,20 @@ def test_any_notes_of_a_job_are_used_or_refused(
     assert all(isinstance(name, str) for name in state.pinned_classes)
     assert isinstance(state.in_place, bool) and not check_output(state, False)
     prepare_staging(state)
+
+
+def test_a_data_set_that_was_set_aside_stays_until_there_is_another(tmp_path):
+    """Also where the command after it is refused, or goes on from there."""
+    made = Dataset(tmp_path / "set", index=True)
+    output, staging = str(made.directory), str(made.directory / ".staging")
+    before = everything(output)
+    set_aside(output, staging)
+    assert fingerprint_if_whole(output) is None
+    for _ in range(2):
+        set_aside(output, staging)
+        remove_empty(output, staging, fresh=False)
+        prepare_staging(read_output_state(output, staging))
+        assert everything(f"{staging}/replaced") == before
+    made.save()
+    prepare_staging(read_output_state(output, staging))
+    assert not (made.directory / ".staging" / "replaced").exists()
