@@ -201,13 +201,15 @@ def _link_data_set(output: str, folder: str, manifest: dict[str, Any]) -> None:
         elif entry.name in shards or entry.name.endswith(_COMPANION_SUFFIXES):
             names.append(entry.name)
 
-    def link(name: str) -> None:
+    def put(name: str) -> None:
+        # By a link, a manifest that somebody writes over the old one would be in both places.
+        by = storage.copy if name == MANIFEST_NAME else storage.link
         if not storage.exists(storage.join(folder, name)):
-            storage.link(storage.join(output, name), storage.join(folder, name))
+            by(storage.join(output, name), storage.join(folder, name))
 
-    for _ in map_concurrently(link, [name for name in names if name != MANIFEST_NAME]):
+    for _ in map_concurrently(put, [name for name in names if name != MANIFEST_NAME]):
         pass
-    link(MANIFEST_NAME)  # last: now it is complete
+    put(MANIFEST_NAME)  # last: now it is complete
 
 
 def prepare_staging(state: OutputState, reads_replaced: bool = False) -> None:

@@ -12,7 +12,7 @@ import logging
 import socket
 import uuid
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.coders import BytesCoder
@@ -35,16 +35,9 @@ from imageshards.text import counted, printable
 _LOGGER = logging.getLogger(__name__)
 
 
-class Written(NamedTuple):
-    """A written shard, as Beam groups them.
-
-    Attributes:
-        name: Of the shard.
-        rejects: Its rejected images; none where they are beside the shard, in `staging`.
-    """
-
-    name: str
-    rejects: tuple[Reject, ...] = ()
+# A written shard as Beam groups them, in few bytes: its name, and its rejected images, where these
+# are not beside the shard, in `staging`.
+Written = tuple[str, tuple[Reject, ...]]
 
 
 class BalancedSink(tfrecordio._TFRecordSink):
@@ -147,7 +140,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
         With `staging` old shards are the commit's business.
         """
         if not self.spec.staging:
-            names = [written.name for results in writer_results for written in results]
+            names = [name for results in writer_results for name, _ in results]
             for _ in map_concurrently(functools.partial(self._delete_old, init_result), names):
                 pass
         return []
@@ -176,13 +169,13 @@ class BalancedSink(tfrecordio._TFRecordSink):
         Raises:
             FileNotFoundError: A shard is lost.
         """
-        found = (written for results in writer_results for written in results)
-        results = sorted(found, key=lambda written: written.name)
+        written = dict(shard for results in writer_results for shard in results)
+        names = sorted(written)
         if not self.spec.staging:
             move = functools.partial(self._move_to_final_path, init_result)
-            for _ in map_concurrently(move, [written.name for written in results]):
+            for _ in map_concurrently(move, names):
                 pass
-            rejects = [reject for written in results for reject in written.rejects]
+            rejects = [reject for name in names for reject in written[name]]
             if rejects:
                 reasons = collections.Counter(reject.reason for reject in rejects)
                 _LOGGER.warning(
@@ -194,7 +187,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
             with contextlib.suppress(OSError):  # what is left of it is empty, or copies
                 storage.delete_folder(init_result)
             yield from map(reject_text, rejects)
-        yield from (self.spec.final_path(written.name) for written in results)
+        yield from map(self.spec.final_path, names)
 
     def _move_to_final_path(self, init_result: str, name: str) -> None:
         final = self.spec.final_path(name)
@@ -286,4 +279,4 @@ class ShardWriter(iobase.Writer):
             self._bytes.inc(result.read_bytes)
             self._rejects.inc(result.num_rejects)
         # Where they are in a file, one process need not hold the rejects of all shards.
-        return Written(result.name, () if self._spec.keeps_rejects else tuple(result.rejects))
+        return result.name, () if self._spec.keeps_rejects else tuple(result.rejects)
