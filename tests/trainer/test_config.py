@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Any
 
 import pytest
@@ -11,10 +10,8 @@ import pytest
 from imageshards.errors import UserError
 from trainer.commands.flags import parse_config
 from trainer.config import (
-    MAX_SEED,
     DataConfig,
     OptimizerConfig,
-    TrainConfig,
     default_output,
     is_remote,
     parse_image_size,
@@ -28,12 +25,6 @@ def test_image_size_is_a_side_or_height_x_width(text: str, size: tuple[int, int]
     assert parse_image_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "x", "12.5", "-3", "0", "1x2x3", "99999", "64x0", "6 4"])
-def test_image_size_refuses_other_texts(text: str) -> None:
-    with pytest.raises(UserError, match="--image_size received"):
-        parse_image_size(text)
-
-
 def test_default_output_stands_beside_the_data_whatever_the_slashes() -> None:
     assert (
         default_output(["/data/shards/"])
@@ -43,83 +34,6 @@ def test_default_output_stands_beside_the_data_whatever_the_slashes() -> None:
     assert default_output(["."]) == os.getcwd() + "-model"
     assert default_output(["gs://bucket/shards"]) == default_output(["a", "b"]) == "trained"
     assert is_remote("gs://bucket") and not is_remote("/data")
-
-
-@pytest.mark.parametrize(
-    ("changes", "flag"),
-    [
-        ({"epochs": 0}, "--epochs"),
-        ({"batch_size": 0}, "--batch_size"),
-        ({"replicas": 0}, "--replicas"),
-        ({"seed": -1}, "--seed"),
-        ({"seed": MAX_SEED + 1}, "--seed"),
-        ({"steps": 0}, "--steps"),
-        ({"checkpoint_steps": 0}, "--checkpoint_steps"),
-        ({"keep_checkpoints": 0}, "--keep_checkpoints"),
-        ({"cluster": "mpi"}, "--cluster"),
-        ({"cluster_port": 0}, "--cluster_port"),
-        ({"cluster_timeout": 0}, "--cluster_timeout"),
-        ({"augment": "heavy"}, "--augment"),
-        ({"augment_on": "moon"}, "--augment_on"),
-    ],
-)
-def test_values_out_of_range_are_named_by_their_flag(changes: dict[str, Any], flag: str) -> None:
-    arguments: dict[str, Any] = {"data": DataConfig("d"), "output": "o"} | changes
-    with pytest.raises(UserError, match=f"^{flag} received .*; expected|^{flag} .*expected"):
-        TrainConfig(**arguments)
-
-
-def test_hosts_do_not_read_in_whatever_order() -> None:
-    data = DataConfig("d", fast_order=True)
-    assert TrainConfig(data, "o").cluster is None
-    with pytest.raises(UserError, match="--fast_order received together with --cluster"):
-        TrainConfig(data, "o", cluster="slurm")
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"learning_rate": 0.0},
-        {"learning_rate": float("nan")},
-        {"optimizer": "adamm"},
-        {"schedule": "zigzag"},
-        {"precision": "int4"},
-        {"warmup_steps": -1},
-        {"decay_steps": 0},
-        {"decay_rate": 0.0},
-        {"momentum": 1.0},
-        {"weight_decay": -0.1},
-        {"label_smoothing": 1.0},
-        {"ema": 1.0},
-        {"accumulate_steps": 0},
-        {"clipnorm": 0.0},
-    ],
-)
-def test_optimizer_values_out_of_range_are_named(changes: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=f"^--{next(iter(changes))} received .*; expected"):
-        OptimizerConfig(**changes)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"cache": "tape"},
-        {"balance": "maybe"},
-        {"sequences": "long"},
-        {"sequence_length": 0},
-        {"sequence_length": 3, "sequences": "ragged"},
-        {"skip_broken": -1},
-        {"threads": 0},
-        {"classes": ()},
-        {"classes": ("a", "a")},
-        {"inputs": ("image", "image")},
-        {"eval_crop": 0.0},
-        {"eval_crop": 1.1},
-    ],
-)
-def test_data_values_out_of_range_are_named(changes: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=f"^--{next(iter(changes))} received "):
-        DataConfig("d", **changes)
 
 
 def test_flags_reach_the_part_of_the_configuration_they_belong_to(tmp_path: Any) -> None:
@@ -159,25 +73,77 @@ def test_several_data_sets_are_named_between_commas_or_by_the_flag_again(data: s
     }
 
 
+# What `imageshards train` refuses before it looks at data: each value once.
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [
+        ("", "The following arguments are required: --data; see imageshards train --help."),
+        ("--data d --bach_size 3", "'--bach_size', which is no flag of imageshards train; did you"),
+        ("--data d --optimiser sgd", "no flag of imageshards train; did you mean --optimizer?"),
+        ("--data d surplus", "Received 'surplus', which is no flag"),
+        ("--data d --epochs many", "--epochs: invalid int value: 'many'"),
+        ("--data d --optimizer sdg", "--optimizer: invalid choice: 'sdg'"),
+        ("--data d --steps 3 --epochs 1", "--steps received 3 together with --epochs 1"),
+        ("--data d --epochs 0", "--epochs received 0; expected at least 1."),
+        ("--data d --steps 0", "--steps received 0; expected at least 1."),
+        ("--data d --batch_size 0", "--batch_size received 0; expected at least 1."),
+        ("--data d --batch_size 10 --replicas 3", "10, which 3 replicas cannot share equally; "
+         "expected a multiple of 3, for example 9."),
+        ("--data d --batch_size 1 --replicas 4", "a multiple of 4, for example 4."),
+        ("--data d --replicas 0", "--replicas received 0; expected at least 1."),
+        ("--data d --seed -1", "--seed received -1; expected 0 to 2147483647."),
+        ("--data d --seed 2147483648", "--seed received 2147483648; expected 0 to"),
+        ("--data d --checkpoint_steps 0", "--checkpoint_steps received 0; expected at least 1."),
+        ("--data d --keep_checkpoints 0", "--keep_checkpoints received 0; expected at least 1."),
+        ("--data d --cluster_port 0", "--cluster_port received 0; expected a port, 1 to 65535."),
+        ("--data d --cluster_timeout 0", "--cluster_timeout received 0; expected at least 1."),
+        ("--data d --fast_order --cluster slurm", "--fast_order received together with --cluster"),
+        *((f"--data d --{name} odd", f"--{name}: invalid choice: 'odd'") for name in (
+            "cluster", "augment", "augment_on", "schedule", "precision", "cache", "balance",
+            "sequences")),
+        *((f"--data d --{name} {value}", f"--{name} received {value}; expected a number above 0.")
+          for name in ("learning_rate", "decay_rate", "clipnorm")
+          for value in ("0.0", "-1.0", "nan", "inf")),
+        *((f"--data d --{name} {value}", f"--{name} received {value}; expected at least 0, and "
+           "less than 1.") for name in ("momentum", "label_smoothing", "ema")
+          for value in ("1.0", "-0.1", "nan")),
+        ("--data d --weight_decay -0.1", "--weight_decay received -0.1; expected a number of at"),
+        ("--data d --weight_decay inf", "--weight_decay received inf; expected a number of at"),
+        ("--data d --warmup_steps -1", "--warmup_steps received -1; expected at least 0."),
+        ("--data d --decay_steps 0", "--decay_steps received 0; expected at least 1."),
+        ("--data d --accumulate_steps 0", "--accumulate_steps received 0; expected at least 1."),
+        *((f"--data d --image_size={text}", f"--image_size received {text!r}; expected pixels as")
+          for text in ("", "x", "12.5", "-3", "1x2x3")),
+        *((f"--data d --image_size {text}", f"--image_size received {text}; expected 1 to 16384")
+          for text in ("0", "99999", "64x0")),
+        ("--data d --eval_crop 0", "--eval_crop received 0.0; expected more than 0, and at most"),
+        ("--data d --eval_crop 1.1", "--eval_crop received 1.1; expected more than 0, and at"),
+        ("--data d --skip_broken -1", "--skip_broken received -1; expected at least 0."),
+        ("--data d --threads 0", "--threads received 0; expected at least 1."),
+        ("--data d --sequence_length 0", "--sequence_length received 0; expected at least 1."),
+        ("--data d --sequence_length 3 --sequences ragged", "--sequence_length received a length "
+         "together with --sequences ragged"),
+        ("--data d --cache_folder gs://b/c", "'gs://b/c'; expected a local folder."),
+        ("--data d --classes ,", "--classes received ','; expected at least one name"),
+        ("--data d --classes a,a", "--classes received 'a,a'; expected at least one name, each"),
+        ("--data d --inputs image,image", "--inputs received 'image,image'; expected at least"),
+        ("--data d --feature_map image", "--feature_map received 'image'; expected NAME=FEATURE"),
+        ("--data a,b,a", "--data received 'a,b,a'; expected each data set once"),
         ("--data a,b --mix a=1,b=x", "--mix received 'a=1,b=x'; expected NAME=SHARE for each"),
         ("--data a,b --mix 0.7,0.3", "--mix received a share for ''"),
-        ("--data a,b --mix a=0.7", "--mix received no share for 'b'"),
-        ("--data d --steps 3 --epochs 1", "--steps received 3 together with --epochs 1"),
-        ("--data d --feature_map image", "--feature_map received 'image'; expected NAME=FEATURE"),
-        ("--data d --optimiser sgd", "no flag of imageshards train; did you mean --optimizer?"),
-        ("--data d --optimizer sdg", "--optimizer: invalid choice: 'sdg'"),
+        ("--data a,b --mix a=0.7", "--mix received no share for 'b'; expected one for each"),
+        ("--data a,b --mix a=1,c=1", "a share for 'c', which is no data set of --data"),
+        ("--data a --mix a=1", "for 'a', which is the only data set of --data 'a'; expected"),
+        ("--data x/a,y/a --mix a=1", "for 'a', which is the last folder of several data sets"),
+        ("--data x/a,b --mix a=1,x/a=1", "--mix received a, x/a; expected each data set"),
+        *((f"--data a,b --mix a=1,b={share}", f"--mix received {share} for 'b'; expected a number")
+          for share in ("0.0", "-1.0", "nan", "inf")),
+        ("--data a,b --mix a=1,b=1e-5", "1e-05 of all; expected at least 0.001."),
+        ("--data a,b --mix a=1,b=1 --balance sampling", "--balance received 'sampling' together "
+         "with --mix; expected one of them"),
     ],
-)
-def test_malformed_flags_are_refused(argv: str, sentence: str) -> None:
-    with pytest.raises(UserError, match=re.escape(sentence)):
+)  # fmt: skip
+def test_a_mistake_is_one_sentence(argv: str, sentence: str) -> None:
+    with pytest.raises(UserError) as caught:
         parse_config(argv.split())
-
-
-def test_a_batch_replicas_cannot_share_is_refused_with_the_nearest_one() -> None:
-    with pytest.raises(UserError, match=r"received 10, which 3 replicas .* for example 9\."):
-        TrainConfig(DataConfig("d"), output="o", batch_size=10, replicas=3)
-    with pytest.raises(UserError, match=r"for example 4\."):
-        TrainConfig(DataConfig("d"), output="o", batch_size=1, replicas=4)
+    assert sentence in str(caught.value) and "\n" not in str(caught.value)

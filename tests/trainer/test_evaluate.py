@@ -211,7 +211,6 @@ def test_a_broken_record_stops_or_is_left_out_and_listed(
     [
         (("--split", "tset"), ("--split", "tset", "train, validation")),
         (("--classes", "sqare"), ("--classes", "square")),
-        (("--batch_size", "0"), ("--batch_size", "0")),
         (("--batch_size", "7", "--replicas", "2"), ("--batch_size", "multiple of 2")),
         (("--repport", "x"), ("--repport", "--report")),
         (("--label_offset", "1"), ("--label_offset", "manifest.json")),

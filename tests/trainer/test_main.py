@@ -18,7 +18,6 @@ from tests.support.commands import ROOT
 from tests.support.forked_commands import run_forked
 from tests.support.trainer_data import edit_manifest, make_data_set, read_split, write_manifest
 from trainer.__main__ import main
-from trainer.commands.flags import parse_config
 from trainer.config import DataConfig, OptimizerConfig, TrainConfig
 
 pytestmark = pytest.mark.process
@@ -65,25 +64,10 @@ def test_help_is_quick_and_names_every_flag_with_its_default() -> None:
     assert out.count("default:") >= 25 and "in pixels" in out
 
 
-def test_flags_become_a_configuration() -> None:
-    config = parse_config(["--data", "d", "--image_size", "8x9", "--replicas", "2", "--seed", "4"])
-    assert (config.data.image_size, config.replicas, config.seed) == ((8, 9), 2, 4)
-    assert (config.model, config.epochs, config.batch_size) == ("cnn", 5, 32)
-    assert config.output.endswith("d-model")
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "The following arguments are required: --data"),
-        (["--data", "D", "--bach_size", "3"], "'--bach_size', which is no flag of imageshards"
-         " train; did you mean --batch_size?"),
-        (["--data", "D", "--epoch", "3"], "'--epoch', which is no flag"),
-        (["--data", "D", "surplus"], "'surplus', which is no flag"),
-        (["--data", "D", "--epochs", "many"], "--epochs: invalid int value: 'many'"),
         (["--data", "D", "--epochs", "0"], "--epochs received 0; expected at least 1"),
-        (["--data", "D", "--image_size", "big"], "--image_size received 'big'"),
-        (["--data", "D", "--replicas", "3"], "--batch_size received 32, which 3 replicas"),
         (["--data", "D/absent"], "which does not exist; expected the folder that a build"),
         (["--data", "D", "--batch_size", "65"], "the split train has 64 records"),
         (["--data", "D", "--train_split", "x"], "--train_split received 'x'; expected one of tr"),

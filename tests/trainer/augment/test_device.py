@@ -11,8 +11,7 @@ tf = pytest.importorskip("tensorflow")
 
 from tests.support.augment_pictures import batch, sliced, smooth_picture  # noqa: E402
 from trainer.augment import device, pixels  # noqa: E402
-from trainer.augment.geometry import crop_windows  # noqa: E402
-from trainer.augment.params import LIGHT, draw_params  # noqa: E402
+from trainer.augment.params import draw_params  # noqa: E402
 
 CLASSES = 3
 FULL, SIZE = (40, 48), (32, 36)
@@ -66,64 +65,28 @@ def test_any_number_of_replicas_sees_the_same_pictures(level: str, share: int) -
         np.testing.assert_array_equal(tf.concat([part[name] for part in parts], 0), whole[name])
 
 
-def test_position_and_seed_alone_change_a_picture() -> None:
-    given = _batch()
-    same = _image(_apply(given, "light", seed=1))
-    np.testing.assert_array_equal(_image(_apply(given, "light", seed=1)), same)
-    assert np.abs(_image(_apply(given, "light", seed=2)) - same).max() > 10
-    later = given | {"position": given["position"] + 12}
-    assert np.abs(_image(_apply(later, "light", seed=1)) - same).max() > 10
-
-
-def test_light_crops_resizes_and_flips() -> None:
-    given = _batch(16)
-    params = draw_params("light", 4, given["position"])
-    assert 0 < np.sum(params["flip"]) < 16
-    windows = crop_windows(LIGHT, params, float(FULL[0]), float(FULL[1]), SIZE)
-    found = _image(_apply(given, "light", seed=4))
-    for i, picture in enumerate(given["inputs"]["image"].numpy()):
-        top, left, rows, columns = (int(value[i]) for value in windows)
-        part = picture[top : top + rows, left : left + columns]
-        expected = tf.image.resize(part, SIZE).numpy()
-        if params["flip"][i]:
-            expected = expected[:, ::-1]
-        assert np.abs(found[i] - expected)[1:-1, 1:-1].max() <= 1
-
-
-def _colour(brightness: float = 1, contrast: float = 1, saturation: float = 1) -> dict[str, Any]:
-    named = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
-    return {name: tf.constant([value], tf.float32) for name, value in named.items()}
-
-
 PICTURE = tf.constant(smooth_picture((8, 9), 5)[None], tf.float32)
 LUMINANCE = PICTURE.numpy() @ np.array([0.299, 0.587, 0.114])
 
 
-def test_factors_of_one_leave_colours_alone() -> None:
-    np.testing.assert_allclose(pixels.adjust_colors(PICTURE, _colour()), PICTURE, atol=1e-3)
-
-
-def test_brightness_is_a_factor() -> None:
-    found = pixels.adjust_colors(PICTURE, _colour(brightness=1.25))
-    np.testing.assert_allclose(found, PICTURE * 1.25, atol=1e-3)
-
-
-def test_without_saturation_a_picture_is_its_luminance() -> None:
-    found = pixels.adjust_colors(PICTURE, _colour(saturation=0)).numpy()
-    np.testing.assert_allclose(found, np.repeat(LUMINANCE[..., None], 3, -1), atol=1e-3)
-
-
-def test_contrast_pulls_to_the_mean_luminance() -> None:
-    found = pixels.adjust_colors(PICTURE, _colour(contrast=0)).numpy()
-    np.testing.assert_allclose(found, round(LUMINANCE.mean()), atol=1e-3)
-    half = pixels.adjust_colors(PICTURE, _colour(contrast=0.5)).numpy()
-    np.testing.assert_allclose(half, (PICTURE + round(LUMINANCE.mean())) / 2, atol=1e-3)
-
-
-def test_grey_pictures_have_no_saturation() -> None:
-    grey = PICTURE[..., :1]
-    found = pixels.adjust_colors(grey, _colour(saturation=0.2, brightness=0.5))
-    np.testing.assert_allclose(found, grey * 0.5, atol=1e-3)
+@pytest.mark.parametrize(
+    ("factors", "expected"),
+    [
+        ({}, PICTURE),
+        ({"brightness": 1.25}, PICTURE * 1.25),
+        ({"saturation": 0}, np.repeat(LUMINANCE[..., None], 3, -1)),
+        ({"contrast": 0}, np.full_like(PICTURE, round(LUMINANCE.mean()))),
+        ({"contrast": 0.5}, (PICTURE + round(LUMINANCE.mean())) / 2),
+        # Grey has no saturation.
+        ({"saturation": 0.2, "brightness": 0.5}, PICTURE[..., :1] * 0.5),
+    ],
+    ids=str,
+)
+def test_colours_are_scaled(factors: dict[str, float], expected: Any) -> None:
+    names = ("brightness", "contrast", "saturation")
+    given = {name: tf.constant([factors.get(name, 1)], tf.float32) for name in names}
+    found = pixels.adjust_colors(PICTURE[..., : expected.shape[-1]], given)
+    np.testing.assert_allclose(found, expected, atol=1e-3)
 
 
 def _pixel_params(count: int, **changes: Any) -> dict[str, Any]:

@@ -41,28 +41,19 @@ def _pictures(
     return found.numpy().astype(int)
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("size", [(48, 48), (40, 72), (90, 90)])
-def test_light_pictures_are_those_of_the_device(size: tuple[int, int], channels: int) -> None:
+@pytest.mark.parametrize(
+    ("level", "size", "channels"),
+    [("light", (48, 48), 3), ("light", (90, 90), 1), ("strong", (40, 72), 3),
+     ("strong", (48, 48), 1)],
+)  # fmt: skip
+def test_pictures_are_those_of_the_device(level: str, size: tuple[int, int], channels: int) -> None:
     encoded = _encoded(channels=channels)
-    found = _pictures(encoded, size, "light", channels=channels)
-    assert np.abs(found - _on_device(encoded, size, "light", channels)).max() <= 3
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("size", [(48, 48), (40, 72)])
-def test_strong_pictures_are_those_of_the_device(size: tuple[int, int], channels: int) -> None:
-    encoded = _encoded(channels=channels)
-    found = _pictures(encoded, size, "strong", channels=channels)
-    difference = np.abs(found - _on_device(encoded, size, "strong", channels))
-    # Where a rotation mirrors at the edge, slopes are as steep as the colours' stretch.
-    assert difference.max() <= 3 and difference.mean() < 0.1
-
-
-def _on_device(encoded: Any, size: tuple[int, int], level: str, channels: int) -> np.ndarray:
+    found = _pictures(encoded, size, level, channels=channels)
     decoded = [tf.io.decode_jpeg(one, channels=channels).numpy() for one in encoded]
     result = device.augment_batch(batch(np.stack(decoded)), level, 3, size, None)
-    return result["inputs"]["image"].numpy().astype(int)
+    difference = np.abs(found - result["inputs"]["image"].numpy().astype(int))
+    # Where a rotation mirrors at the edge, slopes are as steep as the colours' stretch.
+    assert difference.max() <= 3 and (level == "light" or difference.mean() < 0.1)
 
 
 @pytest.mark.parametrize("level", ["light", "strong"])

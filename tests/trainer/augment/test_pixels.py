@@ -9,7 +9,7 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from tests.support.augment_pictures import batch, sliced  # noqa: E402
+from tests.support.augment_pictures import batch  # noqa: E402
 from trainer.augment import host  # noqa: E402
 from trainer.augment.params import CUTMIX, MIXUP, NO_MIX, draw_params  # noqa: E402
 from trainer.augment.pixels import mix_pairs, partners  # noqa: E402
@@ -133,12 +133,3 @@ def test_on_the_host_pairs_are_mixed_as_on_the_device(start: int) -> None:
         assert difference.max() <= 1 and (difference > 0).mean() < 1e-3
         np.testing.assert_allclose(result["label"], expected["label"], atol=1e-6)
         np.testing.assert_allclose(result["weight"], expected["weight"], atol=1e-6)
-
-
-def test_slices_of_whole_pairs_are_mixed_as_the_whole() -> None:
-    given = _random_batch(24)
-    whole = host.mix_batch(given, "strong", 1, CLASSES)
-    for first, last in ((0, 2), (2, 12), (12, 24)):
-        part = host.mix_batch(sliced(given, first, last), "strong", 1, CLASSES)
-        np.testing.assert_array_equal(part["inputs"]["image"], whole["inputs"]["image"][first:last])
-        np.testing.assert_array_equal(part["label"], whole["label"][first:last])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -207,32 +207,3 @@ def test_shares_are_found_by_path_or_last_folder(
 ) -> None:
     assert DataConfig("x/a,y/b", mix=mix).shares == expected
     assert DataConfig("x/a,y/b").shares == ()
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: DataConfig("a,b", mix={"a": 1, "c": 1}), "for 'c', which is no data set of"),
-        (
-            lambda: DataConfig("a", mix={"a": 1}),
-            "for 'a', which is the only data set of --data 'a'; expected several",
-        ),
-        (lambda: DataConfig("x/a,y/a", mix={"a": 1}), "is the last folder of several data sets"),
-        (lambda: DataConfig("a,b", mix={"a": 1}), "no share for 'b'; .* leave it out of --data"),
-        (lambda: DataConfig("x/a,b", mix={"a": 1, "x/a": 1}), "a, x/a; expected each data set"),
-        (lambda: DataConfig("a,b", mix={"a": 1, "b": 0}), "received 0 for 'b'; .* above 0"),
-        (lambda: DataConfig("a,b", mix={"a": 1, "b": -1}), "received -1 for 'b'"),
-        (lambda: DataConfig("a,b", mix={"a": 1, "b": float("nan")}), "received nan for 'b'"),
-        (lambda: DataConfig("a,b", mix={"a": 1, "b": 1e-5}), "1e-05 of all; expected at least"),
-        (
-            lambda: DataConfig("a,b", mix={"a": 1, "b": 1}, balance="sampling"),
-            "'sampling' together with --mix; .* --balance weights goes with --mix",
-        ),
-        (lambda: DataConfig("a,b,a"), "expected each data set once: .* larger share in --mix"),
-    ],
-)
-def test_shares_that_make_no_sense_are_refused(
-    make: Callable[[], DataConfig], message: str
-) -> None:
-    with pytest.raises(UserError, match=message):
-        make()

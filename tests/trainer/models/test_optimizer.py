@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from imageshards.errors import UserError
 from tests.support import replica_run
-from trainer.config import SCHEDULES, DataConfig, OptimizerConfig, TrainConfig
+from trainer.config import OPTIMIZERS, SCHEDULES, DataConfig, OptimizerConfig, TrainConfig
 
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
@@ -148,6 +148,17 @@ def test_weight_decay_is_decoupled_and_spares_the_bias(name: str) -> None:
     np.testing.assert_allclose(bias, 1.0)
     _, (kept, _) = _one_matrix(dataclasses.replace(config, weight_decay=0.0), [0.0, 0.0])
     np.testing.assert_allclose(kept, 1.0)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_has_the_options(name: str) -> None:
+    config = OptimizerConfig(
+        optimizer=name, learning_rate=0.1, weight_decay=0.5, clipnorm=0.6, ema=0.9, momentum=0.8
+    )
+    made = optimizer.make_optimizer(config, 32, 100)
+    assert type(made).__name__.lower() == name
+    assert (made.weight_decay, made.global_clipnorm, made.ema_momentum) == (0.5, 0.6, 0.9)
+    assert getattr(made, "momentum", 0.8) == 0.8 and float(made.learning_rate) == pytest.approx(0.1)
 
 
 def test_sgd_uses_nesterov_momentum() -> None:
