@@ -55,7 +55,7 @@ from trainer.training.output_folder import (
 )
 from trainer.training.resume_check import open_run, settings_of
 from trainer.training.several_hosts import digest
-from trainer.training.summary import bottleneck, plan_lines, reader_cpu_sec, result_lines
+from trainer.training.summary import plan_lines, result_lines, waiting
 
 # Keys of every object in metrics.jsonl; null where a value is unknown.
 _COLUMNS = ("loss", "accuracy", "val_loss", "val_accuracy", "images_per_second", "wait_fraction")
@@ -95,10 +95,10 @@ def train(
         if config.dry_run:
             run.show_batch()
             return {}
-        loop = run.train()
+        run.train()
         run.save_model()
         run.save_best_model()
-        run.report(reader_cpu_sec(loop.iterator(), config.batch_size))
+        run.report()
         return run.metrics.history[-1]
 
 
@@ -182,16 +182,14 @@ class _Run:
             return
         dry_run.describe(
             batch,
-            inputs.training,
-            self.model,
-            inputs.model,
+            inputs.training.classes,
             pipeline.memory_bytes(
                 inputs.training, inputs.read_options, config.batch_size, inputs.model
             ),
             storage.join(config.output, "report"),
         )
 
-    def train(self) -> Loop:
+    def train(self) -> None:
         """Trains from the last checkpoint to the end."""
         config = self.config
         waiting = WaitingTime(config.batch_size)
@@ -214,7 +212,6 @@ class _Run:
             loop.run()
         if self.config.callbacks is not None:
             self.evaluation = None  # they may have changed the weights
-        return loop
 
     def save_model(self) -> None:
         """Writes the data set's transform and weights.sha256, then the model they belong to."""
@@ -248,7 +245,7 @@ class _Run:
         """Where the lowest val_loss was."""
         return self.checkpoint.state.best_step if self.checkpoint else None
 
-    def report(self, reader_cpu_sec: float | None) -> None:
+    def report(self) -> None:
         """Writes report/, and prints where everything is and what limited the speed."""
         config, output = self.config, self.config.output
         if self.evaluation is None and self.evaluator is not None:
@@ -256,7 +253,7 @@ class _Run:
         if not self.hosts.is_chief:
             return
         history = self.metrics.history
-        speed = bottleneck(history, reader_cpu_sec)
+        speed = waiting(history)
         page = report.write_report(
             storage.join(output, "report"),
             title=f"{self.model.name}, "

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from imageshards.errors import UserError
 from imageshards.text import counted
 from trainer.config import TrainConfig
 from trainer.dataset.open import Inputs
 from trainer.models import strategy
 from trainer.reader.find_broken import BrokenRecord
-from trainer.reader.stream import next_batch
 from trainer.training.loop import Epochs
 
-IDLE_SEC = 0.02
-IDLE_CORES = 0.1
-MAX_IDLE_WAITS = 250
-# Images that are read to measure what one of them costs.
-SAMPLE_IMAGES = 256
 # Up to this share of the time, waiting for data does not limit the speed.
 _MIN_WAIT_FRACTION = 0.05
 
@@ -91,70 +82,19 @@ def result_lines(
     return [*lines, speed] if speed else lines
 
 
-def reader_cpu_sec(iterator: Iterator[Any], batch_size: int) -> float | None:
-    """CPU seconds, of all threads, that the reader needs for one image.
-
-    It makes batches in advance. Measured from the moment when these are complete until they
-    are complete again, so exactly as many batches were made as were drawn.
-
-    Args:
-        iterator: Batches to train on.
-        batch_size: Images in each.
-
-    Returns:
-        None where a record cannot be read.
-    """
-    count = max(1, SAMPLE_IMAGES // batch_size)
-    try:
-        next_batch(iterator)
-        wait_for_idle_cores()
-        started_sec = time.process_time()
-        for _ in range(count):
-            next_batch(iterator)
-        wait_for_idle_cores()
-    except (tf.errors.OpError, UserError):
-        return None
-    return (time.process_time() - started_sec) / (count * batch_size)
-
-
-def wait_for_idle_cores() -> None:
-    """Waits until this process hardly uses a core any more, for five seconds at most."""
-    for _ in range(MAX_IDLE_WAITS):
-        cpu_sec = time.process_time()
-        time.sleep(IDLE_SEC)
-        if time.process_time() - cpu_sec < IDLE_CORES * IDLE_SEC:
-            return
-
-
-def bottleneck(history: Sequence[Mapping[str, Any]], reader_cpu_sec: float | None) -> str | None:
+def waiting(history: Sequence[Mapping[str, Any]]) -> str | None:
     """Whether the reader or the model limited the speed of a run, in a sentence.
 
     Args:
         history: The objects of metrics.jsonl.
-        reader_cpu_sec: Seconds one core needs to read, decode and batch one image; None where
-            that is unknown.
 
     Returns:
-        None where too little was measured.
+        None where nothing was measured.
     """
-    rates = [r for r in history if r["images_per_second"]]
-    if not rates or reader_cpu_sec is None:
+    measured = [r["wait_fraction"] for r in history if r["wait_fraction"] is not None]
+    if not measured:
         return None
-    # The first epoch warms up; it counts only if it is alone.
-    rates = rates[1:] or rates
-    images_per_sec = sum(r["images_per_second"] for r in rates) / len(rates)
-    wait_fraction = sum(r["wait_fraction"] for r in rates) / len(rates)
-    if wait_fraction >= 1:
-        return None
-    model_images_per_sec = images_per_sec / (1 - wait_fraction)
-    count = max(1, math.ceil(model_images_per_sec * reader_cpu_sec))
-    cores = counted(count, "core")
-    if wait_fraction > _MIN_WAIT_FRACTION:
-        return (
-            f"input-bound: the model waited {wait_fraction:.0%} of the time for data and could "
-            f"take {model_images_per_sec:,.0f} images/s; about {cores} would feed it"
-        )
-    return (
-        f"compute-bound: the model waited {wait_fraction:.1%} of the time for data; about {cores} "
-        "would do for the reader"
-    )
+    measured = measured[1:] or measured  # the first epoch warms up; it counts only if it is alone
+    share = sum(measured) / len(measured)
+    kind = "input" if share > _MIN_WAIT_FRACTION else "compute"
+    return f"{kind}-bound: the model waited {share:.1%} of the time for data"

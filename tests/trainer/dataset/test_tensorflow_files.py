@@ -1,4 +1,4 @@
-"""gs:// as TensorFlow reads it itself, what is found out before it waits, and other filesystems."""
+"""gs:// as TensorFlow reads it itself, and what is found out before it waits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ pytestmark = pytest.mark.process
 
 # Nothing of the machine's own may help or hinder.
 OF_THE_MACHINE = ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS", "no_proxy")
-CONTENT = b"0123456789" * 1000
 
 
 @pytest.fixture(scope="module")
@@ -146,48 +145,4 @@ def test_shards_are_copied_where_tensorflow_cannot_read_them(
     assert not needs_copy("gs://b/x") and needs_copy("s3://b/x")
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://localhost:1")
     assert needs_copy("gs://b/x")
-    assert not any(map(needs_copy, ("/b/x", "hdfs://b/x", "s3x://b/x")))
-
-
-class TestOtherFileSystems:
-    """`ram://` is one that only TensorFlow knows."""
-
-    @pytest.fixture(scope="class")
-    def folder(self) -> str:
-        import tensorflow as tf
-
-        # Written once: this filesystem appends to what is there.
-        tf.io.gfile.makedirs("ram://files/sub")
-        for name in ("sub/a.txt", "x.gz", "x.tfrecord"):
-            with tf.io.gfile.GFile(f"ram://files/{name}", "wb") as file:
-                file.write(CONTENT)
-        return "ram://files"
-
-    def test_files_are_read(self, folder: str, tmp_path: pathlib.Path) -> None:
-        path = f"{folder}/x.tfrecord"
-        assert storage.read(path) == CONTENT and storage.read(path, 3) == CONTENT[:3]
-        assert storage.read_range(path, 2, 7) == CONTENT[2:7]
-        with storage.open_read(path) as file:
-            assert file.seek(-4, os.SEEK_END) == len(CONTENT) - 4
-            assert file.read() == CONTENT[-4:] and file.read(1) == b""
-        storage.download(path, str(tmp_path / "copy"))
-        assert (tmp_path / "copy").read_bytes() == CONTENT
-
-    def test_folders_are_listed(self, folder: str) -> None:
-        assert storage.is_folder(folder) and not storage.is_folder(folder + "/x.gz")
-        entries = [(entry.name, entry.is_folder) for entry in storage.list_folder(folder)]
-        assert entries == [("sub", True), ("x.gz", False), ("x.tfrecord", False)]
-        below = [found.path.removeprefix("ram://files/") for found in storage.files_below(folder)]
-        assert below == ["sub/a.txt", "x.gz", "x.tfrecord"]
-        assert storage.glob(f"{folder}/*.tfrecord") == [f"{folder}/x.tfrecord"]
-        found = storage.stat(f"{folder}/x.tfrecord")
-        assert found is not None and found.size_bytes == len(CONTENT)
-
-    def test_missing_files_and_folders_raise_file_not_found(self, folder: str) -> None:
-        assert storage.stat(f"{folder}/none") is None and not storage.list_folder(f"{folder}/none")
-        with pytest.raises(FileNotFoundError, match="no such file"):
-            storage.read(f"{folder}/none")
-
-    def test_nothing_is_written(self, folder: str) -> None:
-        with pytest.raises(OSError, match="only read"):
-            storage.write(f"{folder}/new", b"")
+    assert not any(map(needs_copy, ("/b/x", "s3x://b/x")))
