@@ -35,8 +35,8 @@ def _metrics(output: pathlib.Path) -> list[dict[str, Any]]:
 @pytest.fixture
 def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     """A data set in name only: enough for every check made before training."""
-    shard = {"file": "train-00000-of-00001.tfrecord", "num_records": 64, "num_bytes": 4}
-    (tmp_path / shard["file"]).write_bytes(b"\0" * 4)  # type: ignore[operator]
+    shard = {"file": "train-00000-of-00001.tfrecord", "num_records": 64, "num_bytes": 4096}
+    (tmp_path / shard["file"]).write_bytes(b"\0" * 4096)  # type: ignore[operator]
     write_manifest(
         tmp_path,
         splits={"train": {"num_records": 64, "shards": [shard]}},
