@@ -12,10 +12,10 @@ from beam_pipeline.commit import CommitShards, CommitSpec, OutputState
 from beam_pipeline.inputs import (
     KeysFile,
     ListImages,
-    ManifestSchema,
     RefuseDuplicateKeys,
     Selected,
     SelectImages,
+    TableSchema,
     schemas_of,
     share_keys,
 )
@@ -28,7 +28,7 @@ from beam_pipeline.shards.versions import byte_versions
 from imageshards import storage
 from imageshards.manifest import TRANSFORM_NAME
 
-Schemas = tuple[ManifestSchema | None, ...]
+Schemas = tuple[TableSchema | None, ...]
 
 # Of an input that is a data set, of which the manifest tells elsewhere, and of what is printed.
 _NOT_TOLD = ("fingerprint", "read_from", "keeps_splits", "record_columns", "tells_given_splits")

@@ -23,7 +23,7 @@ from beam_pipeline.commit.warnings import counts_and_names, warnings_of
 from beam_pipeline.images import read_images
 from beam_pipeline.inputs import FindDuplicateKeys, KeysFile, schemas_of, share_keys
 from beam_pipeline.inputs.duplicate_keys import how_to_make_unique
-from beam_pipeline.inputs.manifest import rows_with_keys
+from beam_pipeline.inputs.image_table import rows_with_keys
 from beam_pipeline.options import BuildOptions, ColumnSpec, ImageOptions, InputOptions
 from beam_pipeline.pipeline import (
     Schemas,

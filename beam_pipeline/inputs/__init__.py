@@ -1,7 +1,7 @@
 """An input becomes references here: class folders, split folders, flat folders, globs, manifests.
 
 `layout` tells what an input is; `listing` cuts it into tasks and lists them; `folders` and
-`manifest*` read what is there; `transforms` wires it for Beam.
+`table_rows`, `image_table` read what is there; `transforms` wires it for Beam.
 """
 
 import lazy_loader as lazy

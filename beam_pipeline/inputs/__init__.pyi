@@ -1,8 +1,8 @@
 from .data_sets import of_replaced, open_inputs, reads_output
 from .duplicate_keys import FindDuplicateKeys, RefuseDuplicateKeys
+from .image_table import TableSchema
 from .layout import check_output_apart
 from .listing import schema_of, schemas_of
-from .manifest import ManifestSchema
 from .selection import KeysFile, Selected, SelectImages, share_keys
 from .transforms import Listed, ListImages
 
@@ -11,7 +11,7 @@ __all__ = [
     "KeysFile",
     "ListImages",
     "Listed",
-    "ManifestSchema",
+    "TableSchema",
     "RefuseDuplicateKeys",
     "SelectImages",
     "Selected",

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from beam_pipeline.inputs import manifest
+from beam_pipeline.inputs import image_table
 from beam_pipeline.inputs.folders import (
     FINISHED_DATA_SET,
     Skipped,
@@ -18,10 +18,10 @@ from beam_pipeline.inputs.folders import (
     is_data_set,
     subfolders,
 )
+from beam_pipeline.inputs.image_table import TableSchema
 from beam_pipeline.inputs.layout import SPLIT_FOLDERS, input_root, is_glob, layout_of
-from beam_pipeline.inputs.manifest import ManifestSchema
-from beam_pipeline.inputs.manifest_rows import WHOLE, Span, spans
 from beam_pipeline.inputs.records import list_records, shards_to_list
+from beam_pipeline.inputs.table_rows import parts
 from beam_pipeline.options import DATA_SET, ColumnSpec, InputOptions, label_group
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards import storage
@@ -45,14 +45,14 @@ _COLUMN_FLAGS = (
 
 @dataclasses.dataclass(frozen=True)
 class ListingTask:
-    """What one call of `list_task` lists: a folder, a glob, or a part of one or of a manifest.
+    """What one call of `list_task` lists: a folder, a glob, or a part of one or of an image table.
 
     Attributes:
-        path: Folder, glob or manifest to list.
+        path: Folder, glob or file to list.
         split, label: What the folder gives every image in it; None if it does not.
-        kind: `folder`, `glob`, `manifest`, `shard`; `outside` for files outside of class folders,
+        kind: `folder`, `glob`, `table`, `shard`; `outside` for files outside of class folders,
             which are only counted; `empty_split` for a split folder without a class folder.
-        span: Part of a manifest.
+        row_groups: Of a Parquet file; None for all.
         entry: Of a shard, in the manifest of its data set.
         source: Number of the input.
     """
@@ -61,12 +61,12 @@ class ListingTask:
     split: str | None = None
     label: str | None = None
     kind: str = "folder"
-    span: Span = WHOLE
+    row_groups: range | None = None
     entry: dict[str, Any] = dataclasses.field(default_factory=dict)
     source: int = 0
 
 
-def schema_of(source: InputOptions) -> ManifestSchema | None:
+def schema_of(source: InputOptions) -> TableSchema | None:
     """The columns of a manifest input; None for other inputs.
 
     Raises:
@@ -74,7 +74,7 @@ def schema_of(source: InputOptions) -> ManifestSchema | None:
             input that is not a manifest.
     """
     if layout_of(source) == "manifest":
-        return manifest.read_schema(source)
+        return image_table.read_schema(source)
     for flag in _COLUMN_FLAGS:
         if getattr(source, flag) is not None:
             raise UserError(
@@ -84,7 +84,7 @@ def schema_of(source: InputOptions) -> ManifestSchema | None:
     return None
 
 
-def schemas_of(sources: Sequence[InputOptions]) -> tuple[ManifestSchema | None, ...]:
+def schemas_of(sources: Sequence[InputOptions]) -> tuple[TableSchema | None, ...]:
     """The columns of each input that is a manifest; None for others.
 
     Raises:
@@ -120,9 +120,9 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
     if not is_local(source.input):
         storage.check_bucket(source.input, "--input")
     if layout == "manifest":
-        files = manifest.manifest_files(source.input)
-        for path, found in map_concurrently(lambda path: (path, spans(path)), files):
-            yield from (ListingTask(path, kind="manifest", span=span) for span in found)
+        files = image_table.table_files(source.input)
+        for path, found in map_concurrently(lambda path: (path, parts(path)), files):
+            yield from (ListingTask(path, kind="table", row_groups=part) for part in found)
     elif layout == DATA_SET:
         for path, split, entry in shards_to_list(source):
             yield ListingTask(path, split, kind="shard", entry=entry)
@@ -200,7 +200,7 @@ def _is_split(name: str) -> bool:
 
 
 def list_task(
-    task: ListingTask, source: InputOptions, schema: ManifestSchema | None
+    task: ListingTask, source: InputOptions, schema: TableSchema | None
 ) -> Iterator[RefBatch | Skipped]:
     """Lists what a task says: batches of references, and files that were passed over.
 
@@ -214,8 +214,10 @@ def list_task(
     if task.kind == "empty_split":
         yield Skipped(EMPTY_SPLIT_FOLDER, task.split or "")
         return
-    if task.kind == "manifest":
-        refs: Iterator[ImageRef | Skipped] = manifest.read_refs(task.path, schema, task.span)
+    if task.kind == "table":
+        refs: Iterator[ImageRef | Skipped] = image_table.read_refs(
+            task.path, schema, task.row_groups
+        )
     elif task.kind == "shard":
         refs = list_records(task.path, task.split, task.entry, source.record_columns)
     else:

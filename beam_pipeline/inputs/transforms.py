@@ -16,8 +16,8 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_pipeline.inputs import listing
 from beam_pipeline.inputs.folders import Skipped
+from beam_pipeline.inputs.image_table import TableSchema
 from beam_pipeline.inputs.listing import ListingTask, list_task, listing_tasks, schema_of
-from beam_pipeline.inputs.manifest import ManifestSchema
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.progress import note_activity
@@ -26,7 +26,7 @@ from imageshards.storage import is_local
 _TASKS_AT_ONCE = 16
 
 _T = TypeVar("_T")
-_Inputs = tuple[tuple[InputOptions, ManifestSchema | None], ...]
+_Inputs = tuple[tuple[InputOptions, TableSchema | None], ...]
 
 
 class Listed(NamedTuple):
@@ -60,8 +60,8 @@ class ListImages(beam.PTransform):
     def __init__(
         self,
         source: InputOptions,
-        schema: ManifestSchema | None = None,
-        more: Sequence[tuple[InputOptions, ManifestSchema | None]] = (),
+        schema: TableSchema | None = None,
+        more: Sequence[tuple[InputOptions, TableSchema | None]] = (),
     ):
         super().__init__()
         self._inputs = ((source, schema_of(source) if schema is None else schema), *more)
@@ -105,7 +105,7 @@ class _ListTaskFn(beam.DoFn):
         self._held: list[ImageRef] = []
 
     def process(self, task: ListingTask) -> Iterator[Any]:
-        if is_local(task.path) or task.kind == "manifest":
+        if is_local(task.path) or task.kind == "table":
             yield from self._packed(self._list(task))
         else:
             self._stored.append(task)

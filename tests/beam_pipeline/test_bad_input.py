@@ -124,14 +124,15 @@ def test_a_manifest_with_a_wrong_row(tmp_path, capfd, rows, expected):
 @pytest.mark.parametrize(
     ("ages", "expected"),
     [
-        ([7] * 8 + ["old"], "line 9 has 'old' in column 'age', where other rows have values such "
+        ([7] * 8 + ["old"], "line 9 has 'old' in column 'age', where most rows have values such "
                             "as 7; expected one type"),
-        (["old", "young", 7, "old"], "line 3 has 7 in column 'age', where other rows have values "
+        (["old", "young", 7, "old"], "line 3 has 7 in column 'age', where most rows have values "
                                      "such as 'old'"),
-        ([[1], [2], ["a"]], "line 3 has ['a'] in column 'age', where other rows have values such "
+        ([[1], [2], ["a"]], "line 3 has ['a'] in column 'age', where most rows have values such "
                             "as [1]"),
         (["[1, 2]", "[3]", "[4, "], "line 3 has '[4, ' in column 'age', where most rows have "
-                                     "lists"),
+                                     "values such as '[1, 2]'; expected one type in a column, "
+                                     "written [1, 2] or 1 2"),
     ],
 )  # fmt: skip
 def test_a_column_of_two_types_names_the_row_that_does_not_fit(tmp_path, capfd, ages, expected):

@@ -11,11 +11,13 @@ import sys
 import unicodedata
 
 import apache_beam as beam
+import pyarrow as pa
 import pytest
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.testing.util import assert_that
+from pyarrow import parquet
 
-from beam_pipeline.inputs import listing, manifest_rows
+from beam_pipeline.inputs import listing, table_rows
 from beam_pipeline.inputs.folders import Skipped
 from beam_pipeline.inputs.layout import layout_of
 from beam_pipeline.inputs.listing import list_task, listing_tasks, schema_of
@@ -267,16 +269,14 @@ def test_batches_are_small(tmp_path, monkeypatch):
     assert sizes == [3, 3, 1]
 
 
-def test_a_long_manifest_is_several_tasks(tmp_path, monkeypatch):
-    monkeypatch.setattr(manifest_rows, "SPAN_BYTES", 100)
-    rows = [{"image": f"{n}.jpg", "label": "ab"[n % 2]} for n in range(40)]
-    for name, part in (("1", rows[:25]), ("2", rows[25:])):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
-    source = InputOptions(f"{tmp_path}/*.jsonl")
-    tasks = list(listing_tasks(source))
-    assert len(tasks) > 8
-    assert sorted(tasks, key=lambda task: (task.path, task.span)) == tasks
-    assert labels(source.input) == {row["image"]: (row["label"], None) for row in rows}
+def test_a_long_parquet_file_is_several_tasks(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_rows, "_PART_ROWS", 4)
+    keys = [f"{n}.jpg" for n in range(40)]
+    for name, part in (("1", keys[:25]), ("2", keys[25:])):
+        table = pa.table({"image": part, "label": ["a"] * len(part)})
+        parquet.write_table(table, tmp_path / f"{name}.parquet", row_group_size=2)
+    assert len(list(listing_tasks(InputOptions(f"{tmp_path}/*.parquet")))) > 8
+    assert labels(f"{tmp_path}/*.parquet") == dict.fromkeys(keys, ("a", None))
 
 
 @pytest.mark.parametrize(

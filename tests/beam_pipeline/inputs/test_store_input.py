@@ -9,9 +9,9 @@ import signal
 import pytest
 
 from beam_pipeline.images.read import read_images
+from beam_pipeline.inputs.image_table import read_schema
 from beam_pipeline.inputs.layout import layout_of
 from beam_pipeline.inputs.listing import list_task, listing_tasks
-from beam_pipeline.inputs.manifest import read_schema
 from beam_pipeline.options import InputOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards import storage

@@ -1,4 +1,4 @@
-"""The types of manifest columns, inferred from their cells; cells are checked and converted.
+"""The types of an image table's columns, told from their cells; cells are checked and converted.
 
 CSV has text only. A CSV column is numeric if every non-empty cell is a number in its usual
 spelling: `7`, `-0.5`, `1e5`, `nan`, `inf`. `007`, `+49170` and integers beyond 64 bits are
@@ -14,6 +14,7 @@ import dataclasses
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,11 +35,16 @@ _DECIMAL_COMMA = re.compile(r"-?(?:0|[1-9]\d*),\d+", re.ASCII)
 _FLOAT32_END = (2.0 - 2.0**-24) * 2.0**127
 _SHOWN_CHARACTERS = 80
 # In a cell of a CSV file; a cell with commas or quotes stands in quotes.
-HOW_LISTS_ARE_WRITTEN = {
+_HOW_LISTS_ARE_WRITTEN = {
     "int": "[1, 2] or 1 2",
     "float": "[0.5, 2] or 0.5 2",
     "string": '["a", "b"] or a b',
 }
+_ARROW_KINDS = (
+    (pa.types.is_integer, "int"), (pa.types.is_boolean, "int"), (pa.types.is_floating, "float"),
+    (pa.types.is_string, "string"), (pa.types.is_large_string, "string"),
+    (pa.types.is_null, "string"),
+)  # fmt: skip
 # Boxes may reach beyond the picture by its own size; larger values must be pixels.
 _BOX_MARGIN = 1.0
 
@@ -50,17 +56,13 @@ def infer(name: str, cells: Sequence[Any]) -> ColumnSpec:
     flat = [v for cell in given for v in (cell if isinstance(cell, list) else [cell])]
     if flat and all(isinstance(v, int) and -(2**63) <= v < 2**63 for v in flat):
         kind = "int"
-    elif flat and all(type(v) in (int, float) for v in flat) and not _all_ints(flat):
+    elif any(isinstance(v, float) for v in flat) and all(type(v) in (int, float) for v in flat):
         kind = "float"
     else:
         kind = "string"
     # Strings count as lists only if all cells are: a single caption may read "[1]".
     variable = lists and (kind != "string" or lists == len(given))
     return ColumnSpec(name, kind, None if variable else ())
-
-
-def _all_ints(values: Sequence[Any]) -> bool:
-    return all(isinstance(v, int) for v in values)
 
 
 def _parse_cell(cell: Any) -> Any:
@@ -92,21 +94,17 @@ def column_of_arrow(name: str, kind: pa.DataType) -> ColumnSpec:
     Raises:
         UserError: A record cannot hold values of this type.
     """
+    types = pa.types
     shape: tuple[int, ...] | None = ()
     value = kind
-    types = pa.types
     if types.is_fixed_size_list(kind):
         shape, value = (kind.list_size,), kind.value_type
     elif types.is_list(kind) or types.is_large_list(kind):
         shape, value = None, kind.value_type
-    if types.is_dictionary(value):
-        value = value.value_type
-    if types.is_integer(value) or types.is_boolean(value):
-        return ColumnSpec(name, "int", shape)
-    if types.is_floating(value):
-        return ColumnSpec(name, "float", shape)
-    if types.is_string(value) or types.is_large_string(value) or types.is_null(value):
-        return ColumnSpec(name, "string", shape)
+    value = value.value_type if types.is_dictionary(value) else value
+    for is_of, kind_name in _ARROW_KINDS:
+        if is_of(value):
+            return ColumnSpec(name, kind_name, shape)
     raise UserError(
         f"--input has the column {name!r} of type {kind}; expected int, float, string or lists "
         "of them: cast it, or name the columns wanted by --columns."
@@ -182,7 +180,7 @@ def wrong_cell(where: str, column: ColumnSpec, cell: Any) -> UserError:
     missing = f" ({column.name}:{column.kind}[] if values may be missing)"
     as_list = ""
     if column.shape != () and isinstance(cell, str):
-        as_list = f" (a list is written {HOW_LISTS_ARE_WRITTEN[column.kind]})"
+        as_list = f" (a list is written {_HOW_LISTS_ARE_WRITTEN[column.kind]})"
     return UserError(
         f"{where} has {shown(cell)} in column {column.name!r}; expected {column.kind}{size}"
         f"{as_list}: fix the row, or declare another type by --columns"
@@ -190,11 +188,10 @@ def wrong_cell(where: str, column: ColumnSpec, cell: Any) -> UserError:
     )
 
 
-def check_one_type(path: str, column: ColumnSpec, cells: Sequence[tuple[object, Any]]) -> None:
+def check_one_type(column: ColumnSpec, cells: Sequence[tuple[str, Any]]) -> None:
     """Checks that the cells from which a column's type was inferred all have that type.
 
     Args:
-        path: The manifest.
         column: What `infer` made of them.
         cells: (location of the row, cell).
 
@@ -204,31 +201,27 @@ def check_one_type(path: str, column: ColumnSpec, cells: Sequence[tuple[object, 
     """
     if column.kind != "string":
         return
-    given = [(where, cell) for where, cell in cells if cell is not None and cell != ""]
-    lists = [isinstance(_parse_cell(cell), list) for _, cell in given]
-    in_text = all(isinstance(cell, str) for _, cell in given)
-    if column.shape == () and in_text and sum(lists) > len(given) / 2:
-        where, cell = given[lists.index(False)]
+    given = [(where, cell, _form(cell)) for where, cell in cells if cell not in (None, "")]
+    usual = Counter(form for *_, form in given).most_common(1)
+    for where, cell, form in given:
+        if form == usual[0][0] or (usual[0][0] == "text" and isinstance(cell, str)):
+            continue  # a caption may read "[1]"
+        example = next(each for _, each, its_form in given if its_form == usual[0][0])
+        as_list = f", written {' or '.join(_HOW_LISTS_ARE_WRITTEN.values())}"
         raise UserError(
-            f"{path} {where} has {shown(cell)} in column {column.name!r}, where most rows have "
-            f"lists; expected one, written {' or '.join(HOW_LISTS_ARE_WRITTEN.values())}: fix the "
-            f"row, or declare texts by --columns {column.name}:string."
+            f"{where} has {shown(cell)} in column {column.name!r}, where most rows have values "
+            f"such as {shown(example)}; expected one type in a column"
+            f"{as_list if 'list' in usual[0][0] and isinstance(cell, str) else ''}: fix the row, "
+            f"declare the type by --columns ({column.name}:string) or leave the column out."
         )
-    is_list = column.shape is None
-    texts = [
-        all(isinstance(value, str) for value in (_elements(cell) if is_list else [cell]))
-        for _, cell in given
-    ]
-    if all(texts) or not any(texts):
-        return
-    most_are_texts = sum(texts) > len(texts) / 2
-    where, cell = given[texts.index(not most_are_texts)]
-    _, usual = given[texts.index(most_are_texts)]
-    raise UserError(
-        f"{path} {where} has {shown(cell)} in column {column.name!r}, where other rows have values "
-        f"such as {shown(usual)}; expected one type in a column: fix the row, or leave the column "
-        "out by --columns."
-    )
+
+
+def _form(cell: Any) -> str:
+    """What a cell is like: a text, a number, or a list of these."""
+    value = _parse_cell(cell)
+    if isinstance(value, list):
+        return "list of texts" if all(isinstance(v, str) for v in value) else "list of numbers"
+    return "text" if isinstance(cell, str) else "number"
 
 
 def decimal_comma_in(column: ColumnSpec, cells: Sequence[Any]) -> str | None:

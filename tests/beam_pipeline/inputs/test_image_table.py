@@ -1,4 +1,4 @@
-"""From a manifest to references with typed columns."""
+"""From an image table to references with typed columns."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from beam_pipeline.inputs.manifest import (
-    ManifestSchema,
-    manifest_files,
-    read_refs,
-    read_schema,
-)
+from beam_pipeline.inputs.image_table import TableSchema, read_refs, read_schema, table_files
 from beam_pipeline.options import ColumnSpec, InputOptions
 from beam_pipeline.planning.refs import ImageRef
 from imageshards.errors import UserError
@@ -76,7 +71,7 @@ def test_the_three_formats_give_the_same_references(tmp_path, suffix):
     path = write(tmp_path / f"m{suffix}", ROWS)
     schema = read_schema(InputOptions(str(path)))
     length = (2,) if suffix == ".parquet" else None  # the others know lists only
-    assert schema == ManifestSchema(
+    assert schema == TableSchema(
         "image", "label", None, None, None,
         (
             ColumnSpec("age", "float"), ColumnSpec("tokens", "int", None),
@@ -105,7 +100,7 @@ def test_paths_may_be_relative_absolute_or_uris(tmp_path):
     assert found[0].key == "x y.jpg"
 
 
-def test_paths_of_a_manifest_in_a_store_are_in_that_store(tmp_path):
+def test_paths_of_a_table_in_a_store_are_in_that_store(tmp_path):
     text(tmp_path / "m.csv", "image,label\nx.jpg,a\n")
     (ref,) = refs(store_uri(tmp_path / "m.csv"))
     assert ref.uri == store_uri(tmp_path / "x.jpg")
@@ -284,7 +279,7 @@ COLUMNS = {"columns": (ColumnSpec("age", "int"),)}
         ),
     ],
 )  # fmt: skip
-def test_a_wrong_manifest_is_one_sentence(tmp_path, name, content, options, words):
+def test_a_wrong_table_is_one_sentence(tmp_path, name, content, options, words):
     with pytest.raises(UserError) as error:
         refs(text(tmp_path / name, content), **options)
     found = str(error.value)
@@ -313,7 +308,7 @@ def test_keys_may_hold_line_breaks_and_quotes(tmp_path):
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 @pytest.mark.parametrize("where", [str, store_uri])
-def test_a_glob_of_files_is_one_manifest(tmp_path, suffix, where):
+def test_a_glob_of_files_is_one_table(tmp_path, suffix, where):
     for name, rows in (("b", ROWS[1:]), ("a", ROWS[:1])):
         (tmp_path / name).mkdir()
         write(tmp_path / name / f"rows{suffix}", rows)
@@ -321,7 +316,7 @@ def test_a_glob_of_files_is_one_manifest(tmp_path, suffix, where):
     (tmp_path / ".tmp").mkdir()
     write(tmp_path / ".tmp" / f"part{suffix}", ROWS)
     pattern = where(tmp_path / f"*/*{suffix}")
-    files = list(manifest_files(pattern))
+    files = list(table_files(pattern))
     assert files == [where(tmp_path / name / f"rows{suffix}") for name in "ab"]
     schema = read_schema(InputOptions(pattern))
     found = [ref for file in files for ref in read_refs(file, schema)]
@@ -335,11 +330,11 @@ def test_a_glob_of_files_is_one_manifest(tmp_path, suffix, where):
 def test_a_double_slash_lists_no_hidden_file(tmp_path):
     for name in ("a.csv", "._a.csv"):
         text(tmp_path / name, "image,label\nx,a\n")
-    assert [pathlib.Path(f).name for f in manifest_files(f"{tmp_path}//*.csv")] == ["a.csv"]
+    assert [pathlib.Path(f).name for f in table_files(f"{tmp_path}//*.csv")] == ["a.csv"]
 
 
 def test_a_glob_that_matches_nothing_is_one_sentence(tmp_path):
-    with pytest.raises(UserError, match=r"rows-\*.csv' matches no file; expected manifests"):
+    with pytest.raises(UserError, match=r"rows-\*.csv' matches no file; expected image tables"):
         read_schema(InputOptions(f"{tmp_path}/rows-*.csv"))
 
 

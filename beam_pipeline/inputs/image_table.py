@@ -1,4 +1,4 @@
-"""Manifests as input (CSV, JSON Lines, Parquet): the roles of columns, and rows → `ImageRef`s."""
+"""Image tables (CSV, JSON Lines, Parquet): the roles of their columns, and rows → `ImageRef`s."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import dataclasses
 import itertools
 import os
 import urllib.parse
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from beam_pipeline.inputs.folders import Skipped, files_matching
 from beam_pipeline.inputs.layout import glob_root, is_glob
-from beam_pipeline.inputs.manifest_cells import (
+from beam_pipeline.inputs.table_cells import (
     check_box_columns,
     check_boxes,
     check_one_type,
@@ -25,7 +25,7 @@ from beam_pipeline.inputs.manifest_cells import (
     with_box_type,
     wrong_cell,
 )
-from beam_pipeline.inputs.manifest_rows import WHOLE, Span, is_parquet, parquet_schema, read_rows
+from beam_pipeline.inputs.table_rows import is_parquet, parquet_schema, read_rows
 from beam_pipeline.options import ColumnSpec, InputOptions, is_split_name
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
@@ -46,18 +46,14 @@ _KEY_NAMES = ("key", "id")
 
 
 @dataclasses.dataclass(frozen=True)
-class ManifestSchema:
-    """What each column of a manifest is for.
+class TableSchema:
+    """What each column of an image table is for.
 
     Attributes:
         image, label: Columns of the image path and of the class name.
         key, split, group: Columns of these, if there are any.
         columns: Extra columns, which become features.
-        undeclared: Other columns, which --columns leaves out, and how it would declare them; "" for
-            a type that records cannot hold.
-        decimal_commas: Columns that are text only as their numbers have decimal commas, and such a
-            number.
-        decimal_label: A label, if all are numbers and not all of them whole ones; else "".
+        warnings: What a person should hear of the columns, in sentences.
     """
 
     image: str
@@ -66,28 +62,7 @@ class ManifestSchema:
     split: str | None
     group: str | None
     columns: tuple[ColumnSpec, ...]
-    undeclared: tuple[tuple[str, str], ...] = ()
-    decimal_commas: tuple[tuple[str, str], ...] = ()
-    decimal_label: str = ""
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What a person should hear of the columns."""
-        names = ", ".join(repr(name) for name, _ in self.undeclared)
-        to_add = ",".join(filter(None, (text for _, text in self.undeclared)))
-        remedy = f"; to keep them, add {to_add}" if to_add else ""
-        left_out = (f"--columns leaves out {names} of --input{remedy}",) if names else ()
-        as_text = (
-            f"column {name!r} of --input is taken as text, as values such as {value!r} have a "
-            f"decimal comma; to have numbers, write decimal points ({value.replace(',', '.')})"
-            for name, value in self.decimal_commas
-        )
-        as_classes = (
-            f"column {self.label!r} of --input has numbers such as {self.decimal_label}, and each "
-            "becomes a class; name a column of classes by --label_column: a number to be learnt "
-            "is an extra column",
-        )
-        return (*left_out, *as_text, *(as_classes if self.decimal_label else ()))
+    warnings: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -96,8 +71,8 @@ class ManifestSchema:
         return list(dict.fromkeys([*filter(None, roles), *(c.name for c in self.columns)]))
 
 
-def manifest_files(path: str) -> Iterator[str]:
-    """The files of a manifest: the path itself, or the files that match a glob, ordered by path.
+def table_files(path: str) -> Iterator[str]:
+    """The files of an image table: the path itself, or those that match a glob, ordered by path.
 
     Raises:
         UserError: None matches.
@@ -113,8 +88,8 @@ def manifest_files(path: str) -> Iterator[str]:
     )
     if not names:
         raise UserError(
-            f"--input {path!r} matches no file; expected manifests (.csv, .jsonl, .parquet) "
-            "outside of finished data sets: fix the pattern."
+            f"--input {path!r} matches no file; expected image tables (.csv, .jsonl, "
+            ".parquet) outside of finished data sets: fix the pattern."
         )
     yield from names
 
@@ -127,7 +102,7 @@ def _is_object(path: str) -> bool:
         return False
 
 
-def read_schema(source: InputOptions) -> ManifestSchema:
+def read_schema(source: InputOptions) -> TableSchema:
     """Finds the columns' roles and types from the options, the header and the first rows.
 
     Raises:
@@ -137,8 +112,8 @@ def read_schema(source: InputOptions) -> ManifestSchema:
     if not is_local(source.input):
         storage.check_bucket(source.input, "--input")
     types: dict[str, Any] | None = None
-    head: list[tuple[object, dict[str, Any]]] = []
-    first = next(manifest_files(source.input))
+    head: list[tuple[str, dict[str, Any]]] = []
+    first = next(table_files(source.input))
     if is_parquet(first):
         schema = parquet_schema(first)
         types = dict(zip(schema.names, schema.types, strict=True))
@@ -156,40 +131,52 @@ def read_schema(source: InputOptions) -> ManifestSchema:
     split = _optional_role(source, names, "--split_column", source.split_column, ("split",))
     group = _optional_role(source, names, "--group_column", source.group_column, ())
 
-    decimal_label = _decimal_label(first, label, [row.get(label) for _, row in head])
+    def cells(name: str) -> list[tuple[str, Any]]:
+        return [(where, row.get(name)) for where, row in head]
 
     def column(name: str) -> ColumnSpec:
         if types is not None:
             return with_box_type(column_of_arrow(name, types[name]))
-        found = infer(name, [row.get(name) for _, row in head])
-        check_one_type(first, found, [(where, row.get(name)) for where, row in head])
+        found = infer(name, [cell for _, cell in cells(name)])
+        check_one_type(found, cells(name))
         return with_box_type(found)
 
+    warnings = [*_about_labels(first, label, [cell for _, cell in cells(label)])]
     others = [name for name in names if name not in {image, label, key, split, group}]
-    undeclared: dict[str, str] = {}
     if source.columns is None:
         columns = tuple(map(column, others))
+        for spec in columns:
+            warnings += _about_decimal_commas(spec, [cell for _, cell in cells(spec.name)])
     else:
         columns = source.columns
         declared = {spec.name for spec in columns}
-        for name in others if columns else ():  # --columns '' asks for none
-            if name not in declared:
-                undeclared[name] = ""
-                with contextlib.suppress(UserError):  # a type that records cannot hold
-                    undeclared[name] = str(column(name))
+        left_out = [name for name in others if columns and name not in declared]
+        warnings += _about_left_out(left_out, column)
     _check_columns(source, names, columns)
-    commas = tuple(
-        (spec.name, value)
-        for spec in (columns if source.columns is None else ())
-        if (value := decimal_comma_in(spec, [row.get(spec.name) for _, row in head]))
-    )
-    return ManifestSchema(
-        image, label, key, split, group, columns, tuple(undeclared.items()), commas, decimal_label
-    )
+    return TableSchema(image, label, key, split, group, columns, tuple(warnings))
 
 
-def _decimal_label(path: str, name: str, cells: Sequence[Any]) -> str:
-    """A label if all are numbers, some with decimals: hardly meant as the name of a class.
+def _about_left_out(names: Sequence[str], column: Callable[[str], ColumnSpec]) -> Iterator[str]:
+    """A warning of columns that --columns leaves out, with how it would declare them."""
+    to_add = []
+    for name in names:
+        with contextlib.suppress(UserError):  # a type that records cannot hold
+            to_add.append(str(column(name)))
+    if names:
+        remedy = f"; to keep them, add {','.join(to_add)}" if to_add else ""
+        yield f"--columns leaves out {_quoted(names)} of --input{remedy}"
+
+
+def _about_decimal_commas(column: ColumnSpec, cells: Sequence[Any]) -> Iterator[str]:
+    if value := decimal_comma_in(column, cells):
+        yield (
+            f"column {column.name!r} of --input is taken as text, as values such as {value!r} have "
+            f"a decimal comma; to have numbers, write decimal points ({value.replace(',', '.')})"
+        )
+
+
+def _about_labels(path: str, name: str, cells: Sequence[Any]) -> Iterator[str]:
+    """A warning of labels that all are numbers, some with decimals: hardly names of classes.
 
     Raises:
         UserError: The labels are lists.
@@ -202,9 +189,12 @@ def _decimal_label(path: str, name: str, cells: Sequence[Any]) -> str:
             "expected one class in each row: name another column by --label_column, which makes "
             f"the lists an extra column (--columns {labels})."
         )
-    if labels.kind != "float":
-        return ""
-    return next(str(cell) for cell in given if infer(name, [cell]).kind == "float")
+    if labels.kind == "float":
+        decimal = next(cell for cell in given if infer(name, [cell]).kind == "float")
+        yield (
+            f"column {name!r} of --input has numbers such as {decimal}, and each becomes a class; "
+            "name a column of classes by --label_column: a number to be learnt is an extra column"
+        )
 
 
 def _optional_role(
@@ -251,21 +241,12 @@ def _check_columns(
     check_box_columns(source.input, columns)
 
 
-@dataclasses.dataclass(frozen=True)
-class _RowLocation:
-    """File and row; formatted only where a message needs it, as most rows have no error."""
+def read_refs(
+    path: str, schema: TableSchema | None, row_groups: range | None = None
+) -> Iterator[ImageRef]:
+    """The references of a file of an image table, or of a part of it, in the order of its rows.
 
-    path: str
-    row: object
-
-    def __str__(self) -> str:
-        return f"{self.path} {self.row}"
-
-
-def read_refs(path: str, schema: ManifestSchema | None, span: Span = WHOLE) -> Iterator[ImageRef]:
-    """The references of a file of a manifest, or of a span of it, in the order of its rows.
-
-    Relative image paths are relative to the folder of the manifest. An empty split or group counts
+    Relative image paths are relative to the folder of the file. An empty split or group counts
     as none: the split is then drawn by the key.
 
     Raises:
@@ -273,11 +254,10 @@ def read_refs(path: str, schema: ManifestSchema | None, span: Span = WHOLE) -> I
             message gives the line.
     """
     if schema is None:
-        raise ValueError("a manifest input needs its schema")
+        raise ValueError("an image table needs its schema")
     folder = path.rpartition("/")[0]
     sides = [c.name for c in schema.columns if c.name in BOX_FEATURES]
-    for row_name, row in read_rows(path, schema.names, span):
-        where = _RowLocation(path, row_name)
+    for where, row in read_rows(path, schema.names, row_groups):
         image = _text(where, row, schema.image)
         uri = _uri(folder, image)
         size_bytes, mtime_ns = _stat(uri)
@@ -297,7 +277,7 @@ def read_refs(path: str, schema: ManifestSchema | None, span: Span = WHOLE) -> I
 
 
 def rows_with_keys(
-    source: InputOptions, schema: ManifestSchema, keys: Collection[str]
+    source: InputOptions, schema: TableSchema, keys: Collection[str]
 ) -> dict[str, list[str]]:
     """Key → the rows that have it, as `file line N`, for some keys; of many rows the first.
 
@@ -307,14 +287,13 @@ def rows_with_keys(
     column = schema.key or schema.image
     rows: dict[str, list[str]] = {key: [] for key in keys}
     more: collections.Counter[str] = collections.Counter()
-    for path in manifest_files(source.input):
-        for row_name, row in read_rows(path, [column]):
-            where = _RowLocation(path, row_name)
+    for path in table_files(source.input):
+        for where, row in read_rows(path, [column]):
             key = _optional_text(where, row, column)
             if key not in rows or key is None:
                 continue
             if len(rows[key]) < _MAX_SHOWN_ROWS:
-                rows[key].append(str(where))
+                rows[key].append(where)
             else:
                 more[key] += 1
     for key, count in more.items():
@@ -340,7 +319,7 @@ def _stat(uri: str) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _text(where: object, row: Mapping[str, Any], column: str) -> str:
+def _text(where: str, row: Mapping[str, Any], column: str) -> str:
     text = _optional_text(where, row, column)
     if text is None:
         raise UserError(
@@ -350,7 +329,7 @@ def _text(where: object, row: Mapping[str, Any], column: str) -> str:
     return text
 
 
-def _optional_text(where: object, row: Mapping[str, Any], column: str | None) -> str | None:
+def _optional_text(where: str, row: Mapping[str, Any], column: str | None) -> str | None:
     """The text or whole number of a cell; None if it is empty."""
     value = row.get(column) if column is not None else None
     if value is None or value == "":
@@ -367,7 +346,7 @@ def _optional_text(where: object, row: Mapping[str, Any], column: str | None) ->
     return text
 
 
-def _split(where: object, row: Mapping[str, Any], column: str | None) -> str | None:
+def _split(where: str, row: Mapping[str, Any], column: str | None) -> str | None:
     split = _optional_text(where, row, column)
     if split is not None and not is_split_name(split):
         raise UserError(
@@ -377,7 +356,7 @@ def _split(where: object, row: Mapping[str, Any], column: str | None) -> str | N
     return split
 
 
-def _value(where: object, row: Mapping[str, Any], column: ColumnSpec) -> Any:
+def _value(where: str, row: Mapping[str, Any], column: ColumnSpec) -> Any:
     if column.name not in row and column.shape is not None:
         raise UserError(
             f"{where} has no column {column.name!r}; expected it in every row: fix the row, or "
@@ -387,4 +366,4 @@ def _value(where: object, row: Mapping[str, Any], column: ColumnSpec) -> Any:
     try:
         return convert(column, cell)
     except ValueError as e:
-        raise wrong_cell(str(where), column, cell) from e
+        raise wrong_cell(where, column, cell) from e

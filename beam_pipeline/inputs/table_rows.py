@@ -1,0 +1,230 @@
+"""The rows of a file of an image table, each with where it is: CSV, JSON Lines or Parquet.
+
+CSV and JSON Lines are read by Python's own parsers. Of pyarrow's, that of CSV takes all behind a
+quote that is never closed for one cell, and that of JSON refuses `3` and `"007"` in one column and
+makes a date of text; neither names the row. A Parquet file is read in parts, by several workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import itertools
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from imageshards import storage
+from imageshards.errors import UserError
+from imageshards.text import counted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+# `FILE line N` or `FILE row N`, and the row's cells by column name.
+Row = tuple[str, dict[str, Any]]
+
+# The default limit of the csv module, 128 KiB, is too small for long captions and many boxes. A
+# cell larger than this is most likely a quote that was never closed.
+_MAX_CELL_CHARACTERS = 16 * 1024 * 1024
+# Columns in which pandas stores its row index.
+_INDEX_COLUMNS = ("", "__index_level_0__")
+# Between the cells of a CSV file, the likeliest first.
+_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+# What Excel writes before the header.
+_SEPARATOR_LINE = re.compile(r'"?sep=([^"\r\n])"?[,;\t]*\s*', re.IGNORECASE)
+_QUOTED = re.compile('"[^"]*"')
+_BATCH_ROWS = 1000
+# Of a part of a Parquet file, about: a second of work.
+_PART_ROWS = 100_000
+
+
+def read_rows(
+    path: str, columns: Sequence[str] | None = None, row_groups: range | None = None
+) -> Iterator[Row]:
+    """Reads the rows of a file in order; its name tells the format, CSV by default.
+
+    Columns without a name and the row index of pandas are left out.
+
+    Args:
+        path: The file, on this machine or in a store.
+        columns: Columns to read; default: all. Only a Parquet file saves time by it.
+        row_groups: Of a Parquet file, a part of `parts(path)`; default: all.
+
+    Raises:
+        UserError: The file cannot be read, lacks a column, or a row is damaged.
+    """
+    if is_parquet(path):
+        return _parquet_rows(path, columns, row_groups)
+    if path.lower().endswith((".jsonl", ".ndjson")):
+        return _json_rows(path)
+    return _csv_rows(path, columns)
+
+
+def is_parquet(path: str) -> bool:
+    """Whether it is a Parquet file, whose columns have types."""
+    return path.lower().endswith((".parquet", ".pq"))
+
+
+def parts(path: str) -> list[range | None]:
+    """Row groups that are read by one worker each; None is the whole of any other file.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
+    if not is_parquet(path):
+        return [None]
+    with _parquet_file(path) as file:
+        groups, rows = file.num_row_groups, file.metadata.num_rows
+    step = max(1, groups * _PART_ROWS // max(1, rows))
+    return [range(at, min(at + step, groups)) for at in range(0, groups, step)] or [None]
+
+
+def parquet_schema(path: str) -> pa.Schema:
+    """Column names and types of a Parquet file.
+
+    Raises:
+        UserError: It cannot be read, or names a column twice.
+    """
+    with _parquet_file(path) as file:
+        schema = file.schema_arrow
+    _check_unique(f"--input {path!r}", schema.names)
+    for name in set(_INDEX_COLUMNS).intersection(schema.names):
+        schema = schema.remove(schema.get_field_index(name))
+    return schema
+
+
+def _unreadable(path: str, e: Exception) -> UserError:
+    reason = getattr(e, "strerror", None) or next(iter(str(e).splitlines()), type(e).__name__)
+    return UserError(
+        f"--input {path!r} cannot be read ({reason}); fix the path or its permissions."
+    )
+
+
+def _lines(path: str) -> Iterator[str]:
+    """The lines of a text file with their ends: LF, CRLF or CR."""
+    try:
+        with storage.open_read(path) as file:
+            # Bytes that are no UTF-8 become surrogates, so that their line can be named.
+            text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
+            for number, line in enumerate(text, start=1):
+                if not line.isascii():
+                    _check_text(path, number, line)
+                yield line
+    except OSError as e:
+        raise _unreadable(path, e) from e
+
+
+def _check_text(path: str, number: int, line: str) -> None:
+    try:
+        line.encode()
+    except UnicodeEncodeError as e:
+        raise UserError(
+            f"--input {path!r} line {number} is not UTF-8 text; save the file as UTF-8."
+        ) from e
+
+
+def _csv_rows(path: str, columns: Sequence[str] | None) -> Iterator[Row]:
+    csv.field_size_limit(_MAX_CELL_CHARACTERS)
+    lines = _lines(path)
+    first = next(lines, "")
+    declared = _SEPARATOR_LINE.fullmatch(first)
+    skipped = 1 if declared else 0
+    if declared:
+        first = next(lines, "")
+    separator = declared[1] if declared else _separator(first)
+    reader = csv.reader(itertools.chain([first], lines), strict=True, delimiter=separator)
+    line = 1 + skipped
+    try:
+        header = next(reader, [])
+        _check_unique(f"{path} line {line}", header)
+        _check_present(path, columns, header)
+        while True:
+            # The first line of a row whose cells have line breaks.
+            line = reader.line_num + 1 + skipped
+            cells = next(reader, None)
+            if cells is None:
+                return
+            if not cells:
+                continue
+            if len(cells) != len(header):
+                separators = _SEPARATORS.get(separator, repr(separator))
+                raise UserError(
+                    f"{path} line {line} has {counted(len(cells), 'cell')}; expected "
+                    f"{len(header)} as in its header, separated by {separators}: fix "
+                    f"the row, or put quotes around text with {separators}."
+                )
+            yield f"{path} line {line}", {n: c for n, c in zip(header, cells, strict=True) if n}
+    except csv.Error as e:
+        raise UserError(f"{path} line {line} is not CSV ({e}); fix its quotes.") from e
+
+
+def _separator(header: str) -> str:
+    """What separates the cells of a CSV file: what its header has most of, outside of quotes."""
+    return max(_SEPARATORS, key=_QUOTED.sub("", header).count)  # of equals the first
+
+
+def _check_unique(where: str, names: Sequence[str]) -> None:
+    twice = [name for name in names if name and names.count(name) > 1]
+    if twice:
+        raise UserError(f"{where} names the column {twice[0]!r} twice; rename one.")
+
+
+def _check_present(path: str, columns: Sequence[str] | None, names: Sequence[str]) -> None:
+    """Columns are found in the first file; every other file must have them."""
+    absent = [name for name in columns or () if name not in names]
+    if absent:
+        raise UserError(
+            f"{path} has no column {absent[0]!r}, which the first file of --input has; expected "
+            "the same columns in every file."
+        )
+
+
+def _json_rows(path: str) -> Iterator[Row]:
+    for number, line in enumerate(_lines(path), start=1):
+        if not line.strip():
+            continue
+        where = f"{path} line {number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as e:
+            reason = f"{e.msg} at column {e.colno}" if isinstance(e, json.JSONDecodeError) else e
+            raise UserError(
+                f"{where} is not JSON ({reason}); expected one object on each line."
+            ) from e
+        if not isinstance(row, dict):
+            raise UserError(
+                f"{where} is not a JSON object; expected {{column: value}} on each line."
+            )
+        yield where, row
+
+
+def _parquet_rows(
+    path: str, columns: Sequence[str] | None, row_groups: range | None
+) -> Iterator[Row]:
+    wanted = list(parquet_schema(path).names if columns is None else columns)
+    with _parquet_file(path) as file:
+        _check_present(path, columns, file.schema_arrow.names)
+        groups = range(file.num_row_groups) if row_groups is None else row_groups
+        if groups.stop > file.num_row_groups:
+            raise UserError(f"{path} was replaced while it was read; run the same command again.")
+        number = sum(file.metadata.row_group(i).num_rows for i in range(groups.start))
+        for batch in file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=wanted):
+            for row in batch.to_pylist():
+                number += 1
+                yield f"{path} row {number}", row
+
+
+@contextlib.contextmanager
+def _parquet_file(path: str) -> Iterator[parquet.ParquetFile]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        with storage.open_read(path) as file:
+            yield parquet.ParquetFile(file)
+    except (OSError, ValueError, pa.ArrowException) as e:
+        raise _unreadable(path, e) from e
