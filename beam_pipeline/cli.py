@@ -10,13 +10,12 @@ import json
 import math
 import os
 import re
-import urllib.parse
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from beam_pipeline import options as opt
 from imageshards import __version__
-from imageshards.commands.command_line import Parser, names_or_file, split_names
+from imageshards.commands.command_line import Parser, names_or_file, parse_path, split_names
 from imageshards.errors import UserError
 
 _Options = TypeVar("_Options")
@@ -251,18 +250,6 @@ def _add_about(group: argparse._ArgumentGroup) -> None:
     add("--url", metavar="URL", help="address of a page about it")
     add("--date_published", metavar="YYYY-MM-DD", help="the day it is published")
 # fmt: on
-
-
-def parse_path(flag: str, text: str) -> str:
-    """An absolute path, or the URI of a store, without a slash at the end."""
-    if not text.strip():
-        raise UserError(f"{flag} received {text!r}; expected a path.")
-    if text.startswith("file:///"):  # Beam has no file system of that name
-        return urllib.parse.unquote(text.removeprefix("file://"))
-    scheme, separator, rest = text.partition("://")
-    if separator:
-        return scheme + separator + rest.rstrip("/")
-    return os.path.abspath(os.path.expanduser(text))
 
 
 def parse_size(text: str) -> tuple[int, int]:

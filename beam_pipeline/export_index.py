@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from imageshards.commands import command_line
-from imageshards.commands.command_line import Parser
+from imageshards.commands.command_line import Parser, parse_path
 from imageshards.errors import UserError
 from imageshards.text import counted
 
@@ -25,7 +25,6 @@ def export_dali(directory: str) -> tuple[int, int]:
     Raises:
         UserError: There is no data set, it is compressed, or it is damaged or cannot be written.
     """
-    from beam_pipeline.cli import parse_path
     from imageshards import storage
     from imageshards.manifest import DALI_SUFFIX, load_manifest, shards_of
     from imageshards.progress import with_progress

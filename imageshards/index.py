@@ -7,10 +7,8 @@ So a data set can be looked into, joined and cut without reading its pictures. T
     offset, num_bytes                  of the record's frame (header and checksums included), before
                                        any compression; the offset is null where shards are
                                        compressed, as nothing can be read from the middle of those
-    source_sha256, source_bytes        of the original file
+    source_sha256, source_bytes        of the original file; its size is null where that is unknown
     width, height                      of the record's picture, in pixels
-    dhash                              uint64: difference hash of that picture, for near duplicates;
-                                       null where the record was copied without knowing it
 
 and the small extra columns, each under the name of its feature (`extra/NAME` where one of the
 above has that name): those with a fixed length of at most 16 numbers or texts, a list unless they
@@ -48,6 +46,7 @@ from imageshards.manifest import (
 from imageshards.text import counted
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
 # Column → its Arrow type, in the order of the files.
@@ -64,8 +63,9 @@ COLUMNS = {
     "source_bytes": "int64",
     "width": "int64",
     "height": "int64",
-    "dhash": "uint64",
 }
+# Indexes of older builds have this column, too; it is not read.
+_RESERVED = {*COLUMNS, "dhash"}
 # Feature of a record → the column that says the same.
 COLUMN_OF = {
     FILENAME_FEATURE: "key",
@@ -81,7 +81,7 @@ _OF_PLACE = ("split", "shard", "record", "offset")
 MAX_VALUES = 16
 MAX_TEXT_BYTES = 256
 # Columns that may be null: what a copied record does not tell.
-_UNKNOWN = ("offset", "source_bytes", "dhash")
+_UNKNOWN = ("offset", "source_bytes")
 # Dictionary-encode only these columns: texts that are all different would gain nothing.
 _REPEATED = ["split", "class_name", "shard"]
 
@@ -116,20 +116,13 @@ class IndexRows:
             if not {*map(type, values)} <= allowed:
                 raise ValueError(f"its rows have a {name} of another type")
 
-    def add(
-        self,
-        features: Mapping[str, Values],
-        num_bytes: int,
-        source_bytes: int | None,
-        dhash: int | None,
-    ) -> None:
+    def add(self, features: Mapping[str, Values], num_bytes: int, source_bytes: int | None) -> None:
         """Adds the row of a record.
 
         Args:
             features: Of the record.
             num_bytes: Its size with its framing, before any compression.
             source_bytes: Size of the original file; None if unknown.
-            dhash: Of its picture; None if unknown.
         """
         before, columns = len(self), self.columns
         for feature, column in COLUMN_OF.items():
@@ -137,7 +130,6 @@ class IndexRows:
             columns[column].append(value.decode() if isinstance(value, bytes) else value)
         columns["num_bytes"].append(num_bytes)
         columns["source_bytes"].append(source_bytes)
-        columns["dhash"].append(dhash)
         for name in features.keys() - RECORD_FEATURES.keys():
             values = self.extra.setdefault(name, [])
             values += [None] * (before - len(values))
@@ -178,7 +170,7 @@ def extra_columns(features: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         features: Those of the manifest.
     """
     return {
-        f"extra/{name}" if name in COLUMNS else name: name
+        f"extra/{name}" if name in _RESERVED else name: name
         for name in sorted(features.keys() - RECORD_FEATURES.keys())
         if features[name]["shape"] is not None and math.prod(features[name]["shape"]) <= MAX_VALUES
     }
@@ -444,3 +436,11 @@ def read_record(
             "shards and index of one build: copy the data set again."
         )
     return features
+
+
+def hashes_of_originals(table: pa.Table) -> np.ndarray:
+    """64 bits of the SHA-256 of each record's original, uint64."""
+    import numpy as np
+
+    digits = "".join(table["source_sha256"].to_pylist())
+    return np.frombuffer(bytes.fromhex(digits), ">u8")[::4].astype(np.uint64)

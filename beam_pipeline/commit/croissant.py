@@ -40,7 +40,6 @@ _CONTEXT: dict[str, Any] = {
 _DATA_TYPES = {
     "string": "sc:Text",
     "int64": "cr:Int64",
-    "uint64": "cr:UInt64",
     "float32": "cr:Float32",
 }
 
@@ -57,7 +56,6 @@ _COLUMNS_SAY = {
     "source_bytes": "Size of the original file in bytes.",
     "width": "Width of the picture in the record, in pixels.",
     "height": "Height of the picture in the record, in pixels.",
-    "dhash": "64-bit difference hash of that picture, for near duplicates.",
 }
 
 

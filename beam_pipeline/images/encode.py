@@ -12,7 +12,6 @@ from PIL import Image
 
 from beam_pipeline.images import geometry
 from beam_pipeline.images.decode import Source, load_pixels, open_source
-from beam_pipeline.images.dhash import difference_hash
 from beam_pipeline.images.geometry import BoxTransform, CanvasLayout
 from beam_pipeline.options import ImageOptions
 from imageshards.errors import ImageError
@@ -73,8 +72,7 @@ class EncodedImage:
             `grey`, `palette`, `alpha`, `sixteen_bit`, `animated`, `icc_profile_dropped`,
             `progressive`, `enlarged`.
         box_transform: For `map_boxes`.
-        dhash: Difference hash of the pixels just before JPEG compression (`images.dhash`).
-        pixel_sums: Per channel, of those pixels; None unless asked for.
+        pixel_sums: Per channel, of the pixels just before JPEG compression; None unless asked for.
     """
 
     data: bytes
@@ -87,7 +85,6 @@ class EncodedImage:
     source_height_px: int
     notes: tuple[str, ...]
     box_transform: BoxTransform
-    dhash: int
     pixel_sums: tuple[ChannelSums, ...] | None = None
 
 
@@ -130,7 +127,6 @@ def encode_image(data: bytes, options: ImageOptions, *, want_sums: bool = False)
         source_height_px=height,
         notes=tuple(source.notes),
         box_transform=geometry.box_transform(layout, width, height, boxes_turn),
-        dhash=difference_hash(picture),
         pixel_sums=_sums(picture) if want_sums else None,
     )
 

@@ -17,9 +17,7 @@ from imageshards.text import counted
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 _EMPTY: dict[str, Any] = {"int": 0, "float": 0.0, "string": b""}
-# What the listing needs of an index: what a record itself does not say, and the rest.
-_KNOWN_COLUMNS = ("source_bytes", "dhash")
-_INDEX_COLUMNS = ("key", "class_name", "offset", "num_bytes", *_KNOWN_COLUMNS)
+_INDEX_COLUMNS = ("key", "class_name", "offset", "num_bytes", "source_bytes")
 
 
 def shards_to_list(source: InputOptions) -> Iterator[tuple[str, str | None, dict[str, Any]]]:
@@ -83,7 +81,7 @@ def _scanned_records(
 ) -> Iterator[ImageRef]:
     """References to the records of a shard, by reading it, and the index for the rest."""
     version = _version(entry)
-    known = _index_rows(path, entry, _KNOWN_COLUMNS) if entry.get("index") else []
+    sizes = _index_rows(path, entry, ("source_bytes",)) if entry.get("index") else []
     left = collections.Counter[str](entry.get("classes") or {})
     number = 0
     lost: list[int] = []
@@ -100,7 +98,7 @@ def _scanned_records(
         values = _values(found.payload, columns)
         yield ImageRef(
             key, path, label, split, None, size_bytes, version, values, found.offset_bytes,
-            known=known[found.number] if found.number < len(known) else None,
+            source_bytes=sizes[found.number][0] if found.number < len(sizes) else None,
         )  # fmt: skip
     if number > entry["num_records"]:
         raise UserError(
@@ -140,11 +138,11 @@ def _version(entry: Mapping[str, Any]) -> int:
 def _indexed_records(path: str, split: str | None, entry: Mapping[str, Any]) -> Iterator[ImageRef]:
     """References to the records of a shard, from its index alone."""
     version = _version(entry)
-    for key, label, offset, num_bytes, *known in _index_rows(path, entry, _INDEX_COLUMNS):
+    for key, label, offset, num_bytes, source_bytes in _index_rows(path, entry, _INDEX_COLUMNS):
         size_bytes = num_bytes - HEADER_BYTES - FOOTER_BYTES
         yield ImageRef(
             key, path, label, split, None, size_bytes, version, None, offset,
-            known=(known[0], known[1]),
+            source_bytes=source_bytes,
         )  # fmt: skip
 
 

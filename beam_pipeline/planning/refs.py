@@ -33,8 +33,7 @@ class ImageRef(NamedTuple):
         offset_bytes: Where a record starts in its shard, framing included; `NOT_A_RECORD` for a
             file, `LOST_RECORD` for one that the shard should hold and that cannot be found.
         source: Number of the input that it is of.
-        known: Of a record, where an index says them: size of the original file in bytes, and
-            difference hash of the picture.
+        source_bytes: Of a record, where an index says it: size of the original file.
     """
 
     key: str
@@ -47,7 +46,7 @@ class ImageRef(NamedTuple):
     columns: Mapping[str, Any] | None = None
     offset_bytes: int = NOT_A_RECORD
     source: int = 0
-    known: tuple[int | None, int | None] | None = None
+    source_bytes: int | None = None
 
     @property
     def is_record(self) -> bool:

@@ -35,7 +35,7 @@ def unit_digest(unit: ShardUnit, spec: WriteSpec) -> str:
     digest.update(repr((unit.name, unit.group, sorted(unit.class_ids.items()))).encode())
     for ref in unit.refs:
         columns = sorted(ref.columns.items()) if ref.columns else None
-        where = (ref.offset_bytes, ref.known) if ref.is_record else None
+        where = (ref.offset_bytes, ref.source_bytes) if ref.is_record else None
         digest.update(repr((*ref[:7], columns, where)).encode("utf-8", "backslashreplace"))
     return digest.hexdigest()
 
@@ -202,7 +202,7 @@ def _write_records(
             frame_bytes = HEADER_BYTES + len(record.payload) + FOOTER_BYTES
             if record.damage:
                 damaged[ref.key] = record.damage
-            rows.add(record.features, frame_bytes, record.source_bytes, record.dhash)
+            rows.add(record.features, frame_bytes, record.source_bytes)
             stats.count_source(ref.source)
             file.note_size(records.num_bytes)
             watch.add(1, len(data), 0)
@@ -234,7 +234,6 @@ class _Record(NamedTuple):
     payload: bytes
     features: dict[str, Values]
     source_bytes: int | None
-    dhash: int | None
     damage: str = ""
 
 
@@ -244,11 +243,11 @@ def _make_record(
     if ref.is_record:
         payload, features = copy_record(ref, data, unit.class_ids)
         stats.add_record(features, len(payload), sample)
-        return _Record(payload, features, *(ref.known or (None, None)))
+        return _Record(payload, features, ref.source_bytes)
     features, encoded = make_features(ref, data, unit.class_ids, spec.image, sample)
     damage = damage_of(data) if spec.damage else ""
     if damage and spec.damage == "reject":
         raise ImageError("damaged", f"libjpeg: {damage}")
     payload = encode_example(features)
     stats.add(encoded, len(payload))
-    return _Record(payload, features, len(data), encoded.dhash, damage)
+    return _Record(payload, features, len(data), damage)

@@ -37,7 +37,7 @@ _BY_READING = (
     "pictures", "index",
 )  # fmt: skip
 # Columns of the index that no record tells.
-_NOT_IN_RECORDS = ("source_bytes", "dhash")
+_NOT_IN_RECORDS = ("source_bytes",)
 _MODES = {1: "L", 3: "RGB"}
 
 
@@ -169,7 +169,7 @@ def _check_records(
             if not problems:
                 _check_content(task, result, record, features)
                 num_bytes = record.next_offset_bytes - record.offset_bytes
-                rows.add(features, num_bytes, source_bytes=None, dhash=None)
+                rows.add(features, num_bytes, source_bytes=None)
         result.key_hashes.append(_hash(features, "image/filename"))
         result.content_hashes.append(_hash(features, "image/key/sha256"))
 

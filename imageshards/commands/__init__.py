@@ -38,7 +38,7 @@ GROUPS = {
             "beam_pipeline.inspect", "write a page with contact sheets, classes, shards, rejects"
         ),
         "duplicates": Command(
-            "beam_pipeline.duplicates.command", "find equal and nearly equal pictures"
+            "imageshards.duplicates.command", "find equal and nearly equal pictures"
         ),
         "export-index": Command(
             "beam_pipeline.export_index", "write the files by which NVIDIA DALI finds records"

@@ -9,6 +9,7 @@ import os
 import re
 import select
 import sys
+import urllib.parse
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
 
@@ -48,6 +49,18 @@ def names_or_file(flag: str, text: str) -> tuple[str, ...]:
             "each line."
         )
     return names
+
+
+def parse_path(flag: str, text: str) -> str:
+    """An absolute path, or the URI of a store, without a slash at the end."""
+    if not text.strip():
+        raise UserError(f"{flag} received {text!r}; expected a path.")
+    if text.startswith("file:///"):  # Beam has no file system of that name
+        return urllib.parse.unquote(text.removeprefix("file://"))
+    scheme, separator, rest = text.partition("://")
+    if separator:
+        return scheme + separator + rest.rstrip("/")
+    return os.path.abspath(os.path.expanduser(text))
 
 
 class Parser(argparse.ArgumentParser):

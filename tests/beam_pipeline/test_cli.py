@@ -12,6 +12,7 @@ from hypothesis import strategies
 
 from beam_pipeline import cli
 from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions
+from imageshards.commands.command_line import parse_path
 from imageshards.errors import UserError
 
 BASE = ["--input", "/in", "--output", "/out"]
@@ -270,10 +271,10 @@ def test_extensions(text, expected):
 def test_paths_become_absolute_but_uris_stay(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/somebody")
-    assert cli.parse_path("--input", "a/../b") == os.path.join(tmp_path, "b")
-    assert cli.parse_path("--input", "~/b") == "/home/somebody/b"
-    assert cli.parse_path("--input", "gs://bucket/a") == "gs://bucket/a"
-    assert cli.parse_path("--input", "file:///data/a%20b") == "/data/a b"
+    assert parse_path("--input", "a/../b") == os.path.join(tmp_path, "b")
+    assert parse_path("--input", "~/b") == "/home/somebody/b"
+    assert parse_path("--input", "gs://bucket/a") == "gs://bucket/a"
+    assert parse_path("--input", "file:///data/a%20b") == "/data/a b"
 
 
 @pytest.mark.parametrize("text", ["5", "[1, 2]", '["ab", "cd"]', "{}", '{"a": 1}', '{"a": {}}'])

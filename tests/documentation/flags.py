@@ -12,7 +12,7 @@ from imageshards.errors import UserError
 
 PROGRAMS = ("beam_pipeline", "deploy", "imageshards", "trainer")
 # What these do not know goes to Beam.
-PASSES_ON = ("build", "duplicates")
+PASSES_ON = ("build",)
 # Stands for what is left out.
 ELLIPSES = ("…", "...")
 _ENDS = frozenset("();<>|&\n")

@@ -18,12 +18,11 @@ import time
 
 # Those that import the program of the server; the others are quick to start as they are.
 SERVED = {
-    "beam_pipeline": ("build", "duplicates"),
+    "beam_pipeline": ("build",),
     "trainer": ("train", "evaluate", "predict", "export", "bench"),
 }
 MODULES = {
     "beam_pipeline": "beam_pipeline",
-    "beam_pipeline.duplicates": "beam_pipeline",
     "tests.documentation.python_session": "trainer",
 }
 STARTUP_SEC = 120

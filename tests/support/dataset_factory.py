@@ -155,7 +155,7 @@ class Dataset:
             return {}
         rows, features = IndexRows(), self.manifest["features"]
         for payload in self.payloads[name]:
-            rows.add(decode_example(payload), len(payload) + 16, 1000, 2**63)
+            rows.add(decode_example(payload), len(payload) + 16, 1000)
         table = index_table(rows, split, name, self.compression, features)
         return {"index": write_index(str(self.directory), name, table)}
 

@@ -56,7 +56,6 @@ def test_tells_splits_classes_and_the_columns_of_the_index(tmp_path):
     assert sets["classes"]["data"][1] == {"classes/label": 2, "classes/name": "dog"}
     fields = {field["name"]: field for field in sets["records"]["field"]}
     assert list(fields) == [*COLUMNS, "age", "place"]
-    assert fields["dhash"]["dataType"] == "cr:UInt64"
     assert fields["split"]["references"] == {"field": {"@id": "splits/name"}}
     assert (fields["place"]["isArray"], fields["place"]["arrayShape"]) == (True, "2")
     assert "isArray" not in fields["age"]

@@ -48,8 +48,8 @@ def test_an_index_says_the_same_and_more(made, tmp_path):
     indexed = Dataset(tmp_path / "b", index=True)
     refs = refs_of(indexed)
     where = str(made.directory / SHARD)
-    assert [ref._replace(uri=where, known=None) for ref in refs] == refs_of(made)
-    assert {ref.known for ref in refs} == {(1000, 2**63)}
+    assert [ref._replace(uri=where, source_bytes=None) for ref in refs] == refs_of(made)
+    assert {ref.source_bytes for ref in refs} == {1000}
     (indexed.directory / SHARD).write_bytes(b"")  # nothing of it is read
     assert refs_of(indexed) == refs
     (indexed.directory / "index" / SHARD.replace("tfrecord", "parquet")).write_bytes(b"half")
@@ -65,7 +65,7 @@ def test_an_index_says_of_records_that_are_read_what_they_do_not(made, tmp_path)
     assert [ref._replace(columns=None) for ref in refs] == refs_of(indexed)
     assert [ref.columns for ref in refs] == [{"image/width": 16}] * 6
     compressed = Dataset(tmp_path / "c", index=True, compression="gzip")
-    assert [r.known for r in refs_of(compressed, f"{SHARD}.gz")] == [(1000, 2**63)] * 6
+    assert [r.source_bytes for r in refs_of(compressed, f"{SHARD}.gz")] == [1000] * 6
 
 
 def test_splits_are_left_open_where_they_are_drawn_again(made):

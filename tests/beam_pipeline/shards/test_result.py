@@ -112,7 +112,7 @@ def result() -> ShardResult:
     """That of a shard of two records, one of which an image became, and a reject."""
     rows = IndexRows()
     for number in range(2):
-        rows.add(features_of(number, 0), 100, 1000, None)
+        rows.add(features_of(number, 0), 100, 1000)
     reject = Reject("a.jpg", "/a.jpg", "cat", "train", "empty", "decode", "it is empty")
     return ShardResult(
         name="train-00000-of-00001", split="train", group="", num_records=2, num_bytes=200,

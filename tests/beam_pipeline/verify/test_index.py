@@ -31,7 +31,7 @@ def change_row(dataset: Dataset, column: str, value: object) -> None:
     """Another index of the second shard, named by the manifest like the right one."""
     rows = IndexRows()
     for payload in dataset.payloads[SHARD]:
-        rows.add(decode_example(payload), len(payload) + 16, 1000, 2**63)
+        rows.add(decode_example(payload), len(payload) + 16, 1000)
     table = index_table(rows, "train", SHARD, "none", dataset.manifest["features"])
     values = table[column].to_pylist()
     values[4] = value
@@ -98,7 +98,7 @@ def test_the_index_of_another_shard_is_named(dataset):
 
 def test_rows_of_fewer_records_are_counted(dataset):
     rows = IndexRows()
-    rows.add(features_of(0, 0), 100, None, None)
+    rows.add(features_of(0, 0), 100, None)
     table = index_table(rows, "train", SHARD, "none", dataset.manifest["features"])
     save_entry(dataset, write_index(str(dataset.directory), SHARD, table))
     assert problems_of(dataset) == [f"{SHARD}: its {FILE} has 1 row; the manifest says 6 records."]

@@ -1,31 +1,27 @@
-"""The command: finds duplicates through Beam, writes the page, the JSON and the keys file."""
+"""The command: finds duplicates, writes the page, the JSON and the keys file."""
 
 from __future__ import annotations
 
 import argparse
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from imageshards.commands import command_line
-from imageshards.commands.command_line import Parser
+from imageshards.commands.command_line import Parser, parse_path
 from imageshards.errors import UserError
 from imageshards.text import counted
 
 if TYPE_CHECKING:
-    from beam_pipeline.duplicates.twins import Twin
+    from imageshards.duplicates.twins import Twin
 
 DEFAULT_DISTANCE = 4
 MAX_DISTANCE = 10
 FOLDER_NAME = "duplicates"
 JSON_NAME = "duplicates.json"
 EXCLUDE_NAME = "exclude.txt"
-# Not a build's .staging: --output may name a data set whose build was stopped.
-SCRATCH_NAME = ".duplicates"
 
 _EPILOG = """\
-Flags that are unknown here go to Beam's PipelineOptions (--runner, ...).
 Exit codes: 0 done, whatever was found; 1 failed; 2 something to fix; 130
 stopped by Ctrl-C.
 
@@ -41,8 +37,8 @@ def make_parser() -> Parser:
     parser = command_line.data_set_parser(
         "duplicates",
         "Finds equal and nearly equal pictures of a data set, within and between its\n"
-        "splits, from its index: writes a page with the pairs side by side, a JSON for\n"
-        "machines, and a file of keys for --exclude.",
+        "splits: decodes each picture once, and writes a page with the pairs side by\n"
+        "side, a JSON for machines, and a file of keys for --exclude.",
         _EPILOG,
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -52,19 +48,19 @@ def make_parser() -> Parser:
         f"equal hashes only (default: {DEFAULT_DISTANCE})")  # fmt: skip
     add("--output", metavar="FOLDER",
         help=f"folder for the page and its files (default: DIR/{FOLDER_NAME})")  # fmt: skip
+    add("--workers", type=int, metavar="N", help="processes that decode (default: all cores)")
     return parser
 
 
-def find(directory: str, distance: int, output: str | None, beam_args: Sequence[str]) -> str:
+def find(directory: str, distance: int, output: str | None, workers: int | None = None) -> str:
     """Finds the duplicates of a data set; returns what to print.
 
     Raises:
         UserError: It is no data set with an index, or an argument cannot be.
     """
-    from beam_pipeline.cli import parse_path
-    from beam_pipeline.runners.store_flags import export_store_flags
-    from beam_pipeline.startup import quick_imports
     from imageshards import storage
+    from imageshards.duplicates.page import page_of
+    from imageshards.duplicates.search import find_twins
     from imageshards.manifest import PAGE_NAME, load_manifest, to_json
     from imageshards.output_folder import check_page_folder
     from imageshards.progress import ProgressLine
@@ -74,19 +70,18 @@ def find(directory: str, distance: int, output: str | None, beam_args: Sequence[
             f"--distance received {distance}; expected 0 to {MAX_DISTANCE}: pictures that differ "
             "in more bits have little in common."
         )
-    export_store_flags(beam_args)
+    if workers is not None and workers < 1:
+        raise UserError(f"--workers received {workers}; expected at least 1.")
     directory = parse_path("DIR", directory)
     storage.check_bucket(directory, "DIR")
     manifest = load_manifest(directory, "DIR")
     folder = parse_path("--output", output or storage.join(directory, FOLDER_NAME))
     check_page_folder("--output", folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME)
-    with quick_imports():
-        from beam_pipeline.duplicates.page import page_of
-    twins, without_dhash = _run(directory, manifest, distance, folder, beam_args)
+    twins, undecodable = find_twins(directory, manifest, distance, workers)
     exclude = storage.join(folder, EXCLUDE_NAME)
     with ProgressLine(lambda: "drawing the page"):
         page = page_of(os.path.basename(directory), directory, manifest, twins, distance, exclude)
-    found = summary(manifest, distance, twins, without_dhash)
+    found = summary(manifest, distance, twins, undecodable)
     try:
         # First: it says that the others are ours, whenever this is stopped.
         storage.write(storage.join(folder, PAGE_NAME), page.encode())
@@ -113,57 +108,6 @@ def key_lines(keys: Sequence[str]) -> tuple[str, int]:
     return "".join(f"{key}\n" for key in fit), len(keys) - len(fit)
 
 
-def _run(
-    directory: str,
-    manifest: Mapping[str, Any],
-    distance: int,
-    folder: str,
-    beam_args: Sequence[str],
-) -> tuple[list[Twin], int]:
-    """The twins, and how many pictures have no difference hash.
-
-    The pipeline leaves its result in a file: a worker elsewhere may write it.
-    """
-    import json
-
-    import apache_beam as beam
-
-    from beam_pipeline import runners
-    from beam_pipeline.duplicates.transforms import DataSet, FindDuplicates
-    from beam_pipeline.duplicates.twins import twins_of_json
-    from imageshards import storage
-    from imageshards.manifest import shards_of
-    from imageshards.progress import ProgressLine, activity_line, note_activity
-
-    shards = [shard for _, shard in shards_of(manifest)]
-    records = sum(shard["num_records"] for shard in shards)
-    data = DataSet(directory, manifest["features"], records, distance)
-    scratch = storage.join(folder, SCRATCH_NAME)
-    path = storage.join(scratch, JSON_NAME)
-    build = runners.Build((directory,), folder, scratch)
-    runner = runners.choose(beam_args, build, make_parser().flags)
-    is_new = storage.is_local(folder) and not storage.is_folder(folder)
-    try:
-        storage.write(path, b"")  # whether it can be is known before the work
-        pipeline = runner.new_pipeline()
-        pipeline | "Shards" >> beam.Create(shards) | FindDuplicates(data, path)
-        note_activity("")
-        # A job elsewhere is shown by its runner.
-        line = ProgressLine(activity_line, "starting ...") if runner.local else nullcontext()
-        runner.check()
-        with line:
-            runner.run(pipeline)
-        found = json.loads(storage.read(path))
-        return twins_of_json(found["twins"]), found["without_dhash"]
-    except OSError as e:
-        raise _cannot_write(folder, e) from e
-    finally:
-        storage.delete_folder(scratch)
-        if is_new:
-            with suppress(OSError):
-                os.rmdir(folder)  # nothing is left of a run that failed
-
-
 def _cannot_write(folder: str, e: OSError) -> UserError:
     return UserError(
         f"--output {folder!r} cannot be written ({e.strerror or e}); fix its permissions, or give "
@@ -172,10 +116,10 @@ def _cannot_write(folder: str, e: OSError) -> UserError:
 
 
 def summary(
-    manifest: Mapping[str, Any], distance: int, twins: Sequence[Twin], without_dhash: int
+    manifest: Mapping[str, Any], distance: int, twins: Sequence[Twin], undecodable: int
 ) -> dict[str, Any]:
     """What duplicates.json says: counts, then each image that should go with its twin."""
-    from beam_pipeline.duplicates.twins import counts_by_splits
+    from imageshards.duplicates.twins import counts_by_splits
 
     def image(row: Mapping[str, Any]) -> dict[str, Any]:
         return {name: row[name] for name in ("key", "split", "class_name", "shard", "record")}
@@ -186,7 +130,7 @@ def summary(
         "distance": distance,
         "exact": sum(twin.exact for twin in twins),
         "near": sum(not twin.exact for twin in twins),
-        "without_dhash": without_dhash,
+        "undecodable": undecodable,
         "splits": [
             {"kept": kept, "other": other, "exact": exact, "near": near}
             for (kept, other), (exact, near) in counts_by_splits(twins).items()
@@ -213,11 +157,10 @@ def table_of(found: Mapping[str, Any]) -> str:
     for each in found["splits"]:
         where = f"in {each['other']} of one in {each['kept']}"
         lines.append(f"  {where}: {each['exact']:,} exact, {each['near']:,} near")
-    if found["without_dhash"]:
+    if found["undecodable"]:
         lines.append(
-            f"{found['without_dhash']:,} of {counted(found['num_records'], 'image')} have no "
-            "dhash: near "
-            "duplicates of these are not found"
+            f"{found['undecodable']:,} of {counted(found['num_records'], 'image')} cannot be "
+            "decoded: near duplicates of these are not found"
         )
     return "\n".join(lines)
 
@@ -226,8 +169,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
 
     def body() -> int:
-        args, beam_args = make_parser().parse_known_args(argv)
-        print(find(args.directory, args.distance, args.output, beam_args))
+        args = make_parser().parse_args(argv)
+        print(find(args.directory, args.distance, args.output, args.workers))
         return 0
 
     return command_line.run("imageshards duplicates", body)

@@ -6,22 +6,14 @@ import io
 import json
 import pathlib
 import shutil
-import subprocess
-import sys
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image, ImageOps
 
-from beam_pipeline.duplicates import transforms
-from beam_pipeline.duplicates.command import key_lines, main
 from beam_pipeline.inputs.selection import read_keys
 from beam_pipeline.progress import final_table
 from beam_pipeline.report.page import write_report
-from imageshards.index import write_index
-from imageshards.manifest import to_json
-from tests.support import portable_servers
+from imageshards.duplicates.command import key_lines, main
 from tests.support.builds import build, jpeg, manifest
 from tests.support.html_page import Page
 
@@ -83,7 +75,7 @@ def test_planted_copies_are_found_leaks_first(found):
         {"kept": "train", "other": "train", "exact": 0, "near": 1},
     ]
     assert (said["exact"], said["near"], said["num_records"]) == (2, 2, 53)
-    assert said["without_dhash"] == 0
+    assert said["undecodable"] == 0
 
 
 def test_the_page_shows_each_pair(found):
@@ -116,16 +108,6 @@ def test_keys_that_no_line_can_hold_are_counted_and_not_written(tmp_path):
     assert key_lines(["\n"]) == ("", 1)
 
 
-def test_buckets_and_masks_change_nothing(built, found, tmp_path, monkeypatch):
-    monkeypatch.setattr(transforms, "BUCKET_SIZE", 7)
-    monkeypatch.setattr("beam_pipeline.duplicates.near._COST_OF_ENTRY", 0.1)
-    assert transforms.DataSet("", {}, 53, 4).buckets == 8
-    assert len(transforms.DataSet("", {}, 53, 4).masks) > 1
-    assert main([str(built), "--output", str(tmp_path)]) == 0
-    for name in ("duplicates.json", "exclude.txt"):
-        assert (tmp_path / name).read_bytes() == (found / name).read_bytes()
-
-
 def test_distance_0_finds_equal_hashes_only(built, tmp_path):
     assert main([str(built), "--output", str(tmp_path), "--distance", "0"]) == 0
     said = json.loads((tmp_path / "duplicates.json").read_text())
@@ -151,22 +133,18 @@ def test_a_page_of_the_users_own_stays(built, tmp_path, capsys):
     assert (tmp_path / "index.html").read_text() == "mine"
 
 
-def test_images_without_dhash_are_counted(built, tmp_path, capsys):
+def test_pictures_that_cannot_be_decoded_are_counted(built, tmp_path, capsys):
     directory = tmp_path / "set"
     shutil.copytree(built, directory)
-    said = manifest(directory)
-    entry = said["splits"]["train"]["shards"][0]
-    table = pq.read_table(directory / entry["index"]["file"])
-    nulls = pa.nulls(len(table), pa.uint64())
-    table = table.set_column(table.schema.get_field_index("dhash"), "dhash", nulls)
-    entry["index"] = write_index(str(directory), entry["file"], table)
-    (directory / "manifest.json").write_text(to_json(said))
-    assert main([str(directory), "--output", str(tmp_path / "out")]) == 0
-    words = f"\n{len(table)} of 53 images have no dhash: near duplicates of these are not found\n"
+    entry = manifest(directory)["splits"]["train"]["shards"][0]
+    shard = directory / entry["file"]
+    shard.write_bytes(b"x" * shard.stat().st_size)
+    assert main([str(directory), "--output", str(tmp_path / "out"), "--workers", "1"]) == 0
+    lost = entry["num_records"]
+    words = f"\n{lost} of 53 images cannot be decoded: near duplicates of these are not found\n"
     assert words in capsys.readouterr().out
     found = json.loads((tmp_path / "out" / "duplicates.json").read_text())
-    assert found["without_dhash"] == len(table)
-    assert found["exact"] == 2
+    assert (found["undecodable"], found["exact"]) == (lost, 2)
 
 
 def test_a_build_counts_equal_files_and_warns_of_those_between_splits(built):
@@ -186,6 +164,7 @@ def test_a_build_counts_equal_files_and_warns_of_those_between_splits(built):
         (lambda d: shutil.rmtree(d / "index"), "is missing"),
         (lambda d: (d / "manifest.json").unlink(), "where there is no manifest.json"),
         (lambda d: next((d / "index").iterdir()).write_bytes(b"x"), "its bytes are others"),
+        (lambda d: next(d.glob("*.tfrecord")).unlink(), "cannot be read (No such file"),
     ],
 )
 def test_what_cannot_be_read_is_a_sentence(built, tmp_path, capsys, damage, words):
@@ -203,24 +182,10 @@ def test_what_cannot_be_read_is_a_sentence(built, tmp_path, capsys, damage, word
     [
         (["--distance", "11"], "--distance received 11; expected 0 to 10"),
         (["--distanze", "1"], "did you mean --distance"),
+        (["--workers", "0"], "--workers received 0; expected at least 1"),
         (["--output", "/proc/none"], "--output '/proc/none' cannot be written"),
     ],
 )
 def test_mistakes_are_sentences(built, capsys, flags, words):
     assert main([str(built), *flags]) == 2
     assert words in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_workers_of_a_portable_runner_find_the_same(built, found, tmp_path):
-    portable_servers.prism_binary()
-    (tmp_path / "servers").mkdir()
-    with portable_servers.running(tmp_path / "servers", "info") as servers:
-        command = [sys.executable, "-m", "beam_pipeline.duplicates", str(built)]
-        # In a process of its own: one that has talked to a job service cannot fork builds.
-        subprocess.run([*command, "--output", tmp_path / "out", *servers.flags], check=True)
-    names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"duplicates.json", "exclude.txt", "index.html"}
-    assert (tmp_path / "out" / "duplicates.json").read_bytes() == (
-        found / "duplicates.json"
-    ).read_bytes()

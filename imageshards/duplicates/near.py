@@ -66,12 +66,17 @@ def near_pairs(hashes: np.ndarray, distance: int, bits: tuple[int, ...] = ALL_BI
     Returns:
         [m] with the fields `low` and `high`, uint64, in order and each pair once.
     """
-    masks = masks_for(len(hashes), distance, bits)
-    found = [pairs_equal_in(mask, hashes, distance, bits) for mask in masks]
-    return np.unique(np.concatenate(found))
+    found = np.empty(0, _PAIR)
+    if not distance:
+        return found
+    for mask in masks_for(len(hashes), distance, bits):
+        found = np.unique(np.concatenate([found, _pairs_equal_in(mask, hashes, distance, bits)]))
+        if len(found) > MAX_PAIRS:
+            raise _too_many_pairs(distance)
+    return found
 
 
-def pairs_equal_in(
+def _pairs_equal_in(
     mask: int, hashes: np.ndarray, distance: int, bits: tuple[int, ...] = ALL_BITS
 ) -> np.ndarray:
     """The pairs that are equal in the bits of `mask` as well; see `near_pairs`."""
@@ -88,7 +93,7 @@ def pairs_equal_in(
     for begin, size in zip(begins[large], sizes[large], strict=True):
         found.append(near_pairs(hashes[begin : begin + size], distance, left))
         if sum(map(len, found)) > MAX_PAIRS:
-            raise too_many_pairs(distance)
+            raise _too_many_pairs(distance)
     return np.concatenate(found)
 
 
@@ -117,12 +122,12 @@ def _compare_in_cells(
         found.append(pairs)
         total += len(pairs)
         if total > MAX_PAIRS:
-            raise too_many_pairs(distance)
+            raise _too_many_pairs(distance)
     return np.concatenate(found)
 
 
-def too_many_pairs(distance: int) -> UserError:
-    """What to say where hashes have more near ones than anybody looks at."""
+def _too_many_pairs(distance: int) -> UserError:
+    """Hashes have more near ones than anybody looks at."""
     return UserError(
         f"--distance received {distance}, at which more than {MAX_PAIRS:,} pairs of different "
         "hashes are near: most of the pictures look alike; expected fewer pairs: give a smaller "

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.duplicates import near
-from beam_pipeline.duplicates.near import count_bits, masks_for, near_pairs
+from imageshards.duplicates import near
+from imageshards.duplicates.near import count_bits, masks_for, near_pairs
 from imageshards.errors import UserError
 
 

@@ -8,14 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from beam_pipeline.duplicates.twins import (
-    COLUMNS,
-    Twin,
-    choose_twins,
-    counts_by_splits,
-    twins_of_json,
-    twins_to_json,
-)
+from imageshards.duplicates.twins import COLUMNS, Twin, choose_twins, counts_by_splits
 
 
 def row(key: str, split: str = "train", dhash: int | None = 0, **more: Any) -> dict[str, Any]:
@@ -24,7 +17,7 @@ def row(key: str, split: str = "train", dhash: int | None = 0, **more: Any) -> d
 
 
 def twins_of(rows: list[dict[str, Any]], pairs: list[tuple[int, int]] = []) -> list[Twin]:  # noqa: B006
-    columns = {name: [each[name] for each in rows] for name in COLUMNS}
+    columns = {name: [each[name] for each in rows] for name in (*COLUMNS, "dhash")}
     columns["dhash"] = pa.array(columns["dhash"], pa.uint64())
     return choose_twins(pa.table(columns), np.array(pairs, np.uint64).reshape(-1, 2))
 
@@ -85,8 +78,3 @@ def test_thousands_of_blank_pictures_are_one_group():
     twins = twins_of(rows)
     assert len(twins) == 19_999
     assert {twin.kept["key"] for twin in twins} == {"00000"}
-
-
-def test_twins_survive_json():
-    twins = twins_of([row("a"), row("b")])
-    assert twins_of_json(twins_to_json(twins)) == twins

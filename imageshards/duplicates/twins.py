@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from imageshards.manifest import TRAIN_NAMES, VALIDATION_NAMES
 # Columns of the index that are needed of a record with a twin.
 COLUMNS = [
     "key", "split", "class_name", "shard", "record", "offset", "num_bytes",
-    "source_sha256", "source_bytes", "dhash",
+    "source_sha256", "source_bytes",
 ]  # fmt: skip
 
 # What models are compared on stays as it is: its twins leave the training split.
@@ -56,7 +56,8 @@ def choose_twins(table: pa.Table, pairs: np.ndarray) -> list[Twin]:
     if there is one, else the nearest.
 
     Args:
-        table: `COLUMNS` of all records that may have a twin.
+        table: `COLUMNS` of all records that may have a twin, and `dhash`, the hash of the picture,
+            null where there is none.
         pairs: uint64 [n, 2], different hashes that are near.
 
     Returns:
@@ -115,16 +116,6 @@ def _twin(kept: dict[str, Any], other: dict[str, Any]) -> Twin:
 
 def _preference(twin: Twin) -> tuple[Any, ...]:
     return twin.splits[0] == twin.splits[1], twin.distance, not twin.exact, twin.kept["key"]
-
-
-def twins_to_json(twins: Sequence[Twin]) -> list[dict[str, Any]]:
-    """Twins as plain values; `twins_of_json` is the way back."""
-    return [twin._asdict() for twin in twins]
-
-
-def twins_of_json(found: Iterable[dict[str, Any]]) -> list[Twin]:
-    """What `twins_to_json` made."""
-    return [Twin(**each) for each in found]
 
 
 def counts_by_splits(twins: Iterable[Twin]) -> dict[tuple[str, str], tuple[int, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from beam_pipeline.duplicates.twins import Twin, counts_by_splits
+from imageshards.duplicates.twins import Twin, counts_by_splits
 from imageshards.errors import UserError
 from imageshards.index import read_record
 from imageshards.manifest import IMAGE_FEATURE
@@ -58,7 +58,7 @@ def page_of(
     within = [twin for twin in twins if twin.splits[0] == twin.splits[1]]
     compression = manifest.get("compression", "none")
     return render(
-        "beam_pipeline.duplicates",
+        "imageshards.duplicates",
         "page.jinja",
         title=title,
         tiles=_tiles(manifest, twins, len(between)),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from PIL import Image
 
-from beam_pipeline.images.dhash import difference_hash
 from beam_pipeline.images.encode import encode_image
+from imageshards.duplicates.dhash import difference_hash, hash_of_jpeg
 from tests.support.pictures import JPEG, SMALL, opened, opened_bytes, saved, scene
 
 MIRRORED = Image.Transpose.FLIP_LEFT_RIGHT
@@ -54,5 +54,11 @@ def test_other_pictures_are_far():
 
 def test_is_that_of_the_picture_in_the_record():
     encoded = encode_image(JPEG, SMALL)
-    assert distance(encoded.dhash, difference_hash(opened(encoded))) <= 2
-    assert encoded.dhash != 0
+    assert hash_of_jpeg(encoded.data) == difference_hash(opened(encoded)) != 0
+    assert hash_of_jpeg(encoded.data[:40]) is None
+
+
+def test_large_pictures_are_decoded_at_a_fraction_of_their_size():
+    large = saved(scene().resize((1600, 1200)))
+    found = hash_of_jpeg(large)
+    assert found is not None and distance(found, difference_hash(opened_bytes(large))) <= 6

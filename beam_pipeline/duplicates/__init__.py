@@ -1,1 +1,0 @@
-"""`imageshards duplicates`: equal and nearly equal pictures of a data set."""

@@ -1,0 +1,112 @@
+"""Finds the twins of a data set: its pictures are hashed by several processes and compared here.
+
+Of each record 16 bytes are held: hashes of its original and of its picture. The whole rows of the
+index are read again for those records alone that have a twin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from imageshards import storage
+from imageshards.duplicates.dhash import hash_of_jpeg
+from imageshards.duplicates.near import near_pairs
+from imageshards.duplicates.twins import COLUMNS, Twin, choose_twins
+from imageshards.errors import UserError
+from imageshards.example import decode_example
+from imageshards.index import hashes_of_originals, index_schema, read_shard_index
+from imageshards.manifest import IMAGE_FEATURE, shards_of
+from imageshards.processes import map_in_processes
+from imageshards.progress import with_progress
+from imageshards.tfrecord import RecordError, scan_file
+
+
+class _Shard(NamedTuple):
+    """A shard to hash: the data set, the shard's entry of the manifest, its compression."""
+
+    directory: str
+    entry: Mapping[str, Any]
+    compression: str
+
+
+def find_twins(
+    directory: str, manifest: Mapping[str, Any], distance: int, workers: int | None = None
+) -> tuple[list[Twin], int]:
+    """The twins of a data set, worst first, and how many pictures could not be hashed.
+
+    Args:
+        directory: The data set, here or in a store.
+        manifest: Its manifest.
+        distance: Bits in which the hashes of near duplicates differ at most.
+        workers: Processes that decode; None for one per core.
+
+    Raises:
+        UserError: Its index or a shard cannot be read, or nearly all pictures look alike.
+    """
+    compression = manifest.get("compression", "none")
+    shards = [_Shard(directory, entry, compression) for _, entry in shards_of(manifest)]
+    of_originals = [
+        hashes_of_originals(table)
+        for table in storage.map_concurrently(
+            lambda shard: _rows(shard, manifest, ["source_sha256"]), shards
+        )
+    ]
+    hashed = map_in_processes(_hash_shard, shards, workers)
+    of_pictures = list(with_progress(hashed, len(shards), "shards", "hashing pictures"))
+    originals, _ = _repeated(of_originals)
+    repeated, different = _repeated([hashes[known] for hashes, known in of_pictures])
+    pairs = near_pairs(different, distance)
+    pictures = np.concatenate([repeated, pairs["low"], pairs["high"]])
+    tables = []
+    for shard, files, (hashes, known) in zip(shards, of_originals, of_pictures, strict=True):
+        wanted = np.isin(files, originals) | (np.isin(hashes, pictures) & known)
+        if wanted.any():
+            table = _rows(shard, manifest, COLUMNS).filter(pa.array(wanted))
+            column = pa.array(hashes[wanted], mask=~known[wanted])
+            tables.append(table.append_column("dhash", column))
+    near = np.stack([pairs["low"], pairs["high"]], axis=1)
+    twins = choose_twins(pa.concat_tables(tables), near) if tables else []
+    return twins, sum(int((~known).sum()) for _, known in of_pictures)
+
+
+def _rows(shard: _Shard, manifest: Mapping[str, Any], columns: list[str]) -> pa.Table:
+    schema = index_schema(manifest["features"])
+    wanted = pa.schema([schema.field(name) for name in columns])
+    return read_shard_index(shard.directory, shard.entry, wanted, "DIR").combine_chunks()
+
+
+def _hash_shard(shard: _Shard) -> tuple[np.ndarray, np.ndarray]:
+    """The difference hashes of a shard's pictures, uint64, and which of them are known."""
+    count = shard.entry["num_records"]
+    hashes, known = np.zeros(count, np.uint64), np.zeros(count, bool)
+    try:
+        path = storage.join(shard.directory, shard.entry["file"])
+        for record in scan_file(path, shard.compression):
+            if isinstance(record, RecordError) or record.number >= count:
+                continue
+            try:
+                features = decode_example(record.payload, {IMAGE_FEATURE})
+                found = hash_of_jpeg(features[IMAGE_FEATURE][0])
+            except (KeyError, IndexError, ValueError):
+                continue  # counted; what is wrong is for verify to say
+            if found is not None:
+                hashes[record.number], known[record.number] = found, True
+    except OSError as e:
+        raise UserError(
+            f"DIR received {shard.directory!r}, whose {shard.entry['file']} cannot be read "
+            f"({e.strerror or e}); expected the file as it was built: copy it again, or build the "
+            "data set again with --overwrite."
+        ) from e
+    return hashes, known
+
+
+def _repeated(hashes: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Those that occur more than once, and all that are different."""
+    if not hashes:
+        return np.empty(0, np.uint64), np.empty(0, np.uint64)
+    different, counts = np.unique(np.concatenate(hashes), return_counts=True)
+    return different[counts > 1], different
