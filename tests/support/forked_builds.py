@@ -22,7 +22,7 @@ from typing import Any
 from beam_pipeline.images.process_pool import LocalPool
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-_PRELOADED = ["beam_pipeline.pipeline", "beam_pipeline.runners.submit", __name__]
+_PRELOADED = ["beam_pipeline.pipeline", "beam_pipeline.runners.remote", __name__]
 
 
 class ForkedBuild:

@@ -167,6 +167,7 @@ def test_a_sample_does_not_depend_on_batches(images, batch_size):
     assert len(whole) == min(images, planning.SAMPLE_SIZE)
 
 
+@pytest.mark.process
 def test_mean_record_bytes_passes_over_what_cannot_be_read_or_decoded(tmp_path):
     (tmp_path / "good.jpg").write_bytes(jpeg(1))
     (tmp_path / "bad.jpg").write_bytes(b"no picture")

@@ -113,6 +113,7 @@ def test_a_list_without_names_is_one_sentence(tmp_path, monkeypatch, text):
         names_or_file("--classes", text)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("lines", [1, 100_000])
 def test_a_reader_that_leaves_early_ends_a_command_without_a_traceback(lines):
     program = "import sys; from imageshards.commands.command_line import run; sys.exit(run("

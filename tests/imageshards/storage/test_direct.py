@@ -8,6 +8,8 @@ from imageshards.storage.direct import DirectReader
 from imageshards.storage.s3 import signature_scope
 from tests.support.web_server import web_server
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def web():

@@ -21,6 +21,8 @@ from trainer.cluster.addresses import Cluster
 from trainer.cluster.hosts import EXIT_LOST, Ended, Hosts
 from trainer.cluster.rendezvous import joined
 
+pytestmark = pytest.mark.process
+
 TIMEOUT_SEC = 20.0
 
 

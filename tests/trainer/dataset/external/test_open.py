@@ -414,18 +414,6 @@ def test_a_number_that_is_no_class_id_is_refused(tmp_path):
         open_external(DataConfig(str(tmp_path)))
 
 
-def test_a_store_is_read(tmp_path):
-    import tensorflow as tf
-
-    write_kaggle(tmp_path / "d", {"train-a-2.tfrec": 2, "val-b-1.tfrec": 1})
-    tf.io.gfile.makedirs("ram://external/d")
-    for path in (tmp_path / "d").iterdir():
-        tf.io.gfile.copy(str(path), f"ram://external/d/{path.name}", overwrite=True)
-    dataset = open_external(DataConfig("ram://external/d"))
-    assert counts_of(dataset) == {"train": [2], "val": [1]}
-    assert has_records("ram://external/d")
-
-
 def test_a_folder_without_records_has_none(tmp_path):
     (tmp_path / "x.jpg").touch()
     assert not has_records(str(tmp_path))
