@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from imageshards.commands.command_line import Parser
+from imageshards.commands.options import add_options
 from imageshards.errors import UserError
 from imageshards.text import counted, wrapped
 from trainer.augment.augmentation import check_pairs, resolve_augment_on
 from trainer.commands import console
-from trainer.commands.flags import DATA, EXTERNAL, TRAINING, add_flags, train_config
-from trainer.config import TrainConfig
+from trainer.commands.flags import train_config
+from trainer.config import DataConfig, TrainConfig
 from trainer.dataset.manifest import find_split
 from trainer.dataset.open import Inputs, cpu_count, open_dataset, open_inputs
 from trainer.imports import quiet_import
@@ -57,16 +58,16 @@ def make_parser() -> Parser:
         description="Measures how fast a data set can be read; trains nothing.",
         epilog=_EPILOG,
     )
-    add_flags(parser, DATA, ["data", "mix"])
+    add_options(parser, DataConfig, ["data", "mix"])
     parser.add_argument(
         "--split", metavar="NAME", help="split to read (default: train or training)"
     )
-    add_flags(parser, TRAINING, ["batch_size"])
-    add_flags(parser, DATA, ["image_size"])
-    add_flags(parser, TRAINING, ["augment", "augment_on", "seed"])
+    add_options(parser, TrainConfig, ["batch_size"])
+    add_options(parser, DataConfig, ["image_size"])
+    add_options(parser, TrainConfig, ["augment", "augment_on", "seed"])
     names = ["classes", "where", "balance", "inputs", "sequences", "sequence_length"]
-    add_flags(parser, DATA, [*names, "cache_folder", "fast_order", "threads"])
-    add_flags(parser, EXTERNAL, ["feature_map", "label_offset", "class_names"])
+    names += ["cache_folder", "fast_order", "threads"]
+    add_options(parser, DataConfig, [*names, "feature_map", "label_offset", "class_names"])
     parser.add_argument(
         "--seconds",
         type=float,

@@ -9,8 +9,10 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
+from imageshards.commands.command_line import names_or_file, split_names
+from imageshards.commands.options import Option, check_options
 from imageshards.errors import UserError
 from imageshards.text import counted
 
@@ -84,77 +86,106 @@ def parse_image_size(text: str) -> tuple[int, int]:
     return height_px, width_px
 
 
+def _feature_map(text: str) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in split_names(text)]
+    if not pairs or not all(key.strip() and value.strip() for key, _, value in pairs):
+        raise UserError(
+            f"--feature_map received {text!r}; expected NAME=FEATURE pairs, for example "
+            "image=image_raw,label=class."
+        )
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _shares(text: str) -> dict[str, float]:
+    pairs = [pair.rpartition("=") for pair in split_paths(text)]
+    try:
+        return {name: float(share) for name, _, share in pairs}
+    except ValueError:
+        raise UserError(
+            f"--mix received {text!r}; expected NAME=SHARE for each data set, for example "
+            "a=0.7,b=0.3."
+        ) from None
+
+
+# Of records that have no manifest.
+_external = functools.partial(Option, group="TFRecords that others wrote")
+
+
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """Which records are read, and how.
+    """Which records are read, and how; `data` may be several paths, as `join_paths` joins them."""
 
-    Attributes:
-        data: Folder of a data set, or a folder or glob of TFRecords that others wrote; local,
-            `gs://`, `s3://`, or any filesystem TensorFlow knows. Several, between commas, are
-            read as one: see `join_paths`.
-        mix: The share that each of several data sets has in what is trained on, by its path or
-            its last folder; only their ratios count. Empty for every record equally often.
-        train_split, validation_split: Names in the manifest; None for the usual ones;
-            validation `none` for no validation.
-        validation_data: Folder or glob of TFRecords to validate on, for records without a
-            manifest; None for a split of `data`.
-        feature_map: For records without a manifest: which of their features is `image`,
-            `label`, `filename` or `text`, for example {"image": "image_raw"}.
-        label_offset: Subtracted from every label: 1 for 1-based labels.
-        class_names: Class names in the order of the ids, for records without a manifest.
-        classes: Only records of these classes, numbered in this order; None for all.
-        where: Filters such as `image/width>=128`; a record has to pass all.
-        inputs: Features the model gets; `image` is the picture.
-        sequences: How features of variable length are batched: `padded` or `ragged`.
-        sequence_length: Padded length, longer ones are cut; None for a batch's longest.
-        image_size: (height, width) in pixels the model sees; None for the data set's own.
-        eval_crop: Share of each side that is kept around the centre where pictures are evaluated
-            or served, before they are resized; 1 for all.
-        balance: `weights`: every class weighs the same in the loss; `sampling`: every
-            class is read equally often, records of rare ones repeatedly.
-        cache: Where serialized records are cached: `memory`, `disk` (copies of the shards) or
-            `none`.
-        cache_folder: Local folder for copies of shards; None for one in the run's output if that is
-            local, else, and for shards TensorFlow cannot read itself, in the user's cache folder.
-        fast_order: Reads whatever is ready first: faster, but not reproducible.
-        skip_broken: How many broken records may be left out; 0 stops at the first.
-        threads: Of the reader; None for one per core.
-    """
-
-    data: str
-    mix: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    train_split: str | None = None
-    validation_split: str | None = None
-    validation_data: str | None = None
-    feature_map: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    label_offset: int = 0
-    class_names: tuple[str, ...] | None = None
-    classes: tuple[str, ...] | None = None
-    where: tuple[str, ...] = ()
-    inputs: tuple[str, ...] = ("image",)
-    sequences: str = "padded"
-    sequence_length: int | None = None
-    image_size: tuple[int, int] | None = None
-    eval_crop: float = 1.0
-    balance: str = "none"
-    cache: str = "none"
-    cache_folder: str | None = None
-    fast_order: bool = False
-    skip_broken: int = 0
-    threads: int | None = None
+    # fmt: off
+    data: Annotated[str, Option(
+        "data set: a folder with manifest.json as imageshards build writes it, or a folder "
+        "or glob of TFRecords that others wrote; local, gs:// or s3://. Several, between commas "
+        "or by --data again, are read as one, classes joined by name (a comma in a path: \\,)",
+        metavar="DIR[,DIR…]", action="append")]
+    mix: Annotated[Mapping[str, float], Option(
+        "the share of each data set in what is trained on, by its path or last folder, for "
+        "example a=0.7,b=0.3 (default: every record once in an epoch)",
+        parse=_shares, metavar="A=X,B=Y")] = dataclasses.field(default_factory=dict)
+    train_split: Annotated[str | None, Option(
+        "split to train on (default: train or training)", metavar="NAME")] = None
+    validation_split: Annotated[str | None, Option(
+        "split to validate on after every epoch, or none (default: validation, val or "
+        "valid, where there is one; never test)", metavar="NAME")] = None
+    validation_data: Annotated[str | None, _external(
+        "folder or glob of the TFRecords to validate on (default: a split of --data)",
+        metavar="DIR")] = None
+    feature_map: Annotated[Mapping[str, str], _external(
+        "which features of the records hold the picture, the label and the filename",
+        parse=_feature_map, metavar="image=A,label=B")] = dataclasses.field(default_factory=dict)
+    label_offset: Annotated[int, _external(
+        "subtracted from every label: 1 for 1-based ImageNet labels")] = 0
+    class_names: Annotated[tuple[str, ...] | None, _external(
+        "class names in the order of the ids, or a file with one per line (default: TFDS's own, "
+        "else the numbers)",
+        parse=functools.partial(names_or_file, "--class_names"), metavar="A,B|FILE")] = None
+    classes: Annotated[tuple[str, ...] | None, Option(
+        "only records of these classes, numbered in this order, or a file with one per line "
+        "(a comma in a name: \\,; default: all)",
+        parse=functools.partial(names_or_file, "--classes"), metavar="A,B|FILE")] = None
+    where: Annotated[tuple[str, ...], Option(
+        "only records that pass it, for example 'image/width>=128' or 'age!=0'; may be given "
+        "several times", metavar="CONDITION", action="append")] = ()
+    inputs: Annotated[tuple[str, ...], Option(
+        "features the model gets: image, and columns of the manifest: fixed or variable-length "
+        "numbers (default: image)", parse=split_names, metavar="A,B")] = ("image",)
+    sequences: Annotated[str, Option(
+        "how features of variable length are batched", choices=SEQUENCES)] = "padded"
+    sequence_length: Annotated[int | None, Option(
+        "padded length, longer ones are cut (default: the longest of each batch)", least=1)] = None
+    image_size: Annotated[tuple[int, int] | None, Option(
+        "side of the pictures the model sees, in pixels, or HEIGHTxWIDTH; outside of augmentation "
+        "pictures of another size are cropped to its aspect around their centre and resized "
+        "(default: the data set's own size)", parse=parse_image_size, metavar="PX")] = None
+    eval_crop: Annotated[float, Option(
+        "share of each side that is kept around the centre, before resizing, where pictures are "
+        "evaluated or served: 0.875 as published ImageNet figures are measured; the model file "
+        "keeps it", above=0, most=1)] = 1.0
+    balance: Annotated[str, Option(
+        "weights: rare classes weigh more in the loss; sampling: their records are read several "
+        "times in an epoch", choices=BALANCES)] = "none"
+    cache: Annotated[str, Option(
+        "keeps the serialized records in memory, or copies of the shards in --cache_folder",
+        choices=CACHES)] = "none"
+    cache_folder: Annotated[str | None, Option(
+        "for copies of whole shards: by --cache disk, and of shards that TensorFlow cannot read "
+        "itself, such as s3:// (default: OUTPUT/cache for --cache disk, else "
+        "~/.cache/imageshards/shards)", metavar="DIR")] = None
+    fast_order: Annotated[bool, Option(
+        "reads in whatever order is fastest: neither the order nor a resumed run is "
+        "reproducible then")] = False
+    skip_broken: Annotated[int, Option(
+        "how many broken records may be left out; they are listed at the end. Without it the "
+        "first one stops the run", least=0)] = 0
+    threads: Annotated[int | None, Option(
+        "of the reader's own pool (default: one per core)", least=1)] = None
+    # fmt: on
 
     def __post_init__(self) -> None:
-        check_least("⟦--skip_broken⟧", self.skip_broken, 0)
-        check_least("⟦--threads⟧", self.threads, 1)
-        check_least("⟦--sequence_length⟧", self.sequence_length, 1)
-        _check_choice("⟦--cache⟧", self.cache, CACHES)
-        _check_choice("⟦--balance⟧", self.balance, BALANCES)
-        _check_choice("⟦--sequences⟧", self.sequences, SEQUENCES)
-        if not 0 < self.eval_crop <= 1:
-            raise UserError(
-                f"⟦--eval_crop⟧ received {self.eval_crop}; expected more than 0, and at most 1, "
-                "for example 0.875."
-            )
+        check_options(self)
         if self.cache_folder is not None and is_remote(self.cache_folder):
             raise UserError(
                 f"⟦--cache_folder⟧ received {self.cache_folder!r}; expected a local folder."
@@ -247,153 +278,118 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """How weights are changed.
+    """How weights are changed."""
 
-    Attributes:
-        optimizer: One of `OPTIMIZERS`; sgd is with Nesterov momentum.
-        learning_rate: Peak learning rate, reached after the warm-up.
-        scale_learning_rate: Multiplies it by global batch / 256.
-        schedule: One of `SCHEDULES`, over the steps after the warm-up.
-        warmup_steps: Steps in which the rate rises linearly from 0.
-        decay_steps, decay_rate: Of the schedules step and exponential: the rate is
-            multiplied by `decay_rate` every (`step`), or smoothly over (`exponential`),
-            `decay_steps` steps; None for a third of all steps.
-        momentum: Of sgd, rmsprop and muon.
-        weight_decay: Decoupled; norms and biases are exempt.
-        label_smoothing: In [0, 1).
-        ema: Momentum of the running average of the weights that is validated and saved.
-        accumulate_steps: Batches whose gradients are averaged before weights change, on one
-            replica.
-        clipnorm: Largest norm of all gradients together.
-        precision: `float32`, `bfloat16` or `float16` (the latter with loss scaling).
-        jit_compile: Compiles the model with XLA, on one replica.
-    """
-
-    optimizer: str = "adam"
-    learning_rate: float = 1e-3
-    scale_learning_rate: bool = False
-    schedule: str = "constant"
-    warmup_steps: int = 0
-    decay_steps: int | None = None
-    decay_rate: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    label_smoothing: float = 0.0
-    ema: float | None = None
-    accumulate_steps: int = 1
-    clipnorm: float | None = None
-    precision: str = "float32"
-    jit_compile: bool = False
+    # fmt: off
+    optimizer: Annotated[str, Option(
+        "sgd is with Nesterov momentum", choices=OPTIMIZERS)] = "adam"
+    learning_rate: Annotated[float, Option(
+        "the peak, where the warm-up ends and the schedule begins", above=0)] = 1e-3
+    scale_learning_rate: Annotated[bool, Option(
+        "multiplies --learning_rate by global batch / 256")] = False
+    schedule: Annotated[str, Option(
+        "of the learning rate, after the warm-up", choices=SCHEDULES)] = "constant"
+    warmup_steps: Annotated[int, Option("in which the rate rises linearly from 0", least=0)] = 0
+    decay_steps: Annotated[int | None, Option(
+        "of the schedules step and exponential (default: a third of all steps)", least=1)] = None
+    decay_rate: Annotated[float, Option(
+        "the schedules step and exponential multiply the rate by it every --decay_steps",
+        above=0)] = 0.1
+    momentum: Annotated[float, Option("of sgd, rmsprop and muon", least=0, below=1)] = 0.9
+    weight_decay: Annotated[float, Option(
+        "decoupled; normalisations and biases are exempt", least=0)] = 0.0
+    label_smoothing: Annotated[float, Option("from 0 to less than 1", least=0, below=1)] = 0.0
+    ema: Annotated[float | None, Option(
+        "momentum of a running average of the weights, for example 0.9999, which is validated "
+        "and saved (default: none)", least=0, below=1)] = None
+    accumulate_steps: Annotated[int, Option(
+        "batches whose gradients are averaged before the weights change; on one replica only",
+        least=1)] = 1
+    clipnorm: Annotated[float | None, Option(
+        "largest norm of all gradients together (default: none)", above=0)] = None
+    precision: Annotated[str, Option(
+        "of the model's arithmetic; weights stay float32", choices=PRECISIONS)] = "float32"
+    jit_compile: Annotated[bool, Option(
+        "compiles the model with XLA; on one replica only")] = False
+    # fmt: on
 
     def __post_init__(self) -> None:
-        _check_choice("--optimizer", self.optimizer, OPTIMIZERS)
-        _check_choice("--schedule", self.schedule, SCHEDULES)
-        _check_choice("--precision", self.precision, PRECISIONS)
-        check_least("--warmup_steps", self.warmup_steps, 0)
-        check_least("--decay_steps", self.decay_steps, 1)
-        check_least("--accumulate_steps", self.accumulate_steps, 1)
-        for flag, received in (
-            ("--learning_rate", self.learning_rate),
-            ("--decay_rate", self.decay_rate),
-            ("--clipnorm", 1.0 if self.clipnorm is None else self.clipnorm),
-        ):
-            if not (math.isfinite(received) and received > 0):
-                raise UserError(f"{flag} received {received}; expected a number above 0.")
-        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
-            raise UserError(
-                f"--weight_decay received {self.weight_decay}; expected a number of at least 0."
-            )
-        for flag, received in (
-            ("--momentum", self.momentum),
-            ("--label_smoothing", self.label_smoothing),
-            ("--ema", self.ema or 0.0),
-        ):
-            if not 0 <= received < 1:
-                raise UserError(
-                    f"{flag} received {received}; expected at least 0, and less than 1."
-                )
+        check_options(self)
+
+
+_hosts = functools.partial(Option, group="several hosts")
+_output = functools.partial(Option, group="output")
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """One training run.
+    """One training run: what is read, how weights are changed, and the rest."""
 
-    Attributes:
-        data: What is read.
-        output: Folder for everything a run writes: local, `gs://` or `s3://`.
-        optimizer: How weights are changed.
-        model: `cnn`, a name in `keras.applications`, or `module:function`.
-        weights: File of weights to start from, local or in a store; None for random ones.
-        epochs: Passes over the training split.
-        steps: Steps in all, instead of epochs.
-        batch_size: Global: the sum over all replicas.
-        replicas: Devices of this host that share a batch; None for every GPU, or one CPU.
-        cluster: Where the hosts that train together are named, one of `CLUSTERS`; None for this
-            one alone.
-        cluster_port: Of the first process on each host, under Slurm.
-        cluster_timeout: Seconds that hosts may take to come, and be silent while others wait.
-        seed: Of the initial weights, the order of the records and the augmentation.
-        augment: One of `AUGMENT_LEVELS`.
-        augment_on: `device`, `host`, or `auto`: the device if it is a GPU.
-        checkpoint_steps: Steps between two checkpoints; there is one at the end of every
-            epoch, too.
-        keep_checkpoints: How many of the last checkpoints stay, besides the best one.
-        overwrite: Starts over where the output holds an earlier run.
-        dry_run: Builds everything and reads one batch, but does not train.
-        tensorboard: Writes TensorBoard's event files, too.
-        metrics: Further metrics of every epoch: see `trainer.models.metrics.make_metrics`.
-        callbacks: `module:function` that returns Keras callbacks; None for none.
-    """
-
+    # fmt: off
     data: DataConfig
-    output: str
+    output: Annotated[str, _output(
+        "folder for checkpoints/, model.keras, weights.sha256, metrics.jsonl and report/, local, "
+        "gs:// or s3://; the same command resumes an unfinished run there (default: DATA-model; "
+        "trained for remote data, or several data sets)", metavar="DIR")] = ""
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
-    model: str = "cnn"
-    weights: str | None = None
-    epochs: int = 5
-    steps: int | None = None
-    batch_size: int = 32
-    replicas: int | None = None
-    cluster: str | None = None
-    cluster_port: int = 2222
-    cluster_timeout: int = 600
-    seed: int = 0
-    augment: str = "light"
-    augment_on: str = "auto"
-    checkpoint_steps: int = 1000
-    keep_checkpoints: int = 2
-    overwrite: bool = False
-    dry_run: bool = False
-    tensorboard: bool = False
-    metrics: tuple[str, ...] = ()
-    callbacks: str | None = None
+    model: Annotated[str, Option(
+        "cnn (four convolutions), any architecture of keras.applications, for example MobileNetV2, "
+        "or your own as module:function, which returns logits or a compiled model",
+        metavar="NAME")] = "cnn"
+    metrics: Annotated[tuple[str, ...], Option(
+        "further metrics of every epoch: top5, auc, f1, or a class of keras.metrics that takes "
+        "class probabilities", parse=split_names, metavar="A,B")] = ()
+    callbacks: Annotated[str | None, Option(
+        "module:function of your own that returns a list of Keras callbacks",
+        metavar="NAME")] = None
+    weights: Annotated[str | None, Option(
+        ".keras or .weights.h5 to start from, local, gs:// or s3:// (default: random weights)",
+        metavar="FILE")] = None
+    epochs: Annotated[int, Option("passes over the training split", least=1)] = 5
+    steps: Annotated[int | None, Option("steps in all, instead of --epochs", least=1)] = None
+    batch_size: Annotated[int, Option(
+        "global batch: images per step, over all replicas together", least=1)] = 32
+    replicas: Annotated[int | None, Option(
+        "devices that share each batch: GPUs, or logical CPU devices where there are none; other "
+        "GPUs are left alone; of each host, with --cluster (default: all GPUs, else 1)",
+        least=1)] = None
+    cluster: Annotated[str | None, _hosts(
+        "several hosts share each batch, every one started with the same command: tf_config takes "
+        "their addresses from the variable TF_CONFIG, slurm from srun. The first, the chief, "
+        "alone writes --output and prints (default: this host alone)", choices=CLUSTERS)] = None
+    cluster_port: Annotated[int, _hosts(
+        "of the first process on each host, with --cluster slurm", least=1, most=2**16 - 1)] = 2222
+    cluster_timeout: Annotated[int, _hosts(
+        "how long hosts may take to come, and be silent while others wait for their work",
+        least=1, metavar="SEC")] = 600
+    seed: Annotated[int, Option(
+        "of the initial weights, the order of the records and the augmentation, 0 to 2^31-1",
+        least=0, most=MAX_SEED)] = 0
+    augment: Annotated[str, Option(
+        "light: random-resized crop and flip; strong: also rotation, colour, noise, erasing, "
+        "MixUp and CutMix", choices=AUGMENT_LEVELS)] = "light"
+    augment_on: Annotated[str, Option(
+        "where pictures are cropped and changed: device (the reader only decodes), host, or auto: "
+        "the device if it is a GPU", choices=AUGMENT_ON)] = "auto"
+    checkpoint_steps: Annotated[int, _output(
+        "steps between two checkpoints; one is also written at the end of every epoch",
+        least=1)] = 1000
+    keep_checkpoints: Annotated[int, _output(
+        "how many of the last checkpoints are kept, besides the best", least=1)] = 2
+    overwrite: Annotated[bool, _output("starts over, replacing the run in --output")] = False
+    dry_run: Annotated[bool, _output(
+        "builds everything, takes one batch and shows it; trains nothing")] = False
+    tensorboard: Annotated[bool, _output(
+        "also writes TensorBoard's event files to OUTPUT/tensorboard")] = False
+    # fmt: on
 
     def __post_init__(self) -> None:
-        for flag, received in (
-            ("⟦--epochs⟧", self.epochs),
-            ("⟦--steps⟧", self.steps),
-            ("⟦--batch_size⟧", self.batch_size),
-            ("--replicas", self.replicas),
-            ("⟦--checkpoint_steps⟧", self.checkpoint_steps),
-            ("⟦--keep_checkpoints⟧", self.keep_checkpoints),
-            ("--cluster_timeout", self.cluster_timeout),
-        ):
-            check_least(flag, received, 1)
-        if self.cluster is not None:
-            _check_choice("--cluster", self.cluster, CLUSTERS)
+        check_options(self)
         if self.cluster is not None and self.data.fast_order:
             raise UserError(
                 "⟦--fast_order⟧ received together with --cluster, where every host would read "
                 "another order, some records twice and others never; leave one of them out."
             )
-        if not 1 <= self.cluster_port < 2**16:
-            raise UserError(
-                f"--cluster_port received {self.cluster_port}; expected a port, 1 to {2**16 - 1}."
-            )
-        _check_choice("⟦--augment⟧", self.augment, AUGMENT_LEVELS)
-        _check_choice("⟦--augment_on⟧", self.augment_on, AUGMENT_ON)
-        if not 0 <= self.seed <= MAX_SEED:
-            raise UserError(f"⟦--seed⟧ received {self.seed}; expected 0 to {MAX_SEED}.")
         if self.replicas is not None and self.batch_size % self.replicas:
             raise uneven_batch(self.batch_size, self.replicas)
 
@@ -413,20 +409,3 @@ def uneven_batch(batch_size: int, replicas: int) -> UserError:
         f"⟦--batch_size⟧ received {batch_size}, which {counted(replicas, 'replica')} cannot share "
         f"equally; expected a multiple of {replicas}, for example {nearest}."
     )
-
-
-def check_least(flag: str, received: int | None, least: int) -> None:
-    """Refuses a whole number that is too small.
-
-    Raises:
-        UserError: It is less than `least`, or no whole number.
-    """
-    if received is not None and not isinstance(received, int):
-        raise UserError(f"{flag} received {received!r}; expected a whole number.")
-    if received is not None and received < least:
-        raise UserError(f"{flag} received {received}; expected at least {least}.")
-
-
-def _check_choice(flag: str, received: str, choices: tuple[str, ...]) -> None:
-    if received not in choices:
-        raise UserError(f"{flag} received {received!r}; expected one of {', '.join(choices)}.")

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from imageshards import storage
 from imageshards.commands.command_line import Parser
+from imageshards.commands.options import add_options
 from imageshards.errors import UserError
 from imageshards.manifest import PAGE_NAME
 from imageshards.output_folder import check_page_folder
 from imageshards.progress import text_table
 from trainer.commands import console
-from trainer.commands.flags import DATA, EXTERNAL, TRAINING, add_flags, train_config
+from trainer.commands.flags import train_config
 from trainer.commands.saved_model import add_model_flags, chosen, find_model
 from trainer.config import DataConfig, TrainConfig
 from trainer.dataset.external import find_folder
@@ -69,14 +70,14 @@ def make_parser() -> Parser:
         epilog=_EPILOG,
     )
     add_model_flags(parser)
-    add_flags(parser, DATA, ["data"])
+    add_options(parser, DataConfig, ["data"])
     parser.add_argument(
         "--split",
         metavar="NAME",
         help="split to evaluate on; validation, val and valid mean the one that is there (default: "
         "validation, val, valid or test, where there is one)",
     )
-    add_flags(parser, TRAINING, ["batch_size", "replicas"])
+    add_options(parser, TrainConfig, ["batch_size", "replicas"])
     parser.add_argument(
         "--eval_crop",
         type=float,
@@ -84,8 +85,8 @@ def make_parser() -> Parser:
         metavar="X",
         help="share of each side that is kept around the centre (default: that of training)",
     )
-    add_flags(parser, DATA, ["classes", "where", "skip_broken", "cache_folder", "threads"])
-    add_flags(parser, EXTERNAL, ["feature_map", "label_offset", "class_names"])
+    names = ["classes", "where", "skip_broken", "cache_folder", "threads"]
+    add_options(parser, DataConfig, [*names, "feature_map", "label_offset", "class_names"])
     parser.add_argument("--json", action="store_true", help="prints one JSON object instead")
     parser.add_argument(
         "--report", metavar="DIR", help="also writes an HTML report there, local, gs:// or s3://"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import numpy as np
 import pytest
 
 from imageshards.errors import UserError
@@ -95,20 +96,20 @@ def test_several_data_sets_are_named_between_commas_or_by_the_flag_again(data: s
         ("--data d --seed 2147483648", "--seed received 2147483648; expected 0 to"),
         ("--data d --checkpoint_steps 0", "--checkpoint_steps received 0; expected at least 1."),
         ("--data d --keep_checkpoints 0", "--keep_checkpoints received 0; expected at least 1."),
-        ("--data d --cluster_port 0", "--cluster_port received 0; expected a port, 1 to 65535."),
+        ("--data d --cluster_port 0", "--cluster_port received 0; expected 1 to 65535."),
         ("--data d --cluster_timeout 0", "--cluster_timeout received 0; expected at least 1."),
         ("--data d --fast_order --cluster slurm", "--fast_order received together with --cluster"),
         *((f"--data d --{name} odd", f"--{name}: invalid choice: 'odd'") for name in (
             "cluster", "augment", "augment_on", "schedule", "precision", "cache", "balance",
             "sequences")),
-        *((f"--data d --{name} {value}", f"--{name} received {value}; expected a number above 0.")
+        *((f"--data d --{name} {value}", f"--{name} received {value}; expected more than 0.")
           for name in ("learning_rate", "decay_rate", "clipnorm")
           for value in ("0.0", "-1.0", "nan", "inf")),
-        *((f"--data d --{name} {value}", f"--{name} received {value}; expected at least 0, and "
+        *((f"--data d --{name} {value}", f"--{name} received {value}; expected at least 0 and "
            "less than 1.") for name in ("momentum", "label_smoothing", "ema")
           for value in ("1.0", "-0.1", "nan")),
-        ("--data d --weight_decay -0.1", "--weight_decay received -0.1; expected a number of at"),
-        ("--data d --weight_decay inf", "--weight_decay received inf; expected a number of at"),
+        ("--data d --weight_decay -0.1", "--weight_decay received -0.1; expected at least 0."),
+        ("--data d --weight_decay inf", "--weight_decay received inf; expected at least 0."),
         ("--data d --warmup_steps -1", "--warmup_steps received -1; expected at least 0."),
         ("--data d --decay_steps 0", "--decay_steps received 0; expected at least 1."),
         ("--data d --accumulate_steps 0", "--accumulate_steps received 0; expected at least 1."),
@@ -116,8 +117,8 @@ def test_several_data_sets_are_named_between_commas_or_by_the_flag_again(data: s
           for text in ("", "x", "12.5", "-3", "1x2x3")),
         *((f"--data d --image_size {text}", f"--image_size received {text}; expected 1 to 16384")
           for text in ("0", "99999", "64x0")),
-        ("--data d --eval_crop 0", "--eval_crop received 0.0; expected more than 0, and at most"),
-        ("--data d --eval_crop 1.1", "--eval_crop received 1.1; expected more than 0, and at"),
+        ("--data d --eval_crop 0", "--eval_crop received 0.0; expected more than 0 and at most"),
+        ("--data d --eval_crop 1.1", "--eval_crop received 1.1; expected more than 0 and at"),
         ("--data d --skip_broken -1", "--skip_broken received -1; expected at least 0."),
         ("--data d --threads 0", "--threads received 0; expected at least 1."),
         ("--data d --sequence_length 0", "--sequence_length received 0; expected at least 1."),
@@ -147,3 +148,20 @@ def test_a_mistake_is_one_sentence(argv: str, sentence: str) -> None:
     with pytest.raises(UserError) as caught:
         parse_config(argv.split())
     assert sentence in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"threads": 2.5}, "--threads received 2.5; expected a whole number."),
+        ({"skip_broken": True}, "--skip_broken received True; expected a whole number."),
+        ({"eval_crop": "most"}, "--eval_crop received 'most'; expected a number."),
+        ({"cache": "tape"}, "--cache received 'tape'; expected one of none, memory, disk."),
+    ],
+)
+def test_what_python_alone_can_say_is_checked_too(changes: dict[str, Any], sentence: str) -> None:
+    of_numpy: dict[str, Any] = {"eval_crop": np.float32(0.5), "threads": np.int64(2)}
+    assert DataConfig("d", **of_numpy)
+    with pytest.raises(UserError) as caught:
+        DataConfig("d", **changes)
+    assert str(caught.value) == sentence

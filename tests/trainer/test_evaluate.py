@@ -131,7 +131,7 @@ def test_the_share_of_the_centre_is_the_models_own_unless_a_flag_says_otherwise(
         assert found["eval_crop"] == crop
         assert found["loss"] == pytest.approx(reference(folder, model, border_px)[0], rel=1e-5)
     code, _, err = run(capsys, *given, "--eval_crop", 1.5)
-    assert code == 2 and "--eval_crop received 1.5; expected more than 0, and at most 1" in err
+    assert code == 2 and "--eval_crop received 1.5; expected more than 0 and at most 1" in err
 
 
 def test_a_table_is_printed_and_a_report_is_written(

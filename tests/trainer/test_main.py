@@ -97,7 +97,7 @@ def test_broken_data_sets_are_refused_before_training(
     argv = ["--data", str(folder), "--output", str(folder / "model")]
     (folder / "train-00000-of-00001.tfrecord").write_bytes(b"")
     assert main(argv) == 2
-    assert "train-00000-of-00001.tfrecord has 0 bytes; expected 4 bytes" in capsys.readouterr().err
+    assert "00001.tfrecord has 0 bytes; expected 4096 bytes" in capsys.readouterr().err
     edit_manifest(folder, format_version=9)
     assert main(argv) == 2
     assert "format_version 9" in capsys.readouterr().err

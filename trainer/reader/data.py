@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards import manifest
+from imageshards.commands.options import check_option
 from imageshards.errors import UserError, names_arguments
 from imageshards.example import Values
 from imageshards.index import read_index, read_record
@@ -259,7 +260,6 @@ class Data:
                 fast_order=fast_order,
                 threads=threads,
             ),
-            output="",
             batch_size=_whole_number("batch_size", batch_size),
             seed=_whole_number("seed", seed),
             augment=augment if isinstance(augment, str) else "none",
@@ -320,10 +320,8 @@ class Data:
             cache_folder=cache_folder,
             threads=threads,
         )
-        # Only for its check of the batch.
-        batch_size = TrainConfig(
-            config, "", batch_size=_whole_number("batch_size", batch_size)
-        ).batch_size
+        batch_size = _whole_number("batch_size", batch_size)
+        check_option(TrainConfig, "batch_size", batch_size)
         found = validation_split(self.dataset, None if split == "none" else split)
         if found is None:
             known = ", ".join(self.splits)

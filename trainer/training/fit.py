@@ -10,9 +10,10 @@ from typing import Any
 import keras
 from keras.callbacks import Callback
 
+from imageshards.commands.options import check_option
 from imageshards.errors import UserError, names_arguments
 from trainer.augment.augmentation import check_pairs
-from trainer.config import check_least, path_text, uneven_batch
+from trainer.config import TrainConfig, path_text, uneven_batch
 from trainer.evaluation.validation import Validation
 from trainer.models.keras_internals import check_keras
 from trainer.models.model import check_optimizers
@@ -97,12 +98,9 @@ def fit(
     replicas = strategy.num_replicas_in_sync
     check_keras()
     _check(model, train, validation, replicas)
-    for name, received in (
-        ("⟦--epochs⟧", epochs),
-        ("⟦--checkpoint_steps⟧", checkpoint_steps),
-        ("⟦--keep_checkpoints⟧", keep_checkpoints),
-    ):
-        check_least(name, received, 1)
+    check_option(TrainConfig, "epochs", epochs)
+    check_option(TrainConfig, "checkpoint_steps", checkpoint_steps)
+    check_option(TrainConfig, "keep_checkpoints", keep_checkpoints)
     folder = None if resume is None else path_text("resume", resume)
     if folder is None and train.skip_broken:
         raise UserError(

@@ -1,0 +1,151 @@
+"""Options that are stated once: a dataclass field with its help and its limits.
+
+    epochs: Annotated[int, Option("passes over the training split", least=1)] = 5
+
+From it come a flag (`add_options`) and a check of every value (`check_options`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import math
+import numbers
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from imageshards.errors import UserError
+
+_METAVARS = {int: "N", float: "X"}
+_NUMBERS = {int: numbers.Integral, float: numbers.Real}  # those of NumPy, too
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """What a field of a configuration means to a person, and the values it takes.
+
+    Attributes:
+        help: What it is, with its unit; a default that is a text or a number follows by itself.
+        least, above, below, most: Limits of a number.
+        choices: The texts that are allowed.
+        parse: A flag's text → the value, for what is neither text nor number.
+        metavar: What stands for the value in the help.
+        action: `append` for a flag that may be given several times.
+        group: Title above the flag in the help; empty for the one of the whole dataclass.
+    """
+
+    help: str
+    least: float | None = None
+    above: float | None = None
+    below: float | None = None
+    most: float | None = None
+    choices: tuple[str, ...] = ()
+    parse: Callable[[str], Any] | None = None
+    metavar: str | None = None
+    action: str | None = None
+    group: str = ""
+
+
+@functools.cache
+def options_of(kind: type) -> Mapping[str, tuple[type, Option]]:
+    """The fields of a dataclass that are options: name → type of its values, and the option."""
+    found = {}
+    for name, hint in typing.get_type_hints(kind, include_extras=True).items():
+        option = next((o for o in getattr(hint, "__metadata__", ()) if isinstance(o, Option)), None)
+        if option:
+            plain = typing.get_args(hint)[0]
+            if isinstance(plain, types.UnionType):  # X | None
+                plain = typing.get_args(plain)[0]
+            found[name] = (plain, option)
+    return found
+
+
+def check_options(config: Any) -> None:
+    """Checks every option of a dataclass's object; called in its `__post_init__`.
+
+    Raises:
+        UserError: A value is outside of its option's limits, or of another type.
+    """
+    kind: type = type(config)
+    for name in options_of(kind):
+        if (value := getattr(config, name)) is not None:
+            check_option(kind, name, value)
+
+
+def check_option(kind: type, name: str, value: Any) -> None:
+    """Checks a value of the option `name` of a dataclass.
+
+    Raises:
+        UserError: It is outside of the option's limits, or of another type.
+    """
+    value_type, option = options_of(kind)[name]
+    if option.choices and value not in option.choices:
+        raise _refused(name, repr(value), f"one of {', '.join(option.choices)}")
+    if value_type in _NUMBERS:
+        _check_number(name, value, value_type, option)
+
+
+def _check_number(name: str, value: Any, value_type: type, limits: Option) -> None:
+    is_number = isinstance(value, _NUMBERS[value_type]) and not isinstance(value, bool)
+    if not is_number:
+        raise _refused(name, repr(value), "a whole number" if value_type is int else "a number")
+    least, above, below, most = limits.least, limits.above, limits.below, limits.most
+    allowed = (
+        math.isfinite(value)
+        and (least is None or value >= least)
+        and (above is None or value > above)
+        and (below is None or value < below)
+        and (most is None or value <= most)
+    )
+    if not allowed:
+        ends = (("at least", least), ("more than", above), ("less than", below), ("at most", most))
+        said = " and ".join(f"{words} {end}" for words, end in ends if end is not None)
+        if least is not None and most is not None:
+            said = f"{least} to {most}"
+        raise _refused(name, str(value), said or "a finite number")
+
+
+def _refused(name: str, received: str, expected: str) -> UserError:
+    return UserError(f"⟦--{name}⟧ received {received}; expected {expected}.")
+
+
+def add_options(
+    parser: argparse.ArgumentParser,
+    kind: type,
+    names: Iterable[str] | None = None,
+    title: str = "",
+) -> None:
+    """Adds a flag for each option of a dataclass. Flags that are not given leave no attribute.
+
+    Args:
+        parser: Gets them.
+        kind: The dataclass.
+        names: Those that are wanted; None for all.
+        title: Of the group in the help; without one they stand in no group.
+    """
+    options, groups = options_of(kind), {}
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    for name in options if names is None else names:
+        value_type, option = options[name]
+        field = fields[name]
+        default = field.default
+        text = option.help
+        if isinstance(default, str | int | float) and default != "" and value_type is not bool:
+            text += f" (default: {default})"
+        how: dict[str, Any] = {"default": argparse.SUPPRESS, "help": text}
+        how["required"] = default is field.default_factory is dataclasses.MISSING
+        if value_type is bool:
+            how["action"] = "store_true"
+        else:
+            parse = option.parse or (value_type if value_type in _METAVARS else None)
+            metavar = option.metavar or _METAVARS.get(value_type)
+            given = {"type": parse, "metavar": metavar, "choices": option.choices or None}
+            given["action"] = option.action
+            how |= {key: value for key, value in given.items() if value is not None}
+        where = option.group or title
+        if title and where not in groups:
+            groups[where] = parser.add_argument_group(where)
+        (groups[where] if title else parser).add_argument(f"--{name}", **how)
