@@ -89,7 +89,7 @@ def make_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"imageshards {__version__}")
     _add_input(parser.add_argument_group("input"))
     _add_images(parser.add_argument_group("images"))
-    _add_urls(parser.add_argument_group("images at http:// and https:// addresses in a manifest"))
+    _add_urls(parser.add_argument_group("images at http:// and https:// addresses in a table"))
     _add_shards(parser.add_argument_group("splits and shards"))
     _add_output(parser.add_argument_group("output"))
     _add_about(parser.add_argument_group("what croissant.json says of the data set"))
@@ -103,7 +103,7 @@ def _add_input(group: argparse._ArgumentGroup) -> None:
     add("--input", required=True, action="append", metavar="PATH",
         type=functools.partial(parse_path, "--input"),
         help="class folders ROOT/<class>/*.jpg or ROOT/<split>/<class>/*.jpg; a flat folder or a "
-        "glob with --label_regex; a manifest (.csv, with commas, semicolons or tabs; .jsonl; "
+        "glob with --label_regex; an image table (.csv, with commas, semicolons or tabs; .jsonl; "
         ".parquet), or a glob of such files; or a finished data set, whose records are copied; "
         "give it again for more inputs")
     add("--layout", default="auto", choices=opt.LAYOUTS,
@@ -121,15 +121,15 @@ def _add_input(group: argparse._ArgumentGroup) -> None:
         help="label of the first class in records: 1 for readers that subtract 1, with 0 for a "
         "background; imageshards train undoes it (default: 0)")
     add("--image_column", metavar="NAME",
-        help="manifest column with the image's path, relative to the manifest, or its URI "
+        help="table column with the image's path, relative to the table, or its URI "
         "(default: image, path, uri, file, filename or url)")
     add("--label_column", metavar="NAME",
-        help="manifest column with the label (default: label or class)")
+        help="table column with the label (default: label or class)")
     add("--key_column", metavar="NAME",
-        help="manifest column with a unique key (default: key or id, else the image column)")
-    add("--split_column", metavar="NAME", help="manifest column with the split (default: split)")
+        help="table column with a unique key (default: key or id, else the image column)")
+    add("--split_column", metavar="NAME", help="table column with the split (default: split)")
     add("--group_column", metavar="NAME",
-        help="manifest column whose equal values stay in one split (default: none)")
+        help="table column whose equal values stay in one split (default: none)")
     add("--columns", type=parse_columns, metavar="SPECS",
         help="extra columns as name:int|float|string, with [] for a variable or [N] for a fixed "
         "length and :zscore or :minmax to scale floats; for example age:float:zscore,tokens:int[] "

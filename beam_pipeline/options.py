@@ -15,9 +15,14 @@ FILTERS = ("bicubic", "bilinear", "box", "hamming", "lanczos", "nearest")
 SUBSAMPLINGS = ("4:2:0", "4:2:2", "4:4:4")
 COLORSPACES = ("rgb", "grey")
 DATA_SET = "data_set"
-LAYOUTS = ("auto", "class_folders", "split_folders", "flat", "manifest", DATA_SET)
+TABLE = "table"
+LAYOUTS = ("auto", "class_folders", "split_folders", "flat", TABLE, DATA_SET)
 BBOX_FRAMES = ("stored", "upright")
-MANIFEST_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".pq")
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".pq")
+# Options of an image table alone.
+COLUMN_FLAGS = (
+    "image_column", "label_column", "key_column", "split_column", "group_column", "columns",
+)  # fmt: skip
 COMPRESSIONS = ("none", "gzip")
 DAMAGE_CHECKS = ("", "count", "reject")
 SHARD_BY = ("balanced", "class")
@@ -122,7 +127,7 @@ class ImageOptions:
 
 @dataclasses.dataclass(frozen=True)
 class ColumnSpec:
-    """One extra column of a manifest.
+    """One extra column of an image table.
 
     Attributes:
         name: Column name, and the feature's name in the record.
@@ -208,7 +213,7 @@ class InputOptions:
                     f"--label_regex received {self.label_regex!r}; expected a group that captures "
                     "the label, for example '^([a-z]+)\\.'."
                 )
-            if self.layout in ("class_folders", "manifest", DATA_SET):
+            if self.layout in ("class_folders", TABLE, DATA_SET):
                 raise UserError(
                     f"--label_regex was given with --layout {self.layout}, which has labels of "
                     "its own; leave one of them out."

@@ -73,7 +73,7 @@ def construct(
     Args:
         pipeline: Where to.
         options: What is asked.
-        schemas: Of the inputs that are manifests, None for others.
+        schemas: Of the inputs that are image tables, None for others.
         staging: Folder of the unfinished data set.
         finished: Folder for finished shards until the commit; default: `staging`.
         transform_temp: Folder for tensorflow-transform's files; default: below `staging`.

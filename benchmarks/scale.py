@@ -45,7 +45,7 @@ BATCH_SIZE = 1000
 RECORD_BYTES = 20_000.0
 SHARD_REFS = 6400
 ROOT = "gs://photos-of-somebody/imagenet/train/"
-OF_MANIFESTS = "UniqueKeys"
+OF_TABLES = "UniqueKeys"
 _BATCHES_A_PIECE = 100
 _NANOSECONDS_2025 = 1_735_700_000_000_000_000
 
@@ -67,7 +67,7 @@ class Synthetic:
     Attributes:
         images: How many.
         classes: Of as many images each.
-        shuffled: Rows of a manifest in random order, instead of folder after folder.
+        shuffled: Rows of a table in random order, instead of folder after folder.
     """
 
     images: int
@@ -75,7 +75,7 @@ class Synthetic:
     shuffled: bool = False
 
     def __str__(self) -> str:
-        order = "a shuffled manifest" if self.shuffled else "folders"
+        order = "a shuffled table" if self.shuffled else "folders"
         return f"{self.images:,} images in {self.classes:,} classes, {order}"
 
     @property
@@ -117,7 +117,7 @@ def construct(pipeline: beam.Pipeline, source: Synthetic, shards: int, total: st
         | "Split" >> AssignSplits(options)
     )
     if source.shuffled:  # keys of folders are unique by themselves
-        batches | OF_MANIFESTS >> RefuseDuplicateKeys()
+        batches | OF_TABLES >> RefuseDuplicateKeys()
     planned = batches | "Plan" >> PlanShards(options, ImageOptions())
     (
         planned.units
@@ -224,9 +224,9 @@ def measure(images: int, log: pathlib.Path, *flags: str) -> dict[str, Any]:
 
 
 def shuffled_bytes(found: dict[str, Any]) -> float:
-    """Bytes that cross shuffles, per image, without the check that only manifests need."""
+    """Bytes that cross shuffles, per image, without the check that only tables need."""
     shuffles = found["shuffles"].items()
-    total = sum(each["size_bytes"] for name, each in shuffles if OF_MANIFESTS not in name)
+    total = sum(each["size_bytes"] for name, each in shuffles if OF_TABLES not in name)
     return float(total / found["images"])
 
 
@@ -288,7 +288,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale")
     parser.add_argument("sizes", nargs="?", default="100000,1000000", metavar="N,...")
     parser.add_argument("--one", type=int, metavar="N", help=argparse.SUPPRESS)
-    parser.add_argument("--shuffled", action="store_true", help="rows of a manifest, not folders")
+    parser.add_argument("--shuffled", action="store_true", help="rows of a table, not folders")
     args = parser.parse_args(argv)
     if args.one:
         source = Synthetic(args.one, shuffled=args.shuffled)

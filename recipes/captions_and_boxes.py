@@ -1,6 +1,6 @@
-"""Writes a manifest with captions and boxes for the drawn pictures, and checks the records.
+"""Writes an image table with captions and boxes for the drawn pictures, and checks the records.
 
-    python -m recipes.captions_and_boxes manifest PICTURES list.jsonl
+    python -m recipes.captions_and_boxes table PICTURES list.jsonl
     python -m recipes.captions_and_boxes show SHARDS
     python -m recipes.captions_and_boxes check SHARDS
 
@@ -54,7 +54,7 @@ def overlap(a: Box, b: Box) -> float:
 
 
 def row(path: pathlib.Path) -> dict[str, Any]:
-    """The manifest's row of one picture: a list for every side, empty where there is no box."""
+    """The table's row of one picture: a list for every side, empty where there is no box."""
     label = path.parent.name
     try:
         with Image.open(path) as picture:
@@ -79,7 +79,7 @@ def _sides(box: Box | None) -> Iterator[tuple[str, float]]:
     return zip(SIDES, box or (0.0,) * 4, strict=True)
 
 
-def write_manifest(pictures: pathlib.Path, output: pathlib.Path) -> None:
+def write_table(pictures: pathlib.Path, output: pathlib.Path) -> None:
     """One row per picture of the folders below `pictures`."""
     paths = sorted(p for p in pictures.glob("*/*") if p.suffix.lower() == ".jpg")
     if not paths:
@@ -127,14 +127,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    manifest = commands.add_parser("manifest", help="writes the manifest of drawn pictures")
-    manifest.add_argument("pictures", type=pathlib.Path)
-    manifest.add_argument("output", type=pathlib.Path)
+    table = commands.add_parser("table", help="writes the image table of drawn pictures")
+    table.add_argument("pictures", type=pathlib.Path)
+    table.add_argument("output", type=pathlib.Path)
     for name, what in (("show", "prints a record"), ("check", "compares boxes and shapes")):
         commands.add_parser(name, help=what).add_argument("shards", type=pathlib.Path)
     args = parser.parse_args(argv)
-    if args.command == "manifest":
-        write_manifest(args.pictures, args.output)
+    if args.command == "table":
+        write_table(args.pictures, args.output)
     else:
         {"show": show, "check": check}[args.command](args.shards)
     return 0

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Records of the COCO kind: a caption and boxes with names beside each picture.
 #
-# Shows:     a JSONL manifest with image/object/bbox/*; boxes that follow the picture through EXIF
+# Shows:     a JSONL image table with image/object/bbox/*; boxes that follow the picture through EXIF
 #            and crop; what a record looks like; captions in the report
 # Command:   python scripts/make_demo_images.py --output drawn
 #            IMAGES=drawn sh recipes/captions_and_boxes.sh
@@ -30,7 +30,7 @@ set -eu
 OUTPUT=${OUTPUT:-recipe_output/captions_and_boxes}
 EPOCHS=${EPOCHS:-1} # with more, no picture is classified wrongly
 
-python -m recipes.captions_and_boxes manifest "$IMAGES" "$OUTPUT/list.jsonl"
+python -m recipes.captions_and_boxes table "$IMAGES" "$OUTPUT/list.jsonl"
 
 # Without --columns the types are inferred from the first rows; lists become features of variable
 # length.

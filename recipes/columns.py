@@ -1,4 +1,4 @@
-"""Writes a manifest with columns beside the picture: numbers, and words of a generated caption.
+"""Writes an image table with columns beside the picture: numbers, and words of a generated caption.
 
     python -m recipes.columns --input PHOTOS --output list.jsonl
 
@@ -42,7 +42,7 @@ def caption(width: int, height: int, colour: Sequence[float]) -> list[str]:
 
 
 def row(path: pathlib.Path, label: str) -> dict[str, object]:
-    """The manifest's row of one picture."""
+    """The table's row of one picture."""
     data = path.read_bytes()
     with Image.open(io.BytesIO(data)) as picture:
         width, height = picture.size
@@ -61,10 +61,10 @@ def row(path: pathlib.Path, label: str) -> dict[str, object]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Writes the manifest; returns the exit code."""
+    """Writes the table; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--input", required=True, type=pathlib.Path, help="folder of JPEGs")
-    parser.add_argument("--output", required=True, type=pathlib.Path, help="manifest, .jsonl")
+    parser.add_argument("--output", required=True, type=pathlib.Path, help="table, .jsonl")
     args = parser.parse_args(argv)
     paths = sorted(args.input.rglob("*.jpg"))
     if not paths:

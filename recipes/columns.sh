@@ -1,7 +1,7 @@
 #!/bin/sh
 # Picture, metadata and token sequences into one model: `build` in multi_input.py.
 #
-# Shows:     a manifest with extra columns; --columns; --inputs; sequences padded and ragged; a
+# Shows:     an image table with extra columns; --columns; --inputs; sequences padded and ragged; a
 #            served model that takes raw columns
 # Command:   IMAGES=dogs_vs_cats sh recipes/columns.sh
 # Hardware:  2 cores of an AMD EPYC, no GPU
@@ -46,7 +46,7 @@ imageshards evaluate --model_path "$OUTPUT/padded" --data "$OUTPUT/shards"
 imageshards export --model_path "$OUTPUT/padded" --format saved_model \
     --output "$OUTPUT/exported" --overwrite
 
-# The served model takes the values of the manifest: original photos, meta before zscore.
+# The served model takes the values of the table: original photos, meta before zscore.
 request='
 import json, sys
 import tensorflow as tf

@@ -72,7 +72,7 @@ class AnalyseColumns(beam.PTransform):
 
     Args:
         transform_dir: Folder that the transform is exported to.
-        columns: Extra columns of the references; `schema_of(source).columns` of a manifest.
+        columns: Extra columns of the references; `schema_of(source).columns` of an image table.
         class_names: Given class order; a label outside is an error.
         pinned_classes: Class order of the data set being rebuilt; new labels follow.
         first_label: The label of the first class, 0 or 1.

@@ -20,7 +20,9 @@ from beam_pipeline.inputs.layout import (
     read_json,
 )
 from beam_pipeline.options import (
+    COLUMN_FLAGS,
     DATA_SET,
+    TABLE,
     BuildOptions,
     ColumnSpec,
     CopiedColumns,
@@ -50,9 +52,6 @@ _IMAGE_FLAGS = {
     "background": "--background",
     "only_shrink": "--only_shrink",
 }
-_MANIFEST_FLAGS = (
-    "image_column", "label_column", "key_column", "split_column", "group_column", "columns",
-)  # fmt: skip
 # Of an exported transform: the class names, and how many they are. Each build writes its own.
 _OF_CLASSES = ("transform_fn/assets/label", "transformed_metadata/schema.pbtxt")
 
@@ -81,7 +80,7 @@ def open_inputs(options: BuildOptions) -> BuildOptions:
         raise UserError(
             f"--transform_module was given, but --input {found[0][0].input!r} is a finished data "
             "set, whose records do not hold what it is to transform; leave it out, or build from "
-            "the original images and their manifest."
+            "the original images and their table."
         )
     options = _with_plan(options, found)
     known = iter(found)
@@ -100,7 +99,7 @@ def _folder_of_data_set(source: InputOptions, output: str) -> str:
     """The folder of an input that is a data set, which its content tells; "" of any other."""
     if source.layout == DATA_SET and source.read_from:
         return source.read_from
-    if layout_of(source) == "manifest" or is_glob(source.input):
+    if layout_of(source) == TABLE or is_glob(source.input):
         return ""
     if replaced := _folder_of_killed_build(source, output):
         return replaced
@@ -126,8 +125,8 @@ def _with_layouts(options: BuildOptions) -> list[InputOptions]:
     """
     folders = [_folder_of_data_set(source, options.output) for source in options.sources]
     others = [s for s, folder in zip(options.sources, folders, strict=True) if not folder]
-    has_manifest = any(layout_of(source) == "manifest" for source in others)
-    for_manifests: dict[str, Any] = dict.fromkeys(_MANIFEST_FLAGS) if has_manifest else {}
+    has_table = any(layout_of(source) == TABLE for source in others)
+    for_tables: dict[str, Any] = dict.fromkeys(COLUMN_FLAGS) if has_table else {}
     found = []
     for source, folder in zip(options.sources, folders, strict=True):
         if folder:
@@ -138,10 +137,10 @@ def _with_layouts(options: BuildOptions) -> list[InputOptions]:
                 )
             read_from = "" if folder == source.input else folder
             source = dataclasses.replace(
-                source, layout=DATA_SET, read_from=read_from, label_regex=None, **for_manifests
+                source, layout=DATA_SET, read_from=read_from, label_regex=None, **for_tables
             )
         else:
-            flags = {} if layout_of(source) == "manifest" else for_manifests
+            flags = {} if layout_of(source) == TABLE else for_tables
             asked = "splits" in options.given
             source = dataclasses.replace(source, tells_given_splits=asked, **flags)
         found.append(source)
@@ -195,7 +194,7 @@ def _opened(
         raise UserError(
             f"--splits was given, but --input {source.input!r} was built with --group_column "
             f"{group}, and its records do not say which group they are of; leave --splits out, or "
-            "build from the original manifest."
+            "build from the original table."
         )
     fingerprint = manifest["fingerprint"]
     return dataclasses.replace(source, fingerprint=fingerprint, keeps_splits=keeps)
@@ -282,19 +281,19 @@ def _copied_columns(options: BuildOptions, found: Sequence[Found]) -> CopiedColu
             f"--input {first.input!r} has records with the extra columns {_named(columns)}, scaled "
             f"or transformed, which those of --input {photos[0]!r} are not; expected data sets "
             "alone, whose columns are copied as they are, or columns without scaling: build from "
-            "the original manifests together."
+            "the original tables together."
         )
     if not as_given and len({_transform_digest(source) for source, _ in found}) > 1:
         raise UserError(
             f"--input {first.input!r} and --input {found[1][0].input!r} have the extra columns "
             f"{_named(columns)}, scaled or transformed by statistics of each data set's own, "
-            "which would mean different things in one; build from the original manifests together."
+            "which would mean different things in one; build from the original tables together."
         )
     return CopiedColumns(storage.join(first.location, TRANSFORM_NAME), as_given)
 
 
 def _with_columns(source: InputOptions, found: Sequence[Found]) -> InputOptions:
-    """A data set, with its extra columns as a manifest would declare them."""
+    """A data set, with its extra columns as an image table would declare them."""
     if source.layout != DATA_SET:
         return source
     columns = []
@@ -303,7 +302,7 @@ def _with_columns(source: InputOptions, found: Sequence[Found]) -> InputOptions:
         if shape is not None and len(shape) > 1:
             raise UserError(
                 f"--input {source.input!r} has the extra column {name!r} of the shape {shape}, "
-                "which no manifest can have; expected data sets alone, whose columns are copied."
+                "which no image table can have; expected data sets alone, whose columns are copied."
             )
         kind = {"int64": "int", "float32": "float", "string": "string"}[spec["dtype"]]
         columns.append(ColumnSpec(name, kind, None if shape is None else tuple(shape)))

@@ -103,7 +103,7 @@ def _entries(path: str) -> Iterator[tuple[str, str, bool]]:
     except OSError as e:
         raise _cannot_list(path, e) from e
     if not entries:
-        raise UserError(f"--input {path!r} holds nothing; expected a folder, glob or manifest.")
+        raise UserError(f"--input {path!r} holds nothing; expected a folder, glob or image table.")
     yield from ((entry.name, entry.path, entry.is_folder) for entry in entries)
 
 
@@ -255,11 +255,11 @@ def _scan(path: str) -> Iterator[os.DirEntry[str]]:
             yield from entries
     except FileNotFoundError:
         raise UserError(
-            f"--input {path!r} does not exist; expected a folder, glob or manifest."
+            f"--input {path!r} does not exist; expected a folder, glob or image table."
         ) from None
     except NotADirectoryError:
         raise UserError(
-            f"--input {path!r} is a file, not a folder; expected a folder, or a manifest named "
+            f"--input {path!r} is a file, not a folder; expected a folder, or an image table named "
             ".csv, .jsonl or .parquet."
         ) from None
     except OSError as e:

@@ -1,4 +1,4 @@
-"""What an input is, told by its name: folder, glob or manifest; and that no output is inside it."""
+"""What an input is, told by its name: folder, glob or table; and that no output is inside it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pathlib
 import re
 from typing import Any
 
-from beam_pipeline.options import DATA_SET, MANIFEST_SUFFIXES, InputOptions
+from beam_pipeline.options import DATA_SET, TABLE, TABLE_SUFFIXES, InputOptions
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.form import keyed, loads, text, whole
@@ -21,7 +21,7 @@ SPLIT_FOLDERS = {
 }  # fmt: skip
 
 _MAGIC = re.compile(r"[*?\[]")
-# In the staging folder, written just before the manifest: {"fingerprint": "...", ...}.
+# In the staging folder, written just before manifest.json: {"fingerprint": "...", ...}.
 COMMITTED_NAME = "committed.json"
 _COMMITTED = keyed({}, {"fingerprint": text(), "reused_images": whole()})
 # Folders of a data set that a build replaces as a whole.
@@ -59,18 +59,18 @@ def layout_of(source: InputOptions) -> str:
     `folders` means that the folders' names must tell whether they are classes or splits.
 
     Raises:
-        UserError: A regex for labels was given with a manifest.
+        UserError: A regex for labels was given with an image table.
     """
-    if source.layout in ("manifest", DATA_SET):
+    if source.layout in (TABLE, DATA_SET):
         return source.layout
-    if source.layout == "auto" and source.input.lower().endswith(MANIFEST_SUFFIXES):
+    if source.layout == "auto" and source.input.lower().endswith(TABLE_SUFFIXES):
         if not (is_local(source.input) and os.path.isdir(source.input)):
             if source.label_regex is not None:
                 raise UserError(
-                    f"--label_regex was given, but --input {source.input!r} is a manifest, which "
-                    "has labels in a column; leave it out, or name that by --label_column."
+                    f"--label_regex was given, but --input {source.input!r} is an image table, "
+                    "which has labels in a column; leave it out, or name that by --label_column."
                 )
-            return "manifest"
+            return TABLE
     if source.label_regex is not None:
         return "flat"
     if source.layout != "auto":
@@ -99,7 +99,7 @@ def is_same_folder(path: str, other: str) -> bool:
 def check_output_apart(source: InputOptions, output: str) -> None:
     """Checks that the next build would not list the output, and this one not replace its input.
 
-    A manifest names its images one by one, so a data set may be beside it; one that is an input
+    An image table names its images one by one, so a data set may be beside it; one that is an input
     may even be replaced, as it is kept until the new one is there.
 
     Raises:
@@ -115,7 +115,7 @@ def check_output_apart(source: InputOptions, output: str) -> None:
                 f"{replaced!r}; expected images outside of --output: choose another --output, or "
                 "move the images."
             )
-    if layout_of(source) in ("manifest", DATA_SET) or not _is_within(output, root):
+    if layout_of(source) in (TABLE, DATA_SET) or not _is_within(output, root):
         return
     if is_glob(source.input) and not _may_match_inside(source.input, root, output):
         return

@@ -22,7 +22,14 @@ from beam_pipeline.inputs.image_table import TableSchema
 from beam_pipeline.inputs.layout import SPLIT_FOLDERS, input_root, is_glob, layout_of
 from beam_pipeline.inputs.records import list_records, shards_to_list
 from beam_pipeline.inputs.table_rows import parts
-from beam_pipeline.options import DATA_SET, ColumnSpec, InputOptions, label_group
+from beam_pipeline.options import (
+    COLUMN_FLAGS,
+    DATA_SET,
+    TABLE,
+    ColumnSpec,
+    InputOptions,
+    label_group,
+)
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards import storage
 from imageshards.errors import UserError
@@ -37,10 +44,6 @@ GIVEN_SPLIT = "given_split"
 
 # What phones and cameras write and the decoder does not read: no stray files, but pictures.
 _UNREAD = (".heic", ".heif", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2")
-
-_COLUMN_FLAGS = (
-    "image_column", "label_column", "key_column", "split_column", "group_column", "columns",
-)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,25 +70,25 @@ class ListingTask:
 
 
 def schema_of(source: InputOptions) -> TableSchema | None:
-    """The columns of a manifest input; None for other inputs.
+    """The columns of an image table; None for other inputs.
 
     Raises:
-        UserError: The manifest cannot be read or lacks a column, or a column was named for an
-            input that is not a manifest.
+        UserError: The table cannot be read or lacks a column, or a column was named for an
+            input that is none.
     """
-    if layout_of(source) == "manifest":
+    if layout_of(source) == TABLE:
         return image_table.read_schema(source)
-    for flag in _COLUMN_FLAGS:
+    for flag in COLUMN_FLAGS:
         if getattr(source, flag) is not None:
             raise UserError(
-                f"--{flag} was given, but --input {source.input!r} is no manifest; expected a "
+                f"--{flag} was given, but --input {source.input!r} is no image table; expected a "
                 ".csv, .jsonl or .parquet file."
             )
     return None
 
 
 def schemas_of(sources: Sequence[InputOptions]) -> tuple[TableSchema | None, ...]:
-    """The columns of each input that is a manifest; None for others.
+    """The columns of each input that is an image table; None for others.
 
     Raises:
         UserError: As `schema_of`, or the images of two inputs would have other extra columns.
@@ -100,7 +103,7 @@ def schemas_of(sources: Sequence[InputOptions]) -> tuple[TableSchema | None, ...
             raise UserError(
                 f"--input {sources[0].input!r} has the extra columns {_named(columns[0])} and "
                 f"--input {source.input!r} {_named(found)}; expected the same ones in all: say "
-                "which by --columns, '' for none, or give a manifest with those of a data set."
+                "which by --columns, '' for none, or give a table with those of a data set."
             )
     return schemas
 
@@ -119,7 +122,7 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
     layout = layout_of(source)
     if not is_local(source.input):
         storage.check_bucket(source.input, "--input")
-    if layout == "manifest":
+    if layout == TABLE:
         files = image_table.table_files(source.input)
         for path, found in map_concurrently(lambda path: (path, parts(path)), files):
             yield from (ListingTask(path, kind="table", row_groups=part) for part in found)
@@ -165,8 +168,8 @@ def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
             found += of_split
     if not found:
         raise UserError(
-            f"--input {source.input!r} has no class folder; expected ROOT/<class>/*.jpg, a "
-            "manifest (.csv, .jsonl, .parquet), or labels in file names and a --label_regex that "
+            f"--input {source.input!r} has no class folder; expected ROOT/<class>/*.jpg, an image "
+            "table (.csv, .jsonl, .parquet), or labels in file names and a --label_regex that "
             "finds them, such as '^([a-z]+)' for cat.0.jpg."
         )
     yield from found
@@ -205,7 +208,7 @@ def list_task(
     """Lists what a task says: batches of references, and files that were passed over.
 
     Raises:
-        UserError: A file name does not match --label_regex; a row of a manifest is wrong; the input
+        UserError: A file name does not match --label_regex; a row of a table is wrong; the input
             is a finished data set.
     """
     if task.kind == "outside":

@@ -117,7 +117,7 @@ def _scanned_records(
 
 
 def _values(payload: bytes | None, columns: Sequence[ColumnSpec]) -> dict[str, Any] | None:
-    """Extra columns of a record as a manifest would have them; those of a lost one are empty."""
+    """Extra columns of a record as a table would have them; those of a lost one are empty."""
     if not columns:
         return None
     features: dict[str, Values] = {}

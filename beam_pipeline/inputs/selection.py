@@ -273,7 +273,7 @@ def check_excluded(found: bytes, excluded: KeysFile) -> str:
             f"--exclude {excluded.given!r} has {len(absent):,} of "
             f"{counted(excluded.count, 'key')} that no "
             f"--input has, {min(absent)!r} among them; expected keys as records have them in "
-            "image/filename: the path below the input's folder, or the key of a manifest: fix "
+            "image/filename: the path below the input's folder, or the key of an image table: fix "
             "them or leave them out."
         )
     return "checked"

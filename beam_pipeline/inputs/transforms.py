@@ -47,13 +47,13 @@ class ListImages(beam.PTransform):
     """An input → `RefBatch`es; listed by the workers, so that no name is part of the graph.
 
     Args:
-        source: Folder, glob or manifest, and how a label is found.
-        schema: The columns of a manifest, where the caller has read them; default:
+        source: Folder, glob or image table, and how a label is found.
+        schema: The columns of an image table, where the caller has read them; default:
             `schema_of(source)`.
-        more: Other inputs, and the columns of those that are manifests.
+        more: Other inputs, and the columns of those that are tables.
 
     Raises:
-        UserError: The manifest cannot be read, or a flag does not fit the input; while running:
+        UserError: The table cannot be read, or a flag does not fit the input; while running:
             the input is not there, or a file name or row has no label.
     """
 

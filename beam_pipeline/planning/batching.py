@@ -42,7 +42,7 @@ class BatchByKeyFn(beam.DoFn):
     """Elements → (key, RefBatch): the references of a bundle, batched by a key.
 
     Without it a thousand classes in a thousand shards would be a million elements of one
-    reference, and so would a thousand rows of a shuffled manifest.
+    reference, and so would a thousand rows of a shuffled table.
 
     Args:
         keyed: `keyed(element, *sides)` gives (key, reference) pairs.

@@ -20,7 +20,7 @@ class ImageRef(NamedTuple):
     """One listed image, before any of its pixels was read: a file, or a record of a data set.
 
     Attributes:
-        key: Stable name: the path below the input root, or the manifest's id.
+        key: Stable name: the path below the input root, or the table's id.
         uri: Where the bytes are, on any filesystem Beam knows; of a record: its shard.
         label: Class name as listed.
         split: Split given by the input, later the assigned one.

@@ -112,7 +112,7 @@ def test_a_regex_that_does_not_match(photos, tmp_path, capfd):
                                               "separated by tabs"),
     ],
 )  # fmt: skip
-def test_a_manifest_with_a_wrong_row(tmp_path, capfd, rows, expected):
+def test_a_table_with_a_wrong_row(tmp_path, capfd, rows, expected):
     (tmp_path / "list.csv").write_text(rows)
     flags = ["--columns", "age:int"] if "age" in rows else []
     flags = ["--columns", "box:int[]"] if "box" in rows else flags

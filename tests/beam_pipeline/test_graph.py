@@ -2,7 +2,7 @@
 
 A job server for Flink is a Java program that takes a portable proto; what its translator
 refuses, and what it must hold in memory, is known from its source. So the proto is looked at:
-of labels alone, of a manifest, and of extra columns through tensorflow-transform.
+of labels alone, of an image table, and of extra columns through tensorflow-transform.
 """
 
 from __future__ import annotations

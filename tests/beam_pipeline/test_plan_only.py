@@ -30,7 +30,7 @@ def rows_of(folder, names, **columns):
     return path
 
 
-def test_wrong_paths_of_a_manifest_are_told_with_one_of_them_resolved(tmp_path, capfd):
+def test_wrong_paths_of_a_table_are_told_with_one_of_them_resolved(tmp_path, capfd):
     rows = rows_of(tmp_path, [f"wrong/{number:02d}.jpg" for number in range(12)])
     code, out, err = rehearse(capfd, "--input", rows, "--output", tmp_path / "out")
     assert code == 2

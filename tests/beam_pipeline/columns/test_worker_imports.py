@@ -30,7 +30,7 @@ LEAN = {"beam_pipeline", "imageshards", "PIL", "google_crc32c", "lazy_loader"}
 
 
 def packages_of(folder: pathlib.Path, columns: tuple[ColumnSpec, ...]) -> dict[str, Any]:
-    """Phase → package → modules, of a worker of a build from a manifest with extra columns."""
+    """Phase → package → modules, of a worker of a build from an image table with extra columns."""
     images = class_folders(folder / "images", {"cat": 2, "dog": 2})
     rows = [
         {"image": str(path.relative_to(folder)), "label": path.parent.name}
@@ -58,7 +58,7 @@ def packages_of(folder: pathlib.Path, columns: tuple[ColumnSpec, ...]) -> dict[s
 
 @pytest.mark.slow
 def test_without_columns_our_steps_import_ourselves_and_pillow(tmp_path: pathlib.Path) -> None:
-    """A manifest has every step that class folders have, and more."""
+    """A table has every step that class folders have, and more."""
     phases = packages_of(tmp_path, ())
     ours = [phases["steps unpickled"], phases["until the first image"]]
     assert set().union(*ours) <= LEAN

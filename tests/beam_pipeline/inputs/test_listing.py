@@ -198,7 +198,7 @@ def test_a_folder_with_brackets_in_its_name_is_a_folder(tmp_path):
         (["x.jpg"], "*.jpg", {}, ["flat", "--label_regex"]),
         (["x.jpg"], ".", {"layout": "flat"}, ["flat", "--label_regex"]),
         (["x.jpg"], ".", {"label_regex": "^(cat)"}, ["--label_regex", "'x.jpg'", "match"]),
-        (["m.csv"], "m.csv", {"label_regex": "^(cat)"}, ["--label_regex", "manifest"]),
+        (["m.csv"], "m.csv", {"label_regex": "^(cat)"}, ["--label_regex", "image table"]),
     ],
 )
 def test_an_input_without_labels_is_one_sentence(tmp_path, names, path, options, words):
@@ -286,18 +286,18 @@ def test_a_long_parquet_file_is_several_tasks(tmp_path, monkeypatch):
         ("in/*.jpg", {}, "flat"),
         ("in", {"label_regex": "(.)"}, "flat"),
         ("in", {"layout": "split_folders", "label_regex": "(.)"}, "flat"),
-        ("a.csv", {}, "manifest"),
-        ("gs://b/A.JSONL", {}, "manifest"),
-        ("a[1].parquet", {}, "manifest"),
-        ("s3://b/rows/*.parquet", {}, "manifest"),
-        ("list.txt", {"layout": "manifest"}, "manifest"),
+        ("a.csv", {}, "table"),
+        ("gs://b/A.JSONL", {}, "table"),
+        ("a[1].parquet", {}, "table"),
+        ("s3://b/rows/*.parquet", {}, "table"),
+        ("list.txt", {"layout": "table"}, "table"),
     ],
 )
 def test_layout_by_name(path, options, layout):
     assert layout_of(InputOptions(path, **options)) == layout
 
 
-def test_a_folder_named_like_a_manifest_is_a_folder(tmp_path):
+def test_a_folder_named_like_a_table_is_a_folder(tmp_path):
     put(tmp_path, "set.csv/cat/a.jpg", "set.csv/dog/a.jpg")
     assert set(labels(tmp_path / "set.csv")) == {"cat/a.jpg", "dog/a.jpg"}
 
@@ -323,7 +323,7 @@ def test_in_a_pipeline_odd_names_survive_and_what_is_passed_over_is_counted(tmp_
         assert_that(result.skipped, check_skipped, "skipped")
 
 
-def test_a_manifest_in_a_pipeline_of_ones_own_needs_no_schema(tmp_path):
+def test_a_table_in_a_pipeline_of_ones_own_needs_no_schema(tmp_path):
     (tmp_path / "rows.csv").write_text("image,label,age\na.jpg,cat,3\n")
 
     def check_refs(batches):
@@ -336,7 +336,7 @@ def test_a_manifest_in_a_pipeline_of_ones_own_needs_no_schema(tmp_path):
 
 
 @pytest.mark.process
-def test_listing_a_manifest_loads_neither_pillow_nor_tensorflow(tmp_path):
+def test_listing_a_table_loads_neither_pillow_nor_tensorflow(tmp_path):
     (tmp_path / "rows.csv").write_text("image,label\na.jpg,cat\n")
     code = (
         "import sys; from beam_pipeline.inputs import listing, schema_of\n"
@@ -356,7 +356,7 @@ def test_a_wrong_input_comes_out_of_a_pipeline_as_its_sentence(tmp_path):
             pipeline | ListImages(InputOptions(str(tmp_path / "none")))
     known = user_error_in(error.value)
     assert str(known) == (
-        f"--input '{tmp_path}/none' does not exist; expected a folder, glob or manifest."
+        f"--input '{tmp_path}/none' does not exist; expected a folder, glob or image table."
     )
 
 

@@ -98,7 +98,7 @@ def test_a_closed_bucket_stops_the_job_and_passing_errors_do_not(
 
 
 @pytest.mark.slow
-def test_a_manifest_in_the_store_may_name_images_anywhere(server, photos, here, there, tmp_path):
+def test_a_table_in_the_store_may_name_images_anywhere(server, photos, here, there, tmp_path):
     names = [str(p.relative_to(photos)) for p in sorted(photos.rglob("*.jpg"))]
     folders = ("", f"{there}/", f"{photos}/")
     rows = [
@@ -144,7 +144,7 @@ def _unchecked(output: pathlib.Path) -> list[str]:
 
 
 @pytest.mark.parametrize("server", ["s3"], indirect=True)
-def test_a_manifest_may_be_named_like_a_glob(server):
+def test_a_table_may_be_named_like_a_glob(server):
     folder = server.bucket()
     for name in ("rows[1].csv", "rows1.csv"):
         storage.write(f"{folder}/{name}", f"image,label\n{name}.jpg,a\n")
@@ -160,7 +160,7 @@ def test_a_manifest_may_be_named_like_a_glob(server):
 
 def _listed(uri: str, **options) -> list[ImageRef]:
     source = InputOptions(uri, **options)
-    schema = read_schema(source) if layout_of(source) == "manifest" else None
+    schema = read_schema(source) if layout_of(source) == "table" else None
     found = [b for f in listing_tasks(source) for b in list_task(f, source, schema)]
     refs = [ref for batch in found if isinstance(batch, RefBatch) for ref in batch.refs]
     return sorted(refs, key=lambda ref: ref.key)
@@ -191,7 +191,7 @@ def test_one_object_that_fails_for_good_is_a_row_of_the_quarantine(server, there
     assert codes[3:] == [
         r.size_bytes if r.size_bytes <= small else "too_many_bytes" for r in refs[3:]
     ]
-    unknown = [ref._replace(size_bytes=-1) for ref in refs[3:]]  # as a manifest gives them
+    unknown = [ref._replace(size_bytes=-1) for ref in refs[3:]]  # as a table gives them
     again = [data for _, data in read_images(unknown, max_bytes=small)]
     assert [d.code if isinstance(d, ImageError) else len(d) for d in again] == codes[3:]
 
@@ -205,7 +205,7 @@ def test_one_object_that_fails_for_good_is_a_row_of_the_quarantine(server, there
         ("no-such-bucket/rows.csv", "names a bucket that does not exist"),
     ],
 )
-def test_a_missing_bucket_folder_or_manifest_is_one_sentence(server, there, name, words):
+def test_a_missing_bucket_folder_or_table_is_one_sentence(server, there, name, words):
     uri = f"{server.scheme}://{name}"
     with pytest.raises(UserError, match=f"^--input {uri!r} [^\n]*{words}[^\n]*$"):
         _listed(uri)

