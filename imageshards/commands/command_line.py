@@ -71,12 +71,6 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any):
         super().__init__(allow_abbrev=False, **options)
-        self._received: list[str] = []
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's."""
-        self._received = list(sys.argv[1:] if args is None else args)
-        return super().parse_known_args(args, namespace)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's.
@@ -95,10 +89,6 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UserError: Always.
         """
-        if "arguments are required" in message:  # one that is misspelled is more to the point
-            for text in self._received:
-                if text.startswith("--") and nearest_flags(text, self.flags):
-                    raise self._unknown(text)
         message = f"{message[:1].upper()}{message[1:].rstrip('.')}"
         raise UserError(f"{message}; see {self.prog} --help.")
 
@@ -166,25 +156,18 @@ def _nobody_reads() -> bool:
 def nearest_flags(received: str, known: Collection[str]) -> list[str]:
     """The flags that may have been meant, at most three; none where `received` is one of them.
 
-    By, in this order: other separators (`--batch-size`), initials (`--lr` for `--learning_rate`),
-    the beginning, the spelling, and a part of the name.
+    By initials (`--lr` for `--learning_rate`), else by the beginning of a word, else by spelling.
     """
-    received = received.partition("=")[0]
-    if received in known:
+    if received.partition("=")[0] in known:
         return []
-    wanted = _plain(received)
-    names = {_plain(flag): flag for flag in known if flag.startswith("--")}
-    rules: list[Callable[[], list[str]]] = [
-        lambda: [name for name in names if name == wanted],
-        lambda: [name for name in names if _initials(name) == wanted],
-        lambda: [name for name in names if len(wanted) > 1 and name.startswith(wanted)],
-        lambda: difflib.get_close_matches(wanted, names, n=1),
-        lambda: [name for name in names if len(wanted) > 2 and wanted in name],
-    ]
-    for rule in rules:
-        if found := rule():
-            return [names[name] for name in found[:_MAX_HINTS]]
-    return []
+    wanted = received.partition("=")[0].strip("-").replace("-", "_").lower()
+    names = [flag.removeprefix("--") for flag in known if flag.startswith("--")]
+    initials = ["".join(word[:1] for word in name.split("_")) for name in names]
+    found = [name for name, first in zip(names, initials, strict=True) if first == wanted != name]
+    if len(wanted) > 1:
+        found = found or [name for name in names if f"_{wanted}" in f"_{name}"]
+    found = found or difflib.get_close_matches(wanted, names, n=1)
+    return [f"--{name}" for name in found[:_MAX_HINTS]]
 
 
 def did_you_mean(names: Sequence[str]) -> str:
@@ -193,15 +176,6 @@ def did_you_mean(names: Sequence[str]) -> str:
         return ""
     *others, last = names
     return f"did you mean {' or '.join(filter(None, [', '.join(others), last]))}? "
-
-
-def _plain(flag: str) -> str:
-    return flag.lstrip("-").replace("-", "_").lower()
-
-
-def _initials(name: str) -> str:
-    words = name.split("_")
-    return "".join(word[:1] for word in words) if len(words) > 1 else ""
 
 
 def end_now(code: int) -> NoReturn:

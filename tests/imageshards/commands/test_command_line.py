@@ -68,10 +68,8 @@ def parser() -> Parser:
     [
         # argparse itself would take it for --learning_rate
         (["--data", "d", "--learning", "1"], "did you mean --learning_rate? See imageshards try"),
-        # what is misspelled comes before what is missing
-        (["--dat", "d"], "Received '--dat', which is no flag of imageshards try; did you mean --d"),
-        (["--lr", "1"], "did you mean --learning_rate?"),
-        (["--zzzz"], "The following arguments are required: --data; see imageshards try --help."),
+        (["--data", "d", "--lr", "1"], "did you mean --learning_rate?"),
+        ([], "The following arguments are required: --data; see imageshards try --help."),
         (["--data", "d", "--zzzz"], "no flag of imageshards try; see imageshards try --help."),
         (["--data", "d", "more"], "Received 'more', which is no flag"),
         (["--data", "d", "--learning_rate", "x"], "--learning_rate: invalid float value: 'x'; see"),
