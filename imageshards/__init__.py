@@ -50,7 +50,7 @@ _HOMES = {
     "NaNGuard": "trainer.training.callbacks",
     "TensorBoard": "trainer.training.callbacks",
     "WaitingTime": "trainer.training.callbacks",
-    "verify": "beam_pipeline.verify.command",
+    "verify": "imageshards.verification.command",
 }
 
 # Those of the programs are followed by no type checker. As in gzip, `open` is left out: a star

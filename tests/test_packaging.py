@@ -26,7 +26,7 @@ PYTHONS = ("3.11", "3.12", "3.13")
 
 NOT_SHIPPED = ("tests", "scripts", "benchmarks", "docs", "recipes", "examples", "deploy")
 PACKAGES = ("imageshards", "beam_pipeline", "trainer")
-MODULES = ["beam_pipeline", "beam_pipeline.verify", "beam_pipeline.inspect", "trainer"]
+MODULES = ["beam_pipeline", "beam_pipeline.inspect", "trainer"]
 HEAVY = ("apache_beam", "tensorflow", "tensorflow_transform", "keras")
 
 

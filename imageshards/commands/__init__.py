@@ -32,7 +32,7 @@ GROUPS = {
             "beam_pipeline.__main__", "turn images into a data set of balanced TFRecord shards"
         ),
         "verify": Command(
-            "beam_pipeline.verify.command", "read a data set again, and name all that is wrong"
+            "imageshards.verification.command", "read a data set again, and name all that is wrong"
         ),
         "report": Command(
             "beam_pipeline.inspect", "write a page with contact sheets, classes, shards, rejects"

@@ -12,8 +12,9 @@ import sys
 import pytest
 
 from beam_pipeline.__main__ import main
-from beam_pipeline.verify import command as verify
+from imageshards.verification import command as verify
 from tests.support.builds import build, class_folders, manifest
+from tests.support.built_records import assert_records_are_as_described
 
 pytestmark = pytest.mark.process
 
@@ -246,7 +247,8 @@ def test_hostile_files_are_quarantined_with_their_reason(tmp_path, broken_jpegs,
     assert found["rejects"]["not_found"] == 1
     assert found["rejects"]["empty"] >= 1
     assert found["skipped"] == {"special_file": 1}
-    assert verify.main([str(output), "--full"]) == 0
+    assert verify.main([str(output)]) == 0
+    assert assert_records_are_as_described(output)
 
 
 def test_a_file_deleted_between_listing_and_reading(photos, tmp_path, capfd, monkeypatch):

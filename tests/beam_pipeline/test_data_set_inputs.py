@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from beam_pipeline.__main__ import main
-from beam_pipeline.verify import command as verify
 from imageshards import storage
 from imageshards.example import decode_example
 from imageshards.tfrecord import read_records
+from imageshards.verification import command as verify
 from tests.support.builds import build, class_folders, jpeg, manifest, shard_bytes
 from tests.support.forked_builds import ForkedBuild, kill_at
 from tests.support.store_servers import store_server

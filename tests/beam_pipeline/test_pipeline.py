@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from beam_pipeline.verify import command as verify
 from imageshards.example import decode_example
 from imageshards.tfrecord import read_records
+from imageshards.verification import command as verify
 from tests.support.builds import build, class_folders, jpeg, manifest, shard_bytes
+from tests.support.built_records import assert_records_are_as_described
 
 pytestmark = pytest.mark.process
 
@@ -95,7 +96,8 @@ def test_skipped_files_are_counted(built):
 
 
 def test_a_built_data_set_passes_verify(built, capsys):
-    assert verify.main([str(built), "--full"]) == 0
+    assert verify.main([str(built)]) == 0
+    assert assert_records_are_as_described(built)
 
 
 def test_nothing_but_the_data_set_is_left(built):
@@ -143,7 +145,8 @@ def test_rejects_leave_no_holes_and_go_to_quarantine(photos, tmp_path, capsys):
     for split in found["splits"].values():
         counts = [shard["num_records"] for shard in split["shards"]]
         assert max(counts) - min(counts) <= 1
-    assert verify.main([str(output), "--full"]) == 0
+    assert verify.main([str(output)]) == 0
+    assert assert_records_are_as_described(output)
     rejects: list[dict[str, Any]] = [
         dict(decode_example(data))
         for path in sorted((output / "quarantine").glob("*.tfrecord"))

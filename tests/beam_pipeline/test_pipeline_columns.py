@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from PIL import Image, ImageDraw
 
-from beam_pipeline.verify import command as verify
 from imageshards.example import decode_example
 from imageshards.index import read_index
 from imageshards.tfrecord import read_records
+from imageshards.verification import command as verify
 from tests.support.builds import build, manifest, shard_bytes
+from tests.support.built_records import assert_records_are_as_described
 
 pytestmark = pytest.mark.process
 
@@ -104,7 +105,8 @@ def test_the_manifest_tells_their_types_and_shapes(built):
     assert features["meta"] == {"dtype": "float32", "shape": [3]}
     assert features["tokens"] == {"dtype": "int64", "shape": None}
     assert features["caption"] == {"dtype": "string", "shape": []}
-    assert verify.main([str(built), "--full"]) == 0
+    assert verify.main([str(built)]) == 0
+    assert assert_records_are_as_described(built)
 
 
 def test_the_small_ones_are_in_the_index(built):

@@ -14,7 +14,7 @@ import time
 import psutil
 import pytest
 
-from beam_pipeline.verify import command as verify
+from imageshards.verification import command as verify
 from tests.support.builds import build, class_folders, jpeg, manifest, shard_bytes
 from tests.support.forked_builds import ForkedBuild, hold_at, kill_at
 

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from beam_pipeline.verify import command as verify
+from imageshards.verification import command as verify
 from tests.support.builds import build, jpeg, manifest
+from tests.support.built_records import assert_records_are_as_described
 from tests.support.web_server import web_server
 
 pytestmark = pytest.mark.process
@@ -39,7 +40,8 @@ def test_a_list_of_addresses_becomes_a_data_set_and_failures_have_their_status(l
     rejects = {row["uri"]: row for row in map(json.loads, lines)}
     assert {uri.removeprefix(root): row["reason"] for uri, row in rejects.items()} == WRONG
     assert rejects[root + "/gone.jpg"]["message"] == f"{root}/gone.jpg answered 404 Not Found"
-    assert verify.main([str(output), "--full"]) == 0
+    assert verify.main([str(output)]) == 0
+    assert assert_records_are_as_described(output)
 
 
 def test_private_hosts_need_a_flag(listed, tmp_path, capsys):

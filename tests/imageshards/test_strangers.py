@@ -22,9 +22,9 @@ from beam_pipeline.inputs.records import list_records, shards_to_list
 from beam_pipeline.inspect import summary_text
 from beam_pipeline.options import BuildOptions, InputOptions
 from beam_pipeline.report.page import write_report
-from beam_pipeline.verify.command import json_of, text_of, verify
 from imageshards.errors import UserError
 from imageshards.example import encode_example
+from imageshards.verification.command import json_of, text_of, verify
 from tests.support.dataset_factory import Dataset, features_of, framed
 from tests.support.strangers import SENTINEL, changed
 
@@ -32,7 +32,7 @@ VALUES = [None, [], [b""], [b"\xff"], [1], [-1], [2**62], [1.5], [1, 2], [b"a", 
 
 
 def check(directory: str) -> None:
-    verdict = verify(directory, sample=2, workers=1)
+    verdict = verify(directory, workers=1)
     text_of(verdict).encode()
     json_of(verdict).encode()
 

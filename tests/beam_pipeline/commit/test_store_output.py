@@ -23,10 +23,10 @@ from beam_pipeline.planning.refs import ImageRef, ShardUnit
 from beam_pipeline.shards.sink import BalancedSink
 from beam_pipeline.shards.spec import WriteSpec
 from beam_pipeline.shards.writer import read_result, write_shard
-from beam_pipeline.verify import command as verify
 from imageshards import storage
 from imageshards.manifest import to_json
 from imageshards.storage import lock
+from imageshards.verification import command as verify
 from tests.support.builds import build, class_folders, shard_bytes
 from tests.support.forked_builds import ForkedBuild, kill_at
 from tests.support.store_servers import StoreServer, store_server

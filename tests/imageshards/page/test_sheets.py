@@ -8,7 +8,6 @@ import io
 import pytest
 from PIL import Image, JpegImagePlugin
 
-from beam_pipeline.verify.shard import picture_problem
 from imageshards.page import contact_sheet, data_uri, thumbnail
 from imageshards.page.sheets import CAPTION_PX, GAP_PX
 from tests.support.pictures import lossless_jpeg
@@ -48,7 +47,6 @@ def test_large_jpegs_have_thumbnails_and_the_limit_of_the_process_stays(
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     assert thumbnail(encoded((400, 200)), 64) is not None
     assert thumbnail(encoded((400, 200), kind="PNG"), 64) is None  # no record's, so a bomb
-    assert picture_problem(encoded((400, 200)), 200, 400, 3) == ""
     assert Image.MAX_IMAGE_PIXELS == 100
 
 

@@ -6,12 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from beam_pipeline.verify.shard import MAX_PROBLEMS, Problem, ShardResult
 from imageshards import storage
 from imageshards.example import decode_example
-from imageshards.form import anything, keyed, listed, loads, mapped, text
+from imageshards.index import index_schema, read_shard_index
 from imageshards.manifest import (
-    CROISSANT_NAME,
     FILENAME_FEATURE,
     IMAGE_FEATURE,
     INDEX_NAME,
@@ -24,14 +22,10 @@ from imageshards.manifest import (
     shards_of,
 )
 from imageshards.text import counted
-from imageshards.tfrecord import RecordError, read_records
+from imageshards.tfrecord import Record, RecordError, read_records, scan_file
+from imageshards.verification.shard import MAX_PROBLEMS, Problem, ShardResult, repeated
 
 _REJECTS = f"{QUARANTINE_NAME}/{REJECTS_NAME}"
-# What of the files beside the shards is held against the manifest.
-_FEATURES = keyed({"featuresDict": keyed({"features": mapped(anything)})})
-_LENGTH = text(r"[0-9]{1,18}", "a count, as text")
-_DATASET_INFO = keyed({"splits": listed(keyed({"name": text(), "shardLengths": listed(_LENGTH)}))})
-_CROISSANT = keyed({"distribution": listed(keyed({"@id": text()}, {"sha256": text()}))})
 
 
 def data_set_problems(
@@ -42,14 +36,14 @@ def data_set_problems(
         "manifest": (f"manifest.json: {phrase}" for phrase in manifest_problems(manifest)),
         "balance": balance_problems(manifest),
         "accounting": accounting_problems(manifest, directory),
-        "metadata": metadata_problems(manifest, directory),
+        "files": missing_files(directory),
         "index": index_problems(manifest, directory),
     }
     return [
         *(Problem(check, f"{phrase}.") for check, found in phrases.items() for phrase in found),
         *extra_shards(manifest, directory),
         *checksum_problems(results, manifest),
-        *duplicate_problems(results, directory, manifest.get("compression", "none")),
+        *duplicate_problems(results, manifest, directory),
     ]
 
 
@@ -128,19 +122,19 @@ def checksum_problems(results: Iterable[ShardResult], manifest: Mapping[str, Any
 
 
 def duplicate_problems(
-    results: Sequence[ShardResult], directory: str, compression: str
+    results: Sequence[ShardResult], manifest: Mapping[str, Any], directory: str
 ) -> list[Problem]:
     """Keys that more than one record has, each with all its places."""
-    twice = _repeated(value for r in results for value in r.key_hashes)
-    places: defaultdict[str, list[tuple[str, int, int]]] = defaultdict(list)
+    twice = repeated(value for result in results for value in result.key_hashes)
+    entries = {shard["file"]: shard for _, shard in shards_of(manifest)}
+    places: defaultdict[str, list[tuple[str, int, int | None]]] = defaultdict(list)
     for result in results:
         wanted = {i for i, value in enumerate(result.key_hashes) if value in twice}
-        path = storage.join(directory, result.file)
-        for number, offset, key in _keys(path, wanted, compression):
+        for number, offset, key in _keys(directory, entries[result.file], wanted, manifest):
             places[key].append((result.file, number, offset))
     problems = []
     for key, found in sorted(places.items()):
-        if len(found) > 1:  # Else two keys that only share their hash.
+        if len(found) > 1:  # else two keys that only share their hash
             shown = "; ".join(
                 f"{file}, record {number}" for file, number, _ in found[:MAX_PROBLEMS]
             )
@@ -149,20 +143,23 @@ def duplicate_problems(
     return problems
 
 
-def _keys(path: str, wanted: set[int], compression: str) -> Iterator[tuple[int, int, str]]:
-    try:
-        for record in read_records(path, compression) if wanted else ():
-            if record.number in wanted:
-                key = decode_example(record.payload, {FILENAME_FEATURE})[FILENAME_FEATURE][0]
-                text = key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key)
-                yield record.number, record.offset_bytes, text
-    except RecordError:
-        return  # Reported when the shard was checked.
+def _keys(
+    directory: str, entry: Mapping[str, Any], wanted: set[int], manifest: Mapping[str, Any]
+) -> Iterator[tuple[int, int | None, str]]:
+    """(number, offset, key) of some records of a shard, from its index or by reading it."""
+    if wanted and entry.get("index") is not None:
+        rows = read_shard_index(directory, entry, index_schema({})).to_pylist()
+        yield from ((number, rows[number]["offset"], rows[number]["key"]) for number in wanted)
+        return
+    path = storage.join(directory, entry["file"])
+    for record in scan_file(path, manifest.get("compression", "none")) if wanted else ():
+        if record.number in wanted and isinstance(record, Record):
+            key = decode_example(record.payload, {FILENAME_FEATURE})[FILENAME_FEATURE][0]
+            text = key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key)
+            yield record.number, record.offset_bytes, text
 
 
-def notes_of(
-    manifest: Mapping[str, Any], directory: str, results: Sequence[ShardResult]
-) -> list[str]:
+def notes_of(manifest: Mapping[str, Any], directory: str) -> list[str]:
     """Remarks for a person that are no problems."""
     notes = []
     if storage.is_folder(storage.join(directory, STAGING_NAME)):
@@ -172,18 +169,6 @@ def notes_of(
         )
     if not any(True for _ in shards_of(manifest)):
         notes.append("The manifest lists no shard at all.")
-    split_of = {shard["file"]: split for split, shard in shards_of(manifest)}
-    splits: defaultdict[int, set[str]] = defaultdict(set)
-    twice = _repeated(value for r in results for value in r.content_hashes)
-    for result in results:
-        for value in twice.intersection(result.content_hashes):
-            splits[value].add(split_of[result.file])
-    leaks = sum(1 for found in splits.values() if len(found) > 1)
-    if leaks:
-        notes.append(
-            f"{leaks} original pictures stand in more than one split, byte for byte; "
-            "--group_column keeps such pictures together."
-        )
     return notes
 
 
@@ -263,66 +248,14 @@ def _originals_problems(directory: str, total: int, keeps_bytes: bool) -> Iterat
         yield f"the quarantine lacks the original bytes of {counted(without, 'reject')}"
 
 
-def metadata_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[str]:
-    """Whether the TFDS files and TFT's output are there and agree, as phrases."""
-    checks = (
-        ("features.json", _FEATURES, _features_problems),
-        ("dataset_info.json", _DATASET_INFO, _dataset_info_problems),
-    )
-    for name, form, check in checks:
-        try:
-            yield from check(loads(storage.read(storage.join(directory, name)), form), manifest)
-        except FileNotFoundError:
+def missing_files(directory: str) -> Iterator[str]:
+    """What every data set has beside its shards and this one lacks, as phrases."""
+    for name in ("features.json", "dataset_info.json"):
+        if not storage.exists(storage.join(directory, name)):
             yield f"{name} is missing"
-        except (OSError, ValueError) as e:
-            yield f"{name} could not be read ({e})"
-    yield from _croissant_problems(manifest, directory)
     for name in ("transform_fn", "transformed_metadata"):
         if not storage.is_folder(storage.join(directory, TRANSFORM_NAME, name)):
             yield f"{TRANSFORM_NAME}/{name} is missing"
-
-
-def _croissant_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[str]:
-    """Where `croissant.json`, which data sets of older versions lack, lists other shards."""
-    try:
-        content = loads(storage.read(storage.join(directory, CROISSANT_NAME)), _CROISSANT)
-        listed = {one["@id"]: one["sha256"] for one in content["distribution"] if "sha256" in one}
-    except FileNotFoundError:
-        return
-    except (OSError, ValueError) as e:
-        yield f"{CROISSANT_NAME} could not be read ({e})"
-        return
-    if listed != {shard["file"]: shard["sha256"] for _, shard in shards_of(manifest)}:
-        yield f"{CROISSANT_NAME} and manifest.json differ in the shards"
-
-
-def _features_problems(content: Any, manifest: Mapping[str, Any]) -> Iterator[str]:
-    names = content["featuresDict"]["features"].keys()
-    for name in sorted(names ^ manifest["features"].keys()):
-        where = "features.json" if name in names else "manifest.json"
-        yield f"feature {name!r} is in {where} alone"
-
-
-def _dataset_info_problems(content: Any, manifest: Mapping[str, Any]) -> Iterator[str]:
-    lengths = {
-        split["name"]: [int(length) for length in split["shardLengths"]]
-        for split in content["splits"]
-    }
-    for name in sorted(lengths.keys() | manifest["splits"].keys()):
-        shards = manifest["splits"].get(name, {}).get("shards", [])
-        if lengths.get(name) != [shard["num_records"] for shard in shards]:
-            yield f"dataset_info.json and manifest.json differ in the shards of split {name!r}"
-
-
-def _repeated(values: Iterable[int]) -> set[int]:
-    seen: set[int] = set()
-    twice: set[int] = set()
-    for value in values:
-        if value in seen:
-            twice.add(value)
-        elif value:
-            seen.add(value)
-    return twice
 
 
 def names_in(folder: str) -> list[str]:

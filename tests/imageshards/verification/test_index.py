@@ -6,10 +6,9 @@ import json
 
 import pytest
 
-from beam_pipeline.commit.croissant import croissant_text
-from beam_pipeline.verify.command import text_of, verify
 from imageshards.example import decode_example
 from imageshards.index import IndexRows, index_file, index_table, write_index
+from imageshards.verification.command import text_of, verify
 from tests.support.dataset_factory import Dataset, features_of
 
 SHARD = "train-00001-of-00003.tfrecord"
@@ -50,27 +49,6 @@ def test_an_index_of_the_records_is_no_problem(tmp_path, compression):
     assert problems_of(Dataset(tmp_path, compression=compression, index=True)) == []
 
 
-def test_a_value_that_is_none_is_no_difference(tmp_path):
-    dataset = Dataset(tmp_path, index=True)
-    dataset.manifest["features"] |= {"age": {"dtype": "float32", "shape": []}}
-    for name, payloads in dataset.payloads.items():
-        for number, payload in enumerate(payloads):
-            features = decode_example(payload) | {"age": [float("nan")]}
-            dataset.replace(name, number, features)
-    assert problems_of(dataset) == []
-
-
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [("key", "cat/x.jpg"), ("label", 1), ("offset", 7), ("num_bytes", 18), ("width", 9),
-     ("split", "test"), ("source_sha256", "0" * 64), ("record", 5)],
-)  # fmt: skip
-def test_a_row_that_says_something_else_than_its_record_is_named(dataset, column, value):
-    change_row(dataset, column, value)
-    (message,) = problems_of(dataset)
-    assert message.startswith(f"{SHARD}: row 4 of {FILE} says {column} {value!r}; the record has ")
-
-
 def test_a_row_that_leads_out_of_its_shard_is_named(dataset):
     change_row(dataset, "shard", "../x")
     expected = f"{SHARD}: its {FILE} says shard '../x' in row 4, which cannot be."
@@ -96,6 +74,21 @@ def test_the_index_of_another_shard_is_named(dataset):
     assert "is not the file that manifest.json names" in message
 
 
+def test_rows_of_other_classes_and_of_one_key_twice_are_named(dataset):
+    change_row(dataset, "class_name", "dog")
+    verdict = verify(str(dataset.directory), workers=1)
+    assert [problem.message for problem in verdict.problems] == [
+        f"{SHARD}: it holds 2 records of class 'cat'; the manifest says 3.",
+        f"{SHARD}: it holds 4 records of class 'dog'; the manifest says 3.",
+    ]
+    change_row(dataset, "key", "cat/0.jpg")
+    (problem,) = verify(str(dataset.directory), workers=1).problems
+    assert problem.message == (
+        "The key 'cat/0.jpg' is held by 2 records: train-00000-of-00003.tfrecord, record 0; "
+        f"{SHARD}, record 4."
+    )
+
+
 def test_rows_of_fewer_records_are_counted(dataset):
     rows = IndexRows()
     rows.add(features_of(0, 0), 100, None)
@@ -112,26 +105,7 @@ def test_files_that_are_not_listed_and_shards_without_an_index_are_named(dataset
     ]
 
 
-def test_a_croissant_file_of_another_build_is_named(dataset):
-    path = dataset.directory / "croissant.json"
-    path.write_text(croissant_text(dataset.manifest, "data"))
-    assert problems_of(dataset) == []
-    path.write_text(
-        path.read_text().replace(
-            dataset.manifest["splits"]["train"]["shards"][1]["sha256"], "0" * 64
-        )
-    )
-    verdict = verify(str(dataset.directory), workers=1)
-    assert [problem.message for problem in verdict.problems] == [
-        "croissant.json and manifest.json differ in the shards."
-    ]
-    path.write_text("{")
-    (problem,) = verify(str(dataset.directory), workers=1).problems
-    assert "croissant.json could not be read" in problem.message
-
-
 def test_a_data_set_of_an_older_version_has_none(tmp_path):
     dataset = Dataset(tmp_path)
     verdict = verify(str(dataset.directory), workers=1)
     assert verdict.ok and '"index"' not in json.dumps(dataset.manifest)
-    assert "where each record is" in text_of(verdict)

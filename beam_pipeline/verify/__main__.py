@@ -1,8 +1,0 @@
-"""`imageshards verify DIR`."""
-
-import sys
-
-from beam_pipeline.verify.command import main
-
-if __name__ == "__main__":
-    sys.exit(main())

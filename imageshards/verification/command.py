@@ -1,0 +1,166 @@
+"""`imageshards verify DIR`: reads a data set again and lists all its problems."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from imageshards.commands import command_line
+from imageshards.commands.command_line import Parser, parse_path
+from imageshards.errors import UserError
+from imageshards.text import counted
+
+if TYPE_CHECKING:
+    from imageshards.verification.shard import Problem
+
+# In the order of the table.
+CHECKS = {
+    "manifest": "agrees with itself",
+    "files": "all are there with the right size, and no other shard",
+    "checksums": "SHA-256 of every shard; of a wrong one, every record",
+    "records": "as many as the manifest says, by shard and class",
+    "balance": "shards differ by at most one record",
+    "keys": "no key twice, over all splits",
+    "index": "index/ has the rows of every shard",
+    "accounting": "listed = records + rejects, and the quarantine holds these",
+}
+
+
+@dataclasses.dataclass
+class Verdict:
+    """What was found.
+
+    Attributes:
+        problems: In the order of `CHECKS`, then of the shards.
+        found: Number of problems of every check, those not listed one by one included.
+        notes: Sentences that are no problems.
+        not_looked_at: Check → shards in which it could not be made.
+    """
+
+    directory: str
+    problems: list[Problem] = dataclasses.field(default_factory=list)
+    found: Counter[str] = dataclasses.field(default_factory=Counter)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    not_looked_at: Counter[str] = dataclasses.field(default_factory=Counter)
+    num_shards: int = 0
+    num_records: int = 0
+    num_bytes: int = 0
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether the data set is what its manifest says."""
+        return not self.problems
+
+
+def verify(directory: str, workers: int | None = None, show_progress: bool = False) -> Verdict:
+    """Reads a data set again, whole.
+
+    Args:
+        directory: What a build wrote, here or in a store.
+        workers: Processes; None for one per core.
+        show_progress: Whether a terminal shows how far it is.
+
+    Raises:
+        UserError: There is no manifest that could be read, it is not of the form that builds
+            write, its store cannot be used, or a process was killed.
+    """
+    from imageshards import storage
+    from imageshards.manifest import load_manifest, shards_of
+    from imageshards.processes import map_in_processes
+    from imageshards.progress import with_progress
+    from imageshards.verification.data_set import data_set_problems, notes_of
+    from imageshards.verification.shard import ShardTask, check_shard
+
+    started = time.monotonic()
+    directory = parse_path("DIR", directory)
+    storage.check_bucket(directory, "DIR")
+    manifest = load_manifest(directory, "DIR", complete=True)
+    compression = manifest.get("compression", "none")
+    tasks = [ShardTask(directory, shard, compression) for _, shard in shards_of(manifest)]
+    checked = map_in_processes(check_shard, tasks, workers)
+    if show_progress:
+        checked = with_progress(checked, len(tasks), "shards", "verifying")
+    results = list(checked)
+    found = data_set_problems(directory, manifest, results)
+    verdict = Verdict(directory, notes=notes_of(manifest, directory))
+    for result in results:
+        found.extend(result.problems)
+        verdict.found.update(result.hidden)
+        verdict.not_looked_at.update(result.not_looked_at)
+        verdict.num_shards += bool(result.sha256)  # it was read
+        verdict.num_records += result.num_records
+        verdict.num_bytes += result.num_bytes
+    verdict.found.update(problem.check for problem in found)
+    order = list(CHECKS)
+    verdict.problems = sorted(found, key=lambda problem: order.index(problem.check))
+    verdict.seconds = time.monotonic() - started
+    return verdict
+
+
+def text_of(verdict: Verdict) -> str:
+    """The table of checks, the problems and the notes, for a terminal."""
+    from imageshards.progress import text_table
+
+    rows = []
+    for check, what in CHECKS.items():
+        count, unseen = verdict.found[check], verdict.not_looked_at[check]
+        states = [f"{count} wrong"] * bool(count)
+        states += [f"not looked at in {counted(unseen, 'shard')}"] * bool(unseen)
+        rows.append((check, ", ".join(states) or "ok", what))
+    lines = [text_table(("check", "result", "what was looked at"), rows, texts=(0, 1, 2)), ""]
+    lines.extend(problem.message for problem in verdict.problems)
+    hidden = sum(verdict.found.values()) - len(verdict.problems)
+    if hidden:
+        lines.append(f"… and {hidden} more of the same kinds in the same shards.")
+    lines.extend(f"Note: {note}" for note in verdict.notes)
+    total = sum(verdict.found.values())
+    outcome = "All is well" if verdict.ok else counted(total, "problem")
+    lines.append(
+        f"{outcome}: {counted(verdict.num_records, 'record')}, {verdict.num_bytes / 1e6:.1f} MB in "
+        f"{counted(verdict.num_shards, 'shard')} read, {verdict.seconds:.1f} s."
+    )
+    if not verdict.ok:
+        lines.append("To fix it, build again with --overwrite, or copy the files anew.")
+    return "\n".join(lines)
+
+
+def json_of(verdict: Verdict) -> str:
+    """All of a verdict for programs."""
+    document = {
+        **{f.name: getattr(verdict, f.name) for f in dataclasses.fields(verdict)},
+        "ok": verdict.ok,
+        "problems": [problem._asdict() for problem in verdict.problems],
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False)
+
+
+def make_parser() -> Parser:
+    """The parser of `imageshards verify`."""
+    parser = command_line.data_set_parser(
+        "verify",
+        "Reads a data set again and names all that is wrong with it, by file, record and byte "
+        "offset.",
+        "Exit code: 0 all is well, 1 problems were found, 2 nothing could be checked.",
+    )
+    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: all cores)")
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+
+    def body() -> int:
+        args = make_parser().parse_args(argv)
+        if args.workers is not None and args.workers < 1:
+            raise UserError(f"--workers received {args.workers}; expected at least 1.")
+        verdict = verify(args.directory, args.workers, show_progress=True)
+        print(json_of(verdict) if args.json else text_of(verdict))
+        return 0 if verdict.ok else 1
+
+    return command_line.run("imageshards verify", body)
