@@ -23,8 +23,7 @@ from beam_pipeline.commit.warnings import counts_and_names, warnings_of
 from beam_pipeline.images import read_images
 from beam_pipeline.inputs import FindDuplicateKeys, KeysFile, schemas_of, share_keys
 from beam_pipeline.inputs.duplicate_keys import how_to_make_unique
-from beam_pipeline.inputs.image_table import rows_with_keys
-from beam_pipeline.options import BuildOptions, ColumnSpec, ImageOptions, InputOptions
+from beam_pipeline.options import BuildOptions, ColumnSpec, ImageOptions
 from beam_pipeline.pipeline import (
     Schemas,
     columns_of,
@@ -82,7 +81,7 @@ def plan_only(options: BuildOptions, runner: Runner) -> str:
         "warnings": [*(text for s in schemas if s for text in s.warnings), *warnings],
     }
     text = plan_table(summary)
-    problems = [*_equal_keys(summary["equal_keys"], options.sources, schemas)]
+    problems = [*_equal_keys(summary["equal_keys"], len(options.sources))]
     problems += _too_many_rejects(summary, options.max_reject_fraction)
     if problems:
         print(text, flush=True)
@@ -207,21 +206,14 @@ def write_plan(
         json.dump(summary, file)
 
 
-def _equal_keys(
-    keys: Mapping[str, list[str]], sources: Sequence[InputOptions], schemas: Schemas
-) -> Iterator[str]:
+def _equal_keys(keys: Mapping[str, list[str]], inputs: int) -> Iterator[str]:
     if not keys:
         return
     number = counted(len(keys), "key") if len(keys) < _MAX_KEYS else f"{_MAX_KEYS:,} or more keys"
     lines = [
-        f"--input has {number} more than once; expected unique keys: "
-        f"{how_to_make_unique(len(sources))}:"
+        f"--input has {number} more than once; expected unique keys: {how_to_make_unique(inputs)}:"
     ]
-    found = keys
-    if len(sources) == 1 and schemas[0]:
-        found = rows_with_keys(sources[0], schemas[0], keys)
-    for key, rows in found.items():
-        lines.append(f"  {key!r}: {', '.join(rows)}")
+    lines += (f"  {key!r}: {', '.join(images)}" for key, images in keys.items())
     yield "\n".join(lines)
 
 

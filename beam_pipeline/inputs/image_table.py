@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import itertools
 import os
 import urllib.parse
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from beam_pipeline.inputs.folders import Skipped, files_matching
@@ -35,8 +34,6 @@ from imageshards.storage import is_local
 
 # Rows from which the type of an undeclared column is inferred.
 INFERENCE_ROWS = 1000
-# Rows of one key that are shown.
-_MAX_SHOWN_ROWS = 10
 
 _IMAGE_NAMES = (
     "image", "path", "uri", "file", "filename", "image_path", "image_uri", "url", "image_url",
@@ -274,31 +271,6 @@ def read_refs(
             mtime_ns=mtime_ns,
             columns=columns or None,
         )
-
-
-def rows_with_keys(
-    source: InputOptions, schema: TableSchema, keys: Collection[str]
-) -> dict[str, list[str]]:
-    """Key → the rows that have it, as `file line N`, for some keys; of many rows the first.
-
-    Raises:
-        UserError: A file cannot be read.
-    """
-    column = schema.key or schema.image
-    rows: dict[str, list[str]] = {key: [] for key in keys}
-    more: collections.Counter[str] = collections.Counter()
-    for path in table_files(source.input):
-        for where, row in read_rows(path, [column]):
-            key = _optional_text(where, row, column)
-            if key not in rows or key is None:
-                continue
-            if len(rows[key]) < _MAX_SHOWN_ROWS:
-                rows[key].append(where)
-            else:
-                more[key] += 1
-    for key, count in more.items():
-        rows[key].append(f"{count:,} more")
-    return rows
 
 
 def _uri(folder: str, image: str) -> str:

@@ -54,23 +54,16 @@ def test_rejects_within_the_budget_are_told_and_are_no_error(tmp_path, capfd):
     assert code == 2 and "but 1 would be (empty)" in err
 
 
-def test_all_equal_keys_are_told_with_their_rows(tmp_path, capfd):
+def test_all_equal_keys_are_told_with_their_images(tmp_path, capfd):
     names = [f"{number}.jpg" for number in range(30)]
     for number, name in enumerate(names):
         (tmp_path / name).write_bytes(jpeg(number))
     rows = rows_of(tmp_path, [*names, "3.jpg", "7.jpg", "3.jpg"])
     code, out, err = rehearse(capfd, "--input", rows, "--output", tmp_path / "out")
     assert code == 2 and "2 keys more than once" in err and "--key_column" in err
-    assert f"'3.jpg': {rows} line 5, {rows} line 32, {rows} line 34" in err
-    assert f"'7.jpg': {rows} line 9, {rows} line 33" in err
+    for name in ("3.jpg", "7.jpg"):
+        assert f"'{name}': {tmp_path}/{name}, {tmp_path}/{name}" in err
     assert "train" in out and "nothing was written" in out
-
-
-def test_a_key_of_all_rows_does_not_fill_the_screen(tmp_path, capfd):
-    (tmp_path / "a.jpg").write_bytes(jpeg(0))
-    rows = rows_of(tmp_path, ["a.jpg"] * 50)
-    code, _, err = rehearse(capfd, "--input", rows, "--output", tmp_path / "out")
-    assert code == 2 and "1 key more than once" in err and "40 more" in err
 
 
 def test_what_is_in_the_way_of_the_build_is_told(tmp_path, capfd):

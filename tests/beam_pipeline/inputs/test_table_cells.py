@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beam_pipeline.inputs.table_cells import (
+    check_one_type,
     column_of_arrow,
     convert,
     decimal_comma_in,
@@ -153,7 +154,9 @@ def test_numbers_written_as_text_are_what_arrow_takes_them_for(values, as_lists)
     )
 
 
-@given(st.lists(st.text(st.characters(exclude_characters="eE"), max_size=5), min_size=1))
+@given(
+    st.lists(st.text(st.characters(codec="utf-8", exclude_characters="eE"), max_size=5), min_size=1)
+)
 def test_whatever_is_inferred_its_own_text_cells_fit_unless_they_are_empty(cells):
     """Without e, as 1e99 is a float, but none of 32 bits, and refused with its row."""
     column = infer("c", cells)
@@ -198,7 +201,7 @@ def test_types_records_cannot_hold_are_refused_by_name(kind):
         (INT, "abc", ["m.csv line 3", "'abc'", "'c'", "expected int:"]),
         (INT, "", ["''", "c:int[] if values may be missing"]),
         (PAIR, "1", ["expected float x 2"]),
-        (INTS, "a", ["expected int x any number"]),
+        (INTS, "1;2", ["expected int x any number", "(a list is written [1, 2] or 1 2)"]),
         (STRING, "\ud800", ["'\\ud800'"]),
     ],
 )
@@ -206,6 +209,31 @@ def test_the_sentence_for_a_wrong_cell(column, cell, words):
     text = str(wrong_cell("m.csv line 3", column, cell))
     assert all(word in text for word in words), text
     text.encode()
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        (
+            [7] * 8 + ["old"],
+            "row 8 has 'old' in column 'c', where most rows have values such as 7",
+        ),
+        (
+            ["old", "young", 7, "old"],
+            "row 2 has 7 .* such as 'old'; expected one type",
+        ),
+        ([[1], [2], ["a"]], r"row 2 has \['a'\] .* such as \[1\]"),
+        (["[1, 2]", "[3]", "[4, "], r"row 2 has '\[4, ' .* written \[1, 2\] or 1 2"),
+    ],
+)
+def test_a_column_of_two_types_names_the_row_that_does_not_fit(cells, words):
+    with pytest.raises(UserError, match=words):
+        check_one_type(infer("c", cells), [(f"row {n}", cell) for n, cell in enumerate(cells)])
+
+
+@pytest.mark.parametrize("cells", [["[1]", "a", "b"], ["[1]", "[2]"], [None, "a", ""], []])
+def test_a_caption_may_read_like_a_list(cells):
+    check_one_type(infer("c", cells), [("row", cell) for cell in cells])
 
 
 def test_long_cells_are_cut_in_sentences():
