@@ -141,7 +141,7 @@ class TestGcs:
     @pytest.mark.parametrize(
         ("flags", "callers"),
         [
-            (("--plan_only",), {"user"}),  # as it is without them
+            ((), {"user"}),
             (("--no_auth",), {""}),
             (("--impersonate_service_account=boss@x.example",), {"boss@x.example"}),
         ],
