@@ -107,15 +107,15 @@ def read_examples(
         RecordError: A record is damaged.
         OSError: A shard is missing or cannot be read.
     """
-    from imageshards import example, manifest, storage, tfrecord
+    from imageshards import example, manifest, tfrecord
 
-    described = manifest.load_manifest(directory)
+    described = manifest.load_manifest(directory, adopted=True)
     if split is not None:
         split = manifest.find_split(split, described["splits"], "split")
     compression = described.get("compression", "none")
     for name, shard in manifest.shards_of(described):
         if split in (None, name):
-            path = storage.join(directory, shard["file"])
+            path = manifest.shard_path(directory, shard)
             for record in tfrecord.read_records(path, compression):
                 try:
                     yield example.decode_example(record.payload, only)

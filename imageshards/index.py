@@ -41,6 +41,8 @@ from imageshards.manifest import (
     SHA256_FEATURE,
     find_split,
     is_compressed,
+    path_of,
+    shard_name,
     shards_of,
 )
 from imageshards.text import counted
@@ -325,8 +327,7 @@ def read_shard_index(
     if entry is None:
         raise UserError(
             f"{argument} received {directory!r}, a data set without {INDEX_NAME}/ (an older "
-            "version built it); expected one with it: build it again with imageshards build "
-            "and --overwrite."
+            f"version built it); expected one with it: write it by imageshards adopt {directory}."
         )
     path = storage.join(directory, entry["file"])
     problem = ""
@@ -377,7 +378,7 @@ def _places_problem(table: pa.Table, shard: Mapping[str, Any]) -> str:
     columns = {name: table[name] for name in table.column_names if name in COLUMNS}
     good = {name: column.is_valid() for name, column in columns.items() if name not in _UNKNOWN}
     rules: dict[str, Callable[[pa.ChunkedArray], pa.ChunkedArray]] = {
-        "shard": lambda column: pc.equal(column, shard["file"]),
+        "shard": lambda column: pc.equal(column, shard_name(shard)),
         "record": lambda column: within(column, 0, shard["num_records"] - 1),
         "source_sha256": lambda column: pc.match_substring_regex(column, "^[0-9a-f]{64}$"),
     }
@@ -401,7 +402,10 @@ def _sha256(data: bytes) -> str:
 
 
 def read_record(
-    directory: str, row: Mapping[str, Any], compression: str = "none"
+    directory: str,
+    row: Mapping[str, Any],
+    compression: str = "none",
+    key_feature: str | None = FILENAME_FEATURE,
 ) -> dict[str, Values]:
     """The features of one record, by one read of its bytes alone.
 
@@ -411,13 +415,14 @@ def read_record(
         directory: The data set, here or in a store.
         row: Its `key`, `shard`, `record`, `offset` and `num_bytes`.
         compression: `none` or `gzip`.
+        key_feature: The feature that holds the key; None where the index has made keys up.
 
     Raises:
         RecordError: The record is damaged.
         UserError: Another record is there.
         OSError: The shard is missing or cannot be read.
     """
-    path, number, offset = storage.join(directory, row["shard"]), row["record"], row["offset"]
+    path, number, offset = path_of(directory, row["shard"]), row["record"], row["offset"]
     if compression == "none":
         data = storage.read_range(path, offset, offset + row["num_bytes"])
         found = next(tfrecord.scan_records(io.BytesIO(data), path), None)
@@ -430,7 +435,7 @@ def read_record(
         features = decode_example(found.payload)
     except ValueError as e:
         raise tfrecord.RecordError(path, number, offset or 0, str(e)) from e
-    if features.get(FILENAME_FEATURE) != [row["key"].encode()]:
+    if key_feature and features.get(key_feature) != [row["key"].encode()]:
         raise UserError(
             f"{path} holds at record {number} not {row['key']!r}, as its index says; expected "
             "shards and index of one build: copy the data set again."

@@ -6,6 +6,7 @@ ARCHITECTURE.md; they are fixed by `format_version`, and more may be added.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -14,7 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from imageshards import storage
+from imageshards import storage, tfrecord
 from imageshards.errors import DamagedManifestError, UserError
 from imageshards.form import (
     FormError,
@@ -115,6 +116,10 @@ def _index_name(value: Any) -> None:
         raise FormError(value, f"a file in {INDEX_NAME}/")
 
 
+def _nothing(value: Any) -> None:
+    raise FormError(value, "no such key in what a build wrote")
+
+
 def _shape(value: Any) -> None:
     listed(whole())(value)
     if len(value) > _MAX_DIMENSIONS or math.prod(value) > _MAX_VALUES:
@@ -153,6 +158,8 @@ _SHARD = keyed(
     {
         "sha256": _SHA256,
         "classes": _COUNTS,
+        # Of one that `imageshards adopt` left where it was: below the data set, or anywhere.
+        "folder": text(),
         # Older versions made none.
         "index": nullable(keyed({"file": _index_name, "num_bytes": whole(), "sha256": _SHA256})),
     },
@@ -185,7 +192,6 @@ _MANIFEST = keyed(
         "fingerprint": text(),
     },
     {
-        "first_label": one_of(0, 1),
         "compression": one_of(*COMPRESSIONS),
         "shard_by": text(),
         "skipped": _COUNTS,
@@ -214,6 +220,20 @@ _MANIFEST = keyed(
         "warnings": listed(text()),
     },
 )
+# Of what others wrote: which features of its records are which.
+_ADOPTED = keyed(
+    {
+        "adopted": keyed(
+            {"image": text(), "label": text()},
+            {"filename": nullable(text()), "text": nullable(text())},
+        )
+    },
+    {"first_label": whole()},
+)
+_OWN = keyed(
+    {"splits": mapped(keyed({"shards": listed(keyed({}, {"folder": _nothing}))}))},
+    {"first_label": one_of(0, 1)},
+)
 # Of one that a check, a report or a build of its records goes through.
 _COMPLETE = keyed(
     {
@@ -233,7 +253,11 @@ _REJECT = keyed(
 
 
 def load_manifest(
-    directory: str, argument: str = "directory", *, complete: bool = False
+    directory: str,
+    argument: str = "directory",
+    *,
+    complete: bool = False,
+    adopted: bool = False,
 ) -> dict[str, Any]:
     """Reads and checks `directory/manifest.json`: whoever has it may rely on its form.
 
@@ -244,6 +268,7 @@ def load_manifest(
         argument: What received it, for messages: `--data`.
         complete: Whether it must have all that a build writes of shards, features and pictures;
             a reader of records needs less.
+        adopted: Whether it may describe records that others wrote, which are only read.
 
     Raises:
         DamagedManifestError: It is damaged.
@@ -276,12 +301,23 @@ def load_manifest(
             f"up to {FORMAT_VERSION}: upgrade imageshards."
         )
     try:
-        _MANIFEST(manifest)
+        check_form(manifest)
+        if "adopted" in manifest and not adopted:
+            raise UserError(
+                f"{received}, TFRecords that others wrote, with a manifest of imageshards adopt: "
+                "they can be trained and evaluated on; expected what imageshards build wrote."
+            )
         (_COMPLETE if complete else anything)(manifest)
-        _check_shards(manifest)
     except FormError as e:
         raise DamagedManifestError(f"{received}, in whose {MANIFEST_NAME} {e}: {_REMEDY}.") from e
     return manifest
+
+
+def check_form(manifest: Any) -> None:
+    """Raises FormError where a manifest has not the form that who reads it relies on."""
+    _MANIFEST(manifest)
+    (_ADOPTED if "adopted" in manifest else _OWN)(manifest)
+    _check_shards(manifest)
 
 
 def _check_shards(manifest: Mapping[str, Any]) -> None:
@@ -290,9 +326,9 @@ def _check_shards(manifest: Mapping[str, Any]) -> None:
     compression = manifest.get("compression", "none")
     for _, shard in shards_of(manifest):
         file = shard["file"]
-        if file in names:
+        if shard_name(shard) in names:
             raise FormError(file, "each shard once").within("file")
-        names.add(file)
+        names.add(shard_name(shard))
         if is_compressed(file) != (compression != "none"):
             raise FormError(file, f"the name of a shard of compression {compression}").within(
                 "file"
@@ -329,9 +365,12 @@ def _how_to_build(directory: str) -> str:
             is_there = storage.exists(storage.join(before, MANIFEST_NAME))
             kept = f", and the data set before it is in {before}" if is_there else ""
             return f"its build has not ended{kept}; run that again to finish it"
-        is_new = next(iter(storage.files_below(directory)), None) is None
+        names = [found.path for found in itertools.islice(storage.files_below(directory), 1000)]
+        is_new = not names
     except OSError:
-        is_new = True
+        names, is_new = [], True
+    if any(tfrecord.FILE_NAME.search(storage.name_of(name)) for name in names):
+        return f"these are TFRecords, which need one: write it by imageshards adopt {directory}"
     if is_new:
         return f"build one with imageshards build --input PHOTOS --output {directory}"
     beside = f"{directory.rstrip('/')}-shards"
@@ -387,6 +426,23 @@ def shards_of(manifest: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]
             yield split, shard
 
 
+def shard_name(shard: Mapping[str, Any]) -> str:
+    """What tells a shard from all others of its data set: its file, with a folder of its own."""
+    folder = shard.get("folder", "")
+    return storage.join(folder, shard["file"]) if folder else shard["file"]
+
+
+def shard_path(directory: str, shard: Mapping[str, Any]) -> str:
+    """Where a shard of the data set in `directory` lies."""
+    return path_of(directory, shard_name(shard))
+
+
+def path_of(directory: str, name: str) -> str:
+    """Where the shard of this `shard_name` lies."""
+    is_whole = os.path.isabs(name) or "://" in name
+    return name if is_whole else storage.join(directory, name)
+
+
 def find_split(name: str, splits: Collection[str], argument: str, where: str = "") -> str:
     """The split of that name, else one whose name usually means the same: `val` for `validation`.
 
@@ -410,13 +466,14 @@ def find_split(name: str, splits: Collection[str], argument: str, where: str = "
 def without_index(splits: Mapping[str, Any]) -> dict[str, Any]:
     """The splits of a manifest for a fingerprint: an index follows from its shard, but for PyArrow.
 
-    So data sets with the same shards have the same fingerprint, with an index or without.
+    So data sets with the same shards have the same fingerprint, with an index or without, and
+    wherever they lie.
     """
     return {
         name: {
             **split,
             "shards": [
-                {key: value for key, value in shard.items() if key != "index"}
+                {key: value for key, value in shard.items() if key not in ("index", "folder")}
                 for shard in split["shards"]
             ],
         }

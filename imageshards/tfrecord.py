@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,10 @@ import google_crc32c
 
 from imageshards import storage
 
+# `x.tfrecord`, `x.tfrec.gz`, `x.tfrecord-00000-of-00008`, `train-00000-of-01024`.
+FILE_NAME = re.compile(
+    r"(\.(tfrec|tfrecord|tfrecords)(-\d+-of-\d+)?|^[^.]+-\d+-of-\d+)(\.gz)?$", re.IGNORECASE
+)
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
 # A protobuf message ends at 2 GiB, so no length above it was written on purpose.

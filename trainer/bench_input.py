@@ -67,7 +67,7 @@ def make_parser() -> Parser:
     add_options(parser, TrainConfig, ["augment", "augment_on", "seed"])
     names = ["classes", "where", "balance", "inputs", "sequences", "sequence_length"]
     names += ["cache_folder", "fast_order", "threads"]
-    add_options(parser, DataConfig, [*names, "feature_map", "label_offset", "class_names"])
+    add_options(parser, DataConfig, names)
     parser.add_argument(
         "--seconds",
         type=float,

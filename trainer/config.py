@@ -86,16 +86,6 @@ def parse_image_size(text: str) -> tuple[int, int]:
     return height_px, width_px
 
 
-def _feature_map(text: str) -> dict[str, str]:
-    pairs = [pair.partition("=") for pair in split_names(text)]
-    if not pairs or not all(key.strip() and value.strip() for key, _, value in pairs):
-        raise UserError(
-            f"--feature_map received {text!r}; expected NAME=FEATURE pairs, for example "
-            "image=image_raw,label=class."
-        )
-    return {key.strip(): value.strip() for key, _, value in pairs}
-
-
 def _shares(text: str) -> dict[str, float]:
     pairs = [pair.rpartition("=") for pair in split_paths(text)]
     try:
@@ -107,18 +97,14 @@ def _shares(text: str) -> dict[str, float]:
         ) from None
 
 
-# Of records that have no manifest.
-_external = functools.partial(Option, group="TFRecords that others wrote")
-
-
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
     """Which records are read, and how; `data` may be several paths, as `join_paths` joins them."""
 
     # fmt: off
     data: Annotated[str, Option(
-        "data set: a folder with manifest.json as imageshards build writes it, or a folder "
-        "or glob of TFRecords that others wrote; local, gs:// or s3://. Several, between commas "
+        "data set: a folder with manifest.json as imageshards build writes it, or imageshards "
+        "adopt for TFRecords that others wrote; local, gs:// or s3://. Several, between commas "
         "or by --data again, are read as one, classes joined by name (a comma in a path: \\,)",
         metavar="DIR[,DIR…]", action="append")]
     mix: Annotated[Mapping[str, float], Option(
@@ -130,18 +116,6 @@ class DataConfig:
     validation_split: Annotated[str | None, Option(
         "split to validate on after every epoch, or none (default: validation, val or "
         "valid, where there is one; never test)", metavar="NAME")] = None
-    validation_data: Annotated[str | None, _external(
-        "folder or glob of the TFRecords to validate on (default: a split of --data)",
-        metavar="DIR")] = None
-    feature_map: Annotated[Mapping[str, str], _external(
-        "which features of the records hold the picture, the label and the filename",
-        parse=_feature_map, metavar="image=A,label=B")] = dataclasses.field(default_factory=dict)
-    label_offset: Annotated[int, _external(
-        "subtracted from every label: 1 for 1-based ImageNet labels")] = 0
-    class_names: Annotated[tuple[str, ...] | None, _external(
-        "class names in the order of the ids, or a file with one per line (default: TFDS's own, "
-        "else the numbers)",
-        parse=functools.partial(names_or_file, "--class_names"), metavar="A,B|FILE")] = None
     classes: Annotated[tuple[str, ...] | None, Option(
         "only records of these classes, numbered in this order, or a file with one per line "
         "(a comma in a name: \\,; default: all)",

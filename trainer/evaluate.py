@@ -9,7 +9,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards import storage
@@ -23,10 +23,9 @@ from trainer.commands import console
 from trainer.commands.flags import train_config
 from trainer.commands.saved_model import add_model_flags, chosen, find_model
 from trainer.config import DataConfig, TrainConfig
-from trainer.dataset.external import find_folder
-from trainer.dataset.manifest import check_shards, find_split, has_manifest, validation_split
+from trainer.dataset.manifest import check_shards, find_split, validation_split
 from trainer.dataset.open import model_inputs, open_dataset, read_options, select
-from trainer.dataset.spec import DataSet, ModelCard, ModelInputs, Split, Subset
+from trainer.dataset.spec import DataSet, ModelInputs, Split, Subset
 from trainer.dataset.subset import class_ids
 from trainer.evaluation.per_class import finite
 from trainer.imports import quiet_import
@@ -43,10 +42,8 @@ _EPILOG = (
     "The JSON object: num_examples, loss (mean cross-entropy), accuracy, top5_accuracy (null for "
     "five classes or fewer), mean_class_accuracy (every class counts alike), left_out (broken "
     "records), model, step, data, split, classes, batch_size, replicas, eval_crop, seconds. Every "
-    "example counts exactly once for any --batch_size and --replicas. TFRecords that others wrote "
-    "are read as in training (--feature_map, --label_offset, --class_names) where no flag says "
-    "otherwise. A model that was compiled when it was trained gives its own loss and metrics in "
-    "place of these."
+    "example counts exactly once for any --batch_size and --replicas. A model that was "
+    "compiled when it was trained gives its own loss and metrics in place of these."
 )
 
 
@@ -86,7 +83,7 @@ def make_parser() -> Parser:
         help="share of each side that is kept around the centre (default: that of training)",
     )
     names = ["classes", "where", "skip_broken", "cache_folder", "threads"]
-    add_options(parser, DataConfig, [*names, "feature_map", "label_offset", "class_names"])
+    add_options(parser, DataConfig, names)
     parser.add_argument("--json", action="store_true", help="prints one JSON object instead")
     parser.add_argument(
         "--report", metavar="DIR", help="also writes an HTML report there, local, gs:// or s3://"
@@ -100,8 +97,7 @@ def _evaluate(args: argparse.Namespace) -> int:
         storage.check_bucket(args.report, "--report")
         check_page_folder("--report", args.report, PAGE_NAME)
     path, card = find_model(args)
-    config = _as_in_training(run.data, card, vars(args))
-    run = dataclasses.replace(run, data=config)
+    config = run.data
     dataset = open_dataset(config)
     split = _split(dataset, args.split)
     if not config.skip_broken:
@@ -119,36 +115,6 @@ def _evaluate(args: argparse.Namespace) -> int:
         if config.skip_broken:  # Repaired copies of shards live as long as this.
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="imageshards-"))
         return _run(args, path, run, strategy or _devices(run), subset, inputs, folder)
-
-
-def _as_in_training(config: DataConfig, card: ModelCard, given: Mapping[str, Any]) -> DataConfig:
-    """Reads TFRecords that others wrote as the run did, where no flag says otherwise.
-
-    Names of classes are left to TFDS where it wrote the data.
-    """
-    external = [path for path in config.paths if not has_manifest(path)]
-    if not external:
-        return config
-    names = ["feature_map", "label_offset"]
-    if any(find_folder(path) is None for path in external):
-        names.append("class_names")
-    told = card.training.get("data", {})
-    known = {name: told[name] for name in names if told.get(name) and name not in given}
-    if not known:
-        return config
-    if "class_names" in known:
-        known["class_names"] = tuple(known["class_names"])
-    shown = " ".join(f"--{name} {_as_flag(value)}" for name, value in known.items())
-    print(f"note: --data is read as in training: {shown}", file=sys.stderr)
-    return dataclasses.replace(config, **known)
-
-
-def _as_flag(value: Any) -> str:
-    if isinstance(value, Mapping):
-        value = [f"{key}={feature}" for key, feature in value.items()]
-    if isinstance(value, int):
-        return str(value)
-    return ",".join(value[:MAX_NAMES]) + (",…" if len(value) > MAX_NAMES else "")
 
 
 def _devices(run: TrainConfig) -> Any:

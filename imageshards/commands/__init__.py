@@ -31,6 +31,9 @@ GROUPS = {
         "build": Command(
             "beam_pipeline.__main__", "turn images into a data set of balanced TFRecord shards"
         ),
+        "adopt": Command(
+            "imageshards.adopt.command", "describe TFRecords that others wrote, to train on them"
+        ),
         "verify": Command(
             "imageshards.verification.command", "read a data set again, and name all that is wrong"
         ),

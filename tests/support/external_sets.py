@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from imageshards.example import encode_example
 from imageshards.tfrecord import Record, read_records, write_records
 from tests.support.trainer_data import draw_shape
 from trainer.dataset.spec import DataSet, Subset
@@ -23,22 +24,10 @@ def jpeg(kind: int = 0, seed: int = 0, size_px: tuple[int, int] = (32, 40)) -> b
 
 def example(features: Mapping[str, Any]) -> bytes:
     """A serialized `tf.train.Example`; ints, floats, bytes and texts, or lists of them."""
-    import tensorflow as tf
-
-    found = {}
-    for name, value in features.items():
-        values = value if isinstance(value, list) else [value]
-        values = [v.encode() if isinstance(v, str) else v for v in values]
-        if not values:
-            found[name] = tf.train.Feature()
-        elif isinstance(values[0], bytes):
-            found[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
-        elif isinstance(values[0], float):
-            found[name] = tf.train.Feature(float_list=tf.train.FloatList(value=values))
-        else:
-            found[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-    message = tf.train.Example(features=tf.train.Features(feature=found))
-    return bytes(message.SerializeToString(deterministic=True))
+    listed = {n: v if isinstance(v, list) else [v] for n, v in features.items()}
+    return encode_example(
+        {n: [v.encode() if isinstance(v, str) else v for v in vs] for n, vs in listed.items()}
+    )
 
 
 def write_kaggle(folder: pathlib.Path, counts: Mapping[str, int], **features: str) -> None:

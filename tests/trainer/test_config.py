@@ -41,10 +41,10 @@ def test_flags_reach_the_part_of_the_configuration_they_belong_to(tmp_path: Any)
     names = tmp_path / "names.txt"
     names.write_text("cat, big\n\ndog\n", encoding="utf-8")
     argv = "--data d --image_size 8x9 --classes b,a --where x>=3 --where y==1 --cache disk "
-    argv += "--eval_crop 0.5 --feature_map image=i,label=l --label_offset 1 --inputs image,age "
+    argv += "--eval_crop 0.5 --inputs image,age "
     argv += "--fast_order --optimizer sgd --ema 0.99 --schedule cosine --steps 7 "
     argv += "--augment strong --output o"
-    config = parse_config([*argv.split(), "--class_names", str(names)])
+    config = parse_config(argv.split())
     by_file = parse_config(["--data", "d", "--classes", str(names)])
     assert by_file.data.classes == ("cat, big", "dog")
     assert config.data == DataConfig(
@@ -54,11 +54,8 @@ def test_flags_reach_the_part_of_the_configuration_they_belong_to(tmp_path: Any)
         classes=("b", "a"),
         where=("x>=3", "y==1"),
         cache="disk",
-        feature_map={"image": "i", "label": "l"},
-        label_offset=1,
         inputs=("image", "age"),
         fast_order=True,
-        class_names=("cat, big", "dog"),
     )
     assert config.optimizer == OptimizerConfig(optimizer="sgd", ema=0.99, schedule="cosine")
     assert (config.steps, config.augment, config.output) == (7, "strong", "o")
@@ -128,7 +125,6 @@ def test_several_data_sets_are_named_between_commas_or_by_the_flag_again(data: s
         ("--data d --classes ,", "--classes received ','; expected at least one name"),
         ("--data d --classes a,a", "--classes received 'a,a'; expected at least one name, each"),
         ("--data d --inputs image,image", "--inputs received 'image,image'; expected at least"),
-        ("--data d --feature_map image", "--feature_map received 'image'; expected NAME=FEATURE"),
         ("--data a,b,a", "--data received 'a,b,a'; expected each data set once"),
         ("--data a,b --mix a=1,b=x", "--mix received 'a=1,b=x'; expected NAME=SHARE for each"),
         ("--data a,b --mix 0.7,0.3", "--mix received a share for ''"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import shutil
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from imageshards.adopt import AdoptOptions, adopt
 from imageshards.output_folder import check_page_folder
 from tests.support.forked_commands import run_forked
 from tests.support.trainer_data import CLASSES, edit_manifest, make_data_set
@@ -213,7 +215,6 @@ def test_a_broken_record_stops_or_is_left_out_and_listed(
         (("--classes", "sqare"), ("--classes", "square")),
         (("--batch_size", "7", "--replicas", "2"), ("--batch_size", "multiple of 2")),
         (("--repport", "x"), ("--repport", "--report")),
-        (("--label_offset", "1"), ("--label_offset", "manifest.json")),
     ],
 )
 def test_mistakes_are_one_sentence(
@@ -272,12 +273,14 @@ def test_records_that_others_wrote(
                 features["kind"].int64_list.value.append(label + 1)
                 writer.write(example.SerializeToString())
     arguments = ("--model_path", model, "--data", external, "--split", "validation")
-    mapped = ("--feature_map", "image=raw,label=kind", "--label_offset", "1")
-    found = figures(capsys, *arguments, *mapped, "--class_names", ",".join(CLASSES))
+    numbered = AdoptOptions({"image": "raw", "label": "kind"}, 1)
+    adopt(str(external), options=dataclasses.replace(numbered, class_names=CLASSES))
+    found = figures(capsys, *arguments)
     assert found["num_examples"] == NUM_RECORDS
     assert found["loss"] == pytest.approx(before["loss"], rel=1e-6)
-    code, _, err = run(capsys, *arguments, *mapped)
-    assert code == 2 and "--class_names" in err
+    adopt(str(external), options=numbered)
+    code, _, err = run(capsys, *arguments)
+    assert code == 2 and "--class_names of imageshards adopt" in err
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from imageshards import storage
+from imageshards.adopt import adopt
 from imageshards.errors import UserError
 from tests.support.pictures import saved as encoded
 from tests.support.pictures import scene
@@ -209,24 +210,21 @@ def test_a_corrupt_record_is_named_or_left_out(
     assert [file.path for file in storage.files_below(output)] == [f"{output}/broken.json"]
 
 
-def test_external_records_are_read_like_local_ones(
+def test_records_of_others_are_adopted_and_read_like_local_ones(
     store: StoreServer, local: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    there = store.bucket()
-    here = tmp_path / "others"
+    there, here = f"{store.bucket()}/others", tmp_path / "others"
     here.mkdir()
     for path in local.glob("*.tfrecord"):
         (here / path.name).write_bytes(path.read_bytes())
-        storage.upload(str(path), f"{there}/others/{path.name}")
-    flags = ["--feature_map", "image=image/encoded,label=image/class/label"]
-    flags += ["--image_size", str(SIDE_PX)]
-    for pattern in ("", "/train-*.tfrecord"):
-        expected, got = (_inputs(f"{f}{pattern}", *flags) for f in (here, f"{there}/others"))
-        assert got.dataset.classes == expected.dataset.classes
-        assert list(got.dataset.splits) == list(expected.dataset.splits)
+        storage.upload(str(path), f"{there}/{path.name}")
+    pointing = str(tmp_path / "pointing")
+    for places in ((str(here),), (there,), (there, pointing)):
+        adopt(*places)
+    expected, *others = (_inputs(f) for f in (str(here), there, pointing))
+    for got in others:
         assert got.dataset.fingerprint == expected.dataset.fingerprint
-        copies = sorted(_copies(got).values())
-        assert copies == sorted(p.read_bytes() for p in here.glob(pattern[1:] or "*"))
+        assert sorted(_copies(got).values()) == sorted(p.read_bytes() for p in here.glob("*.tfr*"))
 
 
 @ONLY_S3

@@ -54,19 +54,15 @@ def check_class_order(dataset: DataSet, split: Split) -> None:
     found = storage.map_concurrently(lambda shard: _first_named(dataset, shard), chosen)
     named = [one for of_shard in found for one in of_shard]
     wrong = [one for one in named if one.text != dataset.classes[one.label]]
-    # Others' texts may use a name for several classes, as ImageNet has two kinds of crane.
-    if not wrong or (not dataset.has_manifest and 2 * len(wrong) <= len(named)):
+    if not wrong:
         return
     path, number, label, text = wrong[0]
-    remedy = (
-        f"put back the classes of {MANIFEST_NAME}, or build the data set again"
-        if dataset.has_manifest
-        else "put ⟦--class_names⟧ into the order of the ids, or correct ⟦--label_offset⟧"
-    )
+    again = "describe it again by imageshards adopt" if dataset.adopted else "build it again"
     raise UserError(
         f"⟦--data⟧ received {dataset.data!r}, whose class {label} is {dataset.classes[label]!r}, "
         f"but record {number} of {path} has this id and {text!r} as {dataset.text_feature}; "
-        f"expected the classes in the order that the records were written with: {remedy}."
+        f"expected the classes in the order that the records were written with: put "
+        f"back the classes of {MANIFEST_NAME}, or {again}."
     )
 
 

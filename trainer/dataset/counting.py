@@ -9,22 +9,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.example import Values, decode_example
-from imageshards.progress import with_progress
-from imageshards.text import counted
 from imageshards.tfrecord import Record, RecordError, scan_file
 from trainer.cluster.connection import note_work
-from trainer.config import is_remote
 from trainer.dataset.index import indexed_class_counts
 from trainer.dataset.spec import DataSet, Split
 from trainer.dataset.subset import filter_function
-
-if TYPE_CHECKING:
-    from trainer.dataset.external.files import ExternalFile
 
 # A disk is read by one thread; a store answers slowly, so several files are read at once.
 _REMOTE_THREADS = 8
@@ -57,36 +51,6 @@ class Broken(NamedTuple):
     offset_bytes: int
     reason: str
     rest_is_lost: bool = False
-
-
-class LabelCount(NamedTuple):
-    """The records of one file that have one label.
-
-    Attributes:
-        label: As it stands in the records.
-        num_records: How many have it.
-        first_record: Number of the first of them within the file.
-        text: The class name that comes with the label; empty where none does.
-    """
-
-    label: Label
-    num_records: int
-    first_record: int
-    text: str
-
-
-class FileCount(NamedTuple):
-    """What one file holds.
-
-    Attributes:
-        num_records: Broken ones included.
-        labels: Every label that occurs.
-        broken: Records that cannot be read or have no label.
-    """
-
-    num_records: int
-    labels: Sequence[LabelCount]
-    broken: Sequence[Broken]
 
 
 def class_counts(
@@ -151,58 +115,6 @@ def class_id(dataset: DataSet, payload: bytes) -> int:
             f"its {name} is {label}, expected {least} to {greatest} (see label_offset)"
         )
     return label - least
-
-
-def count_files(
-    data: str,
-    files: Sequence[ExternalFile],
-    compression: str,
-    label_feature: str,
-    text_feature: str | None,
-    skip_broken: int = 0,
-) -> dict[str, FileCount]:
-    """Counts the records and labels of files without a manifest.
-
-    Args:
-        data: As `--data` received it.
-        files: What is counted.
-        compression: `none` or `gzip`.
-        label_feature: Holds the class: one int64, or its name.
-        text_feature: Holds the class's name beside an int64; None where none does.
-        skip_broken: How many records may be broken.
-
-    Returns:
-        The count of every path.
-
-    Raises:
-        UserError: More records are broken, or an unknown number of them is lost, or a file
-            cannot be read.
-    """
-    key = {
-        "version": _CACHE_VERSION,
-        "files": [[f.path, f.num_bytes, f.modified_nsec, f.ends.hex()] for f in files],
-        "features": [label_feature, text_feature],
-    }
-
-    def count() -> list[FileCount]:
-        def one(file: ExternalFile) -> FileCount:
-            return _count_file(file.path, compression, label_feature, text_feature)
-
-        threads = _REMOTE_THREADS if any(is_remote(file.path) for file in files) else 1
-        counts = storage.map_concurrently(one, files, threads)
-        return list(with_progress(counts, len(files), "files", "counting"))
-
-    def check(counted: Any) -> None:
-        counts = [_file_count(*one) for one in counted]
-        for file, count in zip(files, counts, strict=True):
-            if skip_broken and file.num_records is None and count.broken:
-                _check_rest(count.broken[-1], skip_broken)
-        _check_broken(data, [broken for count in counts for broken in count.broken], skip_broken)
-
-    num_bytes = sum(file.num_bytes for file in files)
-    what = f"records of {data} ({counted(len(files), 'file')}, {num_bytes / 1e6:,.0f} MB)"
-    found = _cached(what, key, count, check)
-    return {file.path: _file_count(*one) for file, one in zip(files, found, strict=True)}
 
 
 def cache_home() -> str:
@@ -281,49 +193,6 @@ def _label_in(features: Mapping[str, Values], name: str) -> Label:
     if not isinstance(label, int):
         raise RecordProblem(f"it has no feature {name} with one value")
     return label
-
-
-def _count_file(
-    path: str, compression: str, label_feature: str, text_feature: str | None
-) -> FileCount:
-    wanted = {label_feature} | ({text_feature} if text_feature else set())
-    broken: list[Broken] = []
-    labels: dict[Label, LabelCount] = {}
-    for record in _whole_records(path, compression, broken):
-        try:
-            features = _decoded(record.payload, wanted)
-            label = _label_in(features, label_feature)
-        except RecordProblem as e:
-            broken.append(Broken(path, record.number, record.offset_bytes, str(e)))
-            continue
-        before = labels.get(label) or LabelCount(label, 0, record.number, "")
-        text = before.text or _text_in(features, text_feature)
-        labels[label] = before._replace(num_records=before.num_records + 1, text=text)
-    num_records = sum(count.num_records for count in labels.values()) + len(broken)
-    return FileCount(num_records, list(labels.values()), broken)
-
-
-def _text_in(features: Mapping[str, Values], name: str | None) -> str:
-    values = features.get(name or "")
-    text = values[0] if values else b""
-    return text.decode(errors="replace") if isinstance(text, bytes) else ""
-
-
-def _file_count(num_records: int, labels: Sequence[Any], broken: Sequence[Any]) -> FileCount:
-    """From JSON, where named tuples are lists."""
-    return FileCount(
-        num_records, [LabelCount(*one) for one in labels], [Broken(*one) for one in broken]
-    )
-
-
-def _check_rest(last: Broken, skip_broken: int) -> None:
-    if last.rest_is_lost:
-        raise UserError(
-            f"⟦--skip_broken⟧ received {skip_broken}, but {last.path} is broken at record "
-            f"{last.number}, byte {last.offset_bytes}: {last.reason}, and the number of records "
-            "lost behind it is unknown; expected a whole file: copy it again, or leave it out by a "
-            "glob."
-        )
 
 
 def _check_broken(data: str, broken: Sequence[Broken], skip_broken: int) -> None:

@@ -37,12 +37,16 @@ def indexed_class_counts(
     import numpy as np  # a data set is opened without it
 
     parsed = parse_filters(filters, dataset.features)
-    manifest = load_manifest(dataset.data, "⟦--data⟧")
-    column_of = COLUMN_OF | {v: k for k, v in extra_columns(manifest["features"]).items()}
-    wanted = [dataset.label_feature, *(one.feature for one in parsed)]
-    if not set(wanted) <= column_of.keys():
+    manifest = load_manifest(dataset.data, "⟦--data⟧", adopted=True)
+    column_of = {v: k for k, v in extra_columns(manifest["features"]).items()}
+    if dataset.adopted:  # its records may have other features of these names
+        has_ids = dataset.features[dataset.label_feature].dtype == "int64"
+        column_of[dataset.label_feature] = "label" if has_ids else "class_name"
+    else:
+        column_of |= COLUMN_OF
+    if not {one.feature for one in parsed} <= column_of.keys():
         return None
-    columns = list(dict.fromkeys(column_of[name] for name in wanted))
+    columns = list(dict.fromkeys(["label", *(column_of[one.feature] for one in parsed)]))
     try:
         table = read_index(dataset.data, manifest, split.name, columns, "⟦--data⟧")
     except IndexDamageError as e:
@@ -50,14 +54,14 @@ def indexed_class_counts(
         return None
     if any(table[name].null_count for name in columns):
         return None
-    labels = table[column_of[dataset.label_feature]].to_numpy() - dataset.label_offset
+    labels = table["label"].to_numpy() - dataset.label_offset
     if labels.size and not 0 <= labels.min() <= labels.max() < len(dataset.classes):
         return None
     keep = np.ones(table.num_rows, bool)
     for one in parsed:
         dtype = _DTYPES[dataset.features[one.feature].dtype]
         values = table[column_of[one.feature]].to_numpy().astype(dtype)
-        if one.feature == dataset.label_feature:  # a condition on it means the class id
+        if column_of[one.feature] == "label":  # a condition on it means the class id
             values = labels
         keep &= COMPARE[one.operator](values, np.array(one.value, dtype))
     return tuple(np.bincount(labels[keep], minlength=len(dataset.classes)).tolist())

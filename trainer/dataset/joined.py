@@ -62,7 +62,7 @@ def join_datasets(config: DataConfig, datasets: Sequence[DataSet]) -> DataSet:
         filename_feature=_common(parts, lambda part: part.filename_feature),
         text_feature=_common(parts, lambda part: part.text_feature),
         fingerprint=hashlib.sha256(prints.encode()).hexdigest(),
-        has_manifest=all(part.has_manifest for part in parts),
+        adopted=any(part.adopted for part in parts),
         has_index=False,
         parts=parts,
     )
@@ -81,10 +81,10 @@ def check_same_classes(dataset: DataSet) -> None:
     differences = [f"{data} lacks {_listed(names)}" for data, names in lacking.items() if names]
     if differences:
         numbered = any(
-            not part.has_manifest and all(name.isdecimal() for name in part.classes)
+            part.adopted and all(name.isdecimal() for name in part.classes)
             for part in dataset.parts
         )
-        remedy = "name them by ⟦--class_names⟧, or " * numbered
+        remedy = "name them by --class_names of imageshards adopt, or " * numbered
         raise UserError(
             f"⟦--data⟧ received {dataset.data!r}, whose classes differ: {'; '.join(differences)}; "
             f"expected the same classes in each: {remedy}say by ⟦--classes⟧ which of them to read."
@@ -155,7 +155,7 @@ def _check_records(config: DataConfig, parts: Sequence[DataSet]) -> None:
         owners = [part for part in parts if name in part.features]
         dtypes = [part.features[name].dtype for part in owners]
         _refuse_different(f"{received} {name}", owners, dtypes, _APART)
-    built = [part for part in parts if part.has_manifest]
+    built = [part for part in parts if not part.adopted]
     for option in _IMAGE_OPTIONS:
         values = [part.image.options.get(option) for part in built]
         _refuse_different(f"{received} the picture option {option}", built, values, _REBUILD)
@@ -175,8 +175,8 @@ def _refuse_different(
 def _joined_image(config: DataConfig, parts: Sequence[DataSet]) -> ImageSpec:
     images = [part.image for part in parts]
     size = _common(parts, lambda part: part.image.size)
-    # Mean and deviation of data sets without a manifest are not known: they do not count.
-    known = [part for part in parts if part.has_manifest] or parts
+    # Mean and deviation of what others wrote are not known: they do not count.
+    known = [part for part in parts if not part.adopted] or parts
     weights = [sum(split.num_records for split in part.splits.values()) for part in known]
     moments = [(part.image.mean, part.image.std) for part in known]
     mean, std = _pooled(moments, weights)

@@ -16,16 +16,20 @@ from imageshards.manifest import (
     FILENAME_FEATURE,
     IMAGE_FEATURE,
     LABEL_FEATURE,
-    MANIFEST_NAME,
-    STAGING_NAME,
     TRAIN_NAMES,
     VALIDATION_NAMES,
 )
 from imageshards.text import counted
-from trainer.config import is_remote
 from trainer.dataset.spec import DataSet, FeatureSpec, ImageSpec, Shard, Split
 
-_EXACT_SIZE_MODES = ("crop", "stretch", "pad")
+# The features of what a build writes.
+_OWN_ROLES = {
+    "image": IMAGE_FEATURE,
+    "label": LABEL_FEATURE,
+    "filename": FILENAME_FEATURE,
+    "text": CLASS_FEATURE,
+}
+_EXACT_SIZE_MODES = ("crop", "stretch", "pad", "exact")
 
 
 def train_split(dataset: DataSet, name: str | None) -> Split:
@@ -83,29 +87,13 @@ def _names(dataset: DataSet) -> str:
     return ", ".join(n for n, s in dataset.splits.items() if s.num_records) or "none"
 
 
-def has_manifest(data: str) -> bool:
-    """Whether `data` is a folder with a `manifest.json`."""
-    try:
-        return storage.exists(storage.join(data, MANIFEST_NAME))
-    except OSError:
-        return is_remote(data)  # reading it tells what is wrong
-
-
-def is_being_built(data: str) -> bool:
-    """Whether `data` is a folder in which a build has not ended; its shards are nothing to read."""
-    try:
-        return storage.is_folder(storage.join(data, STAGING_NAME))
-    except OSError:
-        return False
-
-
 def load_manifest(data: str) -> DataSet:
     """Reads and checks `data`/manifest.json.
 
     Raises:
         UserError: There is none, or it does not say what a trainer needs.
     """
-    raw = manifest.load_manifest(data, "⟦--data⟧")
+    raw = manifest.load_manifest(data, "⟦--data⟧", adopted=True)
     try:
         return _data_set(data, raw)
     except ValueError as e:
@@ -132,7 +120,7 @@ def check_shards(dataset: DataSet, splits: Sequence[Split]) -> None:
     raise UserError(
         f"⟦--data⟧ received {data!r}, whose shard {os.path.basename(shard.path)}{others} {found}; "
         f"expected {shard.num_bytes} bytes as in its manifest: copy the data set again, or "
-        "build it again with imageshards build."
+        f"{'describe it by imageshards adopt' if dataset.adopted else 'build it'} again."
     )
 
 
@@ -154,11 +142,15 @@ def _data_set(data: str, raw: dict[str, Any]) -> DataSet:
     if not raw["classes"]:
         raise ValueError("it names no class; expected labelled pictures")
     features = {name: _feature(spec) for name, spec in raw["features"].items()}
-    for name, dtype in ((IMAGE_FEATURE, "string"), (LABEL_FEATURE, "int64")):
-        if name not in features:
+    adopted = raw.get("adopted")
+    roles = adopted or _OWN_ROLES
+    labels = ("int64", "string") if adopted else ("int64",)
+    for role, dtypes in (("image", ("string",)), ("label", labels)):
+        if (name := roles[role]) not in features:
             raise ValueError(f"the features lack {name!r}")
-        if features[name].dtype != dtype:
-            raise ValueError(f"{name} is {features[name].dtype}, not {dtype}")
+        if features[name].dtype not in dtypes:
+            raise ValueError(f"{name} is {features[name].dtype}, not {' or '.join(dtypes)}")
+    names = {role: name for role, name in roles.items() if name in features}
     return DataSet(
         data=data,
         splits={name: _split(data, name, split) for name, split in raw["splits"].items()},
@@ -167,10 +159,13 @@ def _data_set(data: str, raw: dict[str, Any]) -> DataSet:
         compression=raw.get("compression", "none"),
         shard_by=raw.get("shard_by", "balanced"),
         features=features,
-        filename_feature=FILENAME_FEATURE if FILENAME_FEATURE in features else None,
-        text_feature=CLASS_FEATURE if CLASS_FEATURE in features else None,
+        image_feature=names["image"],
+        label_feature=names["label"],
+        filename_feature=names.get("filename"),
+        text_feature=names.get("text"),
         label_offset=manifest.first_label_of(raw),
         fingerprint=_fingerprint(raw),
+        adopted=adopted is not None,
         has_index=has_index(raw),
     )
 
@@ -178,7 +173,7 @@ def _data_set(data: str, raw: dict[str, Any]) -> DataSet:
 def _split(data: str, name: str, raw: dict[str, Any]) -> Split:
     shards = tuple(
         Shard(
-            os.path.join(data, s["file"]),
+            manifest.shard_path(data, s),
             s["num_records"],
             s["num_bytes"],
             s.get("classes"),
@@ -198,6 +193,8 @@ def _split(data: str, name: str, raw: dict[str, Any]) -> Split:
 def _fingerprint(raw: dict[str, Any]) -> str:
     """Of the records and what is known of them: the same after building the same data again."""
     told = {key: raw.get(key) for key in ("classes", "features", "image", "compression")}
+    if "adopted" in raw:
+        told |= {key: raw.get(key) for key in ("adopted", "first_label")}
     told["splits"] = manifest.without_index(raw["splits"])
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 

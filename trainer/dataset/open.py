@@ -13,12 +13,9 @@ from imageshards.text import counted
 from trainer.config import DataConfig, TrainConfig
 from trainer.dataset.class_order import check_class_order
 from trainer.dataset.counting import cache_home, class_counts
-from trainer.dataset.external import has_records, open_external
 from trainer.dataset.joined import check_features, check_filters, check_same_classes, join_datasets
 from trainer.dataset.manifest import (
     check_shards,
-    has_manifest,
-    is_being_built,
     load_manifest,
     train_split,
     validation_split,
@@ -74,31 +71,15 @@ def cpu_count() -> int:
 
 
 def open_dataset(config: DataConfig) -> DataSet:
-    """Reads the manifest of a data set or, without one, looks at its files; joins several.
+    """Reads the manifest of a data set; joins several.
 
     Raises:
-        UserError: There is no data set, or flags and data exclude each other; or several data
-            sets cannot be read as one.
+        UserError: There is no data set, or several cannot be read as one.
     """
     for path in config.paths:
         check_readable(path, "⟦--data⟧")
-    if all(has_manifest(path) for path in config.paths):
-        _refuse_external_flags(config)
-    elif config.validation_data and len(config.paths) > 1:
-        raise UserError(
-            f"⟦--validation_data⟧ received {config.validation_data!r} together with several data "
-            f"sets, ⟦--data⟧ {config.data!r}; expected one data set: name its split by "
-            "⟦--validation_split⟧, or evaluate with imageshards evaluate."
-        )
-    # As one path: what is joined has no shares of its own.
-    opened = [_open_one(dataclasses.replace(config, data=p, mix={})) for p in config.paths]
+    opened = [load_manifest(path) for path in config.paths]
     return opened[0] if len(opened) == 1 else join_datasets(config, opened)
-
-
-def _open_one(config: DataConfig) -> DataSet:
-    if has_manifest(config.data) or not has_records(config.data) or is_being_built(config.data):
-        return load_manifest(config.data)  # raises where there is none, and says what is missing
-    return open_external(config)
 
 
 def select(config: DataConfig, dataset: DataSet, split: Split, balance: str = "none") -> Subset:
@@ -300,18 +281,3 @@ def model_inputs(dataset: DataSet, card: ModelCard) -> ModelInputs:
     # Sizes of stored pictures are the data set's; their channels are what the model was built for.
     image = dataclasses.replace(dataset.image, channels=card.inputs.image.channels)
     return dataclasses.replace(card.inputs, image=image, features=features)
-
-
-def _refuse_external_flags(config: DataConfig) -> None:
-    given = {
-        "⟦--feature_map⟧": config.feature_map,
-        "⟦--label_offset⟧": config.label_offset,
-        "⟦--class_names⟧": config.class_names,
-        "⟦--validation_data⟧": config.validation_data,
-    }
-    for flag, value in given.items():
-        if value:
-            raise UserError(
-                f"{flag} received {value!r}, but ⟦--data⟧ {config.data!r} has a manifest.json, "
-                f"which says all that; leave {flag} out."
-            )

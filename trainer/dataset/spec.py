@@ -144,7 +144,7 @@ class DataSet:
         text_feature: Which one names the class beside the label; None where none does.
         label_offset: Subtracted from the label in a record to get the class id.
         fingerprint: Changes whenever the records, or what is known of them, change.
-        has_manifest: Whether our own builder wrote it.
+        adopted: Whether others wrote its records, and `imageshards adopt` its manifest.
         has_index: Whether it has a row for each record beside the shards, see `imageshards.index`.
         parts: The data sets that were joined to this one, in the order of their shards in every
             split; empty where it is one.
@@ -163,7 +163,7 @@ class DataSet:
     text_feature: str | None = None
     label_offset: int = 0
     fingerprint: str = ""
-    has_manifest: bool = True
+    adopted: bool = False
     has_index: bool = False
     parts: tuple[DataSet, ...] = ()
 

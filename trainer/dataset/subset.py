@@ -87,7 +87,7 @@ def filter_function(dataset: DataSet, filters: Sequence[str]) -> FilterFunction:
         keep = present
         for one in parsed:
             value = values[one.feature]
-            if one.feature == dataset.label_feature and dataset.has_manifest:
+            if one.feature == dataset.label_feature and dataset.label_offset:  # its class id
                 value -= dataset.label_offset
             keep &= COMPARE[one.operator](value, tf.constant(one.value, value.dtype))
         return tf.where(present, labels, -1), keep
@@ -213,7 +213,9 @@ def class_ids(subset: Subset, classes: Sequence[str]) -> tuple[int, ...]:
     if unknown:
         some = ", ".join(classes[:8]) + (", …" if len(classes) > 8 else "")
         numbers = all(name.isdecimal() for name in unknown)
-        remedy = "name them by ⟦--class_names⟧" if numbers else "leave them out by ⟦--classes⟧"
+        remedy = "leave them out by ⟦--classes⟧"
+        if numbers:
+            remedy = "name them by --class_names of imageshards adopt"
         raise UserError(
             f"⟦--data⟧ received {subset.dataset.data!r}, whose classes "
             f"{', '.join(unknown[:8])}{', …' if len(unknown) > 8 else ''} the model does not "

@@ -131,16 +131,7 @@ class TrainingData:
                 )
             named = augment if hasattr(augment, "__qualname__") else type(augment)
             augment = f"{named.__module__}.{named.__qualname__}"
-        dataset = subset.dataset
-        as_read = {}
-        if not dataset.has_manifest:  # by these flags others' TFRecords are read
-            as_read = {
-                "class_names": list(dataset.classes),
-                "label_offset": dataset.label_offset,
-                "feature_map": [dataset.image_feature, dataset.label_feature],
-            }
         return {
-            **as_read,
             "data": subset.dataset.fingerprint,
             "train_split": subset.split.name,
             "classes": list(subset.classes),

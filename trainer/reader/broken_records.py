@@ -159,7 +159,7 @@ def explain(error: BaseException, subset: Subset, found: Sequence[BrokenRecord])
         if any(shard.path == one.path for shard in own.shards for one in found[:1]):
             dataset = part
     # Of joined data sets verify looks at one.
-    can_verify = dataset.has_manifest and not dataset.parts
+    can_verify = not dataset.adopted and not dataset.parts
     look = f"look with imageshards verify {dataset.data}, " * can_verify
     if not found:
         return UserError(

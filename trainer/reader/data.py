@@ -51,26 +51,17 @@ ImageSize = int | str | Sequence[int]
 def open(
     path: str | os.PathLike[str],
     *more: str | os.PathLike[str],
-    feature_map: Mapping[str, str] | None = None,
-    label_offset: int = 0,
-    class_names: Sequence[str] | None = None,
-    validation_data: str | os.PathLike[str] | None = None,
     skip_broken: int = 0,
 ) -> Data:
     """Opens a data set, or several as one; `ims.open`.
 
-    Neither TensorFlow nor a record is loaded for one of ours.
+    Neither TensorFlow nor a record is loaded.
 
     Args:
-        path: Folder of a data set as `imageshards build` writes it, a TFDS folder, or a
-            folder or glob of TFRecords that others wrote; local, `gs://` or `s3://`.
+        path: Folder of a data set as `imageshards build` writes it, or `imageshards adopt` for
+            TFRecords that others wrote; local, `gs://` or `s3://`.
         *more: Further ones, read as one with it: their splits one after the other, classes joined
             by name.
-        feature_map: Of others' records: which feature is `image`, `label`, `filename`, `text`,
-            for example `{"image": "image_raw"}`.
-        label_offset: Of others' records: subtracted from every label, 1 for 1-based ones.
-        class_names: Of others' records: in the order of the ids.
-        validation_data: Of others' records: folder or glob of those to validate on.
         skip_broken: How many broken records may be left out where records are counted, and by
             a loop that resumes; a plain `dataset()` stops at the first.
 
@@ -80,12 +71,6 @@ def open(
     """
     config = DataConfig(
         data=join_paths([path_text("path", one) for one in (path, *more)]),
-        feature_map=dict(feature_map or {}),
-        label_offset=_whole_number("label_offset", label_offset),
-        class_names=None if class_names is None else tuple(class_names),
-        validation_data=None
-        if validation_data is None
-        else path_text("validation_data", validation_data),
         skip_broken=_whole_number("skip_broken", skip_broken),
     )
     return Data(config, open_dataset(config))
@@ -159,7 +144,9 @@ class Data:
                 "expected one of index(columns=['key'])."
             )
         (row,) = self._places.slice(place, 1).to_pylist()
-        return read_record(self.config.data, row, self.dataset.compression)
+        return read_record(
+            self.config.data, row, self.dataset.compression, self.dataset.filename_feature
+        )
 
     @functools.cached_property
     def _places(self) -> pa.Table:
@@ -167,17 +154,12 @@ class Data:
 
     @property
     def _manifest(self) -> Mapping[str, Any]:
-        if not self.dataset.has_manifest:
-            raise UserError(
-                f"path received {self.config.data!r}, which others wrote; expected a data set that "
-                "imageshards build built: only those have an index."
-            )
         if self.dataset.parts:
             raise UserError(
                 f"path received {self.config.data!r}, several data sets; expected one: each has an "
                 "index of its own, ims.open(PATH).index()."
             )
-        return manifest.load_manifest(self.config.data, "path")
+        return manifest.load_manifest(self.config.data, "path", adopted=True)
 
     @names_arguments(data="path", train_split="split")
     def train(

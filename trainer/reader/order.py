@@ -193,7 +193,7 @@ def order_warning(subset: Subset) -> str | None:
             continue
         dataset, split = stream.dataset, stream.split.name
         remedy = f"write its records in {_MIXING_SHARDS} shards or more"
-        if dataset.has_manifest:
+        if not dataset.adopted:
             remedy = (
                 f"re-shard it with imageshards build --input {dataset.data} --output NEW "
                 f"--num_shards {split}={_MIXING_SHARDS}"

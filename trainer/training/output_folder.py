@@ -191,7 +191,7 @@ def copy_transform(dataset: DataSet, output: str) -> None:
     Raises:
         UserError: It cannot be copied.
     """
-    if not dataset.has_manifest or dataset.parts:
+    if dataset.parts:
         return
     source = storage.join(dataset.data, TRANSFORM_NAME, TRANSFORM_FOLDER)
     target = storage.join(output, TRANSFORM_FOLDER)

@@ -14,8 +14,6 @@ from trainer.reader.batches import TrainingData
 from trainer.training.checkpoint_callback import Checkpoint
 from trainer.training.output_folder import check_no_model
 
-# How TFRecords of others are read; the fingerprint of the data covers it.
-_AS_READ = ("class_names", "label_offset", "feature_map")
 # Schedules whose rate at a step depends on the number of all steps.
 _NEEDS_TOTAL = ("linear", "cosine")
 
@@ -92,7 +90,7 @@ def check_same(output: str, started: Mapping[str, Any], settings: Mapping[str, A
         UserError: They differ; the sentence names the first flag.
     """
     for name in sorted({*started, *settings}, key=lambda name: (name != "data", name)):
-        if started.get(name) == settings.get(name) or name in _AS_READ:
+        if started.get(name) == settings.get(name):
             continue
         if name == "order_version":
             raise UserError(
@@ -102,13 +100,9 @@ def check_same(output: str, started: Mapping[str, Any], settings: Mapping[str, A
                 "use another ⟦--output⟧, or start over with ⟦--overwrite⟧."
             )
         if name == "data":
-            for flag in _AS_READ:
-                if flag in started and started[flag] != settings.get(flag, started[flag]):
-                    raise _other_value(flag, output, started, settings)
-            changed = "files have" if _AS_READ[0] in settings else "manifest has"
             raise UserError(
-                f"⟦--output⟧ received {output!r}, which holds a run on other data: the {changed} "
-                "changed since; use another ⟦--output⟧, or start over with ⟦--overwrite⟧."
+                f"⟦--output⟧ received {output!r}, which holds a run on other data: the manifest "
+                "has changed since; use another ⟦--output⟧, or start over with ⟦--overwrite⟧."
             )
         raise _other_value(name, output, started, settings)
 

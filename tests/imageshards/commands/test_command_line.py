@@ -35,7 +35,7 @@ TRAIN_FLAGS = re.findall(r"^  (--\w+)", TRAIN, re.MULTILINE)
         ("--batch", TRAIN_FLAGS, ["--batch_size"]),
         ("--epoch", TRAIN_FLAGS, ["--epochs"]),
         ("--optimiser", TRAIN_FLAGS, ["--optimizer"]),
-        ("--validation", TRAIN_FLAGS, ["--validation_split", "--validation_data"]),
+        ("--validation", TRAIN_FLAGS, ["--validation_split"]),
         ("--rate", TRAIN_FLAGS, ["--learning_rate", "--scale_learning_rate", "--decay_rate"]),
         ("--image_sise", BUILD, ["--image_size"]),
         ("--split", BUILD, ["--split_column", "--splits"]),

@@ -35,16 +35,14 @@ def _check(dataset: DataSet) -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-@pytest.mark.parametrize("has_manifest", [True, False])
+@pytest.mark.parametrize("adopted", [True, False])
 def test_classes_in_another_order_are_refused(
-    tmp_path: pathlib.Path, compression: str, has_manifest: bool
+    tmp_path: pathlib.Path, compression: str, adopted: bool
 ) -> None:
-    dataset = _set(
-        tmp_path, [[0, 0, 1], [1, 2]], compression=compression, has_manifest=has_manifest
-    )
+    dataset = _set(tmp_path, [[0, 0, 1], [1, 2]], compression=compression, adopted=adopted)
     _check(dataset)
     swapped = dataclasses.replace(dataset, classes=("ant", "cat", "bee"))
-    remedy = "manifest.json, or build" if has_manifest else "put --class_names into"
+    remedy = "manifest.json, or describe it again by" if adopted else "manifest.json, or build it"
     match = f"class 1 is 'cat', but record 2 of .*00000 has this id and 'bee' as .*text; .*{remedy}"
     with pytest.raises(UserError, match=match):
         _check(swapped)
@@ -80,13 +78,6 @@ def test_texts_that_name_no_class_say_nothing(tmp_path: pathlib.Path) -> None:
     dataset = _set(tmp_path, [[0, 1, 2]])
     _check(dataclasses.replace(dataset, classes=("n01440764", "n01443537", "n01484850")))
     _check(dataclasses.replace(dataset, classes=("cat", "bee", "ant"), text_feature=None))
-
-
-def test_a_name_that_others_use_twice_is_no_other_order(tmp_path: pathlib.Path) -> None:
-    dataset = _set(tmp_path, [[0, 1, 2]], classes=("ant", "bee", "hen", "cat"))
-    _check(dataclasses.replace(dataset, has_manifest=False))
-    with pytest.raises(UserError, match="class 2 is 'hen'"):
-        _check(dataset)
 
 
 def test_broken_records_are_left_to_the_reader(tmp_path: pathlib.Path) -> None:

@@ -47,7 +47,7 @@ def test_splits_come_one_after_the_other_and_know_their_data_sets() -> None:
     assert (train.num_records, joined.splits["test"].num_records) == (7, 1)
     assert joined.by_part(train) == [(a, a.splits["train"]), (b, b.splits["train"])]
     assert [own.num_records for _, own in joined.by_part(joined.splits["test"])] == [1, 0]
-    assert joined.data == "a,b" and joined.has_manifest
+    assert joined.data == "a,b" and not joined.adopted
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,10 @@ def test_different_classes_are_listed_with_the_remedy() -> None:
     assert joined.classes == ("ant", "bee", "cat")
     with pytest.raises(UserError, match="a lacks cat; b lacks bee; expected .* by --classes"):
         check_same_classes(joined)
-    numbered = _set("b", classes=("0", "1"), has_manifest=False)
-    with pytest.raises(UserError, match="name them by --class_names, or say by --classes"):
+    numbered = _set("b", classes=("0", "1"), adopted=True)
+    with pytest.raises(
+        UserError, match="by --class_names of imageshards adopt, or say by --classes"
+    ):
         check_same_classes(_join(_set("a"), numbered))
 
 
@@ -153,7 +155,7 @@ def test_mean_and_deviation_are_those_of_all_pictures() -> None:
         image = dataclasses.replace(IMAGE, mean=tuple(mean), std=tuple(std))
         parts.append(_set(name, {"train": len(values)}, image=image))
     # Nothing is known of the pictures of others' records.
-    image = _join(*parts, _set("c", {"train": 100}, has_manifest=False)).image
+    image = _join(*parts, _set("c", {"train": 100}, adopted=True)).image
     everything = np.concatenate(pixels)
     np.testing.assert_allclose(image.mean, everything.mean((0, 1)))
     np.testing.assert_allclose(image.std, everything.std((0, 1)))
@@ -161,7 +163,7 @@ def test_mean_and_deviation_are_those_of_all_pictures() -> None:
 
 def test_pictures_of_others_have_the_size_that_is_asked_for() -> None:
     unknown = dataclasses.replace(IMAGE, size=None, varies=True)
-    parts = [_set("a"), _set("b", image=unknown, has_manifest=False)]
+    parts = [_set("a"), _set("b", image=unknown, adopted=True)]
     assert join_datasets(CONFIG, parts).image.size is None
     asked = join_datasets(DataConfig("a,b", image_size=(24, 24)), parts).image
     assert asked.size == (24, 24) and asked.varies

@@ -15,7 +15,6 @@ from trainer.config import DataConfig, TrainConfig
 from trainer.dataset.manifest import (
     check_shards,
     find_split,
-    has_manifest,
     load_manifest,
     train_split,
     validation_split,
@@ -218,26 +217,10 @@ def test_open_inputs_refuses_less_than_a_batch_and_a_missing_size(folder: pathli
     assert open_inputs(_config(folder, 4, image_size=(8, 8))).model.size == (8, 8)
 
 
-@pytest.mark.parametrize(
-    "flag",
-    [
-        {"feature_map": {"image": "x"}},
-        {"label_offset": 1},
-        {"class_names": ("a",)},
-        {"validation_data": "v"},
-    ],
-)
-def test_flags_for_external_records_are_refused_beside_a_manifest(
-    folder: pathlib.Path, flag: dict[str, Any]
-) -> None:
-    with pytest.raises(UserError, match=f"--{next(iter(flag))} received .* leave .* out"):
-        open_inputs(_config(folder, 4, **flag))
-
-
 def test_features_shard_classes_and_a_fingerprint_are_read(folder: pathlib.Path) -> None:
     before = _load(folder)
     assert before.features["image/class/label"] == FeatureSpec("int64", ())
-    assert before.filename_feature is None and before.has_manifest and has_manifest(str(folder))
+    assert before.filename_feature is None and not before.adopted
     splits = _splits(folder, train=20)
     splits["train"]["shards"][0]["classes"] = {"circle": 20}
     features = {

@@ -160,9 +160,9 @@ def test_the_error_names_file_record_offset_and_remedy(folder):
 def test_without_a_broken_record_the_error_quotes_tensorflow(folder):
     told = str(explain(ValueError("a first\nb second"), load(folder), []))
     assert "(a first)" in told
-    external = dataclasses.replace(load(folder).dataset, has_manifest=False)
+    external = dataclasses.replace(load(folder).dataset, adopted=True)
     told = str(explain(ValueError("a"), whole_split(external), []))
-    assert "beam_pipeline" not in told
+    assert "imageshards verify" not in told
 
 
 def numbers(selection):

@@ -372,8 +372,6 @@ def test_errors_of_opening_and_evaluating_name_the_argument(
     opened = ims.open(folder)
     with pytest.raises(ims.UserError, match="^split received None, .* expected one of train"):
         opened.evaluation(batch_size=2)
-    with pytest.raises(ims.UserError, match="^label_offset received 1, but path .* manifest.json"):
-        ims.open(folder, label_offset=1)
     (folder / "train-00000-of-00001.tfrecord").unlink()
     with pytest.raises(ims.UserError, match="^path received .* is missing"):
         opened.train(batch_size=2)

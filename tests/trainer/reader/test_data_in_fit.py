@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import imageshards as ims
+from imageshards.adopt import AdoptOptions, adopt
 from tests.support.external_sets import write_kaggle, write_slim
 from tests.support.forked_commands import run_forked
 from tests.support.trainer_data import make_data_set
@@ -78,23 +79,19 @@ def test_records_that_others_wrote_are_opened_by_their_features(tmp_path: pathli
     folder = tmp_path / "flowers"
     names = {"image": "photo", "class": "kind"}
     write_kaggle(folder, {"train00-5.tfrec": 5, "val00-4.tfrec": 4}, **names)
-    with pytest.raises(ims.UserError, match=r"^path received .* feature_map={'image': 'FEATURE'}"):
+    with pytest.raises(ims.UserError, match=f"^path received .* by imageshards adopt {folder}"):
         ims.open(folder)
-    data = ims.open(
-        folder,
-        feature_map={"image": "photo", "label": "kind"},
-        class_names=["daisy", "rose", "tulip"],
-    )
+    flowers = ("daisy", "rose", "tulip")
+    adopt(str(folder), options=AdoptOptions({"image": "photo", "label": "kind"}, 0, flowers))
+    data = ims.open(folder)
     assert (data.classes, data.splits) == (("daisy", "rose", "tulip"), {"train": 5, "val": 4})
     assert labels_of(data) == [0, 0, 1, 2]
     train = data.train(batch_size=2, image_size=16, classes=["tulip", "daisy"])
     assert (train.num_records, train.class_weight) == (3, {0: 1.5, 1: 0.75})
-    more = ims.open(
-        folder / "train*",
-        feature_map={"image": "photo", "label": "kind"},
-        validation_data=folder / "val*",
-    )
-    assert more.splits == {"train": 5, "validation": 4}
+    key = data.index("val", ["key"])["key"][1].as_py()
+    assert data.record(key)["kind"] == [1]
+    chosen = data.train(batch_size=1, image_size=16, where=["kind>=1", "id!=train00-5.tfrec-1"])
+    assert chosen.num_records == 2
 
 
 @pytest.mark.usefixtures("cache")
@@ -102,7 +99,8 @@ def test_labels_may_begin_at_another_number(tmp_path: pathlib.Path) -> None:
     texts = {1: "tench", 2: "crane"}
     shards = {"train-00000-of-00001": (1, 2, 2), "validation-00000-of-00001": (1, 2)}
     write_slim(tmp_path / "d", shards, texts)
-    data = ims.open(tmp_path / "d", label_offset=1)
+    adopt(str(tmp_path / "d"), options=AdoptOptions(label_offset=1))
+    data = ims.open(tmp_path / "d")
     assert data.classes == ("tench", "crane")
     assert labels_of(data) == [0, 1] and labels_of(data, split="train") == [0, 1, 1]
 
@@ -130,9 +128,10 @@ def test_a_folder_of_tfds_is_opened(tmp_path: pathlib.Path) -> None:
                 yield i, {"image": np.full((16, 16, 3), 40 * i + 9, np.uint8), "label": i % 2}
 
     OpenedShapes(data_dir=str(tmp_path / "tfds")).download_and_prepare()
-    data = ims.open(tmp_path / "tfds" / "opened_shapes" / "1.0.0")
+    adopt(folder := str(tmp_path / "tfds" / "opened_shapes"))  # its latest version
+    data = ims.open(folder)
     assert (data.classes, data.splits) == (("cat", "dog"), {"train": 5, "test": 3})
-    assert labels_of(data) == [0, 0, 1]
+    assert labels_of(data, split="test") == [0, 0, 1]
     train = data.train(batch_size=2, augment="none")
     assert train.image_shape == (16, 16, 3)
     seen = [int(pictures[i, 0, 0, 0]) // 40 for pictures, _, _ in _two(train) for i in range(2)]

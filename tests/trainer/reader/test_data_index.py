@@ -93,5 +93,5 @@ def test_data_sets_without_an_index_say_what_to_do(tmp_path):
     Dataset(tmp_path / "old")
     data = ims.open(tmp_path / "old")
     for ask in (data.index, lambda: data.record("x")):
-        with pytest.raises(UserError, match="path received .* without index/ .* --overwrite"):
+        with pytest.raises(UserError, match="path received .* without index/ .*rds adopt"):
             ask()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import imageshards as ims
+from imageshards.adopt import AdoptOptions, adopt
 from imageshards.tfrecord import read_records
 from tests.support.external_sets import example, jpeg
 from tests.support.trainer_data import CLASSES, edit_manifest, make_data_set
@@ -163,13 +164,9 @@ def others(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Data:
             for i in range(count)
         ]
         ims.write_records(str(folder / f"{split}-00.tfrecord"), map(example, records))
-    return ims.open(
-        sets.a.config.data,
-        folder,
-        feature_map={"image": "picture", "label": "class"},
-        label_offset=1,
-        class_names=["square", "triangle", "circle"],
-    )
+    names = ("square", "triangle", "circle")
+    adopt(str(folder), options=AdoptOptions({"image": "picture", "label": "class"}, 1, names))
+    return ims.open(sets.a.config.data, folder)
 
 
 @pytest.mark.parametrize("more", [{}, {"mix": {"a": 1, "slim": 1}}, {"classes": CLASSES[::-1]}])
@@ -178,8 +175,8 @@ def test_records_of_others_are_read_by_their_own_names(
 ) -> None:
     names = _names(sets.a, "train") + ["square", "triangle", "circle"] * 2
     alone = [
-        ims.open(part.data, **known).train(batch_size=1, image_size=16, augment="none")
-        for part, known in zip(others.dataset.parts, _HOW, strict=True)
+        ims.open(part.data).train(batch_size=1, image_size=16, augment="none")
+        for part in others.dataset.parts
     ]
     images = [image for train in alone for image in _by_record(train, train.num_records)]
     train = others.train(batch_size=4, image_size=16, augment="none", seed=2, **more)
@@ -190,12 +187,6 @@ def test_records_of_others_are_read_by_their_own_names(
         ]
         for record, image in zip(batch["record"], batch["inputs"]["image"], strict=True):
             np.testing.assert_array_equal(image, images[record])
-
-
-_HOW: list[dict[str, Any]] = [
-    {},
-    {"feature_map": {"image": "picture", "label": "class"}, "label_offset": 1},
-]
 
 
 def _by_record(train: Any, count: int) -> list[Any]:
@@ -320,8 +311,6 @@ def test_what_cannot_be_joined_is_told_in_the_words_of_the_caller(
     a = sets.a.config.data
     with pytest.raises(ims.UserError, match="path received .*option size is 16 in .* and 24 in"):
         ims.open(a, other)
-    with pytest.raises(ims.UserError, match="label_offset received 1, but .* has a manifest"):
-        ims.open(*sets.both.config.paths, label_offset=1)
     with pytest.raises(ims.UserError, match="several data sets; expected one: each has an index"):
         sets.both.index()
     with pytest.raises(ims.UserError, match="mix received a share for 'c', which is no data set"):

@@ -108,25 +108,6 @@ def test_another_data_set_is_refused(folder: pathlib.Path, tmp_path: pathlib.Pat
         check_same("out", _settings(_config(folder, {})), _settings(_config(other, {})))
 
 
-def test_others_records_read_by_other_flags_are_refused_by_the_flag(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    folder = make_data_set(tmp_path / "d", {"train": 12, "validation": 3}, size_px=((8, 8),))
-    (folder / "manifest.json").unlink()
-    given: dict[str, Any] = {"image_size": (8, 8), "class_names": ("a", "b", "c")}
-    begun = _settings(_config(folder, given))
-    check_same("out", begun, _settings(_config(folder, given)))
-    renamed = _settings(_config(folder, given | {"class_names": ("a", "b", "d")}))
-    sentence = "--class_names received a,b,d, but the run in --output 'out' was started with a,b,c"
-    with pytest.raises(UserError, match=sentence):
-        check_same("out", begun, renamed)
-    without = {name: value for name, value in begun.items() if name != "class_names"}
-    check_same("out", without, begun)  # of a version that did not note it
-    with pytest.raises(UserError, match="the files have changed since"):
-        check_same("out", without, begun | {"data": "other"})
-
-
 def test_a_run_in_another_order_is_not_resumed(folder: pathlib.Path) -> None:
     settings = _settings(_config(folder, {}))
     older = {name: value for name, value in settings.items() if name != "order_version"}

@@ -1,28 +1,9 @@
-"""Names of external files: which split, how many records, which files of a series are missing."""
+"""Files that others wrote: which split, which files of a series are missing."""
 
 import pytest
 
+from imageshards.adopt.files import list_files, split_files, split_of
 from imageshards.errors import UserError
-from trainer.dataset.external.files import count_in_name, list_files, split_files, split_of
-
-
-@pytest.mark.parametrize(
-    ("path", "count"),
-    [
-        ("a/flowers00-230.tfrec", 230),
-        ("00-224x224-798.tfrec", 798),
-        ("train_12-0.tfrecord.gz", 0),
-        ("x-7.TFRECORDS", 7),
-        ("train-00000-of-00010.tfrecord", None),
-        ("x.tfrecord-00000-of-00010", None),
-        ("train-00000-of-01024", None),
-        ("flowers230.tfrec", None),
-        ("230.tfrec", None),
-        ("x.tfrecord", None),
-    ],
-)
-def test_counts_in_names(path, count):
-    assert count_in_name(path) == count
 
 
 @pytest.mark.parametrize(
@@ -76,7 +57,7 @@ class TestListing:
         return tmp_path
 
     def names(self, folder, data):
-        return [p.removeprefix(f"{folder}/") for p in list_files("--data", str(data))]
+        return [p.removeprefix(f"{folder}/") for p in list_files("DIR", str(data))]
 
     def test_a_folder_and_its_sub_folders_are_listed(self, folder):
         assert self.names(folder, folder) == [
@@ -98,13 +79,13 @@ class TestListing:
     def test_a_series_with_a_missing_file_is_refused(self, folder):
         (folder / "c.tfrecord-00000-of-00002").unlink()
         with pytest.raises(UserError, match=r"1 of 2 files are missing \(the first is number 0\)"):
-            list_files("--data", str(folder))
+            list_files("DIR", str(folder))
         assert self.names(folder, folder / "c*") == ["c.tfrecord-00001-of-00002"]
 
     def test_a_folder_without_records_is_refused(self, tmp_path):
         (tmp_path / "x.jpg").touch()
         for data in (tmp_path, tmp_path / "*.tfrec"):
-            with pytest.raises(UserError, match="neither a manifest.json nor a TFRecord"):
-                list_files("--data", str(data))
-        with pytest.raises(UserError, match="--validation_data received .* cannot be listed"):
-            list_files("--validation_data", str(tmp_path / "none"))
+            with pytest.raises(UserError, match="there is no TFRecord"):
+                list_files("DIR", str(data))
+        with pytest.raises(UserError, match="--split received .* cannot be listed"):
+            list_files("--split", str(tmp_path / "none"))

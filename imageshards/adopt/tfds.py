@@ -30,7 +30,7 @@ class TfdsFolder:
         folder: Where its shards lie.
         splits: For each split (path, records) of every shard.
         image_feature, label_feature: Its Image and its ClassLabel, None without one.
-        image_shape: (height, width, channels) in pixels; None where one is not fixed.
+        channels: Of its pictures; None where they are not fixed.
         classes: Names in the order of the ids, None without a ClassLabel.
     """
 
@@ -38,7 +38,7 @@ class TfdsFolder:
     splits: Mapping[str, tuple[tuple[str, int], ...]]
     image_feature: str | None
     label_feature: str | None
-    image_shape: tuple[int | None, int | None, int | None]
+    channels: int | None
     classes: tuple[str, ...] | None
 
 
@@ -61,7 +61,7 @@ def find_folder(data: str) -> str | None:
     }
     if len(configurations) > 1:
         raise UserError(
-            f"⟦--data⟧ received {data!r}, which holds several TFDS configurations "
+            f"DIR received {data!r}, which holds several TFDS configurations "
             f"({', '.join(configurations)}); expected one of these folders."
         )
     return next(iter(configurations.values()), None)
@@ -78,22 +78,22 @@ def open_tfds(folder: str) -> TfdsFolder:
         features = json.loads(_read_text(os.path.join(folder, _FEATURES_FILE)))
         fields = dict(_walk("", features))
         image, label = _image_and_label(info, fields)
-        shape = _shape(fields[image]["image"]) if image else (None, None, None)
+        channels = _channels(fields[image]["image"]) if image else None
         classes = _classes(folder, label, fields[label]["classLabel"]) if label else None
         splits = {str(raw["name"]): _shards(folder, info, raw) for raw in info["splits"]}
     except (OSError, AttributeError, KeyError, TypeError, ValueError) as e:
         raise UserError(
-            f"⟦--data⟧ received {folder!r}, whose {INFO_FILE} or {_FEATURES_FILE} is not what "
+            f"DIR received {folder!r}, whose {INFO_FILE} or {_FEATURES_FILE} is not what "
             f"TensorFlow Datasets writes ({type(e).__name__}: {e}); prepare the data set again, "
-            "or name its files by a glob."
+            "or name its files by --split."
         ) from e
     file_format = info.get("fileFormat", "tfrecord")
     if file_format != "tfrecord":
         raise UserError(
-            f"⟦--data⟧ received {folder!r}, whose fileFormat is {file_format}; expected tfrecord: "
+            f"DIR received {folder!r}, whose fileFormat is {file_format}; expected tfrecord: "
             "prepare it with file_format='tfrecord'."
         )
-    return TfdsFolder(folder, splits, image, label, shape, classes)
+    return TfdsFolder(folder, splits, image, label, channels, classes)
 
 
 def _latest(folder: str) -> str | None:
@@ -141,13 +141,9 @@ def _image_and_label(
     return found[0], found[1]
 
 
-def _shape(image: dict[str, Any]) -> tuple[int | None, int | None, int | None]:
+def _channels(image: dict[str, Any]) -> int | None:
     sides = [int(side) for side in image.get("shape", {}).get("dimensions", [])]
-    if len(sides) != 3:
-        return None, None, None
-    # An unknown side is -1.
-    height, width, channels = (side if side > 0 else None for side in sides)
-    return height, width, channels
+    return sides[2] if len(sides) == 3 and sides[2] > 0 else None
 
 
 def _classes(folder: str, label: str, raw: dict[str, Any]) -> tuple[str, ...]:
@@ -158,10 +154,9 @@ def _classes(folder: str, label: str, raw: dict[str, Any]) -> tuple[str, ...]:
         return tuple(str(i) for i in range(int(raw["numClasses"])))
     while names and not names[-1]:
         names = names[:-1]
-    if len(names) != int(raw.get("numClasses", len(names))):
-        raise ValueError(
-            f"{path} has {counted(len(names), 'name')} for {counted(raw['numClasses'], 'class')}"
-        )
+    expected = int(raw.get("numClasses", len(names)))
+    if len(names) != expected:
+        raise ValueError(f"{path} has {counted(len(names), 'name')}, expected {expected}")
     return names
 
 

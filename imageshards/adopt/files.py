@@ -1,0 +1,151 @@
+"""The TFRecord files that others wrote: which there are, and the split of each."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from imageshards import storage
+from imageshards.errors import UserError
+from imageshards.tfrecord import FILE_NAME
+
+SPLIT_NAMES = ("train", "training", "validation", "valid", "val", "test", "testing", "eval", "dev")
+ENDINGS = "*.tfrec, *.tfrecord, *.tfrecords or NAME-00000-of-00008"
+
+_PART = re.compile(r"^(.*?)-(\d+)-of-(\d+)(.*)$")
+
+
+def find_splits(directory: str, given: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+    """The files of every split.
+
+    Args:
+        directory: Whose files are taken, where none are given.
+        given: Pairs of a split and a folder, a file or a glob of its files.
+
+    Raises:
+        UserError: There are none, not all of a series are there, or one is given twice.
+    """
+    if not given:
+        return split_files(directory, list_files("DIR", directory))
+    splits: dict[str, list[str]] = defaultdict(list)
+    for name, place in given:
+        splits[name] += list_files("--split", place)
+    times = Counter(path for paths in splits.values() for path in paths)
+    twice = [path for path, count in times.items() if count > 1]
+    if twice:
+        raise UserError(
+            f"--split received the file {twice[0]} twice; expected every file in one split: name "
+            "the files by globs."
+        )
+    return dict(splits)
+
+
+def list_files(argument: str, place: str) -> list[str]:
+    """The TFRecord files that `place` means, sorted.
+
+    Args:
+        argument: Named in errors.
+        place: A file, a glob, or a folder, whose own files and whose sub-folders' count.
+
+    Raises:
+        UserError: There are none, or they cannot be listed, or a part of a numbered series is
+            missing from a folder.
+    """
+    try:
+        if any(c in place for c in "*?["):
+            paths = storage.glob(place)
+        elif storage.is_folder(place):
+            paths = _files_below(place)
+            _check_series(argument, place, paths)
+        elif storage.exists(place):
+            paths = [place]
+        else:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place)
+    except OSError as e:
+        raise UserError(
+            f"{argument} received {place!r}, which cannot be listed ({e.strerror or e}); expected "
+            f"a folder of TFRecords, {ENDINGS}."
+        ) from e
+    if not paths:
+        raise UserError(
+            f"{argument} received {place!r}, where there is no TFRecord; expected files called "
+            f"{ENDINGS}: name others by --split train=GLOB, or build a data set of images with "
+            "imageshards build --input PHOTOS --output FOLDER."
+        )
+    return paths
+
+
+def split_files(directory: str, paths: Sequence[str]) -> dict[str, list[str]]:
+    """Which split every file belongs to: by its folder's name, else by a word of its own name.
+
+    Where no name says anything, all files are `train`.
+
+    Raises:
+        UserError: Only some of the names say something.
+    """
+    splits: dict[str, list[str]] = defaultdict(list)
+    nameless: list[str] = []
+    for path in paths:
+        name = split_of(path)
+        (splits[name] if name else nameless).append(path)
+    if nameless and splits:
+        raise UserError(
+            f"DIR received {directory!r}, where {os.path.basename(nameless[0])} belongs to no "
+            f"split, but {os.path.basename(next(iter(splits.values()))[0])} to "
+            f"{next(iter(splits))}; expected train, validation or test in every name or "
+            f"in none: name the files of every split, for example --split 'train={directory}/a*'."
+        )
+    return dict(splits) if splits else {"train": nameless}
+
+
+def split_of(path: str) -> str | None:
+    """The split a path names, in lower case: `validation-00000-of-00128` → `validation`."""
+    folder, name = os.path.split(path)
+    folder = os.path.basename(folder).lower()
+    if folder in SPLIT_NAMES:
+        return folder
+    words = re.split(r"[^a-z]+", name.lower())
+    return next((word for word in words if word in SPLIT_NAMES), None)
+
+
+def folder_from(output: str, path: str) -> str:
+    """The folder of a file as a manifest in `output` names it: below it, else as a whole."""
+    folder, output = storage.parent_of(path), output.rstrip("/")
+    if folder.rstrip("/") == output:
+        return ""
+    return folder.removeprefix(f"{output}/")
+
+
+def _files_below(folder: str) -> list[str]:
+    """Every TFRecord file in a folder and in its sub-folders, sorted."""
+    entries = storage.list_folder(folder)
+    for entry in entries.copy():
+        if entry.is_folder and not entry.name.startswith("."):
+            entries += storage.list_folder(entry.path)
+    return sorted(e.path for e in entries if not e.is_folder and _is_records(e.name))
+
+
+def _is_records(name: str) -> bool:
+    return not name.startswith((".", "_")) and bool(FILE_NAME.search(name))
+
+
+def _check_series(argument: str, place: str, paths: Sequence[str]) -> None:
+    """Of `…-00000-of-00008` all eight have to be there: a half-copied folder is found now."""
+    series: dict[tuple[str, str, str], set[int]] = defaultdict(set)
+    for path in paths:
+        found = _PART.match(os.path.basename(path))
+        if found:
+            stem = os.path.join(os.path.dirname(path), found[1])
+            series[stem, found[3], found[4]].add(int(found[2]))
+    for (stem, total, _), numbers in series.items():
+        missing = sorted(set(range(int(total))) - numbers)
+        if missing:
+            raise UserError(
+                f"{argument} received {place!r}, where of {os.path.basename(stem)}-…-of-{total} "
+                f"{len(missing)} of {int(total)} files are missing (the first is number "
+                f"{missing[0]}); expected all of them: copy the folder again, or name the files "
+                "that are meant by --split NAME=GLOB."
+            )

@@ -1,0 +1,286 @@
+"""TFRecords that others wrote: Kaggle's, tf-slim's ImageNet, and what is asked for or refused."""
+
+import functools
+import gzip
+import re
+import shutil
+
+import pytest
+
+from imageshards import storage
+from imageshards.adopt import AdoptOptions, adopt
+from imageshards.adopt.command import main
+from imageshards.errors import UserError
+from imageshards.index import read_index
+from imageshards.manifest import load_manifest, shard_path, shards_of
+from imageshards.tfrecord import write_records
+from tests.support.dataset_factory import Dataset
+from tests.support.external_sets import (
+    example,
+    flip_byte,
+    jpeg,
+    records_of,
+    write_kaggle,
+    write_slim,
+)
+
+TEXTS = {1: "tench", 2: "crane", 3: "crane"}
+SCALAR = {"dtype": "string", "shape": []}
+
+
+@pytest.fixture
+def kaggle(tmp_path):
+    """`flowers00-230.tfrec`, features `image`, `class`, `id`; a test split without labels."""
+    root = tmp_path / "kaggle"
+    write_kaggle(root / "train", {"00-7.tfrec": 7, "01-5.tfrec": 5})
+    write_kaggle(root / "val", {"00-7.tfrec": 3})
+    write_kaggle(root / "test", {"00-2.tfrec": 2}, **{"class": "number"})
+    return root
+
+
+@pytest.fixture
+def slim(tmp_path):
+    """ImageNet: 1-based labels, names without endings, one text for two classes."""
+    shards = {
+        "train-00000-of-00002": [1, 2, 3, 1],
+        "train-00001-of-00002": [3, 3, 1],
+        "validation-00000-of-00001": [2, 1],
+    }
+    write_slim(tmp_path / "slim", shards, TEXTS)
+    return tmp_path / "slim"
+
+
+def counts_of(manifest):
+    return {n: [s["num_records"] for s in e["shards"]] for n, e in manifest["splits"].items()}
+
+
+def test_folders_are_splits_and_usual_names_are_found(kaggle, capsys):
+    told = adopt(str(kaggle), options=AdoptOptions(class_names=("rose", "tulip", "daisy")))
+    assert told == load_manifest(str(kaggle), adopted=True)
+    assert counts_of(told) == {"train": [7, 5], "val": [3]}
+    assert told["classes"] == ["rose", "tulip", "daisy"]
+    assert told["adopted"] == {"image": "image", "label": "class", "filename": "id", "text": None}
+    assert told["features"]["class"] == {"dtype": "int64", "shape": []}
+    assert told["image"] == {"size": [32, 40], "mode": "exact", "channels": 3}
+    first = told["splits"]["train"]["shards"][0]
+    assert first["classes"] == {"rose": 3, "tulip": 2, "daisy": 2} and first["folder"] == "train"
+    assert "split test is left out, since its records have no feature class" in (
+        capsys.readouterr().err
+    )
+
+
+def test_every_record_has_a_row_that_leads_to_it(slim):
+    told = adopt(str(slim), options=AdoptOptions(label_offset=1))
+    rows = read_index(str(slim), told).to_pylist()
+    assert [row["label"] for row in rows] == [1, 2, 3, 1, 3, 3, 1, 2, 1]
+    assert [row["class_name"] for row in rows][:3] == ["tench", "crane 1", "crane 2"]
+    assert [row["key"] for row in rows][:2] == ["n00000001_0.JPEG", "n00000002_1.JPEG"]
+    assert {(row["height"], row["width"]) for row in rows} == {(32, 40)}
+    for row, record in zip(rows, records_of(slim / "train-00000-of-00002"), strict=False):
+        assert row["offset"] == record.offset_bytes
+
+
+def test_texts_beside_labels_name_the_classes(slim):
+    told = adopt(str(slim), options=AdoptOptions(label_offset=1))
+    assert told["classes"] == ["tench", "crane 1", "crane 2"]
+    assert (told["first_label"], told["adopted"]["text"]) == (1, None)
+    assert told["features"]["image/object/bbox/xmin"] == {"dtype": "float32", "shape": None}
+
+
+def test_records_are_pointed_at_and_nothing_is_written_beside_them(slim, tmp_path):
+    before = sorted(path.name for path in slim.iterdir())
+    out = tmp_path / "out"
+    assert main([str(slim), "--output", str(out), "--label_offset", "1"]) == 0
+    assert sorted(path.name for path in slim.iterdir()) == before
+    told = load_manifest(str(out), adopted=True)
+    shards = [shard for _, shard in shards_of(told)]
+    assert {shard["folder"] for shard in shards} == {str(slim)}
+    assert all(storage.exists(shard_path(str(out), shard)) for shard in shards)
+    assert (out / "index" / "train-00001.parquet").exists()
+    beside = adopt(str(slim), options=AdoptOptions(label_offset=1))
+    assert beside["fingerprint"] == told["fingerprint"]
+
+
+def test_the_fingerprint_sees_changes_but_not_places(slim, tmp_path):
+    one = AdoptOptions(label_offset=1)
+    first = adopt(str(slim), options=one)["fingerprint"]
+    copy = shutil.copytree(slim, tmp_path / "copy", copy_function=shutil.copyfile)
+    assert adopt(str(copy), options=one)["fingerprint"] == first
+    named = AdoptOptions(label_offset=1, class_names=("tench", "crane 1", "b"))
+    assert adopt(str(slim), options=named)["fingerprint"] != first
+    write_slim(slim, {"train-00001-of-00002": [1, 3, 3]}, TEXTS)
+    assert adopt(str(slim), options=one)["fingerprint"] != first
+
+
+def test_splits_are_given_by_folders_and_globs(kaggle):
+    train, other = f"train={kaggle}/train/00*", f"validation={kaggle}/train/01*"
+    assert main([str(kaggle), "--split", train, "--split", other]) == 0
+    told = load_manifest(str(kaggle), adopted=True)
+    assert counts_of(told) == {"train": [7], "validation": [5]}
+
+
+def test_labels_as_texts_are_the_classes(tmp_path):
+    payloads = [example({"image": jpeg(), "label": name}) for name in ("wolf", "ant", "wolf")]
+    write_records(str(tmp_path / "a.tfrecord"), payloads)
+    told = adopt(str(tmp_path))
+    assert told["classes"] == ["ant", "wolf"]
+    assert told["features"]["label"] == SCALAR
+    table = read_index(str(tmp_path), told)
+    assert table["label"].to_pylist() == [1, 0, 1]
+    assert table["key"].to_pylist()[0] == "a.tfrecord#0"
+
+
+def test_lengths_of_all_records_make_a_shape(tmp_path):
+    payloads = [
+        example({"image": jpeg(), "label": 0, "box": [0.5] * 4, "tags": [1] * i, "none": []})
+        for i in range(40)
+    ]
+    write_records(str(tmp_path / "a.tfrecord"), [*payloads, example({"image": jpeg(), "label": 0})])
+    assert adopt(str(tmp_path))["features"] == {
+        "box": {"dtype": "float32", "shape": None},
+        "image": SCALAR,
+        "label": {"dtype": "int64", "shape": []},
+        "tags": {"dtype": "int64", "shape": None},
+    }
+
+
+def test_shards_of_one_class_each_are_recognised(tmp_path):
+    for label, name in enumerate("ab"):
+        write_records(
+            str(tmp_path / f"{name}.tfrecord"), [example({"image": jpeg(), "label": label})]
+        )
+    assert adopt(str(tmp_path))["shard_by"] == "class"
+
+
+def test_a_build_does_not_write_over_shards_of_others(slim):
+    adopt(str(slim), options=AdoptOptions(label_offset=1))
+    with pytest.raises(UserError, match="TFRecords that others wrote, .*; expected what imagesh"):
+        load_manifest(str(slim), "--output")
+
+
+def test_without_a_manifest_the_command_is_named(slim):
+    with pytest.raises(UserError, match=f"write it by imageshards adopt {slim}"):
+        load_manifest(str(slim), adopted=True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--feature_map", "picture=image"], "received 'picture'; expected NAME=FEATURE"),
+        (["--feature_map", "image"], "expected NAME=VALUE, for example image=image_raw"),
+        (["--feature_map", "image=imag"], "no such feature; did you mean image"),
+        (["--feature_map", "image=class"], "image=class, a feature of int64; expected one string"),
+        (["--feature_map", "image=id"], "feature 'id' holds no encoded picture"),
+        (["--class_names", "a,a,b"], "expected every name once"),
+        (["--class_names", "a,b"], "record 2 of .* has class 2; expected 0 to 1 for 2 classes"),
+        (["--label_offset", "1"], "record 0 of .* has class 0; expected 1 to 2 .* lower --label"),
+        (["--label_offset", "-1"], "expected 0 or more"),
+        (["--split", "train=none/"], "--split received .*none', which cannot be listed"),
+        (["--split", "train"], "--split received 'train'; expected NAME=VALUE"),
+        (["--split", "a={0}/train", "--split", "b={0}/train"], "00-7.tfrec twice; expected every"),
+        (["--split", "a b={0}/train"], r"splits\['a b'\] is 'a b'; expected the name of a split"),
+    ],
+)
+def test_a_wrong_flag_is_refused_in_a_sentence(kaggle, capsys, flags, sentence):
+    assert main([str(kaggle), *(flag.format(kaggle) for flag in flags)]) == 2
+    err = capsys.readouterr().err
+    assert re.search(sentence, err), err
+    assert not (kaggle / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("payload", "sentence"),
+    [
+        ({"picture": jpeg(), "label": 0}, "no feature is known to be the image; .*--feature_map"),
+        ({"image": jpeg(), "label": 20210101}, "label is up to 20210101; expected class ids"),
+        ({"image": b"pixels", "label": 0}, "holds no encoded picture"),
+    ],
+)
+def test_records_that_are_none_to_train_on(tmp_path, payload, sentence):
+    write_records(str(tmp_path / "a.tfrecord"), [example(payload)])
+    with pytest.raises(UserError, match=sentence):
+        adopt(str(tmp_path))
+
+
+def test_labels_from_one_without_offset_are_explained(slim, capsys):
+    with pytest.raises(UserError, match=r"has image/class/label 3; .* need --label_offset 1"):
+        adopt(str(slim), options=AdoptOptions(class_names=("a", "b", "c")))
+    adopt(str(slim))
+    assert "begin at 1" in capsys.readouterr().err
+
+
+def test_class_names_in_another_order_than_the_texts_are_refused(tmp_path):
+    write_slim(tmp_path, {"train-00000-of-00001": [1, 2, 1]}, {1: "ant", 2: "bee"})
+    with pytest.raises(UserError, match="class 0 is 'bee', but most records .* text 'ant'"):
+        adopt(str(tmp_path), options=AdoptOptions(label_offset=1, class_names=("bee", "ant")))
+    told = adopt(str(tmp_path), options=AdoptOptions(label_offset=1))
+    assert told["adopted"]["text"] == "image/class/text"
+
+
+def _flip(path, at=60):
+    flip_byte(path, at)
+
+
+def _cut(path):
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def _compress(path):
+    path.write_bytes(gzip.compress(path.read_bytes()))
+
+
+def _replace(path):
+    path.write_bytes(b"a text, not a TFRecord")
+
+
+def _broken_label(path):
+    write_records(str(path), [example({"image/encoded": jpeg(), "image/class/label": [1, 2]})])
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (_flip, "train-00001-of-00002 is damaged at record 0, byte 0: the payload's checksum"),
+        (_cut, "is damaged at record 2, byte .*: the file ends inside the record"),
+        (_broken_label, "record 0, byte 0: it has no feature image/class/label with one value"),
+        (_compress, "is compressed with gzip, .* expand the files, for example by gzip -dc"),
+        (_replace, "train-00001-of-00002 is no TFRecord file"),
+        (functools.partial(_flip, at=3), "is no TFRecord file"),
+    ],
+)
+def test_a_damaged_file_is_named(slim, damage, sentence):
+    damage(slim / "train-00001-of-00002")
+    with pytest.raises(UserError, match=sentence):
+        adopt(str(slim), options=AdoptOptions(label_offset=1))
+    assert not (slim / "manifest.json").exists()
+
+
+def test_all_damage_is_told(slim, capsys):
+    for number in range(2):
+        _flip(slim / f"train-0000{number}-of-00002")
+    with pytest.raises(UserError, match=r"\(and 1 more\)"):
+        adopt(str(slim), options=AdoptOptions(label_offset=1))
+    assert "damaged: " in (err := capsys.readouterr().err) and err.count("checksum") == 2
+
+
+def test_a_picture_that_nobody_can_open_is_left_to_training(tmp_path):
+    pictures = [jpeg(), b"\xff\xd8\xffnothing"]
+    payloads = [example({"image": picture, "label": 0}) for picture in pictures]
+    write_records(str(tmp_path / "a.tfrecord"), payloads)
+    told = adopt(str(tmp_path))
+    assert told["image"]["size"] is None
+    assert read_index(str(tmp_path), told)["width"].to_pylist() == [40, 0]
+
+
+def test_a_data_set_of_ours_gets_its_index(tmp_path, capsys):
+    made = Dataset(tmp_path / "set", index=True)
+    built = read_index(str(tmp_path / "set"), made.manifest).drop(["source_bytes"])
+    assert main([str(made.directory)]) == 2
+    assert "says all that with its index" in capsys.readouterr().err
+    shutil.rmtree(made.directory / "index")
+    made.index = False
+    made.describe()
+    made.save()
+    assert main([str(made.directory)]) == 0
+    rows = read_index(str(made.directory), load_manifest(str(made.directory), complete=True))
+    assert rows.drop(["source_bytes"]) == built

@@ -1,0 +1,70 @@
+"""Folders of TensorFlow Datasets: what their JSON says, and what is refused."""
+
+import json
+
+import pytest
+
+from imageshards.adopt import adopt
+from imageshards.errors import UserError
+from imageshards.tfrecord import write_records
+from tests.support.external_sets import example, jpeg
+
+FEATURES = {
+    "featuresDict": {
+        "features": {
+            "photo": {"image": {"shape": {"dimensions": ["-1", "-1", "1"]}}},
+            "kind": {"classLabel": {"numClasses": "2"}},
+        }
+    }
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Version 1.10.0 of `shapes`, beside an empty 1.9.0."""
+    made = tmp_path / "shapes" / "1.10.0"
+    made.mkdir(parents=True)
+    (tmp_path / "shapes" / "1.9.0").mkdir()
+    (made / "features.json").write_text(json.dumps(FEATURES))
+    (made / "kind.labels.txt").write_text("cat\nbig dog\n")
+    lengths = {"train": ["3", "2"], "test": ["1"]}
+    splits = [{"name": name, "shardLengths": told} for name, told in lengths.items()]
+    info = {"name": "shapes", "fileFormat": "tfrecord", "splits": splits}
+    (made / "dataset_info.json").write_text(json.dumps(info))
+    for split, told in lengths.items():
+        for number, length in enumerate(told):
+            name = f"shapes-{split}.tfrecord-0000{number}-of-0000{len(told)}"
+            payload = example({"photo": jpeg(), "kind": number})
+            write_records(str(made / name), [payload] * int(length))
+    return made
+
+
+def test_splits_classes_and_features_are_its_own(folder):
+    told = adopt(str(folder.parent))
+    assert {n: e["num_records"] for n, e in told["splits"].items()} == {"train": 5, "test": 1}
+    assert told["classes"] == ["cat", "big dog"]
+    assert told["adopted"]["image"] == "photo" and told["adopted"]["label"] == "kind"
+    assert told["image"] == {"size": [32, 40], "mode": "exact", "channels": 1}
+    assert told["splits"]["train"]["shards"][1]["folder"] == "1.10.0"
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda f: next(f.glob("*test*")).unlink(), "shapes-test.tfrecord-00000-of-00001 cannot"),
+        (lambda f: next(f.glob("*test*")).write_bytes(b""), "holds 0 records, not the 1 it should"),
+        (lambda f: (f / "dataset_info.json").write_text("{}"), "not what TensorFlow Datasets wri"),
+        (
+            lambda f: (f / "dataset_info.json").write_text(
+                (f / "dataset_info.json").read_text().replace('"tfrecord"', '"riegeli"')
+            ),
+            "whose fileFormat is riegeli",
+        ),
+        (lambda f: (f / "kind.labels.txt").write_text("cat"), "1 name, expected 2"),
+    ],
+    ids=["missing", "emptied", "no JSON of its own", "format", "labels"],
+)
+def test_what_does_not_fit_is_refused(folder, damage, sentence):
+    damage(folder)
+    with pytest.raises(UserError, match=sentence):
+        adopt(str(folder))
