@@ -20,7 +20,7 @@ _EPILOG = """examples:
   imageshards adopt ~/tensorflow_datasets/rock_paper_scissors/3.0.0
   imageshards adopt flowers/ --class_names rose,tulip,daisy
   imageshards adopt gs://theirs/imagenet/ --output imagenet/ --label_offset 1
-  imageshards adopt dogs/ --split 'train=dogs/a*.tfrecord' --split validation=more_dogs/
+  imageshards adopt dogs/ --split 'train=dogs/a*' --split validation=more/
 
 A data set of an older imageshards build gets its index by the same command.
 Exit code: 0 manifest and index are written, 2 they could not be."""
