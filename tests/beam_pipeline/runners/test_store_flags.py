@@ -81,7 +81,7 @@ class TestS3:
     @pytest.mark.parametrize("is_named", [True, False])
     def test_verify_names_the_certificates_or_looks_at_none(self, tmp_path, certificate, is_named):
         flags = ["--s3_verify=false"]
-        if is_named:  # a plan reads, too, and has no processes: the other case is for them
+        if is_named:  # a plan lists, and has no processes: the other case is for them
             flags = ["--s3_verify", str(certificate), "--plan_only"]
         assert read_from("s3://pictures", tmp_path / "out", *flags) == 0
 
