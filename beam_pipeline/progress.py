@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from beam_pipeline.report.sections import class_counts
 from imageshards.progress import activity_line, rate_line, text_table
+from imageshards.report.sections import class_counts, split_table
 from imageshards.text import counted, for_output, shortened, wrapped
 
 if TYPE_CHECKING:
@@ -57,17 +57,6 @@ def progress_line(
     if seconds > 0 and images > before:
         details.insert(0, f"{size_bytes / 1e6 / seconds:.1f} MB/s")
     return rate_line(images, total, "images", seconds, before, *details)
-
-
-def split_table(manifest: Mapping[str, Any]) -> str:
-    """Shards, records, balance and bytes of every split."""
-    rows = []
-    for name, split in manifest["splits"].items():
-        counts = [shard["num_records"] for shard in split["shards"]] or [0]
-        megabytes = sum(shard["num_bytes"] for shard in split["shards"]) / 1e6
-        numbers = (len(split["shards"]), split["num_records"], min(counts), max(counts))
-        rows.append([name, *(f"{n:,}" for n in numbers), f"{megabytes:,.1f}"])
-    return text_table(["split", "shards", "records", "min/shard", "max/shard", "MB"], rows)
 
 
 def final_table(manifest: Mapping[str, Any], seconds: float, reused: int) -> str:

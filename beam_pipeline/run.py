@@ -120,7 +120,7 @@ def _build(
 ) -> str:
     if staging_folder.check_output(state, options.overwrite) and (done := state.manifest):
         if options.report and not storage.exists(_report_page(options.output)):
-            from beam_pipeline.report import try_report
+            from imageshards.report import try_report
 
             try_report(options.output, done)
         staging_folder.remove(state.staging)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from imageshards.example import Values, decode_example, encode_example
     from imageshards.manifest import load_manifest
     from imageshards.tfrecord import Record, RecordError, read_records, write_records
+    from imageshards.verification.command import verify
 
 __version__ = "0.1.0"
 

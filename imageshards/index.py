@@ -48,7 +48,6 @@ from imageshards.manifest import (
 from imageshards.text import counted
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
 
 # Column → its Arrow type, in the order of the files.
@@ -441,11 +440,3 @@ def read_record(
             "shards and index of one build: copy the data set again."
         )
     return features
-
-
-def hashes_of_originals(table: pa.Table) -> np.ndarray:
-    """64 bits of the SHA-256 of each record's original, uint64."""
-    import numpy as np
-
-    digits = "".join(table["source_sha256"].to_pylist())
-    return np.frombuffer(bytes.fromhex(digits), ">u8")[::4].astype(np.uint64)

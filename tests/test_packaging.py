@@ -26,7 +26,7 @@ PYTHONS = ("3.11", "3.12", "3.13")
 
 NOT_SHIPPED = ("tests", "scripts", "benchmarks", "docs", "recipes", "examples", "deploy")
 PACKAGES = ("imageshards", "beam_pipeline", "trainer")
-MODULES = ["beam_pipeline", "beam_pipeline.inspect", "trainer"]
+MODULES = ["beam_pipeline", "imageshards", "trainer"]
 HEAVY = ("apache_beam", "tensorflow", "tensorflow_transform", "keras")
 
 
@@ -130,7 +130,7 @@ def test_the_build_tool_makes_sdist_and_wheel_as_beam_and_pip_ask_it_to(
     about = f"imageshards-{imageshards.__version__}.dist-info"
     assert {name.partition("/")[0] for name in names} == {*PACKAGES, about}
     assert f"{about}/licenses/LICENSE" in names
-    assert "beam_pipeline/report/page.jinja" in names
+    assert "imageshards/report/page.jinja" in names
     assert [name for name in names if name.startswith("beam_pipeline/columns/label_graph/")]
 
 

@@ -21,8 +21,6 @@ from beam_pipeline.commit.summary import WriteSummary
 from beam_pipeline.commit.warnings import counts_and_names, of_copies, of_unchecked, warnings_of
 from beam_pipeline.planning.classes import names_by_label
 from beam_pipeline.planning.plan import ShardPlan
-from beam_pipeline.report.copies import count_copies
-from beam_pipeline.report.sections import class_counts
 from beam_pipeline.shards.result import (
     BYTES_EDGES,
     SIZE_EDGES_PX,
@@ -34,6 +32,7 @@ from beam_pipeline.shards.result import (
 from beam_pipeline.shards.spec import WriteSpec
 from beam_pipeline.shards.writer import output_error, read_result
 from imageshards import storage
+from imageshards.duplicates.copies import count_copies
 from imageshards.errors import UserError
 from imageshards.manifest import (
     CROISSANT_NAME,
@@ -52,6 +51,7 @@ from imageshards.manifest import (
     write_manifest,
 )
 from imageshards.progress import note_activity
+from imageshards.report.sections import class_counts
 from imageshards.storage import map_concurrently, run_concurrently
 
 
@@ -174,7 +174,7 @@ def finish_commit(
         raise output_error(spec.output, e) from e
     if spec.report:
         note_activity("drawing the report")
-        from beam_pipeline.report import try_report
+        from imageshards.report import try_report
 
         try_report(spec.output, manifest)
     return str(manifest["fingerprint"])

@@ -38,13 +38,15 @@ GROUPS = {
             "imageshards.verification.command", "read a data set again, and name all that is wrong"
         ),
         "report": Command(
-            "beam_pipeline.inspect", "write a page with contact sheets, classes, shards, rejects"
+            "imageshards.report.command",
+            "write a page with contact sheets, classes, shards, rejects",
         ),
         "duplicates": Command(
             "imageshards.duplicates.command", "find equal and nearly equal pictures"
         ),
         "export-index": Command(
-            "beam_pipeline.export_index", "write the files by which NVIDIA DALI finds records"
+            "imageshards.commands.export_index",
+            "write the files by which NVIDIA DALI finds records",
         ),
     },
     "models": {

@@ -13,12 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from imageshards import storage
+from imageshards.duplicates.copies import hashes_of_originals
 from imageshards.duplicates.dhash import hash_of_jpeg
 from imageshards.duplicates.near import near_pairs
 from imageshards.duplicates.twins import COLUMNS, Twin, choose_twins
 from imageshards.errors import UserError
 from imageshards.example import decode_example
-from imageshards.index import hashes_of_originals, index_schema, read_shard_index
+from imageshards.index import index_schema, read_shard_index
 from imageshards.manifest import IMAGE_FEATURE, shards_of
 from imageshards.processes import map_in_processes
 from imageshards.progress import with_progress

@@ -16,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import imageshards as ims
-from beam_pipeline.export_index import export_dali
 from beam_pipeline.inputs.data_sets import open_inputs
 from beam_pipeline.inputs.records import list_records, shards_to_list
-from beam_pipeline.inspect import summary_text
 from beam_pipeline.options import BuildOptions, InputOptions
-from beam_pipeline.report.page import write_report
+from imageshards.commands.export_index import export_dali
 from imageshards.errors import UserError
 from imageshards.example import encode_example
+from imageshards.report.command import summary_text
+from imageshards.report.page import write_report
 from imageshards.verification.command import json_of, text_of, verify
 from tests.support.dataset_factory import Dataset, features_of, framed
 from tests.support.strangers import SENTINEL, changed

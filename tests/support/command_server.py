@@ -179,8 +179,7 @@ def _preload(program: str) -> None:
         from beam_pipeline.startup import quick_imports
 
         with quick_imports():
-            import beam_pipeline.pipeline
-            import beam_pipeline.report.page  # noqa: F401
+            import imageshards.report.page  # noqa: F401
     # Searching these libraries for garbage again and again is a quarter of what a command costs.
     gc.disable()
     gc.freeze()

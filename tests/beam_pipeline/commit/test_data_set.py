@@ -74,11 +74,11 @@ def test_a_report_that_cannot_be_drawn_costs_no_data_set(
     def fail(*args: object) -> None:
         raise ValueError("no ink")
 
-    monkeypatch.setattr("beam_pipeline.report.page.page_of", fail)
+    monkeypatch.setattr("imageshards.report.page.page_of", fail)
     assert build(*flags) == 0
     output = tmp_path / "set"
     assert manifest(output)["listed"] == 28
-    (warning,) = [r for r in caplog.records if r.name == "beam_pipeline.report.page"]
+    (warning,) = [r for r in caplog.records if r.name == "imageshards.report.page"]
     assert "no ink" in warning.getMessage()
     assert f"imageshards report {output}" in warning.getMessage()
     assert "report:" not in capfd.readouterr().out
@@ -86,7 +86,7 @@ def test_a_report_that_cannot_be_drawn_costs_no_data_set(
 
 def test_a_report_is_drawn_by_the_next_job_if_the_first_was_killed_before(flags, tmp_path):
     program = (
-        "import os, signal, sys, beam_pipeline.report.page as page\n"
+        "import os, signal, sys, imageshards.report.page as page\n"
         "page.page_of = lambda *a: os.kill(os.getpid(), signal.SIGKILL)\n"
         "from beam_pipeline.__main__ import main\n"
         "sys.exit(main(sys.argv[1:]))"

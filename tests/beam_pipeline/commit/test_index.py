@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from beam_pipeline import export_index
+from imageshards.commands import export_index
 from imageshards.example import decode_example
 from imageshards.index import read_index
 from imageshards.tfrecord import frame_record, read_records

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 import pytest
 from apache_beam.coders import BytesCoder
 
-from beam_pipeline import inspect
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.finalize import finalize_shard, plan_finalize
 from beam_pipeline.options import ImageOptions
@@ -25,6 +24,7 @@ from beam_pipeline.shards.spec import WriteSpec
 from beam_pipeline.shards.writer import read_result, write_shard
 from imageshards import storage
 from imageshards.manifest import to_json
+from imageshards.report import command as inspect
 from imageshards.storage import lock
 from imageshards.verification import command as verify
 from tests.support.builds import build, class_folders, shard_bytes

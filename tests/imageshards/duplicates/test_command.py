@@ -12,8 +12,8 @@ from PIL import Image, ImageOps
 
 from beam_pipeline.inputs.selection import read_keys
 from beam_pipeline.progress import final_table
-from beam_pipeline.report.page import write_report
 from imageshards.duplicates.command import key_lines, main
+from imageshards.report.page import write_report
 from tests.support.builds import build, jpeg, manifest
 from tests.support.html_page import Page
 

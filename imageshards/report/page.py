@@ -11,12 +11,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from beam_pipeline.report import sections
-from beam_pipeline.report.pictures import THUMB_PX, Thumb, thumbs_of
 from imageshards import storage
 from imageshards.errors import OutputError
 from imageshards.manifest import PAGE_NAME, REPORT_NAME, read_rejects
 from imageshards.page import contact_sheet, render
+from imageshards.report import sections
+from imageshards.report.pictures import THUMB_PX, Thumb, thumbs_of
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ def page_of(
         rejects: Reason → a few lines of rejects.jsonl.
     """
     return render(
-        "beam_pipeline.report",
+        "imageshards.report",
         "page.jinja",
         title=title,
         tiles=sections.tiles(manifest),

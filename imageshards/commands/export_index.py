@@ -7,7 +7,6 @@ index; where there is none, the shards are read.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -106,7 +105,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
     return command_line.run("imageshards export-index", body)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from beam_pipeline.progress import split_table
 from imageshards.commands import command_line
-from imageshards.commands.command_line import Parser
+from imageshards.commands.command_line import Parser, parse_path
 
 
 def summary_text(manifest: Mapping[str, Any]) -> str:
     """A table of splits, then classes and rejects, for a terminal."""
+    from imageshards.report.sections import split_table
+
     lines = [split_table(manifest)]
     rejected = sum(manifest["rejects"].values())
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in manifest["rejects"].items())
@@ -35,17 +35,17 @@ def make_parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     return command_line.run(
-        "imageshards report", lambda: _inspect(make_parser().parse_args(argv).directory)
+        "imageshards report", lambda: _report(make_parser().parse_args(argv).directory)
     )
 
 
-def _inspect(directory: str) -> int:
-    from beam_pipeline.report.page import write_report
+def _report(directory: str) -> int:
     from imageshards import storage
     from imageshards.manifest import load_manifest
     from imageshards.progress import ProgressLine
+    from imageshards.report.page import write_report
 
-    directory = directory if storage.is_local(directory) else directory.rstrip("/")
+    directory = parse_path("DIR", directory)
     storage.check_bucket(directory, "DIR")
     manifest = load_manifest(directory, "DIR", complete=True)
     with ProgressLine(lambda: "drawing the report", "drawing the report"):
@@ -53,7 +53,3 @@ def _inspect(directory: str) -> int:
     print(summary_text(manifest))
     print("\nwrote", *paths, sep="\n  ")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imageshards.page import BarChart, Meter, Rows, histogram, number, share, size, strip
+from imageshards.progress import text_table
 from imageshards.text import counted
 
 # With more classes than this, only the largest and the smallest are shown at once, and the
@@ -61,6 +62,17 @@ def splits(manifest: Mapping[str, Any]) -> Rows:
         mean_bytes = size_bytes / max(len(split["shards"]), 1)
         rows.append((name, *map(number, numbers), size(size_bytes), size(mean_bytes)))
     return rows
+
+
+def split_table(manifest: Mapping[str, Any]) -> str:
+    """Shards, records, balance and bytes of every split."""
+    rows = []
+    for name, split in manifest["splits"].items():
+        counts = [shard["num_records"] for shard in split["shards"]] or [0]
+        megabytes = sum(shard["num_bytes"] for shard in split["shards"]) / 1e6
+        numbers = (len(split["shards"]), split["num_records"], min(counts), max(counts))
+        rows.append([name, *(f"{n:,}" for n in numbers), f"{megabytes:,.1f}"])
+    return text_table(["split", "shards", "records", "min/shard", "max/shard", "MB"], rows)
 
 
 def is_even(manifest: Mapping[str, Any]) -> bool:

@@ -6,17 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imageshards.errors import UserError
-from imageshards.index import (
-    has_index,
-    hashes_of_originals,
-    index_schema,
-    read_shard_index,
-)
+from imageshards.index import has_index, index_schema, read_shard_index
 from imageshards.manifest import shards_of
 from imageshards.storage import map_concurrently
 
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow as pa
 
 # Records whose hashes are held at once, 10 bytes each; with more the index is read in passes.
 MAX_HELD = 20_000_000
@@ -70,3 +66,11 @@ def _hashes(directory: str, manifest: Mapping[str, Any], shard: Mapping[str, Any
 
     wanted = pa.schema([index_schema(manifest["features"]).field("source_sha256")])
     return hashes_of_originals(read_shard_index(directory, shard, wanted))
+
+
+def hashes_of_originals(table: pa.Table) -> np.ndarray:
+    """64 bits of the SHA-256 of each record's original, uint64."""
+    import numpy as np
+
+    digits = "".join(table["source_sha256"].to_pylist())
+    return np.frombuffer(bytes.fromhex(digits), ">u8")[::4].astype(np.uint64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from beam_pipeline.export_index import main
+from imageshards.commands.export_index import main
 from imageshards.tfrecord import frame_record
 from tests.support.dataset_factory import Dataset
 

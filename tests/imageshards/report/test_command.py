@@ -1,6 +1,6 @@
 """The inspect command: writes the report, prints a table, fails in one sentence."""
 
-from beam_pipeline.inspect import main, summary_text
+from imageshards.report.command import main, summary_text
 from tests.support.dataset_factory import Dataset
 
 

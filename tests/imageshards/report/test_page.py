@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from beam_pipeline.report.page import page_of, write_report
-from beam_pipeline.report.pictures import THUMB_PX, quotas
 from imageshards.errors import OutputError
 from imageshards.page.charts import MAX_BARS
 from imageshards.page.sheets import CAPTION_PX, GAP_PX
+from imageshards.report.page import page_of, write_report
+from imageshards.report.pictures import THUMB_PX, quotas
 from tests.support.dataset_factory import Dataset, framed
 from tests.support.html_page import Page
 
