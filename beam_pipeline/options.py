@@ -4,10 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
+from beam_pipeline.option_texts import ColumnSpec as ColumnSpec
+from beam_pipeline.option_texts import (
+    parse_class_map,
+    parse_color,
+    parse_columns,
+    parse_extensions,
+    parse_limit,
+    parse_num_shards,
+    parse_pairs,
+    parse_timeouts,
+)
+from imageshards.commands.command_line import names_or_file, parse_path
+from imageshards.commands.options import Option, check_options
 from imageshards.errors import UserError
 
 RESIZE_MODES = ("crop", "stretch", "pad", "shortest", "none")
@@ -24,10 +38,7 @@ COLUMN_FLAGS = (
     "image_column", "label_column", "key_column", "split_column", "group_column", "columns",
 )  # fmt: skip
 COMPRESSIONS = ("none", "gzip")
-DAMAGE_CHECKS = ("", "count", "reject")
 SHARD_BY = ("balanced", "class")
-COLUMN_KINDS = ("int", "float", "string")
-SCALINGS = ("none", "zscore", "minmax")
 FIRST_LABELS = (0, 1)
 
 # File names have five digits for it.
@@ -50,55 +61,45 @@ def label_group(regex: re.Pattern[str]) -> str | int | None:
     return next((i for i in range(1, regex.groups + 1) if i not in taken), None)
 
 
-def _choice(flag: str, received: object, expected: tuple[str, ...]) -> None:
-    if received not in expected:
-        raise UserError(f"{flag} received {received!r}; expected one of {', '.join(expected)}.")
-
-
-def _at_least(flag: str, received: float, least: float) -> None:
-    if received < least:
-        raise UserError(f"{flag} received {received}; expected at least {least}.")
-
-
 @dataclasses.dataclass(frozen=True)
 class ImageOptions:
     """How one picture becomes the JPEG of a record.
 
-    Attributes:
-        height_px, width_px: Target size; for `shortest` the shortest side becomes
-            `height_px`; unused for `none`.
-        resize_mode: One of `RESIZE_MODES`.
-        filter: Resampling filter, one of `FILTERS`, antialiased as Pillow does.
-        quality: JPEG quality, 1..100.
-        subsampling: Chroma subsampling, one of `SUBSAMPLINGS`.
-        colorspace: `rgb` (3 channels) or `grey` (1 channel).
-        background: RGB, 0..255, under transparent pixels and around `pad`.
-        only_shrink: Never enlarge a picture.
-        max_pixels: Larger pictures are rejected before they are decoded.
-        max_bytes: Larger files are rejected before they are read.
-        bbox_frame: Whether given boxes are relative to the pixels as `stored`, or to
-            the picture made `upright` by its EXIF orientation.
+    With `shortest` the shortest side becomes `height_px`; with `none` no size is used.
     """
 
+    # fmt: off
     height_px: int = 256
     width_px: int = 256
-    resize_mode: str = "crop"
-    filter: str = "bicubic"
-    quality: int = 90
-    subsampling: str = "4:2:0"
-    colorspace: str = "rgb"
-    background: tuple[int, int, int] = (255, 255, 255)
-    only_shrink: bool = False
-    max_pixels: int = 100_000_000
-    max_bytes: int = 64 * 1024 * 1024
-    bbox_frame: str = "stored"
+    resize_mode: Annotated[str, Option(
+        "crop: centre crop to the aspect; stretch; pad: fit and fill with --background; "
+        "shortest: shortest side to --image_size; none", choices=RESIZE_MODES)] = "crop"
+    only_shrink: Annotated[bool, Option("never enlarge a picture")] = False
+    filter: Annotated[str, Option(
+        "resampling filter, antialiased", choices=FILTERS)] = "bicubic"
+    quality: Annotated[int, Option(
+        "JPEG quality of records", least=1, most=100, metavar="1..100")] = 90
+    subsampling: Annotated[str, Option(
+        "chroma subsampling of records", choices=SUBSAMPLINGS)] = "4:2:0"
+    colorspace: Annotated[str, Option("3 channels or 1", choices=COLORSPACES)] = "rgb"
+    background: Annotated[tuple[int, int, int], Option(
+        "under transparent pixels and around padded pictures (default: ffffff)",
+        parse=parse_color, metavar="RRGGBB")] = (255, 255, 255)
+    bbox_frame: Annotated[str, Option(
+        "whether boxes in image/object/bbox/{xmin,xmax,ymin,ymax} (0..1) are relative to the "
+        "pixels as stored or to the picture made upright by EXIF", choices=BBOX_FRAMES)] = "stored"
+    max_pixels: Annotated[int, Option(
+        "larger pictures are rejected undecoded, in MPX (default: 100)", flag="max_image_mpx",
+        parse=functools.partial(parse_limit, "--max_image_mpx", 1e6), metavar="MPX", least=1,
+        )] = 100_000_000
+    max_bytes: Annotated[int, Option(
+        "larger files are rejected unread, in MiB (default: 64)", flag="max_image_mb",
+        parse=functools.partial(parse_limit, "--max_image_mb", 2**20), metavar="MIB", least=1,
+        )] = 64 * 1024 * 1024
+    # fmt: on
 
     def __post_init__(self) -> None:
-        _choice("--resize_mode", self.resize_mode, RESIZE_MODES)
-        _choice("--filter", self.filter, FILTERS)
-        _choice("--subsampling", self.subsampling, SUBSAMPLINGS)
-        _choice("--colorspace", self.colorspace, COLORSPACES)
-        _choice("--bbox_frame", self.bbox_frame, BBOX_FRAMES)
+        check_options(self)
         if (
             not 1
             <= min(self.height_px, self.width_px)
@@ -114,52 +115,11 @@ class ImageOptions:
                 f"--image_size received {self.height_px}x{self.width_px} with --resize_mode "
                 "shortest; expected one number, the shortest side."
             )
-        if not 1 <= self.quality <= 100:
-            raise UserError(f"--quality received {self.quality}; expected 1 to 100.")
-        _at_least("--max_image_mpx", self.max_pixels, 1)
-        _at_least("--max_image_mb", self.max_bytes, 1)
 
     @property
     def channels(self) -> int:
         """Channels of every record's picture: 3 or 1."""
         return 3 if self.colorspace == "rgb" else 1
-
-
-@dataclasses.dataclass(frozen=True)
-class ColumnSpec:
-    """One extra column of an image table.
-
-    Attributes:
-        name: Column name, and the feature's name in the record.
-        kind: One of `COLUMN_KINDS`: int64, float32 or bytes in the record.
-        shape: `()` scalar, `(k,)` fixed length, `None` variable length.
-        scale: One of `SCALINGS`, for floats.
-    """
-
-    name: str
-    kind: str
-    shape: tuple[int, ...] | None = ()
-    scale: str = "none"
-
-    def __post_init__(self) -> None:
-        if self.shape is not None and self.shape != () and self.shape[0] < 1:
-            raise UserError(
-                f"--columns {self.name} received the length {self.shape[0]}; expected at least 1, "
-                "or [] for a variable length."
-            )
-        _choice(f"--columns {self.name}", self.kind, COLUMN_KINDS)
-        _choice(f"--columns {self.name}", self.scale, SCALINGS)
-        if self.scale != "none" and self.kind != "float":
-            raise UserError(
-                f"--columns {self.name} received scaling {self.scale!r} for a {self.kind} column; "
-                "expected a float column."
-            )
-
-    def __str__(self) -> str:
-        """As --columns takes it."""
-        size = "" if self.shape == () else f"[{self.shape[0] if self.shape else ''}]"
-        scale = "" if self.scale == "none" else f":{self.scale}"
-        return f"{self.name}:{self.kind}{size}{scale}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,18 +135,37 @@ class InputOptions:
             given, which is not for them.
     """
 
+    # fmt: off
     input: str
-    layout: str = "auto"
-    label_regex: str | None = None
-    image_column: str | None = None
-    key_column: str | None = None
-    label_column: str | None = None
-    split_column: str | None = None
-    group_column: str | None = None
-    columns: tuple[ColumnSpec, ...] | None = None
-    extensions: tuple[str, ...] = (
-        ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff",
-    )  # fmt: skip
+    layout: Annotated[str, Option(
+        "how --input is laid out (default: auto, from names)", choices=LAYOUTS)] = "auto"
+    label_regex: Annotated[str | None, Option(
+        "finds the label in a file name: its group named label, or its first group; groups "
+        "named split and group are used too; for example '^([a-z]+)\\.' for cat.0.jpg",
+        metavar="REGEX")] = None
+    image_column: Annotated[str | None, Option(
+        "table column with the image's path, relative to the table, or its URI "
+        "(default: image, path, uri, file, filename or url)", metavar="NAME")] = None
+    label_column: Annotated[str | None, Option(
+        "table column with the label (default: label or class)", metavar="NAME")] = None
+    key_column: Annotated[str | None, Option(
+        "table column with a unique key (default: key or id, else the image column)",
+        metavar="NAME")] = None
+    split_column: Annotated[str | None, Option(
+        "table column with the split (default: split)", metavar="NAME")] = None
+    group_column: Annotated[str | None, Option(
+        "table column whose equal values stay in one split (default: none)",
+        metavar="NAME")] = None
+    columns: Annotated[tuple[ColumnSpec, ...] | None, Option(
+        "extra columns as name:int|float|string, with [] for a variable or [N] for a fixed "
+        "length and :zscore or :minmax to scale floats; for example age:float:zscore,tokens:int[] "
+        "(default: every other column, typed from the first rows)",
+        parse=parse_columns, metavar="SPECS")] = None
+    extensions: Annotated[tuple[str, ...], Option(
+        "file name extensions of images (default: jpg,jpeg,jpe,jfif,png,webp,gif,bmp,tif,tiff)",
+        parse=parse_extensions, metavar="LIST")] = (
+        ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+    # fmt: on
     fingerprint: str = ""
     read_from: str = ""
     keeps_splits: bool = True
@@ -199,7 +178,7 @@ class InputOptions:
         return self.read_from or self.input
 
     def __post_init__(self) -> None:
-        _choice("--layout", self.layout, LAYOUTS)
+        check_options(self)
         if self.label_regex is not None:
             try:
                 regex = re.compile(self.label_regex)
@@ -222,24 +201,23 @@ class InputOptions:
 
 @dataclasses.dataclass(frozen=True)
 class UrlOptions:
-    """How images at `http://` and `https://` addresses are fetched.
+    """How images at `http://` and `https://` addresses are fetched."""
 
-    Attributes:
-        url_timeouts: Seconds to connect, between two pieces of an answer, and for an image in
-            all, with its redirects and retries.
-        url_retries: Further attempts after 429, 5xx, a time-out or a broken connection.
-        url_requests_per_host: Requests that one process sends to a host at the same time.
-        allow_private_hosts: Whether addresses that are not of the internet are connected to.
-    """
-
-    url_timeouts: tuple[float, float, float] = (10.0, 30.0, 120.0)
-    url_retries: int = 3
-    url_requests_per_host: int = 8
-    allow_private_hosts: bool = False
+    # fmt: off
+    url_timeouts: Annotated[tuple[float, float, float], Option(
+        "seconds to connect, between two pieces of an answer, and for an image in all with "
+        "redirects and retries (default: 10,30,120)",
+        parse=parse_timeouts, metavar="CONNECT,READ,TOTAL")] = (10.0, 30.0, 120.0)
+    url_retries: Annotated[int, Option(
+        "further attempts after 429, 5xx, a time-out or a broken connection", least=0)] = 3
+    url_requests_per_host: Annotated[int, Option(
+        "requests that one process sends to a host at the same time", least=1)] = 8
+    allow_private_hosts: Annotated[bool, Option(
+        "connect to loopback, private and link-local addresses, too")] = False
+    # fmt: on
 
     def __post_init__(self) -> None:
-        _at_least("--url_retries", self.url_retries, 0)
-        _at_least("--url_requests_per_host", self.url_requests_per_host, 1)
+        check_options(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,35 +238,46 @@ class PlanOptions:
     """Splits, shards and the class order.
 
     Attributes:
-        splits: Split name → fraction; fractions sum to 1. Ignored for images whose split
-            the input gives.
-        num_shards: Split name → shards; the key `*` stands for every split; empty for
-            a number derived from `shard_mb`.
-        shard_mb: Target size of a shard, in MB (10^6 bytes). Shards become smaller where a split
-            would have fewer than 16 of them, down to 32 records each.
-        shard_by: `balanced`, or `class` for files of one class each.
-        salt: Changes every hash: another split and another order.
-        class_names: Given class order; a label outside is an error.
+        num_shards: Split name → shards; the key `*` stands for every split; empty for a number
+            derived from `shard_mb`.
         pinned_classes: Class order of the data set being rebuilt; new labels follow.
-        allow_one_class: Whether a single class is accepted.
-        first_label: The label of the first class in records and in `transform/`: 0, or 1 for
-            readers whose label 0 is a background without pictures.
     """
 
-    splits: Mapping[str, float] = dataclasses.field(
-        default_factory=lambda: {"train": 0.9, "validation": 0.1}
-    )
-    num_shards: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    shard_mb: float = 128.0
-    shard_by: str = "balanced"
-    salt: str = "imageshards"
-    class_names: tuple[str, ...] | None = None
+    # fmt: off
+    splits: Annotated[Mapping[str, float], Option(
+        "fractions of images without a given split, drawn by a salted hash of the key or of "
+        "--group_column, so that more images move none; records of a data set keep theirs unless "
+        "this is given (default: those of a data set among the inputs, else "
+        "train=0.9,validation=0.1)", metavar="NAME=F,...",
+        parse=functools.partial(parse_pairs, "--splits", float),
+        )] = dataclasses.field(default_factory=lambda: {"train": 0.9, "validation": 0.1})
+    salt: Annotated[str, Option(
+        "changes all hashes: another split, another order")] = "imageshards"
+    num_shards: Annotated[Mapping[str, int], Option(
+        "shards of each split; with --shard_by class, of each class (default: by "
+        "--shard_mb, and at least 16 for a split where each still holds 32 records or more)",
+        parse=parse_num_shards, metavar="NAME=N,...|N")] = dataclasses.field(default_factory=dict)
+    shard_mb: Annotated[float, Option(
+        "target size of a shard in MB (10^6 bytes), from a sample of images (default: 128)",
+        above=0, metavar="MB")] = 128.0
+    shard_by: Annotated[str, Option(
+        "balanced: the same number of records and the same class mix in every shard, +-1; "
+        "class: every shard holds one class", choices=SHARD_BY)] = "balanced"
+    class_names: Annotated[tuple[str, ...] | None, Option(
+        "classes in the order of their ids, separated by commas (\\, is one in a name) or one "
+        "per line of a file; another label is an error (default: sorted names; on --overwrite the "
+        "old order first)", group="input", metavar="A,B|FILE",
+        parse=functools.partial(names_or_file, "--class_names"))] = None
     pinned_classes: tuple[str, ...] = ()
-    allow_one_class: bool = False
-    first_label: int = 0
+    allow_one_class: Annotated[bool, Option(
+        "accept an input with one class only", group="input")] = False
+    first_label: Annotated[int, Option(
+        "label of the first class in records: 1 for readers that subtract 1, with 0 for a "
+        "background; imageshards train undoes it", choices=FIRST_LABELS, group="input")] = 0
+    # fmt: on
 
     def __post_init__(self) -> None:
-        _choice("--shard_by", self.shard_by, SHARD_BY)
+        check_options(self)
         for name, fraction in self.splits.items():
             if not is_split_name(name):
                 raise UserError(
@@ -309,8 +298,6 @@ class PlanOptions:
             if not 1 <= count <= MAX_SHARDS:
                 given = str(count) if name == "*" else f"{name}={count}"
                 raise UserError(f"--num_shards received {given}; expected 1 to {MAX_SHARDS}.")
-        if not self.shard_mb > 0:
-            raise UserError(f"--shard_mb received {self.shard_mb}; expected more than 0 MB.")
         if self.class_names is not None and len(set(self.class_names)) != len(self.class_names):
             twice = sorted({c for c in self.class_names if self.class_names.count(c) > 1})
             raise UserError(f"--class_names received {twice[0]!r} twice; expected each class once.")
@@ -318,21 +305,20 @@ class PlanOptions:
 
 @dataclasses.dataclass(frozen=True)
 class AboutOptions:
-    """What `croissant.json` says of a data set besides what a build knows; None where not given.
+    """What `croissant.json` says of a data set besides what a build knows; None where not given."""
 
-    Attributes:
-        license: Address or SPDX name.
-        creator: Names of persons or organisations.
-        description: A sentence or more.
-        url: Address of a page about it.
-        date_published: As YYYY-MM-DD.
-    """
-
-    license: str | None = None
-    creator: tuple[str, ...] = ()
-    description: str | None = None
-    url: str | None = None
-    date_published: str | None = None
+    # fmt: off
+    license: Annotated[str | None, Option(
+        "address or SPDX name of its license", metavar="URL|NAME")] = None
+    creator: Annotated[tuple[str, ...], Option(
+        "a person or organisation that made it; give it again for more",
+        metavar="NAME", action="append")] = ()
+    description: Annotated[str | None, Option(
+        "what it is (default: its numbers of images)", metavar="TEXT")] = None
+    url: Annotated[str | None, Option("address of a page about it", metavar="URL")] = None
+    date_published: Annotated[str | None, Option(
+        "the day it is published", metavar="YYYY-MM-DD")] = None
+    # fmt: on
 
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():
@@ -371,38 +357,58 @@ class BuildOptions:
     Attributes:
         source: The first --input, and how labels are found in it.
         more_sources: Those of the other --input flags.
-        transform_temp_dir: Folder for tensorflow-transform's files while columns are
-            analysed, visible to every worker; None for one below the output's staging, or on
-            this machine where it does the work.
-        exclude: File of keys of images that are left out.
-        class_map: Class of the inputs → the class that its images are of instead.
-        damage: Whether JPEGs are looked for that libjpeg warns about, and what becomes of them,
-            one of `DAMAGE_CHECKS`.
+        damage: Whether JPEGs are looked for that libjpeg warns about, and what becomes of them:
+            `count`, `reject`, or empty.
         copied: Extra columns of records that are copied, if they have some.
         given: Names of the options that were given: where they were not, finished data sets among
             the inputs bring their own.
     """
 
+    # fmt: off
     source: InputOptions
-    output: str
+    output: Annotated[str, Option(
+        "folder of the data set, new or empty; an unfinished build there is resumed",
+        parse=functools.partial(parse_path, "--output"), metavar="DIR")]
     more_sources: tuple[InputOptions, ...] = ()
     image: ImageOptions = dataclasses.field(default_factory=ImageOptions)
     plan: PlanOptions = dataclasses.field(default_factory=PlanOptions)
     urls: UrlOptions = dataclasses.field(default_factory=UrlOptions)
-    exclude: str | None = None
-    class_map: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    transform_module: str | None = None
-    transform_temp_dir: str | None = None
-    compression: str = "none"
+    exclude: Annotated[str | None, Option(
+        "leave out images with these keys: a text file with a key on each line, a .parquet "
+        "file with a column key, or a data set or its index/ (default: none)", group="input",
+        parse=functools.partial(parse_path, "--exclude"), metavar="FILE")] = None
+    class_map: Annotated[Mapping[str, str], Option(
+        "rename classes, or join them into one: pairs, or a .json object or a .csv file with "
+        "the columns old,new (default: none)", group="input", parse=parse_class_map,
+        metavar="OLD=NEW,...|FILE")] = dataclasses.field(default_factory=dict)
+    transform_module: Annotated[str | None, Option(
+        "Python module with preprocessing_fn(inputs), as in TFX; its outputs replace the "
+        "extra columns (default: none)", group="splits and shards",
+        metavar="FILE|MODULE")] = None
+    transform_temp_dir: Annotated[str | None, Option(
+        "folder that TensorFlow on every worker sees, needed for extra columns with --output "
+        "s3:// on a cluster (default: below --output, or of the machine that does the work)",
+        parse=functools.partial(parse_path, "--transform_temp_dir"), metavar="DIR",
+        group="splits and shards")] = None
+    compression: Annotated[str, Option(
+        "of shards; JPEG hardly shrinks", choices=COMPRESSIONS)] = "none"
     damage: str = ""
-    max_reject_fraction: float = 0.01
-    quarantine_bytes: bool = True
-    report: bool = True
-    overwrite: bool = False
-    plan_only: bool = False
+    max_reject_fraction: Annotated[float, Option(
+        "more rejected images than this fail the job, after all was tried",
+        least=0, most=1, metavar="0..1")] = 0.01
+    quarantine_bytes: Annotated[bool, Option(
+        "keep reasons of rejected images, but not their bytes",
+        flag="no_quarantine_bytes")] = True
+    report: Annotated[bool, Option("do not write report/", flag="no_report")] = True
+    overwrite: Annotated[bool, Option(
+        "replace a finished data set; classes keep the ids they had")] = False
+    plan_only: Annotated[bool, Option(
+        "list and plan, show the shards and why a build would stop (equal keys, missing or "
+        "empty files), and end with its exit code; decode and write nothing")] = False
     about: AboutOptions = dataclasses.field(default_factory=AboutOptions)
     copied: CopiedColumns | None = None
     given: frozenset[str] = dataclasses.field(default=frozenset(), compare=False)
+    # fmt: on
 
     @property
     def sources(self) -> tuple[InputOptions, ...]:
@@ -414,8 +420,7 @@ class BuildOptions:
         return dataclasses.replace(self, source=sources[0], more_sources=tuple(sources[1:]))
 
     def __post_init__(self) -> None:
-        _choice("--compression", self.compression, COMPRESSIONS)
-        _choice("--check_damage", self.damage, DAMAGE_CHECKS)
+        check_options(self)
         for old, new in self.class_map.items():
             if old == new:
                 raise UserError(
@@ -428,7 +433,3 @@ class BuildOptions:
                     "each class on one side only: name the class that its images are to be of in "
                     "the end, and rename what is swapped in two builds."
                 )
-        if not 0 <= self.max_reject_fraction <= 1:
-            raise UserError(
-                f"--max_reject_fraction received {self.max_reject_fraction}; expected 0 to 1."
-            )

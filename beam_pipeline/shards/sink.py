@@ -53,7 +53,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
         finished: Folder for the shards themselves until then; default: `staging`.
         image: How pictures are encoded.
         urls: How images at http:// and https:// addresses are fetched.
-        damage: What becomes of JPEGs that libjpeg warns about, one of `options.DAMAGE_CHECKS`.
+        damage: What becomes of JPEGs that libjpeg warns about, `count`, `reject`, or empty.
         quarantine_bytes: Whether original bytes of rejected images are kept in `staging`.
         versions: (library, version) pairs that the bytes depend on.
 

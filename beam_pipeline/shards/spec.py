@@ -30,7 +30,7 @@ class WriteSpec:
         finished: Folder for the shards themselves until then.
         image: How pictures are encoded.
         urls: How images at http:// and https:// addresses are fetched.
-        damage: What becomes of JPEGs that libjpeg warns about, one of `options.DAMAGE_CHECKS`.
+        damage: What becomes of JPEGs that libjpeg warns about, `count`, `reject`, or empty.
         keeps_rejects: Whether there is a file of the rejected images beside each result.
         quarantine_bytes: Whether it holds their original bytes.
         versions: (library, version) pairs that the bytes depend on.

@@ -33,6 +33,7 @@ class Option:
         choices: The texts that are allowed.
         parse: A flag's text → the value, for what is neither text nor number.
         metavar: What stands for the value in the help.
+        flag: Name of the flag where it is another one than the field's.
         action: `append` for a flag that may be given several times.
         group: Title above the flag in the help; empty for the one of the whole dataclass.
     """
@@ -42,9 +43,10 @@ class Option:
     above: float | None = None
     below: float | None = None
     most: float | None = None
-    choices: tuple[str, ...] = ()
+    choices: tuple[Any, ...] = ()
     parse: Callable[[str], Any] | None = None
     metavar: str | None = None
+    flag: str = ""
     action: str | None = None
     group: str = ""
 
@@ -82,10 +84,11 @@ def check_option(kind: type, name: str, value: Any) -> None:
         UserError: It is outside of the option's limits, or of another type.
     """
     value_type, option = options_of(kind)[name]
+    flag = option.flag or name
     if option.choices and value not in option.choices:
-        raise _refused(name, repr(value), f"one of {', '.join(option.choices)}")
+        raise _refused(flag, repr(value), f"one of {', '.join(map(str, option.choices))}")
     if value_type in _NUMBERS:
-        _check_number(name, value, value_type, option)
+        _check_number(flag, value, value_type, option)
 
 
 def _check_number(name: str, value: Any, value_type: type, limits: Option) -> None:
@@ -126,26 +129,30 @@ def add_options(
         names: Those that are wanted; None for all.
         title: Of the group in the help; without one they stand in no group.
     """
-    options, groups = options_of(kind), {}
+    options = options_of(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     for name in options if names is None else names:
         value_type, option = options[name]
         field = fields[name]
         default = field.default
         text = option.help
-        if isinstance(default, str | int | float) and default != "" and value_type is not bool:
+        is_shown = isinstance(default, str | int | float) and default != ""
+        if is_shown and value_type is not bool and "(default: " not in text:
             text += f" (default: {default})"
         how: dict[str, Any] = {"default": argparse.SUPPRESS, "help": text}
         how["required"] = default is field.default_factory is dataclasses.MISSING
         if value_type is bool:
-            how["action"] = "store_true"
+            how["action"] = "store_false" if default else "store_true"
         else:
             parse = option.parse or (value_type if value_type in _METAVARS else None)
-            metavar = option.metavar or _METAVARS.get(value_type)
+            metavar = option.metavar or (None if option.choices else _METAVARS.get(value_type))
             given = {"type": parse, "metavar": metavar, "choices": option.choices or None}
             given["action"] = option.action
             how |= {key: value for key, value in given.items() if value is not None}
-        where = option.group or title
-        if title and where not in groups:
-            groups[where] = parser.add_argument_group(where)
-        (groups[where] if title else parser).add_argument(f"--{name}", **how)
+        group = _group(parser, option.group or title) if title else parser
+        group.add_argument(f"--{option.flag or name}", dest=name, **how)
+
+
+def _group(parser: argparse.ArgumentParser, title: str) -> argparse._ActionsContainer:
+    found = (group for group in parser._action_groups if group.title == title)
+    return next(found, None) or parser.add_argument_group(title)

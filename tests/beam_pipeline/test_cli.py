@@ -11,6 +11,7 @@ import pytest
 from hypothesis import strategies
 
 from beam_pipeline import cli
+from beam_pipeline import option_texts as texts
 from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions
 from imageshards.commands.command_line import parse_path
 from imageshards.errors import UserError
@@ -149,7 +150,7 @@ REFUSED = [
     ("--image_size", ["8x9 --resize_mode shortest"], "expected one number, the shortest side."),
     ("--background", ["", "fff", "white", "##ffffff", "gggggg"], "expected RRGGBB, for example"),
     ("--shard_mb", ["much"], "invalid float value: 'much'"),
-    ("--shard_mb", ["-1", "0", "nan"], "expected more than 0 MB."),
+    ("--shard_mb", ["-1", "0", "nan"], "expected more than 0."),
     ("--max_image_mpx", ["nan", "-3", "0"], "expected a number above 0."),
     ("--max_image_mb", ["", "inf", "1e-9", "many"], "expected a number above 0."),
     ("--url_timeouts", ["1,2", "1,0,2"], "expected three numbers of seconds above 0"),
@@ -221,7 +222,7 @@ def test_help_has_units_defaults_and_an_example(capsys):
     ("text", "expected"), [("256", (256, 256)), ("32x48", (32, 48)), (" 7 ", (7, 7))]
 )
 def test_sizes(text, expected):
-    assert cli.parse_size(text) == expected
+    assert texts.parse_size(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -229,7 +230,7 @@ def test_sizes(text, expected):
     [("ffffff", (255, 255, 255)), ("#102030", (16, 32, 48)), ("00FF7f", (0, 255, 127))],
 )
 def test_colors(text, expected):
-    assert cli.parse_color(text) == expected
+    assert texts.parse_color(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -241,7 +242,7 @@ def test_colors(text, expected):
     ],
 )
 def test_numbers_of_shards(text, expected):
-    assert cli.parse_num_shards(text) == expected
+    assert texts.parse_num_shards(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -257,7 +258,7 @@ def test_numbers_of_shards(text, expected):
     ],
 )  # fmt: skip
 def test_columns(text, expected):
-    assert cli.parse_columns(text) == expected
+    assert texts.parse_columns(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -265,7 +266,7 @@ def test_columns(text, expected):
     [("jpg", (".jpg",)), ("jpg,.PNG", (".jpg", ".png")), ("*.tif, webp", (".tif", ".webp"))],
 )
 def test_extensions(text, expected):
-    assert cli.parse_extensions(text) == expected
+    assert texts.parse_extensions(text) == expected
 
 
 def test_paths_become_absolute_but_uris_stay(tmp_path, monkeypatch):
@@ -281,17 +282,17 @@ def test_paths_become_absolute_but_uris_stay(tmp_path, monkeypatch):
 def test_a_class_map_of_json_is_an_object_of_names(tmp_path, text):
     path = tmp_path / "classes.json"
     path.write_text('{"a": "b", "c": "b"}')
-    assert cli.parse_class_map(str(path)) == {"a": "b", "c": "b"}
+    assert texts.parse_class_map(str(path)) == {"a": "b", "c": "b"}
     path.write_text(text)
     with pytest.raises(UserError, match=r"--class_map .*classes\.json.*expected"):
-        cli.parse_class_map(str(path))
+        texts.parse_class_map(str(path))
 
 
 @pytest.mark.parametrize(
     "parse",
     [
-        cli.parse_size, cli.parse_color, cli.parse_num_shards, cli.parse_extensions,
-        cli.parse_columns, lambda t: cli.parse_pairs("--splits", float, t),
+        texts.parse_size, texts.parse_color, texts.parse_num_shards, texts.parse_extensions,
+        texts.parse_columns, lambda t: texts.parse_pairs("--splits", float, t),
     ],
 )  # fmt: skip
 @hypothesis.given(text=strategies.text(max_size=12))

@@ -1,0 +1,195 @@
+"""Texts of flags → values of options, among them the columns of a table."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import math
+import os
+import re
+from typing import Any
+
+from imageshards.commands.command_line import split_names
+from imageshards.errors import UserError
+
+COLUMN_KINDS = ("int", "float", "string")
+SCALINGS = ("none", "zscore", "minmax")
+
+_COLUMN = re.compile(
+    r"(?P<name>[^:]+):(?P<kind>\w+)(?P<list>\[(?P<size>\d{0,6})\])?(:(?P<scale>\w+))?", re.ASCII
+)
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
+_SIZE = re.compile(r"(\d{1,99})(?:x(\d{1,99}))?", re.ASCII)
+
+
+@dataclasses.dataclass(frozen=True)
+class ColumnSpec:
+    """One extra column of an image table.
+
+    Attributes:
+        name: Column name, and the feature's name in the record.
+        kind: One of `COLUMN_KINDS`: int64, float32 or bytes in the record.
+        shape: `()` scalar, `(k,)` fixed length, `None` variable length.
+        scale: One of `SCALINGS`, for floats.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...] | None = ()
+    scale: str = "none"
+
+    def __post_init__(self) -> None:
+        if self.shape is not None and self.shape != () and self.shape[0] < 1:
+            raise UserError(
+                f"--columns {self.name} received the length {self.shape[0]}; expected at least 1, "
+                "or [] for a variable length."
+            )
+        for received, expected in ((self.kind, COLUMN_KINDS), (self.scale, SCALINGS)):
+            if received not in expected:
+                raise UserError(
+                    f"--columns {self.name} received {received!r}; expected one of "
+                    f"{', '.join(expected)}."
+                )
+        if self.scale != "none" and self.kind != "float":
+            raise UserError(
+                f"--columns {self.name} received scaling {self.scale!r} for a {self.kind} column; "
+                "expected a float column."
+            )
+
+    def __str__(self) -> str:
+        """As --columns takes it."""
+        size = "" if self.shape == () else f"[{self.shape[0] if self.shape else ''}]"
+        scale = "" if self.scale == "none" else f":{self.scale}"
+        return f"{self.name}:{self.kind}{size}{scale}"
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """`N` or `HEIGHTxWIDTH` → (height, width) in pixels."""
+    found = _SIZE.fullmatch(text.strip())
+    if not found:
+        raise UserError(f"--image_size received {text!r}; expected pixels as N or HEIGHTxWIDTH.")
+    return int(found[1]), int(found[2] or found[1])
+
+
+def parse_color(text: str) -> tuple[int, int, int]:
+    """`RRGGBB` → (red, green, blue), 0..255."""
+    if not re.fullmatch(r"#?[0-9a-fA-F]{6}", text):
+        raise UserError(f"--background received {text!r}; expected RRGGBB, for example ffffff.")
+    red, green, blue = bytes.fromhex(text.lstrip("#"))
+    return red, green, blue
+
+
+def parse_limit(flag: str, unit: float, text: str) -> int:
+    """A limit in large units → in whole small ones, at least one."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value * unit < 1:
+        raise UserError(f"{flag} received {text}; expected a number above 0.")
+    return round(value * unit)
+
+
+def parse_timeouts(text: str) -> tuple[float, ...]:
+    """`10,30,120` → three numbers of seconds."""
+    try:
+        seconds = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        seconds = ()
+    if len(seconds) != 3 or not all(0 < value < 1e6 for value in seconds):
+        raise UserError(
+            f"--url_timeouts received {text!r}; expected three numbers of seconds above 0, to "
+            "connect, between two pieces and in all, for example 10,30,120."
+        )
+    return seconds
+
+
+def parse_pairs(flag: str, kind: type, text: str) -> dict[str, Any]:
+    """`a=1,b=2` → {"a": 1, "b": 2}."""
+    pairs: dict[str, Any] = {}
+    for part in text.split(","):
+        name, _, value = (piece.strip() for piece in part.partition("="))
+        try:
+            number = kind(value)
+        except ValueError:
+            number = None
+        if not name or number is None or name in pairs:
+            what = "numbers" if kind is float else "whole numbers"
+            raise UserError(
+                f"{flag} received {text!r}; expected names with {what}, as in name=1,other=2."
+            )
+        pairs[name] = number
+    return pairs
+
+
+def parse_num_shards(text: str) -> dict[str, int]:
+    """`8` → {"*": 8}, `train=64,validation=8` → that."""
+    if _NUMBER.fullmatch(text.strip()):
+        return {"*": int(text)}
+    if "=" not in text:
+        raise UserError(
+            f"--num_shards received {text!r}; expected a number, or one for each split as in "
+            "train=64,validation=8."
+        )
+    return parse_pairs("--num_shards", int, text)
+
+
+def parse_class_map(text: str) -> dict[str, str]:
+    """`old=new,…`, or a file: a JSON object, or CSV with the columns old and new."""
+    is_file = text.lower().endswith((".json", ".csv")) or os.path.isfile(text)
+    if not is_file:
+        parts = [part.partition("=") for part in split_names(text)]
+        pairs = [(old.strip(), new.strip()) for old, _, new in parts]
+    else:
+        try:
+            with open(text, encoding="utf-8-sig", newline="") as file:
+                if text.lower().endswith(".json"):
+                    pairs = json.load(file, object_pairs_hook=tuple)
+                    if not isinstance(pairs, tuple):  # only objects are tuples
+                        raise ValueError("it is no JSON object")
+                else:
+                    header, *rows = csv.reader(file)
+                    pairs = [(row[0], row[1]) for row in rows if row]
+                    if header[:2] != ["old", "new"]:
+                        raise ValueError(f"its header is {','.join(header)}")
+                if not pairs:
+                    raise ValueError("it names no class")
+        except (OSError, ValueError, IndexError) as e:
+            raise UserError(
+                f"--class_map {text!r} cannot be read ({e}); expected a JSON object {{old: new}}, "
+                "or CSV with the header old,new and a class on each line."
+            ) from e
+    found: dict[str, str] = {}
+    for old, new in pairs:
+        if not old or not isinstance(new, str) or not new or old in found:
+            raise UserError(
+                f"--class_map received {text!r}, where {old!r} becomes {new!r}; expected pairs of "
+                "names as in old=new,other=new, each old one once."
+            )
+        found[old] = new
+    return found
+
+
+def parse_extensions(text: str) -> tuple[str, ...]:
+    """`jpg,.PNG` → (".jpg", ".png")."""
+    names = [name.strip().lstrip("*").lstrip(".").lower() for name in text.split(",")]
+    if not all(names):
+        raise UserError(f"--extensions received {text!r}; expected a list as in jpg,png.")
+    return tuple("." + name for name in names)
+
+
+def parse_columns(text: str) -> tuple[ColumnSpec, ...]:
+    """`age:float:zscore,tokens:int[]` → specs; "" is no column at all."""
+    specs = []
+    for part in split_names(text):
+        found = _COLUMN.fullmatch(part)
+        if not found:
+            raise UserError(
+                f"--columns received {part!r}; expected name:int|float|string, with [] or [N] for "
+                "lists and :zscore or :minmax for floats."
+            )
+        size = found["size"]
+        shape = None if found["list"] and not size else (int(size),) if size else ()
+        specs.append(ColumnSpec(found["name"], found["kind"], shape, found["scale"] or "none"))
+    return tuple(specs)
