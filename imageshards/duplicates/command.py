@@ -77,6 +77,7 @@ def find(directory: str, distance: int, output: str | None, workers: int | None 
     manifest = load_manifest(directory, "DIR")
     folder = parse_path("--output", output or storage.join(directory, FOLDER_NAME))
     check_page_folder("--output", folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME)
+    _check_writable(folder)  # before the work
     twins, undecodable = find_twins(directory, manifest, distance, workers)
     exclude = storage.join(folder, EXCLUDE_NAME)
     with ProgressLine(lambda: "drawing the page"):
@@ -106,6 +107,20 @@ def key_lines(keys: Sequence[str]) -> tuple[str, int]:
     """The text of a file that `--exclude` reads, and how many of the keys no line can hold."""
     fit = [key for key in keys if "\n" not in key and not key.endswith("\r")]
     return "".join(f"{key}\n" for key in fit), len(keys) - len(fit)
+
+
+def _check_writable(folder: str) -> None:
+    from imageshards import storage
+
+    probe = storage.join(folder, ".probe")
+    is_new = storage.is_local(folder) and not storage.is_folder(folder)
+    try:
+        storage.write(probe, b"")
+        storage.delete([probe])
+        if is_new:
+            os.rmdir(folder)  # nothing is left of a run that fails
+    except OSError as e:
+        raise _cannot_write(folder, e) from e
 
 
 def _cannot_write(folder: str, e: OSError) -> UserError:

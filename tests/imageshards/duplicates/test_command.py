@@ -12,6 +12,7 @@ from PIL import Image, ImageOps
 
 from beam_pipeline.inputs.selection import read_keys
 from beam_pipeline.progress import final_table
+from imageshards.duplicates import search
 from imageshards.duplicates.command import key_lines, main
 from imageshards.report.page import write_report
 from tests.support.builds import build, jpeg, manifest
@@ -186,6 +187,7 @@ def test_what_cannot_be_read_is_a_sentence(built, tmp_path, capsys, damage, word
         (["--output", "/proc/none"], "--output '/proc/none' cannot be written"),
     ],
 )
-def test_mistakes_are_sentences(built, capsys, flags, words):
+def test_mistakes_are_sentences_before_any_work(built, capsys, flags, words, monkeypatch):
+    monkeypatch.setattr(search, "find_twins", None)
     assert main([str(built), *flags]) == 2
     assert words in capsys.readouterr().err
