@@ -20,10 +20,8 @@ from trainer.dataset.index import indexed_class_counts
 from trainer.dataset.spec import DataSet, Split
 from trainer.dataset.subset import filter_function
 
-# A disk is read by one thread; a store answers slowly, so several files are read at once.
-_REMOTE_THREADS = 8
 _BATCH_RECORDS = 512
-_CACHE_VERSION = 2
+_CACHE_VERSION = 3
 
 # A class id, or the name of a class where records hold names.
 Label = int | str
@@ -43,14 +41,12 @@ class Broken(NamedTuple):
         number: Of the record within the file, from 0.
         offset_bytes: Where it begins.
         reason: What is wrong, without a full stop.
-        rest_is_lost: Whether nobody can tell what comes after it.
     """
 
     path: str
     number: int
     offset_bytes: int
     reason: str
-    rest_is_lost: bool = False
 
 
 def class_counts(
@@ -165,10 +161,7 @@ def _whole_records(path: str, compression: str, broken: list[Broken]) -> Iterato
         for record in scan_file(path, compression):
             note_work()
             if isinstance(record, RecordError):
-                is_last = record.next_offset_bytes is None
-                broken.append(
-                    Broken(path, record.number, record.offset_bytes, record.reason, is_last)
-                )
+                broken.append(Broken(path, record.number, record.offset_bytes, record.reason))
             else:
                 yield record
     except OSError as e:
