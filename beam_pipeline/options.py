@@ -74,7 +74,6 @@ class ImageOptions:
     resize_mode: Annotated[str, Option(
         "crop: centre crop to the aspect; stretch; pad: fit and fill with --background; "
         "shortest: shortest side to --image_size; none", choices=RESIZE_MODES)] = "crop"
-    only_shrink: Annotated[bool, Option("never enlarge a picture")] = False
     filter: Annotated[str, Option(
         "resampling filter, antialiased", choices=FILTERS)] = "bicubic"
     quality: Annotated[int, Option(
@@ -85,9 +84,7 @@ class ImageOptions:
     background: Annotated[tuple[int, int, int], Option(
         "under transparent pixels and around padded pictures (default: ffffff)",
         parse=parse_color, metavar="RRGGBB")] = (255, 255, 255)
-    bbox_frame: Annotated[str, Option(
-        "whether boxes in image/object/bbox/{xmin,xmax,ymin,ymax} (0..1) are relative to the "
-        "pixels as stored or to the picture made upright by EXIF", choices=BBOX_FRAMES)] = "stored"
+    only_shrink: Annotated[bool, Option("never enlarge a picture")] = False
     max_pixels: Annotated[int, Option(
         "larger pictures are rejected undecoded, in MPX (default: 100)", flag="max_image_mpx",
         parse=functools.partial(parse_limit, "--max_image_mpx", 1e6), metavar="MPX", least=1,
@@ -96,6 +93,9 @@ class ImageOptions:
         "larger files are rejected unread, in MiB (default: 64)", flag="max_image_mb",
         parse=functools.partial(parse_limit, "--max_image_mb", 2**20), metavar="MIB", least=1,
         )] = 64 * 1024 * 1024
+    bbox_frame: Annotated[str, Option(
+        "whether boxes in image/object/bbox/{xmin,xmax,ymin,ymax} (0..1) are relative to the "
+        "pixels as stored or to the picture made upright by EXIF", choices=BBOX_FRAMES)] = "stored"
     # fmt: on
 
     def __post_init__(self) -> None:
