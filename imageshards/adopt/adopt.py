@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import functools
 import hashlib
 import itertools
@@ -14,9 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from imageshards import manifest, storage
+from imageshards.adopt.classes import check_labels, find_classes, name_classes, texts_agree
+from imageshards.adopt.features import (
+    AdoptOptions,
+    check_picture,
+    find_roles,
+    lengths_of,
+    specs_of,
+)
 from imageshards.adopt.files import find_splits, folder_from
 from imageshards.adopt.scan import (
-    Label,
     Roles,
     ScannedFile,
     add_foreign_row,
@@ -26,64 +31,14 @@ from imageshards.adopt.scan import (
 )
 from imageshards.adopt.tfds import TfdsFolder, find_folder, open_tfds
 from imageshards.errors import UserError
-from imageshards.example import Values, decode_example, dtype_of
+from imageshards.example import Values, decode_example
 from imageshards.form import FormError
 from imageshards.index import has_index, index_table, write_index
 from imageshards.manifest import TRAIN_NAMES
 from imageshards.text import counted
 from imageshards.tfrecord import Record, scan_file
 
-# More than any data set of pictures has: a larger label is some other number.
-_MAX_CLASSES = 100_000
 _SAMPLE_RECORDS = 16
-# JPEG, PNG, GIF: what TensorFlow's decoder of JPEGs takes.
-_PICTURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8")
-# What tf-slim, TFDS, Kaggle's organisers and the tutorials call them, best known first.
-_USUAL_NAMES = {
-    "image": ("image/encoded", "image", "image_raw", "image/image_raw", "image_bytes", "jpeg"),
-    "label": ("image/class/label", "label", "class", "target", "class_id"),
-    "filename": ("image/filename", "filename", "file_name", "image_name", "image_id", "id"),
-    "text": ("image/class/text", "class_name", "label_name"),
-}
-_DTYPES = {
-    "image": ("string",),
-    # Ids first; where there are none, the names of the classes do as well.
-    "label": ("int64", "string"),
-    "filename": ("string",),
-    "text": ("string",),
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class AdoptOptions:
-    """What the files do not say.
-
-    Attributes:
-        feature_map: Which feature is `image`, `label`, `filename` or `text`.
-        label_offset: The label of the first class.
-        class_names: Names of the classes in the order of their ids.
-        splits: Pairs of a split and a folder, file or glob of its files.
-    """
-
-    feature_map: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    label_offset: int = 0
-    class_names: tuple[str, ...] | None = None
-    splits: tuple[tuple[str, str], ...] = ()
-
-    def __post_init__(self) -> None:
-        for key in self.feature_map:
-            if key not in _USUAL_NAMES:
-                raise UserError(
-                    f"--feature_map received {key!r}; expected NAME=FEATURE, where NAME is one of "
-                    f"{', '.join(_USUAL_NAMES)}."
-                )
-        if self.label_offset < 0:
-            raise UserError(f"--label_offset received {self.label_offset}; expected 0 or more.")
-        names = self.class_names or ()
-        if len({*names}) < len(names):
-            raise UserError(
-                f"--class_names received {','.join(names)!r}; expected every name once."
-            )
 
 
 def adopt(
@@ -120,19 +75,19 @@ def adopt(
             "plain TFRecords of tf.train.Example with a picture and a label."
         )
     main = next((name for name in TRAIN_NAMES if name in samples), min(samples))
-    roles = _find_roles(directory, options, tfds, _specs(*map(_lengths, samples[main])))
-    _check_picture(directory, roles.image, samples[main][0][roles.image])
+    roles = find_roles(directory, options, tfds, specs_of(*map(lengths_of, samples[main])))
+    check_picture(directory, roles.image, samples[main][0][roles.image])
     splits = _labelled(splits, samples, roles.label)
     files = scan_all(
         [path for paths in splits.values() for path in paths],
         functools.partial(add_foreign_row, roles=roles),
     )
     _check_lengths(tfds, files)
-    classes = _classes(directory, options, tfds, files, roles)
-    _check_labels(files, roles.label, options.label_offset, classes)
-    if not _texts_agree(files, classes, options.label_offset):
+    classes = find_classes(directory, options, tfds, files, roles)
+    check_labels(files, roles.label, options.label_offset, classes)
+    if not texts_agree(files, classes, options.label_offset):
         roles = roles._replace(text=None)
-    _name_classes(files, classes, options.label_offset)
+    name_classes(files, classes, options.label_offset)
     described = _described(output, options, tfds, splits, files, classes, roles)
     try:
         manifest.check_form(described)
@@ -239,7 +194,7 @@ def _described(
         "splits": {n: {"num_records": counts[n], "shards": found} for n, found in shards.items()},
         "classes": list(classes),
         "first_label": options.label_offset,
-        "features": _specs(*(file.lengths for file in files.values())),
+        "features": specs_of(*(file.lengths for file in files.values())),
         "image": _image(tfds, roles.image, files),
         "compression": "none",
         "shard_by": _shard_by([one["classes"] for found in shards.values() for one in found]),
@@ -299,98 +254,6 @@ def _records(path: str) -> Iterable[Record]:
         ) from e
 
 
-def _lengths(features: Mapping[str, Values]) -> dict[str, Counter[tuple[str, int]]]:
-    return {name: Counter([(dtype_of(v), len(v))]) for name, v in features.items()}
-
-
-def _specs(*parts: Mapping[str, Counter[tuple[str, int]]]) -> dict[str, dict[str, Any]]:
-    """Dtype and shape of every feature, as the manifest has them.
-
-    One value everywhere is a scalar, the same number of values everywhere a fixed length, anything
-    else a variable length. What has no values, or those of several types, no model could read.
-    """
-    total: dict[str, Counter[tuple[str, int]]] = {}
-    for part in parts:
-        for name, lengths in part.items():
-            total.setdefault(name, Counter()).update(lengths)
-    most = max((lengths.total() for lengths in total.values()), default=0)
-    specs = {}
-    for name in sorted(total):
-        dtypes = {dtype for dtype, _ in total[name] if dtype}
-        if len(dtypes) == 1:
-            sizes = {size for _, size in total[name]}
-            fixed = len(sizes) == 1 and total[name].total() == most
-            shape = ([] if sizes == {1} else [*sizes]) if fixed else None
-            specs[name] = {"dtype": dtypes.pop(), "shape": shape}
-    return specs
-
-
-def _find_roles(
-    directory: str,
-    options: AdoptOptions,
-    tfds: TfdsFolder | None,
-    features: Mapping[str, Mapping[str, Any]],
-) -> Roles:
-    """By `--feature_map`, else as TFDS says, else by the usual names."""
-    said = {"image": tfds.image_feature, "label": tfds.label_feature} if tfds else {}
-    scalars = {name: spec["dtype"] for name, spec in features.items() if spec["shape"] == []}
-
-    def find(key: str) -> str | None:
-        if key in options.feature_map:
-            return _mapped_feature(directory, key, options.feature_map[key], features)
-        names = [n for n in (said.get(key) or "", *_USUAL_NAMES[key]) if n in scalars]
-        return next((n for dtype in _DTYPES[key] for n in names if scalars[n] == dtype), None)
-
-    def need(key: str) -> str:
-        found = find(key)
-        if found is None:
-            raise UserError(
-                f"DIR received {directory!r}, where no feature is known to be the {key}; "
-                f"expected --feature_map {key}=FEATURE with one of {_listed(features)}."
-            )
-        return found
-
-    return Roles(need("image"), need("label"), find("filename"), find("text"))
-
-
-def _mapped_feature(
-    directory: str, key: str, name: str, features: Mapping[str, Mapping[str, Any]]
-) -> str:
-    """What `--feature_map KEY=NAME` names, checked."""
-    if name not in features:
-        near = difflib.get_close_matches(name, features, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise UserError(
-            f"--feature_map received {key}={name}, but the records of {directory!r} have no such "
-            f"feature; {hint}expected one of {_listed(features)}."
-        )
-    spec, dtypes = features[name], _DTYPES[key]
-    if spec["dtype"] not in dtypes or spec["shape"] != []:
-        usable = [n for n, f in features.items() if f["dtype"] in dtypes and f["shape"] == []]
-        many = "" if spec["shape"] == [] else ", not one for each record"
-        raise UserError(
-            f"--feature_map received {key}={name}, a feature of {spec['dtype']}{many}; expected "
-            f"one {' or '.join(dtypes)} for each record: {_listed(usable)}."
-        )
-    return name
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names) or "none"
-
-
-def _check_picture(directory: str, feature: str, values: Values) -> None:
-    """Looks at the first bytes of a picture: raw pixels are a common surprise."""
-    first = values[0] if values else b""
-    if not isinstance(first, bytes) or not first.startswith(_PICTURES):
-        raise UserError(
-            f"DIR received {directory!r}, whose feature {feature!r} holds no encoded picture (it "
-            f"begins with {str(first)[:16]}); expected a JPEG (PNG and GIF work, too): name "
-            "another feature by --feature_map image=FEATURE, or write the records again with "
-            "tf.io.encode_jpeg."
-        )
-
-
 def _labelled(
     splits: Mapping[str, list[str]],
     samples: Mapping[str, Sequence[Mapping[str, Values]]],
@@ -417,115 +280,3 @@ def _check_lengths(tfds: TfdsFolder | None, files: Mapping[str, ScannedFile]) ->
                 f"{counted(len(files[path].rows), 'record')}, not the {length} it should; expected "
                 "the file as it was written: copy it again."
             )
-
-
-def _classes(
-    directory: str,
-    options: AdoptOptions,
-    tfds: TfdsFolder | None,
-    files: Mapping[str, ScannedFile],
-    roles: Roles,
-) -> tuple[str, ...]:
-    if options.class_names is not None:
-        return options.class_names
-    # TFDS's names belong to its label only, not to another one that was mapped.
-    if tfds is not None and tfds.classes is not None and tfds.label_feature == roles.label:
-        return tfds.classes
-    labels = {label for file in files.values() for label in file.labels}
-    if not labels:
-        raise UserError(
-            f"DIR received {directory!r}, which holds no record; expected TFRecords of labelled "
-            "pictures."
-        )
-    ids = sorted(label for label in labels if isinstance(label, int))
-    if not ids:
-        return tuple(sorted(map(str, labels)))
-    if ids[-1] - options.label_offset >= _MAX_CLASSES:
-        raise UserError(
-            f"DIR received {directory!r}, where {roles.label} is up to {ids[-1]}; expected class "
-            "ids from 0 or 1 on: name the right feature by --feature_map label=FEATURE."
-        )
-    if ids[0] == 1 and not options.label_offset:
-        print(
-            f"note: the labels of {directory} begin at 1, so class 0 has no records; "
-            "--label_offset 1 makes the first class number 0",
-            file=sys.stderr,
-        )
-    # The texts that come with the ids, else the ids themselves.
-    texts = {label: text for label, text in _named(files) if text}
-    num_classes = max(1, ids[-1] + 1 - options.label_offset)
-    names = [texts.get(i + options.label_offset, str(i)) for i in range(num_classes)]
-    # ImageNet has two kinds of crane: their numbers tell them apart.
-    times = Counter(names)
-    return tuple(f"{n} {i}" if times[n] > 1 else n for i, n in enumerate(names))
-
-
-def _named(files: Mapping[str, ScannedFile]) -> Iterable[tuple[Label, str]]:
-    """The label of every record with the text that stands beside it."""
-    for file in files.values():
-        yield from zip(file.labels, file.rows.columns["class_name"], strict=True)
-
-
-def _check_labels(
-    files: Mapping[str, ScannedFile], feature: str, first: int, classes: Sequence[str]
-) -> None:
-    """Compares every label with the classes; a wrong one is told with its file and record."""
-    last = first + len(classes) - 1
-    ids = f"{first} to {last}" if last > first else str(first)
-    for path, file in files.items():
-        good = {label for label in {*file.labels} if _is_class(label, first, last, classes)}
-        for record, label in enumerate(file.labels) if len(good) < len({*file.labels}) else ():
-            if label in good:
-                continue
-            if isinstance(label, str):
-                raise UserError(
-                    f"--class_names received {','.join(classes)!r}, but record {record} of "
-                    f"{path} has {feature} {label!r}; expected the name of every class."
-                )
-            remedy = "name every class by --class_names"
-            if label == len(classes) and not first:
-                remedy = "labels that begin at 1 need --label_offset 1"
-            elif label < first:
-                remedy = "lower --label_offset, or leave these records out"
-            raise UserError(
-                f"--label_offset received {first}, and record {record} of {path} has {feature} "
-                f"{label}; expected {ids} for {counted(len(classes), 'class')}: {remedy}."
-            )
-
-
-def _is_class(label: Label, first: int, last: int, classes: Sequence[str]) -> bool:
-    return label in classes if isinstance(label, str) else first <= label <= last
-
-
-def _texts_agree(files: Mapping[str, ScannedFile], classes: Sequence[str], first: int) -> bool:
-    """Whether the texts beside ids are the names of their classes.
-
-    Others write descriptions there, or one name for several classes, as ImageNet has two kinds of
-    crane: then they name none.
-
-    Raises:
-        UserError: Most of those that are names of classes are those of others.
-    """
-    known = {*classes}
-    pairs = {pair: n for pair, n in Counter(_named(files)).items() if isinstance(pair[0], int)}
-    named = {(int(label) - first, text): n for (label, text), n in pairs.items() if text in known}
-    wrong = {(c, text): n for (c, text), n in named.items() if classes[c] != text}
-    if 2 * sum(wrong.values()) > sum(named.values()):
-        number, text = next(iter(wrong))
-        raise UserError(
-            f"--class_names received {','.join(classes)!r}, whose class {number} is "
-            f"{classes[number]!r}, but most records of this id have the text {text!r}; expected "
-            "the names in the order of the ids: put them into it, or correct --label_offset."
-        )
-    return not wrong and len(named) == len(pairs)
-
-
-def _name_classes(files: Mapping[str, ScannedFile], classes: Sequence[str], first: int) -> None:
-    """Puts ids and names of the classes into the rows."""
-    numbers = {name: number for number, name in enumerate(classes)}
-    for file in files.values():
-        columns = file.rows.columns
-        columns["label"] = [
-            numbers[label] + first if isinstance(label, str) else label for label in file.labels
-        ]
-        columns["class_name"] = [classes[label - first] for label in columns["label"]]

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Sequence
 
 from imageshards import storage
-from imageshards.adopt.adopt import AdoptOptions, adopt
+from imageshards.adopt.adopt import adopt
+from imageshards.adopt.features import AdoptOptions
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser, names_or_file
 from imageshards.errors import UserError
