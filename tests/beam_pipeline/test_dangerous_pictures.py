@@ -112,8 +112,10 @@ def test_one_that_never_ends_is_left_out(photos, tmp_path, monkeypatch, capfd):
     assert said.count(f"was at one picture for more than 2 s while it decoded '{root}") == 2
 
 
-def test_a_pipeline_of_ones_own_survives_them(photos, tmp_path, caplog):
+def test_a_pipeline_of_ones_own_survives_them(photos, tmp_path, caplog, monkeypatch):
     """Its pictures are decoded outside of the process that runs it, too."""
+    # Processes that another test's pipeline has started have the usual decoder.
+    monkeypatch.setattr(process_pool, "_pool", None)
     refs = [ImageRef(p.name, str(p), p.parent.name, "train") for p in sorted(photos.glob("*/*"))]
     image = ImageOptions(height_px=32, width_px=32)
     with beam.Pipeline("FnApiRunner", options=PipelineOptions([])) as pipeline:

@@ -201,7 +201,7 @@ def test_a_dry_run_shows_its_batch_in_the_bucket(
     shards: pathlib.Path, output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(_flags(shards, output, "--dry_run")) == 0
-    assert f"pictures {output}/report/dry_run.png" in capsys.readouterr().out
+    assert f"gets it: {output}/report/dry_run.png" in capsys.readouterr().out
     assert storage.read(f"{output}/report/dry_run.png").startswith(b"\x89PNG")
     assert _files(output) == {".run", "report/dry_run.png"}
 
