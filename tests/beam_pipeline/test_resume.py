@@ -76,13 +76,20 @@ def start(photos, output, *more: str) -> ForkedBuild:
 def start_held(photos, output: pathlib.Path, shards: int) -> ForkedBuild:
     """A build that has finished so many shards, or one for each further process more.
 
-    It goes on when another number is written to `limit_of` its output.
+    It goes on when `allow` gives its output another number.
     """
-    limit_of(output).write_text(str(shards))
+    allow(output, shards)
     given = (str(output / ".staging"), str(limit_of(output)))
     process = ForkedBuild(*flags(photos, output), before=hold_at, given=given)
     wait_for(lambda: len(finished_shards(output)) >= shards, process, f"{shards} shards")
     return process
+
+
+def allow(output: pathlib.Path, shards: int) -> None:
+    """Lets a held build begin shards while fewer than so many are finished."""
+    whole = limit_of(output).with_suffix(".new")
+    whole.write_text(str(shards))
+    whole.replace(limit_of(output))  # who reads it meanwhile sees the old number, or this one
 
 
 def limit_of(output: pathlib.Path) -> pathlib.Path:
@@ -330,7 +337,7 @@ def test_a_second_job_on_the_same_output_is_refused(photos, tmp_path):
     process = start_held(photos, output, 1)
     second = start(photos, output)
     said, _ = second.communicate(timeout=TIMEOUT_S)
-    limit_of(output).write_text(str(SHARDS + 1))
+    allow(output, SHARDS + 1)
     assert second.returncode == 2, said
     assert "in use by another job" in said and str(process.pid) in said
     first, _ = process.communicate(timeout=TIMEOUT_S)
