@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 PROGRAM = "imageshards evaluate"
 WORST_CLASSES = 10
-MAX_NAMES = 8
 
 _EPILOG = (
     "The JSON object: num_examples, loss (mean cross-entropy), accuracy, top5_accuracy (null for "

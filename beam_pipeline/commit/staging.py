@@ -267,11 +267,6 @@ def job_notes(staging: str) -> dict[str, Any]:
         ) from e
 
 
-def add_job_notes(staging: str, **notes: Any) -> None:
-    """Adds notes for a later run of this job."""
-    _write_notes(staging, job_notes(staging) | notes)
-
-
 def _write_notes(staging: str, notes: dict[str, Any]) -> None:
     storage.write(storage.join(staging, JOB_NAME), json.dumps(notes) + "\n")
 

@@ -16,7 +16,7 @@ from typing import Any
 from beam_pipeline.planning.classes import names_by_label
 from imageshards.manifest import first_label_of
 
-FEATURES_NAME, INFO_NAME = TFDS_NAMES = ("features.json", "dataset_info.json")
+FEATURES_NAME, INFO_NAME = ("features.json", "dataset_info.json")
 
 _FEATURES = "tensorflow_datasets.core.features."
 _IMAGE = "image/encoded"

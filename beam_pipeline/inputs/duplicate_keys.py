@@ -32,8 +32,8 @@ def hash_keys(batch: RefBatch) -> np.ndarray:
     return np.frombuffer(b"".join(hasher(ref.key)[:8] for ref in batch.refs), "<i8")
 
 
-def equal_hashes(found: Iterable[bytes], limit: int | None = MAX_SUSPECTS) -> list[int]:
-    """The smallest hashes that occur more than once in some packed arrays; None for all."""
+def equal_hashes(found: Iterable[bytes], limit: int = MAX_SUSPECTS) -> list[int]:
+    """The smallest hashes that occur more than once in some packed arrays."""
     hashes = np.sort(np.frombuffer(b"".join(found), "<i8"))
     equal = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
     return [int(each) for each in equal[:limit]]
@@ -116,10 +116,10 @@ class FindEqualHashes(beam.PTransform):
     """RefBatches → lists of hashes that occur more than once.
 
     Args:
-        limit: So many of each bucket, the smallest; None for all.
+        limit: So many of each bucket, the smallest.
     """
 
-    def __init__(self, limit: int | None):
+    def __init__(self, limit: int):
         super().__init__()
         self._limit = limit
 

@@ -54,7 +54,7 @@ GROUPS = {
         "evaluate": Command("trainer.evaluate", "measure a trained model on one split, exactly"),
         "predict": Command("trainer.predict", "classify image files with a trained model"),
         "export": Command("trainer.export", "write a model for serving: SavedModel, TFLite, Keras"),
-        "bench": Command("trainer.bench_input", "measure how fast a data set can be read, and why"),
+        "bench": Command("trainer.bench_input", "measure how fast a data set can be read"),
     },
     "shells": {
         "completion": Command(
