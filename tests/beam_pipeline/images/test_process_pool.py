@@ -42,8 +42,9 @@ def kill_all(pool: LocalPool) -> None:
         os.kill(worker._process.pid, signal.SIGKILL)
 
 
-def _holds_two_files(folder: pathlib.Path) -> bool:
-    return len(list(folder.iterdir())) == 2
+def _have_begun(begun: list[pathlib.Path]) -> bool:
+    """Whether both have written that they have: a file is there before what is written to it."""
+    return all(path.exists() and path.stat().st_size for path in begun)
 
 
 def test_results_come_in_order_and_images_are_counted(pool):
@@ -74,9 +75,9 @@ def test_every_process_of_the_pool_may_be_killed_five_times(pool, said, tmp_path
         folder = tmp_path / str(round_number)
         folder.mkdir()
         go_on = folder / "go on"
-        begun = [str(folder / f"begun {i}") for i in range(2)]
-        futures = [submit(pool, tasks.wait_for, path, str(go_on)) for path in begun]
-        tasks.wait_until(functools.partial(_holds_two_files, folder))
+        begun = [folder / f"begun {i}" for i in range(2)]
+        futures = [submit(pool, tasks.wait_for, str(path), str(go_on)) for path in begun]
+        tasks.wait_until(functools.partial(_have_begun, begun))
         kill_all(pool)
         go_on.touch()
         assert [future.result() for future in futures] == [2, 2]
