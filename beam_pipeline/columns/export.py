@@ -28,6 +28,7 @@ RAW_METADATA_DIR = "metadata"
 LABEL_GRAPH = pathlib.Path(__file__).parent / "label_graph"
 _VOCABULARY_PATH = f"{TRANSFORM_FN_DIR}/assets/{LABEL_VOCABULARY}"
 _SCHEMA_PATH = f"{TRANSFORMED_METADATA_DIR}/schema.pbtxt"
+_FEATURE = re.compile(r"^feature \{", re.MULTILINE)
 # The largest id in the label's part of a schema.
 _LABEL_MAX = re.compile(rb"(name: \"image/class/label\"[^}]*?max: )\d+\n")
 
@@ -73,10 +74,13 @@ def exported_features(transform_dir: str) -> dict[str, dict[str, Any]]:
 
     The shape is `None` for a variable length. Read without TensorFlow.
     """
+    text = storage.read(storage.join(transform_dir, _SCHEMA_PATH)).decode()
+    if len(_FEATURE.findall(text)) == 1:
+        return {}  # the label alone
+    # It comes with tensorflow-transform, which a build without extra columns does not need.
     from google.protobuf import text_format
     from tensorflow_metadata.proto.v0 import schema_pb2
 
-    text = storage.read(storage.join(transform_dir, _SCHEMA_PATH)).decode()
     schema = text_format.Parse(text, schema_pb2.Schema())
     dtypes = {schema_pb2.INT: "int64", schema_pb2.FLOAT: "float32", schema_pb2.BYTES: "string"}
     features = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.abc
+import importlib.util
 import os
 import sys
 import tempfile
@@ -31,6 +32,20 @@ from imageshards.manifest import RECORD_FEATURES
 RESERVED_FEATURES = frozenset(RECORD_FEATURES) | {REF_COLUMN}
 
 _RECORD_DTYPES = ("int64", "float32", "string")
+
+
+def check_installed() -> None:
+    """Checks that there is tensorflow-transform, without importing it.
+
+    Raises:
+        UserError: It is not installed.
+    """
+    if importlib.util.find_spec("tensorflow_transform") is None:
+        raise UserError(
+            "extra columns and --transform_module need tensorflow-transform, which is not "
+            "installed; pip install 'imageshards[columns]', or leave the columns of an image table "
+            "out by --columns ''."
+        )
 
 
 def import_tensorflow_transform() -> None:

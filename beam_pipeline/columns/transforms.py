@@ -37,6 +37,7 @@ from beam_pipeline.columns.preprocessing import (
     RESERVED_FEATURES,
     Preprocess,
     TransformModule,
+    check_installed,
     import_tensorflow_transform,
     raw_feature_spec,
     write_raw_metadata,
@@ -83,8 +84,9 @@ class AnalyseColumns(beam.PTransform):
             are copied; exported again, with the labels of this build.
 
     Raises:
-        UserError: A column has a reserved name or is declared twice, or the module is
-            unusable; while running: a bad label or value, naming the image's key.
+        UserError: A column has a reserved name or is declared twice, the module is unusable, or
+            they need tensorflow-transform, which is not installed; while running: a bad label or
+            value, naming the image's key.
     """
 
     def __init__(
@@ -101,6 +103,8 @@ class AnalyseColumns(beam.PTransform):
     ):
         super().__init__()
         _check_names(columns)
+        if columns or transform_module is not None or copied_from:
+            check_installed()
         self._copied_from = copied_from
         self._columns = tuple(columns)
         self._class_names = class_names

@@ -11,6 +11,8 @@ import pytest
 
 from beam_pipeline.columns import exported_classes, exported_features
 from beam_pipeline.columns.export import LABEL_GRAPH, export_labels
+from tests.conftest import REPOSITORY
+from tests.support.builds import class_folders
 
 CLASSES = ["b", "a", "ž", " spaced out ", "0"]
 
@@ -45,15 +47,36 @@ def test_the_same_classes_give_the_same_files_however_often(tmp_path):
     }
 
 
+# As where these are not installed: importing one raises ImportError.
+ALONE = """
+import sys
+missing = "tensorflow", "tensorflow_transform", "tensorflow_metadata", "tfx_bsl", "keras", "trainer"
+sys.modules.update(dict.fromkeys(missing))
+from imageshards.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def build_alone(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", ALONE, "build", *map(str, arguments)],
+        cwd=REPOSITORY, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
 @pytest.mark.process
-def test_an_export_loads_neither_beam_nor_tensorflow(tmp_path):
-    code = (
-        "import sys; from beam_pipeline.columns.export import *\n"
-        "export_labels(['x', 'y'], sys.argv[1]); exported_features(sys.argv[1])\n"
-        "sys.exit(bool({'apache_beam', 'tensorflow'} & set(sys.modules)))"
-    )
-    assert subprocess.run([sys.executable, "-c", code, tmp_path], check=False).returncode == 0
-    assert exported_classes(str(tmp_path)) == ["x", "y"]
+def test_labels_alone_are_built_without_tensorflow_and_its_relatives(tmp_path):
+    class_folders(tmp_path / "photos", {"cat": 3, "dog": 3})
+    table = tmp_path / "table.csv"
+    rows = [f"{p.relative_to(tmp_path)},{p.parent.name},1" for p in tmp_path.rglob("*.jpg")]
+    table.write_text("\n".join(["image,label,age", *rows]))
+    given = ["--input", table, "--output", tmp_path / "out", "--num_shards", "1"]
+    refused = build_alone(*given)
+    assert refused.returncode == 2
+    assert "pip install 'imageshards[columns]'" in refused.stderr
+    done = build_alone(*given, "--columns", "")
+    assert done.returncode == 0, done.stderr
+    assert exported_classes(str(tmp_path / "out" / "transform")) == ["cat", "dog"]
 
 
 @pytest.mark.slow
