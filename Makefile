@@ -34,7 +34,7 @@ setup: $(STAMP)  ## Create .venv and install everything, only when something cha
 
 lock:  ## Write constraints.txt anew after a change in setup.py (needs uv: pip install uv)
 	uv pip compile --quiet --universal --python-version 3.11 --no-annotate \
-		--no-emit-index-url --extra trainer --extra dev setup.py --output-file constraints.txt
+		--no-emit-index-url --extra dev setup.py --output-file constraints.txt
 
 demo-shards: $(STAMP)
 	@rm -rf $(DEMO)/images

@@ -13,9 +13,10 @@ import setuptools
 
 ROOT = pathlib.Path(__file__).resolve().parent
 
-# What a pipeline worker needs. Pillow's and PyArrow's upper bounds are Beam's own.
-PIPELINE = [
-    "apache-beam>=2.77,<3",
+# What a finished data set needs: every command but `build` and those for models. It is also what
+# Beam's `--setup_file` installs on a worker, which has Beam already, so it names all else that a
+# worker imports. Pillow's and PyArrow's upper bounds are Beam's own.
+LEAF = [
     "google-crc32c>=1.5,<2",
     "jinja2>=3.1,<4",
     "lazy-loader>=0.4",
@@ -23,22 +24,27 @@ PIPELINE = [
     "pillow>=12,<13",
     "protobuf>=6.31,<7",
     "pyarrow>=14.0.1",
-    # Tells of damage that Pillow's libjpeg keeps to itself: --check_damage.
-    "simplejpeg>=1.8,<2",
     # Writes the completion of shells.
     "shtab>=1.7,<2",
+    # Tells of damage that Pillow's libjpeg keeps to itself: --check_damage.
+    "simplejpeg>=1.8,<2",
     "tqdm>=4.66,<5",
-    "tensorflow-transform>=1.21,<1.22",
-    # Beam brings it, by way of requests.
     "urllib3>=2.2,<3",
 ]
 
-# An extra adds to the list above.
+# An extra adds to the list above. Only `columns` brings both Beam and TensorFlow.
+PIPELINE = ["apache-beam>=2.77,<3"]
+
+COLUMNS = [*PIPELINE, "tensorflow-transform>=1.21,<1.22"]
+
+# Google's clients, with which a job is submitted to Dataflow.
+DATAFLOW = ["apache-beam[gcp]>=2.77,<3"]
+
 TRAINER = ["keras>=3.15,<3.16", "tensorflow>=2.21,<2.22"]
 
 TENSORBOARD = ["tensorboard>=2.20,<3"]
 
-# gs:// paths. tensorflow-transform brings this already; the extra names it for those who look.
+# gs:// paths.
 GCP = ["google-cloud-storage>=2.18"]
 
 # s3:// paths. The bound has conditional writes (`IfNoneMatch`, `IfMatch`), which locks need.
@@ -49,8 +55,12 @@ DOCS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.7,<10", "mkdocstrings-python>=2"]
 
 DEV = [
     *AWS,
+    *COLUMNS,
+    *DATAFLOW,
     *DOCS,
     *GCP,
+    *TENSORBOARD,
+    *TRAINER,
     "build>=1.2",
     # Stand-ins for the stores that tests and benchmarks talk to. moto's own extra for its
     # server brings thirty packages for services that are none of ours.
@@ -79,7 +89,6 @@ DEV = [
     "setuptools>=77",
     # Runs the code blocks of the documentation.
     "sybil>=9",
-    *TENSORBOARD,
     "tensorflow-datasets>=4.9.7,<5",
     "types-tqdm",
     "wheel>=0.43",
@@ -125,8 +134,11 @@ setuptools.setup(
         "beam_pipeline.columns": ["label_graph/**/*"],
     },
     python_requires=">=3.11,<3.14",
-    install_requires=PIPELINE,
+    install_requires=LEAF,
     extras_require={
+        "pipeline": PIPELINE,
+        "columns": COLUMNS,
+        "dataflow": DATAFLOW,
         "trainer": TRAINER,
         "tensorboard": TENSORBOARD,
         "gcp": GCP,

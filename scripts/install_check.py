@@ -24,7 +24,18 @@ from collections.abc import Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PYTHONS = ("3.11", "3.12", "3.13")
-EXTRAS = ("", "trainer", "tensorboard", "gcp", "aws", "docs", "dev")
+EXTRAS = (
+    "",
+    "pipeline",
+    "columns",
+    "dataflow",
+    "trainer",
+    "tensorboard",
+    "gcp",
+    "aws",
+    "docs",
+    "dev",
+)
 PICTURES_PER_CLASS = 40
 _UNREACHABLE = re.compile(
     r"NewConnectionError|ConnectTimeout|ReadTimeout|name resolution|Name or service not known|"
@@ -139,7 +150,7 @@ def check_run(python: str) -> str:
         call(python, "-m", "venv", folder / "venv")
         tools = folder / "venv" / "bin"
         pip = (tools / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-        call(*pip, f"{wheel}[trainer]", folder=folder)
+        call(*pip, f"{wheel}[pipeline,trainer]", folder=folder)
         installed_sec = time.monotonic() - started
         call(tools / "python", "-m", "pip", "check", folder=folder)
         empty = folder / "elsewhere"
@@ -152,7 +163,7 @@ def check_run(python: str) -> str:
         packages_mb = size_mb(folder / "venv")
         return (
             f"install check passed: Python {version}; wheel {wheel.stat().st_size / 1e6:.1f} MB, "
-            f"with [trainer] {packages_mb:,.0f} MB installed in {installed_sec:.0f} s, "
+            f"with [pipeline,trainer] {packages_mb:,.0f} MB installed in {installed_sec:.0f} s, "
             f"demo run from there, sdist installed; {time.monotonic() - started:.0f} s in all"
         )
 

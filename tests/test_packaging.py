@@ -142,6 +142,19 @@ def test_there_is_one_console_script(described: dict[str, Any]) -> None:
     assert callable(getattr(importlib.import_module(module), function))
 
 
+def test_only_the_extra_for_columns_brings_both_beam_and_tensorflow(
+    described: dict[str, Any],
+) -> None:
+    extras = described["extras_require"]
+    heavy = {
+        extra: {Requirement(each).name for each in asked} & {"apache-beam", "tensorflow"}
+        for extra, asked in [*extras.items(), ("", described["install_requires"])]
+    }
+    assert heavy["trainer"] == {"tensorflow"} and heavy["pipeline"] == {"apache-beam"}
+    assert not any(heavy[extra] for extra in ("", "gcp", "aws", "tensorboard", "docs"))
+    assert set().union(*extras.values()) == {*extras["dev"]}, "[dev] has all"
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_help_is_shown_without_loading_beam_or_tensorflow(module: str) -> None:
     program = (

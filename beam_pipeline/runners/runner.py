@@ -182,7 +182,13 @@ def choose(
 
         return FlinkRunner(options, build)
     if name == "dataflow":
-        from beam_pipeline.runners.dataflow import DataflowRunner
+        try:
+            from beam_pipeline.runners.dataflow import DataflowRunner
+        except ImportError as e:
+            raise UserError(
+                f"--runner {given} needs Google's clients, which are not installed ({e}); install "
+                "them with pip install 'imageshards[dataflow]'."
+            ) from e
 
         return DataflowRunner(options, build)
     from beam_pipeline.runners.remote import RemoteRunner

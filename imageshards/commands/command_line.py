@@ -20,6 +20,9 @@ EXIT_STOPPED = 130
 EXIT_NOBODY_READS = 141  # as a shell says of a process that SIGPIPE ended
 _MAX_HINTS = 3
 
+# Packages that the leaf does without → the extra that brings them.
+_EXTRAS = {"apache_beam": "pipeline", "keras": "trainer", "tensorflow": "trainer"}
+
 
 def split_names(text: str) -> tuple[str, ...]:
     r"""The names of a list: between commas, of which `\,` is one that belongs to a name."""
@@ -136,11 +139,22 @@ def run(program: str, body: Callable[[], int], stopped: str = "stopped") -> int:
     except Exception as e:
         if isinstance(e, BrokenPipeError) and _nobody_reads():
             return EXIT_NOBODY_READS
-        known = user_error_in(e)
+        known = user_error_in(e) or _not_installed(e)
         if known is None:
             raise
         print(f"{program}: {known}", file=sys.stderr)
         return EXIT_USER_ERROR
+
+
+def _not_installed(e: Exception) -> UserError | None:
+    """The sentence where a command needs an extra that is not installed; None for other errors."""
+    name = (getattr(e, "name", None) or "").partition(".")[0]
+    if not isinstance(e, ModuleNotFoundError) or name not in _EXTRAS:
+        return None
+    return UserError(
+        f"the package {name} is not installed, which this command needs; install it with pip "
+        f"install 'imageshards[{_EXTRAS[name]}]'."
+    )
 
 
 def _nobody_reads() -> bool:

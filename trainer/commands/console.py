@@ -8,14 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from imageshards.commands import command_line
-from imageshards.errors import UserError
-
-# Packages of the extra `trainer`, which may be absent where data sets are only built.
-_TRAINER_EXTRA = ("tensorflow", "keras", "tqdm")
 
 
 def run(program: str, body: Callable[[], int], stopped: str = "stopped") -> int:
-    """`command_line.run`, also for what TensorFlow makes of Ctrl-C, and without TensorFlow.
+    """`command_line.run`, also for what TensorFlow makes of Ctrl-C.
 
     Args:
         program: For example `imageshards train`.
@@ -27,16 +23,8 @@ def run(program: str, body: Callable[[], int], stopped: str = "stopped") -> int:
     """
 
     def interruptible() -> int:
-        try:
-            with _keyboard_interrupts():
-                return body()
-        except ModuleNotFoundError as e:
-            if e.name not in _TRAINER_EXTRA:
-                raise
-            raise UserError(
-                f"the package {e.name} is not installed, which training needs; install it with "
-                "pip install 'imageshards[trainer]', or run make setup and use its .venv."
-            ) from e
+        with _keyboard_interrupts():
+            return body()
 
     return command_line.run(program, interruptible, stopped)
 

@@ -16,6 +16,7 @@ from imageshards.commands.command_line import (
     did_you_mean,
     names_or_file,
     nearest_flags,
+    run,
     split_names,
 )
 from imageshards.errors import UserError
@@ -109,6 +110,24 @@ def test_a_list_without_names_is_one_sentence(tmp_path, monkeypatch, text):
     (tmp_path / "empty.txt").write_text("\n \n")
     with pytest.raises(UserError, match=rf"^--classes received '{text}'.*expected"):
         names_or_file("--classes", text)
+
+
+@pytest.mark.parametrize(
+    ("missing", "extra"),
+    [("apache_beam.io", "pipeline"), ("keras", "trainer"), ("trainer.nothing", None)],
+)
+def test_a_command_whose_extra_is_not_installed_names_it(capsys, missing, extra):
+    def bare() -> int:
+        raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+
+    if extra is None:  # a fault of our own is told whole
+        with pytest.raises(ModuleNotFoundError):
+            run("program", bare)
+        return
+    assert run("program", bare) == 2
+    said = capsys.readouterr().err
+    assert f"the package {missing.partition('.')[0]} is not installed" in said
+    assert f"pip install 'imageshards[{extra}]'" in said
 
 
 @pytest.mark.process

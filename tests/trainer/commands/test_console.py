@@ -20,21 +20,3 @@ def test_a_user_error_is_one_sentence_on_stderr(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == "program: --x received 1; expected 2.\n"
     assert console.run("program", pressed, "stopped halfway") == 130
     assert capsys.readouterr().err == "program: stopped halfway.\n"
-
-
-def test_a_missing_package_is_an_error_with_its_remedy(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def bare() -> int:
-        raise ModuleNotFoundError("No module named 'keras'", name="keras")
-
-    def bug() -> int:
-        raise ModuleNotFoundError("No module named 'trainer.nothing'", name="trainer.nothing")
-
-    assert console.run("program", bare) == 2
-    err = capsys.readouterr().err
-    assert (
-        "the package keras is not installed" in err and "pip install 'imageshards[trainer]'" in err
-    )
-    with pytest.raises(ModuleNotFoundError):
-        console.run("program", bug)
