@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Sequence
 
@@ -32,7 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _build(argv: Sequence[str] | None) -> int:
     options, beam_args = cli.parse(sys.argv[1:] if argv is None else argv)
-    # Beam is imported after this: --help answers at once, and worker processes start now.
+    # Beam is imported after this: --help answers at once, and worker processes start now. Where
+    # it is missing, that is said before anything is written.
+    if importlib.util.find_spec("apache_beam") is None:
+        raise ModuleNotFoundError("No module named 'apache_beam'", name="apache_beam")
     from beam_pipeline.run import run
 
     print(run(options, beam_args))
