@@ -7,11 +7,11 @@
 
 import lazy_loader as lazy
 
+from beam_pipeline import beam_files as _beam_files
 from imageshards import storage as _storage
 
 # Lazy, because `--help` and a mistake in a flag must not wait for Beam.
 __getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)
 
-# Asked by name when a path needs them: neither loads Beam now.
-_storage.register_backend("beam_pipeline.beam_files:new_backend", first=True)
-_storage.register_settings("beam_pipeline.runners.store_flags:store_settings")
+# Called when a path first needs them: neither loads Beam now.
+_storage.extend(_beam_files.store_settings, _beam_files.new_backend)

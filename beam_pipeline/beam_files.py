@@ -1,44 +1,86 @@
-"""Beam's file systems (`hdfs://`, …) as a backend of `imageshards.storage`.
+"""What Beam's flags say about stores, and Beam's file systems (`hdfs://`, …) as a backend.
 
-It asks for them by name when a path needs one, so that it need not know Beam, and this module
-loads Beam only then.
+`imageshards.storage`, which knows neither, is given `store_settings` and `new_backend`. Beam is
+loaded only where a path needs one of its file systems.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import errno
 import functools
 import io
+import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, cast
 
+from imageshards import storage
+from imageshards.errors import StorageError
 from imageshards.storage.base import COUNTER, Backend, Stat
 
 _PIECE_BYTES = 1 << 20
 
-# Beam's flags that were given to this process by the one that started it.
-_given: Mapping[str, Any] = {}
+# Beam's flags (`S3Options`, `GoogleCloudOptions`) that clients of stores obey.
+_STORE_FLAGS = (
+    "s3_access_key_id",
+    "s3_secret_access_key",
+    "s3_session_token",
+    "s3_endpoint_url",
+    "s3_region_name",
+    "s3_verify",
+    "s3_disable_ssl",
+    "no_auth",
+    "impersonate_service_account",
+)
+_SWITCHES = ("s3_disable_ssl", "no_auth")
+
+# Flags of the build that runs here, or of the process that started this one. Where there is no
+# such build, those of Beam's pipeline act: in Beam's workers, and in pipelines of others.
+_given: Mapping[str, Any] | None = None
+
+
+@contextlib.contextmanager
+def store_flags_of(beam_args: Sequence[str]) -> Iterator[None]:
+    """Makes the flags about stores in a command line act while a build runs.
+
+    Args:
+        beam_args: Beam's flags: `--name=value` or `--name value`.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for flag in _STORE_FLAGS:
+        # A value that is missing, or too much, is refused where all of Beam's flags are checked.
+        parser.add_argument(f"--{flag}", nargs="?", const="true" if flag in _SWITCHES else "")
+    found = vars(parser.parse_known_args(list(beam_args))[0])
+    before = _given
+    use_flags({flag: value for flag, value in found.items() if value})
+    try:
+        yield
+    finally:
+        use_flags(before)
+
+
+def use_flags(flags: Mapping[str, Any] | None) -> None:
+    """Makes flags those of this process; None for those of Beam's pipeline."""
+    global _given
+    before = _store_flags()
+    _given = flags
+    if _store_flags() != before:
+        storage.forget_clients()
 
 
 def pipeline_flags() -> Mapping[str, Any]:
     """Beam's flags that were given, for a process that this one starts, which may have no Beam."""
-    options = _beam_options()
-    return _given if options is None else _flags_of(options)
-
-
-def use_flags(flags: Mapping[str, Any]) -> None:
-    """Makes `pipeline_flags` of another process those of this one."""
-    global _given
-    _given = flags
-
-
-def _beam_options() -> Any:
     # Set by Beam's pipelines and workers; not worth importing Beam for.
     module = sys.modules.get("apache_beam.io.filesystems")
-    return getattr(getattr(module, "FileSystems", None), "_pipeline_options", None)
+    options = getattr(getattr(module, "FileSystems", None), "_pipeline_options", None)
+    flags = {} if options is None else _flags_of(options)
+    if _given is None:
+        return flags
+    # Those about stores may be of a pipeline that was made here before this build.
+    return {flag: flags[flag] for flag in flags if flag not in _STORE_FLAGS} | dict(_given)
 
 
 @functools.lru_cache(maxsize=1)
@@ -46,6 +88,45 @@ def _flags_of(options: Any) -> dict[str, Any]:
     kinds = (str, int, float, bool, list, dict)
     found = options.get_all_options(drop_default=True)
     return {flag: value for flag, value in found.items() if isinstance(value, kinds)}
+
+
+def _store_flags() -> dict[str, Any]:
+    flags = pipeline_flags() if _given is None else _given
+    return {flag: flags[flag] for flag in _STORE_FLAGS if flags.get(flag)}
+
+
+def store_settings(scheme: str) -> dict[str, Any]:
+    """What Beam's flags say about `gs` or `s3`: only what was given.
+
+    Returns:
+        s3: `access_key_id`, `secret_access_key`, `session_token`, `region_name`, `endpoint_url`,
+        `verify` (a bool, or the path of certificates), `use_ssl`. gs: `no_auth`,
+        `impersonate_service_account`.
+
+    Raises:
+        StorageError: --s3_verify is none of these.
+    """
+    given = _store_flags()
+    if scheme != "s3":
+        return {flag: value for flag, value in given.items() if not flag.startswith("s3_")}
+    settings = {flag[3:]: value for flag, value in given.items() if flag.startswith("s3_")}
+    if settings.pop("disable_ssl", False):
+        settings["use_ssl"] = False
+    if "verify" in settings:
+        settings["verify"] = _verify(settings["verify"])
+    return settings
+
+
+def _verify(text: str) -> str | bool:
+    """`--s3_verify` as boto3 takes it."""
+    if os.path.exists(text):
+        return text
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    raise StorageError(
+        f"--s3_verify received {text!r}; expected true, false, or the path of a file of "
+        "certificates to trust, on every machine that reads or writes s3://."
+    )
 
 
 def new_backend(scheme: str) -> Backend | None:
@@ -70,7 +151,7 @@ class BeamBackend(Backend):
         from apache_beam.io.filesystem import CompressionTypes
         from apache_beam.io.filesystems import FileSystems
 
-        if _given and _beam_options() is None:
+        if _given and FileSystems._pipeline_options is None:
             from apache_beam.options.pipeline_options import PipelineOptions
 
             FileSystems.set_options(PipelineOptions.from_dictionary(dict(_given)))

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from beam_pipeline import cli, runners
+from beam_pipeline.beam_files import store_flags_of
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.staging import OutputState
 from beam_pipeline.images import process_pool
@@ -20,7 +21,6 @@ from beam_pipeline.images.process_pool import LocalPool
 from beam_pipeline.inputs import check_output_apart, of_replaced, open_inputs, reads_output
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.progress import PLANNING, PoolProgress, final_table
-from beam_pipeline.runners.store_flags import export_store_flags
 from beam_pipeline.startup import quick_imports
 from imageshards import storage
 from imageshards.errors import LeaseLostError, UserError
@@ -47,7 +47,8 @@ def run(options: BuildOptions, beam_args: Sequence[str]) -> str:
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        return _run(options, beam_args)
+        with store_flags_of(beam_args):
+            return _run(options, beam_args)
     except LeaseLostError:
         raise  # it stopped the job, as Ctrl-C does
     except Exception as e:
@@ -61,7 +62,6 @@ def run(options: BuildOptions, beam_args: Sequence[str]) -> str:
 
 def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
     begun = time.monotonic()
-    export_store_flags(beam_args)
     storage.reset_counts()
     # Before any process is started: they inherit what it imports, and mistakes are told at once.
     for source in options.sources:

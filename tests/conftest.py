@@ -12,9 +12,6 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-from beam_pipeline.runners import store_flags
-from imageshards import storage
-
 # How long an example takes depends on who runs beside it.
 hypothesis.settings.register_profile(
     "imageshards", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
@@ -145,21 +142,11 @@ def odd_jpegs() -> pathlib.Path:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def flags_about_stores_end_with_their_file() -> Iterator[None]:
-    """A build in this process leaves them in the environment, and with Beam's file systems."""
-    names = store_flags._VARIABLES.values()
-    before = {name: os.environ.get(name) for name in names}
+def flags_of_beam_end_with_their_file() -> Iterator[None]:
+    """Beam's file systems keep the flags of the last pipeline that was made in a process."""
     yield
-    changed = {name: old for name, old in before.items() if os.environ.get(name) != old}
-    for name, old in changed.items():
-        if old is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = old
     if filesystems := sys.modules.get("apache_beam.io.filesystems"):
         filesystems.FileSystems._pipeline_options = None
-    if changed:
-        storage.forget_clients()
 
 
 @pytest.fixture

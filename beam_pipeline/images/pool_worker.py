@@ -112,7 +112,7 @@ def _use(environ: Mapping[str, str], flags: Mapping[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(environ)
     beam_files.use_flags(flags)
-    storage.forget_clients()
+    storage.forget_clients()  # settings may be in the environment, too
 
 
 def _die_with_parent(lifeline_fd: int) -> None:

@@ -30,6 +30,7 @@ from apache_beam.options.pipeline_options import (
 from google.api_core.exceptions import GoogleAPICallError
 from google.auth.credentials import AnonymousCredentials
 
+from beam_pipeline.beam_files import store_settings
 from beam_pipeline.runners.remote import RemoteRunner
 from imageshards import storage
 from imageshards.errors import StorageError, UserError, last_line, user_error_in
@@ -231,7 +232,7 @@ def _credentials() -> Any:
             "the environment variable STORAGE_EMULATOR_HOST is set, so gs:// would be an emulator "
             "that no worker of Dataflow sees; unset it."
         )
-    credentials = find_credentials(_SCOPES)
+    credentials = find_credentials(store_settings("gs"), _SCOPES)
     if isinstance(credentials, AnonymousCredentials):
         raise _no_credentials("none were found")
     return credentials

@@ -15,7 +15,6 @@ import functools
 import glob as local_glob
 import hashlib
 import os
-import pkgutil
 import re
 import tempfile
 import threading
@@ -30,35 +29,32 @@ _MAGIC = re.compile(r"[*?\[]")
 
 _lock = threading.Lock()
 _backends: dict[str, Backend] = {}
-_other_backends: list[str] = []
-_settings_source = ""
 
 
-def register_backend(name: str, first: bool = False) -> None:
-    """Adds file systems that another library knows, for schemes that are not known here.
+def _no_settings(scheme: str) -> Mapping[str, Any]:
+    return {}
+
+
+def _no_backend(scheme: str) -> Backend | None:
+    return None
+
+
+_settings_of: Callable[[str], Mapping[str, Any]] = _no_settings
+_other_backend: Callable[[str], Backend | None] = _no_backend
+
+
+def extend(
+    settings_of: Callable[[str], Mapping[str, Any]],
+    new_backend: Callable[[str], Backend | None],
+) -> None:
+    """Adds what another program knows of stores.
 
     Args:
-        name: `module:function`, loaded when it is needed. The function takes a scheme and
-            returns its `Backend`, or None if the library does not know it.
-        first: Ask it before those that were registered so far.
+        settings_of: Takes `gs` or `s3`, and returns what its client is told beside the environment.
+        new_backend: Takes a scheme that is not known here, and returns its `Backend`, or None.
     """
-    if name not in _other_backends:
-        _other_backends.insert(0 if first else len(_other_backends), name)
-
-
-def register_settings(name: str) -> None:
-    """Names a source of settings for `gs` and `s3` beside the environment.
-
-    Args:
-        name: `module:function`; the function takes a scheme and returns its settings.
-    """
-    global _settings_source
-    _settings_source = name
-
-
-def settings_of(scheme: str) -> Mapping[str, Any]:
-    """Settings of a store from the registered source: credentials, address; often none."""
-    return pkgutil.resolve_name(_settings_source)(scheme) if _settings_source else {}
+    global _settings_of, _other_backend
+    _settings_of, _other_backend = settings_of, new_backend
 
 
 def forget_clients() -> None:
@@ -104,21 +100,19 @@ def _new_backend(scheme: str, path: str) -> Backend:
         if scheme == "gs":
             from imageshards.storage.gcs import GcsBackend
 
-            return GcsBackend()
+            return GcsBackend(_settings_of("gs"))
         if scheme == "s3":
             from imageshards.storage.s3 import S3Backend
 
-            return S3Backend()
+            return S3Backend(_settings_of("s3"))
     except ImportError as e:
         extra = {"gs": "gcp", "s3": "aws"}[scheme]
         raise StorageError(
             f"{path!r} needs the package {e.name!r}, which is not installed; install it with "
             f"pip install 'imageshards[{extra}]'."
         ) from e
-    for name in _other_backends:
-        found: Backend | None = pkgutil.resolve_name(name)(scheme)
-        if found is not None:
-            return found
+    if (found := _other_backend(scheme)) is not None:
+        return found
     text = f"{path} is on no file system that can be used here"
     raise OSError(errno.EPROTONOSUPPORT, text, path)
 

@@ -9,7 +9,7 @@ import io
 import os
 import socket
 import urllib.parse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import google.auth
@@ -24,7 +24,6 @@ from google.cloud import storage as gcs
 from google.cloud.storage import exceptions as gcs_exceptions
 
 from imageshards.errors import StorageError
-from imageshards.storage import files
 from imageshards.storage.base import COUNTER, Stat
 from imageshards.storage.direct import DirectReader, needs_no_proxy
 from imageshards.storage.objects import (
@@ -77,7 +76,11 @@ class _Session(google.auth.transport.requests.AuthorizedSession):
 
 
 class GcsBackend(ObjectStore):
-    """One client, with the credentials that Google's libraries find."""
+    """One client, with the credentials that Google's libraries find.
+
+    Args:
+        settings: `no_auth`, `impersonate_service_account`, where they were given.
+    """
 
     scheme = "gs"
     deleted_at_once = 100
@@ -91,9 +94,9 @@ class GcsBackend(ObjectStore):
         ConnectionError,
     )
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__()
-        self._credentials = find_credentials()
+        self._credentials = find_credentials(settings)
         self._session = _Session(self._credentials, self._before_request)
         # The project is only of use for making buckets, which nobody does here.
         self._client: Any = gcs.Client("none", self._credentials, self._session)
@@ -255,13 +258,12 @@ class GcsBackend(ObjectStore):
                     return
 
 
-def find_credentials(scopes: Sequence[str] = _SCOPES) -> Any:
+def find_credentials(settings: Mapping[str, Any], scopes: Sequence[str] = _SCOPES) -> Any:
     """Google's own search for credentials, without its 20 s of waiting; anonymous if none.
 
     Raises:
         StorageError: The key file that is named is not there.
     """
-    settings = files.settings_of("gs")
     if os.environ.get("STORAGE_EMULATOR_HOST") or settings.get("no_auth"):
         return google.auth.credentials.AnonymousCredentials()
     key = os.environ.get(_KEY_VARIABLE)

@@ -9,7 +9,7 @@ import random
 import re
 import time
 import urllib.parse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 import boto3
@@ -21,7 +21,6 @@ from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 
 from imageshards.errors import StorageError
-from imageshards.storage import files
 from imageshards.storage.base import COUNTER, RANGE_BYTES, Stat
 from imageshards.storage.direct import DirectReader, needs_no_proxy
 from imageshards.storage.objects import (
@@ -74,14 +73,18 @@ class _Direct(NamedTuple):
 
 
 class S3Backend(ObjectStore):
-    """One boto3 client, with boto3's own settings and those of flags."""
+    """One boto3 client, with boto3's own settings and those that are given.
+
+    Args:
+        settings: `access_key_id`, `secret_access_key`, `session_token`, `region_name`,
+            `endpoint_url`, `use_ssl`, `verify`, where they were given.
+    """
 
     scheme = "s3"
     errors = (exceptions.BotoCoreError, exceptions.ClientError)
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__()
-        settings = files.settings_of("s3")
         try:
             session = boto3.Session(
                 settings.get("access_key_id"),

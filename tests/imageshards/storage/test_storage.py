@@ -14,12 +14,10 @@ from typing import Any
 import boto3
 import pytest
 
-from beam_pipeline.runners.store_flags import export_store_flags
 from imageshards import storage
 from imageshards.errors import StorageError
 from imageshards.storage import direct, objects
 from imageshards.storage.direct import needs_no_proxy
-from imageshards.storage.objects import ObjectStore
 from tests.support.store_servers import StoreServer, store_server
 from tests.support.stores import store_uri
 
@@ -426,53 +424,6 @@ def test_missing_credentials_are_told_without_waiting(monkeypatch, tmp_path, ser
         storage.check_bucket(bucket, "--input")
     assert time.monotonic() - begun < 15
     server.heal()
-    storage.forget_clients()
-
-
-@pytest.mark.parametrize("server", ["s3"], indirect=True)
-def test_flags_of_beam_reach_the_client(server, monkeypatch):
-    environ: dict[str, str] = {}
-    flags = [f"--s3_endpoint_url={server.url}", "--s3_access_key_id", "me", "--s3_region_name=eu-1"]
-    export_store_flags(["--runner=X", *flags], environ)
-    assert environ == {
-        "AWS_ENDPOINT_URL_S3": server.url,
-        "AWS_ACCESS_KEY_ID": "me",
-        "AWS_DEFAULT_REGION": "eu-1",
-    }
-
-
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        (["--no_auth", "--s3_disable_ssl"], {"NO_AUTH": "true", "S3_DISABLE_SSL": "true"}),
-        (["--s3_verify=false", "--runner", "X"], {"S3_VERIFY": "false"}),
-        (["--impersonate_service_account", "a,b"], {"IMPERSONATE_SERVICE_ACCOUNT": "a,b"}),
-        (["--s3_verify"], {"S3_VERIFY": ""}),
-        (["--no_auth=yes"], {"NO_AUTH": "yes"}),  # refused with all other flags, later
-    ],
-)
-def test_flags_without_a_variable_of_the_libraries_have_one_of_ours(flags, expected):
-    environ: dict[str, str] = {}
-    export_store_flags(flags, environ)
-    assert environ == {f"IMAGESHARDS_{name}": value for name, value in expected.items()}
-
-
-@pytest.mark.parametrize("server", ["s3"], indirect=True)
-def test_a_worker_uses_its_pipeline_options(server, monkeypatch):
-    from apache_beam.io.filesystems import FileSystems
-    from apache_beam.options.pipeline_options import PipelineOptions
-
-    path = server.bucket() + "/x"
-    storage.write(path, b"1")
-    given = ["--s3_access_key_id=worker", "--s3_secret_access_key=y", "--s3_region_name=us-east-1"]
-    options = PipelineOptions([*given, f"--s3_endpoint_url={server.url}"])
-    monkeypatch.delenv("AWS_ENDPOINT_URL")
-    monkeypatch.setattr(FileSystems, "_pipeline_options", options)
-    storage.forget_clients()
-    assert storage.read(path) == b"1"
-    client = storage.backend(path)
-    assert isinstance(client, ObjectStore)
-    assert client.account() == "the access key worker"
     storage.forget_clients()
 
 

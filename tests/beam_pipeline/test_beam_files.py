@@ -6,7 +6,6 @@ Each is shown by what it changes: a build that ends otherwise, or another caller
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 from collections.abc import Iterator
 
@@ -14,6 +13,7 @@ import pytest
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from beam_pipeline.beam_files import store_flags_of, store_settings
 from imageshards import storage
 from imageshards.errors import StorageError
 from tests.support import builds
@@ -28,16 +28,40 @@ NAMES = ("AWS_ENDPOINT_URL", "AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "STORAGE_EMU
 
 
 @pytest.fixture(autouse=True)
-def own_environment() -> Iterator[None]:
-    """What a build puts there is gone when its test ends."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FileSystems, "_pipeline_options", None)
-        before = dict(os.environ)
-        storage.forget_clients()
-        yield
-        os.environ.clear()
-        os.environ.update(before)
+def own_clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Of no other test, and with no flags of an earlier pipeline."""
+    monkeypatch.setattr(FileSystems, "_pipeline_options", None)
     storage.forget_clients()
+    yield
+    storage.forget_clients()
+
+
+@pytest.mark.parametrize(
+    ("flags", "s3", "gs"),
+    [
+        (
+            "--runner=X --s3_endpoint_url=http://x --s3_access_key_id me --s3_region_name=eu-1",
+            {"endpoint_url": "http://x", "access_key_id": "me", "region_name": "eu-1"},
+            {},
+        ),
+        ("--no_auth --s3_disable_ssl", {"use_ssl": False}, {"no_auth": "true"}),
+        ("--s3_verify=false --runner X", {"verify": False}, {}),
+        (
+            "--impersonate_service_account a,b --s3_verify=True",
+            {"verify": True},
+            {"impersonate_service_account": "a,b"},
+        ),
+        ("--s3_verify", {}, {}),  # refused with all other flags, later
+    ],
+    ids=["s3", "switches", "verify", "account", "no value"],
+)
+def test_flags_act_while_a_build_runs(flags, s3, gs):
+    assert (store_settings("s3"), store_settings("gs")) == ({}, {})
+    client = storage.backend("s3://photos")
+    with store_flags_of(flags.split()):
+        assert (store_settings("s3"), store_settings("gs")) == (s3, gs)
+        assert (storage.backend("s3://photos") is client) == (not s3 and not gs)
+    assert (store_settings("s3"), store_settings("gs")) == ({}, {})
 
 
 @pytest.fixture(scope="module")
