@@ -132,26 +132,21 @@ def _run(
     folder: str | None,
 ) -> int:
     with quiet_import():
-        from keras.callbacks import CallbackList
-
         from trainer.evaluation.evaluator import Evaluator
-        from trainer.evaluation.validation import Validation
         from trainer.reader.batches import EvaluationData
         from trainer.reader.broken_records import BrokenRecordHandler
     with strategy.scope():
         model, card = model_file.load_model(path, args.model, args.trust)
     data = EvaluationData(subset, read_options(run.data), inputs, run.batch_size)
     broken_handler = BrokenRecordHandler(run.data.skip_broken, folder, run.data.data)
-    evaluation: Evaluation | None = None
+    evaluator = Evaluator(
+        model, strategy, data, broken_handler, classes=card.classes, own_step=card.compiled
+    )
     started_sec = time.perf_counter()
-    if card.compiled:
-        own = Validation(model, strategy, data, broken_handler)(CallbackList())
-        measured = {name: finite(value) for name, value in own.items()}
-        measured = {"num_examples": data.num_records, **measured}
-    else:
-        evaluator = Evaluator(model, strategy, data, broken_handler, card.classes)
-        evaluation = evaluator.run(show_progress=True)
-        subset = evaluator.subset
+    measured = {name: finite(value) for name, value in evaluator.run(show_progress=True).items()}
+    evaluation, subset = evaluator.evaluation, evaluator.subset
+    measured = {"num_examples": data.num_records, **measured}
+    if evaluation is not None:
         measured = _figures(evaluation)
     seconds = time.perf_counter() - started_sec
     figures = measured | {

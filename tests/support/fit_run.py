@@ -20,7 +20,7 @@ def fit(folder: str, replicas: int) -> dict[str, Any]:
     import keras
 
     import imageshards as ims
-    from trainer.evaluation.validation import Validation
+    from trainer.evaluation.evaluator import Evaluator
     from trainer.models.strategy import make_strategy
     from trainer.reader.broken_records import BrokenRecordHandler
 
@@ -52,14 +52,15 @@ def fit(folder: str, replicas: int) -> dict[str, Any]:
         right += list(logits.argmax(1) == labels)
         losses += list(-logits[np.arange(len(labels)), labels])
     weights = np.concatenate([np.ravel(w) for w in model.get_weights()])
-    validation = Validation(model, strategy, val, BrokenRecordHandler(0, None, folder))
+    broken = BrokenRecordHandler(0, None, folder)
+    evaluator = Evaluator(model, strategy, val, broken, own_step=True)
     return {
         "history": history,
         "num_records": len(right),
         "accuracy": float(np.mean(right)),
         "loss": float(np.mean(losses)),
         "penalty": float(sum(np.asarray(one) for one in model.losses)),
-        "validation": validation(keras.callbacks.CallbackList()),
+        "validation": evaluator.run(),
         "weights": weights.tolist(),
     }
 

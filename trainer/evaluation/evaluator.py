@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.callbacks import CallbackList
 
 from imageshards.progress import with_progress
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.dataset.spec import Batch, Subset, model_input
 from trainer.dataset.subset import class_ids
 from trainer.models.metrics import further_metrics
+from trainer.models.step import make_test_step
 from trainer.models.strategy import memory_errors
 from trainer.reader import order
 from trainer.reader.batches import EvaluationData
@@ -47,7 +49,6 @@ class Evaluation:
         label, predicted: int64, class ids of the model.
         probability_of_label, probability_of_prediction: float32.
         losses: float32, cross-entropy.
-        metrics: Those that the model was compiled with besides accuracy, by name.
     """
 
     classes: tuple[str, ...]
@@ -62,20 +63,24 @@ class Evaluation:
     probability_of_label: np.ndarray
     probability_of_prediction: np.ndarray
     losses: np.ndarray
-    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 class Evaluator:
-    """Evaluates a model on one split, any number of times; its graph is traced once.
+    """Measures a model on one split, any number of times; its graph is traced once.
 
     Args:
-        model: Gives logits; its variables live in `strategy`'s scope.
+        model: Its variables live in `strategy`'s scope.
         strategy: Whose replicas share each batch.
         data: What is read.
-        broken_handler: Replaces broken records; None to raise TensorFlow's error.
+        broken_handler: Replaces broken records.
         classes: The model's, where the data may have fewer of them, or in another order;
             None for those of `data`.
+        own_step: Whether the model is a compiled one of the user's, whose `test_step`, loss and
+            metrics say how good it is. Otherwise it gives logits.
         hosts: Those that share each batch.
+
+    Attributes:
+        evaluation: Every example of the last pass; None before it, and with `own_step`.
 
     Raises:
         UserError: The data has a class that the model does not know.
@@ -86,84 +91,110 @@ class Evaluator:
         model: keras.Model,
         strategy: tf.distribute.Strategy,
         data: EvaluationData,
-        broken_handler: BrokenRecordHandler | None = None,
+        broken_handler: BrokenRecordHandler,
+        *,
         classes: Sequence[str] | None = None,
+        own_step: bool = False,
         hosts: Hosts = ONE_HOST,
     ) -> None:
-        self.classes = tuple(classes) if classes is not None else data.classes
-        self._strategy, self._hosts = strategy, hosts
+        self.evaluation: Evaluation | None = None
+        self._classes = tuple(classes) if classes is not None else data.classes
+        self._model, self._strategy, self._hosts = model, strategy, hosts
         self._whole = data.subset
         # The figures do not depend on the order, but a broken record is found by its position.
         options = dataclasses.replace(data.read_options, fast_order=False)
-        subset = broken_handler.open(data.subset) if broken_handler else data.subset
+        subset = broken_handler.open(data.subset)
         self._data = dataclasses.replace(data, subset=subset, read_options=options)
         self._broken_handler = broken_handler
         self._batches: Any = None
-        ids = class_ids(data.subset, self.classes)
-        self._metrics = further_metrics(model)
-        self._step = _make_step(model, strategy, None if classes is None else ids)
+        self._own_step = own_step
+        if own_step:
+            self._step = make_test_step(model, strategy)
+        else:
+            ids = class_ids(data.subset, self._classes)
+            self._step = _make_step(model, strategy, None if classes is None else ids)
 
     @property
     def subset(self) -> Subset:
         """What is read, broken records replaced."""
         return self._data.subset
 
-    def run(self, show_progress: bool = False) -> Evaluation:
+    def run(
+        self, callbacks: CallbackList | None = None, show_progress: bool = False
+    ) -> dict[str, float]:
         """One pass.
 
         Args:
+            callbacks: Whose hooks are called around each batch of the model's own step.
             show_progress: Whether a terminal or a log shows how far it is.
+
+        Returns:
+            The figures by name: `loss`, `accuracy` and further metrics of logits, or what the
+            model's own step says.
 
         Raises:
             UserError: A record is broken, and must not be left out.
         """
         while True:
-            for metric in self._metrics:
-                metric.reset_state()
-            parts: list[dict[str, np.ndarray]] = []
+            measured: list[dict[str, Any]] = []
             broken = None
+            batches = self._read()
+            if show_progress:
+                batches = with_progress(batches, self._data.steps, "batches", "evaluating")
             try:
-                measured = self._measured()
-                if show_progress:
-                    measured = with_progress(measured, self._data.steps, "batches", "evaluating")
-                parts = list(measured)
+                with memory_errors(self._data.batch_size):
+                    if self._own_step:
+                        measured = self._take_own_steps(batches, callbacks or CallbackList())
+                    else:
+                        measured = self._measure_examples(batches)
             except _Broken as e:
                 broken = e
             if not any(self._hosts.gather("evaluation", broken is not None)):
-                with self._hosts.limited("The metrics of an evaluation"):
-                    further = {metric.name: float(metric.result()) for metric in self._metrics}
-                whole = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
-                whole = self._hosts.concatenate("evaluation", whole)
-                return _summary(self.classes, whole, further)
+                break
             self._replace_broken(broken)
+        return self._own_figures(measured) if self._own_step else self._figures(measured)
 
-    def _measured(self) -> Iterator[dict[str, np.ndarray]]:
+    def _read(self) -> Iterator[Batch]:
         iterator = Reading(self._opened, self.subset, hosts=self._hosts)
-        pending: Any = None
         for number in range(self._data.steps):
             try:
-                batch = next_batch(iterator)
+                yield next_batch(iterator)
             except tf.errors.OpError as e:
                 raise _Broken(e, number) from e
-            # One batch behind: the devices have work while the host collects.
-            with memory_errors(self._data.batch_size):
-                measured = self._step(batch)
-                found = self._collected(pending) if pending is not None else None
-            if found is not None:
-                yield found
-            pending = measured
-        if pending is not None:
-            with memory_errors(self._data.batch_size):
-                found = self._collected(pending)
-            yield found
 
     def _opened(self, number: int) -> Iterator[Batch]:
         if self._batches is None:
             self._batches = distributed(self._strategy, self._data.batches)
         return itertools.islice(iter(self._batches), number, None)
 
+    def _take_own_steps(
+        self, batches: Iterable[Batch], callbacks: CallbackList
+    ) -> list[dict[str, Any]]:
+        """What the last of the model's own steps returned; none where there was no batch."""
+        self._model.reset_metrics()
+        logs: list[dict[str, Any]] = []
+        for number, batch in enumerate(batches):
+            callbacks.on_test_batch_begin(number)
+            logs = [self._step(batch)]
+            callbacks.on_test_batch_end(number, logs[0])
+        return logs
+
+    def _measure_examples(self, batches: Iterable[Batch]) -> list[dict[str, np.ndarray]]:
+        """What `_make_step` measures of the examples of each batch, on the host."""
+        for metric in further_metrics(self._model):
+            metric.reset_state()
+        found: list[dict[str, np.ndarray]] = []
+        pending = None
+        for batch in batches:
+            measured = self._step(batch)
+            # One batch behind: the devices have work while the host collects.
+            if pending is not None:
+                found.append(self._collected(pending))
+            pending = measured
+        return [*found, self._collected(pending)] if pending is not None else found
+
     def _collected(self, measured: dict[str, Any]) -> dict[str, np.ndarray]:
-        """A batch's measurements, of all replicas, on the host."""
+        """A batch's measurements, of all replicas."""
         return {
             name: np.concatenate(
                 [part.numpy() for part in self._strategy.experimental_local_results(values)]
@@ -174,8 +205,6 @@ class Evaluator:
     def _replace_broken(self, broken: _Broken | None) -> None:
         """Replaces the records for which this host's pass has failed, or that of others."""
         data, suspects = self._data, None
-        if self._broken_handler is None:
-            raise broken.error if broken else RuntimeError("another host met a broken record")
         if broken and not is_framing_error(broken.error):
             records = order.ordered_records(data.subset, data.read_options)
             start = broken.batch * data.batch_size
@@ -183,6 +212,37 @@ class Evaluator:
         error = broken.error if broken else None
         subset = self._broken_handler.handle(self._whole, suspects, error)
         self._data, self._batches = dataclasses.replace(data, subset=subset), None
+
+    def _figures(self, measured: Sequence[dict[str, np.ndarray]]) -> dict[str, float]:
+        with self._hosts.limited("The metrics of an evaluation"):
+            further = {one.name: float(one.result()) for one in further_metrics(self._model)}
+        whole = {name: np.concatenate([p[name] for p in measured]) for name in measured[0]}
+        whole = self._hosts.concatenate("evaluation", whole)
+        self.evaluation = found = _summary(self._classes, whole)
+        return {"loss": found.loss, "accuracy": found.accuracy, **further}
+
+    def _own_figures(self, logs: Sequence[dict[str, Any]]) -> dict[str, float]:
+        model = self._model
+        with self._hosts.limited("The metrics of an evaluation"):
+            values = model._get_metrics_result_or_logs(logs[0] if logs else {})
+            means = {k: float(keras.ops.convert_to_numpy(value)) for k, value in values.items()}
+        # Metrics are sums over all hosts; what else a step has returned is this one's.
+        of_hosts = self._hosts.gather("validation logs", means)
+        found = {name: _mean_of_hosts([one[name] for one in of_hosts]) for name in means}
+        if "loss" in found and self._strategy.num_replicas_in_sync > 1:
+            found["loss"] = self._without_fill_ups(found["loss"])
+        return found
+
+    def _without_fill_ups(self, mean: float) -> float:
+        """The mean loss over the split's examples, given that over them and what fills up.
+
+        Keras divides by the number of examples whatever they weigh. Penalties of the model,
+        which are in every mean, are not divided by anything.
+        """
+        losses = self._model._get_regularization_losses()
+        penalties = float(sum(float(keras.ops.convert_to_numpy(loss)) for loss in losses))
+        count = self._data.steps * self._data.batch_size
+        return (mean - penalties) * count / self._data.num_records + penalties
 
 
 class _Broken(Exception):
@@ -233,9 +293,7 @@ def _make_step(
     return step
 
 
-def _summary(
-    classes: tuple[str, ...], whole: dict[str, np.ndarray], further: Mapping[str, float]
-) -> Evaluation:
+def _summary(classes: tuple[str, ...], whole: dict[str, np.ndarray]) -> Evaluation:
     counted = whole["weight"] > 0
     left_out = int(np.sum((whole["record"] >= 0) & ~counted))
     whole = {name: values[counted] for name, values in whole.items()}
@@ -256,9 +314,13 @@ def _summary(
         probability_of_label=whole["probability_of_label"],
         probability_of_prediction=whole["probability_of_prediction"],
         losses=whole["losses"],
-        metrics=further,
     )
 
 
 def _mean(values: np.ndarray) -> float:
     return float(np.mean(values, dtype=np.float64)) if len(values) else float("nan")
+
+
+def _mean_of_hosts(values: Sequence[float]) -> float:
+    """As TensorFlow takes it over replicas, so that hosts and replicas give the same bits."""
+    return float(np.sum(np.array(values, np.float32)) / np.float32(len(values)))

@@ -14,7 +14,7 @@ from imageshards.commands.options import check_option
 from imageshards.errors import UserError, names_arguments
 from trainer.augment.augmentation import check_pairs
 from trainer.config import TrainConfig, path_text, uneven_batch
-from trainer.evaluation.validation import Validation
+from trainer.evaluation.evaluator import Evaluator
 from trainer.models.keras_internals import check_keras
 from trainer.models.model import check_optimizers
 from trainer.models.optimizer import check_compiled
@@ -161,6 +161,9 @@ def _loop(
     broken = BrokenRecordHandler(
         train.skip_broken, folder, train.subset.dataset.data, train.model_inputs.features
     )
+    evaluator = None
+    if validation is not None:
+        evaluator = Evaluator(model, strategy, validation, broken, own_step=True)
     return Loop(
         model,
         make_train_step(model, strategy, train.augmentation.device),
@@ -168,7 +171,7 @@ def _loop(
         Epochs(train.num_records, train.batch_size, total),
         callbacks,
         checkpoint,
-        Validation(model, strategy, validation, broken) if validation is not None else None,
+        evaluator.run if evaluator is not None else None,
         verbose,
         finalize=True,
     )

@@ -20,8 +20,7 @@ from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.config import OptimizerConfig, TrainConfig
 from trainer.dataset.open import Inputs, open_inputs
 from trainer.dataset.spec import ModelCard
-from trainer.evaluation.evaluator import Evaluation, Evaluator
-from trainer.evaluation.validation import Validation
+from trainer.evaluation.evaluator import Evaluator
 from trainer.models import model, optimizer, strategy, user_model
 from trainer.models.keras_internals import check_keras
 from trainer.models.step import build_variables, make_train_step
@@ -152,10 +151,7 @@ class _Run:
             self.model = self._build_model()
         self.stream = TrainingStream(self.data, devices, self.broken_handler, hosts)
         self.metrics = MetricsFile(storage.join(config.output, METRICS_FILE), _COLUMNS)
-        # A classifier is looked at closely; a compiled model says by itself how good it is.
-        self.evaluator = self._make_evaluator() if self.is_classifier else None
-        self.validation = None if self.is_classifier else self._make_validation()
-        self.evaluation: Evaluation | None = None
+        self.evaluator = self._make_evaluator()
 
     def print_plan(self) -> None:
         """Prints what is about to be trained, and notes on settings that may surprise."""
@@ -210,8 +206,8 @@ class _Run:
                 hosts=self.hosts,
             )
             loop.run()
-        if self.config.callbacks is not None:
-            self.evaluation = None  # they may have changed the weights
+        if self.config.callbacks is not None and self.evaluator is not None:
+            self.evaluator.evaluation = None  # they may have changed the weights
 
     def save_model(self) -> None:
         """Writes the data set's transform and weights.sha256, then the model they belong to."""
@@ -248,7 +244,8 @@ class _Run:
     def report(self) -> None:
         """Writes report/, and prints where everything is and what limited the speed."""
         config, output = self.config, self.config.output
-        if self.evaluation is None and self.evaluator is not None:
+        evaluator = self.evaluator if self.is_classifier else None
+        if evaluator is not None and evaluator.evaluation is None:
             self._validate(CallbackList())
         if not self.hosts.is_chief:
             return
@@ -268,8 +265,8 @@ class _Run:
                 "speed": speed or "not measured",
             },
             history=history,
-            evaluation=self.evaluation,
-            subset=self.evaluator.subset if self.evaluator else None,
+            evaluation=evaluator.evaluation if evaluator else None,
+            subset=evaluator.subset if evaluator else None,
         )
         print(f"model    {storage.join(output, MODEL_FILE)}")
         print(f"metrics  {storage.join(output, METRICS_FILE)}")
@@ -340,24 +337,16 @@ class _Run:
         data, broken = self.validation_data, self.broken_handler
         if data is None:
             return None
-        return Evaluator(self.model, self.devices, data, broken, hosts=self.hosts)
-
-    def _make_validation(self) -> Validation | None:
-        data, broken = self.validation_data, self.broken_handler
-        if data is None:
-            return None
-        return Validation(self.model, self.devices, data, broken, self.hosts)
+        # A classifier is looked at closely; a compiled model says by itself how good it is.
+        own = not self.is_classifier
+        return Evaluator(self.model, self.devices, data, broken, own_step=own, hosts=self.hosts)
 
     def _validate(self, callbacks: CallbackList) -> dict[str, float]:
         """Figures of the validation split, with averaged weights where there are any."""
+        if self.evaluator is None:
+            return {}
         with optimizer.averaged_weights(self.model):
-            if self.validation is not None:
-                return self.validation(callbacks)
-            if self.evaluator is None:
-                return {}
-            self.evaluation = self.evaluator.run()
-        found = {"loss": self.evaluation.loss, "accuracy": self.evaluation.accuracy}
-        return found | dict(self.evaluation.metrics)
+            return self.evaluator.run(callbacks)
 
     def _user_callbacks(self) -> list[keras.callbacks.Callback]:
         if self.config.callbacks is None:

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import pathlib
 import sys
-import types
 from typing import Any
 
 import numpy as np
@@ -31,12 +30,11 @@ tf = pytest.importorskip("tensorflow")
 
 import keras  # noqa: E402
 
-from trainer.evaluation import evaluator as evaluation  # noqa: E402
-from trainer.evaluation.evaluator import Evaluator  # noqa: E402
-from trainer.evaluation.validation import Validation  # noqa: E402
+from trainer.evaluation.evaluator import Evaluation, Evaluator  # noqa: E402
 from trainer.models.strategy import make_strategy  # noqa: E402
 from trainer.reader import order, pipeline  # noqa: E402
 from trainer.reader.batches import EvaluationData  # noqa: E402
+from trainer.reader.broken_records import BrokenRecordHandler  # noqa: E402
 
 READ_OPTIONS = ReadOptions(threads=2)
 IMAGE = ImageSpec((1, 1), False, 3, (0.5,) * 3, (0.25,) * 3)
@@ -63,6 +61,20 @@ def logits_model(num_classes: int) -> keras.Model:
     """A model whose logits are its input."""
     image = keras.Input((num_classes,), name="image")
     return keras.Model(image, keras.layers.Identity()(image))
+
+
+def evaluator_of(model: keras.Model, data: EvaluationData, **more: Any) -> Evaluator:
+    more = {"broken_handler": BrokenRecordHandler(0, None, "somewhere")} | more
+    return Evaluator(model, tf.distribute.get_strategy(), data, **more)
+
+
+def evaluated(model: keras.Model, data: EvaluationData, **more: Any) -> Evaluation:
+    evaluator = evaluator_of(model, data, **more)
+    figures = evaluator.run()
+    found = evaluator.evaluation
+    assert found is not None
+    np.testing.assert_equal(figures, {"loss": found.loss, "accuracy": found.accuracy})
+    return found
 
 
 def feed(monkeypatch: pytest.MonkeyPatch, logits: np.ndarray, label: Any, weight: Any = None):
@@ -109,12 +121,7 @@ def test_figures_equal_a_float64_reference_for_any_batch_size(
     label = rng.integers(0, num_classes, 45)
     feed(monkeypatch, logits, label)
     names = tuple(f"c{i}" for i in range(num_classes))
-    evaluator = Evaluator(
-        logits_model(num_classes),
-        tf.distribute.get_strategy(),
-        data_of(names, 45, batch_size),
-    )
-    found = evaluator.run()
+    found = evaluated(logits_model(num_classes), data_of(names, 45, batch_size))
     loss, accuracy, top5 = reference(logits, label)
     assert found.num_examples == 45 and found.left_out == 0
     assert found.loss == pytest.approx(loss, rel=1e-6)
@@ -127,23 +134,15 @@ def test_figures_equal_a_float64_reference_for_any_batch_size(
     assert (found.probability_of_prediction >= found.probability_of_label).all()
 
 
-def test_a_broken_record_is_counted_as_left_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_broken_records_are_counted_as_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = np.eye(3, dtype=np.float32)[[0, 1, 2, 0]] * 4
     feed(monkeypatch, logits, [0, 1, 1, 0], weight=[1, 0, 1, 1])
-    strategy = tf.distribute.get_strategy()
-    evaluator = Evaluator(logits_model(3), strategy, data_of(CLASSES, 4, 3))
-    found = evaluator.run()
+    found = evaluated(logits_model(3), data_of(CLASSES, 4, 3))
     assert (found.num_examples, found.left_out) == (3, 1)
     assert found.record.tolist() == [0, 2, 3]
     assert found.accuracy == pytest.approx(2 / 3)
-
-
-def test_a_split_of_broken_records_has_a_nan_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    feed(monkeypatch, np.zeros((2, 3), np.float32), [0, 0], weight=[0, 0])
-    strategy = tf.distribute.get_strategy()
-    found = Evaluator(logits_model(3), strategy, data_of(CLASSES, 2, 2)).run()
+    feed(monkeypatch, logits[:2], [0, 0], weight=[0, 0])  # nothing is left
+    found = evaluated(logits_model(3), data_of(CLASSES, 2, 2))
     assert (found.num_examples, found.left_out) == (0, 2)
     assert np.isnan(found.loss) and len(found.label) == 0
 
@@ -163,25 +162,19 @@ def test_a_second_pass_traces_nothing_and_sees_new_weights(
             return x
 
     model = keras.Model(image, Counting()(scale(image)))
-    strategy = tf.distribute.get_strategy()
-    evaluator = Evaluator(model, strategy, data_of(CLASSES, 3, 2))
-    assert evaluator.run().accuracy == 1.0
+    evaluator = evaluator_of(model, data_of(CLASSES, 3, 2))
+    assert evaluator.run()["accuracy"] == 1.0
     before = len(traced)
     scale.kernel.assign(-scale.kernel)
-    assert evaluator.run().accuracy == 0.0
+    assert evaluator.run()["accuracy"] == 0.0
     assert len(traced) == before
 
 
 def test_classes_are_matched_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = np.eye(4, dtype=np.float32)[[3, 0, 3]] * 5
     feed(monkeypatch, logits, [0, 1, 1])
-    strategy = tf.distribute.get_strategy()
-    found = Evaluator(
-        logits_model(4),
-        strategy,
-        data_of(("dog", "cat"), 3, 2),
-        classes=("cat", "cow", "hen", "dog"),
-    ).run()
+    data = data_of(("dog", "cat"), 3, 2)
+    found = evaluated(logits_model(4), data, classes=("cat", "cow", "hen", "dog"))
     assert found.classes == ("cat", "cow", "hen", "dog")
     assert found.label.tolist() == [3, 0, 0]
     assert found.accuracy == pytest.approx(2 / 3)
@@ -238,30 +231,28 @@ def test_broken_records_are_replaced_and_the_pass_is_repeated(
     monkeypatch.setattr(pipeline, "evaluation_batches", batches)
     numbered = tf.data.Dataset.range(4).map(lambda i: ("", i))
     monkeypatch.setattr(order, "ordered_records", lambda *_: numbered)
-    strategy = tf.distribute.get_strategy()
-    broken_handler: Any = FakeHandler()
-    evaluator = Evaluator(logits_model(3), strategy, data, broken_handler)
-    found = evaluator.run()
-    assert found.num_examples == 4 and evaluator.subset is good
+    evaluator = evaluator_of(logits_model(3), data, broken_handler=FakeHandler())
+    evaluator.run()
+    assert evaluator.evaluation is not None and evaluator.evaluation.num_examples == 4
+    assert evaluator.subset is good
     assert calls == [(True, [3], tf.errors.InvalidArgumentError)]
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        Evaluator(logits_model(3), strategy, data).run()
 
 
-@pytest.mark.parametrize("kind", [Evaluator, Validation])
-def test_too_little_memory_is_no_broken_record(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+@pytest.mark.parametrize("own_step", [False, True])
+def test_too_little_memory_is_no_broken_record(
+    monkeypatch: pytest.MonkeyPatch, own_step: bool
+) -> None:
     feed(monkeypatch, np.eye(3, dtype=np.float32), [0, 1, 2])
-    model, data = logits_model(3), data_of(CLASSES, 3, 2)
+    model = logits_model(3)
     model.compile("sgd", "mse")
-    handler = types.SimpleNamespace(open=lambda subset: subset, handle=None)
-    made = kind(model, tf.distribute.get_strategy(), data, handler)
+    evaluator = evaluator_of(model, data_of(CLASSES, 3, 2), own_step=own_step)
 
     def step(_: Any) -> Any:
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
 
-    monkeypatch.setattr(made, "_step", step)
+    monkeypatch.setattr(evaluator, "_step", step)
     with pytest.raises(UserError, match="--batch_size received 2, for which the devices have not"):
-        made.run() if kind is Evaluator else made(keras.callbacks.CallbackList())
+        evaluator.run()
 
 
 def evaluate_folder(folder: str, strategy: Any, batch_size: int) -> dict[str, Any]:
@@ -275,7 +266,9 @@ def evaluate_folder(folder: str, strategy: Any, batch_size: int) -> dict[str, An
     subset = whole(pathlib.Path(folder), "validation")
     inputs = ModelInputs((16, 16), subset.dataset.image)
     data = EvaluationData(subset, READ_OPTIONS, inputs, batch_size)
-    found = Evaluator(model, strategy, data).run()
+    evaluator = Evaluator(model, strategy, data, BrokenRecordHandler(0, None, folder))
+    evaluator.run()
+    found: Any = evaluator.evaluation
     return {
         "loss": found.loss,
         "accuracy": found.accuracy,
@@ -311,7 +304,6 @@ def test_records_come_from_real_shards(folder: pathlib.Path) -> None:
         assert other["record"] == results[0]["record"]
         assert other["accuracy"] == results[0]["accuracy"]
         assert other["loss"] == pytest.approx(results[0]["loss"], rel=1e-6)
-    assert evaluation.TOP == 5
 
 
 if __name__ == "__main__":
