@@ -19,7 +19,6 @@ ROOT = pathlib.Path(__file__).resolve().parent
 LEAF = [
     "google-crc32c>=1.5,<2",
     "jinja2>=3.1,<4",
-    "lazy-loader>=0.4",
     "numpy>=1.26,<3",
     "pillow>=12,<13",
     "protobuf>=6.31,<7",
@@ -128,9 +127,9 @@ setuptools.setup(
             "trainer.*",
         ]
     ),
-    # Lists of what lazy packages export, the pages' templates and style sheet, a traced graph.
+    # The pages' templates and style sheet, a traced graph.
     package_data={
-        "": ["*.pyi", "*.css", "*.html", "*.jinja"],
+        "": ["*.css", "*.html", "*.jinja"],
         "beam_pipeline.columns": ["label_graph/**/*"],
     },
     python_requires=">=3.11,<3.14",

@@ -5,13 +5,74 @@
 `CommitShards`, which makes a data set of what was written.
 """
 
-import lazy_loader as lazy
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from beam_pipeline import beam_files as _beam_files
 from imageshards import storage as _storage
 
-# Lazy, because `--help` and a mistake in a flag must not wait for Beam.
-__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)
+if TYPE_CHECKING:
+    from beam_pipeline.columns.transforms import AnalyseColumns
+    from beam_pipeline.commit.data_set import CommitSpec
+    from beam_pipeline.commit.transforms import CommitShards
+    from beam_pipeline.inputs.transforms import ListImages
+    from beam_pipeline.options import ImageOptions, InputOptions, PlanOptions
+    from beam_pipeline.planning.batching import BatchRefs
+    from beam_pipeline.planning.refs import ImageRef, RefBatch, ShardUnit
+    from beam_pipeline.planning.transforms import AssignSplits, PlanShards
+    from beam_pipeline.shards.result import Reject
+    from beam_pipeline.shards.transforms import WriteBalancedTFRecord, WrittenShards
+
+_HOMES = {
+    "AnalyseColumns": "columns.transforms",
+    "AssignSplits": "planning.transforms",
+    "BatchRefs": "planning.batching",
+    "CommitShards": "commit.transforms",
+    "CommitSpec": "commit.data_set",
+    "ImageOptions": "options",
+    "ImageRef": "planning.refs",
+    "InputOptions": "options",
+    "ListImages": "inputs.transforms",
+    "PlanOptions": "options",
+    "PlanShards": "planning.transforms",
+    "RefBatch": "planning.refs",
+    "Reject": "shards.result",
+    "ShardUnit": "planning.refs",
+    "WriteBalancedTFRecord": "shards.transforms",
+    "WrittenShards": "shards.transforms",
+}
+
+__all__ = [
+    "AnalyseColumns",
+    "AssignSplits",
+    "BatchRefs",
+    "CommitShards",
+    "CommitSpec",
+    "ImageOptions",
+    "ImageRef",
+    "InputOptions",
+    "ListImages",
+    "PlanOptions",
+    "PlanShards",
+    "RefBatch",
+    "Reject",
+    "ShardUnit",
+    "WriteBalancedTFRecord",
+    "WrittenShards",
+]
 
 # Called when a path first needs them: neither loads Beam now.
 _storage.extend(_beam_files.store_settings, _beam_files.new_backend)
+
+
+def __getattr__(name: str) -> Any:
+    # Lazy, because `--help` and a mistake in a flag must not wait for Beam.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,23 +7,20 @@ from typing import Any
 
 import apache_beam as beam
 
-from beam_pipeline.columns import TFT_TEMP, AnalyseColumns, transform_temp_folder
-from beam_pipeline.commit import CommitShards, CommitSpec, OutputState
-from beam_pipeline.inputs import (
-    KeysFile,
-    ListImages,
-    RefuseDuplicateKeys,
-    Selected,
-    SelectImages,
-    TableSchema,
-    schemas_of,
-    share_keys,
-)
+from beam_pipeline.columns.transforms import TFT_TEMP, AnalyseColumns, transform_temp_folder
+from beam_pipeline.commit.data_set import CommitSpec
+from beam_pipeline.commit.staging import OutputState
+from beam_pipeline.commit.transforms import CommitShards
+from beam_pipeline.inputs.duplicate_keys import RefuseDuplicateKeys
+from beam_pipeline.inputs.image_table import TableSchema
+from beam_pipeline.inputs.listing import schemas_of
+from beam_pipeline.inputs.selection import KeysFile, Selected, SelectImages, share_keys
+from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions
-from beam_pipeline.planning import AssignSplits, PlanShards
-from beam_pipeline.runners import Runner
-from beam_pipeline.shards import WriteBalancedTFRecord
+from beam_pipeline.planning.transforms import AssignSplits, PlanShards
+from beam_pipeline.runners.runner import Runner
 from beam_pipeline.shards.spec import WriteSpec
+from beam_pipeline.shards.transforms import WriteBalancedTFRecord
 from beam_pipeline.shards.versions import byte_versions
 from imageshards import storage
 from imageshards.manifest import TRANSFORM_NAME

@@ -15,14 +15,15 @@ from typing import Any
 import apache_beam as beam
 from apache_beam import pvalue
 
-from beam_pipeline.columns import AnalyseColumns
 from beam_pipeline.columns.arrow import ToRecordBatch
+from beam_pipeline.columns.transforms import AnalyseColumns
 from beam_pipeline.commit.quarantine import allowed_rejects
 from beam_pipeline.commit.staging import check_output, read_output_state
 from beam_pipeline.commit.warnings import counts_and_names, warnings_of
 from beam_pipeline.images import read_images
-from beam_pipeline.inputs import FindDuplicateKeys, KeysFile, schemas_of, share_keys
-from beam_pipeline.inputs.duplicate_keys import how_to_make_unique
+from beam_pipeline.inputs.duplicate_keys import FindDuplicateKeys, how_to_make_unique
+from beam_pipeline.inputs.listing import schemas_of
+from beam_pipeline.inputs.selection import KeysFile, share_keys
 from beam_pipeline.options import BuildOptions, ColumnSpec, ImageOptions
 from beam_pipeline.pipeline import (
     Schemas,
@@ -36,7 +37,7 @@ from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.planning.refs import LOST_RECORD, ImageRef, RefBatch
 from beam_pipeline.planning.transforms import AssignSplits, PlanShards
 from beam_pipeline.progress import plan_table
-from beam_pipeline.runners import Runner
+from beam_pipeline.runners.runner import Runner
 from imageshards import storage
 from imageshards.errors import ImageError, OutputError, UserError
 from imageshards.manifest import STAGING_NAME

@@ -12,15 +12,18 @@ import time
 from collections.abc import Sequence
 from types import ModuleType
 
-from beam_pipeline import cli, runners
+from beam_pipeline import cli
 from beam_pipeline.beam_files import store_flags_of
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.staging import OutputState
 from beam_pipeline.images import process_pool
 from beam_pipeline.images.process_pool import LocalPool
-from beam_pipeline.inputs import check_output_apart, of_replaced, open_inputs, reads_output
+from beam_pipeline.inputs.data_sets import of_replaced, open_inputs, reads_output
+from beam_pipeline.inputs.layout import check_output_apart
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.progress import PLANNING, PoolProgress, final_table
+from beam_pipeline.runners.flags import LOCAL_RUNNERS, GivenFlags, runner_name
+from beam_pipeline.runners.runner import Build, check_flags, choose, lost_a_worker
 from beam_pipeline.startup import quick_imports
 from imageshards import storage
 from imageshards.errors import LeaseLostError, UserError
@@ -73,11 +76,11 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
         _import_beam()
         from beam_pipeline.plan_only import plan_only
 
-        runners.check_flags(beam_args, cli.flag_names())
+        check_flags(beam_args, cli.flag_names())
         # A plan is made here, wherever the job is to run: it takes seconds.
         note_activity("")
         with ProgressLine(activity_line, PLANNING):
-            return plan_only(options, runners.choose([]))
+            return plan_only(options, choose([]))
     storage.check_bucket(options.output, "--output")
     fresh = not os.path.exists(options.output)
     staging = storage.join(options.output, STAGING_NAME)
@@ -154,8 +157,8 @@ def _run_pipeline(
     shards = options.plan.num_shards
     known = None if "*" in shards else sum(shards.values()) or None
     inputs = tuple(source.input for source in options.sources)
-    build = runners.Build(inputs, options.output, staging, known)
-    runner = runners.choose(beam_args, build, cli.flag_names())
+    build = Build(inputs, options.output, staging, known)
+    runner = choose(beam_args, build, cli.flag_names())
     replaces_input = any(reads_output(source, options.output) for source in options.sources)
     runner.check()
     if replaces_input and not any(source.read_from for source in options.sources):
@@ -168,7 +171,7 @@ def _run_pipeline(
                 return runner.dry_run_message()
             break
         except RuntimeError as e:
-            if not runners.lost_a_worker(e):
+            if not lost_a_worker(e):
                 raise
             _say_lost(attempt, staging, e)
     manifest, committed = run_concurrently(
@@ -217,8 +220,8 @@ def _pool_size(options: BuildOptions, beam_args: Sequence[str]) -> tuple[bool, i
     By default one per core; where a store is read or written one more for every eight, as each
     waits now and then: for the first images of a shard, and until its end has been sent.
     """
-    given = runners.GivenFlags(beam_args)
-    wanted = runners.runner_name(given["runner"]) in runners.LOCAL_RUNNERS
+    given = GivenFlags(beam_args)
+    wanted = runner_name(given["runner"]) in LOCAL_RUNNERS
     wanted = wanted and given["direct_running_mode"] in (None, "in_memory")
     count = given["direct_num_workers"] or "0"
     if not count.isdecimal():

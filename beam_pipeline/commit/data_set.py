@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from beam_pipeline.columns import exported_classes, exported_features
+from beam_pipeline.columns.export import exported_classes, exported_features
 from beam_pipeline.commit import quarantine, tfds
 from beam_pipeline.commit.croissant import croissant_text
 from beam_pipeline.commit.finalize import FinalizeTask, backup_shards, plan_finalize

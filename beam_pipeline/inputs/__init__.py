@@ -3,7 +3,3 @@
 `layout` tells what an input is; `listing` cuts it into tasks and lists them; `folders` and
 `table_rows`, `image_table` read what is there; `transforms` wires it for Beam.
 """
-
-import lazy_loader as lazy
-
-__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

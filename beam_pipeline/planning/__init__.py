@@ -3,7 +3,3 @@
 `refs`, `hashing`, `classes` and `plan` are arithmetic and load neither Beam nor
 TensorFlow; `batching` and `transforms` wire it for Beam.
 """
-
-import lazy_loader as lazy
-
-__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

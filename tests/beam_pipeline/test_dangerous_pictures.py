@@ -13,9 +13,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipeline.images import process_pool
 from beam_pipeline.options import ImageOptions, PlanOptions
-from beam_pipeline.planning import PlanShards
 from beam_pipeline.planning.refs import ImageRef, RefBatch
-from beam_pipeline.shards import WriteBalancedTFRecord
+from beam_pipeline.planning.transforms import PlanShards
+from beam_pipeline.shards.transforms import WriteBalancedTFRecord
 from imageshards.example import decode_example
 from imageshards.tfrecord import read_records
 from tests.support.builds import build, class_folders, jpeg, manifest, shard_bytes

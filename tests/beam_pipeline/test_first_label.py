@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from beam_pipeline.columns import exported_classes
+from beam_pipeline.columns.export import exported_classes
 from beam_pipeline.planning.classes import names_by_label
 from imageshards.example import decode_example
 from imageshards.tfrecord import read_records

@@ -8,8 +8,9 @@ import re
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from beam_pipeline import cli, runners
+from beam_pipeline import cli
 from beam_pipeline.runners.flags import POOL_ADDRESS
+from beam_pipeline.runners.runner import check_flags
 from imageshards.errors import UserError
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "flink" / "kubernetes"
@@ -54,7 +55,7 @@ def test_the_image_is_of_the_version_that_is_named_and_that_beam_has_a_job_serve
     assert spec["flinkVersion"] == f"v{version[1]}_{version[2]}"
     dockerfile = (FOLDER / "Dockerfile").read_text()
     assert f"ARG FLINK_VERSION={version[1]}.{version[2]}\n" in dockerfile
-    runners.check_flags([f"--flink_version={version[1]}.{version[2]}"])
+    check_flags([f"--flink_version={version[1]}.{version[2]}"])
 
 
 def test_the_operator_knows_the_main_container_by_its_name(containers):
@@ -101,8 +102,8 @@ def test_the_build_is_a_command_that_the_program_takes(manifests, containers):
     assert command[:3] == ["python", "-m", "beam_pipeline"]
     known, beam = cli.make_parser().parse_known_args(command[3:])
     assert known.num_shards
-    runners.check_flags(beam)
+    check_flags(beam)
     with pytest.raises(UserError):
-        runners.check_flags([*beam, "--no_such_flag"])
+        check_flags([*beam, "--no_such_flag"])
     service = f"{manifests['cluster']['metadata']['name']}-rest:8081"
     assert f"--flink_master={service}" in command

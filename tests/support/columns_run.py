@@ -10,7 +10,7 @@ import apache_beam as beam
 from apache_beam.runners.portability.fn_api_runner import fn_runner
 from apache_beam.testing.util import assert_that, equal_to
 
-from beam_pipeline.columns import AnalyseColumns
+from beam_pipeline.columns.transforms import AnalyseColumns
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 
 ODD_LABELS = ("tabby cat", "crème, brûlée", "日本", 'a "b"', "-1")

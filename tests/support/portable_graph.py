@@ -19,7 +19,7 @@ from apache_beam.runners.portability import portable_runner
 from apache_beam.transforms import environments
 
 from beam_pipeline import pipeline
-from beam_pipeline.inputs import schemas_of
+from beam_pipeline.inputs.listing import schemas_of
 from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions
 
 IMPULSE = "beam:transform:impulse:v1"

@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
-from beam_pipeline.columns import exported_classes, exported_features
-from beam_pipeline.columns.export import LABEL_GRAPH, export_labels
+from beam_pipeline.columns.export import (
+    LABEL_GRAPH,
+    export_labels,
+    exported_classes,
+    exported_features,
+)
 from tests.conftest import REPOSITORY
 from tests.support.builds import class_folders
 

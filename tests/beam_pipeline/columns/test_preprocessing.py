@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from beam_pipeline.columns import AnalyseColumns, exported_classes, exported_features
+from beam_pipeline.columns.export import exported_classes, exported_features
 from beam_pipeline.columns.preprocessing import TransformModule
+from beam_pipeline.columns.transforms import AnalyseColumns
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.errors import UserError

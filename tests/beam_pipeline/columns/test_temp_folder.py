@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from beam_pipeline.columns import transform_temp_folder
+from beam_pipeline.columns.transforms import transform_temp_folder
 from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions
 from imageshards.errors import UserError
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from beam_pipeline.columns import AnalyseColumns, exported_classes, exported_features
+from beam_pipeline.columns.export import exported_classes, exported_features
+from beam_pipeline.columns.transforms import AnalyseColumns
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.errors import UserError, user_error_in

@@ -16,7 +16,7 @@ from apache_beam.transforms import environments
 
 from beam_pipeline import pipeline
 from beam_pipeline.columns import tensorflow_settings
-from beam_pipeline.inputs import schema_of
+from beam_pipeline.inputs.listing import schema_of
 from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions
 from tests.conftest import REPOSITORY
 from tests.support.builds import class_folders
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.process
 WORKER = REPOSITORY / "tests" / "support" / "worker_imports.py"
 
 # Beam's own harness has imported these, or they are small.
-LEAN = {"beam_pipeline", "imageshards", "PIL", "google_crc32c", "lazy_loader"}
+LEAN = {"beam_pipeline", "imageshards", "PIL", "google_crc32c"}
 
 
 def packages_of(folder: pathlib.Path, columns: tuple[ColumnSpec, ...]) -> dict[str, Any]:

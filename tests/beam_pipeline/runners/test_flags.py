@@ -6,8 +6,8 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability import portable_runner
 
-from beam_pipeline import runners
 from beam_pipeline.runners import flags as runner_flags
+from beam_pipeline.runners.runner import check_flags
 from imageshards.errors import UserError
 from tests.conftest import REPOSITORY
 from tests.support.flink_stand_in import overview, serving
@@ -122,7 +122,7 @@ def test_a_master_that_only_the_job_server_sees_is_no_mistake():
 
 def test_flags_of_the_java_side_are_known_typed_and_sent_only_when_given():
     given = [*FLINK, "--max_bundle_size=7", "--number_of_execution_retries", "0", "--object_reuse"]
-    runners.check_flags(given)
+    check_flags(given)
     options = PipelineOptions(given).get_all_options()
     sent = portable_runner.JobServiceHandle.encode_pipeline_options(options)
     assert sent["beam:option:max_bundle_size:v1"] == "7"
@@ -130,9 +130,9 @@ def test_flags_of_the_java_side_are_known_typed_and_sent_only_when_given():
     assert sent["beam:option:object_reuse:v1"] is True
     assert "beam:option:faster_copy:v1" not in sent.fields
     with pytest.raises(UserError, match="max_bundle_size"):
-        runners.check_flags([*FLINK, "--max_bundle_size=many"])
+        check_flags([*FLINK, "--max_bundle_size=many"])
     with pytest.raises(UserError, match="did you mean --max_bundle_size"):
-        runners.check_flags([*FLINK, "--max_bundle_sise=7"])
+        check_flags([*FLINK, "--max_bundle_sise=7"])
 
 
 DATAFLOW = "--runner=DataflowRunner"
@@ -167,7 +167,7 @@ def test_every_flag_filled_in_for_dataflow_has_a_reason_and_is_one_of_beam_s(cap
     given = [DATAFLOW, "--temp_location=gs://b/t", "--sdk_container_image=i"]
     added = runner_flags.fill_defaults(given)[len(given) :]
     said = capsys.readouterr().err.splitlines()
-    runners.check_flags(added)
+    check_flags(added)
     assert len(added) == len(said) >= 4
     assert all(line.startswith(f"{flag}: ") for flag, line in zip(added, said, strict=True))
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import apache_beam as beam
 import pytest
 
-from beam_pipeline import runners
 from beam_pipeline.runners import flink, preflight
-from beam_pipeline.runners.runner import job_name
+from beam_pipeline.runners.runner import Build, choose, job_name
 from imageshards.errors import UserError
 from tests.support.flink_stand_in import Jobs, flags, overview, serving
 
@@ -26,7 +25,7 @@ def no_servers(monkeypatch):
 
 def runner(*given: str) -> flink.FlinkRunner:
     """A runner for a build; what it needs is not looked at yet."""
-    chosen = runners.choose(given, runners.Build((), OUTPUT))
+    chosen = choose(given, Build((), OUTPUT))
     assert isinstance(chosen, flink.FlinkRunner)
     return chosen
 

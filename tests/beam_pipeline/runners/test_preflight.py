@@ -7,8 +7,8 @@ import shutil
 import apache_beam as beam
 import pytest
 
-from beam_pipeline import runners
 from beam_pipeline.runners import preflight
+from beam_pipeline.runners.runner import Build, choose
 from beam_pipeline.shards.sink import check_versions
 from beam_pipeline.shards.versions import versions
 from imageshards.errors import UserError
@@ -33,7 +33,7 @@ def nobody() -> str:
 
 
 def options(*args: str):
-    return runners.choose(args).options
+    return choose(args).options
 
 
 def sentence_of(check, *args: str) -> str:
@@ -106,8 +106,8 @@ def test_every_worker_refuses_to_write_with_other_versions():
 
 
 def test_a_job_of_the_same_name_keeps_a_second_one_from_starting(servers, tmp_path):
-    build = runners.Build((), str(tmp_path / "set"))
-    chosen = runners.choose(servers.flags, build)
+    build = Build((), str(tmp_path / "set"))
+    chosen = choose(servers.flags, build)
     chosen.check()
     pipeline = chosen.new_pipeline()
     gate = tmp_path / "gate"
@@ -116,7 +116,7 @@ def test_a_job_of_the_same_name_keeps_a_second_one_from_starting(servers, tmp_pa
     try:
         with pytest.raises(UserError, match=r"still runs the job \S+ \(\w+\) for --output '.*set'"):
             chosen.check()
-        runners.choose(servers.flags, runners.Build((), str(tmp_path / "other"))).check()
+        choose(servers.flags, Build((), str(tmp_path / "other"))).check()
     finally:
         gate.touch()
         result.wait_until_finish()

@@ -10,9 +10,8 @@ import pytest
 from apache_beam.options.pipeline_options import StandardOptions
 from apache_beam.runners.portability import portable_runner
 
-from beam_pipeline import runners
 from beam_pipeline.runners import remote
-from beam_pipeline.runners.runner import job_name
+from beam_pipeline.runners.runner import Build, Runner, choose, job_name
 from imageshards.errors import UserError, last_line
 from tests.support.builds import build, class_folders
 from tests.support.portable_servers import free_port
@@ -41,9 +40,9 @@ class Result:
         return self.states[-1]
 
 
-def flags_chosen(staging: object, *flags: str) -> runners.Runner:
-    build = runners.Build(("in",), "out", str(staging))
-    return runners.choose(["--runner", "PortableRunner", *flags], build)
+def flags_chosen(staging: object, *flags: str) -> Runner:
+    build = Build(("in",), "out", str(staging))
+    return choose(["--runner", "PortableRunner", *flags], build)
 
 
 def fails(monkeypatch, tmp_path, error: Exception) -> BaseException:

@@ -6,8 +6,9 @@ import pytest
 from apache_beam.options.pipeline_options import DirectOptions, TypeOptions
 from apache_beam.runners.portability.fn_api_runner import fn_runner, worker_handlers
 
-from beam_pipeline import cli, runners
+from beam_pipeline import cli
 from beam_pipeline import run as driver
+from beam_pipeline.runners.runner import check_flags, choose
 from imageshards.errors import UserError
 
 
@@ -27,7 +28,7 @@ from imageshards.errors import UserError
 )
 def test_a_flag_nobody_can_use_is_one_sentence(argv, words, capsys):
     with pytest.raises(UserError) as error:
-        runners.check_flags(argv, cli.flag_names())
+        check_flags(argv, cli.flag_names())
     text = str(error.value)
     assert all(word in text for word in words), text
     assert "\n" not in text
@@ -35,12 +36,12 @@ def test_a_flag_nobody_can_use_is_one_sentence(argv, words, capsys):
 
 
 def test_flags_of_beam_are_known():
-    runners.check_flags(["--runner", "FlinkRunner", "--flink_master=x:1", "--parallelism", "4"])
+    check_flags(["--runner", "FlinkRunner", "--flink_master=x:1", "--parallelism", "4"])
 
 
 @pytest.mark.parametrize("name", ["DirectRunner", "directrunner", "direct", "FnApiRunner"])
 def test_the_local_runner_is_named_so_that_none_is_downloaded(name):
-    chosen = runners.choose(["--runner", name])
+    chosen = choose(["--runner", name])
     assert chosen.local
     assert type(chosen.new_pipeline().runner) is fn_runner.FnApiRunner
     direct = chosen.options.view_as(DirectOptions)
@@ -48,14 +49,14 @@ def test_the_local_runner_is_named_so_that_none_is_downloaded(name):
 
 
 def test_the_local_runner_is_the_default():
-    assert runners.choose([]).local
+    assert choose([]).local
 
 
 def test_only_the_local_runner_leaves_out_the_check_of_types(monkeypatch):
     monkeypatch.setattr(worker_handlers, "STATE_CACHE_SIZE_MB", 100)
-    assert not runners.choose([]).options.view_as(TypeOptions).pipeline_type_check
+    assert not choose([]).options.view_as(TypeOptions).pipeline_type_check
     assert worker_handlers.STATE_CACHE_SIZE_MB == 0  # side inputs are not weighed, either
-    remote = runners.choose(["--runner", "PortableRunner"])
+    remote = choose(["--runner", "PortableRunner"])
     assert remote.options.view_as(TypeOptions).pipeline_type_check
 
 
@@ -70,26 +71,26 @@ def test_only_the_local_runner_leaves_out_the_check_of_types(monkeypatch):
     ],
 )
 def test_another_runner_is_elsewhere(name, kind):
-    chosen = runners.choose(["--runner", name])
+    chosen = choose(["--runner", name])
     assert (type(chosen).__name__, chosen.local) == (kind, False)
 
 
 def test_an_unknown_runner_is_refused_with_the_known_ones():
     with pytest.raises(UserError, match="--runner received 'SparkleRunner'.*FlinkRunner"):
-        runners.choose(["--runner", "SparkleRunner"])
+        choose(["--runner", "SparkleRunner"])
 
 
 def test_the_mode_that_loses_records_is_refused():
     with pytest.raises(UserError, match="multi_threading.*loses records"):
-        runners.choose(["--direct_running_mode", "multi_threading"])
+        choose(["--direct_running_mode", "multi_threading"])
 
 
 def test_beams_own_processes_use_every_core_without_the_timer_that_loses_data(monkeypatch):
     monkeypatch.setattr(worker_handlers, "DATA_BUFFER_TIME_LIMIT_MS", 1000)
-    chosen = runners.choose(["--direct_running_mode", "multi_processing"])
+    chosen = choose(["--direct_running_mode", "multi_processing"])
     assert chosen.options.view_as(DirectOptions).direct_num_workers == 0
     assert worker_handlers.DATA_BUFFER_TIME_LIMIT_MS == 0
-    chosen = runners.choose(["--direct_running_mode=multi_processing", "--direct_num_workers=3"])
+    chosen = choose(["--direct_running_mode=multi_processing", "--direct_num_workers=3"])
     assert chosen.options.view_as(DirectOptions).direct_num_workers == 3
 
 
