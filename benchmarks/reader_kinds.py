@@ -54,16 +54,21 @@ def batches(stream: Any) -> Read:
     return read
 
 
-def trainer(job: Job, augment_on: str = "host", fast_order: bool = False) -> Read:
+def trainer(job: Job, augment_on: str = "host") -> Read:
     """The trainer's reader; for the device pictures stay as large as they are."""
     from trainer.dataset.spec import ReadOptions
     from trainer.reader import pipeline
 
     subset, inputs, augmentation = opened(job, augment_on)
     shipped = dataclasses.replace(inputs, size=augmentation.reader_size)
-    read_options = ReadOptions(cores(), fast_order)
     stream = pipeline.training_batches(
-        subset, read_options, 1, BATCH, shipped, augmentation.pictures, finish=augmentation.finish
+        subset,
+        ReadOptions(cores()),
+        1,
+        BATCH,
+        shipped,
+        augmentation.pictures,
+        finish=augmentation.finish,
     )
     return batches(stream)
 

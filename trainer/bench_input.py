@@ -66,7 +66,7 @@ def make_parser() -> Parser:
     add_options(parser, DataConfig, ["image_size"])
     add_options(parser, TrainConfig, ["augment", "augment_on", "seed"])
     names = ["classes", "where", "balance", "inputs", "sequences", "sequence_length"]
-    names += ["cache_folder", "fast_order", "threads"]
+    names += ["cache_folder", "threads"]
     add_options(parser, DataConfig, names)
     parser.add_argument(
         "--seconds",
@@ -181,7 +181,6 @@ def measured(
         "pictures": [*shipped.size, inputs.dataset.image.channels],
         "augment": config.augment,
         "augment_on": augment_on,
-        "fast_order": read_options.fast_order,
         "threads": read_options.threads,
         "cores": cpu_count(),
     }
@@ -194,14 +193,13 @@ def figures_text(figures: dict[str, Any]) -> str:
     """The figures as they are printed."""
     height_px, width_px, channels = figures["pictures"]
     where = f" on the {figures['augment_on']}" if figures["augment"] != "none" else ""
-    order = "fast order" if figures["fast_order"] else "reproducible order"
-    memory = {name: size for name, size in figures["memory_bytes"].items() if size}
+    memory = figures["memory_bytes"]
     parts = ", ".join(f"{name} {size / 1e6:,.0f}" for name, size in memory.items())
     waits = ", ".join(f"{name} {msec:,.1f} ms" for name, msec in figures["wait_msec"].items())
     lines = [
         f"{figures['data']}, split {figures['split']}: {counted(figures['records'], 'record')}, "
         f"batches of {figures['batch_size']}, pictures of {height_px}x{width_px}x{channels} px, "
-        f"augmentation {figures['augment']}{where}, {order}",
+        f"augmentation {figures['augment']}{where}",
         f"{figures['images_per_second']:,.0f} images/s, {figures['cpu_microseconds']:,.0f} CPU us "
         f"an image, {figures['busy_cores']:.1f} of {counted(figures['cores'], 'core')} at work",
         f"waiting for a batch: {waits}",

@@ -23,7 +23,7 @@ MIN_SHARE = Fraction(1, 1000)
 
 AUGMENT_LEVELS = ("none", "light", "strong")
 AUGMENT_ON = ("auto", "device", "host")
-CACHES = ("none", "memory", "disk")
+CACHES = ("none", "disk")
 BALANCES = ("none", "weights", "sampling")
 SEQUENCES = ("padded", "ragged")
 OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "lamb", "muon")
@@ -142,15 +142,12 @@ class DataConfig:
         "weights: rare classes weigh more in the loss; sampling: their records are read several "
         "times in an epoch", choices=BALANCES)] = "none"
     cache: Annotated[str, Option(
-        "keeps the serialized records in memory, or copies of the shards in --cache_folder",
+        "disk keeps copies of the shards in --cache_folder; in memory by --cache_folder /dev/shm",
         choices=CACHES)] = "none"
     cache_folder: Annotated[str | None, Option(
         "for copies of whole shards: by --cache disk, and of shards that TensorFlow cannot read "
         "itself, such as s3:// (default: OUTPUT/cache for --cache disk, else "
         "~/.cache/imageshards/shards)", metavar="DIR")] = None
-    fast_order: Annotated[bool, Option(
-        "reads in whatever order is fastest: neither the order nor a resumed run is "
-        "reproducible then")] = False
     skip_broken: Annotated[int, Option(
         "how many broken records may be left out; they are listed at the end. Without it the "
         "first one stops the run", least=0)] = 0
@@ -359,11 +356,6 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.cluster is not None and self.data.fast_order:
-            raise UserError(
-                "⟦--fast_order⟧ received together with --cluster, where every host would read "
-                "another order, some records twice and others never; leave one of them out."
-            )
         if self.replicas is not None and self.batch_size % self.replicas:
             raise uneven_batch(self.batch_size, self.replicas)
 

@@ -15,7 +15,7 @@ pytest.importorskip("tensorflow")
 KEYS = {
     "images_per_second", "cpu_microseconds", "busy_cores", "utilization", "wait_msec",
     "accelerator_msec", "memory_bytes", "data", "split", "records", "batch_size", "pictures",
-    "augment", "augment_on", "fast_order", "threads", "cores",
+    "augment", "augment_on", "threads", "cores",
 }  # fmt: skip
 
 
@@ -44,11 +44,11 @@ def test_json_is_one_object_of_what_the_options_ask_for(shards, capsys):
 
     figures = figures_for(
         capsys, "--data", shards, "--split", "odd", "--batch_size", 4, "--image_size", 48,
-        "--augment_on", "device", "--threads", 1, "--fast_order", "--accelerator_ms", 20,
+        "--augment_on", "device", "--threads", 1, "--accelerator_ms", 20,
     )  # fmt: skip
     assert figures["pictures"] == [64, 64, 3]  # shipped to the device as large as they are
     assert (figures["split"], figures["records"], figures["batch_size"]) == ("odd", 9, 4)
-    assert (figures["threads"], figures["fast_order"]) == (1, True)
+    assert figures["threads"] == 1
     assert 0 < figures["utilization"] < 1
     assert figures["images_per_second"] <= 4 / 0.02
 

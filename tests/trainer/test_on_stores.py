@@ -122,7 +122,7 @@ def test_batches_are_those_of_the_local_data_set(
     local: pathlib.Path, store: StoreServer, remote: str, tmp_path: pathlib.Path
 ) -> None:
     # One store without further flags, the other with some: each combination takes seconds.
-    flags = [] if store.scheme == "s3" else ["--cache", "memory", "--classes", "square,circle"]
+    flags = [] if store.scheme == "s3" else ["--classes", "square,circle"]
     expected = _inputs(local, *flags)
     got = _inputs(remote, *flags, "--cache_folder", tmp_path / "near")
     assert got.dataset.fingerprint == expected.dataset.fingerprint

@@ -125,7 +125,7 @@ def read_options(config: DataConfig, output: str | None = None) -> ReadOptions:
     elif config.cache == "disk":
         folder = folder or os.path.join(cache_home(), SHARDS_FOLDER)
     threads = config.threads or cpu_count()
-    return ReadOptions(threads, config.fast_order, config.cache, folder)
+    return ReadOptions(threads, config.cache, folder)
 
 
 def open_inputs(config: TrainConfig, dataset: DataSet | None = None) -> Inputs:

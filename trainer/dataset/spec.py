@@ -252,14 +252,12 @@ class ReadOptions:
 
     Attributes:
         threads: Of the reader's own pool.
-        fast_order: Gives up the reproducible order.
-        cache: `none`, `memory` or `disk`.
+        cache: `none` or `disk`.
         cache_folder: Local folder for copies of shards: of all for `disk`, otherwise of those
             TensorFlow cannot read itself.
     """
 
     threads: int
-    fast_order: bool = False
     cache: str = "none"
     cache_folder: str | None = None
 

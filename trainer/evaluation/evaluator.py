@@ -101,10 +101,8 @@ class Evaluator:
         self._classes = tuple(classes) if classes is not None else data.classes
         self._model, self._strategy, self._hosts = model, strategy, hosts
         self._whole = data.subset
-        # The figures do not depend on the order, but a broken record is found by its position.
-        options = dataclasses.replace(data.read_options, fast_order=False)
         subset = broken_handler.open(data.subset)
-        self._data = dataclasses.replace(data, subset=subset, read_options=options)
+        self._data = dataclasses.replace(data, subset=subset)
         self._broken_handler = broken_handler
         self._batches: Any = None
         self._own_step = own_step

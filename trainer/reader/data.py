@@ -179,7 +179,6 @@ class Data:
         sequence_length: int | None = None,
         cache: str = "none",
         cache_folder: str | os.PathLike[str] | None = None,
-        fast_order: bool = False,
         threads: int | None = None,
         augment_on: str = "host",
     ) -> TrainingData:
@@ -203,9 +202,9 @@ class Data:
             inputs: What the model is fed with: `image`, and names among `Data.features`.
             sequences: Features of variable length: `padded` per batch, or `ragged`.
             sequence_length: Padded length, longer ones are cut; None for a batch's longest.
-            cache: Keeps serialized records in `memory`, or copies of the shards on `disk`.
-            cache_folder: For the copies; None for one in the user's own cache folder.
-            fast_order: Reads whatever is ready first: not reproducible.
+            cache: `disk` keeps copies of the shards; `none`.
+            cache_folder: For the copies, in memory below `/dev/shm`; None for one in the user's
+                own cache folder.
             threads: Of the reader; None for one per core.
             augment_on: `host`; or `device`, where `ims.fit` augments inside the step. `dataset()`
                 makes the same pictures on the host then, more slowly.
@@ -239,7 +238,6 @@ class Data:
                 sequence_length=sequence_length,
                 cache=cache,
                 cache_folder=cache_folder,
-                fast_order=fast_order,
                 threads=threads,
             ),
             batch_size=_whole_number("batch_size", batch_size),
@@ -282,8 +280,8 @@ class Data:
             inputs: What the model is fed with.
             sequences: `padded`, or `ragged`.
             sequence_length: Padded length.
-            cache: In `memory`, or on `disk`.
-            cache_folder: For copies on disk.
+            cache: Copies on `disk`.
+            cache_folder: For the copies.
             threads: Of the reader.
 
         Raises:

@@ -23,7 +23,6 @@ from tensorflow.python.framework import random_seed
 
 from imageshards.text import counted
 from trainer.dataset.spec import ReadOptions, Subset
-from trainer.reader.memory_cache import memory_source
 from trainer.reader.mixing import CHUNK, Mixture
 from trainer.reader.shard_cache import cache_on_disk
 from trainer.reader.sources import (
@@ -69,9 +68,9 @@ def training_records(
         damaged one `tf.errors.DataLossError`.
     """
     source = open_source(subset, read_options)
-    chunks = training_chunks(source, subset, read_options, seed, start)
+    chunks = training_chunks(source, subset, seed, start)
     endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
-    return _fetch(chunks, source).unbatch().apply(endless)
+    return chunks.unbatch().apply(endless)
 
 
 def ordered_records(subset: Subset, read_options: ReadOptions) -> tf.data.Dataset:
@@ -81,11 +80,7 @@ def ordered_records(subset: Subset, read_options: ReadOptions) -> tf.data.Datase
         Like `training_records`, of known cardinality.
     """
     subset = without_copies(subset)
-    source = open_source(subset, read_options)
-    # In batches: a function called for each record costs more than all stages before it.
-    chunks = ordered_elements(source, subset).batch(INSPECT_RECORDS)
-    counted = tf.data.experimental.assert_cardinality(subset.num_records)
-    return _fetch(chunks, source).unbatch().apply(counted)
+    return ordered_elements(open_source(subset, read_options), subset)
 
 
 def without_copies(subset: Subset) -> Subset:
@@ -96,29 +91,24 @@ def without_copies(subset: Subset) -> Subset:
 
 
 def open_source(subset: Subset, read_options: ReadOptions) -> Source:
-    """The shards, or the cache that `read_options` asks for.
+    """The shards, or the copies that `read_options` asks for.
 
     Raises:
-        UserError: There is no room for the cache.
+        UserError: There is no room for the copies.
     """
-    subset = cache_on_disk(subset, read_options)
-    if read_options.cache == "memory":
-        return memory_source(subset, read_options)
-    return file_source(subset)
+    return file_source(cache_on_disk(subset, read_options))
 
 
-def training_chunks(
-    source: Source, subset: Subset, read_options: ReadOptions, seed: int, start: int
-) -> tf.data.Dataset:
-    """`training_records` before records are fetched: elements of `source`, several at a time."""
+def training_chunks(source: Source, subset: Subset, seed: int, start: int) -> tf.data.Dataset:
+    """`training_records`, several at a time."""
     if subset.mix:
-        return _mixed_chunks(source, subset, read_options, seed, start)
+        return _mixed_chunks(source, subset, seed, start)
     first, skipped = _find_position(subset, seed, start)
 
     def chunks(number: Any) -> tf.data.Dataset:
         # Resumed here, on serialized records: nothing that is skipped is parsed or decoded.
         resumed = tf.where(tf.equal(number, first), tf.constant(skipped, tf.int64), 0)
-        section = _section(source, subset, read_options, seed, number)
+        section = _section(source, subset, seed, number)
         return section.skip(resumed).batch(_CHUNK_RECORDS)
 
     # One section after the other. What is parallel is that the next ones are opened ahead, until
@@ -128,15 +118,13 @@ def training_chunks(
     )
 
 
-def _mixed_chunks(
-    source: Source, subset: Subset, read_options: ReadOptions, seed: int, start: int
-) -> tf.data.Dataset:
+def _mixed_chunks(source: Source, subset: Subset, seed: int, start: int) -> tf.data.Dataset:
     """`training_chunks` of several data sets: each is a stream of its own, as it would be alone."""
     mixture = Mixture([part.share for part in subset.mix], seed)
     streams, first_shard = [], 0
     for part, begin in zip(subset.mix, mixture.counts_before(start), strict=True):
         own = _from_shard(source, first_shard)
-        chunks = training_chunks(own, part.subset, read_options, seed, begin)
+        chunks = training_chunks(own, part.subset, seed, begin)
         streams.append(chunks.unbatch())
         first_shard += len(part.subset.split.shards)
     chunk, skipped = divmod(start, CHUNK)
@@ -151,10 +139,10 @@ def _from_shard(source: Source, first: int) -> Source:
 
 
 def ordered_elements(source: Source, subset: Subset) -> tf.data.Dataset:
-    """`ordered_records` before records are fetched: a dataset of elements of `source`."""
+    """One pass of `subset`, copies by sampling included, in the order of the split."""
     # Not shuffled: the order of an evaluation changes nothing.
     shards = tf.data.Dataset.range(len(subset.split.shards))
-    elements = interleave(source, shards, subset, deterministic=True)
+    elements = interleave(source, shards, subset)
     elements = filter_and_resample(elements, source, subset)
     return elements.apply(tf.data.experimental.assert_cardinality(subset.num_records))
 
@@ -296,9 +284,7 @@ def _find_position(subset: Subset, seed: int, start: int) -> tuple[int, int]:
     return epoch * sections + section, offset - int(starts[section])
 
 
-def _section(
-    source: Source, subset: Subset, read_options: ReadOptions, seed: int, number: Any
-) -> tf.data.Dataset:
+def _section(source: Source, subset: Subset, seed: int, number: Any) -> tf.data.Dataset:
     sections = sections_per_pass(subset)
     epoch, section = number // sections, number % sections
     shard_key, record_key = _keys(seed, epoch)
@@ -307,7 +293,7 @@ def _section(
     begin, end = (n * len(subset.split.shards) // sections for n in (section, section + 1))
     shards = tf.data.Dataset.from_tensor_slices(permuted[begin:end])
     # Then a few of them are interleaved, which separates neighbours within a shard.
-    elements = interleave(source, shards, subset, deterministic=not read_options.fast_order)
+    elements = interleave(source, shards, subset)
     # Before the shuffle, so that its buffer holds only what is read, and spreads copies.
     elements = filter_and_resample(elements, source, subset)
     if sections == 1:
@@ -349,10 +335,3 @@ def _keys(seed: int, epoch: Any) -> tuple[Any, Any]:
 def _permuted_shards(subset: Subset, key: Any) -> Any:
     numbers = tf.range(len(subset.split.shards), dtype=tf.int64)
     return tf.random.experimental.stateless_shuffle(numbers, key)
-
-
-def _fetch(chunks: tf.data.Dataset, source: Source) -> tf.data.Dataset:
-    fetch = source.fetch
-    if fetch is None:
-        return chunks
-    return chunks.map(lambda *chunk: (fetch(*chunk), chunk[-1]))

@@ -87,7 +87,7 @@ def training_batches(
         label 0; class weights multiply `weight`.
     """
     source = order.open_source(subset, read_options)
-    chunks = order.training_chunks(source, subset, read_options, seed, start_step * batch_size)
+    chunks = order.training_chunks(source, subset, seed, start_step * batch_size)
     endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
     batches = _divided(chunks, batch_size, shares).apply(endless)
     batches = batches.enumerate(start_step * shares.replicas)
@@ -159,7 +159,6 @@ def memory_bytes(
     """
     split = subset.split
     mean_bytes = split.num_bytes // max(1, split.num_records)
-    in_memory = read_options.cache == "memory"
     decoded = batch_size * _record_bytes(model_inputs, model_inputs.size)
     batch = batch_size * mean_bytes + decoded
     calls, _ = _parallel_calls(read_options, batch_size, model_inputs)
@@ -167,11 +166,10 @@ def memory_bytes(
     shards = order.OPEN_SECTIONS * sum(map(open_shards, streams))
     buffered = order.OPEN_SECTIONS * sum(map(order.shuffle_records, streams))
     return {
-        "open shards": 0 if in_memory else shards * read_buffer_bytes(subset),
-        "shuffle buffer": buffered * (8 if in_memory else mean_bytes),
+        "open shards": shards * read_buffer_bytes(subset),
+        "shuffle buffer": buffered * mean_bytes,
         "batches being decoded": calls * batch,
         "batches ahead": PREFETCH_BATCHES * decoded,
-        "cache": split.num_bytes if in_memory else 0,
     }
 
 
@@ -211,7 +209,7 @@ def _assembler(
 
     def assemble(number: Any, elements: Any) -> Batch:
         part = part_numbers(subset, elements[-1])
-        parsed = parse(source.fetch(*elements) if source.fetch else elements[0], part)
+        parsed = parse(elements[0], part)
         number += number // shares.replicas * elsewhere + shares.host * shares.replicas
         # Fewer than `batch_size`, and known only when they come, where a pass ends.
         count = elements[-1].shape[0] or tf.size(elements[-1], tf.int64)
@@ -245,11 +243,9 @@ def _decode(
     read_options: ReadOptions,
     calls: int,
 ) -> tf.data.Dataset:
-    batches = batches.map(
-        assemble, num_parallel_calls=calls, deterministic=not read_options.fast_order
-    )
+    batches = batches.map(assemble, num_parallel_calls=calls, deterministic=True)
     options = tf.data.Options()
-    options.deterministic = not read_options.fast_order
+    options.deterministic = True
     # Fixed parallelism: on few cores the autotuner is unsteady, and slower.
     options.autotune.enabled = False
     # A pool of its own keeps decoding from queueing behind the model's operations.

@@ -26,24 +26,20 @@ INSPECT_RECORDS = 256
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Records by shard, in whatever form suits the stages that only need their order.
+    """Records by shard: elements (serialized string, int64 number within the split).
 
-    An element is a tuple of scalars; the last one is the record's int64 number within the
-    split. They are passed to functions as `tf.data` passes them: one argument each.
+    They are passed to functions as `tf.data` passes them: one argument each.
 
     Attributes:
         shard: int64 scalar, the number of a shard → a dataset of its elements, in order.
         inspect: A batch of elements → (classes int64 [b] of the model, keep bool [b], present
             bool [b], False for a placeholder); None where every record is read once.
-        fetch: A batch of elements → their serialized records, string [b]; None where that is
-            the first part of an element already.
         placeholder: One element without a record.
         parallel: Whether reading `shard` is worth a thread.
     """
 
     shard: Callable[[Any], tf.data.Dataset]
     inspect: Callable[..., tuple[Any, Any, Any]] | None
-    fetch: Callable[..., Any] | None
     placeholder: tuple[Any, ...]
     parallel: bool
 
@@ -80,7 +76,6 @@ def file_source(subset: Subset) -> Source:
     return Source(
         shard,
         None if classify is None else inspect,
-        None,
         (tf.constant(b""), tf.constant(-1, tf.int64)),
         # Threads pay off where reading waits, for a store or for decompression; elsewhere they only
         # cost, and the order is the same.
@@ -88,28 +83,13 @@ def file_source(subset: Subset) -> Source:
     )
 
 
-def number_source(subset: Subset) -> Source:
-    """The numbers of the records alone, for a cache of their contents."""
-    starts = tf.constant(subset.split.starts, tf.int64)
-    counts = tf.constant([shard.num_records for shard in subset.split.shards], tf.int64)
-
-    def shard(k: Any) -> tf.data.Dataset:
-        numbers = tf.data.Dataset.range(starts[k], starts[k] + counts[k])
-        return tf.data.Dataset.zip((numbers,))
-
-    return Source(shard, None, None, (tf.constant(-1, tf.int64),), parallel=False)
-
-
-def interleave(
-    source: Source, shards: tf.data.Dataset, subset: Subset, *, deterministic: bool
-) -> tf.data.Dataset:
+def interleave(source: Source, shards: tf.data.Dataset, subset: Subset) -> tf.data.Dataset:
     """Numbers of shards → their elements, one of each open shard in turn.
 
     Args:
         source: Whose shards.
         shards: int64 scalars.
         subset: Says how many shards have to be open to mix the classes.
-        deterministic: False lets whichever shard is ready go first.
     """
     cycle = open_shards(subset)
     if not source.parallel:
@@ -118,9 +98,9 @@ def interleave(
         source.shard,
         cycle_length=cycle,
         block_length=1,
-        # Fixed: autotuning is unsteady on few cores. If deterministic, threads only read ahead.
+        # Fixed: autotuning is unsteady on few cores. Threads only read ahead.
         num_parallel_calls=min(OPEN_SHARDS, cycle),
-        deterministic=deterministic,
+        deterministic=True,
     )
 
 

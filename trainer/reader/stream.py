@@ -107,7 +107,7 @@ class TrainingStream:
             UserError: They must not be left out, or the error has another cause.
         """
         data, suspects = self._data, None
-        if error and not (is_framing_error(error) or data.read_options.fast_order):
+        if error and not is_framing_error(error):
             records = order.training_records(
                 data.subset, data.read_options, data.seed, step * data.batch_size
             )

@@ -48,7 +48,7 @@ def describe(batch: Batch, classes: Sequence[str], memory: Mapping[str, int], fo
             f"{path} cannot be written ({e.strerror or e}); expected a folder with room "
             "where you may write, by --output."
         ) from e
-    parts = ", ".join(f"{name} {size(part)}" for name, part in memory.items() if part)
+    parts = ", ".join(f"{name} {size(part)}" for name, part in memory.items())
     print(f"the reader will hold {size(sum(memory.values()))} ({parts})")
     print(f"one batch, as the model gets it: {path}")
     return path

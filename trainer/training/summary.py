@@ -50,8 +50,6 @@ def plan_lines(
         for part in training.mix
     ]
     lines += [f"mixed: {', '.join(shares)}"] * bool(shares)
-    if inputs.read_options.fast_order:
-        lines.append("--fast_order: neither the order nor a resumed run is reproducible")
     if validation is None:
         lines.append(
             "no validation split (validation, val, valid): val_loss and val_accuracy will be null"

@@ -395,15 +395,12 @@ def test_how_shards_are_read_is_passed_on(
     data: Data, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    train = data.train(batch_size=4, cache="disk", fast_order=True, threads=3)
-    assert (train.read_options.fast_order, train.read_options.threads) == (True, 3)
+    train = data.train(batch_size=4, cache="disk", threads=3)
+    assert train.read_options.threads == 3
     taken(train.dataset(), 3)
     assert len([*tmp_path.glob("imageshards/shards/*/*")]) == 2
     elsewhere = data.evaluation(batch_size=4, cache="disk", cache_folder=tmp_path / "c", threads=2)
     assert elsewhere.read_options.cache_folder == str(tmp_path / "c")
-    in_memory = data.train(batch_size=4, augment="none", seed=3, cache="memory")
-    uncached = data.train(batch_size=4, augment="none", seed=3)
-    assert_equal(taken(in_memory.dataset(), 3), taken(uncached.dataset(), 3))
 
 
 def test_broken_records_may_be_counted_out(tmp_path: pathlib.Path) -> None:
@@ -416,9 +413,7 @@ def test_broken_records_may_be_counted_out(tmp_path: pathlib.Path) -> None:
     assert ims.open(folder, skip_broken=1).train(batch_size=2).skip_broken == 1
 
 
-@pytest.mark.parametrize(
-    "asked", [{}, {"balance": "sampling", "where": "age>=1"}, {"cache": "memory"}]
-)
+@pytest.mark.parametrize("asked", [{}, {"balance": "sampling", "where": "age>=1"}])
 def test_an_iterator_is_saved_and_restored_by_tensorflow(
     data: Data, tmp_path: pathlib.Path, asked: dict[str, Any]
 ) -> None:

@@ -96,19 +96,16 @@ def test_without_shares_every_record_comes_once_in_a_pass(sets: Sets) -> None:
 
 
 @pytest.mark.parametrize("mix", [None, MIX])
-@pytest.mark.parametrize("cache", ["none", "memory"])
 def test_labels_are_joined_by_the_names_of_the_classes(
-    sets: Sets, mix: dict[str, float] | None, cache: str
+    sets: Sets, mix: dict[str, float] | None
 ) -> None:
     names = _names(sets.a, "train") + _names(sets.b, "train")
-    train = sets.both.train(batch_size=7, augment="none", mix=mix, cache=cache)
+    train = sets.both.train(batch_size=7, augment="none", mix=mix)
     for batch in train.batches().take(10).as_numpy_iterator():
         found = [CLASSES[label] for label in batch["label"]]
         assert found == [names[record] for record in batch["record"]]
     # Classes of the caller's own order, some left out.
-    some = sets.both.train(
-        batch_size=7, augment="none", mix=mix, cache=cache, classes=["square", "circle"]
-    )
+    some = sets.both.train(batch_size=7, augment="none", mix=mix, classes=["square", "circle"])
     assert some.num_records == sum(name != "triangle" for name in names)
     for batch in some.batches().take(10).as_numpy_iterator():
         found = [("square", "circle")[label] for label in batch["label"]]
@@ -131,9 +128,7 @@ def test_each_data_set_of_a_mix_has_its_share_and_its_own_order(sets: Sets) -> N
     assert _flat(_records(other, 20)) != stream
 
 
-@pytest.mark.parametrize(
-    "more", [{}, {"cache": "memory"}, {"where": ["image/width>=10"]}, {"classes": ["square"]}]
-)
+@pytest.mark.parametrize("more", [{}, {"where": ["image/width>=10"]}, {"classes": ["square"]}])
 def test_a_mix_goes_on_at_any_step_with_the_batch_that_comes_there(
     sets: Sets, more: dict[str, Any]
 ) -> None:

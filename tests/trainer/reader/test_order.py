@@ -107,16 +107,16 @@ def test_the_next_section_is_read_while_the_first_one_lasts(many_shards: Subset)
         seen.append(int(record))
         return record
 
-    numbers = sources.number_source(many_shards)
+    files = sources.file_source(many_shards)
 
     def shard(k: Any) -> Any:
-        noted = numbers.shard(k).map(lambda r: tf.py_function(note, [r], tf.int64))
-        return noted.map(lambda r: (tf.ensure_shape(r, []),))
+        noted = files.shard(k).map(lambda s, r: (s, tf.py_function(note, [r], tf.int64)))
+        return noted.map(lambda s, r: (s, tf.ensure_shape(r, [])))
 
-    source = dataclasses.replace(numbers, shard=shard)
+    source = dataclasses.replace(files, shard=shard)
     # 375 is in the last section of the epoch: what comes ahead of time is the next epoch's.
-    chunks = iter(order.training_chunks(source, many_shards, READ_OPTIONS, 3, 375))
-    first = next(chunks)[0].numpy().tolist()
+    chunks = iter(order.training_chunks(source, many_shards, 3, 375))
+    first = next(chunks)[1].numpy().tolist()
     end = time.monotonic() + 60
     # The shuffle buffer of the next epoch's first section, and a first chunk.
     while len(seen) < 80 + 70 and time.monotonic() < end:
@@ -180,12 +180,6 @@ def test_a_resampled_stream_resumes_at_any_position(dataset: DataSet) -> None:
     start = subset.num_records + 5
     whole = _stream(subset, 2 * subset.num_records, seed=3)
     assert _stream(subset, 4, seed=3, start=start) == whole[start : start + 4]
-
-
-def test_a_fast_order_still_holds_each_record_once(dataset: DataSet) -> None:
-    read_options = dataclasses.replace(READ_OPTIONS, fast_order=True)
-    stream = _stream(choose(dataset), 2 * NUM_RECORDS, read_options=read_options)
-    assert [sorted(p) for p in _passes(stream, NUM_RECORDS)] == [list(range(NUM_RECORDS))] * 2
 
 
 def test_one_pass_is_always_in_the_same_order(dataset: DataSet) -> None:

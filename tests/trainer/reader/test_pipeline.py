@@ -96,12 +96,10 @@ def test_left_over_records_open_the_next_epoch(dataset: DataSet, batch_size: int
         np.testing.assert_allclose(_pictures_of(batch), expected, atol=2)
 
 
-@pytest.mark.parametrize("cache", ["none", "memory"])
-def test_a_resumed_run_continues_with_the_next_batch(dataset: DataSet, cache: str) -> None:
-    read_options = ReadOptions(threads=2, cache=cache)
+def test_a_resumed_run_continues_with_the_next_batch(dataset: DataSet) -> None:
     whole = _train(choose(dataset), 5, 12)
     for start in (1, 4, 9):
-        rest = _train(choose(dataset), 5, 12 - start, start_step=start, read_options=read_options)
+        rest = _train(choose(dataset), 5, 12 - start, start_step=start)
         _assert_same(rest, whole[start:])
 
 
@@ -141,15 +139,11 @@ def test_classes_are_weighted_and_renumbered_in_training_only(dataset: DataSet) 
     assert sum(weights) == subset.num_records and set(weights) <= {0.0, 1.0}
 
 
-@pytest.mark.parametrize("cache", ["none", "memory"])
 def test_broken_records_keep_their_place_with_a_weight_of_zero(
-    tmp_path: pathlib.Path, dataset: DataSet, cache: str
+    tmp_path: pathlib.Path, dataset: DataSet
 ) -> None:
     broken = make_set(tmp_path, SHARDS, empty=(4, 20))
-    read_options = ReadOptions(threads=2, cache=cache)
-    sound, repaired = (
-        _train(choose(d), 5, 6, read_options=read_options) for d in (dataset, broken)
-    )
+    sound, repaired = (_train(choose(d), 5, 6) for d in (dataset, broken))
     assert _column(sound, "record") == _column(repaired, "record")
     for batch, other in zip(sound, repaired, strict=True):
         gone = np.isin(batch["record"], (4, 20))
@@ -202,14 +196,6 @@ def test_features_of_all_kinds_come_with_the_picture(dataset: DataSet, sequences
             tokens = [t for t in batch["inputs"]["tokens"][i].numpy().tolist() if t]
             assert tokens == (list(range(1, record % 5 + 1)) if there else [])
     assert isinstance(batch["inputs"]["tokens"], tf.RaggedTensor) == (sequences == "ragged")
-
-
-def test_a_fast_order_loses_no_record(dataset: DataSet) -> None:
-    batches = _train(choose(dataset), NUM_RECORDS, 2, read_options=ReadOptions(2, fast_order=True))
-    for batch in batches:
-        assert sorted(batch["record"].tolist()) == list(range(NUM_RECORDS))
-    # A later batch may be ready earlier, but no position comes twice.
-    assert len(set(_column(batches, "position"))) == 2 * NUM_RECORDS
 
 
 def test_a_label_that_is_no_class_stops_the_reader(tmp_path: pathlib.Path) -> None:
@@ -344,10 +330,7 @@ def test_memory_stays_within_memory_bytes(dataset: DataSet) -> None:
     subset = choose(dataset)
     small = pipeline.memory_bytes(subset, READ_OPTIONS, 8, MODEL)
     assert small["batches ahead"] == pipeline.PREFETCH_BATCHES * 8 * SIDE_PX * SIDE_PX * 3
-    assert small["cache"] == 0
     assert small["shuffle buffer"] <= order.OPEN_SECTIONS * subset.split.num_bytes
-    cached = pipeline.memory_bytes(subset, ReadOptions(2, cache="memory"), 8, MODEL)
-    assert cached["cache"] == subset.split.num_bytes and cached["open shards"] == 0
     many = ReadOptions(threads=256)
     large = dataclasses.replace(MODEL, size=(512, 512))
     held = pipeline.memory_bytes(subset, many, 256, large)

@@ -25,7 +25,7 @@ def batch_of(count: int) -> dict:
 def test_a_dry_run_writes_a_contact_sheet_and_tells_the_memory_of_the_reader(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, memory = tmp_path / "new" / "report", {"shuffle buffer": 64_000_000, "cache": 0}
+    folder, memory = tmp_path / "new" / "report", {"shuffle buffer": 64_000_000}
     path = dry_run.describe(batch_of(12), CLASSES, memory, str(folder))
     assert path == str(folder / "dry_run.png")
     assert capsys.readouterr().out.splitlines() == [

@@ -35,8 +35,8 @@ def _settings(config: TrainConfig, place: str = "host", total: int = 9) -> dict[
 @pytest.mark.parametrize(
     ("data", "changes"),
     [
-        ({"cache": "memory"}, {}),
-        ({"threads": 1, "fast_order": True, "skip_broken": 3}, {}),
+        ({"cache": "disk"}, {}),
+        ({"threads": 1, "skip_broken": 3}, {}),
         ({"image_size": (8, 8)}, {}),  # the data set's own
         ({}, {"replicas": 2}),
         ({}, {"checkpoint_steps": 1, "keep_checkpoints": 9, "tensorboard": True}),
