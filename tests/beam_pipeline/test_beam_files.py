@@ -17,8 +17,8 @@ from beam_pipeline.beam_files import store_flags_of, store_settings
 from imageshards import storage
 from imageshards.errors import StorageError
 from tests.support import builds
-from tests.support.certificates import self_signed
-from tests.support.google_front import Front, google_front
+from tests.support.google_front import GoogleFront
+from tests.support.http_stand_in import self_signed
 from tests.support.portable_servers import free_port
 from tests.support.store_servers import StoreServer, gcs_server, store_server
 
@@ -155,11 +155,11 @@ class TestS3:
 
 class TestGcs:
     @pytest.fixture(scope="class")
-    def front(self, photos, tmp_path_factory) -> Iterator[Front]:
+    def front(self, photos, tmp_path_factory) -> Iterator[GoogleFront]:
         """Google's addresses, which answer everybody; their callers are known."""
         with gcs_server() as emulator, emulator.environment():
             storage.copy_folder(str(photos), f"{emulator.bucket('pictures')}/photos")
-            with google_front(emulator.url, tmp_path_factory.mktemp("google")) as front:
+            with GoogleFront(emulator.port, tmp_path_factory.mktemp("google")) as front:
                 yield front
 
     @pytest.mark.parametrize(

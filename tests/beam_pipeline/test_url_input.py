@@ -9,7 +9,7 @@ import pytest
 from imageshards.verification import command as verify
 from tests.support.builds import build, jpeg, manifest
 from tests.support.built_records import assert_records_are_as_described
-from tests.support.web_server import web_server
+from tests.support.web_server import WebServer
 
 pytestmark = pytest.mark.process
 
@@ -23,7 +23,8 @@ FLAGS = (
 
 @pytest.fixture(scope="module")
 def listed(tmp_path_factory):
-    with web_server(PICTURES) as (_, root):
+    with WebServer(PICTURES) as server:
+        root = server.url
         path = tmp_path_factory.mktemp("list") / "list.csv"
         rows = [f"{root}{picture},{'ab'['/b/' in picture]}" for picture in [*PICTURES, *WRONG]]
         path.write_text("\n".join(["url,label", *rows]) + "\n")

@@ -10,8 +10,6 @@ left in the staging folder. It proves the submission and the graph, and nothing 
 
 from __future__ import annotations
 
-import contextlib
-import http.server
 import json
 import os
 import pathlib
@@ -22,47 +20,39 @@ import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tests.support.http_stand_in import HttpStandIn, Reply, Request, json_reply
 from tests.support.portable_servers import NO_FREEZE
 
 _RUN_JOB = pathlib.Path(__file__).with_name("dataflow_job.py")
 PROJECT, REGION = "my-project", "europe-west4"
 
 
-class StandIn:
+class StandIn(HttpStandIn):
     """The service, while it is entered.
 
     Attributes:
         jobs: What was submitted, by job id, as the service would show it.
-        asked: (method, path) of every request.
     """
 
     def __init__(self, folder: pathlib.Path, environ: Mapping[str, str] | None = None):
+        super().__init__()
         self.jobs: dict[str, dict[str, Any]] = {}
-        self.asked: list[tuple[str, str]] = []
         self._folder = folder
         self._ending: tuple[str, str] | None = None
         self._environ = dict(environ or {})
-        self._refusals: list[tuple[str, int, dict[str, Any]]] = []
         self._messages: dict[str, list[str]] = {}
         self._processes: dict[str, subprocess.Popen] = {}
-        self._server = _Server(("127.0.0.1", 0), _Handler)
-        self._server.service = self
-
-    def __enter__(self) -> StandIn:
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
-        return self
 
     def __exit__(self, *error: object) -> None:
         for process in self._processes.values():
             process.kill()
             process.wait(20)
-        self._server.shutdown()
-        self._server.server_close()
+        super().__exit__(*error)
 
     @property
     def endpoint(self) -> str:
         """Its address, as Beam wants it: a number for the host means Google's service."""
-        return f"http://localhost:{self._server.server_address[1]}"
+        return f"http://localhost:{self.port}"
 
     @property
     def flags(self) -> list[str]:
@@ -74,37 +64,43 @@ class StandIn:
 
     def refuse(self, method: str, status: int, message: str, reason: str = "") -> None:
         """The next request of a method is answered with an error of Google's kind."""
-        error: dict[str, Any] = {"code": status, "message": message, "status": reason}
-        self._refusals.append((method, status, {"error": error}))
+        error = {"code": status, "message": message, "status": reason}
+        self.fail(json_reply({"error": error}, status), method=method)
 
     def end_jobs(self, state: str, message: str = "") -> None:
         """Jobs are not run: they get this state at once, `RUNNING` for ever, and a message."""
         self._ending = (state, message)
 
-    def answer(self, method: str, url: str, body: Any) -> tuple[int, Any]:
-        """Status and body for a request."""
+    def answer(self, request: Request) -> Reply:
+        """What the service says."""
+        refusal: Reply | None = self.fault(request)
+        if refusal is not None:
+            return refusal
+        reply = self._answer(request.command, request.path, json.loads(request.body or b"null"))
+        if reply is None:
+            error = {"code": 404, "message": f"no such path: {request.path}"}
+            return json_reply({"error": error}, 404)
+        said = json_reply(reply)
+        return said._replace(headers={**(said.headers or {}), "Metadata-Flavor": "Google"})
+
+    def _answer(self, method: str, url: str, body: Any) -> Any:
         path, _, query = url.partition("?")
-        self.asked.append((method, path))
-        for refusal in self._refusals:
-            if refusal[0] == method:
-                self._refusals.remove(refusal)
-                return refusal[1], refusal[2]
         if path.startswith("/computeMetadata/"):
-            return 200, _metadata(path)
+            return _metadata(path)
         head, _, rest = path.partition("/jobs")
         if head != f"/v1b3/projects/{PROJECT}/locations/{REGION}":
-            return 404, {"error": {"code": 404, "message": f"no such path: {path}"}}
+            return None
         job_id, _, what = rest.strip("/").partition("/")
         if method == "POST":
-            return 200, self._create(body)
+            return self._create(body)
         if not job_id:
             name = urllib.parse.parse_qs(query).get("name", [""])[0]
-            return 200, {"jobs": [job for job in self._active() if name in ("", job["name"])]}
+            return {"jobs": [job for job in self._active() if name in ("", job["name"])]}
         if method == "PUT":
-            return 200, self._request_state(job_id, body["requestedState"])
+            return self._request_state(job_id, body["requestedState"])
         if what == "messages":
-            return 200, {"jobMessages": self._told(job_id)}
-        return 200, {"metrics": []} if what == "metrics" else self.jobs[job_id]
+            return {"jobMessages": self._told(job_id)}
+        return {"metrics": []} if what == "metrics" else self.jobs[job_id]
 
     def _active(self) -> Iterator[dict[str, Any]]:
         return (job for job in self.jobs.values() if job["currentState"] == "JOB_STATE_RUNNING")
@@ -169,31 +165,3 @@ def _metadata(path: str) -> Any:
     if path.endswith("/token"):
         return {"access_token": "a token", "expires_in": 3600, "token_type": "Bearer"}
     return {"email": "worker@example.com", "scopes": [], "aliases": ["default"]}
-
-
-class _Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-    service: StandIn
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: _Server
-
-    def _serve(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
-        body = json.loads(self.rfile.read(length)) if length else None
-        status, reply = self.server.service.answer(self.command, self.path, body)
-        data = json.dumps(reply).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json; charset=UTF-8")
-        self.send_header("Metadata-Flavor", "Google")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        with contextlib.suppress(OSError):
-            self.wfile.write(data)
-
-    do_GET = do_POST = do_PUT = _serve
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing."""

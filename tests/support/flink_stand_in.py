@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
 import json
 import pathlib
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import apache_beam
+
+from tests.support.http_stand_in import HttpStandIn, Reply, Request
 
 
 def overview(
@@ -58,49 +58,33 @@ class Jobs:
         return {"/overview": overview(), "/jobs/overview": self.overview, **cancels}
 
 
+class _Replies(HttpStandIn):
+    def __init__(self, replies: Mapping[str, bytes | Callable[[], bytes] | None]):
+        super().__init__()
+        self._replies = replies
+
+    def answer(self, request: Request) -> Reply | None:
+        path, method = request.path, request.command
+        asked = path if method == "GET" else f"{method} {path}"
+        if asked not in self._replies:
+            return Reply(404)
+        reply = self._replies[asked]
+        if reply is None:
+            self.ended.wait(30)
+            request.close_connection = True
+            return None
+        return Reply(200, reply() if callable(reply) else reply)
+
+
 @contextlib.contextmanager
-def serving(
-    replies: Mapping[str, bytes | Callable[[], bytes] | None], length: int | None = None
-) -> Iterator[str]:
+def serving(replies: Mapping[str, bytes | Callable[[], bytes] | None]) -> Iterator[str]:
     """host:port of a server with replies by path; None never replies, others are not found.
 
     Args:
         replies: Path, with its method unless that is GET → body.
-        length: What `Content-Length` says, if not the truth.
     """
-    done = threading.Event()
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def _reply(self, asked: str) -> None:
-            reply = replies.get(asked, b"")
-            if reply is None:
-                done.wait(30)
-                return
-            body = reply() if callable(reply) else reply
-            self.send_response(200 if asked in replies else 404)
-            self.send_header("Content-Length", str(length or len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def do_GET(self) -> None:
-            self._reply(self.path)
-
-        def do_PATCH(self) -> None:
-            self._reply(f"PATCH {self.path}")
-
-        def log_message(self, *args: object) -> None:
-            return
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
-        try:
-            yield f"localhost:{server.server_address[1]}"
-        finally:
-            done.set()
-            server.shutdown()
-            thread.join()
+    with _Replies(replies) as server:
+        yield f"localhost:{server.port}"
 
 
 def fake_java(folder: pathlib.Path, then: str) -> pathlib.Path:

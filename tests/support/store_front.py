@@ -1,4 +1,4 @@
-"""A stand-in for an object store, as a process: `python store_front.py s3|gs [CERTIFICATE]`.
+"""A stand-in for an object store: `python -m tests.support.store_front s3|gs [CERTIFICATE]`.
 
 A well-known emulator does what a store does; before it stands a small proxy that adds what
 a real store has and an emulator lacks: time (latency), trouble (faults) and a log of the
@@ -9,193 +9,114 @@ Paths below `/__stand_in__/` are for tests: `store_servers.StoreServer` asks for
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
 import socketserver
-import ssl
 import sys
 import threading
+import time
 import urllib.parse
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
+
+from tests.support.http_stand_in import HttpStandIn, Reply, Request, ask, json_reply
 
 ADMIN = "/__stand_in__/"
-_HOP_HEADERS = {"connection", "transfer-encoding", "content-length", "keep-alive", "expect"}
 
 
-class Message(NamedTuple):
-    """A request or a response, whole."""
+class Front(HttpStandIn):
+    """The proxy.
 
-    first: str
-    headers: list[tuple[str, str]]
-    body: bytes
+    Args:
+        port: The emulator's.
+        at_once: How many requests that takes at once.
+        certificate: For https.
+    """
 
-    def get(self, name: str) -> str:
-        """A header's value, or nothing."""
-        return next((v for n, v in self.headers if n.lower() == name), "")
-
-
-async def _read_message(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter | None, is_head: bool = False
-) -> Message:
-    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-    first, *lines = head.rstrip("\r\n").split("\r\n")
-    headers = [(n, v.strip()) for n, _, v in (line.partition(":") for line in lines)]
-    message = Message(first, headers, b"")
-    if writer is not None and message.get("expect").lower() == "100-continue":
-        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    if is_head:
-        return message
-    return message._replace(body=await _read_body(reader, message, writer is not None))
-
-
-async def _read_body(reader: asyncio.StreamReader, message: Message, is_request: bool) -> bytes:
-    if "chunked" in message.get("transfer-encoding").lower():
-        pieces = []
-        while size := int((await reader.readline()).split(b";")[0], 16):
-            pieces.append(await reader.readexactly(size))
-            await reader.readline()
-        while (await reader.readline()).strip():
-            pass  # trailers
-        return b"".join(pieces)
-    length = message.get("content-length")
-    if length:
-        return await reader.readexactly(int(length))
-    return b"" if is_request else await reader.read()
-
-
-def _packed(message: Message, is_head: bool = False) -> bytes:
-    lines = [message.first]
-    lines += [f"{n}: {v}" for n, v in message.headers if n.lower() not in _HOP_HEADERS]
-    length = message.get("content-length") if is_head else str(len(message.body))
-    lines += [f"Content-Length: {length or 0}", "", ""]
-    return "\r\n".join(lines).encode("latin-1") + message.body
-
-
-def _answer(status: int, body: bytes = b"", kind: str = "application/json") -> Message:
-    return Message(f"HTTP/1.1 {status} Stand-in", [("Content-Type", kind)], body)
-
-
-class Front:
-    """The proxy: what tests have set, and what was asked."""
-
-    def __init__(self, port: int, at_once: int):
-        self._port = port
-        self._at_once = asyncio.Semaphore(at_once)
-        self._one_by_one = asyncio.Lock()
-        self.latency_sec = 0.0
-        self.replay = ""
-        self._faults: list[dict[str, Any]] = []
+    def __init__(self, port: int, at_once: int, certificate: str | None = None):
+        super().__init__(certificate=certificate)
+        self._emulator_port = port
+        self._at_once = threading.Semaphore(at_once)
+        self._one_by_one = threading.Lock()
+        self._latency_sec = 0.0
+        self._replay = ""
         self._log: list[tuple[str, str, int]] = []
-        self._kept: dict[tuple[str, str], bytes] = {}
+        self._kept: dict[tuple[str, str | None], Reply] = {}
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, request after request."""
-        try:
-            while True:
-                request = await _read_message(reader, writer)
-                reply = await self._reply(request)
-                if reply is None:
-                    writer.transport.abort()
-                    return
-                writer.write(reply)
-                await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
+    def set(self, latency_sec: float | None = None, replay: str | None = None) -> None:
+        """How long each request waits, and whose GETs are answered as the first time."""
+        if latency_sec is not None:
+            self._latency_sec = latency_sec
+        if replay is not None:
+            self._replay = replay
+            self._kept.clear()
 
-    async def _reply(self, request: Message) -> bytes | None:
-        method, target = request.first.split(" ")[:2]
-        if target.startswith(ADMIN):
-            return _packed(self._administer(target.removeprefix(ADMIN), request.body))
-        if self.latency_sec:
-            await asyncio.sleep(self.latency_sec)
-        fault = self._fault(method, target)
-        if fault is not None:
-            self._log.append((method, target, fault if isinstance(fault, int) else 0))
-            if fault == "no_range":
-                headers = [(n, v) for n, v in request.headers if n.lower() != "range"]
-                return await self._forward(method, target, request._replace(headers=headers))
-            if fault == "hang":
-                await asyncio.sleep(3600)
-            if fault == "drop_answer":
-                await self._forward(method, target, request)
-            return _packed(_answer(fault)) if isinstance(fault, int) else None
-        return await self._forward(method, target, request)
+    def answer(self, request: Request) -> Reply | None:
+        """What the emulator says, or a fault; tests' own requests are neither late nor logged."""
+        if request.path.startswith(ADMIN):
+            return self._administer(request.path.removeprefix(ADMIN), request.body)
+        time.sleep(self._latency_sec)
+        kind = self.fault(request)
+        if kind is None:
+            return self._forward(request)
+        is_status = isinstance(kind, int)
+        self._log.append((request.command, request.path, kind if is_status else 0))
+        if is_status:
+            return Reply(kind)
+        if kind == "no_range":
+            del request.headers["Range"]
+            return self._forward(request)
+        if kind == "hang":
+            self.ended.wait()
+        if kind == "drop_answer":
+            self._forward(request)
+        request.close_connection = True
+        return None
 
-    async def _forward(self, method: str, target: str, request: Message) -> bytes:
-        key = (target, request.get("range"))
+    def _administer(self, what: str, body: bytes) -> Reply:
+        if what == "log":
+            return json_reply(self._log)
+        calls: dict[str, Callable[..., None]]
+        calls = {"set": self.set, "fail": self.fail, "heal": self.heal, "clear": self._log.clear}
+        calls[what](**json.loads(body))
+        return json_reply({})
+
+    def _forward(self, request: Request) -> Reply:
+        method, target = request.command, request.path
+        key = (target, request.headers.get("Range"))
         if method == "GET" and key in self._kept:
             self._log.append((method, target, 200))
             return self._kept[key]
         if method == "GET" and re.search(r"/storage/v1/b/[^/]+/o\?.*maxResults=", target):
-            return _paged(target, await self._ask(method, target, request))
+            return _paged(target, self._ask(request))
         if method in ("GET", "HEAD") or "/storage/v1/" not in target:
-            return await self._ask(method, target, request)
+            return self._ask(request)
         # The emulator does not look at conditions; nothing may come between one and its write.
         wanted = re.search(r"[?&]ifGenerationMatch=(\d+)", target)
-        async with self._one_by_one:
-            if wanted is not None and await self._generation(target, request) != wanted[1]:
+        with self._one_by_one:
+            if wanted is not None and self._generation(request) != wanted[1]:
                 self._log.append((method, target, 412))
-                return _packed(_answer(412, b'{"error": {"message": "conditionNotMet"}}'))
-            return await self._ask(method, target, request)
+                return json_reply({"error": {"message": "conditionNotMet"}}, 412)
+            return self._ask(request)
 
-    async def _generation(self, target: str, request: Message) -> str:
-        bucket = target.split("/b/")[1].split("/")[0]
-        asked = f"/storage/v1/b/{bucket}/o/{_uploaded_name(target, request.body)}"
-        reply = await self._ask("GET", asked, Message(f"GET {asked} HTTP/1.1", [], b""), False)
-        found = re.search(rb'"generation":\s*"(\d+)"', reply)
-        return found[1].decode() if found else "0"
+    def _generation(self, request: Request) -> str:
+        bucket = request.path.split("/b/")[1].split("/")[0]
+        name = _uploaded_name(request.path, request.body)
+        with self._at_once:
+            found = ask(self._emulator_port, "GET", f"/storage/v1/b/{bucket}/o/{name}", {})
+        return str(json.loads(found.body)["generation"]) if found.status == 200 else "0"
 
-    async def _ask(self, method: str, target: str, request: Message, logged: bool = True) -> bytes:
-        async with self._at_once:
-            reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-            try:
-                sent = request._replace(headers=[*request.headers, ("Connection", "close")])
-                writer.write(
-                    _packed(sent).replace(b"Content-Length: 0\r\n", b"")
-                    if method in ("GET", "HEAD")
-                    else _packed(sent)
-                )
-                reply = await _read_message(reader, None, is_head=method == "HEAD")
-            finally:
-                writer.close()
-        status = int(reply.first.split(" ")[1])
-        if logged and method == "POST" and "/upload/" in target and "name=" not in target:
-            self._log.append((method, f"{target}&name={_uploaded_name(target, sent.body)}", status))
-        elif logged:
-            self._log.append((method, target, status))
-        reply = reply._replace(first="HTTP/1.1 " + reply.first.partition(" ")[2])
-        packed = _packed(reply, is_head=method == "HEAD")
-        if method == "GET" and self.replay and self.replay in target and status in (200, 206):
-            self._kept[(target, request.get("range"))] = packed
-        return packed
-
-    def _fault(self, method: str, target: str) -> int | str | None:
-        for fault in self._faults:
-            if fault["times"] and fault["method"] in ("", method) and fault["matching"] in target:
-                fault["times"] -= 1
-                return fault["kind"]
-        return None
-
-    def _administer(self, what: str, body: bytes) -> Message:
-        given = json.loads(body or b"{}")
-        if what == "set":
-            self.latency_sec = given.get("latency_sec", self.latency_sec)
-            if "replay" in given:
-                self.replay = given["replay"]
-                self._kept.clear()
-        elif what == "fail":
-            self._faults.append(given)
-        elif what == "heal":
-            self._faults.clear()
-        elif what == "log":
-            return _answer(200, json.dumps(self._log).encode())
-        elif what == "clear":
-            self._log.clear()
-        return _answer(200, b"{}")
+    def _ask(self, request: Request) -> Reply:
+        method, target = request.command, request.path
+        with self._at_once:
+            reply = ask(self._emulator_port, method, target, dict(request.headers), request.body)
+        if method == "POST" and "/upload/" in target and "name=" not in target:
+            target = f"{target}&name={_uploaded_name(target, request.body)}"
+        self._log.append((method, target, reply.status))
+        if method == "GET" and self._replay and self._replay in target and reply.status < 300:
+            self._kept[(target, request.headers.get("Range"))] = reply
+        return reply
 
 
 def _uploaded_name(target: str, body: bytes) -> str:
@@ -208,13 +129,12 @@ def _uploaded_name(target: str, body: bytes) -> str:
     return urllib.parse.quote(json.loads(found[1]) if found else "", safe="")
 
 
-def _paged(target: str, reply: bytes) -> bytes:
+def _paged(target: str, reply: Reply) -> Reply:
     """One page of what the emulator of gs:// gives whole."""
-    head, _, body = reply.partition(b"\r\n\r\n")
-    if not head.startswith(b"HTTP/1.1 200"):
+    if reply.status != 200:
         return reply
     asked = urllib.parse.parse_qs(urllib.parse.urlsplit(target).query)
-    whole = json.loads(body)
+    whole = json.loads(reply.body)
     after, start = (asked.get(name, [""])[0] for name in ("pageToken", "startOffset"))
     listed = (item for item in whole.get("items", ()) if item["name"] >= start)
     items = {item["name"]: item for item in listed if item["name"] > after}
@@ -228,7 +148,7 @@ def _paged(target: str, reply: bytes) -> bytes:
         shown["prefixes"] = below
     if len(page) < len(names):
         shown["nextPageToken"] = page[-1]
-    return _packed(_answer(200, json.dumps(shown).encode()))
+    return json_reply(shown)
 
 
 def _emulator(kind: str) -> tuple[int, int]:
@@ -252,25 +172,12 @@ def _emulator(kind: str) -> tuple[int, int]:
     return emulator._api._httpd.server_address[1], 2
 
 
-async def _main(kind: str, certificate: str = "") -> None:
-    front = Front(*_emulator(kind))
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if certificate else None
-    if tls:
-        tls.load_cert_chain(certificate)
-    server = await asyncio.start_server(front.serve, "127.0.0.1", 0, limit=1 << 26)
-    safe = await asyncio.start_server(front.serve, "127.0.0.1", 0, limit=1 << 26, ssl=tls)
-    print(*(each.sockets[0].getsockname()[1] for each in (server, safe)), flush=True)
-    loop = asyncio.get_running_loop()
-    closed = asyncio.Event()
-
-    def wait_for_parent() -> None:
+def _main(kind: str, certificate: str | None = None) -> None:
+    with Front(*_emulator(kind), certificate) as front:
+        print(front.port, front.https_url.rpartition(":")[2] or 0, flush=True)
         sys.stdin.read()
-        loop.call_soon_threadsafe(closed.set)
-
-    threading.Thread(target=wait_for_parent, daemon=True).start()
-    await closed.wait()
+    os._exit(0)  # the emulators' threads have nothing to save
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(*sys.argv[1:]))
-    os._exit(0)  # the emulators' threads have nothing to save
+    _main(*sys.argv[1:])

@@ -1,6 +1,6 @@
 """Stand-ins for object stores on loopback, for tests: moto for s3://, an emulator for gs://.
 
-    with s3_server() as server, server.environment():
+    with store_server("s3") as server, server.environment():
         folder = server.bucket() + "/photos"          # s3://bucket-0/photos
         storage.write(folder + "/a.jpg", data)
 
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from imageshards import storage
 
-_FRONT = pathlib.Path(__file__).with_name("store_front.py")
+_REPOSITORY = pathlib.Path(__file__).parents[2]
 
 
 class Asked(NamedTuple):
@@ -44,6 +44,7 @@ class StoreServer:
 
     def __init__(self, scheme: str, port: int, https_port: int = 0):
         self.scheme = scheme
+        self.port = port
         self.url = f"http://127.0.0.1:{port}"
         self.https_url = f"https://127.0.0.1:{https_port}"
         self._buckets = 0
@@ -147,9 +148,11 @@ def store_server(
         cores: Those that its process may use, if not all.
         certificate: File with its key and certificate, if it is to have any.
     """
+    more = [str(certificate.absolute())] if certificate else []
     environ = {k: v for k, v in os.environ.items() if k != "STORAGE_EMULATOR_HOST"}
     process = subprocess.Popen(
-        [sys.executable, str(_FRONT), scheme, *([str(certificate)] if certificate else [])],
+        [sys.executable, "-m", "tests.support.store_front", scheme, *more],
+        cwd=_REPOSITORY,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -171,11 +174,6 @@ def store_server(
     finally:
         process.kill()
         process.wait(10)
-
-
-def s3_server(latency_sec: float = 0.0) -> contextlib.AbstractContextManager[StoreServer]:
-    """A stand-in for s3://."""
-    return store_server("s3", latency_sec)
 
 
 def gcs_server(latency_sec: float = 0.0) -> contextlib.AbstractContextManager[StoreServer]:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.server
-import ssl
-import threading
 import urllib.parse
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+
+from tests.support.http_stand_in import HttpStandIn, Reply, Request
 
 HTML = b"<!doctype html><title>Sorry</title><p>This picture has moved."
+_ODD = {
+    "html": Reply(200, HTML),
+    "short": Reply(200, b"x" * 10, {"Content-Length": "20"}),
+    "long": Reply(200, b"x" * 20, {"Content-Length": "10"}),
+    "digits": Reply(200, b"x", {"Content-Length": "9" * 5000}),
+    "drip": Reply(200, headers={"Content-Length": "999"}),
+    "endless": Reply(200, headers={"Transfer-Encoding": "chunked", "Content-Length": ""}),
+}
 
 
-class WebServer(http.server.ThreadingHTTPServer):
+class WebServer(HttpStandIn):
     """Serves `pictures` under their paths, and these:
 
     /status/N             answers N; /status/N?retry_after=S asks to wait
@@ -27,134 +33,56 @@ class WebServer(http.server.ThreadingHTTPServer):
     /html                 a page; /silent nothing at all; /reset an end without an answer
 
     Attributes:
-        asked: Path → requests so far.
         most_at_once: Requests that were being answered at the same time, at most.
     """
 
-    daemon_threads = True
+    def __init__(self, pictures: Mapping[str, bytes], **options: Any):
+        super().__init__(**options)
+        self._pictures = pictures
+        self._at_once = self.most_at_once = 0
 
-    def __init__(self, address: str, pictures: dict[str, bytes]):
-        super().__init__((address, 0), _Handler)
-        self.pictures = pictures
-        self.asked: Counter[str] = Counter()
-        self.connections = self.at_once = self.most_at_once = 0
-        self.lock = threading.Lock()
-        self.ended = threading.Event()
+    def times_asked(self, path: str) -> int:
+        """How many requests for a path there were."""
+        return self.asked.count(("GET", path))
 
-    def get_request(self):
-        self.connections += 1
-        return super().get_request()
-
-    def handle_error(self, request, client_address) -> None:
-        """A client that goes away is what is tested."""
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: WebServer
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        server = self.server
-        with server.lock:
-            server.asked[self.path] += 1
-            server.at_once += 1
-            server.most_at_once = max(server.most_at_once, server.at_once)
+    def answer(self, request: Request) -> Reply | None:
+        """As the path says."""
+        with self._lock:
+            self._at_once += 1
+            self.most_at_once = max(self.most_at_once, self._at_once)
         try:
-            self._answer(self.path)
+            return self._answer(request, request.path)
         finally:
-            with server.lock:
-                server.at_once -= 1
+            with self._lock:
+                self._at_once -= 1
 
-    def _answer(self, path: str) -> None:
-        _, what, *rest = path.partition("?")[0].split("/")
-        if what == "flaky":
-            again = self.server.asked[self.path] <= int(rest[0])
-            return self._send(500) if again else self._answer("/" + "/".join(rest[1:]))
+    def _answer(self, request: Request, path: str) -> Reply | None:
+        path, _, query = path.partition("?")
+        _, what, *rest = path.split("/")
+        if path in self._pictures:
+            return Reply(200, self._pictures[path])
+        if what == "flaky" and self.times_asked(path) <= int(rest[0]):
+            return Reply(500)
         if what == "slow":
-            self.server.ended.wait(float(rest[0]))
-            return self._answer("/" + "/".join(rest[1:]))
+            self.ended.wait(float(rest[0]))
+        if what in ("flaky", "slow"):
+            return self._answer(request, "/" + "/".join(rest[1:]))
         if what == "status":
-            wait = urllib.parse.parse_qs(path.partition("?")[2]).get("retry_after")
-            return self._send(int(rest[0]), headers={"Retry-After": wait[0]} if wait else None)
+            wait = urllib.parse.parse_qs(query).get("retry_after", [""])[0]
+            return Reply(int(rest[0]), headers={"Retry-After": wait})
         if what in ("to", "loop"):
-            target = urllib.parse.unquote(path.partition("?")[2]) or "/loop"
-            return self._send(302, headers={"Location": target})
-        special = getattr(self, f"_{what}", None)
-        if special is not None:
-            self.close_connection = True
-            return special()
-        data = self.server.pictures.get(path)
-        return self._send(404) if data is None else self._send(200, data)
-
-    def _send(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        for name, value in ({"Content-Length": str(len(body))} | (headers or {})).items():
-            if value:
-                self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def _html(self) -> None:
-        self._send(200, HTML)
-
-    def _short(self) -> None:
-        self._send(200, b"x" * 10, headers={"Content-Length": "20"})
-
-    def _long(self) -> None:
-        self._send(200, b"x" * 20, headers={"Content-Length": "10"})
-
-    def _digits(self) -> None:
-        self._send(200, b"x", headers={"Content-Length": "9" * 5000})
-
-    def _reset(self) -> None:
-        pass
-
-    def _silent(self) -> None:
-        self.server.ended.wait()
-
-    def _drip(self) -> None:
-        self._send(200, headers={"Content-Length": "999"})
-        while not self.server.ended.wait(0.05):
-            self.wfile.write(b"x")
-
-    def _drip_head(self) -> None:
-        self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
-        while not self.server.ended.wait(0.05):
-            self.wfile.write(b"x")
-
-    def _endless(self) -> None:
-        self._send(200, headers={"Transfer-Encoding": "chunked", "Content-Length": ""})
-        while not self.server.ended.is_set():
-            self.wfile.write(b"400\r\n" + b"x" * 1024 + b"\r\n")
-
-
-@contextlib.contextmanager
-def web_server(
-    pictures: dict[str, bytes], address: str = "127.0.0.1", certificate: str | None = None
-) -> Iterator[tuple[WebServer, str]]:
-    """A server that runs meanwhile, and its address.
-
-    Args:
-        pictures: Path → bytes.
-        address: Of loopback.
-        certificate: File with key and certificate; https:// with it.
-    """
-    server = WebServer(address, pictures)
-    if certificate:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate)
-        server.socket = context.wrap_socket(
-            server.socket, server_side=True, do_handshake_on_connect=False
-        )
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield server, f"http{'s' if certificate else ''}://{address}:{server.server_port}"
-    finally:
-        server.ended.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+            return Reply(302, headers={"Location": urllib.parse.unquote(query) or "/loop"})
+        if what not in (*_ODD, "reset", "silent", "drip_head"):
+            return Reply(404)
+        request.close_connection = True
+        if what in _ODD:
+            request.say(*_ODD[what])
+        if what == "drip_head":
+            request.wfile.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
+        if what == "silent":
+            self.ended.wait()
+        while what.startswith("drip") and not self.ended.wait(0.05):
+            request.wfile.write(b"x")
+        while what == "endless" and not self.ended.is_set():
+            request.wfile.write(b"400\r\n" + b"x" * 1024 + b"\r\n")
+        return None

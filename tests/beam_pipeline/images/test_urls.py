@@ -13,8 +13,8 @@ from beam_pipeline.images.urls import fetch_url, is_public
 from beam_pipeline.options import UrlOptions
 from beam_pipeline.planning.refs import ImageRef
 from imageshards.errors import ImageError
-from tests.support.certificates import self_signed
-from tests.support.web_server import HTML, web_server
+from tests.support.http_stand_in import self_signed
+from tests.support.web_server import HTML, WebServer
 
 pytestmark = pytest.mark.process
 
@@ -31,8 +31,8 @@ def impatient(monkeypatch):
 
 @pytest.fixture(scope="module")
 def served():
-    with web_server(PICTURES) as found:
-        yield found
+    with WebServer(PICTURES) as server:
+        yield server, server.url
 
 
 def fetch(url: str, options: UrlOptions = STEADY, max_bytes: int = 1000) -> bytes | str:
@@ -98,13 +98,13 @@ def test_a_reason_is_said_in_words(served, path, words):
 def test_an_answer_that_may_be_another_is_asked_for_again(served):
     server, root = served
     assert fetch(root + "/flaky/2/a.jpg", PATIENT) == b"aaaa"
-    assert server.asked["/flaky/2/a.jpg"] == 3
+    assert server.times_asked("/flaky/2/a.jpg") == 3
     assert fetch(root + "/status/429?retry_after=1", PATIENT) == "http_429"
-    assert server.asked["/status/429?retry_after=1"] == 3
+    assert server.times_asked("/status/429?retry_after=1") == 3
     found = fetch_url(root + "/flaky/9/a.jpg", 1000, PATIENT)
     assert isinstance(found, ImageError) and found.message.endswith("; tried 3 times")
     assert fetch(root + "/gone", PATIENT) == "http_404"
-    assert server.asked["/gone"] == 1
+    assert server.times_asked("/gone") == 1
 
 
 def test_no_wait_goes_beyond_the_time_of_an_image(served):
@@ -112,7 +112,7 @@ def test_no_wait_goes_beyond_the_time_of_an_image(served):
     began = time.monotonic()
     assert fetch(root + "/status/503?retry_after=600", PATIENT) == "http_503"
     assert time.monotonic() - began < 9
-    assert server.asked["/status/503?retry_after=600"] == 1
+    assert server.times_asked("/status/503?retry_after=600") == 1
 
 
 def test_a_told_length_above_the_limit_is_not_received(served):
@@ -122,8 +122,8 @@ def test_a_told_length_above_the_limit_is_not_received(served):
 
 def test_a_host_has_a_limit_of_requests_and_keeps_connections():
     options = UrlOptions((9.0, 9.0, 9.0), url_requests_per_host=3, allow_private_hosts=True)
-    with web_server(PICTURES) as (server, root):
-        refs = [ImageRef(str(i), f"{root}/slow/0.02/a.jpg", "a") for i in range(30)]
+    with WebServer(PICTURES) as server:
+        refs = [ImageRef(str(i), f"{server.url}/slow/0.02/a.jpg", "a") for i in range(30)]
         assert {data for _, data in read_images(refs, 100, options)} == {b"aaaa"}
         assert server.most_at_once == 3
         assert server.connections < 15
@@ -131,8 +131,8 @@ def test_a_host_has_a_limit_of_requests_and_keeps_connections():
 
 def test_waiting_for_a_turn_is_not_the_servers_time():
     options = UrlOptions((2.0, 2.0, 2.0), 0, url_requests_per_host=1, allow_private_hosts=True)
-    with web_server(PICTURES) as (_, root):
-        refs = [ImageRef(str(i), f"{root}/slow/0.5/a.jpg", "a") for i in range(6)]
+    with WebServer(PICTURES) as server:
+        refs = [ImageRef(str(i), f"{server.url}/slow/0.5/a.jpg", "a") for i in range(6)]
         assert {data for _, data in read_images(refs, 100, options)} == {b"aaaa"}
 
 
@@ -156,10 +156,9 @@ def test_a_redirect_or_a_name_does_not_lead_to_a_private_host(served, monkeypatc
         socket, "getaddrinfo", lambda host, *a, **k: real(answers.get(host, host), *a, **k)
     )
     strict = UrlOptions(url_retries=0)
-    with web_server(PICTURES, "127.0.0.2") as (inside, address):
-        port = address.rpartition(":")[2]
+    with WebServer(PICTURES, address="127.0.0.2") as inside:
         assert fetch(served[1] + "/a.jpg", strict) == b"aaaa"
-        for target in (address, f"http://inside.test:{port}"):
+        for target in (inside.url, f"http://inside.test:{inside.port}"):
             assert fetch(f"{served[1]}/to?{target}/a.jpg", strict) == "url_private_address"
             assert fetch(f"{target}/a.jpg", strict) == "url_private_address"
         assert inside.connections == 0
@@ -215,7 +214,8 @@ def test_nobody_answers_a_connection():
 def test_https_is_checked_and_timed(tmp_path, monkeypatch):
     path = tmp_path / "server.pem"
     path.write_bytes(self_signed("localhost"))
-    with web_server(PICTURES, certificate=str(path)) as (_, root):
+    with WebServer(PICTURES, certificate=path) as server:
+        root = server.https_url
         found = fetch_url(root + "/a.jpg", 100, STEADY)
         assert isinstance(found, ImageError) and "cannot be trusted" in found.message
         monkeypatch.setenv("SSL_CERT_FILE", str(path))

@@ -6,15 +6,15 @@ import pytest
 
 from imageshards.storage.direct import DirectReader
 from imageshards.storage.s3 import signature_scope
-from tests.support.web_server import web_server
+from tests.support.web_server import WebServer
 
 pytestmark = pytest.mark.process
 
 
 @pytest.fixture
 def web():
-    with web_server({"/ten": b"0123456789"}) as (server, url):
-        yield DirectReader(url), server
+    with WebServer({"/ten": b"0123456789"}) as server:
+        yield DirectReader(server.url), server
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.storage import gcs
 from tests.support.commands import run_module
-from tests.support.google_front import Front, google_front
+from tests.support.google_front import GoogleFront
 from tests.support.store_servers import StoreServer, store_server
 from tests.support.trainer_data import make_data_set
 from trainer.__main__ import main
@@ -50,8 +50,8 @@ def data(emulator: StoreServer, local: pathlib.Path) -> str:
 @pytest.fixture
 def front(
     emulator: StoreServer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Front]:
-    with google_front(emulator.url, tmp_path) as running:
+) -> Iterator[GoogleFront]:
+    with GoogleFront(emulator.port, tmp_path) as running:
         for name in OF_THE_MACHINE:
             monkeypatch.delenv(name, raising=False)
         settings = {"CLOUDSDK_CONFIG": str(tmp_path / "none"), "NO_GCE_CHECK": "true"}
@@ -64,7 +64,7 @@ def front(
 
 @pytest.mark.slow
 def test_a_model_trained_from_a_real_bucket_is_that_of_the_local_data_set(
-    front: Front, local: pathlib.Path, data: str, tmp_path: pathlib.Path
+    front: GoogleFront, local: pathlib.Path, data: str, tmp_path: pathlib.Path
 ) -> None:
     common = ["--model", "tests.support.tiny_models:plain", "--epochs", "1", "--batch_size", "8"]
     here, there = tmp_path / "here", tmp_path / "there"
@@ -78,12 +78,12 @@ def test_a_model_trained_from_a_real_bucket_is_that_of_the_local_data_set(
     # Read in place, a few MiB at a time: sixteen shards are open at once.
     assert not (there / "cache").exists()
     # What is not asked by TensorFlow, which knows objects as /bucket/name, is for the report.
-    by_tensorflow = [asked for asked in front.asked if not asked[1].startswith("/download/")]
+    by_tensorflow = [asked for asked in front.read if not asked[1].startswith("/download/")]
     spans = {span for _, path, span in by_tensorflow if "tfrecord" in path and span}
     assert spans == {f"bytes=0-{8 * 2**20 - 1}"}
 
 
-def test_a_refused_bucket_is_one_sentence(front: Front, data: str) -> None:
+def test_a_refused_bucket_is_one_sentence(front: GoogleFront, data: str) -> None:
     front.refusing = True
     begun = time.monotonic()
     done = run_module("trainer", "--data", data)
@@ -94,22 +94,22 @@ def test_a_refused_bucket_is_one_sentence(front: Front, data: str) -> None:
     assert time.monotonic() - begun < 60
 
 
-def test_a_bucket_that_does_not_exist_is_one_sentence(front: Front) -> None:
+def test_a_bucket_that_does_not_exist_is_one_sentence(front: GoogleFront) -> None:
     with pytest.raises(UserError, match="^--data 'gs://none/x' names a bucket that does not exist"):
         check_readable("gs://none/x", "--data")
     with pytest.raises(UserError, match="names no bucket; expected gs://BUCKET/FOLDER"):
         check_readable("gs://", "--data")
 
 
-def test_a_bucket_is_checked_once_and_need_not_be_listable(front: Front, data: str) -> None:
+def test_a_bucket_is_checked_once_and_need_not_be_listable(front: GoogleFront, data: str) -> None:
     check_readable(data, "--data")
-    assert [host for host, _, _ in front.asked] == ["storage.googleapis.com"]
+    assert [host for host, _, _ in front.read] == ["storage.googleapis.com"]
     front.refusing = True
     check_readable(data, "--data")
 
 
 def test_an_unreachable_store_fails_within_seconds(
-    front: Front, data: str, monkeypatch: pytest.MonkeyPatch
+    front: GoogleFront, data: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gcs, "HASTY_SEC", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -121,7 +121,7 @@ def test_an_unreachable_store_fails_within_seconds(
 
 
 def test_a_key_file_that_is_gone_is_one_sentence(
-    front: Front, data: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    front: GoogleFront, data: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "gone.json"))
     with pytest.raises(UserError, match=r"^--data gs:// .*GOOGLE_APP.* is '.*gone.json', where"):
@@ -129,7 +129,7 @@ def test_a_key_file_that_is_gone_is_one_sentence(
 
 
 def test_without_credentials_tensorflow_is_kept_from_looking_for_any(
-    front: Front, data: str, monkeypatch: pytest.MonkeyPatch
+    front: GoogleFront, data: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NO_GCE_CHECK")
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")  # where nobody is
