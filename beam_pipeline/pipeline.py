@@ -11,6 +11,7 @@ from beam_pipeline.columns.transforms import TFT_TEMP, AnalyseColumns, transform
 from beam_pipeline.commit.data_set import CommitSpec
 from beam_pipeline.commit.staging import OutputState
 from beam_pipeline.commit.transforms import CommitShards
+from beam_pipeline.images.process_pool import LocalPool
 from beam_pipeline.inputs.duplicate_keys import RefuseDuplicateKeys
 from beam_pipeline.inputs.image_table import TableSchema
 from beam_pipeline.inputs.listing import schemas_of
@@ -32,13 +33,16 @@ _NOT_TOLD = ("fingerprint", "read_from", "keeps_splits", "record_columns", "tell
 _SUFFIXES = {"none": ".tfrecord", "gzip": ".tfrecord.gz"}
 
 
-def build(options: BuildOptions, runner: Runner, state: OutputState) -> bool:
+def build(
+    options: BuildOptions, runner: Runner, state: OutputState, pool: LocalPool | None = None
+) -> bool:
     """Builds the data set `options.output` and commits it.
 
     Args:
         options: What is asked.
         runner: Where.
         state: What was in the output when the job began.
+        pool: The processes that write the shards; None for the workers' own.
 
     Returns:
         Whether it ran; a dry run does not.
@@ -52,7 +56,9 @@ def build(options: BuildOptions, runner: Runner, state: OutputState) -> bool:
     with transform_temp_folder(options, columns_of(schemas), runner.local, staging) as temporary:
         pipeline = runner.new_pipeline()
         excluded = share_keys(options.exclude, staging) if options.exclude else None
-        construct(pipeline, options, schemas, staging, state.finished_folder, temporary, excluded)
+        construct(
+            pipeline, options, schemas, staging, state.finished_folder, temporary, excluded, pool
+        )
         return runner.run(pipeline)
 
 
@@ -64,6 +70,7 @@ def construct(
     finished: str = "",
     transform_temp: str = "",
     excluded: KeysFile | None = None,
+    pool: LocalPool | None = None,
 ) -> None:
     """Puts the whole job into a pipeline.
 
@@ -75,6 +82,7 @@ def construct(
         finished: Folder for finished shards until the commit; default: `staging`.
         transform_temp: Folder for tensorflow-transform's files; default: below `staging`.
         excluded: Keys of images that are left out.
+        pool: As for `build`.
     """
     listed = pipeline | "List" >> list_images(options, schemas)  # RefBatch, {reason: files}
     selected = select_images(listed.batches, options, excluded)  # RefBatch
@@ -90,7 +98,7 @@ def construct(
         copied_from=options.copied.transform if options.copied else "",
     )  # RefBatch with features, and the folder of the exported transform
     planned = columns.batches | "Plan" >> PlanShards(
-        options.plan, options.image, options.urls
+        options.plan, options.image, options.urls, pool
     )  # ShardUnit
     write = WriteBalancedTFRecord(
         options.output.rstrip("/") + "/",
@@ -102,6 +110,7 @@ def construct(
         damage=options.damage,
         quarantine_bytes=options.quarantine_bytes,
         versions=tuple(byte_versions(options.damage).items()),
+        pool=pool,
     )
     written = planned.units | "Write" >> write  # final paths of the shards
     written.files | "Commit" >> CommitShards(

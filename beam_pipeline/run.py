@@ -133,7 +133,7 @@ def _build(
     wants_pool, workers = _pool_size(options, beam_args)
     if not wants_pool:
         lock.renew()
-        return _run_pipeline(options, beam_args, state, begun)
+        return _run_pipeline(options, beam_args, state, begun, None)
     note_activity("")
     progress: list[ProgressLine] = []
     with contextlib.ExitStack() as stack:
@@ -143,7 +143,7 @@ def _build(
         )
         progress.append(stack.enter_context(ProgressLine(PoolProgress(pool).line, PLANNING)))
         lock.renew()
-        return _run_pipeline(options, beam_args, state, begun)
+        return _run_pipeline(options, beam_args, state, begun, pool)
 
 
 def _run_pipeline(
@@ -151,6 +151,7 @@ def _run_pipeline(
     beam_args: Sequence[str],
     state: OutputState,
     begun: float,
+    pool: LocalPool | None,
 ) -> str:
     pipeline = _import_beam()
     staging = state.staging
@@ -166,7 +167,7 @@ def _run_pipeline(
     staging_folder.prepare_staging(state, replaces_input)
     for attempt in range(1, MAX_RUNS + 1):
         try:
-            if not pipeline.build(options, runner, state):
+            if not pipeline.build(options, runner, state, pool):
                 staging_folder.remove_empty(options.output, staging, fresh=False)
                 return runner.dry_run_message()
             break

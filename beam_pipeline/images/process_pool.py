@@ -23,12 +23,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from beam_pipeline import beam_files
 from beam_pipeline.images import pool_worker
-from beam_pipeline.images.pool_worker import AT, FIELDS, SINCE, WIDTH, Done
+from beam_pipeline.images.pool_worker import AT, COUNTS, SINCE, WIDTH, Done
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.storage import OutputLock
@@ -43,6 +43,8 @@ PICTURE_SEC = 300.0
 # Between a process's last words and its end: a core dump may be written.
 _ENDING_SEC = 20.0
 
+_SIGNALS = {number.value: number.name for number in signal.Signals}
+
 # Not `multiprocessing`: it would run the main module of whoever has a pipeline of his own again.
 _START = (
     "import json, sys; sys.path[:], given = json.loads(sys.argv[1]); "
@@ -50,26 +52,6 @@ _START = (
 )
 
 _LOGGER = logging.getLogger(__name__)
-
-
-class Ref(Protocol):
-    """A picture of a batch."""
-
-    @property
-    def uri(self) -> str:
-        """Where it is."""
-
-
-class Batch(Protocol):
-    """What a task is about: a `ShardUnit`, for one."""
-
-    @property
-    def refs(self) -> Sequence[Ref]:
-        """Its pictures."""
-
-
-# `task(batch, *args, watch)`, a function of a module.
-Task = Callable[..., Any]
 
 
 class LocalPool:
@@ -81,6 +63,10 @@ class LocalPool:
         lock: The output's. Each process joins the job that holds it: it is free only when the last
             of them has ended, and none writes to a store when it is lost.
         picture_sec: A process that is longer at a picture is killed.
+
+    Attributes:
+        is_of_job: Whether it has the processes of a whole job, which share out its shards.
+        total: Images of all shards that were queued.
     """
 
     def __init__(
@@ -88,17 +74,16 @@ class LocalPool:
         workers: int,
         say: Callable[[str], None] = _LOGGER.warning,
         lock: OutputLock | None = None,
-        picture_sec: float | None = None,
+        picture_sec: float = PICTURE_SEC,
     ):
-        self.total = 0  # images of all shards that were queued
+        self.is_of_job = False
+        self.total = 0
         self._say = say
-        self._picture_sec = PICTURE_SEC if picture_sec is None else picture_sec
+        self._picture_sec = picture_sec
         size = 8 * WIDTH * workers
-        memory_fd = storage.shared_memory(size)
-        self._counts = memoryview(mmap.mmap(memory_fd, size)).cast("q")
-        # Only this process can write to it: its end is seen by the others, however it comes.
-        inherited, self._lifeline = os.pipe()
-        self._files = [memory_fd, inherited]
+        self._memory_fd = storage.shared_memory(size)
+        self._noted = memoryview(mmap.mmap(self._memory_fd, size)).cast("q")
+        self._done = [0] * COUNTS
         self._lock = lock
         self._stopped = False
         self._changing = threading.Lock()
@@ -109,29 +94,34 @@ class LocalPool:
         self._threads = concurrent.futures.ThreadPoolExecutor(workers, "shard")
 
     def __enter__(self) -> LocalPool:
-        """Starts all processes; they are this process's pool."""
-        global _pool
-        self._before, _pool = _pool, self
+        """Starts all processes, as those of a job."""
+        self.is_of_job = True
+        _of_jobs[id(self)] = self
         for number in range(len(self._workers)):
             self._ready(number)
         return self
 
     def __exit__(self, *error: object) -> None:
-        global _pool
-        _pool = self._before
+        del _of_jobs[id(self)]
         self.kill()
 
-    @property
-    def is_of_job(self) -> bool:
-        """Whether it has the processes of a whole job, which share out its shards."""
-        return self is not _default
+    def __reduce__(self) -> tuple[Callable[[int], LocalPool], tuple[int]]:
+        """Beam pickles its steps, also for the process that made them: there a pool is itself."""
+        return _pool_here, (id(self),)
 
     def submit(
-        self, name: str, task: Task, batch: Batch, *args: Any, size: int = 0
+        self, name: str, task: Callable[..., Any], batch: Any, *args: Any, size: int = 0
     ) -> concurrent.futures.Future[Any]:
-        """Queues `task(batch, *args, watch)` under a name; `size` is its images, if they count.
+        """Queues `task(batch, *args, watch)`, whose result the future gives.
 
         The future raises `UserError` where its processes are killed again and again.
+
+        Args:
+            name: Of the shard, for what is said of it.
+            task: A function of a module.
+            batch: Its pictures are `batch.refs`, each with a `uri`.
+            *args: More of its arguments.
+            size: Its images, if they count towards `total`.
         """
         # Pickled, the references of a data set take a sixth of the memory while they wait.
         packed = pickle.dumps((task, batch, args), protocol=5)
@@ -155,6 +145,7 @@ class LocalPool:
                     storage.add_counts(done.counts)
                     if done.error is not None:
                         raise done.error
+                    self._count(worker)
                     return done.value
                 deaths += 1
                 if death.picture is not None:
@@ -186,18 +177,25 @@ class LocalPool:
             if worker is None or worker.has_ended():
                 if worker is not None:
                     worker.end(_ENDING_SEC)
-                first = number * WIDTH
-                for field in range(first + FIELDS, first + WIDTH):
-                    self._counts[field] = 0
-                noted = self._counts[first : first + WIDTH]
-                worker = _Worker(self._files, noted, number, self._lock)
+                noted = self._noted[number * WIDTH : (number + 1) * WIDTH]
+                worker = _Worker(self._memory_fd, noted, number, self._lock)
                 self._workers[number] = worker
+            worker.forget()
             return worker
+
+    def _count(self, worker: _Worker) -> None:
+        """Makes the counts of its task final."""
+        with self._changing:
+            for field in range(COUNTS):
+                self._done[field] += worker.noted[field]
+            worker.forget()
 
     def progress(self) -> tuple[int, int, int, int]:
         """(images, bytes read, rejects, images of shards finished before) so far."""
-        fields = [sum(self._counts[field::WIDTH]) for field in range(2 * FIELDS)]
-        images, read_bytes, rejects, before = map(sum, zip(fields[:4], fields[4:], strict=True))
+        with self._changing:
+            images, read_bytes, rejects, before = (
+                done + sum(self._noted[field::WIDTH]) for field, done in enumerate(self._done)
+            )
         return images, read_bytes, rejects, before
 
     def kill(self) -> None:
@@ -210,36 +208,47 @@ class LocalPool:
                 if worker is not None:
                     worker.end(0)
         self._threads.shutdown(cancel_futures=True)
-        for fd in (*self._files, self._lifeline):
-            os.close(fd)
+        os.close(self._memory_fd)
+
+    def disown(self) -> None:
+        """In a fork: the processes are the parent's, and end with it alone."""
+        for worker in self._workers:
+            if worker is not None:
+                worker.connection.close()
 
 
-_pool: LocalPool | None = None
-_default: LocalPool | None = None
+# A job hands its pool to the steps that need it. Where it has none, as in a worker of Beam's on
+# a cluster or in a pipeline of somebody's own, each process makes one for itself, once: a step
+# is unpickled many times there, and its pictures must not be decoded by Beam's own process.
+_of_jobs: dict[int, LocalPool] = {}
+_own: LocalPool | None = None
 _making = threading.Lock()
 
 
-def current() -> LocalPool:
-    """The pool of this process; where a build has not made one, as in a worker of Beam's, it is
-    one that grows with the number of tasks at the same time, up to a process per core.
-    """
-    global _pool, _default
+def own_pool() -> LocalPool:
+    """The pool of a process whose job has none: up to a process per core, as tasks come."""
+    global _own
     with _making:
-        if _pool is None:
-            _pool = _default = LocalPool(available_cores())
-            atexit.register(_default.kill)
-        return _pool
+        if _own is None:
+            _own = LocalPool(available_cores())
+            atexit.register(_own.kill)
+        return _own
 
 
-def _forget_pool() -> None:
-    global _pool, _default
-    if _pool is not None:
-        os.close(_pool._lifeline)  # else its processes would outlive it
-    _pool = _default = None
+def _pool_here(key: int) -> LocalPool:
+    return _of_jobs.get(key) or own_pool()
+
+
+def _forget_pools() -> None:
+    global _own
+    for pool in (*_of_jobs.values(), *([_own] if _own else [])):
+        pool.disown()
+    _of_jobs.clear()
+    _own = None
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_pool)  # its processes are another's
+    os.register_at_fork(after_in_child=_forget_pools)
 
 
 class _Death(NamedTuple):
@@ -262,7 +271,8 @@ class _Death(NamedTuple):
             return f"was at one picture for more than {self.hung_sec:g} s"
         if self.code >= 0:
             return f"ended with exit code {self.code}"
-        return f"was killed by signal {-self.code} ({_signal_name(-self.code)})"
+        name = _SIGNALS.get(-self.code, "unknown")
+        return f"was killed by signal {-self.code} ({name})"
 
     @property
     def remedy(self) -> str:
@@ -286,13 +296,6 @@ class _Death(NamedTuple):
         return f"the process that decodes it {what} in each of {TRIES} tries"
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unknown"
-
-
 def _lost(name: str, packed: bytes, death: _Death, crashed: Mapping[int, str], deaths: int) -> str:
     """What to say of a process that was lost."""
     again = f"shard {name} is written again"
@@ -308,21 +311,24 @@ def _lost(name: str, packed: bytes, death: _Death, crashed: Mapping[int, str], d
 class _Worker:
     """A process that does one task after the other, as seen by the one that started it."""
 
-    def __init__(
-        self, files: Sequence[int], noted: memoryview, number: int, lock: OutputLock | None
-    ):
-        self._noted = noted
+    def __init__(self, memory_fd: int, noted: memoryview, number: int, lock: OutputLock | None):
+        self.noted = noted
+        self.connection, its_end = multiprocessing.Pipe()
         self._hung_sec: float | None = None
-        self._connection, its_end = multiprocessing.Pipe()
-        # By what has not begun to serve Ctrl-C would be answered with a traceback.
-        with its_end, _without(signal.SIGINT):
+        with its_end:
             job = None if lock is None else (lock.path, lock.fileno())
-            given = [sys.path, [its_end.fileno(), *files, number, job]]
+            given = [sys.path, [its_end.fileno(), memory_fd, number, job]]
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _START, json.dumps(given)],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[its_end.fileno(), *files, *(job[1:] if job else ())],
+                process_group=0,  # the process that started it answers Ctrl-C
+                pass_fds=[its_end.fileno(), memory_fd, *(job[1:] if job else ())],
             )
+
+    def forget(self) -> None:
+        """Clears what was noted of a task that is over."""
+        for field in range(WIDTH):
+            self.noted[field] = 0
 
     def call(self, packed: bytes, crashed: Mapping[int, str], picture_sec: float) -> Done:
         """What the process answers to a task.
@@ -331,28 +337,27 @@ class _Worker:
             EOFError, OSError: It has ended.
         """
         settings = dict(os.environ), beam_files.pipeline_flags()
-        self._connection.send_bytes(pickle.dumps((settings, crashed), protocol=5))
-        self._connection.send_bytes(packed)
+        self.connection.send_bytes(pickle.dumps((settings, crashed, packed), protocol=5))
         wait_sec = picture_sec
-        while not self._connection.poll(wait_sec):
-            at_picture_sec = (time.monotonic_ns() - self._noted[SINCE]) / 1e9
+        while not self.connection.poll(wait_sec):
+            at_picture_sec = (time.monotonic_ns() - self.noted[SINCE]) / 1e9
             wait_sec = picture_sec
-            if self._noted[AT] and at_picture_sec >= picture_sec:
+            if self.noted[AT] and at_picture_sec >= picture_sec:
                 self._hung_sec = picture_sec
                 self._process.kill()
-            elif self._noted[AT]:
+            elif self.noted[AT]:
                 wait_sec -= at_picture_sec
-        done: Done = self._connection.recv()
+        done: Done = self.connection.recv()
         return done
 
     def death(self) -> _Death:
         """How it has ended."""
-        picture = self._noted[AT] - 1
+        picture = self.noted[AT] - 1
         return _Death(None if picture < 0 else picture, self.end(_ENDING_SEC), self._hung_sec)
 
     def has_ended(self) -> bool:
         """Whether a process without a task has been killed."""
-        return self._process.poll() is not None or self._connection.poll()
+        return self._process.poll() is not None or self.connection.poll()
 
     def end(self, patience_sec: float) -> int:
         """Kills the process, if it does not end by itself meanwhile; its exit code."""
@@ -360,16 +365,6 @@ class _Worker:
             return self._process.wait(patience_sec)
         self._process.kill()
         return self._process.wait()
-
-
-@contextlib.contextmanager
-def _without(number: signal.Signals) -> Iterator[None]:
-    """Blocks a signal for this thread, and for good in what it starts: the parent decides."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [number])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def available_cores() -> int:

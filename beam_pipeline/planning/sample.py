@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from beam_pipeline.images import encode_image, process_pool, read_images
+from beam_pipeline.images import encode_image, read_images
 from beam_pipeline.images.pool_worker import Watch
+from beam_pipeline.images.process_pool import LocalPool, own_pool
 from beam_pipeline.options import ImageOptions, UrlOptions
 from beam_pipeline.planning.plan import RECORD_OVERHEAD_BYTES
 from beam_pipeline.planning.refs import LOST_RECORD, RefBatch
@@ -11,16 +12,17 @@ from imageshards.errors import ImageError
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 
-def sample_sizes(batch: RefBatch, options: ImageOptions, urls: UrlOptions) -> list[int]:
+def sample_sizes(
+    batch: RefBatch, options: ImageOptions, urls: UrlOptions, pool: LocalPool | None
+) -> list[int]:
     """Bytes of the records of those images that become one, framing included.
 
     Files are encoded for it; records are copied: their size is known.
     """
     if not batch.refs:
         return []
-    sizes: list[int] = (
-        process_pool.current().submit("of a sample", _sizes, batch, options, urls).result()
-    )
+    found = (pool or own_pool()).submit("of a sample", _sizes, batch, options, urls)
+    sizes: list[int] = found.result()
     return sizes
 
 

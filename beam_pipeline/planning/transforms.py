@@ -16,6 +16,7 @@ from typing import NamedTuple
 import apache_beam as beam
 from apache_beam import pvalue
 
+from beam_pipeline.images.process_pool import LocalPool
 from beam_pipeline.options import ImageOptions, PlanOptions, UrlOptions
 from beam_pipeline.planning.batching import BatchByKeyFn, SumCountsFn
 from beam_pipeline.planning.hashing import ORDER, RANK, KeyHasher
@@ -154,18 +155,26 @@ class _MergeSurveysFn(beam.CombineFn):
 
 
 def mean_record_bytes(
-    survey: Survey, plan_options: PlanOptions, options: ImageOptions, urls: UrlOptions
+    survey: Survey,
+    plan_options: PlanOptions,
+    options: ImageOptions,
+    urls: UrlOptions,
+    pool: LocalPool | None = None,
 ) -> float:
     """Mean bytes of a record from encoding a sample; 0 if every split has its --num_shards."""
     given = plan_options.num_shards
     if "*" in given or all(split in given for split, _ in survey.counts):
         return 0.0
-    sizes = sample_sizes(survey.sample, options, urls)
+    sizes = sample_sizes(survey.sample, options, urls, pool)
     return sum(sizes) / len(sizes) if sizes else float(RECORD_OVERHEAD_BYTES)
 
 
 def plan_of(
-    survey: Survey, options: PlanOptions, image: ImageOptions, urls: UrlOptions
+    survey: Survey,
+    options: PlanOptions,
+    image: ImageOptions,
+    urls: UrlOptions,
+    pool: LocalPool | None = None,
 ) -> ShardPlan:
     """The plan for the images of a survey.
 
@@ -173,7 +182,8 @@ def plan_of(
         UserError: As `make_plan`.
     """
     note_activity("planning", survey.counts.total(), "image")
-    return make_plan(survey.counts, options, mean_record_bytes(survey, options, image, urls))
+    mean = mean_record_bytes(survey, options, image, urls, pool)
+    return make_plan(survey.counts, options, mean)
 
 
 class AssignSplits(beam.PTransform):
@@ -241,6 +251,7 @@ class PlanShards(beam.PTransform):
         image: How pictures are encoded: a sample of them tells how many shards are wanted,
             unless `options.num_shards` says so.
         urls: How images at http:// and https:// addresses are fetched.
+        pool: The processes of this machine that encode the sample; None for one of its own.
 
     Raises:
         UserError: While running: no image, one class only, an unknown label or split, fewer
@@ -252,18 +263,18 @@ class PlanShards(beam.PTransform):
         options: PlanOptions = PlanOptions(),  # noqa: B008  # frozen
         image: ImageOptions = ImageOptions(),  # noqa: B008  # frozen
         urls: UrlOptions = UrlOptions(),  # noqa: B008  # frozen
+        pool: LocalPool | None = None,
     ):
         super().__init__()
         self._options = options
-        self._image = image
-        self._urls = urls
+        self._sampling = image, urls, pool
 
     def expand(self, batches: beam.PCollection[RefBatch]) -> PlannedShards:
         options, salt = self._options, self._options.salt
         plan = (
             batches
             | "Survey" >> _SurveyImages(salt, "*" not in options.num_shards)
-            | "MakePlan" >> beam.Map(plan_of, options, self._image, self._urls)
+            | "MakePlan" >> beam.Map(plan_of, options, *self._sampling)
         )  # one ShardPlan
         plan_side = pvalue.AsSingleton(plan)
         buckets = (

@@ -19,7 +19,7 @@ from apache_beam.coders import BytesCoder
 from apache_beam.io import iobase, tfrecordio
 from apache_beam.io.filesystem import CompressionTypes
 
-from beam_pipeline.images import process_pool
+from beam_pipeline.images.process_pool import LocalPool, own_pool
 from beam_pipeline.options import ImageOptions, UrlOptions
 from beam_pipeline.planning.refs import ShardUnit
 from beam_pipeline.shards.result import Reject, ShardResult
@@ -56,6 +56,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
         damage: What becomes of JPEGs that libjpeg warns about, `count`, `reject`, or empty.
         quarantine_bytes: Whether original bytes of rejected images are kept in `staging`.
         versions: (library, version) pairs that the bytes depend on.
+        pool: The processes that write the shards; None for those of each of Beam's own.
 
     Attributes:
         spec: How the shards are written, and where.
@@ -79,6 +80,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
         damage: str = "",
         quarantine_bytes: bool = True,
         versions: tuple[tuple[str, str], ...],
+        pool: LocalPool | None = None,
     ):
         if not isinstance(coder, BytesCoder):
             raise ValueError(
@@ -97,6 +99,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
                 f"compression_type received {self.compression_type!r}; expected UNCOMPRESSED or "
                 "GZIP, which are what TensorFlow and this project read."
             )
+        self._pool = pool
         output, _, first_name = file_path_prefix.rpartition("/")
         is_gzip = self.compression_type == CompressionTypes.GZIP
         self.spec = WriteSpec(
@@ -131,7 +134,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
             UserError: This worker's libraries would write other bytes than the client's.
         """
         check_versions(self.spec.versions)
-        return ShardWriter(self.spec.staged_in(init_result))
+        return ShardWriter(self.spec.staged_in(init_result), self._pool or own_pool())
 
     def pre_finalize(self, init_result: str, writer_results: Iterable[Any]) -> list[Any]:
         """Deletes files that have the names of these shards, as Beam's own sink does.
@@ -230,16 +233,16 @@ def check_versions(expected: tuple[tuple[str, str], ...]) -> None:
 
 
 class ShardWriter(iobase.Writer):
-    """Has the planned shards of a bundle written by the processes of this one; says which.
+    """Has the planned shards of a bundle written by a pool of processes; says which.
 
-    Where they are those of a whole job, a shard is queued there and the bundle goes on, so that
-    they share out all shards; `close` waits for them. Elsewhere a shard is waited for at once, and
-    given out as soon as it is written.
+    The pool of a whole job shares out all its shards: they are queued and the bundle goes on;
+    `close` waits for them. From that of one of Beam's workers each shard is given out as soon as
+    it is written.
     """
 
-    def __init__(self, spec: WriteSpec):
+    def __init__(self, spec: WriteSpec, pool: LocalPool):
         self._spec = spec
-        self._pool = process_pool.current()
+        self._pool = pool
         self._queued: list[concurrent.futures.Future[ShardResult]] = []
         self._written: list[Written] = []
         counter = beam.metrics.Metrics.counter

@@ -10,6 +10,7 @@ from apache_beam import pvalue
 from apache_beam.coders import BytesCoder
 from apache_beam.io.filesystem import CompressionTypes
 
+from beam_pipeline.images.process_pool import LocalPool
 from beam_pipeline.options import ImageOptions, UrlOptions
 from beam_pipeline.shards.sink import BalancedSink, reject_of
 
@@ -67,6 +68,8 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         finished: With `staging`, a folder for the shards themselves until then.
         quarantine_bytes: With `staging`, whether original bytes of rejected images are kept.
         versions: (library, version) pairs that must be the same on every worker.
+        pool: Processes of this machine that write the shards; None where Beam's workers do, each
+            of which then has some of its own.
 
     Attributes:
         sink: Its `spec` says how shards are written, and where.
@@ -92,6 +95,7 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         finished: str = "",
         quarantine_bytes: bool = True,
         versions: tuple[tuple[str, str], ...] = (),
+        pool: LocalPool | None = None,
     ):
         if num_shards:
             raise ValueError(
@@ -111,6 +115,7 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
             damage=damage,
             quarantine_bytes=quarantine_bytes,
             versions=versions,
+            pool=pool,
         )
 
     def expand(self, units: beam.PCollection) -> WrittenShards:

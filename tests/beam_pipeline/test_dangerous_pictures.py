@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
 from collections.abc import Iterator
@@ -11,7 +12,9 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from beam_pipeline import run
 from beam_pipeline.images import process_pool
+from beam_pipeline.images.process_pool import LocalPool
 from beam_pipeline.options import ImageOptions, PlanOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from beam_pipeline.planning.transforms import PlanShards
@@ -102,7 +105,7 @@ def test_a_build_names_them_and_keeps_their_bytes_and_all_others_become_records(
 
 
 def test_one_that_never_ends_is_left_out(photos, tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(process_pool, "PICTURE_SEC", 2.0)
+    monkeypatch.setattr(run, "LocalPool", functools.partial(LocalPool, picture_sec=2.0))
     root = class_folders(tmp_path / "photos", {"cat": 4, "dog": 4})
     for name, width in HANGING.items():
         (root / name).write_bytes(jpeg(1, width))
@@ -115,7 +118,7 @@ def test_one_that_never_ends_is_left_out(photos, tmp_path, monkeypatch, capfd):
 def test_a_pipeline_of_ones_own_survives_them(photos, tmp_path, caplog, monkeypatch):
     """Its pictures are decoded outside of the process that runs it, too."""
     # Processes that another test's pipeline has started have the usual decoder.
-    monkeypatch.setattr(process_pool, "_pool", None)
+    monkeypatch.setattr(process_pool, "_own", None)
     refs = [ImageRef(p.name, str(p), p.parent.name, "train") for p in sorted(photos.glob("*/*"))]
     image = ImageOptions(height_px=32, width_px=32)
     with beam.Pipeline("FnApiRunner", options=PipelineOptions([])) as pipeline:

@@ -66,7 +66,9 @@ def main(graph_file: pathlib.Path) -> None:
             if payload.do_fn.payload:
                 pickler.loads(payload.do_fn.payload)
     recorder.end("steps unpickled")
-    from beam_pipeline.images import encode, process_pool
+    from beam_pipeline.images import encode
+    from beam_pipeline.planning import sample
+    from beam_pipeline.shards import sink
 
     def stop(*args: Any, **kwargs: Any) -> None:
         recorder.end("until the first image")
@@ -75,7 +77,8 @@ def main(graph_file: pathlib.Path) -> None:
 
     vars(encode)["open_source"] = stop
     # Pictures are decoded by processes that import no more than this one has by then.
-    vars(process_pool)["current"] = lambda: InThisProcess
+    for module in (sample, sink):
+        vars(module)["own_pool"] = lambda: InThisProcess
     fn_runner.FnApiRunner().run_via_runner_api(graph, PipelineOptions([]))
     raise SystemExit("no picture was opened")
 

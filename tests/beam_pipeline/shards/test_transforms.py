@@ -257,7 +257,7 @@ def test_finished_shards_wait_where_they_are_told_to(batches, tmp_path):
 def test_processes_of_a_pool_write_the_same(batches, tmp_path):
     run(batches, WriteBalancedTFRecord(f"{tmp_path}/here-", image=SMALL))
     with LocalPool(2, lambda sentence: None) as pool:
-        run(batches, WriteBalancedTFRecord(f"{tmp_path}/pool-", image=SMALL))
+        run(batches, WriteBalancedTFRecord(f"{tmp_path}/pool-", image=SMALL, pool=pool))
         assert pool.progress()[0] == 21
     here = sorted(tmp_path.glob("here-*"))
     assert [p.read_bytes() for p in here] == [
