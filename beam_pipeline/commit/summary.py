@@ -6,8 +6,6 @@ import collections
 import dataclasses
 from collections.abc import Iterable
 
-import apache_beam as beam
-
 from beam_pipeline.shards.result import ShardResult, ShardStats, ShardSummary
 
 # Damaged images that the manifest names; more are counted.
@@ -36,19 +34,6 @@ class WriteSummary:
     num_damaged: int = 0
     damaged: dict[str, str] = dataclasses.field(default_factory=dict)
 
-    def add(self, other: WriteSummary) -> None:
-        """Adds what other shards came to."""
-        self.shards.extend(other.shards)
-        for reason, count in other.rejects.items():
-            self.rejects[reason] = self.rejects.get(reason, 0) + count
-        for split, stats in other.stats.items():
-            self.stats.setdefault(split, ShardStats()).merge(stats)
-        self.reused_images += other.reused_images
-        self.num_damaged += other.num_damaged
-        if other.damaged:
-            self.damaged = dict(sorted((self.damaged | other.damaged).items())[:MAX_DAMAGED])
-        self.unchecked_images += other.unchecked_images
-
 
 def summarise(result: ShardResult) -> WriteSummary:
     """The part of one result that travels to the commit."""
@@ -65,26 +50,23 @@ def summarise(result: ShardResult) -> WriteSummary:
     )
 
 
+def add_up(summaries: Iterable[WriteSummary]) -> WriteSummary:
+    """What all their shards came to."""
+    total, rejects = WriteSummary(), collections.Counter[str]()
+    for summary in summaries:
+        total.shards += summary.shards
+        rejects.update(summary.rejects)
+        for split, stats in summary.stats.items():
+            total.stats.setdefault(split, ShardStats()).merge(stats)
+        total.reused_images += summary.reused_images
+        total.unchecked_images += summary.unchecked_images
+        total.num_damaged += summary.num_damaged
+        total.damaged |= summary.damaged
+    total.rejects = dict(rejects)
+    total.damaged = dict(sorted(total.damaged.items())[:MAX_DAMAGED])
+    return total
+
+
 def without_shards(summary: WriteSummary) -> WriteSummary:
     """The totals alone: of a size that does not depend on the number of shards."""
     return dataclasses.replace(summary, shards=[])
-
-
-class SumSummariesFn(beam.CombineFn):
-    """WriteSummaries → that of all shards together, added up in place."""
-
-    def create_accumulator(self) -> WriteSummary:
-        return WriteSummary()
-
-    def add_input(self, accumulator: WriteSummary, element: WriteSummary) -> WriteSummary:
-        accumulator.add(element)
-        return accumulator
-
-    def merge_accumulators(self, accumulators: Iterable[WriteSummary]) -> WriteSummary:
-        total = self.create_accumulator()
-        for each in accumulators:
-            total.add(each)
-        return total
-
-    def extract_output(self, accumulator: WriteSummary) -> WriteSummary:
-        return accumulator

@@ -11,7 +11,7 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
 from beam_pipeline.commit.data_set import CommitSpec, begin_commit, finish_commit
 from beam_pipeline.commit.finalize import finalize_shard
-from beam_pipeline.commit.summary import SumSummariesFn, summarise, without_shards
+from beam_pipeline.commit.summary import add_up, summarise, without_shards
 from beam_pipeline.shards.result import ShardResult
 from beam_pipeline.shards.spec import WriteSpec
 from beam_pipeline.shards.writer import read_result
@@ -63,7 +63,7 @@ class CommitShards(beam.PTransform):
         summary = (
             results
             | "Summarise" >> beam.Map(summarise)
-            | "SumSummaries" >> beam.CombineGlobally(SumSummariesFn()).without_defaults()
+            | "SumSummaries" >> beam.CombineGlobally(add_up).without_defaults()
         )  # WriteSummary
         shards = (
             summary

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-import os
+import difflib
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -125,22 +125,9 @@ def _of_splits(found: Sequence[str], wanted: Collection[str]) -> Iterator[str]:
             "expected at least one: larger fractions, more images, or another --salt"
         )
     for split in found:
-        for known in ("train", "validation"):
-            if split not in SPLIT_FOLDERS and _is_almost(split, known):
-                yield f"split {split!r} is almost {known!r}; rename it if that was meant"
-
-
-def _is_almost(name: str, known: str) -> bool:
-    """Whether two names differ in their case, or in one letter: added, left out, wrong, swapped."""
-    if name == known:
-        return False
-    name = name.lower()
-    start = len(os.path.commonprefix([name, known]))
-    name, known = name[start:], known[start:]
-    end = len(os.path.commonprefix([name[::-1], known[::-1]]))
-    name, known = name[: len(name) - end], known[: len(known) - end]
-    is_swap = len(name) == 2 and name == known[::-1]
-    return is_swap or max(len(name), len(known)) <= 1
+        almost = difflib.get_close_matches(split.lower(), ("train", "validation"), 1, 0.8)
+        if almost and split not in SPLIT_FOLDERS:
+            yield f"split {split!r} is almost {almost[0]!r}; rename it if that was meant"
 
 
 def _of_class_names(classes: Mapping[str, int]) -> Iterator[str]:

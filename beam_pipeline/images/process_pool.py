@@ -315,15 +315,19 @@ class _Worker:
         self.noted = noted
         self.connection, its_end = multiprocessing.Pipe()
         self._hung_sec: float | None = None
-        with its_end:
-            job = None if lock is None else (lock.path, lock.fileno())
-            given = [sys.path, [its_end.fileno(), memory_fd, number, job]]
+        job = None if lock is None else (lock.path, lock.fileno())
+        given = [sys.path, [its_end.fileno(), memory_fd, number, job]]
+        # Blocked for good in what is started: the process that starts it answers Ctrl-C.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _START, json.dumps(given)],
                 stdin=subprocess.DEVNULL,
-                process_group=0,  # the process that started it answers Ctrl-C
                 pass_fds=[its_end.fileno(), memory_fd, *(job[1:] if job else ())],
             )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            its_end.close()
 
     def forget(self) -> None:
         """Clears what was noted of a task that is over."""

@@ -1,17 +1,76 @@
-"""One image's bytes → the features of its record."""
+"""One image's bytes → its record, and what the index says of it.
+
+Pillow keeps to itself what libjpeg only warns about, such as shifted strips and grey blocks, and
+decodes what there is. The strict decoding of simplejpeg tells of such damage; at an eighth of the
+size it does little but read the entropy-coded data.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from beam_pipeline.images.encode import EncodedImage, encode_image
 from beam_pipeline.images.geometry import map_boxes
 from beam_pipeline.options import ImageOptions
-from beam_pipeline.planning.refs import ImageRef
-from imageshards.example import Values
+from beam_pipeline.planning.refs import ImageRef, ShardUnit
+from beam_pipeline.shards.copying import copy_record
+from beam_pipeline.shards.result import ShardStats
+from beam_pipeline.shards.spec import WriteSpec
+from imageshards.errors import ImageError
+from imageshards.example import Values, encode_example
+from imageshards.jpeg import can_draft
 from imageshards.manifest import BOX_FEATURES, OBJECT_PREFIX
+
+# How libjpeg's warnings begin that are about pixels; others are about odd headers.
+_OF_PIXELS = ("Corrupt JPEG data", "Premature end", "Inconsistent progression")
+
+
+class Record(NamedTuple):
+    """A record.
+
+    Attributes:
+        payload: Its bytes.
+        features: What they hold.
+        source_bytes: Size of its original; None where that is not known.
+        damage: What libjpeg warned of, where that was looked for.
+    """
+
+    payload: bytes
+    features: dict[str, Values]
+    source_bytes: int | None
+    damage: str = ""
+
+
+def make_record(
+    ref: ImageRef, data: bytes, unit: ShardUnit, spec: WriteSpec, stats: ShardStats, index: int
+) -> Record:
+    """The record of an image, or the one that is copied, counted.
+
+    Args:
+        ref: The image.
+        data: Its original bytes, or those of the record.
+        unit: The shard.
+        spec: How pictures are encoded.
+        stats: Where it is counted.
+        index: Number of the image in the shard.
+
+    Raises:
+        ImageError: It cannot become a record.
+    """
+    sample = stats.wants_pixels(index)
+    if ref.is_record:
+        payload, features = copy_record(ref, data, unit.class_ids)
+        stats.add_record(features, len(payload), sample)
+        return Record(payload, features, ref.source_bytes)
+    features, encoded = make_features(ref, data, unit.class_ids, spec.image, sample)
+    damage = damage_of(data) if spec.damage else ""
+    if damage and spec.damage == "reject":
+        raise ImageError("damaged", f"libjpeg: {damage}")
+    payload = encode_example(features)
+    stats.add(encoded, len(payload))
+    return Record(payload, features, len(data), damage)
 
 
 def make_features(
@@ -67,3 +126,27 @@ def _follow_picture(columns: Mapping[str, Any], encoded: EncodedImage) -> dict[s
     for place, name in enumerate(BOX_FEATURES):
         moved[name] = [float(box[place]) for _, box in kept]
     return moved
+
+
+def damage_of(data: bytes) -> str:
+    """What libjpeg warns of while it decodes a JPEG that Pillow decodes.
+
+    Returns:
+        Its sentence; "" if there is none, and of what libjpeg cannot decode at an eighth.
+    """
+    if not can_draft(data):
+        return ""
+    import simplejpeg  # only who asks for the check needs it
+
+    for colorspace in ("GRAY", "CMYK"):  # what the one cannot be made of, the other can
+        try:
+            simplejpeg.decode_jpeg(
+                data, colorspace, fastdct=True, fastupsample=True, min_height=1, min_width=1,
+                min_factor=8, strict=True,
+            )  # fmt: skip
+            return ""
+        except ValueError as e:
+            found = str(e)
+            if not found.startswith("Unsupported color conversion"):
+                break
+    return found if found.startswith(_OF_PIXELS) else ""

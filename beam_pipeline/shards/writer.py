@@ -6,19 +6,16 @@ import dataclasses
 import errno
 import hashlib
 import tempfile
-from typing import NamedTuple
 
-from beam_pipeline.images.damage import damage_of
 from beam_pipeline.images.pool_worker import Watch
-from beam_pipeline.planning.refs import ImageRef, ShardUnit
-from beam_pipeline.shards.copying import DAMAGED, copy_record, read_files_and_records
-from beam_pipeline.shards.record import make_features
+from beam_pipeline.planning.refs import ShardUnit
+from beam_pipeline.shards.copying import DAMAGED, read_files_and_records
+from beam_pipeline.shards.record import make_record
 from beam_pipeline.shards.rejects import RejectsFile
 from beam_pipeline.shards.result import ShardResult, ShardStats, ShardSummary, count_classes
 from beam_pipeline.shards.spec import RecordFile, WriteSpec
 from imageshards import storage
 from imageshards.errors import ImageError, OutputError
-from imageshards.example import Values, encode_example
 from imageshards.index import IndexRows
 from imageshards.storage import AtomicFile
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
@@ -190,7 +187,7 @@ def _write_records(
             read_bytes += len(data)
             try:
                 with watch.picture(index):
-                    record = _make_record(ref, data, unit, spec, stats, stats.wants_pixels(index))
+                    record = make_record(ref, data, unit, spec, stats, index)
             except ImageError as e:
                 if ref.is_record:
                     rejects.add(ref, e, "copy")
@@ -226,28 +223,3 @@ def _write_records(
         run_id=spec.run_id,
         unversioned=sum(ref.size_bytes < 0 and not ref.is_record for ref in unit.refs),
     )
-
-
-class _Record(NamedTuple):
-    """A record, and what its index says of its original."""
-
-    payload: bytes
-    features: dict[str, Values]
-    source_bytes: int | None
-    damage: str = ""
-
-
-def _make_record(
-    ref: ImageRef, data: bytes, unit: ShardUnit, spec: WriteSpec, stats: ShardStats, sample: bool
-) -> _Record:
-    if ref.is_record:
-        payload, features = copy_record(ref, data, unit.class_ids)
-        stats.add_record(features, len(payload), sample)
-        return _Record(payload, features, ref.source_bytes)
-    features, encoded = make_features(ref, data, unit.class_ids, spec.image, sample)
-    damage = damage_of(data) if spec.damage else ""
-    if damage and spec.damage == "reject":
-        raise ImageError("damaged", f"libjpeg: {damage}")
-    payload = encode_example(features)
-    stats.add(encoded, len(payload))
-    return _Record(payload, features, len(data), damage)

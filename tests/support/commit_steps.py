@@ -19,7 +19,7 @@ from beam_pipeline.columns.export import export_labels
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.data_set import CommitSpec, begin_commit, finish_commit
 from beam_pipeline.commit.finalize import FinalizeTask, finalize_shard
-from beam_pipeline.commit.summary import WriteSummary, summarise, without_shards
+from beam_pipeline.commit.summary import add_up, summarise, without_shards
 from beam_pipeline.commit.transforms import result_of
 from beam_pipeline.options import ImageOptions
 from beam_pipeline.planning.plan import ShardPlan
@@ -185,10 +185,8 @@ class Job:
             image=ImageOptions(height_px=8, width_px=8), versions=(),
         ).spec  # fmt: skip
         self.reused = [write_shard(unit, self.write).reused for unit in self.units]
-        self.summary = WriteSummary()
-        for unit in self.units:
-            path = self.write.final_path(self.write.shard_name(unit))
-            self.summary.add(summarise(result_of(path, self.write)))
+        paths = [self.write.final_path(self.write.shard_name(unit)) for unit in self.units]
+        self.summary = add_up(summarise(result_of(path, self.write)) for path in paths)
         images = sum(len(unit.refs) for unit in self.units)
         counts = {("train", 0): images}
         self.plan = ShardPlan(CLASSES, counts, {"train": len(self.units)}, {})

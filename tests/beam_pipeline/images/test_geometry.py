@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import math
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageOps
 
 from beam_pipeline.images.encode import encode_image
 from beam_pipeline.images.geometry import (
@@ -20,20 +19,9 @@ from beam_pipeline.images.geometry import (
     to_stored,
 )
 from beam_pipeline.options import RESIZE_MODES, ImageOptions
+from tests.support.pictures import opened_bytes, saved
 
 _WHOLE = (0.0, 1.0, 0.0, 1.0)
-
-# How a stored picture is turned upright, as Pillow's transposition.
-_UPRIGHT = {
-    1: None,
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 
 
 def _options(mode: str, height: int = 256, width: int = 256, **more: object) -> ImageOptions:
@@ -145,12 +133,6 @@ def test_boxes_are_clipped_to_the_visible_half_or_left_out(box, expected):
     assert map_boxes([box], BoxTransform(1, visible=(0.25, 0.0, 0.75, 1.0))) == expected
 
 
-def test_the_index_tells_which_boxes_are_left():
-    boxes = [(0.0, 0.1, 0.0, 1.0), (0.4, 0.6, 0.0, 1.0), (0.9, 1.0, 0.0, 1.0), _WHOLE]
-    kept = map_boxes(boxes, BoxTransform(1, visible=(0.25, 0.0, 0.75, 1.0)))
-    assert [index for index, _ in kept] == [1, 3]
-
-
 @given(st.integers(1, 8), st.floats(0, 40), st.floats(41, 120), st.floats(0, 30), st.floats(31, 80))
 def test_a_crop_on_the_stored_pixels_is_the_box_turned_back(orientation, left, right, top, bottom):
     width, height = 120, 80
@@ -163,23 +145,23 @@ def test_a_crop_on_the_stored_pixels_is_the_box_turned_back(orientation, left, r
 
 
 def _white_box_px(data: bytes) -> tuple[int, int, int, int] | None:
-    picture = Image.open(io.BytesIO(data)).convert("L")
+    picture = opened_bytes(data).convert("L")
     return picture.point([0] * 128 + [255] * 128).getbbox()
 
 
-def _stored_jpeg(upright: Image.Image, orientation: int) -> bytes:
-    """`upright` stored as a camera with this orientation stores it."""
-    back = _UPRIGHT[{6: 8, 8: 6}.get(orientation, orientation)]
-    stored = upright if back is None else upright.transpose(back)
-    return _jpeg(stored, orientation)
+def _turned(upright: Image.Image, orientation: int) -> Image.Image:
+    """A picture as a camera with this orientation stores it: turned the other way round."""
+    back = {6: 8, 8: 6}.get(orientation, orientation)
+    exif = Image.Exif()
+    exif[0x0112] = back
+    upright.info["exif"] = exif.tobytes()
+    return ImageOps.exif_transpose(upright)
 
 
 def _jpeg(picture: Image.Image, orientation: int) -> bytes:
     exif = Image.Exif()
     exif[0x0112] = orientation
-    buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=95, subsampling="4:4:4", exif=exif)
-    return buffer.getvalue()
+    return saved(picture, quality=95, subsampling="4:4:4", exif=exif)
 
 
 @settings(max_examples=150, deadline=None)
@@ -201,12 +183,12 @@ def test_a_drawn_rectangle_is_where_the_mapped_box_says(
     top, bottom = int(y0 * (height - 20)), int(y1 * (height - 20)) + 20
     picture = Image.new("RGB", size)
     ImageDraw.Draw(picture).rectangle((left, top, right - 1, bottom - 1), fill="white")
-    make = _jpeg if frame == "stored" else _stored_jpeg
+    stored = picture if frame == "stored" else _turned(picture, orientation)
     options = _options(
         mode, *target, bbox_frame=frame, only_shrink=only_shrink, background=(0, 0, 0),
         subsampling="4:4:4",
     )  # fmt: skip
-    encoded = encode_image(make(picture, orientation), options)
+    encoded = encode_image(_jpeg(stored, orientation), options)
     box = (left / width, right / width, top / height, bottom / height)
     mapped = map_boxes([box], encoded.box_transform)
     seen = _white_box_px(encoded.data)

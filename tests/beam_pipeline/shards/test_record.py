@@ -1,17 +1,21 @@
-"""Features of a record."""
+"""Features of a record, and damage that Pillow keeps to itself."""
 
 from __future__ import annotations
 
 import hashlib
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from beam_pipeline.images.encode import encode_image
 from beam_pipeline.options import ImageOptions
 from beam_pipeline.planning.refs import ImageRef
-from beam_pipeline.shards.record import make_features
+from beam_pipeline.shards.record import damage_of, make_features
 from imageshards.errors import ImageError
 from imageshards.manifest import BOX_FEATURES, RECORD_FEATURES
 from tests.support.builds import jpeg
+from tests.support.pictures import JPEG, damaged_jpeg, flat, lossless_jpeg, saved, scene
 
 REF = ImageRef("cat/ä 1.jpg", "/in/cat/ä 1.jpg", "cat")
 SMALL = ImageOptions(height_px=20, width_px=20)
@@ -69,3 +73,40 @@ def test_no_box_and_no_picture_column_stay_as_they_are():
     features, _ = make(boxes(age=[1.5]))
     assert [features[name] for name in BOX_FEATURES] == [[], [], [], []]
     assert features["age"] == [1.5]
+
+
+WHOLE = {
+    "baseline": JPEG,
+    "progressive": saved(scene(), progressive=True),
+    "grey": saved(scene().convert("L")),
+    "cmyk": saved(scene().convert("CMYK")),
+}
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_a_whole_jpeg_has_no_damage_and_a_damaged_one_has_though_pillow_decodes_it(kind):
+    assert damage_of(WHOLE[kind]) == ""
+    damaged = damaged_jpeg(WHOLE[kind])
+    assert encode_image(damaged, SMALL).data != encode_image(WHOLE[kind], SMALL).data
+    assert damage_of(damaged).startswith("Corrupt JPEG data")
+
+
+@pytest.mark.parametrize("data", [b"", saved(flat("RGB", 9), "PNG"), lossless_jpeg(64)])
+def test_what_cannot_be_looked_at_has_no_damage(data):
+    assert damage_of(data) == ""
+
+
+@given(st.integers(2, len(JPEG)), st.binary(max_size=9))
+def test_any_bytes_have_an_answer(at, more):
+    assert isinstance(damage_of(JPEG[:at] + more + JPEG[at:]), str)
+
+
+def test_real_broken_jpegs_that_pillow_decodes(broken_jpegs):
+    found = []
+    for path in sorted(broken_jpegs.iterdir()):
+        try:
+            encode_image(path.read_bytes(), SMALL)
+        except ImageError:
+            continue
+        found.append(damage_of(path.read_bytes()))
+    assert (len(found), sum(map(bool, found))) == (16, 10)
