@@ -16,7 +16,7 @@ from imageshards.example import decode_example
 from imageshards.tfrecord import read_records
 from imageshards.verification import command as verify
 from tests.support.builds import build, class_folders, jpeg, manifest, shard_bytes
-from tests.support.forked_builds import ForkedBuild, kill_at
+from tests.support.commands import ForkedBuild, kill_at
 from tests.support.store_servers import store_server
 
 pytestmark = pytest.mark.process

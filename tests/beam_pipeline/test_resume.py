@@ -10,13 +10,15 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import psutil
 import pytest
 
+from beam_pipeline.images.process_pool import LocalPool
 from imageshards.verification import command as verify
 from tests.support.builds import build, class_folders, jpeg, manifest, shard_bytes
-from tests.support.forked_builds import ForkedBuild, hold_at, kill_at
+from tests.support.commands import ForkedBuild, kill_at
 
 pytestmark = pytest.mark.slow
 
@@ -83,6 +85,19 @@ def start_held(photos, output: pathlib.Path, shards: int) -> ForkedBuild:
     process = ForkedBuild(*flags(photos, output), before=hold_at, given=given)
     wait_for(lambda: len(finished_shards(output)) >= shards, process, f"{shards} shards")
     return process
+
+
+def hold_at(staging: str, limit: str) -> None:
+    """No shard is begun while as many are finished as a file says: for `before`."""
+    original = LocalPool._do
+
+    def held(self: LocalPool, name: str, packed: bytes) -> Any:
+        folder, file = pathlib.Path(staging), pathlib.Path(limit)
+        while not self._stopped and len(list(folder.glob("*-of-*.json"))) >= int(file.read_text()):
+            time.sleep(0.01)
+        return original(self, name, packed)
+
+    LocalPool._do = held  # type: ignore[method-assign]
 
 
 def allow(output: pathlib.Path, shards: int) -> None:

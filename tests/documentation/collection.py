@@ -22,7 +22,7 @@ from sybil.example import Example
 from tests.documentation import flags
 from tests.documentation.blocks import LANGUAGES, PARSED, Block, commands_of, regions
 from tests.documentation.page import Failed, Page
-from tests.support.command_server import ROOT
+from tests.support.commands import ROOT
 
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/**/*.md")
 # Run as a notebook, by test_tutorial.py.

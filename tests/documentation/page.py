@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.documentation.blocks import Block, commands_of
-from tests.support.command_server import ROOT, commands_folder, environment
+from tests.support.commands import ROOT, served_environment
 
 TIMEOUT_SEC = 300
 # Of what pages import, all that may be absent here; another name is a mistake of the page.
@@ -43,7 +43,7 @@ class Page:
 
     def __init__(self, path: str, shared: pathlib.Path, folder: pathlib.Path):
         self._path = path
-        self._environment = environment(commands_folder())
+        self._environment = served_environment()
         shutil.copytree(prepared(shared, self._environment), folder)
         self._folder = folder
         self._python: subprocess.Popen[str] | None = None

@@ -12,7 +12,7 @@ from nbclient import NotebookClient
 from scripts.docs_notebook import notebook
 from tests.conftest import REPOSITORY
 from tests.documentation.page import TIMEOUT_SEC
-from tests.support.command_server import commands_folder, environment
+from tests.support.commands import served_environment
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
@@ -29,7 +29,7 @@ def test_the_notebook_runs_and_prints_what_the_page_shows(tmp_path: pathlib.Path
     client = NotebookClient(
         made, timeout=TIMEOUT_SEC, resources={"metadata": {"path": str(tmp_path)}}
     )
-    environ = {**environment(commands_folder()), "IPYTHONDIR": str(tmp_path / ".ipython")}
+    environ = {**served_environment(), "IPYTHONDIR": str(tmp_path / ".ipython")}
     client.execute(env=environ)
     printed = "".join(
         output.get("text", "")

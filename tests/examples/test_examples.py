@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tests.conftest import REPOSITORY
-from tests.support.forked_commands import run_forked
+from tests.support.commands import run_forked
 from tests.support.trainer_data import make_data_set
 
 pytestmark = pytest.mark.process

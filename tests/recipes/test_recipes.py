@@ -23,7 +23,7 @@ from imageshards.commands import COMMANDS, parser_of
 from imageshards.errors import UserError
 from scripts import make_demo_images
 from tests.conftest import REPOSITORY
-from tests.support.command_server import commands_folder, environment
+from tests.support.commands import served_environment
 from trainer.commands.flags import parse_config
 
 pytestmark = pytest.mark.process
@@ -170,7 +170,7 @@ def test_one_file_per_class_from_pictures_to_model(tmp_path):
     given = {"IMAGES": str(tmp_path / "drawn"), "OUTPUT": str(tmp_path / "out")}
     done = subprocess.run(
         ["sh", str(RECIPES / "one_file_per_class.sh")],
-        env={**environment(commands_folder()), **given, "PASSES": "2", "BATCH": "4"},
+        env={**served_environment(), **given, "PASSES": "2", "BATCH": "4"},
         cwd=REPOSITORY,
         capture_output=True,
         text=True,

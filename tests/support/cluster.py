@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from scripts.local_hosts import free_addresses, host_environment
-from tests.support.forked_commands import run_forked_together
+from tests.support.commands import Command, killed_train
 
 
 def run_hosts(
@@ -21,23 +21,17 @@ def run_hosts(
     Args:
         hosts: How many.
         flags: Of all hosts.
-        killed: Host → (signal, step after which it sends itself that).
+        killed: Host → (signal, which of its steps it sends itself that in).
         more: Host → flags of its own, added to the others.
         environment: Of all hosts.
     """
     addresses = free_addresses(hosts)
-    commands = []
+    started = []
     for i in range(hosts):
-        own = (killed or {}).get(i)
-        start = ["tests.support.killed_trainer", *own] if own else ["trainer"]
-        every = (
-            "--cluster",
-            "tf_config",
-            "--cluster_timeout",
-            60,
-            *flags,
-            *(more or {}).get(i, ()),
-        )
+        own = ("--cluster", "tf_config", "--cluster_timeout", 60, *flags, *(more or {}).get(i, ()))
         config = {**(environment or {}), **host_environment(addresses, i)}
-        commands.append(([str(one) for one in (*start, *every)], config))
-    return run_forked_together(commands)
+        if killed and i in killed:
+            started.append(killed_train(*killed[i], *own, environment=config))
+        else:
+            started.append(Command("trainer", "trainer", *own, environment=config))
+    return [host.result() for host in started]

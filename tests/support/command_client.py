@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Mapping, Sequence
 
 # Those that import the program of the server; the others are quick to start as they are.
 SERVED = {
@@ -36,26 +37,22 @@ def server_of(module: str, arguments: list[str]) -> str | None:
     return "trainer" if module.partition(".")[0] == "trainer" else MODULES.get(module)
 
 
-def ask(address: str, request: dict[str, object]) -> int:
-    """The exit code of a command that a server runs with our files."""
+def ask(
+    address: str, request: Mapping[str, object], files: Sequence[int] = (0, 1, 2)
+) -> socket.socket:
+    """Starts a command with these files; the answer is a line with its process, then its code."""
     deadline = time.monotonic() + STARTUP_SEC
     while not os.path.exists(address):
         if time.monotonic() > deadline:
             raise SystemExit(f"no server at {address} after {STARTUP_SEC} s")
         time.sleep(0.05)
-    with socket.socket(socket.AF_UNIX) as server:
-        server.connect(address)
-        files = array.array("i", [0, 1, 2])
-        text = json.dumps(request).encode() + b"\n"
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files.tobytes())]
-        sent = server.sendmsg([text], rights)
-        server.sendall(text[sent:])
-        answers = server.makefile()
-        pid = int(answers.readline())
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, lambda number, frame: os.kill(pid, number))
-        code = int(answers.readline() or 1)
-    return code if code >= 0 else 128 - code
+    server = socket.socket(socket.AF_UNIX)
+    server.connect(address)
+    text = json.dumps(request).encode() + b"\n"
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files).tobytes())]
+    sent = server.sendmsg([text], rights)
+    server.sendall(text[sent:])
+    return server
 
 
 def main(folder: str, name: str, *arguments: str) -> int:
@@ -68,17 +65,21 @@ def main(folder: str, name: str, *arguments: str) -> int:
     program = server_of(module, rest)
     if program is None:
         os.execv(sys.executable, [sys.executable, *given])
-    return ask(
-        os.path.join(folder, program),
-        {
-            "module": module,
-            "arguments": rest,
-            "folder": os.getcwd(),
-            "environment": dict(os.environ),
-            "is_python": is_python,
-            "scripts": os.path.dirname(sys.executable),
-        },
-    )
+    request = {
+        "module": module,
+        "arguments": rest,
+        "folder": os.getcwd(),
+        "environment": dict(os.environ),
+        # As `python -m` has it, and as a script of a virtual environment has it.
+        "first_on_path": os.getcwd() if is_python else os.path.dirname(sys.executable),
+        "before": None,
+    }
+    answers = ask(os.path.join(folder, program), request).makefile()
+    pid = int(answers.readline())
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: os.kill(pid, number))
+    code = int(answers.readline() or 1)
+    return code if code >= 0 else 128 - code
 
 
 if __name__ == "__main__":

@@ -1,96 +1,36 @@
-"""Commands of a shell in processes that do not import TensorFlow or Beam each.
+"""Forks commands from a process that has imported their program: `python -m … PROGRAM ADDRESS`.
 
-A server imports one program, uses none of it, and forks a process for every request of
-`tests/support/command_client.py`, which stands for `imageshards` and `python` on a PATH: same
-arguments, environment, working folder, input, output, exit code. A client that is killed takes
-its command with it. The server has one thread, which it checks before every fork.
+What is forked is an interpreter that has just done the imports: it has its own devices, leads a
+session, can be killed by any signal, and ends like any other. `tests/support/commands.py` asks for
+commands, and so does `command_client.py`. A command whose client is gone is killed. The server has
+one thread, which it checks before every fork. What TensorFlow reads from the environment while it
+is imported is the server's: `run_module` is for a command that sets such a variable.
 """
 
 from __future__ import annotations
 
 import array
-import atexit
 import contextlib
-import functools
 import gc
+import importlib
 import json
 import os
-import pathlib
 import runpy
 import selectors
-import shlex
 import signal
 import socket
-import subprocess
 import sys
-import tempfile
 from typing import Any
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-CLIENT = ROOT / "tests" / "support" / "command_client.py"
-PROGRAMS = ("beam_pipeline", "trainer")
-# Libraries that would start threads of their own as soon as they are imported.
-_ONE_THREAD = {
-    "OPENBLAS_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",
-}
-# What the servers alone need is none of the environment of a command.
-_OF_SERVERS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
-
-
-@functools.cache
-def commands_folder() -> pathlib.Path:
-    """A folder for the head of a PATH, with `imageshards` and `python`; the servers start.
-
-    Made once in a process of tests, and gone with it.
-    """
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="commands-"))
-    for name in ("imageshards", "python", "python3"):
-        script = folder / name
-        words = [sys.executable, "-IS", str(CLIENT), str(folder), name]
-        script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', "utf-8")
-        script.chmod(0o755)
-    servers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.support.command_server", program, folder / program],
-            cwd=ROOT,
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **_ONE_THREAD},
-            stdin=subprocess.PIPE,
-        )
-        for program in PROGRAMS
-    ]
-
-    def end() -> None:
-        for server in servers:
-            server.communicate()  # closes its input, which ends it
-        for file in folder.iterdir():
-            file.unlink()
-        folder.rmdir()
-
-    atexit.register(end)
-    return folder
-
-
-def environment(folder: pathlib.Path) -> dict[str, str]:
-    """Of a command in which `imageshards` and `python` are served."""
-    kept = {name: value for name, value in os.environ.items() if name not in _OF_SERVERS}
-    path = os.pathsep.join([str(folder), str(pathlib.Path(sys.executable).parent), kept["PATH"]])
-    return {
-        **kept,
-        "PATH": path,
-        "PYTHONPATH": str(ROOT),
-        "CUDA_VISIBLE_DEVICES": "",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-    }
 
 
 class _Served:
-    """A command that runs, or has ended."""
+    """A command that runs, and what tells its end or that of its client."""
 
-    def __init__(self, connection: socket.socket, pid: int):
-        self.connection, self.pid = connection, pid
-        self.pidfd = os.pidfd_open(pid)
+    def __init__(self, connection: socket.socket, pid: int, watched: selectors.BaseSelector):
+        self.pid, self.pidfd = pid, os.pidfd_open(pid)
+        self._connection, self._watched = connection, watched
+        for ends in (connection, self.pidfd):
+            watched.register(ends, selectors.EVENT_READ, self)
         connection.send(b"%d\n" % pid)
 
     def kill(self) -> None:
@@ -102,9 +42,17 @@ class _Served:
         _, status = os.waitpid(self.pid, 0)
         # The client may be gone.
         with contextlib.suppress(OSError):
-            self.connection.send(b"%d\n" % os.waitstatus_to_exitcode(status))
-        self.connection.close()
+            self._connection.send(b"%d\n" % os.waitstatus_to_exitcode(status))
+        for ends in (self._connection, self.pidfd):
+            with contextlib.suppress(KeyError):
+                self._watched.unregister(ends)
+        self._connection.close()
         os.close(self.pidfd)
+
+    def leave(self, gone: object) -> None:
+        """Its client was killed, or does not want it any more; its end is still to come."""
+        self.kill()
+        self._watched.unregister(gone)  # type: ignore[arg-type]
 
 
 def _serve(listener: socket.socket) -> dict[str, Any] | None:
@@ -113,7 +61,9 @@ def _serve(listener: socket.socket) -> dict[str, Any] | None:
     watched.register(sys.stdin, selectors.EVENT_READ)
     watched.register(listener, selectors.EVENT_READ)
     while True:
-        for key, _ in watched.select():
+        # Ends first: then nobody is killed who is no more.
+        events = sorted(watched.select(), key=lambda event: not isinstance(event[0].fileobj, int))
+        for key, _ in events:
             if key.fileobj is sys.stdin:
                 for each in list(watched.get_map().values()):
                     if each.data is not None:
@@ -128,17 +78,11 @@ def _serve(listener: socket.socket) -> dict[str, Any] | None:
                     return request
                 for number in request["files"]:
                     os.close(number)
-                served = _Served(connection, pid)
-                watched.register(connection, selectors.EVENT_READ, served)
-                watched.register(served.pidfd, selectors.EVENT_READ, served)
-            elif key.fileobj is key.data.connection:  # its client was killed
-                key.data.kill()
-                watched.unregister(key.fileobj)
-            else:
-                with contextlib.suppress(KeyError):
-                    watched.unregister(key.data.connection)
-                watched.unregister(key.fileobj)
+                _Served(connection, pid, watched)
+            elif isinstance(key.fileobj, int):
                 key.data.end()
+            elif key.fd in watched.get_map():
+                key.data.leave(key.fileobj)
 
 
 def _receive(connection: socket.socket) -> dict[str, Any]:
@@ -155,7 +99,7 @@ def _receive(connection: socket.socket) -> dict[str, Any]:
 
 
 def _become(request: dict[str, Any]) -> None:
-    """Makes a forked process the command that was asked for."""
+    """Makes a forked process the command that was asked for, and runs it."""
     os.setsid()
     for number, opened in enumerate(request["files"]):
         os.dup2(opened, number)
@@ -164,9 +108,12 @@ def _become(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.argv[:] = [request["module"], *request["arguments"]]
-    # As `python -m` has it, and as a script of a virtual environment has not.
-    sys.path[0] = request["folder"] if request["is_python"] else request["scripts"]
-    sys.path.insert(1, str(ROOT))
+    root, sys.path[0] = sys.path[0], request["first_on_path"]
+    sys.path.insert(1, root)
+    if request["before"]:
+        module, name, given = request["before"]
+        getattr(importlib.import_module(module), name)(*given)
+    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 
 
 def _preload(program: str) -> None:
@@ -196,7 +143,6 @@ def main(program: str, address: str) -> None:
         request = _serve(listener)
     if request is not None:
         _become(request)
-        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

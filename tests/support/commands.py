@@ -1,14 +1,36 @@
-"""Runs the project's programs as a person would: in processes of their own."""
+"""The project's programs in processes of their own.
+
+Most are forked by a server that has imported TensorFlow or Beam (`command_server.py`): it starts
+once in a process of tests, for the first command that needs it.
+"""
 
 from __future__ import annotations
 
+import atexit
+import functools
+import importlib
 import os
 import pathlib
+import shlex
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tests.support import command_client
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TIMEOUT_SEC = 300
+_CLIENT = ROOT / "tests" / "support" / "command_client.py"
+# Libraries that would start threads of their own as soon as they are imported.
+_ONE_THREAD = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
 
 
 def run_module(
@@ -24,3 +46,204 @@ def run_module(
         timeout=TIMEOUT_SEC,
         check=False,
     )
+
+
+class Command:
+    """`python -m MODULE …` in the repository, forked; it has the interface of a `Popen`.
+
+    Attributes:
+        args: The module and its arguments.
+        pid: Its process, which leads a session.
+        returncode: Its exit code, -N after signal N; None while it runs, as far as was looked.
+
+    Args:
+        program: Whose server forks it, `beam_pipeline` or `trainer`.
+        environment: Added to that of this process.
+        before: Called in the process before the module runs, with `given`; it is looked up by its
+            name.
+        is_one_output: Whether errors go to the standard output.
+    """
+
+    def __init__(
+        self,
+        program: str,
+        module: str,
+        *arguments: object,
+        environment: Mapping[str, str] | None = None,
+        before: Callable[..., None] | None = None,
+        given: Sequence[Any] = (),
+        is_one_output: bool = False,
+    ):
+        self.args = [module, *map(str, arguments)]
+        self.returncode: int | None = None
+        self._out = tempfile.TemporaryFile()
+        self._err = self._out if is_one_output else tempfile.TemporaryFile()
+        request = {
+            "module": module,
+            "arguments": self.args[1:],
+            "folder": str(ROOT),
+            "environment": {**os.environ, "CUDA_VISIBLE_DEVICES": "", **(environment or {})},
+            "first_on_path": str(ROOT),
+            "before": before and (before.__module__, before.__qualname__, given),
+        }
+        with open(os.devnull) as null:
+            files = (null.fileno(), self._out.fileno(), self._err.fileno())
+            # Closed when nobody holds this any more: then the server kills the command.
+            self._server = command_client.ask(_address(program), request, files)
+        self.pid = int(self._answer())
+
+    def _answer(self) -> bytes:
+        line = b""
+        while not line.endswith(b"\n"):
+            read = self._server.recv(1)
+            if not read:
+                raise RuntimeError("the server of commands has ended")
+            line += read
+        return line
+
+    def poll(self) -> int | None:
+        """Its exit code; None while it runs."""
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def send_signal(self, number: int) -> None:
+        """Sends it a signal; nothing where it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self, timeout: float | None = TIMEOUT_SEC) -> int:
+        """Its exit code.
+
+        Raises:
+            TimeoutExpired: It has not ended in time.
+        """
+        if self.returncode is None:
+            self._server.settimeout(timeout)
+            try:
+                self.returncode = int(self._answer())
+            except (BlockingIOError, TimeoutError):
+                raise subprocess.TimeoutExpired(self.args, timeout or 0) from None
+        return self.returncode
+
+    def communicate(self, timeout: float | None = TIMEOUT_SEC) -> tuple[str, str]:
+        """Waits for its end; what it printed, and the errors."""
+        self.wait(timeout)
+        return _text(self._out.fileno()), _text(self._err.fileno())
+
+    def result(self) -> subprocess.CompletedProcess[str]:
+        """Waits for its end."""
+        out, err = self.communicate()
+        return subprocess.CompletedProcess(self.args, self.wait(), out, err)
+
+
+def _text(file: int) -> str:
+    return os.pread(file, os.fstat(file).st_size, 0).decode("utf-8", "replace")
+
+
+def run_forked(
+    module: str, *arguments: object, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """`python -m MODULE …` to its end, where TensorFlow is imported already."""
+    return Command("trainer", module, *arguments, environment=environment).result()
+
+
+def killed_train(
+    signum: str, step: int, *flags: object, environment: Mapping[str, str] | None = None
+) -> Command:
+    """`imageshards train FLAGS`, which gets a signal in its n-th step."""
+    given = ("trainer.training.loop", "Loop._train", step, signum)
+    return Command(
+        "trainer", "trainer", *flags, environment=environment, before=kill_at, given=given
+    )
+
+
+class ForkedBuild(Command):
+    """`imageshards build ARGUMENTS` with one output, where Beam is imported already."""
+
+    def __init__(
+        self,
+        *arguments: object,
+        before: Callable[..., None] | None = None,
+        given: Sequence[Any] = (),
+    ):
+        super().__init__(
+            "beam_pipeline",
+            "beam_pipeline",
+            *arguments,
+            before=before,
+            given=given,
+            is_one_output=True,
+        )
+
+
+def kill_at(module: str, name: str, calls: int, signum: str = "SIGKILL") -> None:
+    """The n-th call of a function sends this process a signal: for `before`."""
+    owner: Any = importlib.import_module(module)
+    *path, name = name.split(".")
+    for part in path:
+        owner = getattr(owner, part)
+    original, count = getattr(owner, name), 0
+
+    def last(*args, **kwargs):  # Beam would take annotations for those of its step
+        nonlocal count
+        count += 1
+        if count == calls:
+            os.kill(os.getpid(), signal.Signals[signum])
+        return original(*args, **kwargs)
+
+    setattr(owner, name, last)
+
+
+@functools.cache
+def commands_folder() -> pathlib.Path:
+    """For the head of a PATH: `imageshards` and `python`, and the addresses of the servers.
+
+    Made once in a process of tests, and gone with it.
+    """
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="commands-"))
+    atexit.register(shutil.rmtree, folder)
+    for name in ("imageshards", "python", "python3"):
+        script = folder / name
+        words = [sys.executable, "-IS", str(_CLIENT), str(folder), name]
+        script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', "utf-8")
+        script.chmod(0o755)
+    return folder
+
+
+@functools.cache
+def _address(program: str) -> str:
+    """Where a server is, or will be in a moment."""
+    address = str(commands_folder() / program)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.command_server", program, address],
+        cwd=ROOT,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **_ONE_THREAD},
+        stdin=subprocess.PIPE,
+    )
+    # Closes its input, which ends it.
+    atexit.register(server.communicate)
+    return address
+
+
+def served_environment() -> dict[str, str]:
+    """Of a shell in which `imageshards` and `python` are served; the servers start."""
+    for program in command_client.SERVED:
+        _address(program)
+    path = [str(commands_folder()), str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]
+    return {
+        **os.environ,
+        "PATH": os.pathsep.join(path),
+        "PYTHONPATH": str(ROOT),
+        "CUDA_VISIBLE_DEVICES": "",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }

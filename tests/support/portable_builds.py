@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from beam_pipeline.__main__ import main
 from tests.support.builds import jpeg
-from tests.support.forked_builds import ForkedBuild
+from tests.support.commands import ForkedBuild
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TIMEOUT_S = 240

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.forked_commands import run_forked
+from tests.support.commands import run_forked
 from trainer.config import OptimizerConfig
 from trainer.dataset.spec import ImageSpec, ModelInputs
 

@@ -13,7 +13,7 @@ import pytest
 
 from imageshards.adopt import AdoptOptions, adopt
 from imageshards.output_folder import check_page_folder
-from tests.support.forked_commands import run_forked
+from tests.support.commands import run_forked
 from tests.support.trainer_data import CLASSES, edit_manifest, make_data_set
 from trainer import evaluate
 from trainer.dataset.spec import FeatureSpec, ImageSpec, ModelCard, ModelInputs

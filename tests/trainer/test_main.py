@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.commands import ROOT
-from tests.support.forked_commands import run_forked
+from tests.support.commands import ROOT, run_forked
 from tests.support.trainer_data import edit_manifest, make_data_set, read_split, write_manifest
 from trainer.__main__ import main
 from trainer.config import DataConfig, OptimizerConfig, TrainConfig

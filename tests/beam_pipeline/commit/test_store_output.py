@@ -28,7 +28,7 @@ from imageshards.report import command as inspect
 from imageshards.storage import lock
 from imageshards.verification import command as verify
 from tests.support.builds import build, class_folders, shard_bytes
-from tests.support.forked_builds import ForkedBuild, kill_at
+from tests.support.commands import ForkedBuild, kill_at
 from tests.support.store_servers import StoreServer, store_server
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,7 @@ from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards import storage
 from imageshards.errors import ImageError, UserError
 from tests.support.builds import build, class_folders, manifest, shard_bytes
-from tests.support.forked_builds import ForkedBuild, kill_at
+from tests.support.commands import ForkedBuild, kill_at
 from tests.support.store_servers import store_server
 
 pytestmark = pytest.mark.process

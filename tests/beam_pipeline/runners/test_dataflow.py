@@ -31,8 +31,8 @@ from imageshards import storage
 from imageshards.errors import UserError
 from tests.conftest import REPOSITORY
 from tests.support import builds
+from tests.support.commands import ForkedBuild
 from tests.support.dataflow_stand_in import PROJECT, REGION, StandIn
-from tests.support.forked_builds import ForkedBuild
 from tests.support.store_servers import StoreServer, gcs_server
 
 pytestmark = pytest.mark.process

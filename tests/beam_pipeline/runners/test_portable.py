@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import flink_stand_in, portable_servers
 from tests.support.builds import build, manifest, shard_bytes
-from tests.support.forked_builds import ForkedBuild
+from tests.support.commands import ForkedBuild
 from tests.support.portable_builds import (
     IMAGES,
     SHARDS,

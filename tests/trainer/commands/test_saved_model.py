@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tests.support.forked_commands import run_forked
+from tests.support.commands import run_forked
 from tests.support.pictures import saved as encoded
 from tests.support.pictures import scene
 from tests.support.served_models import card, network

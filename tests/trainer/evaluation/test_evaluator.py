@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from imageshards.errors import UserError
-from tests.support.forked_commands import run_forked
+from tests.support.commands import run_forked
 from tests.support.trainer_data import CLASSES, make_data_set
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.spec import (

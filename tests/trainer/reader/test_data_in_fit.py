@@ -11,8 +11,8 @@ import pytest
 
 import imageshards as ims
 from imageshards.adopt import AdoptOptions, adopt
+from tests.support.commands import run_forked
 from tests.support.external_sets import write_kaggle, write_slim
-from tests.support.forked_commands import run_forked
 from tests.support.trainer_data import make_data_set
 
 pytestmark = pytest.mark.process

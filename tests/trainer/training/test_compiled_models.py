@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.forked_commands import run_forked
+from tests.support.commands import killed_train, run_forked
 from tests.support.trainer_data import make_data_set
 
 pytest.importorskip("tensorflow")
@@ -24,11 +24,12 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def _train(
-    shapes: pathlib.Path, output: pathlib.Path, *more: object, module: str = "trainer"
+    shapes: pathlib.Path, output: pathlib.Path, *more: object, kill_in_step: int | None = None
 ) -> Any:
     flags = ["--data", shapes, "--output", output, "--batch_size", 8, "--epochs", 2, *more]
-    prefix = [] if module == "trainer" else ["SIGKILL", 3]
-    return run_forked(module, *prefix, *flags)
+    if kill_in_step is None:
+        return run_forked("trainer", *flags)
+    return killed_train("SIGKILL", kill_in_step, *flags).result()
 
 
 def _metrics(output: pathlib.Path) -> list[dict[str, Any]]:
@@ -50,7 +51,7 @@ def test_a_step_of_its_own_trains_on_two_replicas_and_resumes(
     assert all(r["distance"] > 0 and r["val_distance"] > 0 for r in found)
     assert found[0]["accuracy"] is found[0]["val_loss"] is None
     assert (one / "model.keras").is_file() and (one / "report" / "index.html").is_file()
-    ran = _train(shapes, killed, *flags, module="tests.support.killed_trainer")
+    ran = _train(shapes, killed, *flags, kill_in_step=3)
     assert ran.returncode == -9, ran.stderr
     ran = _train(shapes, killed, *flags)
     assert ran.returncode == 0 and "resumes after step 2 of 5" in ran.stdout, ran.stderr

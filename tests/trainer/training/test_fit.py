@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.forked_commands import run_forked
+from tests.support.commands import run_forked
 from tests.support.trainer_data import make_data_set
 
 pytest.importorskip("tensorflow")

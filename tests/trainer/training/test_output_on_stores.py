@@ -13,7 +13,7 @@ import pytest
 import imageshards as ims
 from imageshards import storage
 from imageshards.errors import UserError
-from tests.support.forked_commands import run_forked
+from tests.support.commands import killed_train, run_forked
 from tests.support.pictures import saved as encoded
 from tests.support.pictures import scene
 from tests.support.store_servers import StoreServer, store_server
@@ -106,15 +106,16 @@ def test_a_killed_run_resumes_from_another_machine_to_the_same_bits(
     output: str,
     tmp_path: pathlib.Path,
 ) -> None:
-    def train(machine: str, *killed: object) -> Any:
+    def train(machine: str, kill_in_step: int | None = None) -> Any:
         home = tmp_path / machine
         home.mkdir()
-        environ = {name: str(home) for name in ("TMPDIR", "XDG_CACHE_HOME", "HOME")}
-        module = "tests.support.killed_trainer" if killed else "trainer"
+        environ = dict.fromkeys(("TMPDIR", "XDG_CACHE_HOME", "HOME"), str(home)) | store.environ
         flags = _flags(shards, output, *SHORT)
-        return run_forked(module, *killed, *flags, **environ, **store.environ)
+        if kill_in_step is None:
+            return run_forked("trainer", *flags, **environ)
+        return killed_train("SIGKILL", kill_in_step, *flags, environment=environ).result()
 
-    ran = train("one", "SIGKILL", 3)
+    ran = train("one", kill_in_step=3)
     assert ran.returncode == -9, ran.stderr
     assert Checkpoints(output, 1).steps() == [1, 2]
     ran = train("two")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.forked_commands import run_forked
+from tests.support.commands import killed_train, run_forked
 from tests.support.trainer_data import edit_manifest, make_data_set
 from trainer.training.checkpoint import Checkpoints
 
@@ -52,11 +52,11 @@ def test_killed_twice_the_weights_end_up_bit_identical(
     ran = run_forked("trainer", *undisturbed)
     assert ran.returncode == 0, ran.stderr
     # Resumed within an epoch and at its end; test_fit kills at every step and every hook.
-    for step in (2, 3):
-        ran = run_forked("tests.support.killed_trainer", "SIGKILL", step, *killed)
+    for finished in (1, 2):
+        # Each does one step, which the next one goes on from.
+        ran = killed_train("SIGKILL", 2, *killed).result()
         assert ran.returncode == -9, ran.stderr
-        # Killed before its own checkpoint: the step is done again by the next process.
-        assert Checkpoints(str(tmp_path / "killed"), 1).steps()[-1] == step - 1
+        assert Checkpoints(str(tmp_path / "killed"), 1).steps()[-1] == finished
     ran = run_forked("trainer", *killed)
     assert ran.returncode == 0, ran.stderr
     assert "resumes after step 2 of 4" in ran.stdout
@@ -80,7 +80,7 @@ def test_a_killed_run_on_mixed_data_sets_ends_up_bit_identical_and_knows_its_sha
     assert "31 records to train on in 5 shards, 5 to validate, 3 classes" in ran.stdout
     assert f"mixed: 60.0% from {shapes} (its 22 records), 40.0% from {more} (its 9" in ran.stdout
     # An epoch has 31 records: the second one begins within the fourth batch.
-    ran = run_forked("tests.support.killed_trainer", "SIGTERM", 5, *killed)
+    ran = killed_train("SIGTERM", 5, *killed).result()
     assert ran.returncode == 143, ran.stderr
     ran = run_forked("trainer", *killed)
     assert ran.returncode == 0 and "resumes after step 5 of 7" in ran.stdout, ran.stderr
@@ -102,7 +102,7 @@ def test_sigterm_saves_and_the_run_resumes_with_another_number_of_replicas(
     ran = run_forked("trainer", *_flags(shapes, undisturbed, *more, "--replicas", 1))
     assert ran.returncode == 0, ran.stderr
     flags = _flags(shapes, output, *more)
-    ran = run_forked("tests.support.killed_trainer", "SIGTERM", 4, *flags, "--replicas", 2)
+    ran = killed_train("SIGTERM", 4, *flags, "--replicas", 2).result()
     assert ran.returncode == 143
     assert "SIGTERM: saved; run the same command again to resume" in ran.stderr
     assert Checkpoints(str(output), 1).steps()[-1] == 4

@@ -12,7 +12,7 @@ import pytest
 
 from imageshards import storage
 from tests.support.cluster import run_hosts
-from tests.support.forked_commands import run_forked
+from tests.support.commands import run_forked
 from tests.support.store_servers import store_server
 from tests.support.trainer_data import make_data_set
 from trainer.cluster.hosts import Hosts
@@ -90,7 +90,7 @@ def _kill_and_resume(flags: list[object], output: str, environment: Mapping[str,
     assert "is lost: its process was killed" in chief.stderr
     assert "run the same command on all hosts again" in chief.stderr
     assert "Traceback" not in chief.stderr
-    chief, other = run_hosts(2, *flags, killed={0: ("SIGKILL", 4)}, environment=environment)
+    chief, other = run_hosts(2, *flags, killed={0: ("SIGKILL", 3)}, environment=environment)
     assert (chief.returncode, other.returncode) == (-9, 1)
     assert "is lost" in other.stderr and "Traceback" not in other.stderr
     assert Checkpoints(output, 1).steps()[-1] == 3
@@ -104,10 +104,10 @@ def test_sigterm_on_one_host_stops_all_at_the_same_step_and_fewer_hosts_go_on(
     # Replicas draw dropout differently, so there is none.
     more = ["--steps", 5, "--model", "tests.support.replica_run:no_dropout", *PLAIN]
     flags = _flags(shapes, tmp_path / "hosts", *more)
-    ran = run_hosts(3, *flags, killed={1: ("SIGTERM", 1)})
+    ran = run_hosts(3, *flags, killed={1: ("SIGTERM", 2)})
     assert [one.returncode for one in ran] == [143] * 3, ran[0].stderr
     assert all("SIGTERM: saved; run the same command again" in one.stderr for one in ran)
-    # They agree on it before a step, and stop after that.
+    # They agree on it after the step in which it came.
     assert Checkpoints(str(tmp_path / "hosts"), 1).steps()[-1] == 2
     ran = run_hosts(2, *flags)
     assert [one.returncode for one in ran] == [0, 0], ran[0].stderr
