@@ -37,7 +37,6 @@ TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".pq")
 COLUMN_FLAGS = (
     "image_column", "label_column", "key_column", "split_column", "group_column", "columns",
 )  # fmt: skip
-COMPRESSIONS = ("none", "gzip")
 SHARD_BY = ("balanced", "class")
 FIRST_LABELS = (0, 1)
 
@@ -390,8 +389,6 @@ class BuildOptions:
         "s3:// on a cluster (default: below --output, or of the machine that does the work)",
         parse=functools.partial(parse_path, "--transform_temp_dir"), metavar="DIR",
         group="splits and shards")] = None
-    compression: Annotated[str, Option(
-        "of shards; JPEG hardly shrinks", choices=COMPRESSIONS)] = "none"
     damage: str = ""
     max_reject_fraction: Annotated[float, Option(
         "more rejected images than this fail the job, after all was tried",

@@ -30,7 +30,6 @@ Schemas = tuple[TableSchema | None, ...]
 
 # Of an input that is a data set, of which the manifest tells elsewhere, and of what is printed.
 _NOT_TOLD = ("fingerprint", "read_from", "keeps_splits", "record_columns", "tells_given_splits")
-_SUFFIXES = {"none": ".tfrecord", "gzip": ".tfrecord.gz"}
 
 
 def build(
@@ -102,7 +101,7 @@ def construct(
     )  # ShardUnit
     write = WriteBalancedTFRecord(
         options.output.rstrip("/") + "/",
-        file_name_suffix=_SUFFIXES[options.compression],
+        file_name_suffix=".tfrecord",
         staging=staging,
         finished=finished,
         image=options.image,

@@ -118,7 +118,7 @@ def _jpegs(job: Job) -> list[bytes]:
     payloads = (
         record.payload
         for shard in dataset.splits["train"].shards
-        for record in read_records(shard.path, dataset.compression)
+        for record in read_records(shard.path)
     )
     examples = (decode_example(payload, [name]) for payload in payloads)
     return [

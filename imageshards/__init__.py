@@ -113,11 +113,10 @@ def read_examples(
     described = manifest.load_manifest(directory, adopted=True)
     if split is not None:
         split = manifest.find_split(split, described["splits"], "split")
-    compression = described.get("compression", "none")
     for name, shard in manifest.shards_of(described):
         if split in (None, name):
             path = manifest.shard_path(directory, shard)
-            for record in tfrecord.read_records(path, compression):
+            for record in tfrecord.read_records(path):
                 try:
                     yield example.decode_example(record.payload, only)
                 except ValueError as e:

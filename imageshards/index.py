@@ -4,9 +4,7 @@ So a data set can be looked into, joined and cut without reading its pictures. T
 
     key, split, class_name, label      as in the record and the manifest
     shard, record                      name of the shard's file, number of the record in it from 0
-    offset, num_bytes                  of the record's frame (header and checksums included), before
-                                       any compression; the offset is null where shards are
-                                       compressed, as nothing can be read from the middle of those
+    offset, num_bytes                  of the record's frame (header and checksums included)
     source_sha256, source_bytes        of the original file; its size is null where that is unknown
     width, height                      of the record's picture, in pixels
 
@@ -40,7 +38,6 @@ from imageshards.manifest import (
     RECORD_FEATURES,
     SHA256_FEATURE,
     find_split,
-    is_compressed,
     path_of,
     shard_name,
     shards_of,
@@ -82,7 +79,7 @@ _OF_PLACE = ("split", "shard", "record", "offset")
 MAX_VALUES = 16
 MAX_TEXT_BYTES = 256
 # Columns that may be null: what a copied record does not tell.
-_UNKNOWN = ("offset", "source_bytes")
+_UNKNOWN = ("source_bytes",)
 # Dictionary-encode only these columns: texts that are all different would gain nothing.
 _REPEATED = ["split", "class_name", "shard"]
 
@@ -122,7 +119,7 @@ class IndexRows:
 
         Args:
             features: Of the record.
-            num_bytes: Its size with its framing, before any compression.
+            num_bytes: Its size with its framing.
             source_bytes: Size of the original file; None if unknown.
         """
         before, columns = len(self), self.columns
@@ -198,7 +195,6 @@ def index_table(
     rows: IndexRows,
     split: str,
     shard_file: str,
-    compression: str,
     features: Mapping[str, Mapping[str, Any]],
 ) -> pa.Table:
     """The index of a shard whose records are `rows`, in this order.
@@ -207,21 +203,17 @@ def index_table(
         rows: Of its records.
         split: The split it belongs to.
         shard_file: Its name.
-        compression: `none` or `gzip`.
         features: Those of the manifest.
     """
     import pyarrow as pa
 
     count, sizes = len(rows), rows.columns["num_bytes"]
-    offsets: list[int] | list[None] = [None] * count
-    if compression == "none":
-        offsets = list(itertools.accumulate(sizes[:-1], initial=0))[:count]
     columns: dict[str, Any] = {
         **rows.columns,
         "split": [split] * count,
         "shard": [shard_file] * count,
         "record": range(count),
-        "offset": offsets,
+        "offset": list(itertools.accumulate(sizes[:-1], initial=0))[:count],
     }
     for column, name in extra_columns(features).items():
         values = [*rows.extra.get(name, []), *[None] * count][:count]
@@ -376,19 +368,18 @@ def _places_problem(table: pa.Table, shard: Mapping[str, Any]) -> str:
 
     columns = {name: table[name] for name in table.column_names if name in COLUMNS}
     good = {name: column.is_valid() for name, column in columns.items() if name not in _UNKNOWN}
+    size = shard["num_bytes"]
     rules: dict[str, Callable[[pa.ChunkedArray], pa.ChunkedArray]] = {
         "shard": lambda column: pc.equal(column, shard_name(shard)),
         "record": lambda column: within(column, 0, shard["num_records"] - 1),
+        "num_bytes": lambda column: within(column, FRAME_BYTES, size),
+        "offset": lambda column: within(column, 0, size - FRAME_BYTES),
         "source_sha256": lambda column: pc.match_substring_regex(column, "^[0-9a-f]{64}$"),
     }
-    if not is_compressed(shard["file"]):
-        size = shard["num_bytes"]
-        rules["num_bytes"] = lambda column: within(column, FRAME_BYTES, size)
-        rules["offset"] = lambda column: within(column, 0, size - FRAME_BYTES)
     good |= {name: rule(columns[name]) for name, rule in rules.items() if name in columns}
     if {"num_bytes", "offset"} <= good.keys():
         ends = pc.less_equal(columns["offset"], pc.subtract(size, columns["num_bytes"]))
-        good["offset"] = pc.and_(good["offset"], ends)
+        good["offset"] = pc.and_(good.pop("offset"), ends)  # last: sizes may be at fault
     for name, mask in good.items():
         row = pc.index(mask.fill_null(False), False).as_py()
         if row >= 0:
@@ -403,17 +394,13 @@ def _sha256(data: bytes) -> str:
 def read_record(
     directory: str,
     row: Mapping[str, Any],
-    compression: str = "none",
     key_feature: str | None = FILENAME_FEATURE,
 ) -> dict[str, Values]:
     """The features of one record, by one read of its bytes alone.
 
-    Of a compressed shard everything before the record is read as well.
-
     Args:
         directory: The data set, here or in a store.
         row: Its `key`, `shard`, `record`, `offset` and `num_bytes`.
-        compression: `none` or `gzip`.
         key_feature: The feature that holds the key; None where the index has made keys up.
 
     Raises:
@@ -422,18 +409,15 @@ def read_record(
         OSError: The shard is missing or cannot be read.
     """
     path, number, offset = path_of(directory, row["shard"]), row["record"], row["offset"]
-    if compression == "none":
-        data = storage.read_range(path, offset, offset + row["num_bytes"])
-        found = next(tfrecord.scan_records(io.BytesIO(data), path), None)
-    else:
-        found = next(itertools.islice(tfrecord.read_records(path, compression), number, None), None)
+    data = storage.read_range(path, offset, offset + row["num_bytes"])
+    found = next(tfrecord.scan_records(io.BytesIO(data), path), None)
     if found is None or isinstance(found, tfrecord.RecordError):
         reason = found.reason if found else "the file ends before it"
-        raise tfrecord.RecordError(path, number, offset or 0, reason)
+        raise tfrecord.RecordError(path, number, offset, reason)
     try:
         features = decode_example(found.payload)
     except ValueError as e:
-        raise tfrecord.RecordError(path, number, offset or 0, str(e)) from e
+        raise tfrecord.RecordError(path, number, offset, str(e)) from e
     if key_feature and features.get(key_feature) != [row["key"].encode()]:
         raise UserError(
             f"{path} holds at record {number} not {row['key']!r}, as its index says; expected "

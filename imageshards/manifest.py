@@ -54,8 +54,8 @@ REPLACED_NAME = "replaced"  # in there: the data set that a build reads and repl
 TRAIN_NAMES = ("train", "training")
 VALIDATION_NAMES = ("validation", "val", "valid")
 
-SHARD_NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.tfrecord(\.gz)?")
-"""Split, number, number of shards, and `.gz` where they are compressed."""
+SHARD_NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.tfrecord")
+"""Split, number, number of shards."""
 
 IMAGE_FEATURE = "image/encoded"
 LABEL_FEATURE = "image/class/label"
@@ -77,7 +77,6 @@ RECORD_FEATURES: dict[str, dict[str, Any]] = {
     SHA256_FEATURE: {"dtype": "string", "shape": []},
 }
 DTYPES = ("int64", "float32", "string")
-COMPRESSIONS = ("none", "gzip")
 
 # Columns below this name hold one entry per box; these four are the sides of the boxes, 0..1.
 OBJECT_PREFIX = "image/object/"
@@ -192,7 +191,7 @@ _MANIFEST = keyed(
         "fingerprint": text(),
     },
     {
-        "compression": one_of(*COMPRESSIONS),
+        "compression": one_of("none"),  # that of older versions, which could do another
         "shard_by": text(),
         "skipped": _COUNTS,
         "copies": _COUNTS,
@@ -300,6 +299,12 @@ def load_manifest(
             f"{received}, whose {MANIFEST_NAME} has format_version {version}; this release reads "
             f"up to {FORMAT_VERSION}: upgrade imageshards."
         )
+    if version is not None and manifest.get("compression") == "gzip":
+        raise UserError(
+            f"{received}, whose shards are compressed with gzip, as older versions could; expected "
+            "plain ones: write them decompressed into another folder by imageshards adopt "
+            f"{directory} --output FOLDER."
+        )
     try:
         check_form(manifest)
         if "adopted" in manifest and not adopted:
@@ -323,17 +328,12 @@ def check_form(manifest: Any) -> None:
 def _check_shards(manifest: Mapping[str, Any]) -> None:
     """Checks what no shard tells alone: its name is its own, and its size can hold its records."""
     names: set[str] = set()
-    compression = manifest.get("compression", "none")
     for _, shard in shards_of(manifest):
         file = shard["file"]
         if shard_name(shard) in names:
             raise FormError(file, "each shard once").within("file")
         names.add(shard_name(shard))
-        if is_compressed(file) != (compression != "none"):
-            raise FormError(file, f"the name of a shard of compression {compression}").within(
-                "file"
-            )
-        if not is_compressed(file) and shard["num_records"] * FRAME_BYTES > shard["num_bytes"]:
+        if shard["num_records"] * FRAME_BYTES > shard["num_bytes"]:
             expected = f"no more than {shard['num_bytes']} bytes can hold"
             raise FormError(shard["num_records"], expected).within("num_records")
 
@@ -407,11 +407,6 @@ def write_manifest(directory: str, manifest: Mapping[str, Any]) -> None:
 def to_json(value: Any) -> str:
     """JSON as all our files have it: readable, and the same bytes for the same content."""
     return json.dumps(value, indent=1, sort_keys=False, ensure_ascii=False) + "\n"
-
-
-def is_compressed(file: str) -> bool:
-    """Whether a shard is compressed: no offset leads into it."""
-    return file.endswith(".gz")
 
 
 def first_label_of(manifest: Mapping[str, Any]) -> int:

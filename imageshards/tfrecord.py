@@ -7,13 +7,11 @@ takes seconds to import, is not needed to read or write it.
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
 import struct
-import zlib
 from collections.abc import Iterable, Iterator
-from typing import IO, NamedTuple, cast
+from typing import IO, NamedTuple
 
 import google_crc32c
 
@@ -30,7 +28,6 @@ MAX_RECORD_BYTES = 2**31 - 1
 
 # Asked for at once: a length may lie where the size of the file is not known.
 _MAX_READ_BYTES = 16 << 20
-_GZIP_MAGIC = b"\x1f\x8b"
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 _HEADER = struct.Struct("<QI")
@@ -41,7 +38,7 @@ class Record(NamedTuple):
 
     Attributes:
         number: Of the record within the file, from 0.
-        offset_bytes: Where its header starts; within the decompressed bytes for gzip.
+        offset_bytes: Where its header starts.
         payload: The record itself.
     """
 
@@ -61,7 +58,7 @@ class RecordError(Exception):
     Attributes:
         path: The file.
         number: Of the record within the file, from 0.
-        offset_bytes: Where its header starts; within the decompressed bytes for gzip.
+        offset_bytes: Where its header starts.
         reason: What was found, without a full stop.
         next_offset_bytes: Where the next record starts; None where nobody can tell: then the
             rest of the file is lost.
@@ -89,40 +86,38 @@ class RecordError(Exception):
         return f"{self.path}, record {self.number} at byte {self.offset_bytes}: {self.reason}."
 
 
-def read_records(path: str, compression: str = "none") -> Iterator[Record]:
+def read_records(path: str) -> Iterator[Record]:
     """Yields the records of a file, in order.
 
     Args:
         path: A local path, or one of a store (`gs://`, `s3://`, …).
-        compression: `none` or `gzip`.
 
     Raises:
         RecordError: At the first wrong checksum, absurd length or truncated tail.
         OSError: The file cannot be opened or read.
     """
-    for record in scan_file(path, compression):
+    for record in scan_file(path):
         if isinstance(record, RecordError):
             raise record
         yield record
 
 
-def scan_file(path: str, compression: str = "none") -> Iterator[Record | RecordError]:
+def scan_file(path: str) -> Iterator[Record | RecordError]:
     """Yields the records of a file and, in their place, what is wrong with them.
 
     Args:
         path: A local path, or one of a store (`gs://`, `s3://`, …).
-        compression: `none` or `gzip`.
 
     Raises:
         OSError: The file cannot be opened or read.
     """
     with storage.open_read(path) as stream:
         size_bytes = os.fstat(stream.fileno()).st_size if storage.is_local(path) else None
-        yield from scan_records(stream, path, compression, size_bytes)
+        yield from scan_records(stream, path, size_bytes)
 
 
 def scan_records(
-    stream: IO[bytes], path: str, compression: str = "none", size_bytes: int | None = None
+    stream: IO[bytes], path: str, size_bytes: int | None = None
 ) -> Iterator[Record | RecordError]:
     """Yields the records of a stream and, in their place, what is wrong with them.
 
@@ -132,29 +127,15 @@ def scan_records(
     Args:
         stream: The bytes as stored, buffered.
         path: Name of the file in errors.
-        compression: `none` or `gzip`.
-        size_bytes: Size of the stored file if known; an uncompressed record that goes past
-            it is not read at all.
+        size_bytes: Size of the file if known; a record that goes past it is not read at all.
     """
-    plain = stream
-    if compression == "gzip":
-        plain = cast(IO[bytes], gzip.GzipFile(fileobj=stream, mode="rb"))
-        size_bytes = None
     number, offset = 0, 0
-    while True:
-        try:
-            header = _read(plain, HEADER_BYTES)
-            if not header:
-                return
-            problem, length = _check_header(header, offset, size_bytes)
-            if problem:
-                yield RecordError(path, number, offset, problem)
-                return
-            body = _read(plain, length + FOOTER_BYTES)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as e:
-            problem = f"the gzip stream is damaged from here on ({str(e).rstrip('.')})"
+    while header := _read(stream, HEADER_BYTES):
+        problem, length = _check_header(header, offset, size_bytes)
+        if problem:
             yield RecordError(path, number, offset, problem)
             return
+        body = _read(stream, length + FOOTER_BYTES)
         if len(body) < length + FOOTER_BYTES:
             yield RecordError(path, number, offset, _truncated(length, len(body)))
             return
@@ -169,25 +150,19 @@ def scan_records(
         offset = after
 
 
-def write_records(path: str, payloads: Iterable[bytes], compression: str = "none") -> int:
+def write_records(path: str, payloads: Iterable[bytes]) -> int:
     """Writes a local file of records, which appears whole or not at all.
 
     Args:
         path: Local.
         payloads: The records.
-        compression: `none` or `gzip`.
 
     Returns:
         The size of the file in bytes.
     """
     with storage.AtomicFile(path) as file:
         with open(file.local_path, "wb") as stored:
-            if compression == "gzip":
-                # A gzip header without name and time, so that equal records make equal files.
-                with gzip.GzipFile("", "wb", fileobj=stored, mtime=0) as packed:
-                    packed.writelines(map(frame_record, payloads))
-            else:
-                stored.writelines(map(frame_record, payloads))
+            stored.writelines(map(frame_record, payloads))
             num_bytes = stored.tell()
         file.commit()
     return num_bytes
@@ -200,17 +175,9 @@ def frame_record(payload: bytes) -> bytes:
     return header + payload + _CRC.pack(_masked_crc32c(payload))
 
 
-def compression_of(head: bytes) -> str | None:
-    """`none` or `gzip` from the first 12 bytes of a file; None if it holds no TFRecords.
-
-    The checksum comes first: the length of a record may look like gzip's magic number.
-    """
-    if not head:
-        return "none"
-    if len(head) >= HEADER_BYTES:
-        if _masked_crc32c(head[:8]) == _HEADER.unpack_from(head)[1]:
-            return "none"
-    return "gzip" if head.startswith(_GZIP_MAGIC) else None
+def is_header(head: bytes) -> bool:
+    """Whether these 12 bytes are the header of a record, by its checksum."""
+    return len(head) == HEADER_BYTES and _masked_crc32c(head[:8]) == _HEADER.unpack(head)[1]
 
 
 def _read(stream: IO[bytes], count: int) -> bytes:

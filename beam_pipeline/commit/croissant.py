@@ -50,7 +50,7 @@ _COLUMNS_SAY = {
     "label": "Label in the record.",
     "shard": "TFRecord file that holds the record.",
     "record": "Number of the record in its file, from 0.",
-    "offset": "Byte at which its frame begins; none where files are compressed.",
+    "offset": "Byte at which its frame begins.",
     "num_bytes": "Size of its frame in bytes.",
     "source_sha256": "SHA-256 of the original file.",
     "source_bytes": "Size of the original file in bytes.",

@@ -263,7 +263,6 @@ def manifest_of(
         "splits": splits,
         "classes": classes,
         "shard_by": spec.shard_by,
-        "compression": spec.write.compression,
         "features": {**RECORD_FEATURES, **features},
         "image": {**spec.image, "mean": mean, "std": std},
         "listed": plan.num_images,

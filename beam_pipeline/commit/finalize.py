@@ -109,7 +109,7 @@ def finalize_shard(task: FinalizeTask, spec: WriteSpec) -> dict[str, Any]:
             rows = read_result(shard.name, spec).rows
             if shard.staged:
                 storage.link(spec.staged_path(shard.name), spec.final_path(shard.name))
-        table = index_table(rows, shard.split, file, spec.compression, task.features)
+        table = index_table(rows, shard.split, file, task.features)
         entry["index"] = write_index(spec.output, file, table)
         if rejected:
             quarantine = storage.join(spec.output, QUARANTINE_NAME)
@@ -142,13 +142,13 @@ def _rewrite(task: FinalizeTask, spec: WriteSpec) -> tuple[dict[str, Any], Index
         sources.append((name, of_class))
     final, staged = spec.final_path(task.shard.name), spec.staged_path(task.shard.name)
     with AtomicFile(final, beside=staged) as file:
-        with RecordFile(file.local_path, spec.compression) as records:
+        with RecordFile(file.local_path) as records:
             for name, numbers in sources:
                 result = read_result(name, spec)
                 wanted = _records_of(result.rows.columns["class_name"], numbers)
                 path = spec.staged_path(name)
                 written = []
-                for index, payload in _payloads(path, result, wanted, spec.compression):
+                for index, payload in _payloads(path, result, wanted):
                     records.write(payload)
                     written.append(index)
                 rows.extend(result.rows, written)
@@ -177,21 +177,18 @@ def _records_of(classes: Iterable[str], numbers: Mapping[str, Container[int]]) -
     return records
 
 
-def _payloads(
-    path: str, result: ShardResult, wanted: set[int], compression: str
-) -> Iterator[tuple[int, bytes]]:
-    """Yields (index, record) of the wanted records; uncompressed, only their part is read.
+def _payloads(path: str, result: ShardResult, wanted: set[int]) -> Iterator[tuple[int, bytes]]:
+    """Yields (index, record) of the wanted records; only their part of the file is read.
 
     Raises:
         OutputError: The file does not hold all of them.
     """
     if not wanted:
         return
-    first = min(wanted) if compression == "none" else 0
-    last = max(wanted)
+    first, last = min(wanted), max(wanted)
     with storage.open_read(path) as stream:
         stream.seek(sum(result.rows.columns["num_bytes"][:first]))
-        for record in tfrecord.scan_records(stream, path, compression):
+        for record in tfrecord.scan_records(stream, path):
             if isinstance(record, tfrecord.RecordError):
                 raise _damaged(path, f"has become damaged ({record.reason})") from record
             if first + record.number in wanted:

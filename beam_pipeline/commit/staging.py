@@ -31,7 +31,6 @@ JOB_NAME = "job.json"
 _NOTES = keyed({}, {"pinned_classes": listed(text()), "in_place": flag})
 # Of files beside the shards that a build writes: TFDS's, Croissant's.
 _COMPANION_SUFFIXES = (".json", ".labels.txt")
-_SHARD_SUFFIXES = (".tfrecord", ".tfrecord.gz")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -336,7 +335,7 @@ def _names_in(output: str) -> list[str]:
 
 
 def _is_shard(name: str) -> bool:
-    return name.endswith(_SHARD_SUFFIXES)
+    return name.endswith(".tfrecord")
 
 
 def _is_result(name: str) -> bool:

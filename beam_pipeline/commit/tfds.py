@@ -1,9 +1,7 @@
 """`features.json`, `dataset_info.json` and label names, as tensorflow-datasets reads them.
 
 Written by hand after the JSON form of TFDS 4.9's `feature.proto` and `dataset_info.proto`,
-so that `tfds.builder_from_directory(OUT)` works and no build imports TFDS. TFDS opens
-records without a compression type: of a gzip data set it reads the metadata, never a
-record. For that, pass `--compression none` (JPEG does not shrink anyway).
+so that `tfds.builder_from_directory(OUT)` works and no build imports TFDS.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def list_records(
     Raises:
         UserError: Shard or index is not there, cannot be read, or not what its manifest says.
     """
-    if entry.get("index") and not path.endswith(".gz") and not columns:
+    if entry.get("index") and not columns:
         yield from _indexed_records(path, split, entry)
         return
     try:
@@ -85,7 +85,7 @@ def _scanned_records(
     left = collections.Counter[str](entry.get("classes") or {})
     number = 0
     lost: list[int] = []
-    for found in tfrecord.scan_file(path, "gzip" if path.endswith(".gz") else "none"):
+    for found in tfrecord.scan_file(path):
         features = _key_and_class(found.payload)
         is_damaged = isinstance(found, tfrecord.RecordError)
         number = found.number + 1

@@ -75,13 +75,11 @@ def read_records(refs: Sequence[ImageRef]) -> _Read:
 
 
 def _windows(refs: Sequence[ImageRef]) -> Iterator[list[ImageRef]]:
-    """Consecutive references; all at once where shards are compressed and read from their start."""
+    """Consecutive references, as many as are read at once."""
     window: list[ImageRef] = []
     size_bytes = 0
-    whole = any(ref.uri.endswith(".gz") for ref in refs)
     for ref in refs:
-        is_full = size_bytes >= _WINDOW_BYTES or len(window) >= _WINDOW_RECORDS
-        if is_full and not whole:
+        if size_bytes >= _WINDOW_BYTES or len(window) >= _WINDOW_RECORDS:
             yield window
             window, size_bytes = [], 0
         window.append(ref)
@@ -105,14 +103,14 @@ _Range = tuple[str, list[ImageRef]]
 
 
 def _ranges(refs: Iterable[ImageRef]) -> list[_Range]:
-    """(shard, records) for what is read at once: neighbours, or all of a compressed shard."""
+    """(shard, records) for what is read at once: neighbours."""
     ranges: list[_Range] = []
     known = (ref for ref in refs if ref.offset_bytes != LOST_RECORD)
     for ref in sorted(known, key=lambda r: (r.uri, r.offset_bytes)):
         if ranges and ranges[-1][0] == ref.uri:
             last = ranges[-1][1][-1]
             end = last.offset_bytes + last.size_bytes + _FRAMING_BYTES
-            if ref.uri.endswith(".gz") or ref.offset_bytes - end <= _MAX_GAP_BYTES:
+            if ref.offset_bytes - end <= _MAX_GAP_BYTES:
                 ranges[-1][1].append(ref)
                 continue
         ranges.append((ref.uri, [ref]))
@@ -122,8 +120,6 @@ def _ranges(refs: Iterable[ImageRef]) -> list[_Range]:
 def _read_range(found: _Range) -> dict[tuple[str, int], bytes | ImageError]:
     path, refs = found
     try:
-        if path.endswith(".gz"):
-            return _from_compressed(path, refs)
         first, last = refs[0].offset_bytes, refs[-1]
         data = storage.read_range(path, first, last.offset_bytes + last.size_bytes + _FRAMING_BYTES)
     except OSError as e:
@@ -136,18 +132,6 @@ def _read_range(found: _Range) -> dict[tuple[str, int], bytes | ImageError]:
         record = next(tfrecord.scan_records(io.BytesIO(framed), path), None)
         payloads[path, ref.offset_bytes] = _payload(record)
     return payloads
-
-
-def _from_compressed(
-    path: str, refs: Iterable[ImageRef]
-) -> dict[tuple[str, int], bytes | ImageError]:
-    wanted = {(path, ref.offset_bytes) for ref in refs}
-    payloads = {
-        (path, record.offset_bytes): _payload(record)
-        for record in tfrecord.scan_file(path, "gzip")
-        if (path, record.offset_bytes) in wanted
-    }
-    return dict.fromkeys(wanted, _payload(None)) | payloads
 
 
 def _payload(record: tfrecord.Record | tfrecord.RecordError | None) -> bytes | ImageError:

@@ -62,7 +62,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
         spec: How the shards are written, and where.
 
     Raises:
-        ValueError: The compression is not one that TensorFlow reads, or the coder is not of bytes.
+        ValueError: The records were to be compressed, or the coder is not of bytes.
     """
 
     def __init__(
@@ -94,20 +94,18 @@ class BalancedSink(tfrecordio._TFRecordSink):
         self.num_shards = 0
         if compression_type == CompressionTypes.AUTO:
             self.compression_type = CompressionTypes.detect_compression_type(file_name_suffix)
-        if self.compression_type not in (CompressionTypes.UNCOMPRESSED, CompressionTypes.GZIP):
+        if self.compression_type != CompressionTypes.UNCOMPRESSED:
             raise ValueError(
-                f"compression_type received {self.compression_type!r}; expected UNCOMPRESSED or "
-                "GZIP, which are what TensorFlow and this project read."
+                f"compression_type received {self.compression_type!r}; expected UNCOMPRESSED: JPEG "
+                "does not shrink, TFDS cannot read such shards, and nobody can seek in them."
             )
         self._pool = pool
         output, _, first_name = file_path_prefix.rpartition("/")
-        is_gzip = self.compression_type == CompressionTypes.GZIP
         self.spec = WriteSpec(
             output=output,
             first_name=first_name,
             name_format=str(self.shard_name_format),
             suffix=file_name_suffix,
-            compression="gzip" if is_gzip else "none",
             staging=staging,
             finished=finished or staging,
             image=image,

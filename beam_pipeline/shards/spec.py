@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-import zlib
 from types import TracebackType
 
 from beam_pipeline.options import ImageOptions, UrlOptions
@@ -25,7 +24,6 @@ class WriteSpec:
         output: Folder of the final shards.
         first_name, name_format, suffix: A file is called first name + split + filled-in format +
             suffix.
-        compression: `none` or `gzip`, as the manifest says it.
         staging: Folder of what is known of finished shards, and of shards until the commit.
         finished: Folder for the shards themselves until then.
         image: How pictures are encoded.
@@ -41,7 +39,6 @@ class WriteSpec:
     first_name: str
     name_format: str
     suffix: str
-    compression: str
     staging: str
     finished: str
     image: ImageOptions
@@ -106,15 +103,12 @@ class RecordFile:
 
     Args:
         path: Local.
-        compression: `none` or `gzip`.
     """
 
-    def __init__(self, path: str, compression: str):
+    def __init__(self, path: str):
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         self._file = open(path, "wb", BUFFER_BYTES)  # closed by `__exit__`
         self._hash = hashlib.sha256()
-        # 16: with gzip's header, which has neither a name nor a time.
-        self._gzip = zlib.compressobj(wbits=zlib.MAX_WBITS | 16) if compression == "gzip" else None
         self.num_bytes = 0
 
     def __enter__(self) -> RecordFile:
@@ -126,16 +120,11 @@ class RecordFile:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with self._file:
-            if self._gzip is not None and error is None:
-                self._write(self._gzip.flush())
+        self._file.close()
 
     def write(self, payload: bytes) -> None:
         """Frames and writes one record."""
-        framed = frame_record(payload)
-        self._write(framed if self._gzip is None else self._gzip.compress(framed))
-
-    def _write(self, data: bytes) -> None:
+        data = frame_record(payload)
         self._file.write(data)
         self._hash.update(data)
         self.num_bytes += len(data)

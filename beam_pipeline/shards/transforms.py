@@ -58,7 +58,7 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         file_name_suffix: For example `.tfrecord`.
         num_shards: Must be 0: each unit brings its own number of shards.
         shard_name_template: As `-SSSSS-of-NNNNN`.
-        compression_type: One that TensorFlow reads.
+        compression_type: Must be none: JPEG does not shrink, and nobody could seek.
         image: How pictures are encoded.
         urls: How images at http:// and https:// addresses are fetched.
         damage: What becomes of JPEGs that decode, but that libjpeg warns about: "" to leave them
@@ -75,8 +75,8 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         sink: Its `spec` says how shards are written, and where.
 
     Raises:
-        ValueError: `num_shards` is not 0, `coder` is not of bytes, or the compression is not one
-            that TensorFlow reads.
+        ValueError: `num_shards` is not 0, `coder` is not of bytes, or the records were
+            to be compressed.
     """
 
     def __init__(

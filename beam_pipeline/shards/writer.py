@@ -27,7 +27,6 @@ _FATAL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, er
 def unit_digest(unit: ShardUnit, spec: WriteSpec) -> str:
     """Hash of all that a shard's bytes are a function of, with sizes and times of its files."""
     digest = hashlib.sha256(repr((dataclasses.astuple(spec.image), spec.versions)).encode())
-    digest.update(spec.compression.encode())
     digest.update(repr((spec.damage, spec.quarantine_bytes)).encode())
     digest.update(repr((unit.name, unit.group, sorted(unit.class_ids.items()))).encode())
     for ref in unit.refs:
@@ -177,7 +176,7 @@ def _write_records(
     read_bytes = 0
     stats = ShardStats()
     damaged: dict[str, str] = {}
-    with RecordFile(file.local_path, spec.compression) as records:
+    with RecordFile(file.local_path) as records:
         found = read_files_and_records(unit.refs, spec.image.max_bytes, spec.urls)
         for index, (ref, data) in enumerate(found):
             if isinstance(data, ImageError):

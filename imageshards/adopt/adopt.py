@@ -20,7 +20,7 @@ from imageshards.adopt.features import (
     lengths_of,
     specs_of,
 )
-from imageshards.adopt.files import find_splits, folder_from
+from imageshards.adopt.files import expand, find_splits, folder_from, reading
 from imageshards.adopt.scan import (
     Roles,
     ScannedFile,
@@ -48,7 +48,8 @@ def adopt(
 
     Args:
         directory: A folder of TFRecords or of TFDS, or a data set of ours without an index.
-        output: Where manifest and index are written; None for beside the files.
+        output: Where manifest and index are written, and plain copies of files that are
+            compressed; None for beside the files.
         options: What the files do not say.
 
     Returns:
@@ -68,6 +69,8 @@ def adopt(
         splits = {name: [path for path, _ in shards] for name, shards in tfds.splits.items()}
     else:
         splits = find_splits(directory, options.splits)
+    plain = expand(splits, directory, output)
+    splits = {name: [plain.get(path, path) for path in paths] for name, paths in splits.items()}
     samples = {name: found for name, paths in splits.items() if (found := _sample(paths))}
     if not samples:
         raise UserError(
@@ -82,7 +85,7 @@ def adopt(
         [path for paths in splits.values() for path in paths],
         functools.partial(add_foreign_row, roles=roles),
     )
-    _check_lengths(tfds, files)
+    _check_lengths(tfds, files, plain)
     classes = find_classes(directory, options, tfds, files, roles)
     check_labels(files, roles.label, options.label_offset, classes)
     if not texts_agree(files, classes, options.label_offset):
@@ -122,11 +125,6 @@ def _add_index(
             f"{'TFRecords that others wrote' if has_index(before) else 'no further flag'}."
         )
     before = manifest.load_manifest(directory, "DIR", complete=True)
-    if before.get("compression", "none") != "none":
-        raise UserError(
-            f"DIR received {directory!r}, whose shards are compressed; expected plain ones: build "
-            "the data set again."
-        )
     paths = {
         name: [manifest.shard_path(directory, shard) for shard in split["shards"]]
         for name, split in before["splits"].items()
@@ -157,9 +155,7 @@ def _write_index(
         for number, path in enumerate(paths):
             shard = described["splits"][name]["shards"][number]
             rows = files[path].rows
-            table = index_table(
-                rows, name, manifest.shard_name(shard), "none", described["features"]
-            )
+            table = index_table(rows, name, manifest.shard_name(shard), described["features"])
             stem = f"{name}-{number:05d}" if "adopted" in described else shard["file"]
             shard["index"] = write_index(output, stem, table)
 
@@ -196,7 +192,6 @@ def _described(
         "first_label": options.label_offset,
         "features": specs_of(*(file.lengths for file in files.values())),
         "image": _image(tfds, roles.image, files),
-        "compression": "none",
         "shard_by": _shard_by([one["classes"] for found in shards.values() for one in found]),
         "listed": sum(counts.values()),
         "rejects": {},
@@ -241,17 +236,12 @@ def _sample(paths: Sequence[str]) -> list[dict[str, Values]]:
 
 def _records(path: str) -> Iterable[Record]:
     """Whole records; what is wrong with others is told by the pass over all of them."""
-    try:
+    with reading(path):
         for record in scan_file(path):
             if isinstance(record, Record):
                 yield record
             elif not record.number:
                 check_kind(path)
-    except OSError as e:
-        raise UserError(
-            f"DIR received a data set whose file {path} cannot be read ({e.strerror or e}); "
-            "expected every file of it: copy it again."
-        ) from e
 
 
 def _labelled(
@@ -272,8 +262,11 @@ def _labelled(
     return kept
 
 
-def _check_lengths(tfds: TfdsFolder | None, files: Mapping[str, ScannedFile]) -> None:
-    for path, length in itertools.chain(*tfds.splits.values()) if tfds else ():
+def _check_lengths(
+    tfds: TfdsFolder | None, files: Mapping[str, ScannedFile], plain: Mapping[str, str]
+) -> None:
+    for stored, length in itertools.chain(*tfds.splits.values()) if tfds else ():
+        path = plain.get(stored, stored)
         if path in files and len(files[path].rows) != length:
             raise UserError(
                 f"DIR received a data set whose file {path} holds "

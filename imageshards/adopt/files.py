@@ -1,20 +1,27 @@
-"""The TFRecord files that others wrote: which there are, and the split of each."""
+"""The TFRecord files that others wrote: which there are, the split of each, plain copies."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import gzip
 import os
 import re
+import shutil
+import zlib
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.tfrecord import FILE_NAME
+from imageshards.progress import with_progress
+from imageshards.tfrecord import FILE_NAME, HEADER_BYTES, is_header
 
 SPLIT_NAMES = ("train", "training", "validation", "valid", "val", "test", "testing", "eval", "dev")
 ENDINGS = "*.tfrec, *.tfrecord, *.tfrecords or NAME-00000-of-00008"
 
+_COPIED_BYTES = 1 << 20
+_GZIP_MAGIC = b"\x1f\x8b"
 _PART = re.compile(r"^(.*?)-(\d+)-of-(\d+)(.*)$")
 
 
@@ -117,6 +124,70 @@ def folder_from(output: str, path: str) -> str:
     if folder.rstrip("/") == output:
         return ""
     return folder.removeprefix(f"{output}/")
+
+
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Makes a sentence of the error of a file that cannot be read."""
+    try:
+        yield
+    except OSError as e:
+        raise UserError(
+            f"DIR received a data set whose file {path} cannot be read ({e.strerror or e}); "
+            "expected every file of it: copy it again."
+        ) from e
+
+
+def expand(splits: Mapping[str, Sequence[str]], directory: str, output: str) -> dict[str, str]:
+    """Writes plain copies of the files that are compressed as a whole: nobody can seek in those.
+
+    Args:
+        splits: The files of every split.
+        directory: Where they are from.
+        output: Folder of the copies.
+
+    Returns:
+        Compressed file → its copy.
+
+    Raises:
+        UserError: A file is damaged or cannot be read, or `output` is where the files are.
+    """
+    copies = {
+        path: storage.join(output, f"{split}-{number:05d}-of-{len(paths):05d}.tfrecord")
+        for split, paths in splits.items()
+        for number, path in enumerate(paths)
+    }
+    compressed = storage.map_concurrently(lambda path: (path, _is_gzip(path)), copies)
+    wanted = {path: copies[path] for path, is_gzip in compressed if is_gzip}
+    if wanted and output == directory:
+        raise UserError(
+            f"DIR received a data set whose file {next(iter(wanted))} is compressed with gzip, so "
+            "no record is found inside of it; expected --output FOLDER, another one: there they "
+            "are written decompressed."
+        )
+    written = storage.map_concurrently(lambda pair: _expand(*pair), wanted.items())
+    for _ in with_progress(written, len(wanted), "files", "decompressing"):
+        pass
+    return wanted
+
+
+def _is_gzip(path: str) -> bool:
+    with reading(path):
+        head = storage.read_range(path, 0, HEADER_BYTES)
+    # The length of a plain record may look like gzip's magic number.
+    return head.startswith(_GZIP_MAGIC) and not is_header(head)
+
+
+def _expand(path: str, copy: str) -> None:
+    try:
+        with storage.open_read(path) as stored, gzip.open(stored) as plain:
+            with storage.open_write(copy) as file:
+                shutil.copyfileobj(plain, file, _COPIED_BYTES)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as e:
+        raise UserError(
+            f"DIR received a data set whose file {path} is damaged: its gzip stream is not whole "
+            f"({str(e).rstrip('.')}); expected whole files: copy it again."
+        ) from e
 
 
 def _files_below(folder: str) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, NamedTuple, cast
 
 from imageshards import storage
+from imageshards.adopt.files import reading
 from imageshards.errors import UserError
 from imageshards.example import Values, decode_example, dtype_of
 from imageshards.index import IndexRows
@@ -21,7 +22,7 @@ from imageshards.tfrecord import (
     HEADER_BYTES,
     Record,
     RecordError,
-    compression_of,
+    is_header,
     scan_records,
 )
 
@@ -88,7 +89,7 @@ def scan_all(
         add_row: Adds the row of a record; raises ValueError where it has none.
 
     Raises:
-        UserError: A file is compressed, no TFRecord file or damaged, or cannot be read.
+        UserError: A file is no TFRecord file or damaged, or cannot be read.
     """
     # A disk is read by one thread; a store answers slowly, so several files are read at once.
     threads = 1 if all(map(storage.is_local, paths)) else _REMOTE_THREADS
@@ -110,12 +111,12 @@ def scan_all(
 
 def _scan(path: str, add_row: Callable[[ScannedFile, Record], None]) -> ScannedFile:
     file = ScannedFile(path)
-    try:
+    with reading(path):
         found = storage.stat(path)
         with storage.open_read(path) as stored:
             stream = _HashedStream(stored)
             size = found.size_bytes if found else None
-            for record in scan_records(cast(IO[bytes], stream), path, "none", size):
+            for record in scan_records(cast(IO[bytes], stream), path, size):
                 if isinstance(record, RecordError):
                     if not record.number:
                         check_kind(path)
@@ -126,26 +127,13 @@ def _scan(path: str, add_row: Callable[[ScannedFile, Record], None]) -> ScannedF
                 except ValueError as e:
                     place = record.number, record.offset_bytes
                     file.damage.append(RecordError(path, *place, str(e)))
-    except OSError as e:
-        raise UserError(
-            f"DIR received a data set whose file {path} cannot be read ({e.strerror or e}); "
-            "expected every file of it: copy it again."
-        ) from e
     file.num_bytes, file.sha256 = stream.num_bytes, stream.digest.hexdigest()
     return file
 
 
 def check_kind(path: str) -> None:
-    """Raises UserError where a file is compressed, or holds no TFRecords."""
-    kind = compression_of(storage.read_range(path, 0, HEADER_BYTES))
-    if kind == "gzip":
-        plain = path.removesuffix(".gz") if path.endswith(".gz") else f"{path}.expanded"
-        raise UserError(
-            f"DIR received a data set whose file {path} is compressed with gzip, and no record is "
-            "found inside of that; expected plain TFRecords: expand the files, for example by "
-            f"gzip -dc < {path} > {plain}."
-        )
-    if kind is None:
+    """Raises UserError where a file holds no TFRecords."""
+    if not is_header(storage.read_range(path, 0, HEADER_BYTES)):
         raise UserError(
             f"DIR received a data set whose file {path} is no TFRecord file (record 0 at byte 0: "
             "the checksum of its length is wrong); expected TFRecords."

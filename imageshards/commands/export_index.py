@@ -22,7 +22,7 @@ def export_dali(directory: str) -> tuple[int, int]:
     """Writes the `.idx` files of a data set; returns their number and that of their records.
 
     Raises:
-        UserError: There is no data set, it is compressed, or it is damaged or cannot be written.
+        UserError: There is no data set, or it is damaged or cannot be written.
     """
     from imageshards import storage
     from imageshards.manifest import DALI_SUFFIX, load_manifest, shards_of
@@ -31,11 +31,6 @@ def export_dali(directory: str) -> tuple[int, int]:
     directory = parse_path("DIR", directory)
     storage.check_bucket(directory, "DIR")
     manifest = load_manifest(directory, "DIR")
-    if manifest.get("compression", "none") != "none":
-        raise UserError(
-            f"DIR received {directory!r}, whose shards are compressed: no offset leads into them, "
-            "and DALI reads none; expected plain shards: build it with --compression none."
-        )
     shards = [shard for _, shard in shards_of(manifest)]
 
     def export(shard: Mapping[str, Any]) -> int:

@@ -56,7 +56,6 @@ def page_of(
     """
     between = [twin for twin in twins if twin.splits[0] != twin.splits[1]]
     within = [twin for twin in twins if twin.splits[0] == twin.splits[1]]
-    compression = manifest.get("compression", "none")
     return render(
         "imageshards.duplicates",
         "page.jinja",
@@ -66,8 +65,8 @@ def page_of(
             (other, kept, number(exact), number(near))
             for (kept, other), (exact, near) in counts_by_splits(twins).items()
         ],
-        between=_with_pictures(between[:MAX_SHOWN], directory, compression),
-        within=_with_pictures(within[:MAX_SHOWN], directory, compression),
+        between=_with_pictures(between[:MAX_SHOWN], directory),
+        within=_with_pictures(within[:MAX_SHOWN], directory),
         num_between=len(between),
         num_within=len(within),
         distance=distance,
@@ -91,10 +90,10 @@ def _tiles(
     ]
 
 
-def _with_pictures(twins: Sequence[Twin], directory: str, compression: str) -> list[Pair]:
+def _with_pictures(twins: Sequence[Twin], directory: str) -> list[Pair]:
     def shown(row: Mapping[str, Any]) -> Shown:
         try:
-            features = read_record(directory, row, compression)
+            features = read_record(directory, row)
         except (OSError, RecordError, UserError, ValueError):
             return Shown(row, None)  # what is wrong is for verify to say
         encoded = features[IMAGE_FEATURE][0]

@@ -27,11 +27,10 @@ from imageshards.tfrecord import RecordError, scan_file
 
 
 class _Shard(NamedTuple):
-    """A shard to hash: the data set, the shard's entry of the manifest, its compression."""
+    """A shard to hash: the data set, and the shard's entry of the manifest."""
 
     directory: str
     entry: Mapping[str, Any]
-    compression: str
 
 
 def find_twins(
@@ -48,8 +47,7 @@ def find_twins(
     Raises:
         UserError: Its index or a shard cannot be read, or nearly all pictures look alike.
     """
-    compression = manifest.get("compression", "none")
-    shards = [_Shard(directory, entry, compression) for _, entry in shards_of(manifest)]
+    shards = [_Shard(directory, entry) for _, entry in shards_of(manifest)]
     of_originals = [
         hashes_of_originals(table)
         for table in storage.map_concurrently(
@@ -86,7 +84,7 @@ def _hash_shard(shard: _Shard) -> tuple[np.ndarray, np.ndarray]:
     hashes, known = np.zeros(count, np.uint64), np.zeros(count, bool)
     try:
         path = storage.join(shard.directory, shard.entry["file"])
-        for record in scan_file(path, shard.compression):
+        for record in scan_file(path):
             if isinstance(record, RecordError) or record.number >= count:
                 continue
             try:

@@ -146,8 +146,7 @@ def _write_sheets(
     """Writes a contact sheet per split that has pictures; returns paths, and what is shown."""
     paths, sheets = [], []
     for name, split in manifest["splits"].items():
-        compression = manifest.get("compression", "none")
-        thumbs, missing = thumbs_of(directory, split["shards"], compression)
+        thumbs, missing = thumbs_of(directory, split["shards"])
         sheets.append(Sheet(name, _SHEET_NAME.format(name), thumbs, missing))
         if thumbs:
             paths.append(os.path.join(folder, sheets[-1].file))

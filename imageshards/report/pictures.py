@@ -46,19 +46,16 @@ def quotas(counts: Sequence[int], wanted: int) -> list[int]:
     return taken
 
 
-def thumbs_of(
-    directory: str, shards: Sequence[Mapping[str, Any]], compression: str
-) -> tuple[list[Thumb], int]:
+def thumbs_of(directory: str, shards: Sequence[Mapping[str, Any]]) -> tuple[list[Thumb], int]:
     """Pictures of one split, and how many could not be read.
 
     Args:
         directory: The data set.
         shards: The split's entries of the manifest.
-        compression: `none` or `gzip`.
     """
     wanted = quotas([shard["num_records"] for shard in shards], MAX_PICTURES)
     asked = [
-        (storage.join(directory, shard["file"]), compression, count, _mean_bytes(shard))
+        (storage.join(directory, shard["file"]), count, _mean_bytes(shard))
         for shard, count in zip(shards, wanted, strict=True)
         if count
     ]
@@ -72,25 +69,25 @@ def _mean_bytes(shard: Mapping[str, Any]) -> int:
     return int(shard["num_bytes"] // max(1, shard["num_records"]))
 
 
-def _first_records(path: str, compression: str, count: int, mean_bytes: int) -> Iterator[Record]:
+def _first_records(path: str, count: int, mean_bytes: int) -> Iterator[Record]:
     """The first records of a shard; of one in a store, hardly more than these is read."""
-    if not storage.is_local(path) and compression == "none":
+    if not storage.is_local(path):
         head = io.BytesIO(storage.read(path, 2 * count * mean_bytes + (64 << 10)))
         found = list(itertools.islice(scan_records(head, path), count))
         whole = [record for record in found if isinstance(record, Record)]
         if len(whole) == count:
             yield from whole
             return
-    yield from itertools.islice(read_records(path, compression), count)
+    yield from itertools.islice(read_records(path), count)
 
 
-def _thumbs_in(asked: tuple[str, str, int, int]) -> list[Thumb]:
+def _thumbs_in(asked: tuple[str, int, int]) -> list[Thumb]:
     return list(_thumbs(*asked))
 
 
-def _thumbs(path: str, compression: str, count: int, mean_bytes: int) -> Iterator[Thumb]:
+def _thumbs(path: str, count: int, mean_bytes: int) -> Iterator[Thumb]:
     try:
-        for record in _first_records(path, compression, count, mean_bytes):
+        for record in _first_records(path, count, mean_bytes):
             features = decode_example(record.payload)
             picture = thumbnail(_first(features, "image/encoded"), THUMB_PX)
             if picture is None:

@@ -243,7 +243,6 @@ def origin(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "format_version": manifest["format_version"],
         "fingerprint": manifest["fingerprint"],
-        "compression": manifest.get("compression", "none"),
         **manifest.get("versions", {}),
     }
 

@@ -80,8 +80,7 @@ def verify(directory: str, workers: int | None = None, show_progress: bool = Fal
     directory = parse_path("DIR", directory)
     storage.check_bucket(directory, "DIR")
     manifest = load_manifest(directory, "DIR", complete=True)
-    compression = manifest.get("compression", "none")
-    tasks = [ShardTask(directory, shard, compression) for _, shard in shards_of(manifest)]
+    tasks = [ShardTask(directory, shard) for _, shard in shards_of(manifest)]
     checked = map_in_processes(check_shard, tasks, workers)
     if show_progress:
         checked = with_progress(checked, len(tasks), "shards", "verifying")

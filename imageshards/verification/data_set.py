@@ -49,11 +49,10 @@ def data_set_problems(
 
 def manifest_problems(manifest: Mapping[str, Any]) -> Iterator[str]:
     """Where a manifest disagrees with itself, as phrases."""
-    suffix = ".gz" if manifest.get("compression") == "gzip" else ""
     for split, entry in manifest["splits"].items():
         shards = entry["shards"]
         for number, shard in enumerate(shards):
-            expected = f"{split}-{number:05d}-of-{len(shards):05d}.tfrecord{suffix}"
+            expected = f"{split}-{number:05d}-of-{len(shards):05d}.tfrecord"
             if shard["file"] != expected:
                 yield f"shard {number} of split {split!r} is {shard['file']!r}, not {expected!r}"
             if sum(shard["classes"].values()) != shard["num_records"]:
@@ -152,7 +151,7 @@ def _keys(
         yield from ((number, rows[number]["offset"], rows[number]["key"]) for number in wanted)
         return
     path = storage.join(directory, entry["file"])
-    for record in scan_file(path, manifest.get("compression", "none")) if wanted else ():
+    for record in scan_file(path) if wanted else ():
         if record.number in wanted and isinstance(record, Record):
             key = decode_example(record.payload, {FILENAME_FEATURE})[FILENAME_FEATURE][0]
             text = key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key)

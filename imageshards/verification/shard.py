@@ -39,11 +39,10 @@ class Problem(NamedTuple):
 
 
 class ShardTask(NamedTuple):
-    """A shard to check: the data set, the shard's entry of the manifest, its compression."""
+    """A shard to check: the data set, and the shard's entry of the manifest."""
 
     directory: str
     entry: Mapping[str, Any]
-    compression: str
 
 
 @dataclasses.dataclass
@@ -117,7 +116,7 @@ def _scan(task: ShardTask, result: ShardResult, path: str) -> None:
     """Names each broken record; where there is no index, counts classes and notes keys, too."""
     has_index = task.entry.get("index") is not None
     classes: Counter[str] | None = Counter()
-    for record in scan_file(path, task.compression):
+    for record in scan_file(path):
         result.num_records += 1
         if isinstance(record, RecordError):
             result.add("checksums", record.reason, record)

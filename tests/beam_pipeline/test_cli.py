@@ -59,7 +59,6 @@ CHANGES = {
     ("--transform_module", "m.py"): ("transform_module", "m.py"),
     ("--transform_temp_dir", "gs://b/t/"): ("transform_temp_dir", "gs://b/t"),
     ("--output", "/elsewhere"): ("output", "/elsewhere"),
-    ("--compression", "gzip"): ("compression", "gzip"),
     ("--max_reject_fraction", "0.5"): ("max_reject_fraction", 0.5),
     ("--no_quarantine_bytes",): ("quarantine_bytes", False),
     ("--no_report",): ("report", False),
@@ -179,7 +178,7 @@ REFUSED = [
     ("--output", [""], "expected a path."),
     *((flag, ["odd"], "invalid choice: 'odd' (choose from") for flag in (
         "--layout", "--resize_mode", "--filter", "--subsampling", "--colorspace", "--bbox_frame",
-        "--shard_by", "--compression")),
+        "--shard_by")),
 ]  # fmt: skip
 
 

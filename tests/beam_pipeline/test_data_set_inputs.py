@@ -204,15 +204,6 @@ def test_other_image_options_are_refused(folder, tmp_path, capfd):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_compressed_data_set_is_an_input_too(folder, tmp_path):
-    packed = tmp_path / "packed"
-    assert build("--input", folder / "a", "--output", packed, "--compression", "gzip", *FLAGS) == 0
-    flags = ["--input", packed, "--output", tmp_path / "out", "--num_shards", "7", *FLAGS]
-    assert build(*flags) == 0
-    assert shard_bytes(tmp_path / "out") == shard_bytes(folder / "seven")
-    assert index_bytes(tmp_path / "out") == index_bytes(folder / "seven")
-
-
 def test_extra_columns_and_the_transform_that_made_them_are_copied(tmp_path):
     rows = ["image,label,age"]
     for i in range(40):

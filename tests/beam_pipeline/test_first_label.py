@@ -39,7 +39,7 @@ def labels_of(output: pathlib.Path) -> dict[str, set[Any]]:
     """Class name → the labels its records have."""
     found: dict[str, set[Any]] = {}
     for path in output.glob("*.tfrecord"):
-        for record in read_records(str(path), "none"):
+        for record in read_records(str(path)):
             features: dict[str, Any] = decode_example(record.payload)
             text = features["image/class/text"][0].decode()
             found.setdefault(text, set()).add(features["image/class/label"][0])

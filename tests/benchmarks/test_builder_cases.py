@@ -22,9 +22,7 @@ pytestmark = pytest.mark.process
 
 def payloads(folder: pathlib.Path) -> list[bytes]:
     return sorted(
-        record.payload
-        for path in folder.glob("*.tfrecord")
-        for record in read_records(str(path), "none")
+        record.payload for path in folder.glob("*.tfrecord") for record in read_records(str(path))
     )
 
 

@@ -78,9 +78,8 @@ def test_every_name_is_there_and_a_star_shadows_no_builtin():
         ims.absent  # noqa: B018
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_examples_come_in_the_manifest_s_order(tmp_path, compression):
-    dataset = Dataset(tmp_path, compression=compression)
+def test_examples_come_in_the_manifest_s_order(tmp_path):
+    dataset = Dataset(tmp_path)
     expected = [
         ims.decode_example(payload)
         for payloads in dataset.payloads.values()

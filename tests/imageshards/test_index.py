@@ -43,8 +43,8 @@ def rows_of_three() -> IndexRows:
     return rows
 
 
-def table(rows: IndexRows, compression: str = "none"):
-    return index.index_table(rows, "train", SHARD, compression, FEATURES)
+def table(rows: IndexRows):
+    return index.index_table(rows, "train", SHARD, FEATURES)
 
 
 def manifest(entry, num_records: int = 3) -> dict:
@@ -78,10 +78,6 @@ def test_small_extra_columns_follow_under_names_of_their_own():
     assert found["extra/width"] == [0.0, 0.5, 1.0]
     assert found["place"] == [[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]]
     assert found["note"] == ["short", None, None], "no UTF-8, and more than 256 bytes"
-
-
-def test_compressed_shards_have_no_offsets():
-    assert table(rows_of_three(), "gzip")["offset"].to_pylist() == [None] * 3
 
 
 def test_rows_of_other_records_get_their_new_places():

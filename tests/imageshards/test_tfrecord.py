@@ -1,21 +1,19 @@
 """TFRecord files: what is written is read, every checksum is looked at, every damage is placed."""
 
-import gzip
 import io
 import pickle
 import struct
 
 import google_crc32c
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imageshards.tfrecord import (
     MAX_RECORD_BYTES,
     Record,
     RecordError,
-    compression_of,
-    frame_record,
+    is_header,
     read_records,
     scan_file,
     scan_records,
@@ -28,8 +26,8 @@ GOLDEN = bytes.fromhex("000000000000000029039807d8ea82a20500000000000000eab2043e
 PAYLOADS = st.lists(st.binary(max_size=40), min_size=1, max_size=5)
 
 
-def scan(data, compression="none"):
-    return list(scan_records(io.BytesIO(data), "x.tfrecord", compression, len(data)))
+def scan(data):
+    return list(scan_records(io.BytesIO(data), "x.tfrecord", len(data)))
 
 
 def masked_crc(data):
@@ -37,9 +35,9 @@ def masked_crc(data):
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
-def only_error(data, compression="none"):
+def only_error(data):
     """The one problem of some bytes, which also ends `read_records`' reading."""
-    errors = [r for r in scan(data, compression) if isinstance(r, RecordError)]
+    errors = [r for r in scan(data) if isinstance(r, RecordError)]
     return errors[0] if len(errors) == 1 else pytest.fail(f"{errors}")
 
 
@@ -48,12 +46,11 @@ def test_reads_records_of_tensorflow():
     assert framed([b"", b"shard"]) == GOLDEN
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_records_come_with_number_and_offset(tmp_path, compression):
+def test_records_come_with_number_and_offset(tmp_path):
     path = tmp_path / "x.tfrecord"
     data = framed([b"a", b"bcd", b""])
-    path.write_bytes(gzip.compress(data) if compression == "gzip" else data)
-    assert list(read_records(str(path), compression)) == [
+    path.write_bytes(data)
+    assert list(read_records(str(path))) == [
         (0, 0, b"a"),
         (1, 17, b"bcd"),
         (2, 36, b""),
@@ -89,7 +86,6 @@ def test_a_path_of_a_beam_filesystem_is_read(tmp_path):
 @given(PAYLOADS)
 def test_framed_payloads_round_trip(payloads):
     assert [r.payload for r in scan(framed(payloads))] == payloads
-    assert [r.payload for r in scan(gzip.compress(framed(payloads)), "gzip")] == payloads
 
 
 @given(PAYLOADS, st.data())
@@ -116,14 +112,6 @@ def test_any_truncation_is_noticed_or_ends_between_records(payloads, data):
         assert isinstance(found[-1], RecordError)
         assert "file ends inside" in found[-1].reason
         assert found[-1].number == len(complete)
-
-
-@given(PAYLOADS, st.data())
-@settings(max_examples=50)
-def test_any_truncation_of_a_gzip_file_is_noticed(payloads, data):
-    whole = gzip.compress(framed(payloads))
-    cut = data.draw(st.integers(1, len(whole) - 1))
-    assert isinstance(scan(whole[:cut], "gzip")[-1], RecordError)
 
 
 def test_records_after_a_wrong_payload_are_still_read():
@@ -199,37 +187,23 @@ def test_a_stream_that_gives_less_than_asked_is_read_on():
     assert list(scan_records(Dripping(GOLDEN), "x")) == scan(GOLDEN)
 
 
-def test_bytes_that_are_no_gzip_are_named():
-    assert "gzip stream is damaged" in only_error(GOLDEN, "gzip").reason
-
-
 @pytest.mark.process
-@pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_tensorflow_reads_what_is_written(tmp_path, compression):
+def test_tensorflow_reads_what_is_written(tmp_path):
     import tensorflow as tf
 
     path = tmp_path / "x"
     payloads = [b"first", b"", b"the third one", b"4"]
-    assert write_records(str(path), payloads, compression) == path.stat().st_size
-    kind = "GZIP" if compression == "gzip" else ""
-    assert list(tf.data.TFRecordDataset(str(path), kind).as_numpy_iterator()) == payloads
+    assert write_records(str(path), payloads) == path.stat().st_size
+    assert list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator()) == payloads
 
 
-@given(st.lists(st.binary(max_size=50), max_size=6), st.sampled_from(["none", "gzip"]))
-def test_written_records_round_trip_with_their_offsets(tmp_path_factory, payloads, compression):
+@given(st.lists(st.binary(max_size=50), max_size=6))
+def test_written_records_round_trip_with_their_offsets(tmp_path_factory, payloads):
     path = str(tmp_path_factory.mktemp("w") / "x")
-    write_records(path, payloads, compression)
+    write_records(path, payloads)
     starts = [sum(len(p) + 16 for p in payloads[:i]) for i in range(len(payloads))]
     expected = list(zip(range(len(payloads)), starts, payloads, strict=True))
-    assert list(read_records(path, compression)) == expected
-
-
-def test_equal_records_make_equal_gzip_files(tmp_path):
-    for name in "ab":
-        write_records(str(tmp_path / name), [b"1", b"2"], "gzip")
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    # Where gzip keeps the time of writing (RFC 1952, MTIME).
-    assert (tmp_path / "a").read_bytes()[4:8] == bytes(4)
+    assert list(read_records(path)) == expected
 
 
 def test_an_interrupted_write_leaves_the_old_file_and_no_other(tmp_path):
@@ -262,23 +236,16 @@ def test_a_missing_file_is_an_os_error(tmp_path):
         list(read_records(str(tmp_path / "none")))
 
 
-@pytest.mark.parametrize(
-    ("head", "compression"),
-    [
-        (GOLDEN[:12], "none"),
-        (b"", "none"),
-        (gzip.compress(GOLDEN, mtime=0)[:12], "gzip"),
-        # A length whose first bytes are gzip's magic number.
-        (frame_record(bytes(0x8B1F))[:12], "none"),
-        (b"not a TFRecord", None),
-        (b"short", None),
-    ],
-)
-def test_the_compression_is_told_by_the_first_bytes(head, compression):
-    assert compression_of(head) == compression
-
-
 def test_an_error_survives_a_pickle_as_between_processes():
     error = RecordError("x", 1, 16, "the payload's checksum is wrong", 37, b"shard")
     copy = pickle.loads(pickle.dumps(error))  # our own bytes
     assert (str(copy), copy.payload) == (str(error), b"shard")
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [(GOLDEN[:12], True), (GOLDEN[:11], False), (b"", False), (b"\x1f\x8b" + GOLDEN[2:12], False)],
+    ids=["header", "cut", "empty", "another length"],
+)
+def test_a_header_is_known_by_its_checksum(head, expected):
+    assert is_header(head) is expected

@@ -24,16 +24,16 @@ def assert_records_are_as_described(directory: Path | str) -> int:
         AssertionError: A record is not what manifest or index say.
     """
     manifest = load_manifest(str(directory), complete=True)
-    compression, features = manifest.get("compression", "none"), manifest["features"]
+    features = manifest["features"]
     total = 0
     for split, shard in shards_of(manifest):
         rows = IndexRows()
-        for record in read_records(f"{directory}/{shard['file']}", compression):
+        for record in read_records(f"{directory}/{shard['file']}"):
             held = decode_example(record.payload)
             assert not [*_problems(held, manifest)], (shard["file"], record.number)
             rows.add(held, HEADER_BYTES + len(record.payload) + FOOTER_BYTES, None)
         total += len(rows)
-        expected = index_table(rows, split, shard["file"], compression, features)
+        expected = index_table(rows, split, shard["file"], features)
         found = read_shard_index(str(directory), shard, index_schema(features))
         for name in {*found.column_names} - {"source_bytes"}:  # which no record tells
             # As text: NaN is no difference.

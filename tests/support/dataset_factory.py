@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import json
@@ -69,28 +68,25 @@ class Dataset:
         shards: Mapping[str, int] | None = None,
         per_shard: int = 6,
         classes: Sequence[str] = CLASSES,
-        compression: str = "none",
         rejects: Mapping[str, int] | None = None,
         index: bool = False,
     ):
         self.directory = directory
         self.index = index
-        self.compression = compression
         self.payloads: dict[str, list[bytes]] = {}
         self.splits: dict[str, list[str]] = {}
-        suffix = ".gz" if compression == "gzip" else ""
         number = 0
         for split, count in (shards or {"train": 3, "validation": 2}).items():
             self.splits[split] = []
             for shard in range(count):
-                name = f"{split}-{shard:05d}-of-{count:05d}.tfrecord{suffix}"
+                name = f"{split}-{shard:05d}-of-{count:05d}.tfrecord"
                 self.splits[split].append(name)
                 self.payloads[name] = []
                 for _ in range(per_shard):
                     features = features_of(number, number % len(classes), classes)
                     self.payloads[name].append(encode_example(features))
                     number += 1
-        self.manifest: dict[str, Any] = _fixed_part(classes, compression, dict(rejects or {}))
+        self.manifest: dict[str, Any] = _fixed_part(classes, dict(rejects or {}))
         self.directory.mkdir(parents=True, exist_ok=True)
         self._write_companions()
         for name in self.payloads:
@@ -101,8 +97,6 @@ class Dataset:
     def write_shard(self, name: str) -> None:
         """Writes one shard from its payloads."""
         data = framed(self.payloads[name])
-        if self.compression == "gzip":
-            data = gzip.compress(data, mtime=0)
         (self.directory / name).write_bytes(data)
 
     def replace(self, name: str, index: int, features: Mapping[str, Values]) -> None:
@@ -156,7 +150,7 @@ class Dataset:
         rows, features = IndexRows(), self.manifest["features"]
         for payload in self.payloads[name]:
             rows.add(decode_example(payload), len(payload) + 16, 1000)
-        table = index_table(rows, split, name, self.compression, features)
+        table = index_table(rows, split, name, features)
         return {"index": write_index(str(self.directory), name, table)}
 
     def _write_companions(self) -> None:
@@ -183,15 +177,12 @@ class Dataset:
         (quarantine / "rejects-00000-of-00001.tfrecord").write_bytes(framed(payloads))
 
 
-def _fixed_part(
-    classes: Sequence[str], compression: str, rejects: dict[str, int]
-) -> dict[str, Any]:
+def _fixed_part(classes: Sequence[str], rejects: dict[str, int]) -> dict[str, Any]:
     return {
         "format_version": 1,
         "splits": {},
         "classes": list(classes),
         "shard_by": "balanced",
-        "compression": compression,
         "features": dict(RECORD_FEATURES),
         "image": {
             "size": 16,

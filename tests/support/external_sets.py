@@ -69,9 +69,9 @@ def flip_byte(path: pathlib.Path, at: int) -> None:
     path.write_bytes(data)
 
 
-def records_of(path: pathlib.Path | str, compression: str = "none") -> list[Record]:
+def records_of(path: pathlib.Path | str) -> list[Record]:
     """The records of a file that is whole."""
-    return list(read_records(str(path), compression))
+    return list(read_records(str(path)))
 
 
 def whole_split(dataset: DataSet, split: str = "train") -> Subset:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import io
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -84,15 +83,13 @@ def record_of(record: int, label: int) -> bytes:
     )
 
 
-def write_shard(path: pathlib.Path, payloads: Sequence[bytes], compression: str = "none") -> None:
+def write_shard(path: pathlib.Path, payloads: Sequence[bytes]) -> None:
     """A TFRecord file."""
     import tensorflow as tf
 
     with tf.io.TFRecordWriter(str(path)) as writer:
         for payload in payloads:
             writer.write(payload)
-    if compression == "gzip":
-        path.write_bytes(gzip.compress(path.read_bytes()))
 
 
 def make_set(
@@ -101,7 +98,6 @@ def make_set(
     *,
     make_record: Callable[[int, int], bytes] = record_of,
     empty: Sequence[int] = (),
-    compression: str = "none",
     **changes: Any,
 ) -> DataSet:
     """Writes one split `train` whose shards hold records of the given labels.
@@ -115,7 +111,7 @@ def make_set(
         path = folder / f"train-{k:05d}"
         numbered = enumerate(labels, number)
         payloads = [b"" if i in empty else make_record(i, label) for i, label in numbered]
-        write_shard(path, payloads, compression)
+        write_shard(path, payloads)
         classes = {name: list(labels).count(c) for c, name in enumerate(CLASSES)}
         written.append(Shard(str(path), len(labels), path.stat().st_size, classes))
         number += len(labels)
@@ -124,7 +120,6 @@ def make_set(
         splits={"train": Split("train", tuple(written))},
         classes=CLASSES,
         image=IMAGE,
-        compression=compression,
         shard_by="balanced",
         features=FEATURES,
         filename_feature=None,

@@ -16,7 +16,7 @@ NAMES = [
     f"../{SENTINEL}", f"a/../../{SENTINEL}", f"index/../../{SENTINEL}", "..", ".", "", "a/b",
     "a\\b",
     "a\0b", "/home/u/.bashrc", ".bashrc", "manifest.json", "index", "x", "\ud800", "0" * 64,
-    "none", "gzip", "shortest",
+    "none", "shortest",
 ]  # fmt: skip
 NUMBERS = [
     0, 1, -1, 2, 255, 2.5, 2**31, 2**63, 10**30, math.nan, math.inf, True, False, None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import json
@@ -50,7 +49,6 @@ def make_data_set(
     num_shards: int = 3,
     size_px: Sequence[tuple[int, int]] = ((64, 64),),
     grey: bool = False,
-    compression: str = "none",
     mode: str = "crop",
     shard_by: str = "balanced",
     first_label: int = 0,
@@ -79,7 +77,7 @@ def make_data_set(
         splits[split] = {
             "num_records": count,
             "shards": [
-                _write_shard(tf, folder, split, k, num_shards, records, compression)
+                _write_shard(tf, folder, split, k, num_shards, records)
                 for k, records in enumerate(shards)
             ],
         }
@@ -89,7 +87,6 @@ def make_data_set(
         folder,
         splits=splits,
         features=RECORD_FEATURES | more_features,
-        compression=compression,
         shard_by=shard_by,
         **({"first_label": first_label} if first_label else {}),
         image={
@@ -168,18 +165,12 @@ def _write_shard(
     index: int,
     num_shards: int,
     records: list[bytes],
-    compression: str,
 ) -> dict[str, Any]:
     path = folder / f"{split}-{index:05d}-of-{num_shards:05d}.tfrecord"
     with tf.io.TFRecordWriter(str(path)) as writer:
         for record in records:
             writer.write(record)
     data = path.read_bytes()
-    if compression == "gzip":
-        path.unlink()
-        path = path.with_name(path.name + ".gz")
-        data = gzip.compress(data)
-        path.write_bytes(data)
     return {
         "file": path.name,
         "num_records": len(records),

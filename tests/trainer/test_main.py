@@ -173,13 +173,12 @@ def _check_saved_model(shards: pathlib.Path, output: pathlib.Path, last: dict[st
 
 
 @pytest.mark.slow
-def test_grey_gzip_pictures_of_varying_size_train_without_validation(
+def test_grey_pictures_of_varying_size_train_without_validation(
     tmp_path: pathlib.Path,
 ) -> None:
     sizes = ((40, 56), (64, 40), (40, 40))
     path = make_data_set(
-        tmp_path / "grey", {"train": 20}, size_px=sizes, grey=True, compression="gzip",
-        mode="shortest",
+        tmp_path / "grey", {"train": 20}, size_px=sizes, grey=True, mode="shortest",
     )  # fmt: skip
     ran = run_forked(
         "trainer", "--data", path, "--epochs", 1, "--batch_size", 8, "--image_size", "40x48", *SMALL

@@ -70,7 +70,7 @@ def _first_named(dataset: DataSet, shard: Shard) -> list[_Named]:
     """Of the first records; broken ones are left to the reader, which tells more."""
     named: list[_Named] = []
     with contextlib.suppress(OSError, RecordError):
-        for record in itertools.islice(read_records(shard.path, dataset.compression), _RECORDS):
+        for record in itertools.islice(read_records(shard.path), _RECORDS):
             with contextlib.suppress(RecordProblem):
                 label, text = class_id(dataset, record.payload), _text(dataset, record.payload)
                 if text in dataset.classes:

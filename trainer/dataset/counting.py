@@ -155,10 +155,10 @@ def _cached(what: str, key: object, count: Callable[[], Any], check: Callable[[A
     return counted
 
 
-def _whole_records(path: str, compression: str, broken: list[Broken]) -> Iterator[Record]:
+def _whole_records(path: str, broken: list[Broken]) -> Iterator[Record]:
     """The records of a file; those that cannot be read are added to `broken`."""
     try:
-        for record in scan_file(path, compression):
+        for record in scan_file(path):
             note_work()
             if isinstance(record, RecordError):
                 broken.append(Broken(path, record.number, record.offset_bytes, record.reason))
@@ -209,7 +209,7 @@ def _count_split(
     broken: list[Broken] = []
     for shard in split.shards:
         batch: list[Record] = []
-        for record in _whole_records(shard.path, dataset.compression, broken):
+        for record in _whole_records(shard.path, broken):
             if record.payload:
                 batch.append(record)
             if len(batch) == _BATCH_RECORDS:

@@ -144,13 +144,9 @@ def _joined_split(name: str, parts: Sequence[DataSet]) -> Split:
 
 def _check_records(config: DataConfig, parts: Sequence[DataSet]) -> None:
     """Everything in which the records of all data sets have to agree."""
-    values_of: dict[str, Callable[[DataSet], object]] = {
-        "the compression": lambda part: part.compression,
-        "the number of channels": lambda part: part.image.channels,
-    }
     received = f"⟦--data⟧ received {config.data!r}, where"
-    for what, value_of in values_of.items():
-        _refuse_different(f"{received} {what}", parts, [value_of(part) for part in parts], _REBUILD)
+    channels = [part.image.channels for part in parts]
+    _refuse_different(f"{received} the number of channels", parts, channels, _REBUILD)
     for name in dict.fromkeys(n for p in parts for n in (p.image_feature, p.label_feature)):
         owners = [part for part in parts if name in part.features]
         dtypes = [part.features[name].dtype for part in owners]

@@ -156,7 +156,6 @@ def _data_set(data: str, raw: dict[str, Any]) -> DataSet:
         splits={name: _split(data, name, split) for name, split in raw["splits"].items()},
         classes=tuple(raw["classes"]),
         image=_image(raw["image"]),
-        compression=raw.get("compression", "none"),
         shard_by=raw.get("shard_by", "balanced"),
         features=features,
         image_feature=names["image"],
@@ -192,7 +191,7 @@ def _split(data: str, name: str, raw: dict[str, Any]) -> Split:
 
 def _fingerprint(raw: dict[str, Any]) -> str:
     """Of the records and what is known of them: the same after building the same data again."""
-    told = {key: raw.get(key) for key in ("classes", "features", "image", "compression")}
+    told = {key: raw.get(key) for key in ("classes", "features", "image")}
     if "adopted" in raw:
         told |= {key: raw.get(key) for key in ("adopted", "first_label")}
     told["splits"] = manifest.without_index(raw["splits"])

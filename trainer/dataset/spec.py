@@ -136,7 +136,6 @@ class DataSet:
         splits: By name.
         classes: Class names, in the order of the ids.
         image: Its pictures.
-        compression: `none` or `gzip`.
         shard_by: `balanced`, or `class` where a shard holds one class only.
         features: Every feature of a record, by its name in the records.
         image_feature, label_feature: Which of them hold the JPEG and the class.
@@ -154,7 +153,6 @@ class DataSet:
     splits: Mapping[str, Split]
     classes: tuple[str, ...]
     image: ImageSpec
-    compression: str
     shard_by: str
     features: Mapping[str, FeatureSpec]
     image_feature: str = IMAGE_FEATURE
@@ -166,11 +164,6 @@ class DataSet:
     adopted: bool = False
     has_index: bool = False
     parts: tuple[DataSet, ...] = ()
-
-    @property
-    def compression_type(self) -> str:
-        """The compression in TensorFlow's words: `""` or `"GZIP"`."""
-        return "GZIP" if self.compression == "gzip" else ""
 
     def by_part(self, split: Split) -> list[tuple[DataSet, Split]]:
         """Each data set that was joined with its own shards of `split`; else this one with all."""

@@ -251,14 +251,14 @@ def _copy(dataset: DataSet, shard: Shard, broken: set[int], path: str) -> Shard:
     classes: Counter[str] = Counter()
 
     def payloads() -> Iterator[bytes]:
-        for payload in _kept(shard, dataset.compression, broken):
+        for payload in _kept(shard, broken):
             if payload and shard.classes is not None:
                 classes.update(_class_name(dataset, payload))
             yield payload
 
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        num_bytes = write_records(path, payloads(), dataset.compression)
+        num_bytes = write_records(path, payloads())
     except OSError as e:
         raise UserError(
             f"⟦--output⟧ received a folder in which {path}, a copy of a shard without its broken "
@@ -269,10 +269,10 @@ def _copy(dataset: DataSet, shard: Shard, broken: set[int], path: str) -> Shard:
     return Shard(path, shard.num_records, num_bytes, known)
 
 
-def _kept(shard: Shard, compression: str, broken: set[int]) -> Iterator[bytes]:
+def _kept(shard: Shard, broken: set[int]) -> Iterator[bytes]:
     """As many payloads as the shard should hold."""
     number = 0
-    for record in _scan_if_there(shard.path, compression):
+    for record in _scan_if_there(shard.path):
         if record.number >= shard.num_records:
             return
         note_work()
@@ -321,7 +321,7 @@ def _readable_classes(subset: Subset, found: Sequence[BrokenRecord]) -> dict[int
         numbers[one.path][one.number] = one.record
     classes: dict[int, int] = {}
     for path, wanted in numbers.items():
-        for record in _scan_if_there(path, subset.dataset.compression):
+        for record in _scan_if_there(path):
             if record.number not in wanted or not isinstance(record, Record):
                 continue
             if classify is None or not record.payload or wanted[record.number] < 0:
@@ -333,9 +333,9 @@ def _readable_classes(subset: Subset, found: Sequence[BrokenRecord]) -> dict[int
     return classes
 
 
-def _scan_if_there(path: str, compression: str) -> Iterator[Record | RecordError]:
+def _scan_if_there(path: str) -> Iterator[Record | RecordError]:
     with contextlib.suppress(FileNotFoundError):
-        yield from scan_file(path, compression)
+        yield from scan_file(path)
 
 
 def _count_classes(subset: Subset, split: Split) -> tuple[int, ...]:

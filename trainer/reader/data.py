@@ -124,8 +124,7 @@ class Data:
     def record(self, key: str) -> dict[str, Values]:
         """The features of one record, by name, each as a list of values.
 
-        Only its own bytes are read (of compressed shards, all before them); for the first one
-        also where all of them are.
+        Only its own bytes are read; for the first one also where all of them are.
 
         Args:
             key: As `index()` has it: the path of the image below the input, or the manifest's id.
@@ -144,9 +143,7 @@ class Data:
                 "expected one of index(columns=['key'])."
             )
         (row,) = self._places.slice(place, 1).to_pylist()
-        return read_record(
-            self.config.data, row, self.dataset.compression, self.dataset.filename_feature
-        )
+        return read_record(self.config.data, row, self.dataset.filename_feature)
 
     @functools.cached_property
     def _places(self) -> pa.Table:

@@ -32,8 +32,7 @@ class BrokenRecord:
         number: Of the record within the shard, from 0.
         record: Of the record within the split; for what is beyond the count, below 0 and
             different for each shard.
-        offset_bytes: Where it begins in the shard, or where it should; within the
-            decompressed bytes for gzip.
+        offset_bytes: Where it begins in the shard, or where it should.
         reason: What was found, without a full stop.
     """
 
@@ -78,13 +77,13 @@ def find_broken(
             if records is not None:
                 wanted = {r - start for r in records if start <= r < start + shard.num_records}
             if wanted is None or wanted:
-                found += _find_in_shard(shard, index, start, part.compression, wanted, check)
+                found += _find_in_shard(shard, index, start, wanted, check)
             index, start = index + 1, start + shard.num_records
     return found
 
 
 def _find_in_shard(
-    shard: Shard, index: int, start: int, compression: str, wanted: set[int] | None, check: _Check
+    shard: Shard, index: int, start: int, wanted: set[int] | None, check: _Check
 ) -> list[BrokenRecord]:
     found: list[BrokenRecord] = []
     unchecked: list[Record] = []
@@ -103,7 +102,7 @@ def _find_in_shard(
         unchecked.clear()
 
     try:
-        for last in scan_file(shard.path, compression):
+        for last in scan_file(shard.path):
             note_work()
             if last.number >= shard.num_records:
                 # Not decoded: training reads no more records than the manifest counts.

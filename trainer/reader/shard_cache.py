@@ -180,7 +180,7 @@ def _check_damaged(dataset: DataSet, shard: Shard, part: str) -> None:
     Raises:
         UserError: It is. Where records are damaged, the reader tells which.
     """
-    records = scan_file(part, dataset.compression)
+    records = scan_file(part)
     if any(isinstance(record, RecordError) for record in records):
         return
     raise UserError(

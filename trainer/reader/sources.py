@@ -60,7 +60,6 @@ def file_source(subset: Subset) -> Source:
     def shard(k: Any) -> tf.data.Dataset:
         records = tf.data.TFRecordDataset(
             paths[k],
-            compression_type=subset.dataset.compression_type,
             buffer_size=buffer_bytes,
         )
         # One number more than counted: a surplus record is not cut off but found.
@@ -77,9 +76,9 @@ def file_source(subset: Subset) -> Source:
         shard,
         None if classify is None else inspect,
         (tf.constant(b""), tf.constant(-1, tf.int64)),
-        # Threads pay off where reading waits, for a store or for decompression; elsewhere they only
-        # cost, and the order is the same.
-        parallel=_is_remote(subset) or subset.dataset.compression != "none",
+        # Threads pay off where reading waits for a store; elsewhere they only cost, and the order
+        # is the same.
+        parallel=_is_remote(subset),
     )
 
 

@@ -66,7 +66,7 @@ def look_up(subset: Subset, records: Collection[int]) -> dict[int, Source]:
     for index, numbers in sorted(wanted.items()):
         path = shards[index].path
         try:
-            payloads = _payloads(path, owners[index].compression, numbers)
+            payloads = _payloads(path, numbers)
         except OSError:
             continue
         for number, payload in payloads.items():
@@ -76,9 +76,9 @@ def look_up(subset: Subset, records: Collection[int]) -> dict[int, Source]:
     return found
 
 
-def _payloads(path: str, compression: str, numbers: Collection[int]) -> dict[int, bytes]:
+def _payloads(path: str, numbers: Collection[int]) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
-    for record in scan_file(path, compression):
+    for record in scan_file(path):
         if isinstance(record, Record) and record.number in numbers:
             found[record.number] = record.payload
         if record.number >= max(numbers):

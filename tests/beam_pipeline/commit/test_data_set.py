@@ -103,7 +103,7 @@ def test_a_report_is_drawn_by_the_next_job_if_the_first_was_killed_before(flags,
 
 def drop_last_record(path: pathlib.Path) -> None:
     with open(path, "rb") as file:
-        *_, last = scan_records(file, str(path), "none")
+        *_, last = scan_records(file, str(path))
     os.truncate(path, last.offset_bytes)
 
 

@@ -194,23 +194,6 @@ def test_names_tfds_would_confuse_are_left_out(tmp_path, classes):
     assert label.names == ["0", "1"]
 
 
-def test_gzip_is_named_but_not_readable_by_tfds(tmp_path):
-    import tensorflow as tf
-
-    tfds = pytest.importorskip("tensorflow_datasets")
-    manifest = manifest_of()
-    for content in manifest["splits"].values():
-        for shard in content["shards"]:
-            shard["file"] += ".gz"
-            with tf.io.TFRecordWriter(str(tmp_path / shard["file"]), "GZIP") as writer:
-                writer.write(serialized(values_of(0), manifest["features"]))
-    write_metadata(tmp_path, manifest)
-    builder = tfds.builder_from_directory(tmp_path)
-    assert builder.info.splits["train"].num_examples == 8
-    with pytest.raises(tf.errors.DataLossError):
-        read(builder, "train")
-
-
 def test_same_manifest_gives_the_same_bytes():
     manifest = manifest_of()
     reordered = {**manifest, "features": dict(reversed(manifest["features"].items()))}

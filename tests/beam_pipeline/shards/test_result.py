@@ -129,7 +129,7 @@ def test_any_file_beside_a_shard_is_a_result_that_a_commit_can_use_or_none(raw):
     except ValueError:
         return
     merge_stats([found.stats, result().stats]).mean_and_std()
-    table = index_table(found.rows, found.split, f"{found.name}.tfrecord", "none", RECORD_FEATURES)
+    table = index_table(found.rows, found.split, f"{found.name}.tfrecord", RECORD_FEATURES)
     assert table.num_rows == found.num_records == found.num_images - found.num_rejects
     assert ShardResult.from_json(found.to_json()) == found
 

@@ -243,7 +243,7 @@ def _broken_label(path):
         (_flip, "train-00001-of-00002 is damaged at record 0, byte 0: the payload's checksum"),
         (_cut, "is damaged at record 2, byte .*: the file ends inside the record"),
         (_broken_label, "record 0, byte 0: it has no feature image/class/label with one value"),
-        (_compress, "is compressed with gzip, .* expand the files, for example by gzip -dc"),
+        (_compress, "00001-of-00002 is compressed with gzip, .*; expected --output FOLDER"),
         (_replace, "train-00001-of-00002 is no TFRecord file"),
         (functools.partial(_flip, at=3), "is no TFRecord file"),
     ],
@@ -253,6 +253,58 @@ def test_a_damaged_file_is_named(slim, damage, sentence):
     with pytest.raises(UserError, match=sentence):
         adopt(str(slim), options=AdoptOptions(label_offset=1))
     assert not (slim / "manifest.json").exists()
+
+
+@pytest.fixture
+def zipped(slim, tmp_path):
+    """The same files, compressed."""
+    (tmp_path / "zipped").mkdir()
+    for path in slim.iterdir():
+        (tmp_path / "zipped" / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    return tmp_path / "zipped"
+
+
+def test_compressed_files_become_plain_shards(slim, zipped, tmp_path):
+    out = tmp_path / "out"
+    assert main([str(zipped), "--output", str(out), "--label_offset", "1"]) == 0
+    told = load_manifest(str(out), adopted=True)
+    plain = {path.name: path.read_bytes() for path in slim.iterdir()}
+    assert {path.stem: path.read_bytes() for path in out.glob("*.tfrecord")} == plain
+    assert not any("folder" in shard for _, shard in shards_of(told))
+    beside = read_index(str(slim), adopt(str(slim), options=AdoptOptions(label_offset=1)))
+    assert read_index(str(out), told).drop(["shard"]) == beside.drop(["shard"])
+    assert len([*zipped.iterdir()]) == len(plain)
+
+
+@pytest.mark.parametrize("damage", [_cut, functools.partial(_flip, at=30)], ids=["cut", "flipped"])
+def test_of_damaged_compressed_files_nothing_is_adopted(zipped, tmp_path, damage):
+    damage(zipped / "train-00001-of-00002.gz")
+    with pytest.raises(UserError, match="train-00001-of-00002.gz is damaged: its gzip stream"):
+        adopt(str(zipped), str(tmp_path / "out"), AdoptOptions(label_offset=1))
+    left = {path.name for path in (tmp_path / "out").iterdir()}
+    assert not left & {"manifest.json", "train-00001-of-00002.tfrecord"}
+
+
+def test_a_data_set_of_an_older_build_is_expanded(tmp_path):
+    made = Dataset(tmp_path / "old")
+    for _, shard in shards_of(made.manifest):
+        _compress(made.directory / shard["file"])
+        (made.directory / shard["file"]).rename(made.directory / f"{shard['file']}.gz")
+        shard["file"] += ".gz"
+    made.manifest["compression"] = "gzip"
+    made.save()
+    (made.directory / "dataset_info.json").unlink()  # of no use, from this factory
+    out = tmp_path / "out"
+    for refused in (load_manifest, adopt):
+        with pytest.raises(UserError, match=f"gzip, .* by imageshards adopt {made.directory} --ou"):
+            refused(str(made.directory))
+    splits = tuple((name, f"{made.directory}/{name}-*") for name in made.manifest["splits"])
+    told = adopt(str(made.directory), str(out), AdoptOptions(splits=splits))
+    assert told["classes"] == made.manifest["classes"]
+    records = [
+        record.payload for path in sorted(out.glob("*.tfrecord")) for record in records_of(path)
+    ]
+    assert sorted(records) == sorted(p for of_shard in made.payloads.values() for p in of_shard)
 
 
 def test_all_damage_is_told(slim, capsys):

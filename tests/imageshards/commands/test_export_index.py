@@ -28,13 +28,6 @@ def test_lines_are_offset_and_size_of_each_frame(tmp_path, index, capsys):
         ]
 
 
-def test_compressed_shards_are_refused(tmp_path, capsys):
-    Dataset(tmp_path, compression="gzip", index=True)
-    assert main([str(tmp_path)]) == 2
-    assert "--compression none" in capsys.readouterr().err
-    assert not list(tmp_path.glob("*.idx"))
-
-
 def damage_shard(dataset: Dataset) -> None:
     path = dataset.directory / FIRST
     path.write_bytes(path.read_bytes()[:-3])

@@ -245,10 +245,6 @@ def test_what_cannot_be_read_is_said(tmp_path):
     assert "8 pictures of the sample could not be read" in page.text
 
 
-def test_a_gzip_data_set_has_pictures(tmp_path):
-    assert len(written(Dataset(tmp_path, compression="gzip"))[2].all("img")) == 30
-
-
 def test_sheets_of_splits_that_are_gone_are_removed(tmp_path):
     dataset = Dataset(tmp_path)
     written(dataset)

@@ -31,7 +31,7 @@ def change_row(dataset: Dataset, column: str, value: object) -> None:
     rows = IndexRows()
     for payload in dataset.payloads[SHARD]:
         rows.add(decode_example(payload), len(payload) + 16, 1000)
-    table = index_table(rows, "train", SHARD, "none", dataset.manifest["features"])
+    table = index_table(rows, "train", SHARD, dataset.manifest["features"])
     values = table[column].to_pylist()
     values[4] = value
     place = table.column_names.index(column)
@@ -44,9 +44,8 @@ def save_entry(dataset: Dataset, entry: object) -> None:
     dataset.save()
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_an_index_of_the_records_is_no_problem(tmp_path, compression):
-    assert problems_of(Dataset(tmp_path, compression=compression, index=True)) == []
+def test_an_index_of_the_records_is_no_problem(tmp_path):
+    assert problems_of(Dataset(tmp_path, index=True)) == []
 
 
 def test_a_row_that_leads_out_of_its_shard_is_named(dataset):
@@ -92,7 +91,7 @@ def test_rows_of_other_classes_and_of_one_key_twice_are_named(dataset):
 def test_rows_of_fewer_records_are_counted(dataset):
     rows = IndexRows()
     rows.add(features_of(0, 0), 100, None)
-    table = index_table(rows, "train", SHARD, "none", dataset.manifest["features"])
+    table = index_table(rows, "train", SHARD, dataset.manifest["features"])
     save_entry(dataset, write_index(str(dataset.directory), SHARD, table))
     assert problems_of(dataset) == [f"{SHARD}: its {FILE} has 1 row; the manifest says 6 records."]
 

@@ -1,6 +1,5 @@
 """verify names every damage with file, record and offset, and is silent about good data."""
 
-import gzip
 import json
 import shutil
 import subprocess
@@ -42,11 +41,10 @@ def only(problems, check):
     return problem
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip"])
 @pytest.mark.parametrize("index", [False, True])
-def test_a_good_data_set_has_no_problem(tmp_path, compression, index):
+def test_a_good_data_set_has_no_problem(tmp_path, index):
     rejects = {"truncated": 1, "empty": 2}
-    dataset = Dataset(tmp_path, compression=compression, rejects=rejects, index=index)
+    dataset = Dataset(tmp_path, rejects=rejects, index=index)
     verdict = verify(str(dataset.directory), workers=1)
     assert (verdict.ok, verdict.problems, verdict.notes) == (True, [], [])
     assert (verdict.num_shards, verdict.num_records) == (5, 30)
@@ -96,15 +94,6 @@ def test_any_flipped_bit_anywhere_fails(made_once, data):
     assert {p.file for p in verdict.problems} == {FIRST}
 
 
-def test_a_flipped_bit_in_a_gzip_header_fails(tmp_path):
-    dataset = Dataset(tmp_path, compression="gzip")
-    path = dataset.directory / f"{FIRST}.gz"
-    data = bytearray(path.read_bytes())
-    data[4] ^= 1  # The time, which no reader looks at.
-    path.write_bytes(data)
-    assert only(problems_of(dataset), "checksums").file == f"{FIRST}.gz"
-
-
 def test_a_truncated_shard_is_named_with_its_last_record(dataset):
     path = dataset.directory / OTHER
     path.write_bytes(path.read_bytes()[:-10])
@@ -149,9 +138,7 @@ def test_a_shard_that_is_a_folder_is_named(dataset):
     assert only(problems_of(dataset), "files").file == SECOND
 
 
-@pytest.mark.parametrize(
-    "name", ["train-00003-of-00004.tfrecord", "test-00000-of-00001.tfrecord.gz"]
-)
+@pytest.mark.parametrize("name", ["train-00003-of-00004.tfrecord", "test-00000-of-00001.tfrecord"])
 def test_an_extra_shard_is_named(dataset, name):
     shutil.copy(dataset.directory / FIRST, dataset.directory / name)
     assert only(problems_of(dataset), "files").file == name
@@ -347,10 +334,3 @@ def test_help_loads_neither_beam_nor_tensorflow(room):
         "sys.exit(str(heavy) if heavy else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
-
-
-def test_gzip_damage_is_named(tmp_path):
-    dataset = Dataset(tmp_path, compression="gzip")
-    path = dataset.directory / f"{FIRST}.gz"
-    path.write_bytes(gzip.compress(b"")[:-1] + path.read_bytes())
-    assert "gzip stream is damaged" in problems_of(dataset)["checksums"][1].message

@@ -29,7 +29,7 @@ def make(folder: pathlib.Path, shards: list[list[bytes]], **changes: Any) -> Any
     paths = [folder / f"{i}.tfrecord" for i in range(len(shards))]
     found = []
     for path, payloads in zip(paths, shards, strict=True):
-        size = write_records(str(path), payloads, changes.get("compression", "none"))
+        size = write_records(str(path), payloads)
         found.append(Shard(str(path), len(payloads), size))
     features = {
         "image": FeatureSpec("string", ()),
@@ -44,7 +44,6 @@ def make(folder: pathlib.Path, shards: list[list[bytes]], **changes: Any) -> Any
         "splits": {"train": split},
         "classes": ("a", "b", "c", "d"),
         "image": ImageSpec(None, True, 3, (0.5,) * 3, (0.25,) * 3),
-        "compression": "none",
         "shard_by": "balanced",
         "features": features,
         "image_feature": "image",
@@ -79,11 +78,6 @@ def data(tmp_path):
 )
 def test_records_that_pass_the_filters_are_counted(data, filters, expected):
     assert counted(data, filters) == expected
-
-
-def test_gzip_is_read(tmp_path):
-    data = make(tmp_path, [[example(r) for r in RECORDS]], compression="gzip")
-    assert counted(data, ()) == (4, 4, 4, 0)
 
 
 def test_a_split_is_counted_once(data, tmp_path, cache, capsys):

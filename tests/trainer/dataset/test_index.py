@@ -69,9 +69,9 @@ def opened(monkeypatch) -> list[str]:
     """Paths of the shards that are read."""
     paths: list[str] = []
 
-    def noting_scan(path: str, compression: str) -> Any:
+    def noting_scan(path: str) -> Any:
         paths.append(path)
-        return scan_file(path, compression)
+        return scan_file(path)
 
     monkeypatch.setattr("trainer.dataset.counting.scan_file", noting_scan)
     return paths

@@ -59,7 +59,6 @@ def test_a_manifest_gives_counts_classes_and_pictures(folder: pathlib.Path) -> N
     assert manifest.classes == ("circle", "square", "triangle")
     assert manifest.image.size == (32, 32) and not manifest.image.varies
     assert manifest.image.mean == (0.1, 0.2, 0.3)
-    assert manifest.compression_type == ""
 
 
 @pytest.mark.parametrize(

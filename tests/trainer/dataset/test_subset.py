@@ -37,9 +37,7 @@ def _counted(counts: tuple[int, ...], known: bool = True) -> DataSet:
         Shard("a", sum(counts), 1, first),
         Shard("b", 5, 1, second if known else None),
     )
-    return DataSet(
-        "DATA", {"train": Split("train", shards)}, CLASSES, IMAGE, "none", "balanced", FEATURES
-    )
+    return DataSet("DATA", {"train": Split("train", shards)}, CLASSES, IMAGE, "balanced", FEATURES)
 
 
 def test_a_whole_split_needs_no_class_counts() -> None:

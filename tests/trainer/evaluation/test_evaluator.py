@@ -43,7 +43,7 @@ INPUTS = ModelInputs((1, 1), IMAGE)
 
 def subset_of(classes: tuple[str, ...], num_records: int = 0) -> Subset:
     features = {"image/encoded": FeatureSpec("string", ()), "n": FeatureSpec("int64", ())}
-    dataset = DataSet("somewhere", {}, classes, IMAGE, "none", "balanced", features)
+    dataset = DataSet("somewhere", {}, classes, IMAGE, "balanced", features)
     return Subset(dataset, Split("validation", ()), classes, None, (), num_records, None)
 
 

@@ -40,9 +40,8 @@ def test_the_index_is_a_table_of_all_or_one_split(made):
         data.index("test")
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_any_record_is_found_by_its_key(tmp_path, compression):
-    dataset = Dataset(tmp_path, compression=compression, index=True)
+def test_any_record_is_found_by_its_key(tmp_path):
+    dataset = Dataset(tmp_path, index=True)
     data = ims.open(tmp_path)
     payloads = [payload for of_shard in dataset.payloads.values() for payload in of_shard]
     for key, payload in zip(KEYS, payloads, strict=True):

@@ -285,13 +285,6 @@ def test_a_filter_that_finds_fewer_records_than_counted_is_an_error(dataset: Dat
         _stream(subset, NUM_RECORDS)
 
 
-def test_gzip_shards_and_shards_without_records_read_like_others(
-    tmp_path: pathlib.Path, dataset: DataSet
-) -> None:
-    zipped = make_set(tmp_path, SHARDS, compression="gzip")
-    assert _stream(choose(zipped), 9, seed=1) == _stream(choose(dataset), 9, seed=1)
-
-
 def test_shards_of_one_class_each_are_mixed(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
