@@ -83,10 +83,8 @@ def construct(
         excluded: Keys of images that are left out.
         pool: As for `build`.
     """
-    listed = pipeline | "List" >> list_images(options, schemas)  # RefBatch, {reason: files}
-    selected = select_images(listed.batches, options, excluded)  # RefBatch
-    batches = selected.batches | "Split" >> AssignSplits(options.plan)
-    columns = batches | "Analyse" >> AnalyseColumns(
+    listed = list_batches(pipeline, options, schemas, excluded)  # RefBatch with splits
+    columns = listed.batches | "Analyse" >> AnalyseColumns(
         storage.join(staging, TRANSFORM_NAME),
         columns_of(schemas),
         class_names=options.plan.class_names,
@@ -115,15 +113,22 @@ def construct(
     written.files | "Commit" >> CommitShards(
         commit_spec(options, write.sink.spec, schemas),
         planned.plan,
-        (listed.skipped, *selected.skipped),
-        (columns.written, *unique_keys(batches, options, schemas), *selected.checked),
+        listed.skipped,
+        (columns.written, *unique_keys(listed.batches, options, schemas), *listed.checked),
     )
 
 
-def list_images(options: BuildOptions, schemas: Schemas) -> ListImages:
-    """The transform that lists all inputs."""
+def list_batches(
+    pipeline: beam.Pipeline, options: BuildOptions, schemas: Schemas, excluded: KeysFile | None
+) -> Selected:
+    """The images of all inputs that a build takes, with the classes and splits they are of now."""
     first, *more = zip(options.sources, schemas, strict=True)
-    return ListImages(*first, more)
+    listed = pipeline | "List" >> ListImages(*first, more)  # RefBatch, {reason: files}
+    selected = Selected(listed.batches, (), ())
+    if excluded is not None or options.class_map:
+        selected = listed.batches | "Select" >> SelectImages(excluded, options.class_map)
+    batches = selected.batches | "Split" >> AssignSplits(options.plan)
+    return Selected(batches, (listed.skipped, *selected.skipped), selected.checked)
 
 
 def columns_of(schemas: Schemas) -> tuple[ColumnSpec, ...]:
@@ -131,26 +136,11 @@ def columns_of(schemas: Schemas) -> tuple[ColumnSpec, ...]:
     return next((schema.columns for schema in schemas if schema), ())
 
 
-def select_images(
-    batches: beam.PCollection, options: BuildOptions, excluded: KeysFile | None
-) -> Selected:
-    """The listed images without those that are left out, with the classes they are of now."""
-    if excluded is None and not options.class_map:
-        return Selected(batches, (), ())
-    selected: Selected = batches | "Select" >> SelectImages(excluded, options.class_map)
-    return selected
-
-
-def has_unique_keys(schemas: Schemas) -> bool:
-    """Whether no key can occur twice: paths below one folder are unique by themselves."""
-    return schemas == (None,)
-
-
 def unique_keys(
     batches: beam.PCollection, options: BuildOptions, schemas: Schemas
 ) -> tuple[beam.PCollection, ...]:
-    """A check that no key occurs twice."""
-    if has_unique_keys(schemas):
+    """A check that no key occurs twice; paths below one folder are unique by themselves."""
+    if schemas == (None,):
         return ()
     return (batches | "UniqueKeys" >> RefuseDuplicateKeys(len(options.sources)),)
 

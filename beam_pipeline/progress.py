@@ -1,13 +1,13 @@
-"""Progress of a build, and tables of what was built or would be."""
+"""Progress of a build, and the table of what was built."""
 
 from __future__ import annotations
 
 import collections
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from imageshards.progress import activity_line, rate_line, text_table
+from imageshards.progress import activity_line, rate_line
 from imageshards.report.sections import class_counts, split_table
 from imageshards.text import counted, for_output, shortened, wrapped
 
@@ -21,54 +21,41 @@ _MAX_SHOWN_DAMAGED = 3
 _MAX_SHOWN_CLASSES = 20
 
 
-class PoolProgress:
-    """Progress of the processes of this machine."""
+def pool_line(pool: LocalPool) -> Callable[[], str]:
+    """Says how far the processes of this machine are: with the images while they are written.
 
-    def __init__(self, pool: LocalPool):
-        self._pool = pool
-        self._begun: float | None = None
-
-    def line(self) -> str:
-        """The progress line: of the images while they are written, of the step before or after."""
-        images, size_bytes, rejects, before = self._pool.progress()
-        if not self._pool.total or images >= self._pool.total:
-            return activity_line()
-        now = time.monotonic()
-        if self._begun is None and images > before:
-            self._begun = now
-        seconds = now - (self._begun or now)
-        return progress_line(images, self._pool.total, size_bytes, rejects, before, seconds)
-
-
-def progress_line(
-    images: int, total: int, size_bytes: int, rejects: int, before: int, seconds: float
-) -> str:
-    """`1,200/1,399 images  380 images/s  9.1 MB/s  0 rejects  ETA 00:01`.
-
-    Args:
-        images: Images done, those of earlier runs included.
-        total: Images to do.
-        size_bytes: Bytes of originals read.
-        rejects: Images rejected.
-        before: Images done by earlier runs.
-        seconds: Since the first image.
+    `1,200/1,399 images  380 images/s  9.1 MB/s  0 rejects  ETA 00:01`; before and after, the step.
     """
-    details = [counted(rejects, "reject")]
-    if seconds > 0 and images > before:
-        details.insert(0, f"{size_bytes / 1e6 / seconds:.1f} MB/s")
-    return rate_line(images, total, "images", seconds, before, *details)
+    begun: float | None = None
+
+    def line() -> str:
+        nonlocal begun
+        images, size_bytes, rejects, before = pool.progress()
+        if not pool.total or images >= pool.total:
+            return activity_line()
+        details = [counted(rejects, "reject")]
+        seconds = 0.0
+        if images > before:
+            now = time.monotonic()
+            begun = begun or now
+            seconds = now - begun
+        if seconds > 0:
+            details.insert(0, f"{size_bytes / 1e6 / seconds:.1f} MB/s")
+        return rate_line(images, pool.total, "images", seconds, before, *details)
+
+    return line
 
 
 def final_table(manifest: Mapping[str, Any], seconds: float, reused: int) -> str:
     """What was built: splits, shards, balance, bytes, classes, rejects, speed; and warnings."""
-    lines = [split_table(manifest), class_line(_sum_classes(class_counts(manifest)))]
+    lines = [split_table(manifest), class_line(class_counts(manifest))]
     listed = manifest["listed"]
     rejects = manifest["rejects"]
-    rejected = f"{sum(rejects.values()):,} rejected" + _reasons(rejects)
+    rejected = f"{sum(rejects.values()):,} rejected" + reasons(rejects)
     lines.append(for_output(f"{counted(listed, 'image')} listed, {rejected}"))
     if passed_over := manifest.get("skipped"):
         total = sum(passed_over.values())
-        skipped = f"{counted(total, 'file')} passed over" + _reasons(passed_over)
+        skipped = f"{counted(total, 'file')} passed over" + reasons(passed_over)
         lines.append(for_output(skipped))
     lines += map(for_output, _damaged(manifest.get("damaged", {})))
     if reused:
@@ -92,27 +79,19 @@ def _damaged(found: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-def _sum_classes(counts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """Class → images of all splits, from split → class → images."""
+def class_line(counts: Mapping[str, Mapping[str, int]]) -> str:
+    """The classes and their images, from split → class → images; of many the extremes."""
     classes = collections.Counter[str]()
-    for of_class in counts.values():
-        classes.update(of_class)
-    return dict(classes)
-
-
-def class_line(classes: Mapping[str, int]) -> str:
-    """The classes and their images; of many classes the largest and the smallest."""
+    for of_split in counts.values():
+        classes.update(of_split)
     text = f"{counted(len(classes), 'class')}: "
     if len(classes) <= _MAX_SHOWN_CLASSES:
         named = [f"{shortened(name, 40)} {count:,}" for name, count in classes.items()]
         return wrapped(text + ", ".join(named))
     if min(classes.values()) == max(classes.values()):
         return f"{text}{min(classes.values()):,} in each"
-    largest = max(classes, key=lambda name: classes[name])
-    smallest = min(classes, key=lambda name: classes[name])
-    return wrapped(
-        f"{text}largest {largest} {classes[largest]:,}, smallest {smallest} {classes[smallest]:,}"
-    )
+    (largest, most), *_, (smallest, fewest) = classes.most_common()
+    return wrapped(f"{text}largest {largest} {most:,}, smallest {smallest} {fewest:,}")
 
 
 def warning_lines(warnings: Iterable[str]) -> list[str]:
@@ -120,28 +99,8 @@ def warning_lines(warnings: Iterable[str]) -> list[str]:
     return [for_output(f"warning: {warning}") for warning in warnings]
 
 
-def _reasons(counts: Mapping[str, int]) -> str:
+def reasons(counts: Mapping[str, int]) -> str:
+    """` (hidden 2, empty 1)`; empty where there is nothing to count."""
     if not counts:
         return ""
     return " (" + ", ".join(f"{reason} {count:,}" for reason, count in counts.items()) + ")"
-
-
-def plan_table(summary: Mapping[str, Any]) -> str:
-    """What --plan_only found."""
-    rows = [
-        [split, *(f"{found[key]:,}" for key in ("shards", "images", "min", "max"))]
-        for split, found in summary["splits"].items()
-    ]
-    header = ["split", "shards", "images", "min/shard", "max/shard"]
-    lines = [text_table(header, rows), class_line(_sum_classes(summary["counts"]))]
-    if summary["skipped"]:
-        lines.append(for_output("files passed over" + _reasons(summary["skipped"])))
-    if summary["rejects"]:
-        known = ", ".join(
-            f"{reason} {found['images']:,} such as {found['uri']!r} ({found['message']})"
-            for reason, found in summary["rejects"].items()
-        )
-        lines.append(for_output(f"rejected already when listed: {known}"))
-    lines += warning_lines(summary["warnings"])
-    lines.append("nothing was written")
-    return "\n".join(lines)

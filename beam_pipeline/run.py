@@ -21,7 +21,7 @@ from beam_pipeline.images.process_pool import LocalPool
 from beam_pipeline.inputs.data_sets import of_replaced, open_inputs, reads_output
 from beam_pipeline.inputs.layout import check_output_apart
 from beam_pipeline.options import BuildOptions
-from beam_pipeline.progress import PLANNING, PoolProgress, final_table
+from beam_pipeline.progress import PLANNING, final_table, pool_line
 from beam_pipeline.runners.flags import LOCAL_RUNNERS, GivenFlags, runner_name
 from beam_pipeline.runners.runner import Build, check_flags, choose, lost_a_worker
 from beam_pipeline.startup import quick_imports
@@ -141,7 +141,7 @@ def _build(
         pool = stack.enter_context(
             LocalPool(workers, lambda sentence: progress[0].say(sentence), lock)
         )
-        progress.append(stack.enter_context(ProgressLine(PoolProgress(pool).line, PLANNING)))
+        progress.append(stack.enter_context(ProgressLine(pool_line(pool), PLANNING)))
         lock.renew()
         return _run_pipeline(options, beam_args, state, begun, pool)
 

@@ -32,16 +32,16 @@ def hash_keys(batch: RefBatch) -> np.ndarray:
     return np.frombuffer(b"".join(hasher(ref.key)[:8] for ref in batch.refs), "<i8")
 
 
-def equal_hashes(found: Iterable[bytes], limit: int = MAX_SUSPECTS) -> list[int]:
+def equal_hashes(found: Iterable[bytes]) -> list[int]:
     """The smallest hashes that occur more than once in some packed arrays."""
     hashes = np.sort(np.frombuffer(b"".join(found), "<i8"))
     equal = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
-    return [int(each) for each in equal[:limit]]
+    return [int(each) for each in equal[:MAX_SUSPECTS]]
 
 
-def smallest_hashes(found: Iterable[Iterable[int]], limit: int = MAX_SUSPECTS) -> list[int]:
+def smallest_hashes(found: Iterable[Iterable[int]]) -> list[int]:
     """The smallest of all equal hashes: always the same ones, and few."""
-    return sorted({each for hashes in found for each in hashes})[:limit]
+    return sorted({each for hashes in found for each in hashes})[:MAX_SUSPECTS]
 
 
 def images_with_hashes(batch: RefBatch, suspects: list[int]) -> Iterator[tuple[str, list[str]]]:
@@ -59,22 +59,17 @@ def first_two(found: Iterable[list[str]]) -> list[str]:
     return sorted(uri for uris in found for uri in uris)[:2]
 
 
-def how_to_make_unique(inputs: int) -> str:
-    """What to do about keys that occur twice in some number of inputs, as a phrase."""
-    within_one = "name a unique column by --key_column or remove one row"
-    if inputs < 2:
-        return within_one
-    return (
-        "where two inputs have a key, copy one of them without it first (imageshards build --input "
-        f"ONE --exclude KEYS --output ANOTHER); where one has it twice, {within_one}"
-    )
-
-
 def refuse(key: str, uris: list[str], inputs: int = 1) -> None:
     """Raises `UserError` with both images of a key that occurs twice in some number of inputs."""
+    remedy = "name a unique column by --key_column or remove one row"
+    if inputs > 1:
+        remedy = (
+            "where two inputs have a key, copy one of them without it first (imageshards build "
+            f"--input ONE --exclude KEYS --output ANOTHER); where one has it twice, {remedy}"
+        )
     raise UserError(
         f"--input has the key {key!r} twice, for {uris[0]!r} and {uris[1]!r}; expected unique "
-        f"keys: {how_to_make_unique(inputs)}."
+        f"keys: {remedy}."
     )
 
 
@@ -113,18 +108,9 @@ class _HashKeysFn(beam.DoFn):
 
 
 class FindEqualHashes(beam.PTransform):
-    """RefBatches → lists of hashes that occur more than once.
-
-    Args:
-        limit: So many of each bucket, the smallest.
-    """
-
-    def __init__(self, limit: int):
-        super().__init__()
-        self._limit = limit
+    """RefBatches → lists of hashes that occur more than once."""
 
     def expand(self, batches: beam.PCollection[RefBatch]) -> beam.PCollection[list[int]]:
-        limit = self._limit
         images = (
             batches
             | "BatchSizes" >> beam.Map(len).with_output_types(int)
@@ -137,43 +123,11 @@ class FindEqualHashes(beam.PTransform):
                 tuple[int, bytes]
             )
             | "GroupHashes" >> beam.GroupByKey()
-            | "EqualHashes" >> beam.MapTuple(lambda _, found: equal_hashes(found, limit))
+            | "EqualHashes" >> beam.MapTuple(lambda _, found: equal_hashes(found))
         )
 
 
-class FindDuplicateKeys(beam.PTransform):
-    """RefBatches → (key, its two smallest URIs) for keys that occur more than once.
-
-    Args:
-        limit: So many keys are found, if there are more; which ones is always the same.
-    """
-
-    def __init__(self, limit: int = MAX_SUSPECTS):
-        super().__init__()
-        self._limit = limit
-
-    def expand(
-        self, batches: beam.PCollection[RefBatch]
-    ) -> beam.PCollection[tuple[str, list[str]]]:
-        limit = self._limit
-        suspects = (
-            batches
-            | "FindEqualHashes" >> FindEqualHashes(limit)
-            | "Suspects" >> beam.CombineGlobally(smallest_hashes, limit)
-        )  # [hash], mostly empty
-        return (
-            batches
-            | "NameSuspects"
-            >> beam.FlatMap(images_with_hashes, pvalue.AsSingleton(suspects)).with_output_types(
-                tuple[str, list[str]]
-            )
-            | "FirstTwo" >> beam.CombinePerKey(first_two)
-            # One image: another key has the same hash.
-            | "MoreThanOne" >> beam.Filter(lambda found: len(found[1]) > 1)
-        )
-
-
-class RefuseDuplicateKeys(FindDuplicateKeys):
+class RefuseDuplicateKeys(beam.PTransform):
     """RefBatches → nothing, when it is known that no key occurs twice.
 
     Args:
@@ -188,4 +142,19 @@ class RefuseDuplicateKeys(FindDuplicateKeys):
         self._inputs = inputs
 
     def expand(self, batches: beam.PCollection[RefBatch]) -> beam.PCollection:
-        return super().expand(batches) | "Refuse" >> beam.MapTuple(refuse, self._inputs)
+        suspects = (
+            batches
+            | "FindEqualHashes" >> FindEqualHashes()
+            | "Suspects" >> beam.CombineGlobally(smallest_hashes)
+        )  # [hash], mostly empty
+        return (
+            batches
+            | "NameSuspects"
+            >> beam.FlatMap(images_with_hashes, pvalue.AsSingleton(suspects)).with_output_types(
+                tuple[str, list[str]]
+            )
+            | "FirstTwo" >> beam.CombinePerKey(first_two)
+            # One image: another key has the same hash.
+            | "MoreThanOne" >> beam.Filter(lambda found: len(found[1]) > 1)
+            | "Refuse" >> beam.MapTuple(refuse, self._inputs)
+        )

@@ -93,6 +93,17 @@ class ShardPlan:
         """Images of all splits."""
         return sum(self.counts.values())
 
+    def images_per_shard(self, split: str) -> tuple[int, int]:
+        """Images of the smallest and of the largest shard of a split."""
+        groups = collections.Counter[tuple[int, int]]()
+        for (name, class_id), of_class in self.ranges.items():
+            if name == split:
+                groups[of_class.first_shard, of_class.num_shards] += self.counts[name, class_id]
+        return (
+            min(images // shards for (_, shards), images in groups.items()),
+            max(-(-images // shards) for (_, shards), images in groups.items()),
+        )
+
     @functools.cached_property
     def class_ids(self) -> dict[str, int]:
         """Class name → id."""

@@ -17,6 +17,7 @@ import apache_beam as beam
 from apache_beam import pvalue
 
 from beam_pipeline.images.process_pool import LocalPool
+from beam_pipeline.images.sample import encoded_sizes
 from beam_pipeline.options import ImageOptions, PlanOptions, UrlOptions
 from beam_pipeline.planning.batching import BatchByKeyFn, SumCountsFn
 from beam_pipeline.planning.hashing import ORDER, RANK, KeyHasher
@@ -28,10 +29,10 @@ from beam_pipeline.planning.plan import (
     bucket_ranks,
     make_plan,
 )
-from beam_pipeline.planning.refs import ImageRef, RefBatch, ShardUnit, with_split
-from beam_pipeline.planning.sample import sample_sizes
+from beam_pipeline.planning.refs import LOST_RECORD, ImageRef, RefBatch, ShardUnit, with_split
 from imageshards.errors import UserError
 from imageshards.progress import note_activity
+from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 # Enough for a mean within a few percent; encoding them takes well under a second.
 SAMPLE_SIZE = 64
@@ -161,11 +162,22 @@ def mean_record_bytes(
     urls: UrlOptions,
     pool: LocalPool | None = None,
 ) -> float:
-    """Mean bytes of a record from encoding a sample; 0 if every split has its --num_shards."""
+    """Mean bytes of the records of a sample; 0 if every split has its --num_shards.
+
+    Files are encoded for it; records are copied, so their size is known.
+    """
     given = plan_options.num_shards
     if "*" in given or all(split in given for split, _ in survey.counts):
         return 0.0
-    sizes = sample_sizes(survey.sample, options, urls, pool)
+    files = [ref for ref in survey.sample.refs if not ref.is_record]
+    sizes = [
+        HEADER_BYTES + ref.size_bytes + FOOTER_BYTES
+        for ref in survey.sample.refs
+        if ref.is_record and ref.offset_bytes != LOST_RECORD
+    ]
+    if files:
+        encoded = encoded_sizes(RefBatch(files), options, urls, pool)
+        sizes += [RECORD_OVERHEAD_BYTES + size for size in encoded]
     return sum(sizes) / len(sizes) if sizes else float(RECORD_OVERHEAD_BYTES)
 
 
@@ -186,6 +198,27 @@ def plan_of(
     return make_plan(survey.counts, options, mean)
 
 
+def survey_and_plan(
+    batches: beam.PCollection[RefBatch],
+    options: PlanOptions,
+    image: ImageOptions,
+    urls: UrlOptions,
+    pool: LocalPool | None = None,
+) -> beam.PCollection[ShardPlan]:
+    """RefBatches whose references have splits → one `ShardPlan`; args of `PlanShards`."""
+    salt, with_sample = options.salt, "*" not in options.num_shards
+
+    def survey(batch: RefBatch) -> Survey:
+        return Survey(count_labels(batch), sample_of([batch] if with_sample else [], salt))
+
+    return (
+        batches
+        | "Survey" >> beam.Map(survey)
+        | "MergeSurveys" >> beam.CombineGlobally(_MergeSurveysFn(salt))
+        | "MakePlan" >> beam.Map(plan_of, options, image, urls, pool)
+    )
+
+
 class AssignSplits(beam.PTransform):
     """`RefBatch`es → `RefBatch`es in which every reference has a split.
 
@@ -202,33 +235,6 @@ class AssignSplits(beam.PTransform):
 
     def expand(self, batches: beam.PCollection[RefBatch]) -> beam.PCollection[RefBatch]:
         return batches | "AssignSplits" >> beam.Map(assign_splits, self._options)
-
-
-class _SurveyImages(beam.PTransform):
-    """RefBatches whose references have splits → one `Survey`.
-
-    Args:
-        salt: Of the hashes that draw the sample.
-        with_sample: Whether the size of a record is to be estimated from one.
-    """
-
-    def __init__(self, salt: str, with_sample: bool):
-        super().__init__()
-        self._salt = salt
-        self._with_sample = with_sample
-
-    def expand(self, batches: beam.PCollection[RefBatch]) -> beam.PCollection[Survey]:
-        salt, with_sample = self._salt, self._with_sample
-
-        def of_batch(batch: RefBatch) -> Survey:
-            sample = sample_of([batch], salt) if with_sample else RefBatch([])
-            return Survey(count_labels(batch), sample)
-
-        return (
-            batches
-            | "OfBatch" >> beam.Map(of_batch)
-            | "OfAll" >> beam.CombineGlobally(_MergeSurveysFn(salt))
-        )
 
 
 class PlannedShards(NamedTuple):
@@ -271,11 +277,7 @@ class PlanShards(beam.PTransform):
 
     def expand(self, batches: beam.PCollection[RefBatch]) -> PlannedShards:
         options, salt = self._options, self._options.salt
-        plan = (
-            batches
-            | "Survey" >> _SurveyImages(salt, "*" not in options.num_shards)
-            | "MakePlan" >> beam.Map(plan_of, options, *self._sampling)
-        )  # one ShardPlan
+        plan = survey_and_plan(batches, options, *self._sampling)  # one ShardPlan
         plan_side = pvalue.AsSingleton(plan)
         buckets = (
             batches

@@ -66,8 +66,7 @@ def main(graph_file: pathlib.Path) -> None:
             if payload.do_fn.payload:
                 pickler.loads(payload.do_fn.payload)
     recorder.end("steps unpickled")
-    from beam_pipeline.images import encode
-    from beam_pipeline.planning import sample
+    from beam_pipeline.images import encode, sample
     from beam_pipeline.shards import sink
 
     def stop(*args: Any, **kwargs: Any) -> None:

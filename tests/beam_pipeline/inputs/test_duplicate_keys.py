@@ -56,6 +56,7 @@ def test_a_key_is_suspected_exactly_when_it_is_there_twice(keys, bucket_size, ga
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(duplicate_keys, "BUCKET_SIZE", bucket_size)
         patch.setattr(duplicate_keys, "MAX_HELD_HASHES", gathered)
+        patch.setattr(duplicate_keys, "MAX_SUSPECTS", 100)
         batches = batches_of(keys, 7)
         buckets: dict[int, list[bytes]] = {}
         for bundle in (batches[::2], batches[1::2]):  # two workers
@@ -65,8 +66,8 @@ def test_a_key_is_suspected_exactly_when_it_is_there_twice(keys, bucket_size, ga
             sent += [windowed.value for windowed in fn.finish_bundle()]
             for bucket, hashes in sent:
                 buckets.setdefault(bucket, []).append(hashes)
-        equal = [duplicate_keys.equal_hashes(hashes, 100) for hashes in buckets.values()]
-        suspects = duplicate_keys.smallest_hashes(equal, 100)
+        equal = [duplicate_keys.equal_hashes(hashes) for hashes in buckets.values()]
+        suspects = duplicate_keys.smallest_hashes(equal)
         found = {
             key
             for batch in batches
