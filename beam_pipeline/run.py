@@ -19,7 +19,7 @@ from beam_pipeline.commit.staging import OutputState
 from beam_pipeline.images import process_pool
 from beam_pipeline.images.process_pool import LocalPool
 from beam_pipeline.inputs.data_sets import of_replaced, open_inputs, reads_output
-from beam_pipeline.inputs.layout import check_output_apart
+from beam_pipeline.inputs.layout import check_output_apart, is_same_folder
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.progress import PLANNING, final_table, pool_line
 from beam_pipeline.runners.flags import LOCAL_RUNNERS, GivenFlags, runner_name
@@ -69,7 +69,10 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
     # Before any process is started: they inherit what it imports, and mistakes are told at once.
     for source in options.sources:
         storage.check_bucket(source.input, "--input")
-    options = open_inputs(options)
+    replaced = ""
+    if any(is_same_folder(source.input, options.output) for source in options.sources):
+        replaced = staging_folder.kept_by_killed_build(options.output)
+    options = open_inputs(options, replaced)
     for source in options.sources:
         check_output_apart(source, options.output)
     if options.plan_only:

@@ -9,16 +9,16 @@ import os
 import shutil
 from typing import Any
 
-from beam_pipeline.inputs.layout import COMMITTED_NAME, read_json
 from imageshards import storage
 from imageshards.errors import DamagedManifestError, OutputError, UserError
-from imageshards.form import flag, keyed, listed, loads, text
+from imageshards.form import flag, keyed, listed, loads, text, whole
 from imageshards.manifest import (
     INDEX_NAME,
     LOCK_NAME,
     MANIFEST_NAME,
     QUARANTINE_NAME,
     REPLACED_NAME,
+    STAGING_NAME,
     TRANSFORM_NAME,
     load_manifest,
     shards_of,
@@ -29,6 +29,9 @@ from imageshards.storage import map_concurrently, run_concurrently
 # Written when a job begins.
 JOB_NAME = "job.json"
 _NOTES = keyed({}, {"pinned_classes": listed(text()), "in_place": flag})
+# Written just before manifest.json: {"fingerprint": "...", ...}.
+COMMITTED_NAME = "committed.json"
+_COMMITTED = keyed({}, {"fingerprint": text(), "reused_images": whole()})
 # Of files beside the shards that a build writes: TFDS's, Croissant's.
 _COMPANION_SUFFIXES = (".json", ".labels.txt")
 
@@ -135,6 +138,28 @@ def check_output(state: OutputState, overwrite: bool) -> bool:
     return False
 
 
+def kept_by_killed_build(output: str) -> str:
+    """Where the data set is that a killed build had replaced, in part or as a whole; or ""."""
+    staging = storage.join(output, STAGING_NAME)
+    folder = storage.join(staging, REPLACED_NAME)
+    if _fingerprint(folder) is None:
+        return ""
+    return folder if _fingerprint(output) in (None, committed(staging).get("fingerprint")) else ""
+
+
+def _fingerprint(folder: str) -> str | None:
+    """That of a data set; None if there is none."""
+    return _said_in(storage.join(folder, MANIFEST_NAME)).get("fingerprint")
+
+
+def _said_in(path: str) -> dict[str, Any]:
+    """A JSON object that may name a fingerprint; an empty one if there is none."""
+    try:
+        return dict(loads(storage.read(path), _COMMITTED))
+    except (OSError, ValueError):
+        return {}
+
+
 def keep_replaced(state: OutputState) -> str:
     """Keeps the data set that is in the output while a build reads and replaces it.
 
@@ -150,9 +175,8 @@ def keep_replaced(state: OutputState) -> str:
             f"--input {state.output!r} is the --output, where there is no data set any more; give "
             "the original images."
         )
-    kept = read_json(storage.join(folder, MANIFEST_NAME)).get("fingerprint")
     try:
-        if kept != state.manifest["fingerprint"]:
+        if _fingerprint(folder) != state.manifest["fingerprint"]:
             storage.delete_folder(folder)
             _link_data_set(state.output, folder, state.manifest)
     except OSError as e:
@@ -284,7 +308,7 @@ def mark_committed(staging: str, fingerprint: str, reused_images: int = 0) -> No
 
 def committed(staging: str) -> dict[str, Any]:
     """What `mark_committed` recorded; empty if it did not."""
-    return read_json(storage.join(staging, COMMITTED_NAME))
+    return _said_in(storage.join(staging, COMMITTED_NAME))
 
 
 def finished_shards(staging: str) -> int:

@@ -13,11 +13,9 @@ from typing import Any
 
 from beam_pipeline.inputs.folders import is_data_set
 from beam_pipeline.inputs.layout import (
-    COMMITTED_NAME,
     is_glob,
     is_same_folder,
     layout_of,
-    read_json,
 )
 from beam_pipeline.options import (
     COLUMN_FLAGS,
@@ -32,10 +30,7 @@ from beam_pipeline.options import (
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.manifest import (
-    MANIFEST_NAME,
     RECORD_FEATURES,
-    REPLACED_NAME,
-    STAGING_NAME,
     TRANSFORM_NAME,
     load_manifest,
 )
@@ -58,17 +53,21 @@ _OF_CLASSES = ("transform_fn/assets/label", "transformed_metadata/schema.pbtxt")
 Found = tuple[InputOptions, Mapping[str, Any]]
 
 
-def open_inputs(options: BuildOptions) -> BuildOptions:
+def open_inputs(options: BuildOptions, replaced: str = "") -> BuildOptions:
     """The build with what finished data sets among its inputs bring.
 
     Their image options, and the order of their classes; unless they are given, the fractions of
     their splits and their salt. Everything that does not fit is told here, before any work.
 
+    Args:
+        options: What is asked.
+        replaced: Folder where the data set of the output is, if that is not in the output.
+
     Raises:
         UserError: Data sets have different image options or columns, flags differ from theirs, or
             a flag is for none of the inputs.
     """
-    options = options.with_sources(_with_layouts(options))
+    options = options.with_sources(_with_layouts(options, replaced))
     found = [
         (source, load_manifest(source.location, "--input", complete=True))
         for source in options.sources
@@ -95,35 +94,24 @@ def open_inputs(options: BuildOptions) -> BuildOptions:
     return dataclasses.replace(options, image=image, copied=copied)
 
 
-def _folder_of_data_set(source: InputOptions, output: str) -> str:
+def _folder_of_data_set(source: InputOptions, output: str, replaced: str) -> str:
     """The folder of an input that is a data set, which its content tells; "" of any other."""
     if source.layout == DATA_SET and source.read_from:
         return source.read_from
     if layout_of(source) == TABLE or is_glob(source.input):
         return ""
-    if replaced := _folder_of_killed_build(source, output):
+    if replaced and is_same_folder(source.input, output):
         return replaced
     is_one = source.layout == DATA_SET or is_data_set(source.input)
     return source.input if is_one else ""
 
 
-def _folder_of_killed_build(source: InputOptions, output: str) -> str:
-    """Where the data set is kept that a killed build had replaced, in part or as a whole; or ""."""
-    staging = storage.join(output, STAGING_NAME)
-    replaced = storage.join(staging, REPLACED_NAME)
-    if not is_same_folder(source.input, output) or not is_data_set(replaced):
-        return ""
-    there = read_json(storage.join(output, MANIFEST_NAME)).get("fingerprint")
-    committed = read_json(storage.join(staging, COMMITTED_NAME)).get("fingerprint")
-    return replaced if there in (None, committed) else ""
-
-
-def _with_layouts(options: BuildOptions) -> list[InputOptions]:
+def _with_layouts(options: BuildOptions, replaced: str) -> list[InputOptions]:
     """Inputs that know whether they are data sets, without the flags that are for another kind.
 
     A flag that is for none of them stays, and is refused where it is read.
     """
-    folders = [_folder_of_data_set(source, options.output) for source in options.sources]
+    folders = [_folder_of_data_set(s, options.output, replaced) for s in options.sources]
     others = [s for s, folder in zip(options.sources, folders, strict=True) if not folder]
     has_table = any(layout_of(source) == TABLE for source in others)
     for_tables: dict[str, Any] = dict.fromkeys(COLUMN_FLAGS) if has_table else {}

@@ -6,12 +6,10 @@ import fnmatch
 import os
 import pathlib
 import re
-from typing import Any
 
 from beam_pipeline.options import DATA_SET, TABLE, TABLE_SUFFIXES, InputOptions
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.form import keyed, loads, text, whole
 from imageshards.manifest import QUARANTINE_NAME, REPORT_NAME, STAGING_NAME, TRANSFORM_NAME
 from imageshards.storage import is_local
 
@@ -21,9 +19,6 @@ SPLIT_FOLDERS = {
 }  # fmt: skip
 
 _MAGIC = re.compile(r"[*?\[]")
-# In the staging folder, written just before manifest.json: {"fingerprint": "...", ...}.
-COMMITTED_NAME = "committed.json"
-_COMMITTED = keyed({}, {"fingerprint": text(), "reused_images": whole()})
 # Folders of a data set that a build replaces as a whole.
 _REPLACED = (STAGING_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
 
@@ -76,14 +71,6 @@ def layout_of(source: InputOptions) -> str:
     if source.layout != "auto":
         return source.layout
     return "flat" if is_glob(source.input) else "folders"
-
-
-def read_json(path: str) -> dict[str, Any]:
-    """A JSON object that may name a fingerprint; an empty one if there is none."""
-    try:
-        return dict(loads(storage.read(path), _COMMITTED))
-    except (OSError, ValueError):
-        return {}
 
 
 def is_same_folder(path: str, other: str) -> bool:

@@ -153,13 +153,10 @@ def test_flags_that_are_for_no_input_are_refused_and_others_stay_where_they_belo
     assert [source.image_column for source in found.sources] == ["image", None]
 
 
-def test_the_data_set_of_a_killed_replacement_is_found_where_it_was_kept(made, tmp_path):
-    output = tmp_path / "out"
-    kept = output / ".staging" / "replaced"
-    kept.parent.mkdir(parents=True)
-    made.directory.rename(kept)
-    found = open_inputs(BuildOptions(InputOptions(str(output)), str(output)))
-    assert found.source.layout == "data_set" and found.source.location == str(kept)
+def test_the_data_set_of_the_output_is_read_where_it_is_kept(made, tmp_path):
+    options = BuildOptions(InputOptions(str(tmp_path / "out")), str(tmp_path / "out"))
+    found = open_inputs(options, str(made.directory))
+    assert found.source.layout == "data_set" and found.source.location == str(made.directory)
 
 
 def test_first_labels_are_those_of_the_data_sets_or_given(made, tmp_path):
