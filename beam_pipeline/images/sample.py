@@ -6,16 +6,16 @@ from typing import Any
 
 from beam_pipeline.images.encode import encode_image
 from beam_pipeline.images.pool_worker import Watch
-from beam_pipeline.images.process_pool import Batch, LocalPool, own_pool
+from beam_pipeline.images.process_pool import LocalPool, own_pool
 from beam_pipeline.images.read import read_images
 from beam_pipeline.options import ImageOptions, UrlOptions
 from imageshards.errors import ImageError
 
 
 def encoded_sizes(
-    files: Batch, options: ImageOptions, urls: UrlOptions, pool: LocalPool | None
+    files: Any, options: ImageOptions, urls: UrlOptions, pool: LocalPool | None
 ) -> list[int]:
-    """Bytes of the pictures of some files, as records hold them; of those that become one."""
+    """Bytes of the pictures of `files.refs`, as records hold them; of those that become one."""
     found = (pool or own_pool()).submit("of a sample", _sizes, files, options, urls)
     sizes: list[int] = found.result()
     return sizes
