@@ -127,9 +127,9 @@ setuptools.setup(
             "trainer.*",
         ]
     ),
-    # The pages' templates and style sheet, a traced graph.
+    # The pages' templates and style sheet, a traced graph; `py.typed` says that there are types.
     package_data={
-        "": ["*.css", "*.html", "*.jinja"],
+        "": ["*.css", "*.html", "*.jinja", "py.typed"],
         "beam_pipeline.columns": ["label_graph/**/*"],
     },
     python_requires=">=3.11,<3.14",

@@ -30,39 +30,41 @@ if TYPE_CHECKING:
     from imageshards.manifest import load_manifest
     from imageshards.tfrecord import Record, RecordError, read_records, write_records
     from imageshards.verification.command import verify
+    from trainer.reader.batches import EvaluationData, TrainingData
+    from trainer.reader.data import Data
+    from trainer.reader.data import open as open
+    from trainer.training.callbacks import MetricsFile, NaNGuard, TensorBoard, WaitingTime
+    from trainer.training.checkpoint_callback import Checkpoint
+    from trainer.training.fit import fit
 
 __version__ = "0.1.0"
 
-# Where each name stands. The programs are named here and in `imageshards.commands`.
+# Where each name stands, as above. The programs are named here and in `imageshards.commands`.
 _HOMES = {
-    "UserError": "imageshards.errors",
-    "Values": "imageshards.example",
-    "decode_example": "imageshards.example",
-    "encode_example": "imageshards.example",
-    "load_manifest": "imageshards.manifest",
-    "Record": "imageshards.tfrecord",
-    "RecordError": "imageshards.tfrecord",
-    "read_records": "imageshards.tfrecord",
-    "write_records": "imageshards.tfrecord",
-    "open": "trainer.reader.data",
-    "fit": "trainer.training.fit",
-    "Checkpoint": "trainer.training.checkpoint_callback",
-    "MetricsFile": "trainer.training.callbacks",
-    "NaNGuard": "trainer.training.callbacks",
-    "TensorBoard": "trainer.training.callbacks",
-    "WaitingTime": "trainer.training.callbacks",
-    "verify": "imageshards.verification.command",
+    "imageshards.errors": ["UserError"],
+    "imageshards.example": ["Values", "decode_example", "encode_example"],
+    "imageshards.manifest": ["load_manifest"],
+    "imageshards.tfrecord": ["Record", "RecordError", "read_records", "write_records"],
+    "imageshards.verification.command": ["verify"],
+    "trainer.reader.batches": ["EvaluationData", "TrainingData"],
+    "trainer.reader.data": ["Data", "open"],
+    "trainer.training.callbacks": ["MetricsFile", "NaNGuard", "TensorBoard", "WaitingTime"],
+    "trainer.training.checkpoint_callback": ["Checkpoint"],
+    "trainer.training.fit": ["fit"],
 }
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-# Those of the programs are followed by no type checker. As in gzip, `open` is left out: a star
-# import must not replace Python's own.
+# As in Python's gzip, `open` is left out: a star import must not replace the built-in one.
 __all__ = [
     "Checkpoint",
+    "Data",
+    "EvaluationData",
     "MetricsFile",
     "NaNGuard",
     "Record",
     "RecordError",
     "TensorBoard",
+    "TrainingData",
     "UserError",
     "Values",
     "WaitingTime",
@@ -77,17 +79,18 @@ __all__ = [
     "write_records",
 ]
 
+if not TYPE_CHECKING:  # a type checker knows the names from above, and no others
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = found
-    return found
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(importlib.import_module(_HOME_OF[name]), name)
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_HOME_OF})
 
 
 def read_examples(

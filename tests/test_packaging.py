@@ -131,6 +131,7 @@ def test_the_build_tool_makes_sdist_and_wheel_as_beam_and_pip_ask_it_to(
     assert {name.partition("/")[0] for name in names} == {*PACKAGES, about}
     assert f"{about}/licenses/LICENSE" in names
     assert "imageshards/report/page.jinja" in names
+    assert {f"{package}/py.typed" for package in PACKAGES} <= {*names}
     assert [name for name in names if name.startswith("beam_pipeline/columns/label_graph/")]
 
 

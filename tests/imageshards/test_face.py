@@ -8,6 +8,7 @@ import pkgutil
 import statistics
 import subprocess
 import sys
+from typing import assert_type
 
 import pytest
 
@@ -75,7 +76,16 @@ def test_every_name_is_there_and_a_star_shadows_no_builtin():
     for name in ims.__all__:
         assert getattr(ims, name) is not None, name
     with pytest.raises(AttributeError, match="'imageshards' has no attribute 'absent'"):
-        ims.absent  # noqa: B018
+        ims.absent  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_type_checkers_know_what_is_opened(tmp_path: pathlib.Path) -> None:
+    """What `assert_type` says is held by mypy, in `make lint`."""
+    Dataset(tmp_path)
+    data = assert_type(ims.open(tmp_path), ims.Data)
+    train = assert_type(data.train(batch_size=2, image_size=16), ims.TrainingData)
+    val = assert_type(data.evaluation(batch_size=2, image_size=16), ims.EvaluationData)
+    assert assert_type(train.steps_per_epoch, int) == 9 and isinstance(val, ims.EvaluationData)
 
 
 def test_examples_come_in_the_manifest_s_order(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[pathlib.Path]:
     ]
 
 
-def _epoch(data: ims.Data, **options: object) -> list[np.ndarray]:
+def _epoch(data: ims.Data, **options: Any) -> list[np.ndarray]:
     train = data.train(batch_size=4, image_size=16, seed=3, **options)
     arrays = (part for _, batch in zip(range(3), train.as_numpy(), strict=False) for part in batch)
     return [np.asarray(part) for part in arrays]

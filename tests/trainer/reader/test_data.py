@@ -363,7 +363,7 @@ def test_errors_of_opening_and_evaluating_name_the_argument(
     command = f"imageshards build --input PHOTOS --output {tmp_path / 'absent'}."
     assert str(caught.value).endswith(command) and "--data" not in str(caught.value)
     with pytest.raises(ims.UserError, match="^path received None; expected a path"):
-        ims.open(None)
+        ims.open(None)  # type: ignore[arg-type]
     with pytest.raises(ims.UserError, match="^split received 'x'; expected one of train"):
         data.evaluation(batch_size=4, split="x")
     with pytest.raises(ims.UserError, match="^start_step received -1"):

@@ -62,9 +62,9 @@ def test_a_folder_of_other_files_is_refused_and_left_alone(
     train: Any, tmp_path: pathlib.Path
 ) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
-    for more in ({}, {"overwrite": True}):
+    for overwrite in (False, True):
         with pytest.raises(UserError, match=r"^resume .*thesis\.tex"):
-            ims.fit(compiled(), train, resume=tmp_path, **more)
+            ims.fit(compiled(), train, resume=tmp_path, overwrite=overwrite)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -177,7 +177,8 @@ def test_hooks_are_called_as_keras_calls_them(data: Any, train: Any) -> None:
     ours, theirs = Recorder(), Recorder()
     for recorder in (ours, theirs):
         keras.utils.set_random_seed(3)
-        model, options = compiled(), {"callbacks": [recorder], "verbose": 0}
+        model = compiled()
+        options: dict[str, Any] = {"callbacks": [recorder], "verbose": 0}
         if recorder is ours:
             ims.fit(model, train, validation=validation, **options)
         else:
