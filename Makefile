@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lock demo demo-shards cluster-demo test test-fast worker-pool worker-pool-stop job-service job-service-stop \
+.PHONY: help setup lock demo demo-shards cluster-demo test test-long test-fast worker-pool worker-pool-stop job-service job-service-stop \
 	test-flink lint docs install-check resolve-check bench clean
 
 # What a person may set: make test TESTS=tests/beam_pipeline/planning/test_plan.py PYTEST_ARGS=-x
@@ -17,6 +17,7 @@ POOL_PORT ?= 50000
 JOB_PORT ?= 8073
 
 PY := "$(VENV)/bin/python"
+RUN_TESTS = $(PY) -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder --timeout 900
 # One stamp per PYTHON asked for, so that asking for another one is noticed.
 STAMP := $(VENV)/.installed$(subst /,_,$(PYTHON))
 DEMO := demo_output
@@ -55,8 +56,10 @@ cluster-demo: demo-shards  ## Train on two hosts that are processes here, kill o
 	@$(PY) -m scripts.cluster_demo --data $(DEMO)/shards --output $(DEMO)/cluster
 
 test: $(STAMP)  ## Run the tests (TESTS=… and PYTEST_ARGS=… narrow it; TEST_JOBS=2 at once)
-	$(PY) -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder --timeout 900 \
-		$(PYTEST_ARGS) $(TESTS)
+	$(RUN_TESTS) $(PYTEST_ARGS) $(TESTS)
+
+test-long: $(STAMP)  ## Run those that repeat a mechanism on a second engine
+	$(RUN_TESTS) -m long $(PYTEST_ARGS) $(TESTS)
 
 test-fast: $(STAMP)  ## Run the tests that need no server, no TensorFlow and no second process
 	$(PY) -m pytest -n $(TEST_JOBS) --fast $(PYTEST_ARGS) $(TESTS)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import pathlib
+import random
+import re
 import socket
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping
+from typing import Any
 
 import hypothesis
 import pytest
@@ -21,29 +26,21 @@ hypothesis.settings.load_profile("imageshards")
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 DATA_VARIABLE = "IMAGESHARDS_TEST_DATA"
 
-# Half a minute of CPU time and more each: begun last, one of them would run alone while other
-# processes have nothing to do.
-LONGEST_FILES = (
-    "trainer/training/test_several_hosts.py",
-    "trainer/training/test_resume.py",
-    "beam_pipeline/test_resume.py",
-    "beam_pipeline/commit/test_store_output.py",
-    "trainer/models/test_model.py",
-    "trainer/test_main.py",
-    "beam_pipeline/runners/test_portable.py",
-    "trainer/training/test_fit.py",
-    "trainer/training/test_output_on_stores.py",
-    "trainer/test_on_stores.py",
-    "trainer/models/test_strategy.py",
-    "beam_pipeline/test_pipeline.py",
-    "examples/test_examples.py",
+# Why a test may be skipped where continuous integration runs (`--only_known_skips`).
+KNOWN_SKIPS = (
+    "no Flink: FLINK_MASTER names no JobManager",  # `make test-flink`
+    "Beam's file systems are not written to in this way",  # a row of the contract of stores
+    "no right to mount a small file system",  # a container has none
+    "only root can ",  # who is not root cannot become somebody else
+    "the package (jax|nvidia|nvidia.dali|torch) is not installed",  # pages name them, no extra does
 )
-
 
 NEEDS_TENSORFLOW = 'importorskip("tensorflow")'
 # What a test of the fast part must not do: https://docs.python.org/3/library/audit_events.html
 FORBIDDEN = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "socket.bind")
 
+
+LEFT_OUT = pytest.StashKey[int]()
 
 # With TensorFlow and Beam in the process a full collection takes 0.3 s, and finds next to nothing.
 gc.set_threshold(50_000, 20, 50)
@@ -55,6 +52,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="only tests that need no server, no TensorFlow and no second process",
     )
+    parser.addoption(
+        "--random_files", metavar="SEED", help="files in a random order, a different one by SEED"
+    )
+    parser.addoption(
+        "--only_known_skips",
+        action="store_true",
+        help="a test that is skipped for no reason of KNOWN_SKIPS fails",
+    )
 
 
 def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> bool | None:
@@ -65,15 +70,106 @@ def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The longest files first, the others as they are (`--no-loadscope-reorder` keeps that)."""
-    places = {REPOSITORY / "tests" / name: place for place, name in enumerate(LONGEST_FILES)}
-    items.sort(key=lambda item: places.get(item.path, len(places)))
+    """Files with many slow tests first: begun last, one of them would run alone.
+
+    `--no-loadscope-reorder` keeps the order of files.
+    """
+    if unnamed := [item.nodeid for item in items if _has_numbered_parameter(item)]:
+        raise pytest.UsageError("ids for parameters (ids=…) are missing:\n" + "\n".join(unnamed))
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    first = {item.path: -slow[item.path] for item in items}
+    if seed := config.getoption("--random_files"):
+        shuffled = random.Random(seed).sample(list(first), len(first))
+        first = {path: place for place, path in enumerate(shuffled)}
+    items.sort(key=lambda item: first[item.path])
     if config.getoption("--fast"):
-        heavy = [
-            i for i in items if i.get_closest_marker("slow") or i.get_closest_marker("process")
-        ]
-        config.hook.pytest_deselected(items=heavy)
-        items[:] = [item for item in items if item not in heavy]
+        _leave_out(config, items, ("slow", "process"))
+    elif "long" not in config.option.markexpr:
+        config.stash[LEFT_OUT] = _leave_out(config, items, ("long",))
+
+
+def _leave_out(config: pytest.Config, items: list[pytest.Item], markers: tuple[str, ...]) -> int:
+    out = [item for item in items if any(map(item.get_closest_marker, markers))]
+    config.hook.pytest_deselected(items=out)
+    items[:] = [item for item in items if item not in out]
+    return len(out)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A process of xdist tells the one that prints the summary."""
+    if output := getattr(session.config, "workeroutput", None):
+        output["left_out"] = session.config.stash.get(LEFT_OUT, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Takes what it told."""
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Says that some did not run."""
+    if count := config.stash.get(LEFT_OUT, 0):
+        terminalreporter.write_line(f"{count} long tests did not run: make test-long runs them")
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """What tells cases apart by their values, where pytest would number them."""
+    if isinstance(val, (str, int, float, complex, type(None))):
+        return None  # pytest's own are as good
+    words = _words(val)
+    return words if len(words) <= 60 else f"{words[:57]}..."
+
+
+def _words(val: object) -> str:
+    if isinstance(val, bytes) and len(val) > 16:
+        return f"{_words(val[:12])}... {len(val)} bytes"
+    if isinstance(val, Mapping):
+        return ",".join(f"{_words(key)}={_words(each)}" for key, each in val.items()) or "{}"
+    if isinstance(val, (set, frozenset)):
+        return ",".join(sorted(map(_words, val))) or "{}"
+    if isinstance(val, (list, tuple)):
+        return " ".join(map(_words, val)) or "none"
+    if isinstance(val, functools.partial):
+        return " ".join([val.func.__name__, *map(_words, val.args), _words(val.keywords)])
+    name = getattr(val, "__name__", None)
+    words = name if isinstance(name, str) else str(val)
+    return type(val).__name__ if " at 0x" in words else words.encode("unicode_escape").decode()
+
+
+def _has_numbered_parameter(item: pytest.Item) -> bool:
+    call = getattr(item, "callspec", None)
+    return call is not None and any(
+        re.search(rf"(^|-){name}\d+(-|$)", call.id) and not isinstance(value, str)
+        for name, value in call.params.items()
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """A skip fails where only known ones are allowed."""
+    return _without_unknown_skips(item.config, (yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    """A whole file that is skipped is looked at, too."""
+    return _without_unknown_skips(collector.config, (yield))
+
+
+def _without_unknown_skips(config: pytest.Config, report: Any) -> Any:
+    if (
+        report.skipped
+        and config.getoption("--only_known_skips")
+        and not hasattr(report, "wasxfail")
+    ):
+        reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+        if not any(re.search(known, reason) for known in KNOWN_SKIPS):
+            report.outcome = "failed"
+            report.longrepr = (
+                f"{report.nodeid}: no skip of tests/conftest.py's KNOWN_SKIPS: {reason}"
+            )
+    return report
 
 
 @pytest.hookimpl(wrapper=True)

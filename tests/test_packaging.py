@@ -114,6 +114,7 @@ def test_setup_runs_standalone_from_the_sdist(sdist: pathlib.Path, tmp_path: pat
     assert done.stdout.split() == [imageshards.__version__], done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_build_tool_makes_sdist_and_wheel_as_beam_and_pip_ask_it_to(
     checkout: pathlib.Path, tmp_path: pathlib.Path

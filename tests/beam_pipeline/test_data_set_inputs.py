@@ -250,6 +250,7 @@ def test_selecting_an_absent_key_or_class_ends_the_build(folder, tmp_path, capfd
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gs", "s3"])
 def test_a_data_set_in_a_store_is_grown_there_whatever_is_killed(folder, joined, kind):

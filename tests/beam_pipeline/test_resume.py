@@ -313,6 +313,7 @@ def test_a_job_waits_for_the_workers_of_one_that_was_killed(photos, tmp_path):
     assert shard_bytes(output) == shard_bytes(fresh)
 
 
+@pytest.mark.long
 def test_a_killed_worker_of_beams_own_processes_is_survived(photos, undisturbed, tmp_path):
     output = tmp_path / "set"
     process = start(photos, output, "--direct_running_mode", "multi_processing")
@@ -328,7 +329,9 @@ def test_a_killed_worker_of_beams_own_processes_is_survived(photos, undisturbed,
     assert shard_bytes(output) == shard_bytes(undisturbed)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_ctrl_c_stops_cleanly_and_the_job_can_go_on(photos, undisturbed, tmp_path, number, capfd):
     output = tmp_path / "set"
     process = start_held(photos, output, 3)

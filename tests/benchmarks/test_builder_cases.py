@@ -30,6 +30,7 @@ def usage(seconds: float) -> Usage:
     return Usage(seconds, seconds, seconds, 0, 0, "")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_loop_makes_the_very_records_of_a_build(tmp_path):
     photos = class_folders(tmp_path / "photos", {"ant": 11, "bee's nest": 6})

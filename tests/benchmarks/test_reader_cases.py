@@ -45,6 +45,7 @@ def test_rates_are_compared_window_by_window_with_the_best():
     assert by_cpu_time(ours, [Window(10, 1.0, 0.0009)] * 2) == "by CPU time per image: 0.9"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_shards_are_built_once_from_repeated_photos(settings, shards):
     manifest = json.loads((shards / "manifest.json").read_text())
@@ -55,6 +56,7 @@ def test_shards_are_built_once_from_repeated_photos(settings, shards):
     assert os.stat(shards / "manifest.json").st_mtime_ns == before
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [k for k in reader_side.KINDS if k != "turbo_processes"])
 def test_every_reader_reads(kind, settings, shards):
@@ -67,6 +69,7 @@ def test_every_reader_reads(kind, settings, shards):
         total += found
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_limits_decode_what_the_reader_ships(shards):
     import numpy as np
@@ -79,6 +82,7 @@ def test_limits_decode_what_the_reader_ships(shards):
     assert (one.shape, one.dtype.name) == ((224, 224, 3), "uint8")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_sides_are_processes_that_are_measured_in_turn(shards, tmp_path):
     kinds = {"threads": "turbo_threads", "processes": "turbo_processes"}
@@ -96,6 +100,7 @@ def test_a_side_that_fails_says_why(tmp_path):
         in_turn({"a": "turbo_threads"}, ("--data", str(tmp_path / "absent")), tmp_path, 1, 0.1)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_probes_tell_what_skipping_and_memory_take(shards, capsys):
     arguments = ["--data", str(shards), "--copies", "3"]
@@ -110,6 +115,7 @@ def test_probes_tell_what_skipping_and_memory_take(shards, capsys):
     assert found["estimated_bytes"] > 1e6
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_shards_of_another_size_are_not_taken_for_these(settings, shards):
     manifest = json.loads((shards / "manifest.json").read_text())

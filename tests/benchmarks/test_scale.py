@@ -44,6 +44,7 @@ def test_a_law_is_found_through_its_own_points(points, expected):
     assert fit(points) == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_bytes_shuffled_and_elements_do_not_outgrow_the_images(monkeypatch):
     monkeypatch.setattr(plan, "MIN_BUCKET_SIZE", 200)
@@ -58,6 +59,7 @@ def test_bytes_shuffled_and_elements_do_not_outgrow_the_images(monkeypatch):
     assert "UniqueKeys/FindEqualHashes/GroupHashes" in large["shuffles"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_benchmark_and_the_tables(tmp_path):
     outcome = scale.plan_at_scale(Settings(tmp_path, [], listed=8_000))

@@ -13,7 +13,7 @@ import pytest
 from imageshards.commands import COMMANDS
 from tests.conftest import REPOSITORY
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

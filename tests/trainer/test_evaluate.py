@@ -283,6 +283,7 @@ def test_records_that_others_wrote(
     assert code == 2 and "--class_names of imageshards adopt" in err
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_replicas_as_a_command(
     folder: pathlib.Path, model: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]

@@ -227,8 +227,9 @@ def test_records_of_others_are_adopted_and_read_like_local_ones(
         assert sorted(_copies(got).values()) == sorted(p.read_bytes() for p in here.glob("*.tfr*"))
 
 
-@ONLY_S3
+@pytest.mark.long
 @pytest.mark.slow
+@ONLY_S3
 def test_a_model_trained_from_a_bucket_is_the_same_to_the_last_bit(
     local: pathlib.Path, remote: str, tmp_path: pathlib.Path
 ) -> None:
@@ -246,8 +247,9 @@ def test_a_model_trained_from_a_bucket_is_the_same_to_the_last_bit(
     assert digests[0] == digests[1]
 
 
-@ONLY_S3
+@pytest.mark.long
 @pytest.mark.slow
+@ONLY_S3
 def test_the_other_commands_read_buckets_as_well(
     store: StoreServer,
     local: pathlib.Path,
@@ -272,8 +274,9 @@ def test_the_other_commands_read_buckets_as_well(
     assert any((tmp_path / "bench").rglob("*.tfrecord"))
 
 
-@ONLY_S3
+@pytest.mark.long
 @pytest.mark.slow
+@ONLY_S3
 def test_pictures_in_buckets_are_predicted(
     store: StoreServer, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

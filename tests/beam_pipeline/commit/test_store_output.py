@@ -263,6 +263,7 @@ def run_killed(function: str, calls: int, *arguments: str) -> None:
     assert killed.returncode == -signal.SIGKILL, said
 
 
+@pytest.mark.long
 def test_a_killed_job_goes_on_from_its_finished_shards(server, photos, local, capfd):
     """Killed while it writes shards (s3://), and while it rewrites them in their places (gs://)."""
     output = f"{server.bucket()}/deep/er/set"
@@ -283,6 +284,7 @@ def test_a_killed_job_goes_on_from_its_finished_shards(server, photos, local, ca
     assert_same(output, local)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("server", ["gs"], indirect=True)
 def test_a_killed_replacement_goes_on_without_the_flag(server, photos, local):
     output = f"{server.bucket()}/set"

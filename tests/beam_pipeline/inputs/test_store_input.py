@@ -112,6 +112,7 @@ def test_a_table_in_the_store_may_name_images_anywhere(server, photos, here, the
     storage.delete([f"{there}/rows.jsonl"])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("server", ["s3"], indirect=True)
 def test_images_of_a_table_that_a_stopped_build_had_read_are_said_not_to_be_checked(

@@ -197,6 +197,7 @@ class TestTheStagedJob:
         assert "--sdk_container_image" in submitted.run.said
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_staged_job_with_extra_columns_gives_the_shards_and_the_transform_of_a_local_run(
     bucket: str, service: StandIn, built_package: list[str], tmp_path: pathlib.Path
@@ -300,6 +301,7 @@ class TestASubmission:
         )
         assert service.jobs == {}
 
+    @pytest.mark.long
     @pytest.mark.slow
     def test_is_cancelled_by_ctrl_c(
         self, bucket: str, service: StandIn, package: list[str]

@@ -104,6 +104,7 @@ def test_ctrl_c_then_a_killed_client_then_a_killed_worker(photos, local, servers
         assert_resumed(said, output, local, before)
 
 
+@pytest.mark.long
 def test_a_killed_job_service_is_one_sentence(photos, servers, tmp_path):
     output = tmp_path / "set"
     process = ForkedBuild(*flags(photos, output), *servers.flags)

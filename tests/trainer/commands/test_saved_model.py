@@ -93,6 +93,7 @@ def test_a_compiled_model_is_evaluated_predicts_and_is_exported(
     assert other.returncode == 2 and "returns no compiled model" in other.stderr
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_compiled_model_that_chooses_no_class_is_evaluated_and_said_not_to_predict(
     shapes: pathlib.Path, tmp_path: pathlib.Path

@@ -62,6 +62,7 @@ def front(
         storage.forget_clients()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_model_trained_from_a_real_bucket_is_that_of_the_local_data_set(
     front: GoogleFront, local: pathlib.Path, data: str, tmp_path: pathlib.Path

@@ -63,6 +63,7 @@ def test_pixels_are_those_of_the_published_function(name: str) -> None:
     np.testing.assert_allclose(_ours(name), expected, atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCALES_INSIDE)
 def test_pixels_are_those_an_architecture_makes_itself(name: str) -> None:

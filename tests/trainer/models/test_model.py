@@ -82,6 +82,7 @@ def test_a_constant_channel_is_not_amplified() -> None:
     assert np.abs(upto(np.full((1, 4, 4, 1), 128, np.uint8))).max() < 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["MobileNetV2", "EfficientNetB0"])
 def test_an_architecture_normalises_over_the_global_batch(name: str) -> None:

@@ -38,6 +38,7 @@ def _metrics(output: pathlib.Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in json.loads(line).items() if k not in measured} for line in lines]
 
 
+@pytest.mark.long
 def test_a_step_of_its_own_trains_on_two_replicas_and_resumes(
     shapes: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -60,6 +61,7 @@ def test_a_step_of_its_own_trains_on_two_replicas_and_resumes(
     assert digests[0] == digests[1]
 
 
+@pytest.mark.long
 def test_several_labels_in_a_column_train_on_two_replicas_and_resume(
     shapes: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

@@ -38,7 +38,11 @@ _EVERYWHERE = [
 
 
 @pytest.mark.parametrize(
-    ("replicas", "kills"), [(1, _EVERYWHERE), (2, ["test_begin:2", "batch_end:4"])]
+    ("replicas", "kills"),
+    [
+        (1, _EVERYWHERE),
+        pytest.param(2, ["test_begin:2", "batch_end:4"], marks=pytest.mark.long),
+    ],
 )
 def test_killed_anywhere_everything_ends_up_as_if_it_had_not_been(
     shapes: pathlib.Path, tmp_path: pathlib.Path, replicas: int, kills: list[str]

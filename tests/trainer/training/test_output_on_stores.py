@@ -97,8 +97,9 @@ def undisturbed(shards: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 # In s3:// test_several_hosts kills a run.
-@pytest.mark.parametrize("running", ["gs"], indirect=True)
+@pytest.mark.long
 @pytest.mark.slow
+@pytest.mark.parametrize("running", ["gs"], indirect=True)
 def test_a_killed_run_resumes_from_another_machine_to_the_same_bits(
     shards: pathlib.Path,
     undisturbed: pathlib.Path,
@@ -130,8 +131,9 @@ def test_a_killed_run_resumes_from_another_machine_to_the_same_bits(
     assert not [path for path in (tmp_path / "two").rglob("*") if path.is_file()]
 
 
-@ONLY_S3
+@pytest.mark.long
 @pytest.mark.slow
+@ONLY_S3
 def test_the_other_commands_read_the_model_where_it_is(
     shards: pathlib.Path,
     undisturbed: pathlib.Path,

@@ -65,6 +65,7 @@ def test_killed_twice_the_weights_end_up_bit_identical(
     assert [record["step"] for record in _metrics(tmp_path / "killed")] == [2, 4]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_killed_run_on_mixed_data_sets_ends_up_bit_identical_and_knows_its_shares(
     shapes: pathlib.Path, tmp_path: pathlib.Path
@@ -92,6 +93,7 @@ def test_a_killed_run_on_mixed_data_sets_ends_up_bit_identical_and_knows_its_sha
     assert "was started with 0.6,0.4; use that to resume it" in ran.stderr
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_sigterm_saves_and_the_run_resumes_with_another_number_of_replicas(
     shapes: pathlib.Path, tmp_path: pathlib.Path

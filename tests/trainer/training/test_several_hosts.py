@@ -98,6 +98,7 @@ def _kill_and_resume(flags: list[object], output: str, environment: Mapping[str,
     assert ran.returncode == 0 and "resumes after step 3 of 5" in ran.stdout, ran.stderr
 
 
+@pytest.mark.long
 def test_sigterm_on_one_host_stops_all_at_the_same_step_and_fewer_hosts_go_on(
     shapes: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -121,6 +122,7 @@ def test_sigterm_on_one_host_stops_all_at_the_same_step_and_fewer_hosts_go_on(
         assert [r[name] for r in found] == pytest.approx([r[name] for r in expected], abs=2e-3)
 
 
+@pytest.mark.long
 def test_a_compiled_model_is_trained_and_validated_as_on_one_host(
     shapes: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -133,6 +135,7 @@ def test_a_compiled_model_is_trained_and_validated_as_on_one_host(
     assert _metrics(tmp_path / "hosts") == _metrics(tmp_path / "one")
 
 
+@pytest.mark.long
 def test_a_broken_record_is_left_out_on_all_hosts_up_to_the_limit(
     shapes: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
