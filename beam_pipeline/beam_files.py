@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, cast
 
 from imageshards import storage
 from imageshards.errors import StorageError
-from imageshards.storage.base import COUNTER, Backend, Stat
+from imageshards.storage.base import Backend, Stat, count
 
 _PIECE_BYTES = 1 << 20
 
@@ -159,17 +159,17 @@ class BeamBackend(Backend):
         self._plain = {"compression_type": CompressionTypes.UNCOMPRESSED}
 
     def open_read(self, path: str) -> BinaryIO:
-        COUNTER.add(requests=1)
+        count(requests=1)
         with _as_os_error(path):
             return cast(BinaryIO, self._files.open(path, **self._plain))
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
         data = super().read(path, max_bytes)
-        COUNTER.add(bytes_read=len(data))
+        count(bytes_read=len(data))
         return data
 
     def stat(self, path: str) -> Stat | None:
-        COUNTER.add(requests=1)
+        count(requests=1)
         with _as_os_error(path):
             if not self._files.exists(path):
                 return None
@@ -183,7 +183,7 @@ class BeamBackend(Backend):
         return None if is_folder else found
 
     def files_from(self, prefix: str) -> Iterator[Stat]:
-        COUNTER.add(requests=1)
+        count(requests=1)
         with _as_os_error(prefix):
             matched = self._files.match([prefix + "**"])[0].metadata_list
         # Stores mark folders by objects whose names end with a slash.
@@ -203,7 +203,7 @@ class BeamBackend(Backend):
         with _as_os_error(unfinished), self._files.create(unfinished, **self._plain) as file:
             while piece := source.read(_PIECE_BYTES):
                 file.write(piece)
-                COUNTER.add(bytes_written=len(piece))
+                count(bytes_written=len(piece))
         self.move(unfinished, path)
         return Stat(path, source.tell(), time.time_ns(), "")
 

@@ -142,7 +142,7 @@ class LocalPool:
                 except (EOFError, OSError):
                     death = worker.death()
                 else:
-                    storage.add_counts(done.counts)
+                    storage.count(*done.counts)
                     if done.error is not None:
                         raise done.error
                     self._count(worker)

@@ -26,7 +26,7 @@ from urllib3.exceptions import IncompleteRead, LocationParseError, ProtocolError
 from beam_pipeline.options import UrlOptions
 from imageshards import __version__
 from imageshards.errors import ImageError
-from imageshards.storage.base import COUNTER
+from imageshards.storage.base import count
 
 MAX_REDIRECTS = 5
 # Seconds before the second attempt; doubled before each further one.
@@ -218,7 +218,7 @@ class _Client:
                 if attempt > self._options.url_retries or wait_s >= request.left_s:
                     tried = f"; tried {attempt} times" if attempt > 1 else ""
                     raise ImageError(e.code, e.message + tried) from e
-            COUNTER.add(retries=1)
+            count(retries=1)
             time.sleep(wait_s)
 
     def _follow(self, url: str, max_bytes: int, request: _Request) -> bytes:
@@ -240,7 +240,7 @@ class _Client:
         if not host:
             raise ImageError("url_invalid", f"{url} is no address with a host")
         with self._turn(host, request), _as_image_errors(url, request):
-            COUNTER.add(requests=1)
+            count(requests=1)
             response = self._pools.request(
                 "GET",
                 url,
@@ -309,7 +309,7 @@ def _body(response: urllib3.BaseHTTPResponse, max_bytes: int) -> bytes:
     data = bytearray()
     while piece := response.read1(_PIECE_BYTES, decode_content=True):
         data += piece
-        COUNTER.add(bytes_read=len(piece))
+        count(bytes_read=len(piece))
         if len(data) > max_bytes:
             raise ImageError("too_many_bytes", f"more bytes than the limit of {max_bytes}")
     return bytes(data)
@@ -357,5 +357,4 @@ def _forget_clients() -> None:
     _clients.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_clients)  # connections are the parent's
+os.register_at_fork(after_in_child=_forget_clients)  # connections are the parent's

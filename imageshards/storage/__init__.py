@@ -11,18 +11,24 @@ retries; those of a bucket, its rights or its credentials: `errors.StorageError`
 """
 
 from imageshards.storage.atomic_file import AtomicFile
-from imageshards.storage.base import Backend, Counts, Entry, Stat
+from imageshards.storage.base import (
+    Backend,
+    Counts,
+    Entry,
+    Stat,
+    count,
+    counts,
+    reset_counts,
+    unreported,
+)
 from imageshards.storage.concurrency import map_concurrently, run_concurrently, shared_memory
 from imageshards.storage.files import (
-    add_counts,
     backend,
     check_bucket,
     copy,
     copy_folder,
-    counts,
     delete,
     delete_folder,
-    download,
     drop_unfinished,
     exists,
     extend,
@@ -44,15 +50,13 @@ from imageshards.storage.files import (
     parent_of,
     read,
     read_range,
-    reset_counts,
     stat,
     sync,
-    unreported,
     upload,
     write,
 )
+from imageshards.storage.local import hold_scratch, remove_abandoned
 from imageshards.storage.lock import OutputLock, join_job, lock_holder, output_lock
-from imageshards.storage.scratch import hold_scratch, remove_abandoned
 
 __all__ = [
     "AtomicFile",
@@ -61,15 +65,14 @@ __all__ = [
     "Entry",
     "OutputLock",
     "Stat",
-    "add_counts",
     "backend",
     "check_bucket",
     "copy",
     "copy_folder",
+    "count",
     "counts",
     "delete",
     "delete_folder",
-    "download",
     "drop_unfinished",
     "exists",
     "extend",

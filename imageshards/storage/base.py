@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import errno
+import operator
 import os
 import shutil
 import threading
@@ -76,10 +76,6 @@ class Counts(NamedTuple):
     bytes_read: int = 0
     bytes_written: int = 0
 
-    def plus(self, other: Counts) -> Counts:
-        """Field by field."""
-        return Counts(*(a + b for a, b in zip(self, other, strict=True)))
-
     def text(self) -> str:
         """A line for people."""
         return (
@@ -88,38 +84,40 @@ class Counts(NamedTuple):
         )
 
 
-class Counter:
-    """Counts of one process, added to by many threads."""
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        """Starts at nothing, with a lock that no other process holds."""
-        self._lock = threading.Lock()
-        self._counts = self._reported = Counts()
-
-    def add(
-        self, requests: int = 0, retries: int = 0, bytes_read: int = 0, bytes_written: int = 0
-    ) -> None:
-        """Adds to each count."""
-        with self._lock:
-            self._counts = self._counts.plus(Counts(requests, retries, bytes_read, bytes_written))
-
-    def counts(self) -> Counts:
-        """The counts so far."""
-        return self._counts
-
-    def unreported(self) -> Counts:
-        """The counts since the last call."""
-        with self._lock:
-            reported, self._reported = self._reported, self._counts
-            return Counts(*(a - b for a, b in zip(self._counts, reported, strict=True)))
+_counting = threading.Lock()
+_counts = _reported = Counts()
 
 
-COUNTER = Counter()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=COUNTER.reset)
+def count(requests: int = 0, retries: int = 0, bytes_read: int = 0, bytes_written: int = 0) -> None:
+    """Adds to what this process has asked of stores; any thread may call it."""
+    global _counts
+    added = Counts(requests, retries, bytes_read, bytes_written)
+    with _counting:
+        _counts = Counts(*map(operator.add, _counts, added))
+
+
+def counts() -> Counts:
+    """What this process has asked of stores so far."""
+    return _counts
+
+
+def unreported() -> Counts:
+    """What this process has asked of stores since the last call, for a runner's metrics."""
+    global _reported
+    with _counting:
+        found = Counts(*map(operator.sub, _counts, _reported))
+        _reported = _counts
+        return found
+
+
+def reset_counts() -> None:
+    """Starts counting at zero, for a new job."""
+    global _counting, _counts, _reported
+    _counting = threading.Lock()  # of a parent process, another thread may have held it
+    _counts = _reported = Counts()
+
+
+os.register_at_fork(after_in_child=reset_counts)
 
 
 class Backend(abc.ABC):
@@ -180,18 +178,18 @@ class Backend(abc.ABC):
 
     def write(self, path: str, data: bytes) -> Stat:
         """Writes an object that appears whole or not at all."""
-        raise _cannot_write(path)
+        raise NotImplementedError
 
     def upload(self, local_path: str, path: str) -> Stat:
         """Writes an object from a file of this machine; it appears whole or not at all."""
-        raise _cannot_write(path)
+        raise NotImplementedError
 
     #: Size of the parts that `upload_stream` sends; 0 where a file is sent when it is whole.
     part_bytes = 0
 
     def upload_stream(self, stream: BinaryIO, path: str) -> Stat:
         """Writes an object from a stream of any length; it appears whole or not at all."""
-        raise _cannot_write(path)
+        raise NotImplementedError
 
     def drop_unfinished(self, folder: str) -> None:  # noqa: B027  # most keep nothing
         """Drops the parts that killed uploads have left in a folder, not in those below it."""
@@ -199,15 +197,15 @@ class Backend(abc.ABC):
     def write_if(self, path: str, data: bytes, version: str | None) -> str | None:
         """Writes an object if it has a version (None: if there is none); its new version, or None
         if it had another."""
-        raise _cannot_write(path)
+        raise NotImplementedError
 
     def version_and_age(self, path: str) -> tuple[str, float] | None:
         """Version, and seconds since it was written by the storage's own clock; None if missing."""
-        raise _cannot_write(path)
+        raise NotImplementedError
 
     def delete(self, paths: Iterable[str]) -> None:
         """Deletes objects; missing ones are fine."""
-        raise _cannot_write(next(iter(paths), ""))
+        raise NotImplementedError
 
     def delete_folder(self, folder: str) -> None:
         """Deletes everything below a folder; a missing one is fine."""
@@ -215,7 +213,7 @@ class Backend(abc.ABC):
 
     def copy(self, source: str, target: str) -> None:
         """Copies one object within this kind of storage, over what is there."""
-        raise _cannot_write(target)
+        raise NotImplementedError
 
     def link(self, source: str, target: str) -> None:
         """Gives one object a second name, over what is there; here by a copy."""
@@ -228,32 +226,6 @@ class Backend(abc.ABC):
 
     def check_bucket(self, path: str, flag: str, must_list: bool) -> None:  # noqa: B027
         """Raises `StorageError`, naming a flag, unless the bucket of a path can be used."""
-
-
-class FolderBackend(Backend):
-    """A backend whose folders are real: what is below one is found by walking through it."""
-
-    @abc.abstractmethod
-    def list_folder(self, folder: str) -> list[Entry]:
-        """One level of a folder, by name; empty if nothing is there."""
-
-    def files_below(self, folder: str) -> Iterator[Stat]:
-        # The order of whole paths, as stores list them: "a-b" comes before "a/b".
-        for entry in sorted(self.list_folder(folder), key=lambda e: e.name + "/" * e.is_folder):
-            if entry.is_folder:
-                yield from self.files_below(entry.path)
-            else:
-                yield Stat(entry.path, entry.size_bytes, entry.mtime_ns, "")
-
-    def files_from(self, prefix: str) -> Iterator[Stat]:
-        above, slash, _ = prefix.rpartition("/")
-        for found in self.files_below(above or slash or "."):
-            if found.path.startswith(prefix):
-                yield found
-
-
-def _cannot_write(path: str) -> OSError:
-    return OSError(errno.EROFS, "this kind of storage is only read", path)
 
 
 @contextlib.contextmanager

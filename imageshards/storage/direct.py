@@ -18,7 +18,9 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 
-from imageshards.storage.base import COUNTER
+import certifi
+
+from imageshards.storage.base import count
 
 TIMEOUT_SEC = 20.0
 # Idle connections that are kept for the next request.
@@ -51,14 +53,14 @@ class DirectReader:
             connection = self._idle.pop()
         except IndexError:
             connection = self._connect()
-        COUNTER.add(requests=1)
+        count(requests=1)
         try:
             connection.request("GET", target, headers=headers)
             response = connection.getresponse()
             data = _body(response, max_bytes if response.status == 200 else _MAX_ERROR_BYTES)
         except (OSError, http.client.HTTPException):
             connection.close()
-            COUNTER.add(retries=1)
+            count(retries=1)
             return None
         if response.isclosed() and len(self._idle) < _KEPT:
             self._idle.append(connection)
@@ -68,9 +70,9 @@ class DirectReader:
             raise FileNotFoundError(errno.ENOENT, "no such object", target)
         if response.status != 200:
             if response.status == 429 or response.status >= 500:
-                COUNTER.add(retries=1)
+                count(retries=1)
             return None
-        COUNTER.add(bytes_read=len(data))
+        count(bytes_read=len(data))
         return data
 
     def _connect(self) -> http.client.HTTPConnection:
@@ -106,12 +108,8 @@ def needs_no_proxy(url: str) -> bool:
 def _tls(verify: bool | str | None) -> ssl.SSLContext:
     if verify is False:
         return ssl._create_unverified_context()
-    environ = os.environ.get("AWS_CA_BUNDLE") or os.environ.get("REQUESTS_CA_BUNDLE")
-    bundle = verify if isinstance(verify, str) else environ
-    if bundle is None:
-        import certifi
-
-        bundle = certifi.where()
+    named = verify if isinstance(verify, str) else os.environ.get("AWS_CA_BUNDLE")
+    bundle = named or os.environ.get("REQUESTS_CA_BUNDLE") or certifi.where()
     if os.path.isdir(bundle):
         return ssl.create_default_context(capath=bundle)
     return ssl.create_default_context(cafile=bundle)

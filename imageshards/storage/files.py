@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any, BinaryIO
 
 from imageshards.errors import StorageError
-from imageshards.storage.base import COUNTER, Backend, Counts, Entry, Stat, write_whole
+from imageshards.storage.base import Backend, Entry, Stat, write_whole
 from imageshards.storage.concurrency import map_concurrently
 
 _MAGIC = re.compile(r"[*?\[]")
@@ -64,9 +64,8 @@ def forget_clients() -> None:
     _backends.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    # A forked process must not use the connections of its parent.
-    os.register_at_fork(after_in_child=forget_clients)
+# A forked process must not use the connections of its parent.
+os.register_at_fork(after_in_child=forget_clients)
 
 
 def is_local(path: str) -> bool:
@@ -200,11 +199,6 @@ def upload(local_path: str, path: str) -> Stat:
     return backend(path).upload(local_path, path)
 
 
-def download(path: str, local_path: str) -> None:
-    """Writes a file of this machine; it appears whole or not at all."""
-    backend(path).download(path, local_path)
-
-
 def local_copy(path: str) -> str:
     """A path of this machine with the same contents: of what is in a store, file or folder, a copy.
 
@@ -219,7 +213,7 @@ def local_copy(path: str) -> str:
         if found is None:
             copy_folder(path, copied)
         else:
-            download(path, copied)
+            copy(path, copied)
     return copied
 
 
@@ -356,23 +350,3 @@ def _to_folder(put: Callable[[str, str], None], source: str, target: str) -> set
     done = map_concurrently(lambda name: put(join(source, name), join(target, name)), names)
     collections.deque(done, maxlen=0)
     return set(names)
-
-
-def counts() -> Counts:
-    """What this process has asked of stores so far."""
-    return COUNTER.counts()
-
-
-def unreported() -> Counts:
-    """What this process has asked of stores since the last call, for a runner's metrics."""
-    return COUNTER.unreported()
-
-
-def add_counts(counts: Counts) -> None:
-    """Counts what another process has asked of stores for this one."""
-    COUNTER.add(*counts)
-
-
-def reset_counts() -> None:
-    """Starts counting at zero, for a new job."""
-    COUNTER.reset()

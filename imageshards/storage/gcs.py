@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import email.utils
+import functools
 import io
 import os
 import socket
@@ -24,14 +25,13 @@ from google.cloud import storage as gcs
 from google.cloud.storage import exceptions as gcs_exceptions
 
 from imageshards.errors import StorageError
-from imageshards.storage.base import COUNTER, Stat
+from imageshards.storage.base import Stat, count
 from imageshards.storage.direct import DirectReader, needs_no_proxy
 from imageshards.storage.objects import (
     ANSWER_SEC,
     CONNECT_SEC,
     CONNECTIONS,
     HASTY_SEC,
-    DirectRequest,
     LimitedSink,
     ObjectStore,
     StoreError,
@@ -71,7 +71,7 @@ class _Session(google.auth.transport.requests.AuthorizedSession):
 
     def request(self, method: str, *args: Any, **kwargs: Any) -> Any:
         self._before(method)
-        COUNTER.add(requests=1)
+        count(requests=1)
         return super().request(method, *args, **kwargs)
 
 
@@ -114,7 +114,7 @@ class GcsBackend(ObjectStore):
 
     def _note_retry(self, error: Exception) -> None:
         if _may_pass(error):
-            COUNTER.add(retries=1)
+            count(retries=1)
 
     @property
     def is_anonymous(self) -> bool:
@@ -162,7 +162,7 @@ class GcsBackend(ObjectStore):
         bucket, name = split_uri(path)
         return self._client.bucket(bucket).blob(name)
 
-    def direct_request(self, path: str) -> DirectRequest | None:
+    def direct_get(self, path: str) -> Callable[[int | None], bytes | None] | None:
         if self._direct is None:
             return None
         bucket, name = split_uri(path)
@@ -172,7 +172,7 @@ class GcsBackend(ObjectStore):
             with self.translate_errors(path):
                 url = self._base + target
                 self._credentials.before_request(self._refresh, "GET", url, headers)
-        return DirectRequest(self._direct, target, headers)
+        return functools.partial(self._direct.get, target, headers)
 
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         # Records have checksums of their own, and so have shards.
@@ -180,7 +180,7 @@ class GcsBackend(ObjectStore):
         self._blob(path).download_to_file(
             sink, checksum=None, start=start, end=None if end is None else end - 1, **self._options
         )
-        COUNTER.add(bytes_read=sink.tell())
+        count(bytes_read=sink.tell())
         return sink.getvalue()
 
     def head(self, path: str) -> tuple[Stat, float]:
@@ -322,5 +322,5 @@ def _stat(path: str, found: Any) -> Stat:
 
 
 def _written(path: str, blob: Any) -> Stat:
-    COUNTER.add(bytes_written=blob.size)
+    count(bytes_written=blob.size)
     return Stat(path, blob.size, int(blob.updated.timestamp() * 1e9), str(blob.generation))

@@ -1,18 +1,20 @@
-"""Files of this machine, by the interface of all backends."""
+"""Files of this machine, by the interface of all backends; scratch files of running processes."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import glob
 import os
 import shutil
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
-from imageshards.storage.base import Entry, FolderBackend, Stat, write_whole
+from imageshards.storage.base import Backend, Entry, Stat, write_whole
 
 
-class LocalBackend(FolderBackend):
+class LocalBackend(Backend):
     """This machine's file system. Folders above what is written are made."""
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
@@ -44,6 +46,20 @@ class LocalBackend(FolderBackend):
         except (FileNotFoundError, NotADirectoryError):
             return []
         return [entry for entry in map(_entry, found) if entry is not None]
+
+    def files_below(self, folder: str) -> Iterator[Stat]:
+        # The order of whole paths, as stores list them: "a-b" comes before "a/b".
+        for entry in sorted(self.list_folder(folder), key=lambda e: e.name + "/" * e.is_folder):
+            if entry.is_folder:
+                yield from self.files_below(entry.path)
+            else:
+                yield Stat(entry.path, entry.size_bytes, entry.mtime_ns, "")
+
+    def files_from(self, prefix: str) -> Iterator[Stat]:
+        above, slash, _ = prefix.rpartition("/")
+        for found in self.files_below(above or slash or "."):
+            if found.path.startswith(prefix):
+                yield found
 
     def delete(self, paths: Iterable[str]) -> None:
         for path in paths:
@@ -95,3 +111,50 @@ def _entry(entry: os.DirEntry[str]) -> Entry | None:
     except OSError:
         return None
     return Entry(entry.name, entry.path, False, status.st_size, status.st_mtime_ns)
+
+
+def hold_scratch(make: Callable[[], str]) -> tuple[str, int]:
+    """Makes a file or folder, and keeps `remove_abandoned` of other processes from removing it.
+
+    Args:
+        make: Makes a new one, and returns its path.
+
+    Returns:
+        The path, and a descriptor that holds it until it is closed.
+    """
+    while True:
+        path = make()
+        try:
+            lock = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            continue  # another process has begun to clean up, and found it before it was locked
+        # On a file system without locks nothing is ever removed.
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if _is_at(path, lock):
+            return path, lock
+        os.close(lock)
+
+
+def remove_abandoned(pattern: str) -> None:
+    """Removes what a process that is gone has held by `hold_scratch`.
+
+    Args:
+        pattern: Of paths, as `glob` takes it.
+    """
+    for path in glob.glob(pattern):
+        with contextlib.suppress(OSError):  # held, not ours, or gone
+            lock = os.open(path, os.O_RDONLY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_at(path, lock) and os.fstat(lock).st_uid == os.geteuid():
+                    shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+            finally:
+                os.close(lock)
+
+
+def _is_at(path: str, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

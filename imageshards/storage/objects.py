@@ -14,12 +14,11 @@ import io
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, BinaryIO, cast
 
 from imageshards.errors import StorageError
 from imageshards.storage.base import RANGE_BYTES, Backend, Entry, Stat, check_may_write
-from imageshards.storage.direct import DirectReader
 
 # Connections of a client: what its threads need to read ahead and to copy.
 CONNECTIONS = 128
@@ -37,6 +36,11 @@ def split_uri(uri: str) -> tuple[str, str]:
     """Bucket and name of an object: `s3://bucket/a/b` → (`bucket`, `a/b`)."""
     bucket, _, name = uri.partition("://")[2].partition("/")
     return bucket, name
+
+
+def _folder_uri(uri: str) -> str:
+    """What the URIs of all objects of a folder begin with."""
+    return uri.rstrip("/") + "/"
 
 
 class StoreError(Exception):
@@ -67,14 +71,6 @@ class LimitedSink(io.BytesIO):
             text = f"the store sent more than the {self._max_bytes} bytes that were asked for"
             raise OSError(errno.EIO, text, self._path)
         return super().write(data)
-
-
-class DirectRequest(NamedTuple):
-    """A GET for `DirectReader`."""
-
-    reader: DirectReader
-    target: str
-    headers: Mapping[str, str]
 
 
 class ObjectStore(Backend):
@@ -118,8 +114,8 @@ class ObjectStore(Backend):
         """Pages of objects and, where there is a delimiter, of what names share up to it."""
 
     @abc.abstractmethod
-    def direct_request(self, path: str) -> DirectRequest | None:
-        """How to read an object past the library; None if that is not possible, or not yet."""
+    def direct_get(self, path: str) -> Callable[[int | None], bytes | None] | None:
+        """Reads an object past the library (`DirectReader.get`); None if it cannot, or not yet."""
 
     @abc.abstractmethod
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
@@ -156,10 +152,10 @@ class ObjectStore(Backend):
             check_may_write(getattr(self._call, "path", ""))
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
-        request = self.direct_request(path)
-        if request is not None:
+        get_directly = self.direct_get(path)
+        if get_directly is not None:
             try:
-                data = request.reader.get(request.target, request.headers, max_bytes)
+                data = get_directly(max_bytes)
             except FileNotFoundError as e:
                 raise self._translated(path, StoreError("missing", "404")) from e
             if data is not None:
@@ -220,15 +216,13 @@ class ObjectStore(Backend):
             raise self._bucket_error(f"{flag} {path!r}", error)
 
     def is_folder(self, path: str) -> bool:
-        bucket, name = split_uri(path)
-        prefix = name.rstrip("/") + "/" if name.strip("/") else ""
+        bucket, prefix = split_uri(_folder_uri(path))
         with self.translate_errors(path):
             return any(self.list_pages(bucket, prefix, "", 1))
 
     def list_folder(self, folder: str) -> list[Entry]:
-        bucket, name = split_uri(folder)
-        prefix = name.rstrip("/") + "/" if name.strip("/") else ""
-        above = f"{self.scheme}://{bucket}/{prefix}"
+        above = _folder_uri(folder)
+        bucket, prefix = split_uri(above)
         entries = []
         for found in self._list(folder, bucket, prefix, "/"):
             if isinstance(found, str):

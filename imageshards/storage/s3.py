@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import email.utils
 import errno
+import functools
 import random
 import re
 import time
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 import boto3
@@ -21,14 +22,13 @@ from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 
 from imageshards.errors import StorageError
-from imageshards.storage.base import COUNTER, RANGE_BYTES, Stat
+from imageshards.storage.base import RANGE_BYTES, Stat, count
 from imageshards.storage.direct import DirectReader, needs_no_proxy
 from imageshards.storage.objects import (
     ANSWER_SEC,
     CONNECT_SEC,
     CONNECTIONS,
     HASTY_SEC,
-    DirectRequest,
     LimitedSink,
     ObjectStore,
     StoreError,
@@ -126,7 +126,7 @@ class S3Backend(ObjectStore):
 
     def _note_request(self, request: Any, **_: Any) -> None:
         is_first = b"attempt=1" in _bytes(request.headers.get("amz-sdk-request", b"attempt=1"))
-        COUNTER.add(requests=1, retries=0 if is_first else 1)
+        count(requests=1, retries=0 if is_first else 1)
         self._call.request = request
         self._before_request(request.method)
 
@@ -159,7 +159,7 @@ class S3Backend(ObjectStore):
     def probe(self, bucket: str, prefix: str) -> None:
         self._hasty_client.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1)
 
-    def direct_request(self, path: str) -> DirectRequest | None:
+    def direct_get(self, path: str) -> Callable[[int | None], bytes | None] | None:
         bucket, key = split_uri(path)
         direct = self._direct.get(bucket)
         if direct is None:
@@ -170,7 +170,7 @@ class S3Backend(ObjectStore):
             region, service = direct.scope
             frozen = self._credentials.get_frozen_credentials()
             S3SigV4Auth(frozen, service, region).add_auth(request)
-        return DirectRequest(direct.reader, target, dict(request.headers.items()))
+        return functools.partial(direct.reader.get, target, dict(request.headers.items()))
 
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         bucket, key = split_uri(path)
@@ -186,12 +186,12 @@ class S3Backend(ObjectStore):
                 if attempt == _TRIES:
                     text = f"the answer broke off {_TRIES} times ({e})"
                     raise OSError(errno.EIO, text, path) from e
-                COUNTER.add(retries=1)
+                count(retries=1)
                 # Jitter keeps threads that failed together from coming back together.
                 time.sleep(_FIRST_WAIT_SEC * 2**attempt * random.uniform(0.5, 1))
         if bucket not in self._direct:
             self._direct[bucket] = self._learn_direct(key)
-        COUNTER.add(bytes_read=len(data))
+        count(bytes_read=len(data))
         return data
 
     def _learn_direct(self, key: str) -> _Direct | None:
@@ -233,7 +233,7 @@ class S3Backend(ObjectStore):
     def _put(self, client: Any, path: str, body: Any, size_bytes: int, **options: str) -> Stat:
         bucket, key = split_uri(path)
         done = client.put_object(Bucket=bucket, Key=key, Body=body, **options)
-        COUNTER.add(bytes_written=size_bytes)
+        count(bytes_written=size_bytes)
         return _written(path, size_bytes, done)
 
     def upload(self, local_path: str, path: str) -> Stat:
@@ -262,7 +262,7 @@ class S3Backend(ObjectStore):
                 sums = {name: done[name] for name in done if name.startswith("Checksum")}
                 sent.append({"PartNumber": number, "ETag": done["ETag"], **sums})
                 size_bytes += len(data)
-                COUNTER.add(bytes_written=len(data))
+                count(bytes_written=len(data))
             done = self._client.complete_multipart_upload(MultipartUpload={"Parts": sent}, **where)
             return _written(path, size_bytes, done)
         except BaseException:

@@ -135,7 +135,7 @@ def built_package(submitted: Submitted, tmp_path_factory: pytest.TempPathFactory
     """The package that this job's workers were given: built from the checkout once."""
     path = tmp_path_factory.mktemp("built") / "imageshards-0.tar.gz"
     folder = storage.parent_of(submitted.options["pipelineUrl"])
-    storage.download(f"{folder}/workflow.tar.gz", str(path))
+    storage.copy(f"{folder}/workflow.tar.gz", str(path))
     return ["--extra_package", str(path)]
 
 

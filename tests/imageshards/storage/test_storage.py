@@ -148,7 +148,7 @@ def test_files_go_up_and_come_down_whole(place, tmp_path):
     stored = storage.upload(str(tmp_path / "up"), path)
     assert stored[:2] == (path, len(data))
     assert stored.version == _there(path).version
-    storage.download(path, str(tmp_path / "new" / "down"))
+    storage.copy(path, str(tmp_path / "new" / "down"))
     assert (tmp_path / "new" / "down").read_bytes() == data
     assert os.listdir(tmp_path / "new") == ["down"]
     with storage.open_read(path) as file:
