@@ -18,8 +18,6 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 
-import certifi
-
 from imageshards.storage.base import count
 
 TIMEOUT_SEC = 20.0
@@ -34,13 +32,13 @@ class DirectReader:
 
     Args:
         base_url: Scheme, host and port.
-        verify: Whether to check the host's certificate, or by which file of trusted ones.
+        trusted: File or folder of certificates to trust; None to look at nobody's.
     """
 
-    def __init__(self, base_url: str, verify: bool | str | None = None):
+    def __init__(self, base_url: str, trusted: str | None = None):
         parts = urllib.parse.urlsplit(base_url)
         self.host = parts.netloc
-        self._tls = _tls(verify) if parts.scheme == "https" else None
+        self._tls = _tls(trusted) if parts.scheme == "https" else None
         self._idle: collections.deque[http.client.HTTPConnection] = collections.deque()
 
     def get(self, target: str, headers: Mapping[str, str], max_bytes: int | None) -> bytes | None:
@@ -105,11 +103,9 @@ def needs_no_proxy(url: str) -> bool:
     return bool(urllib.request.proxy_bypass(parts.hostname or ""))
 
 
-def _tls(verify: bool | str | None) -> ssl.SSLContext:
-    if verify is False:
+def _tls(trusted: str | None) -> ssl.SSLContext:
+    if trusted is None:
         return ssl._create_unverified_context()
-    named = verify if isinstance(verify, str) else os.environ.get("AWS_CA_BUNDLE")
-    bundle = named or os.environ.get("REQUESTS_CA_BUNDLE") or certifi.where()
-    if os.path.isdir(bundle):
-        return ssl.create_default_context(capath=bundle)
-    return ssl.create_default_context(cafile=bundle)
+    if os.path.isdir(trusted):
+        return ssl.create_default_context(capath=trusted)
+    return ssl.create_default_context(cafile=trusted)

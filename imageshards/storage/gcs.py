@@ -109,7 +109,8 @@ class GcsBackend(ObjectStore):
         )
         self._hasty_options = {"retry": self._hasty, "timeout": (CONNECT_SEC, HASTY_SEC)}
         self._base = self._client._connection.get_api_base_url_for_mtls()
-        self._direct = DirectReader(self._base) if needs_no_proxy(self._base) else None
+        trusted = os.environ.get("REQUESTS_CA_BUNDLE") or requests.utils.DEFAULT_CA_BUNDLE_PATH
+        self._direct = DirectReader(self._base, trusted) if needs_no_proxy(self._base) else None
         self._refresh = google.auth.transport.requests.Request(requests.Session())
 
     def _note_retry(self, error: Exception) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import email.utils
 import errno
 import functools
+import os
 import random
 import re
 import time
@@ -20,6 +21,7 @@ from botocore import exceptions
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.config import Config
+from botocore.httpsession import get_cert_path
 
 from imageshards.errors import StorageError
 from imageshards.storage.base import RANGE_BYTES, Stat, count
@@ -207,7 +209,9 @@ class S3Backend(ObjectStore):
             return None
         if self._credentials is not None and scope is None:
             return None
-        reader = DirectReader(host_url, self._verify)
+        bundle = os.environ.get("AWS_CA_BUNDLE") or os.environ.get("REQUESTS_CA_BUNDLE")
+        trusted = get_cert_path(self._verify or bundle or True)
+        reader = DirectReader(host_url, None if self._verify is False else trusted)
         return _Direct(reader, host_url, parts.path.removesuffix(quoted), scope)
 
     def head(self, path: str) -> tuple[Stat, float]:
