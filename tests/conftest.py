@@ -11,11 +11,13 @@ import re
 import socket
 import sys
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
 import hypothesis
 import pytest
+
+from tests.support import pictures
 
 # How long an example takes depends on who runs beside it.
 hypothesis.settings.register_profile(
@@ -199,42 +201,33 @@ _watch = _Watch()
 sys.addaudithook(_watch)
 
 
-def _real_images(folder: str) -> pathlib.Path:
-    override = os.environ.get(DATA_VARIABLE)
-    root = pathlib.Path(override) if override else REPOSITORY.parent / "shared" / "data"
-    if not (root / folder).is_dir():
-        pytest.skip(f"no real images: {root / folder} is absent; {DATA_VARIABLE} names their root")
-    return root / folder
+def _pictures(
+    name: str, draw: Callable[[pathlib.Path], None], factory: pytest.TempPathFactory
+) -> pathlib.Path:
+    """A folder of drawn pictures, or the real ones below the folder that a person has named."""
+    if root := os.environ.get(DATA_VARIABLE):
+        return pathlib.Path(root, name)
+    folder = factory.mktemp(name)
+    draw(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")
-def dogs_vs_cats() -> pathlib.Path:
-    """1,399 JPEGs named `cat.N.jpg` and `dog.N.jpg`."""
-    return _real_images("dogs_vs_cats")
+def dogs_vs_cats(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """JPEGs named `cat.N.jpg` and `dog.N.jpg`, of different sizes."""
+    return _pictures("dogs_vs_cats", pictures.draw_photos, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
-def imagenet_sample() -> pathlib.Path:
-    """300 JPEGs named `<synset>_<name>.JPEG`, some with a quote in the name."""
-    return _real_images("imagenet_sample")
-
-
-@pytest.fixture(scope="session")
-def exif_orientation() -> pathlib.Path:
+def exif_orientation(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """18 JPEGs: the same two pictures under every EXIF orientation."""
-    return _real_images("exif_orientation")
+    return _pictures("exif_orientation", pictures.draw_orientations, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
-def broken_jpegs() -> pathlib.Path:
-    """111 files that try a JPEG decoder: truncated, garbled, empty, absurd sizes."""
-    return _real_images("broken_jpegs")
-
-
-@pytest.fixture(scope="session")
-def odd_jpegs() -> pathlib.Path:
-    """Legal JPEGs that kill decoders: `lossless_grey.jpg`, for one."""
-    return _real_images("odd_jpegs")
+def broken_jpegs(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """About a hundred files that try a JPEG decoder: truncated, garbled, empty, absurd sizes."""
+    return _pictures("broken_jpegs", pictures.draw_broken, tmp_path_factory)
 
 
 @pytest.fixture(autouse=True, scope="module")

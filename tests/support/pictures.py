@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import pathlib
+import random
 
 import pytest
 from PIL import Image, ImageChops, ImageDraw, ImageStat
@@ -89,3 +91,71 @@ def code_of(data: bytes, options: ImageOptions = SMALL) -> str:
         encode_image(data, options)
     assert caught.value.message
     return caught.value.code
+
+
+def draw_photos(folder: pathlib.Path, count: int = 26) -> None:
+    """`cat.N.jpg` and `dog.N.jpg`, of the sizes that cameras and web sites give photos."""
+    sizes = [(500, 375), (320, 240), (375, 499), (1050, 702), (144, 175)]
+    for number in range(count):
+        width, height = sizes[number % len(sizes)]
+        hues = scene(width // 2, height // 2).convert("HSV")
+        hue, saturation, value = hues.split()
+        turned = hue.point(lambda x, by=9 * number: (x + by) % 256)
+        picture = Image.merge("HSV", (turned, saturation, value)).convert("RGB")
+        name = f"{'dog' if number % 2 else 'cat'}.{number}.jpg"
+        # Magnified, as a photo has no edges of one pixel.
+        photo = picture.resize((width, height), Image.Resampling.BICUBIC)
+        (folder / name).write_bytes(saved(photo, quality=92))
+
+
+def stored(upright: Image.Image, orientation: int) -> Image.Image:
+    """A picture as it lies in a file that an EXIF orientation turns upright."""
+    turns = {
+        2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM, 5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_90, 7: Image.Transpose.TRANSVERSE, 8: Image.Transpose.ROTATE_270,
+    }  # fmt: skip
+    return upright.transpose(turns[orientation]) if orientation in turns else upright
+
+
+def draw_orientations(folder: pathlib.Path) -> None:
+    """Two pictures in all nine EXIF orientations, 0 to 8: upright they are alike."""
+    for name, small, size in (
+        ("Landscape", (225, 150), (1800, 1200)),
+        ("Portrait", (150, 225), (1200, 1800)),
+    ):
+        upright = scene(*small).resize(size, Image.Resampling.BICUBIC)
+        for orientation in range(9):
+            tag = Image.Exif()
+            tag[0x0112] = orientation
+            data = saved(stored(upright, orientation), quality=92, exif=tag)
+            (folder / f"{name}_{orientation}.jpg").write_bytes(data)
+
+
+def draw_broken(folder: pathlib.Path) -> None:
+    """Files of all kinds that try a JPEG decoder, some of which one can decode."""
+    grey, size_at = saved(scene().convert("L")), JPEG.index(b"\xff\xc0") + 5
+    kinds = {
+        "baseline": JPEG, "progressive": saved(scene(), progressive=True), "grey": grey,
+        "cmyk": saved(scene().convert("CMYK")), "restarts": saved(scene(), restart_marker_blocks=4),
+    }  # fmt: skip
+    files = {
+        "empty": b"", "text": b"these are words", "start": JPEG[:2], "zeros": bytes(500),
+        "absurd size": JPEG[:size_at] + b"\xff\xff\xff\xff" + JPEG[size_at + 4 :],
+        "no size": JPEG[:size_at] + bytes(4) + JPEG[size_at + 4 :],
+        "two": JPEG + JPEG, "noise behind": JPEG + bytes(range(256)), "png": saved(scene(), "PNG"),
+        "lossless": lossless_jpeg(64),
+    }  # fmt: skip
+    rng = random.Random(1)
+    for kind, data in kinds.items():
+        files[f"{kind} with a marker"] = damaged_jpeg(data)
+        for tenth in range(1, 10):
+            files[f"{kind} cut at {tenth}"] = data[: len(data) * tenth // 10]
+        for number in range(8):
+            garbled = bytearray(data)
+            # In the head (odd numbers), where tables are, or anywhere.
+            for _ in range(4):
+                garbled[rng.randrange(2, 300 if number % 2 else len(data))] = rng.randrange(256)
+            files[f"{kind} garbled {number}"] = bytes(garbled)
+    for name, data in files.items():
+        (folder / f"{name}.jpg").write_bytes(data)

@@ -101,7 +101,7 @@ def test_any_bytes_have_an_answer(at, more):
     assert isinstance(damage_of(JPEG[:at] + more + JPEG[at:]), str)
 
 
-def test_real_broken_jpegs_that_pillow_decodes(broken_jpegs):
+def test_damage_is_found_in_some_broken_jpegs_that_pillow_decodes(broken_jpegs):
     found = []
     for path in sorted(broken_jpegs.iterdir()):
         try:
@@ -109,4 +109,4 @@ def test_real_broken_jpegs_that_pillow_decodes(broken_jpegs):
         except ImageError:
             continue
         found.append(damage_of(path.read_bytes()))
-    assert (len(found), sum(map(bool, found))) == (16, 10)
+    assert 10 <= sum(map(bool, found)) < len(found)
