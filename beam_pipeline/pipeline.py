@@ -20,7 +20,6 @@ from beam_pipeline.inputs.transforms import ListImages
 from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions
 from beam_pipeline.planning.transforms import AssignSplits, PlanShards
 from beam_pipeline.runners.runner import Runner
-from beam_pipeline.shards.spec import WriteSpec
 from beam_pipeline.shards.transforms import WriteBalancedTFRecord
 from beam_pipeline.shards.versions import byte_versions
 from imageshards import storage
@@ -111,7 +110,7 @@ def construct(
     )
     written = planned.units | "Write" >> write  # final paths of the shards
     written.files | "Commit" >> CommitShards(
-        commit_spec(options, write.sink.spec, schemas),
+        commit_spec(options, write, schemas),
         planned.plan,
         listed.skipped,
         (columns.written, *unique_keys(listed.batches, options, schemas), *listed.checked),
@@ -156,14 +155,16 @@ def with_pinned_classes(options: BuildOptions, pinned: tuple[str, ...]) -> Build
     )
 
 
-def commit_spec(options: BuildOptions, write: WriteSpec, schemas: Schemas) -> CommitSpec:
+def commit_spec(
+    options: BuildOptions, write: WriteBalancedTFRecord, schemas: Schemas
+) -> CommitSpec:
     """What the commit needs of the options, and what a person is to hear in the end."""
     image = dataclasses.asdict(options.image)
     height, width = image.pop("height_px"), image.pop("width_px")
     columns = columns_of(schemas)
     as_given = options.transform_module is None and all(c.scale == "none" for c in columns)
     return CommitSpec(
-        write=write,
+        places=write.sink.places,
         max_reject_fraction=options.max_reject_fraction,
         report=options.report,
         options={
@@ -189,6 +190,8 @@ def commit_spec(options: BuildOptions, write: WriteSpec, schemas: Schemas) -> Co
         first_label=options.plan.first_label,
         inputs=tuple((source.input, source.fingerprint or None) for source in options.sources),
         about=options.about.given(),
+        checks_damage=bool(options.damage),
+        run_id=write.options.run_id,
         warnings=tuple(text for schema in schemas if schema for text in schema.warnings),
     )
 

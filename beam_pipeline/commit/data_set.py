@@ -21,6 +21,8 @@ from beam_pipeline.commit.summary import WriteSummary
 from beam_pipeline.commit.warnings import counts_and_names, of_copies, of_unchecked, warnings_of
 from beam_pipeline.planning.classes import names_by_label
 from beam_pipeline.planning.plan import ShardPlan
+from beam_pipeline.shards.finished import output_error, read_result
+from beam_pipeline.shards.places import ShardPlaces
 from beam_pipeline.shards.result import (
     BYTES_EDGES,
     SIZE_EDGES_PX,
@@ -29,8 +31,6 @@ from beam_pipeline.shards.result import (
     ShardSummary,
     merge_stats,
 )
-from beam_pipeline.shards.spec import WriteSpec
-from beam_pipeline.shards.writer import output_error, read_result
 from imageshards import storage
 from imageshards.duplicates.copies import count_copies
 from imageshards.errors import UserError
@@ -60,16 +60,18 @@ class CommitSpec:
     """Where and how a data set is committed.
 
     Attributes:
-        write: How its shards were written, and where.
+        places: Where its shards lie.
         max_reject_fraction: Budget of rejects.
         report: Whether pictures for people are made.
         options, image, versions, shard_by, first_label: What the manifest says of them.
         inputs: (path, fingerprint of a data set or None) of each input.
         about: What is said of it in `croissant.json` besides what the build knows.
         warnings: Sentences known before anything was listed.
+        checks_damage: Whether damage of originals was looked for.
+        run_id: As of `WriteOptions`.
     """
 
-    write: WriteSpec
+    places: ShardPlaces
     max_reject_fraction: float
     report: bool
     options: dict[str, Any]
@@ -80,16 +82,18 @@ class CommitSpec:
     inputs: tuple[tuple[str, str | None], ...] = ()
     about: dict[str, Any] = dataclasses.field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    checks_damage: bool = False
+    run_id: str = ""
 
     @property
     def output(self) -> str:
         """The data set's folder."""
-        return self.write.output
+        return self.places.output
 
     @property
     def staging(self) -> str:
         """The folder of the unfinished data set."""
-        return self.write.staging
+        return self.places.staging
 
 
 def begin_commit(
@@ -121,21 +125,21 @@ def begin_commit(
             "committed"
         )
     try:
-        where = quarantine.write_list(_rejects(shards, spec.write), spec.staging)
+        where = quarantine.write_list(_rejects(shards, spec.places), spec.staging)
         quarantine.check_budget(summary.rejects, listed, spec.max_reject_fraction, where)
         features = exported_features(storage.join(spec.staging, TRANSFORM_NAME))
         tasks = plan_finalize(shards, features)
-        backup_shards(tasks, spec.write)
+        backup_shards(tasks, spec.places)
         set_aside(spec.output, spec.staging)
     except OSError as e:
         raise output_error(spec.output, e) from e
     return tasks
 
 
-def _rejects(shards: Iterable[ShardSummary], spec: WriteSpec) -> Iterator[Reject]:
+def _rejects(shards: Iterable[ShardSummary], places: ShardPlaces) -> Iterator[Reject]:
     """The rejected images of all shards, from the files beside those that have some."""
     names = [shard.name for shard in shards if shard.num_rejects]
-    for result in map_concurrently(lambda name: read_result(name, spec), names):
+    for result in map_concurrently(lambda name: read_result(name, places), names):
         yield from result.rejects
 
 
@@ -295,7 +299,7 @@ def manifest_of(
         "options": spec.options,
         "versions": spec.versions,
         "warnings": [*spec.warnings, *warnings, *of_unchecked(summary.unchecked_images)],
-        **(_damaged(summary, stats) if spec.write.damage else {}),
+        **(_damaged(summary, stats) if spec.checks_damage else {}),
     }
 
 

@@ -9,9 +9,10 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from beam_pipeline.commit.moves import plan_moves
+from beam_pipeline.shards.finished import holds, output_error, read_result
+from beam_pipeline.shards.places import ShardPlaces
 from beam_pipeline.shards.result import ShardResult, ShardSummary, count_classes
-from beam_pipeline.shards.spec import RecordFile, WriteSpec
-from beam_pipeline.shards.writer import holds, output_error, read_result
+from beam_pipeline.shards.writer import RecordFile
 from imageshards import storage, tfrecord
 from imageshards.errors import OutputError
 from imageshards.index import IndexRows, index_table, write_index
@@ -68,7 +69,7 @@ def plan_finalize(
     return tasks
 
 
-def backup_shards(tasks: Iterable[FinalizeTask], spec: WriteSpec) -> None:
+def backup_shards(tasks: Iterable[FinalizeTask], places: ShardPlaces) -> None:
     """Copies shards that will be rewritten in place: others may need their records.
 
     They are in place because that is where they were written. All copies are made before the first
@@ -76,15 +77,15 @@ def backup_shards(tasks: Iterable[FinalizeTask], spec: WriteSpec) -> None:
     """
 
     def back_up(shard: ShardSummary) -> None:
-        if not holds(spec.staged_path(shard.name), shard):
-            storage.copy(spec.final_path(shard.name), spec.staged_path(shard.name))
+        if not holds(places.staged_path(shard.name), shard):
+            storage.copy(places.final_path(shard.name), places.staged_path(shard.name))
 
     shards = [task.shard for task in tasks if task.changed and not task.shard.staged]
     for _ in map_concurrently(back_up, shards):
         pass
 
 
-def finalize_shard(task: FinalizeTask, spec: WriteSpec) -> dict[str, Any]:
+def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> dict[str, Any]:
     """Puts a shard, its index and its rejects into place; may be done again, also twice at once.
 
     What it reads in the staging folder stays as it is.
@@ -92,7 +93,7 @@ def finalize_shard(task: FinalizeTask, spec: WriteSpec) -> dict[str, Any]:
     Returns:
         Its entry in the manifest, its split, and the name in the quarantine of what it rejected.
     """
-    shard, file = task.shard, spec.file_of(task.shard.name)
+    shard, file = task.shard, places.file_of(task.shard.name)
     rejected = f"{shard.name}.tfrecord" if shard.num_rejects else ""
     entry: dict[str, Any] = {
         "file": file,
@@ -103,22 +104,22 @@ def finalize_shard(task: FinalizeTask, spec: WriteSpec) -> dict[str, Any]:
     }
     try:
         if task.changed:
-            rewritten, rows = _rewrite(task, spec)
+            rewritten, rows = _rewrite(task, places)
             entry |= rewritten
         else:
-            rows = read_result(shard.name, spec).rows
+            rows = read_result(shard.name, places).rows
             if shard.staged:
-                storage.link(spec.staged_path(shard.name), spec.final_path(shard.name))
+                storage.link(places.staged_path(shard.name), places.final_path(shard.name))
         table = index_table(rows, shard.split, file, task.features)
-        entry["index"] = write_index(spec.output, file, table)
+        entry["index"] = write_index(places.output, file, table)
         if rejected:
-            quarantine = storage.join(spec.output, QUARANTINE_NAME)
-            storage.link(spec.rejects_path(shard.name), storage.join(quarantine, rejected))
-        storage.sync(spec.final_path(shard.name))  # the manifest will name it, and that is synced
+            quarantine = storage.join(places.output, QUARANTINE_NAME)
+            storage.link(places.rejects_path(shard.name), storage.join(quarantine, rejected))
+        storage.sync(places.final_path(shard.name))  # the manifest will name it, and that is synced
     except FileNotFoundError as e:
         raise _damaged(str(e.filename), "is gone") from e
     except OSError as e:
-        raise output_error(spec.output, e) from e
+        raise output_error(places.output, e) from e
     note_activity("committing", 1, "shard")
     return {"split": shard.split, "rejected": rejected, **entry}
 
@@ -130,7 +131,7 @@ def _damaged(path: str, how: str) -> OutputError:
     )
 
 
-def _rewrite(task: FinalizeTask, spec: WriteSpec) -> tuple[dict[str, Any], IndexRows]:
+def _rewrite(task: FinalizeTask, places: ShardPlaces) -> tuple[dict[str, Any], IndexRows]:
     """Writes a shard anew from encoded records; the first version stays until the commit's end."""
     rows = IndexRows()
     kept = {n: range(count - task.give.get(n, 0)) for n, count in task.shard.classes.items()}
@@ -140,13 +141,13 @@ def _rewrite(task: FinalizeTask, spec: WriteSpec) -> tuple[dict[str, Any], Index
         for _, class_name, number in taken:
             of_class[class_name].add(number)
         sources.append((name, of_class))
-    final, staged = spec.final_path(task.shard.name), spec.staged_path(task.shard.name)
+    final, staged = places.final_path(task.shard.name), places.staged_path(task.shard.name)
     with AtomicFile(final, beside=staged) as file:
         with RecordFile(file.local_path) as records:
             for name, numbers in sources:
-                result = read_result(name, spec)
+                result = read_result(name, places)
                 wanted = _records_of(result.rows.columns["class_name"], numbers)
-                path = spec.staged_path(name)
+                path = places.staged_path(name)
                 written = []
                 for index, payload in _payloads(path, result, wanted):
                     records.write(payload)

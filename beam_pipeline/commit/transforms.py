@@ -12,14 +12,13 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from beam_pipeline.commit.data_set import CommitSpec, begin_commit, finish_commit
 from beam_pipeline.commit.finalize import finalize_shard
 from beam_pipeline.commit.summary import add_up, summarise, without_shards
+from beam_pipeline.shards.finished import read_result
 from beam_pipeline.shards.result import ShardResult
-from beam_pipeline.shards.spec import WriteSpec
-from beam_pipeline.shards.writer import read_result
 
 
-def result_of(path: str, spec: WriteSpec) -> ShardResult:
+def result_of(path: str, spec: CommitSpec) -> ShardResult:
     """What is known of a shard, by the final path that `WriteBalancedTFRecord` gave out."""
-    result = read_result(spec.name_of(path), spec).without_rows()
+    result = read_result(spec.places.name_of(path), spec.places).without_rows()
     return dataclasses.replace(result, reused=result.run_id != spec.run_id)
 
 
@@ -58,7 +57,7 @@ class CommitShards(beam.PTransform):
             # runs a batch job as a stream, does not let them into a side input.
             | "InWindow" >> beam.Map(TimestampedValue, MIN_TIMESTAMP)
             | "SpreadPaths" >> beam.Reshuffle()
-            | "ReadResult" >> beam.Map(result_of, spec.write)
+            | "ReadResult" >> beam.Map(result_of, spec)
         )  # ShardResult
         summary = (
             results
@@ -75,7 +74,7 @@ class CommitShards(beam.PTransform):
                 *(pvalue.AsIter(each) for each in self._after),
             )  # FinalizeTask
             | "SpreadTasks" >> beam.Reshuffle()
-            | "FinalizeShard" >> beam.Map(finalize_shard, spec.write)
+            | "FinalizeShard" >> beam.Map(finalize_shard, spec.places)
         )  # manifest entry
         skipped = self._skipped[0]
         if len(self._skipped) > 1:

@@ -16,8 +16,8 @@ from beam_pipeline.images.geometry import map_boxes
 from beam_pipeline.options import ImageOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
 from beam_pipeline.shards.copying import copy_record
+from beam_pipeline.shards.places import WriteOptions
 from beam_pipeline.shards.result import ShardStats
-from beam_pipeline.shards.spec import WriteSpec
 from imageshards.errors import ImageError
 from imageshards.example import Values, encode_example
 from imageshards.jpeg import can_draft
@@ -44,7 +44,12 @@ class Record(NamedTuple):
 
 
 def make_record(
-    ref: ImageRef, data: bytes, unit: ShardUnit, spec: WriteSpec, stats: ShardStats, index: int
+    ref: ImageRef,
+    data: bytes,
+    unit: ShardUnit,
+    options: WriteOptions,
+    stats: ShardStats,
+    index: int,
 ) -> Record:
     """The record of an image, or the one that is copied, counted.
 
@@ -52,7 +57,7 @@ def make_record(
         ref: The image.
         data: Its original bytes, or those of the record.
         unit: The shard.
-        spec: How pictures are encoded.
+        options: How pictures are encoded.
         stats: Where it is counted.
         index: Number of the image in the shard.
 
@@ -64,9 +69,9 @@ def make_record(
         payload, features = copy_record(ref, data, unit.class_ids)
         stats.add_record(features, len(payload), sample)
         return Record(payload, features, ref.source_bytes)
-    features, encoded = make_features(ref, data, unit.class_ids, spec.image, sample)
-    damage = damage_of(data) if spec.damage else ""
-    if damage and spec.damage == "reject":
+    features, encoded = make_features(ref, data, unit.class_ids, options.image, sample)
+    damage = damage_of(data) if options.damage else ""
+    if damage and options.damage == "reject":
         raise ImageError("damaged", f"libjpeg: {damage}")
     payload = encode_example(features)
     stats.add(encoded, len(payload))

@@ -10,7 +10,6 @@ import functools
 import json
 import logging
 import socket
-import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -20,10 +19,9 @@ from apache_beam.io import iobase, tfrecordio
 from apache_beam.io.filesystem import CompressionTypes
 
 from beam_pipeline.images.process_pool import LocalPool, own_pool
-from beam_pipeline.options import ImageOptions, UrlOptions
 from beam_pipeline.planning.refs import ShardUnit
+from beam_pipeline.shards.places import ShardPlaces, WriteOptions
 from beam_pipeline.shards.result import Reject, ShardResult
-from beam_pipeline.shards.spec import WriteSpec
 from beam_pipeline.shards.versions import differences, versions
 from beam_pipeline.shards.writer import write_shard
 from imageshards import storage
@@ -48,18 +46,13 @@ class BalancedSink(tfrecordio._TFRecordSink):
     Args:
         file_path_prefix, coder, file_name_suffix, shard_name_template, compression_type: As
             for `WriteToTFRecord`.
-        staging: Folder where finished shards, and what is known of them, wait for
-            `CommitShards`; "" for shards that get their names when all are written.
-        finished: Folder for the shards themselves until then; default: `staging`.
-        image: How pictures are encoded.
-        urls: How images at http:// and https:// addresses are fetched.
-        damage: What becomes of JPEGs that libjpeg warns about, `count`, `reject`, or empty.
-        quarantine_bytes: Whether original bytes of rejected images are kept in `staging`.
-        versions: (library, version) pairs that the bytes depend on.
-        pool: The processes that write the shards; None for those of each of Beam's own.
+        staging, finished: As of `ShardPlaces`; without `staging` shards get their final names when
+            all are written.
+        options: How shards are written.
+        pool: The processes that write them; None for those of each of Beam's own.
 
     Attributes:
-        spec: How the shards are written, and where.
+        places: Where they lie.
 
     Raises:
         ValueError: The records were to be compressed, or the coder is not of bytes.
@@ -75,11 +68,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
         *,
         staging: str,
         finished: str,
-        image: ImageOptions,
-        urls: UrlOptions = UrlOptions(),  # noqa: B008  # frozen
-        damage: str = "",
-        quarantine_bytes: bool = True,
-        versions: tuple[tuple[str, str], ...],
+        options: WriteOptions,
         pool: LocalPool | None = None,
     ):
         if not isinstance(coder, BytesCoder):
@@ -99,30 +88,25 @@ class BalancedSink(tfrecordio._TFRecordSink):
                 f"compression_type received {self.compression_type!r}; expected UNCOMPRESSED: JPEG "
                 "does not shrink, TFDS cannot read such shards, and nobody can seek in them."
             )
-        self._pool = pool
         output, _, first_name = file_path_prefix.rpartition("/")
-        self.spec = WriteSpec(
+        self.places = ShardPlaces(
             output=output,
+            staging=staging,
+            finished=finished,
             first_name=first_name,
             name_format=str(self.shard_name_format),
             suffix=file_name_suffix,
-            staging=staging,
-            finished=finished or staging,
-            image=image,
-            urls=urls,
-            damage=damage,
             keeps_rejects=bool(staging),
-            quarantine_bytes=quarantine_bytes,
-            versions=versions,
-            run_id=uuid.uuid4().hex,
         )
+        self._options = options
+        self._pool = pool
 
     # What Beam's `WriteImpl` calls.
 
     def initialize_write(self) -> str:
         """The folder that bundles write to."""
-        if self.spec.staging:
-            return self.spec.staging
+        if self.places.staging:
+            return self.places.staging
         return str(self._create_temp_dir(self.file_path_prefix.get()))
 
     def open_writer(self, init_result: str, uid: str) -> ShardWriter:
@@ -131,8 +115,9 @@ class BalancedSink(tfrecordio._TFRecordSink):
         Raises:
             UserError: This worker's libraries would write other bytes than the client's.
         """
-        check_versions(self.spec.versions)
-        return ShardWriter(self.spec.staged_in(init_result), self._pool or own_pool())
+        check_versions(self._options.versions)
+        places = dataclasses.replace(self.places, staging=init_result)
+        return ShardWriter(places, self._options, self._pool or own_pool())
 
     def pre_finalize(self, init_result: str, writer_results: Iterable[Any]) -> list[Any]:
         """Deletes files that have the names of these shards, as Beam's own sink does.
@@ -140,7 +125,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
         So a shard that is in its place when `finalize_write` is run again is known to be its work.
         With `staging` old shards are the commit's business.
         """
-        if not self.spec.staging:
+        if not self.places.staging:
             names = [name for results in writer_results for name, _ in results]
             for _ in map_concurrently(functools.partial(self._delete_old, init_result), names):
                 pass
@@ -148,8 +133,8 @@ class BalancedSink(tfrecordio._TFRecordSink):
 
     def _delete_old(self, init_result: str, name: str) -> None:
         # What is not there any more has been moved, by a `finalize_write` before this.
-        if storage.exists(storage.join(init_result, self.spec.file_of(name))):
-            storage.delete([self.spec.final_path(name)])
+        if storage.exists(storage.join(init_result, self.places.file_of(name))):
+            storage.delete([self.places.final_path(name)])
 
     def finalize_write(
         self,
@@ -172,7 +157,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
         """
         written = dict(shard for results in writer_results for shard in results)
         names = sorted(written)
-        if not self.spec.staging:
+        if not self.places.staging:
             move = functools.partial(self._move_to_final_path, init_result)
             for _ in map_concurrently(move, names):
                 pass
@@ -188,12 +173,12 @@ class BalancedSink(tfrecordio._TFRecordSink):
             with contextlib.suppress(OSError):  # what is left of it is empty, or copies
                 storage.delete_folder(init_result)
             yield from map(reject_text, rejects)
-        yield from map(self.spec.final_path, names)
+        yield from map(self.places.final_path, names)
 
     def _move_to_final_path(self, init_result: str, name: str) -> None:
-        final = self.spec.final_path(name)
+        final = self.places.final_path(name)
         try:
-            storage.move(storage.join(init_result, self.spec.file_of(name)), final)
+            storage.move(storage.join(init_result, self.places.file_of(name)), final)
         except FileNotFoundError:
             if not storage.exists(final):
                 raise
@@ -238,8 +223,9 @@ class ShardWriter(iobase.Writer):
     it is written.
     """
 
-    def __init__(self, spec: WriteSpec, pool: LocalPool):
-        self._spec = spec
+    def __init__(self, places: ShardPlaces, options: WriteOptions, pool: LocalPool):
+        self._places = places
+        self._options = options
         self._pool = pool
         self._queued: list[concurrent.futures.Future[ShardResult]] = []
         self._written: list[Written] = []
@@ -254,8 +240,10 @@ class ShardWriter(iobase.Writer):
     def write(self, unit: ShardUnit) -> None:
         """Writes a shard, or has it written."""
         note_activity("writing shards")
-        name, size = self._spec.shard_name(unit), len(unit.refs)
-        self._queued.append(self._pool.submit(name, write_shard, unit, self._spec, size=size))
+        name = self._places.shard_name(unit)
+        how = self._places, self._options
+        future = self._pool.submit(name, write_shard, unit, *how, size=len(unit.refs))
+        self._queued.append(future)
         if not self._pool.is_of_job:
             self.close()
 
@@ -280,4 +268,4 @@ class ShardWriter(iobase.Writer):
             self._bytes.inc(result.read_bytes)
             self._rejects.inc(result.num_rejects)
         # Where they are in a file, one process need not hold the rejects of all shards.
-        return result.name, () if self._spec.keeps_rejects else tuple(result.rejects)
+        return result.name, () if self._places.keeps_rejects else tuple(result.rejects)

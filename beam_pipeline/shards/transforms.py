@@ -12,6 +12,7 @@ from apache_beam.io.filesystem import CompressionTypes
 
 from beam_pipeline.images.process_pool import LocalPool
 from beam_pipeline.options import ImageOptions, UrlOptions
+from beam_pipeline.shards.places import WriteOptions
 from beam_pipeline.shards.sink import BalancedSink, reject_of
 
 
@@ -72,7 +73,8 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
             of which then has some of its own.
 
     Attributes:
-        sink: Its `spec` says how shards are written, and where.
+        options: How shards are written.
+        sink: Its `places` say where.
 
     Raises:
         ValueError: `num_shards` is not 0, `coder` is not of bytes, or the records were
@@ -102,6 +104,13 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
                 f"num_shards received {num_shards}; the plan chooses shards: leave it 0."
             )
         super().__init__(file_path_prefix, coder, file_name_suffix)
+        self.options = WriteOptions(
+            image=image,
+            urls=urls,
+            damage=damage,
+            quarantine_bytes=quarantine_bytes,
+            versions=versions,
+        )
         self._sink = self.sink = BalancedSink(
             file_path_prefix,
             coder,
@@ -110,11 +119,7 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
             compression_type,
             staging=staging,
             finished=finished,
-            image=image,
-            urls=urls,
-            damage=damage,
-            quarantine_bytes=quarantine_bytes,
-            versions=versions,
+            options=self.options,
             pool=pool,
         )
 

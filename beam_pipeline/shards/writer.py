@@ -2,174 +2,75 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import errno
 import hashlib
-import tempfile
+import os
+from typing import IO
 
 from beam_pipeline.images.pool_worker import Watch
-from beam_pipeline.planning.refs import ShardUnit
+from beam_pipeline.planning.refs import ImageRef, ShardUnit
 from beam_pipeline.shards.copying import DAMAGED, read_files_and_records
+from beam_pipeline.shards.finished import finished_result, output_error, unit_digest, write_result
+from beam_pipeline.shards.places import ShardPlaces, WriteOptions
 from beam_pipeline.shards.record import make_record
-from beam_pipeline.shards.rejects import RejectsFile
-from beam_pipeline.shards.result import ShardResult, ShardStats, ShardSummary, count_classes
-from beam_pipeline.shards.spec import RecordFile, WriteSpec
-from imageshards import storage
-from imageshards.errors import ImageError, OutputError
+from beam_pipeline.shards.result import Reject, ShardResult, ShardStats, count_classes
+from imageshards.errors import ImageError
+from imageshards.example import Values, encode_example
 from imageshards.index import IndexRows
 from imageshards.storage import AtomicFile
-from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
+from imageshards.text import printable
+from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES, frame_record
 
-# Errors of the output that every other shard would meet, too.
-_FATAL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG}
-
-
-def unit_digest(unit: ShardUnit, spec: WriteSpec) -> str:
-    """Hash of all that a shard's bytes are a function of, with sizes and times of its files."""
-    digest = hashlib.sha256(repr((dataclasses.astuple(spec.image), spec.versions)).encode())
-    digest.update(repr((spec.damage, spec.quarantine_bytes)).encode())
-    digest.update(repr((unit.name, unit.group, sorted(unit.class_ids.items()))).encode())
-    for ref in unit.refs:
-        columns = sorted(ref.columns.items()) if ref.columns else None
-        where = (ref.offset_bytes, ref.source_bytes) if ref.is_record else None
-        digest.update(repr((*ref[:7], columns, where)).encode("utf-8", "backslashreplace"))
-    return digest.hexdigest()
+# Records are small: one write to the file for some fifty of them.
+_BUFFER_BYTES = 1 << 20
 
 
-def finished_result(name: str, spec: WriteSpec, digest: str) -> ShardResult | None:
-    """The result of an earlier run that wrote the very same shard, if it is still whole.
-
-    A shard that could not read some of its images is tried again.
-    """
-    try:
-        # Usually there is none yet, and some stores answer `exists` faster than a failing read.
-        if not storage.is_local(spec.staging) and not storage.exists(spec.result_path(name)):
-            return None
-        result = _read_result(name, spec)
-    except (OSError, ValueError):
-        return None
-    if result.digest != digest or any(r.stage == "read" for r in result.rejects):
-        return None
-    if result.num_rejects and not _has_size(spec.rejects_path(name), result.rejects_bytes):
-        return None
-    # A commit that was killed may have put another in its place, and kept a copy of this one.
-    for folder in dict.fromkeys((spec.finished, spec.output, spec.staging)):
-        if holds(storage.join(folder, spec.file_of(name)), result):
-            found = dataclasses.replace(result, staged=folder == spec.staging)
-            if found != result:  # the commit reads where it is
-                _write_result(found, spec)
-            return dataclasses.replace(found, reused=True)
-    return None
-
-
-def read_result(name: str, spec: WriteSpec) -> ShardResult:
-    """The result kept beside a finished shard.
-
-    Raises:
-        OutputError: It is not what a build writes.
-    """
-    try:
-        return _read_result(name, spec)
-    except ValueError as e:
-        raise OutputError(
-            f"{spec.result_path(name)!r}, in the folder of an unfinished build, is not what one "
-            f"writes beside a shard ({e}); delete it and give the same command again."
-        ) from e
-
-
-def _read_result(name: str, spec: WriteSpec) -> ShardResult:
-    result = ShardResult.from_json(storage.read(spec.result_path(name)).decode())
-    if result.name != name:
-        raise ValueError(f"it is that of {result.name!r}")
-    return result
-
-
-def _write_result(result: ShardResult, spec: WriteSpec) -> None:
-    with AtomicFile(spec.result_path(result.name)) as file:
-        with open(file.local_path, "w", encoding="utf-8") as text:
-            text.write(result.to_json())
-        file.commit()
-
-
-def _has_size(path: str, size_bytes: int) -> bool:
-    try:
-        found = storage.stat(path)
-    except OSError:
-        return False
-    return found is not None and found.size_bytes == size_bytes
-
-
-def holds(path: str, result: ShardSummary) -> bool:
-    """Whether a file is the shard: by its version, or by its bytes where that says nothing."""
-    try:
-        found = storage.stat(path)
-        if found is None or found.size_bytes != result.num_bytes:
-            return False
-        if found.version and isinstance(result, ShardResult) and found.version == result.stored:
-            return True
-        sha256 = hashlib.sha256()
-        with storage.open_read(path) as file:
-            while block := file.read(1 << 20):
-                sha256.update(block)
-    except OSError:
-        return False
-    return sha256.hexdigest() == result.sha256
-
-
-def write_shard(unit: ShardUnit, spec: WriteSpec, watch: Watch | None = None) -> ShardResult:
+def write_shard(
+    unit: ShardUnit, places: ShardPlaces, options: WriteOptions, watch: Watch | None = None
+) -> ShardResult:
     """Reads, encodes and writes the images of one shard, unless that is done already.
 
     Its rows for the index are in the file beside it, not in the result.
 
     Args:
         unit: The shard.
-        spec: How and where.
+        places: Where.
+        options: How.
         watch: Where what is done is counted, and which pictures are left out.
 
     Raises:
         OutputError: The output cannot be written.
     """
-    name = spec.shard_name(unit)
-    digest = unit_digest(unit, spec)
+    name = places.shard_name(unit)
+    digest = unit_digest(unit, options)
     watch = watch or Watch()
-    if finished := finished_result(name, spec, digest):
+    if finished := finished_result(name, places, digest):
         watch.add(len(unit.refs), 0, 0, len(unit.refs))
         return finished.without_rows()
     try:
-        rejects_path = spec.rejects_path(name) if spec.keeps_rejects else ""
+        rejects_path = places.rejects_path(name) if places.keeps_rejects else ""
         with (
-            AtomicFile(spec.written_path(name)) as file,
-            RejectsFile(rejects_path, spec.quarantine_bytes) as rejects,
+            AtomicFile(places.finished_path(name)) as file,
+            RejectsFile(rejects_path, options.quarantine_bytes) as rejects,
         ):
-            result = _write_records(unit, spec, file, rejects, digest, watch)
+            result = _write_records(unit, name, digest, options, file, rejects, watch)
             rejects.commit()
-            result = dataclasses.replace(result, stored=file.commit())
-        _write_result(result, spec)  # only now is it finished
+            staged = places.finished_path(name) == places.staged_path(name)
+            result = dataclasses.replace(result, staged=staged, stored=file.commit())
+        write_result(result, places)  # only now is it finished
         return result.without_rows()
     except OSError as e:
-        raise output_error(spec.staging, e) from e
-
-
-def output_error(path: str, e: OSError) -> Exception:
-    """An error of the output, as a sentence when it is a known one or a store's."""
-    is_local = storage.is_local(path)
-    if e.errno not in _FATAL and is_local:
-        return e
-    remedy = "make room or fix its permissions"
-    if not is_local and e.errno in (errno.ENOSPC, errno.EDQUOT):
-        remedy = f"make room in {tempfile.gettempdir()}, where a shard waits (TMPDIR is another)"
-    return OutputError(
-        f"--output {path!r} cannot be written ({e.strerror or e}); {remedy}, then give the same "
-        "command again: finished shards are kept."
-    )
+        raise output_error(places.staging, e) from e
 
 
 def _write_records(
     unit: ShardUnit,
-    spec: WriteSpec,
+    name: str,
+    digest: str,
+    options: WriteOptions,
     file: AtomicFile,
     rejects: RejectsFile,
-    digest: str,
     watch: Watch,
 ) -> ShardResult:
     rows = IndexRows()
@@ -177,7 +78,7 @@ def _write_records(
     stats = ShardStats()
     damaged: dict[str, str] = {}
     with RecordFile(file.local_path) as records:
-        found = read_files_and_records(unit.refs, spec.image.max_bytes, spec.urls)
+        found = read_files_and_records(unit.refs, options.image.max_bytes, options.urls)
         for index, (ref, data) in enumerate(found):
             if isinstance(data, ImageError):
                 rejects.add(ref, data, "copy" if data.code == DAMAGED else "read")
@@ -186,7 +87,7 @@ def _write_records(
             read_bytes += len(data)
             try:
                 with watch.picture(index):
-                    record = make_record(ref, data, unit, spec, stats, index)
+                    record = make_record(ref, data, unit, options, stats, index)
             except ImageError as e:
                 if ref.is_record:
                     rejects.add(ref, e, "copy")
@@ -203,7 +104,7 @@ def _write_records(
             file.note_size(records.num_bytes)
             watch.add(1, len(data), 0)
     return ShardResult(
-        name=spec.shard_name(unit),
+        name=name,
         split=unit.split,
         group=unit.group,
         num_records=len(rows),
@@ -211,7 +112,6 @@ def _write_records(
         sha256=records.hexdigest(),
         classes=count_classes(rows.columns["class_name"]),
         num_rejects=len(rejects.rejects),
-        staged=spec.finished == spec.staging,
         digest=digest,
         rows=rows,
         read_bytes=read_bytes,
@@ -219,6 +119,107 @@ def _write_records(
         rejects_bytes=rejects.num_bytes,
         stats=stats,
         damaged=damaged,
-        run_id=spec.run_id,
+        run_id=options.run_id,
         unversioned=sum(ref.size_bytes < 0 and not ref.is_record for ref in unit.refs),
     )
+
+
+class RecordFile:
+    """A local file of framed records, hashed on the way; TensorFlow reads it, as it does Beam's."""
+
+    def __init__(self, path: str):
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        self._file = open(path, "wb", _BUFFER_BYTES)  # closed by `__exit__`
+        self._hash = hashlib.sha256()
+        self.num_bytes = 0
+
+    def __enter__(self) -> RecordFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def write(self, payload: bytes) -> None:
+        """Frames and writes one record."""
+        framed = frame_record(payload)
+        self._file.write(framed)
+        self._hash.update(framed)
+        self.num_bytes += len(framed)
+
+    def hexdigest(self) -> str:
+        """SHA-256 of all of it, when it is closed."""
+        return self._hash.hexdigest()
+
+
+class RejectsFile:
+    """The rejected images of a shard, written to a file as they come; without any, there is none.
+
+    So the commit need not read an original again, which may be gone by then, or another.
+
+    Args:
+        path: Of the file; "" for none.
+        keeps_bytes: Whether original bytes are part of it.
+
+    Attributes:
+        rejects: What was rejected, in order.
+        num_bytes: Size of the file.
+    """
+
+    def __init__(self, path: str, keeps_bytes: bool):
+        self._path = path
+        self._keeps_bytes = keeps_bytes
+        self._stack = contextlib.ExitStack()
+        self._file: AtomicFile | None = None
+        self._handle: IO[bytes] | None = None
+        self.rejects: list[Reject] = []
+        self.num_bytes = 0
+
+    def __enter__(self) -> RejectsFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def add(self, ref: ImageRef, error: ImageError, stage: str, data: bytes | None = None) -> None:
+        """Adds a rejected image.
+
+        Args:
+            ref: The image.
+            error: Why.
+            stage: `read`, `decode` or `copy`.
+            data: Its original bytes, if they were read.
+        """
+        reject = Reject(
+            ref.key, ref.origin, ref.label, str(ref.split), error.code, stage, error.message
+        )
+        self.rejects.append(reject)
+        if not self._path:
+            return
+        if self._handle is None:
+            self._file = self._stack.enter_context(AtomicFile(self._path))
+            self._handle = self._stack.enter_context(open(self._file.local_path, "wb"))
+        frame = frame_record(encode_reject(reject, data if self._keeps_bytes else None))
+        self._handle.write(frame)
+        self.num_bytes += len(frame)
+
+    def commit(self) -> None:
+        """Puts the file, if there is one, in its place."""
+        if self._handle is not None and self._file is not None:
+            self._handle.close()
+            self._file.commit()
+
+
+def encode_reject(reject: Reject, data: bytes | None) -> bytes:
+    """A reject as `tf.train.Example`, with its original bytes where these are given."""
+    features: dict[str, Values] = {
+        "image/filename": [reject.key.encode()],
+        "uri": [printable(reject.uri).encode()],
+        "label": [reject.label.encode()],
+        "split": [reject.split.encode()],
+        "reason": [reject.reason.encode()],
+        "stage": [reject.stage.encode()],
+        "message": [printable(reject.message).encode()],
+    }
+    if data is not None:
+        features["image/encoded"] = [data]
+    return encode_example(features)

@@ -13,8 +13,6 @@ import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
-from apache_beam.coders import BytesCoder
-
 from beam_pipeline.columns.export import export_labels
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.data_set import CommitSpec, begin_commit, finish_commit
@@ -24,7 +22,7 @@ from beam_pipeline.commit.transforms import result_of
 from beam_pipeline.options import ImageOptions
 from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
-from beam_pipeline.shards.sink import BalancedSink
+from beam_pipeline.shards.places import ShardPlaces, WriteOptions
 from beam_pipeline.shards.writer import write_shard
 from imageshards import storage
 from imageshards.manifest import MANIFEST_NAME, TRANSFORM_NAME, load_manifest, shards_of
@@ -179,22 +177,21 @@ class Job:
         staging_folder.check_output(state, self.overwrite)
         staging_folder.prepare_staging(state)
         export_labels(CLASSES, storage.join(staging, TRANSFORM_NAME))
-        self.write = BalancedSink(
-            self.output + "/", BytesCoder(), ".tfrecord", None, "uncompressed",
-            staging=staging, finished=state.finished_folder,
-            image=ImageOptions(height_px=8, width_px=8), versions=(),
-        ).spec  # fmt: skip
-        self.reused = [write_shard(unit, self.write).reused for unit in self.units]
-        paths = [self.write.final_path(self.write.shard_name(unit)) for unit in self.units]
-        self.summary = add_up(summarise(result_of(path, self.write)) for path in paths)
+        places = self.places = ShardPlaces(
+            output=self.output, staging=staging, finished=state.finished_folder
+        )
+        options = WriteOptions(image=ImageOptions(height_px=8, width_px=8))
+        self.reused = [write_shard(unit, places, options).reused for unit in self.units]
         images = sum(len(unit.refs) for unit in self.units)
         counts = {("train", 0): images}
         self.plan = ShardPlan(CLASSES, counts, {"train": len(self.units)}, {})
         self.spec = CommitSpec(
-            write=self.write, max_reject_fraction=1, report=False, shard_by="split",
+            places=places, max_reject_fraction=1, report=False, shard_by="split",
             options={"plan": {"splits": {"train": 1.0}}, "quarantine_bytes": True},
-            image={"size": 8, "mode": "crop", "channels": 3}, versions={},
+            image={"size": 8, "mode": "crop", "channels": 3}, versions={}, run_id=options.run_id,
         )  # fmt: skip
+        paths = [places.final_path(places.shard_name(unit)) for unit in self.units]
+        self.summary = add_up(summarise(result_of(path, self.spec)) for path in paths)
 
     def begin_commit(self) -> list[FinalizeTask]:
         """The first step of the commit."""
@@ -202,7 +199,7 @@ class Job:
 
     def finalize(self, task: FinalizeTask) -> dict[str, Any]:
         """The step of a shard."""
-        return finalize_shard(task, self.write)
+        return finalize_shard(task, self.places)
 
     def finish(self, entries: Iterable[dict[str, Any]]) -> str:
         """The last step."""
@@ -217,7 +214,7 @@ class Job:
         """All of it, as the command does."""
         self.begin()
         self.commit()
-        staging_folder.remove(self.write.staging)
+        staging_folder.remove(self.places.staging)
 
 
 def make_units(photos: pathlib.Path, seed: int, shards: int = 3) -> list[ShardUnit]:

@@ -161,7 +161,7 @@ def test_a_finished_shard_is_reused_only_with_the_bytes_that_it_rejected(
     job.begin()
     assert job.reused == [True] * 3
     first = next(shard for shard in job.summary.shards if shard.num_rejects)
-    storage.delete([job.write.rejects_path(first.name)])
+    storage.delete([job.places.rejects_path(first.name)])
     job.begin()
     assert job.reused.count(False) == 1
     job.run()

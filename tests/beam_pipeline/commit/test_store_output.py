@@ -13,15 +13,14 @@ import urllib.parse
 from collections.abc import Iterator
 
 import pytest
-from apache_beam.coders import BytesCoder
 
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.finalize import finalize_shard, plan_finalize
 from beam_pipeline.options import ImageOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
-from beam_pipeline.shards.sink import BalancedSink
-from beam_pipeline.shards.spec import WriteSpec
-from beam_pipeline.shards.writer import read_result, write_shard
+from beam_pipeline.shards.finished import read_result
+from beam_pipeline.shards.places import ShardPlaces, WriteOptions
+from beam_pipeline.shards.writer import write_shard
 from imageshards import storage
 from imageshards.manifest import to_json
 from imageshards.report import command as inspect
@@ -75,12 +74,13 @@ def unit_of(folder: pathlib.Path, count: int) -> ShardUnit:
     return ShardUnit("train", 0, 1, "", {"cat": 0}, refs)
 
 
-def spec_of(output: str, in_place: bool) -> WriteSpec:
-    return BalancedSink(
-        output + "/", BytesCoder(), ".tfrecord", None, "uncompressed",
-        staging=f"{output}/.staging", finished=output if in_place else "",
-        image=ImageOptions(height_px=32, width_px=32), versions=(),
-    ).spec  # fmt: skip
+def places_of(output: str, in_place: bool) -> ShardPlaces:
+    return ShardPlaces(
+        output=output, staging=f"{output}/.staging", finished=output if in_place else ""
+    )
+
+
+OPTIONS = WriteOptions(image=ImageOptions(height_px=32, width_px=32))
 
 
 @pytest.fixture(scope="module")
@@ -145,27 +145,27 @@ def test_verify_and_inspect_read_a_store(built, capfd):
 def test_a_shard_costs_three_requests_and_two_at_the_commit(server, photos):
     output = f"{server.bucket()}/set"
     unit = unit_of(photos / "cat", 20)
-    spec = spec_of(output, in_place=True)
+    places = places_of(output, in_place=True)
     # A client's first requests, which find out about the bucket, are not a shard's.
     storage.write(f"{output}/x", b"")
     assert not storage.exists(f"{output}/y")
     server.clear()
-    result = write_shard(unit, spec)
+    result = write_shard(unit, places, OPTIONS)
     # A look for an earlier result, the shard, and the file beside it.
     assert len(server.requests()) == 3, server.requests()
     server.clear()
     task = plan_finalize([result.summary()], {})[0]
-    entry = finalize_shard(task, spec)
+    entry = finalize_shard(task, places)
     # The file beside it is read, and its index written.
     assert len(server.requests()) == 2, server.requests()
     assert entry["sha256"] == hashlib.sha256(storage.read(f"{output}/{entry['file']}")).hexdigest()
     server.clear()
-    again = write_shard(unit, spec)
+    again = write_shard(unit, places, OPTIONS)
     assert again.reused and not again.staged and again.stored == result.stored
     assert len(server.requests()) == 3, server.requests()
     assert not any(asked.method in ("PUT", "POST") for asked in server.requests())
     # One process sees all results: rows stay in the files.
-    assert (len(again.rows), len(read_result(again.name, spec).rows)) == (0, 20)
+    assert (len(again.rows), len(read_result(again.name, places).rows)) == (0, 20)
 
 
 def test_a_data_set_costs_few_requests_besides_its_shards(server, photos):
@@ -182,11 +182,11 @@ def test_a_data_set_costs_few_requests_besides_its_shards(server, photos):
 
 def test_a_shard_that_waits_is_copied_once_and_not_read(server, photos):
     output = f"{server.bucket()}/set"
-    spec = spec_of(output, in_place=False)
-    result = write_shard(unit_of(photos / "cat", 20), spec)
+    places = places_of(output, in_place=False)
+    result = write_shard(unit_of(photos / "cat", 20), places, OPTIONS)
     assert not storage.exists(f"{output}/train-00000-of-00001.tfrecord")
     server.clear()
-    finalize_shard(plan_finalize([result.summary()], {})[0], spec)
+    finalize_shard(plan_finalize([result.summary()], {})[0], places)
     assert len(server.requests()) == 3, server.requests()  # with those of its index
     written = storage.read(f"{output}/train-00000-of-00001.tfrecord")
     assert hashlib.sha256(written).hexdigest() == result.sha256
@@ -194,21 +194,21 @@ def test_a_shard_that_waits_is_copied_once_and_not_read(server, photos):
 
 def test_a_finished_result_is_not_used_where_its_shard_was_replaced(server, photos):
     output = f"{server.bucket()}/set"
-    unit, spec = unit_of(photos / "cat", 20), spec_of(output, in_place=True)
-    result = write_shard(unit, spec)
-    path = spec.final_path(result.name)
+    unit, places = unit_of(photos / "cat", 20), places_of(output, in_place=True)
+    result = write_shard(unit, places, OPTIONS)
+    path = places.final_path(result.name)
     whole = storage.read(path)
-    storage.copy(path, spec.staged_path(result.name))  # as before it is rewritten
+    storage.copy(path, places.staged_path(result.name))  # as before it is rewritten
     storage.write(path, whole[:-1] + b"x")
-    found = write_shard(unit, spec)
+    found = write_shard(unit, places, OPTIONS)
     assert found.reused and found.staged
-    finalize_shard(plan_finalize([found.summary()], {})[0], spec)
+    finalize_shard(plan_finalize([found.summary()], {})[0], places)
     assert storage.read(path) == whole
-    storage.delete([spec.staged_path(result.name)])
+    storage.delete([places.staged_path(result.name)])
     storage.write(path, whole)  # of another version, with the same bytes
-    assert write_shard(unit, spec).reused
+    assert write_shard(unit, places, OPTIONS).reused
     storage.write(path, whole[:-1] + b"x")
-    again = write_shard(unit, spec)
+    again = write_shard(unit, places, OPTIONS)
     assert not again.reused and storage.read(path) == whole
 
 

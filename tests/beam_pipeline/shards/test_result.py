@@ -6,8 +6,6 @@ import dataclasses
 import json
 import math
 import statistics
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +13,8 @@ from hypothesis import strategies as st
 
 from beam_pipeline.images.encode import encode_image
 from beam_pipeline.options import ImageOptions
+from beam_pipeline.shards.finished import finished_result, read_result
+from beam_pipeline.shards.places import ShardPlaces
 from beam_pipeline.shards.result import (
     BYTES_EDGES,
     SIZE_EDGES_PX,
@@ -23,8 +23,6 @@ from beam_pipeline.shards.result import (
     ShardStats,
     merge_stats,
 )
-from beam_pipeline.shards.spec import WriteSpec
-from beam_pipeline.shards.writer import finished_result, read_result
 from imageshards.errors import OutputError
 from imageshards.index import IndexRows, index_table
 from imageshards.manifest import RECORD_FEATURES
@@ -138,9 +136,7 @@ def test_a_result_of_another_shard_is_no_result(tmp_path):
     name = "train-00001-of-00002"
     path = tmp_path / f"{name}.json"
     path.write_text(dataclasses.replace(result(), name="../sentinel").to_json())
-    spec = cast(
-        WriteSpec, SimpleNamespace(staging=str(tmp_path), result_path=lambda name: str(path))
-    )
-    assert finished_result(name, spec, "d") is None
+    places = ShardPlaces(output="", staging=str(tmp_path))
+    assert finished_result(name, places, "d") is None
     with pytest.raises(OutputError, match=r"\(it is that of '../sentinel'\); delete it and give"):
-        read_result(name, spec)
+        read_result(name, places)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import pathlib
 import subprocess
@@ -19,11 +18,12 @@ from beam_pipeline.commit import staging
 from beam_pipeline.images.pool_worker import Watch
 from beam_pipeline.options import ImageOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
+from beam_pipeline.shards.places import WriteOptions
 from beam_pipeline.shards.writer import write_shard
 from imageshards import storage
 from imageshards.storage import AtomicFile
 from imageshards.storage.objects import ObjectStore
-from tests.beam_pipeline.commit.test_store_output import spec_of
+from tests.beam_pipeline.commit.test_store_output import places_of
 from tests.support.commands import ROOT
 from tests.support.store_servers import StoreServer, store_server
 from tests.support.stores import store_uri
@@ -228,10 +228,9 @@ SHARD = 16
 def test_a_large_shard_is_the_same_in_a_store_and_most_of_it_there_before_its_end(
     server, pictures, tmp_path
 ):
-    image = ImageOptions(height_px=1200, width_px=1600, quality=95)
+    options = WriteOptions(image=ImageOptions(height_px=1200, width_px=1600, quality=95))
     here, there = (
-        dataclasses.replace(spec_of(folder, True), image=image)
-        for folder in (str(tmp_path / "set"), f"{server.bucket()}/set")
+        places_of(folder, True) for folder in (str(tmp_path / "set"), f"{server.bucket()}/set")
     )
     os.makedirs(here.staging)
     server.clear()
@@ -241,10 +240,11 @@ def test_a_large_shard_is_the_same_in_a_store_and_most_of_it_there_before_its_en
         def add(self, *amounts: int) -> None:
             done.append(sent_parts(server) if len(done) == SHARD - 1 else 0)
 
-    local, stored = write_shard(pictures, here), write_shard(pictures, there, Parts())
+    local = write_shard(pictures, here, options)
+    stored = write_shard(pictures, there, options, Parts())
     assert stored.sha256 == local.sha256 and stored.num_records == SHARD
-    data = storage.read(there.written_path("train-00000-of-00001"))
-    assert data == pathlib.Path(here.written_path("train-00000-of-00001")).read_bytes()
+    data = storage.read(there.finished_path("train-00000-of-00001"))
+    assert data == pathlib.Path(here.finished_path("train-00000-of-00001")).read_bytes()
     assert len(data) > 3 * PART
     assert done[-1] >= 2
-    assert write_shard(pictures, there).reused
+    assert write_shard(pictures, there, options).reused

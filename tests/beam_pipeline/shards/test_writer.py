@@ -7,7 +7,7 @@ import os
 import pytest
 
 from beam_pipeline.planning.refs import ImageRef
-from beam_pipeline.shards.rejects import RejectsFile
+from beam_pipeline.shards.writer import RejectsFile
 from imageshards.errors import ImageError
 from imageshards.example import decode_example
 from imageshards.tfrecord import read_records

@@ -1,0 +1,123 @@
+"""What is kept beside a finished shard, by which a job that is run again finds it."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import hashlib
+import tempfile
+
+from beam_pipeline.planning.refs import ShardUnit
+from beam_pipeline.shards.places import ShardPlaces, WriteOptions
+from beam_pipeline.shards.result import ShardResult, ShardSummary
+from imageshards import storage
+from imageshards.errors import OutputError
+
+# Errors of the output that every other shard would meet, too.
+_FATAL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG}
+
+
+def unit_digest(unit: ShardUnit, options: WriteOptions) -> str:
+    """Hash of all that a shard's bytes are a function of, with sizes and times of its files."""
+    image = sorted(dataclasses.asdict(options.image).items())  # their order of today may change
+    digest = hashlib.sha256(repr((image, sorted(options.versions))).encode())
+    digest.update(repr((options.damage, options.quarantine_bytes)).encode())
+    digest.update(repr((unit.name, unit.group, sorted(unit.class_ids.items()))).encode())
+    for ref in unit.refs:
+        columns = sorted(ref.columns.items()) if ref.columns else None
+        where = (ref.offset_bytes, ref.source_bytes) if ref.is_record else None
+        digest.update(repr((*ref[:7], columns, where)).encode("utf-8", "backslashreplace"))
+    return digest.hexdigest()
+
+
+def finished_result(name: str, places: ShardPlaces, digest: str) -> ShardResult | None:
+    """The result of an earlier run that wrote the very same shard, if it is still whole.
+
+    A shard that could not read some of its images is tried again.
+    """
+    try:
+        # Usually there is none yet, and some stores answer `exists` faster than a failing read.
+        if not storage.is_local(places.staging) and not storage.exists(places.result_path(name)):
+            return None
+        result = _read_result(name, places)
+    except (OSError, ValueError):
+        return None
+    if result.digest != digest or any(r.stage == "read" for r in result.rejects):
+        return None
+    if result.num_rejects and not _has_size(places.rejects_path(name), result.rejects_bytes):
+        return None
+    # A commit that was killed may have put another in its place, and kept a copy of this one.
+    staged = places.staged_path(name)
+    for path in dict.fromkeys((places.finished_path(name), places.final_path(name), staged)):
+        if holds(path, result):
+            found = dataclasses.replace(result, staged=path == staged)
+            if found != result:  # the commit reads where it is
+                write_result(found, places)
+            return dataclasses.replace(found, reused=True)
+    return None
+
+
+def read_result(name: str, places: ShardPlaces) -> ShardResult:
+    """The result kept beside a finished shard.
+
+    Raises:
+        OutputError: It is not what a build writes.
+    """
+    try:
+        return _read_result(name, places)
+    except ValueError as e:
+        raise OutputError(
+            f"{places.result_path(name)!r}, in the folder of an unfinished build, is not what one "
+            f"writes beside a shard ({e}); delete it and give the same command again."
+        ) from e
+
+
+def _read_result(name: str, places: ShardPlaces) -> ShardResult:
+    result = ShardResult.from_json(storage.read(places.result_path(name)).decode())
+    if result.name != name:
+        raise ValueError(f"it is that of {result.name!r}")
+    return result
+
+
+def write_result(result: ShardResult, places: ShardPlaces) -> None:
+    """Makes a shard finished."""
+    storage.write(places.result_path(result.name), result.to_json())
+
+
+def _has_size(path: str, size_bytes: int) -> bool:
+    try:
+        found = storage.stat(path)
+    except OSError:
+        return False
+    return found is not None and found.size_bytes == size_bytes
+
+
+def holds(path: str, result: ShardSummary) -> bool:
+    """Whether a file is the shard: by its version, or by its bytes where that says nothing."""
+    try:
+        found = storage.stat(path)
+        if found is None or found.size_bytes != result.num_bytes:
+            return False
+        if found.version and isinstance(result, ShardResult) and found.version == result.stored:
+            return True
+        sha256 = hashlib.sha256()
+        with storage.open_read(path) as file:
+            while block := file.read(1 << 20):
+                sha256.update(block)
+    except OSError:
+        return False
+    return sha256.hexdigest() == result.sha256
+
+
+def output_error(path: str, e: OSError) -> Exception:
+    """An error of the output, as a sentence when it is a known one or a store's."""
+    is_local = storage.is_local(path)
+    if e.errno not in _FATAL and is_local:
+        return e
+    remedy = "make room or fix its permissions"
+    if not is_local and e.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = f"make room in {tempfile.gettempdir()}, where a shard waits (TMPDIR is another)"
+    return OutputError(
+        f"--output {path!r} cannot be written ({e.strerror or e}); {remedy}, then give the same "
+        "command again: finished shards are kept."
+    )

@@ -1,0 +1,103 @@
+"""Where shards lie, and how they are written: plain values, which need no Beam."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+
+from beam_pipeline.options import ImageOptions, UrlOptions
+from beam_pipeline.planning.refs import ShardUnit
+from imageshards import storage
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardPlaces:
+    """Names of shards, and the folders they pass through.
+
+    A shard is *staged* while its file is in the staging folder, and *final* when it is in the
+    output under the same name. It is *finished* as soon as its result is beside it, a file in the
+    staging folder that is written last. Finished shards are staged until the commit makes them
+    final. A store cannot rename, so there shards may be written to the output at once; then only
+    what the commit is about to rewrite is staged, as a copy.
+
+    Attributes:
+        output: Folder of final shards.
+        staging: Folder of results, rejects and staged shards.
+        finished: Folder that finished shards are written to; default: `staging`.
+        first_name, name_format, suffix: A file is called first name + split + filled-in format +
+            suffix.
+        keeps_rejects: Whether there is a file of the rejected images beside each result.
+    """
+
+    output: str
+    staging: str
+    finished: str = ""
+    first_name: str = ""
+    name_format: str = "-%(shard_num)05d-of-%(num_shards)05d"
+    suffix: str = ".tfrecord"
+    keeps_rejects: bool = True
+
+    def shard_name(self, unit: ShardUnit) -> str:
+        """Name of a shard: its split and the filled-in template.
+
+        Raises:
+            ValueError: The template gives all shards of the split one name.
+        """
+        if unit.num_shards > 1 and "%(shard_num)" not in self.name_format:
+            raise ValueError(
+                f"shard_name_template received {self.name_format!r} for the {unit.num_shards} "
+                f"shards of split {unit.split!r}; expected an S in it, as in '-SSSSS-of-NNNNN', or "
+                "one shard a split."
+            )
+        shards = {"shard_num": unit.index, "num_shards": unit.num_shards}
+        return unit.split + self.name_format % shards
+
+    def file_of(self, name: str) -> str:
+        """Name of the file of the shard `name`."""
+        return f"{self.first_name}{name}{self.suffix}"
+
+    def name_of(self, path: str) -> str:
+        """Name of the shard whose final path this is."""
+        file = storage.name_of(path)
+        return file[len(self.first_name) : len(file) - len(self.suffix)]
+
+    def staged_path(self, name: str) -> str:
+        """Where the shard `name` is while it is staged."""
+        return storage.join(self.staging, self.file_of(name))
+
+    def finished_path(self, name: str) -> str:
+        """Where it is written."""
+        return storage.join(self.finished or self.staging, self.file_of(name))
+
+    def final_path(self, name: str) -> str:
+        """Where it is when it is committed."""
+        return storage.join(self.output, self.file_of(name))
+
+    def result_path(self, name: str) -> str:
+        """Where its `ShardResult` is when it is finished."""
+        return storage.join(self.staging, name + ".json")
+
+    def rejects_path(self, name: str) -> str:
+        """Where its rejected images are, as records."""
+        return storage.join(self.staging, name + ".rejects")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WriteOptions:
+    """How shards are written.
+
+    Attributes:
+        image: How pictures are encoded.
+        urls: How images at http:// and https:// addresses are fetched.
+        damage: What becomes of JPEGs that libjpeg warns about, `count`, `reject`, or empty.
+        quarantine_bytes: Whether original bytes of rejected images are kept.
+        versions: (library, version) pairs that the bytes depend on.
+        run_id: Of this run: a result of another was written by an earlier one.
+    """
+
+    image: ImageOptions
+    urls: UrlOptions = UrlOptions()
+    damage: str = ""
+    quarantine_bytes: bool = True
+    versions: tuple[tuple[str, str], ...] = ()
+    run_id: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
