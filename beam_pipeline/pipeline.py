@@ -159,14 +159,14 @@ def commit_spec(
     options: BuildOptions, write: WriteBalancedTFRecord, schemas: Schemas
 ) -> CommitSpec:
     """What the commit needs of the options, and what a person is to hear in the end."""
-    image = dataclasses.asdict(options.image)
-    height, width = image.pop("height_px"), image.pop("width_px")
     columns = columns_of(schemas)
     as_given = options.transform_module is None and all(c.scale == "none" for c in columns)
     return CommitSpec(
-        places=write.sink.places,
+        places=write.places,
+        write=write.options,
         max_reject_fraction=options.max_reject_fraction,
         report=options.report,
+        splits=tuple(options.plan.splits),
         options={
             "input": _listing_options(options.source),
             "more_inputs": list(map(_listing_options, options.more_sources)),
@@ -179,19 +179,11 @@ def commit_spec(
             "max_reject_fraction": options.max_reject_fraction,
             "quarantine_bytes": options.quarantine_bytes,
         },
-        image={
-            "size": height if height == width else [height, width],
-            "mode": image.pop("resize_mode"),
-            **image,
-            "channels": options.image.channels,
-        },
         versions=byte_versions(options.damage) | {"apache-beam": beam.__version__},
         shard_by=options.plan.shard_by,
         first_label=options.plan.first_label,
         inputs=tuple((source.input, source.fingerprint or None) for source in options.sources),
         about=options.about.given(),
-        checks_damage=bool(options.damage),
-        run_id=write.options.run_id,
         warnings=tuple(text for schema in schemas if schema for text in schema.warnings),
     )
 

@@ -19,10 +19,11 @@ from beam_pipeline.commit.finalize import FinalizeTask, backup_shards, plan_fina
 from beam_pipeline.commit.staging import mark_committed, set_aside
 from beam_pipeline.commit.summary import WriteSummary
 from beam_pipeline.commit.warnings import counts_and_names, of_copies, of_unchecked, warnings_of
+from beam_pipeline.options import ImageOptions
 from beam_pipeline.planning.classes import names_by_label
 from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.shards.finished import output_error, read_result
-from beam_pipeline.shards.places import ShardPlaces
+from beam_pipeline.shards.places import ShardPlaces, WriteOptions
 from beam_pipeline.shards.result import (
     BYTES_EDGES,
     SIZE_EDGES_PX,
@@ -61,29 +62,28 @@ class CommitSpec:
 
     Attributes:
         places: Where its shards lie.
+        write: How they were written.
         max_reject_fraction: Budget of rejects.
         report: Whether pictures for people are made.
-        options, image, versions, shard_by, first_label: What the manifest says of them.
+        splits: Names of the splits that were asked for.
+        options, versions, shard_by, first_label: What the manifest says of them.
         inputs: (path, fingerprint of a data set or None) of each input.
         about: What is said of it in `croissant.json` besides what the build knows.
         warnings: Sentences known before anything was listed.
-        checks_damage: Whether damage of originals was looked for.
-        run_id: As of `WriteOptions`.
     """
 
     places: ShardPlaces
-    max_reject_fraction: float
-    report: bool
-    options: dict[str, Any]
-    image: dict[str, Any]
-    versions: dict[str, str]
-    shard_by: str
+    write: WriteOptions
+    max_reject_fraction: float = 0.01
+    report: bool = True
+    splits: tuple[str, ...] = ()
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    versions: dict[str, str] = dataclasses.field(default_factory=dict)
+    shard_by: str = "split"
     first_label: int = 0
     inputs: tuple[tuple[str, str | None], ...] = ()
     about: dict[str, Any] = dataclasses.field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    checks_damage: bool = False
-    run_id: str = ""
 
     @property
     def output(self) -> str:
@@ -268,7 +268,7 @@ def manifest_of(
         "classes": classes,
         "shard_by": spec.shard_by,
         "features": {**RECORD_FEATURES, **features},
-        "image": {**spec.image, "mean": mean, "std": std},
+        "image": {**_image_of(spec.write.image), "mean": mean, "std": std},
         "listed": plan.num_images,
         "rejects": quarantine.reasons(summary.rejects),
         "skipped": passed_over,
@@ -284,7 +284,7 @@ def manifest_of(
     of_bytes = {**manifest, "splits": without_index(splits), "versions": spec.versions}
     text = json.dumps(of_bytes, sort_keys=True).encode()
     manifest["fingerprint"] = hashlib.sha256(text).hexdigest()
-    warnings = warnings_of(class_counts(manifest), spec.options["plan"]["splits"], names)
+    warnings = warnings_of(class_counts(manifest), spec.splits, names)
     inputs = [
         {
             "path": path,
@@ -299,8 +299,18 @@ def manifest_of(
         "options": spec.options,
         "versions": spec.versions,
         "warnings": [*spec.warnings, *warnings, *of_unchecked(summary.unchecked_images)],
-        **(_damaged(summary, stats) if spec.checks_damage else {}),
+        **(_damaged(summary, stats) if spec.write.damage else {}),
     }
+
+
+def _image_of(options: ImageOptions) -> dict[str, Any]:
+    """How pictures are encoded, as the manifest tells it."""
+    image = dataclasses.asdict(options)
+    height, width = image.pop("height_px"), image.pop("width_px")
+    size = height if height == width else [height, width]
+    return {
+        "size": size, "mode": image.pop("resize_mode"), **image, "channels": options.channels,
+    }  # fmt: skip
 
 
 def _damaged(summary: WriteSummary, stats: ShardStats) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from beam_pipeline.shards.result import ShardResult
 def result_of(path: str, spec: CommitSpec) -> ShardResult:
     """What is known of a shard, by the final path that `WriteBalancedTFRecord` gave out."""
     result = read_result(spec.places.name_of(path), spec.places).without_rows()
-    return dataclasses.replace(result, reused=result.run_id != spec.run_id)
+    return dataclasses.replace(result, reused=result.run_id != spec.write.run_id)
 
 
 class CommitShards(beam.PTransform):
@@ -28,6 +28,28 @@ class CommitShards(beam.PTransform):
     Evens shards out, makes them and what they rejected visible, and writes TFDS's files, the report
     and, last, the manifest. Beam may run each step again, after it failed or succeeded: nothing
     that a step reads is changed before the manifest is there.
+
+    Example:
+
+        import apache_beam as beam
+        import beam_pipeline as bp
+
+        image = bp.ImageOptions(height_px=128, width_px=128)
+        write = bp.WriteBalancedTFRecord(
+            "shards/", file_name_suffix=".tfrecord", staging="shards/.staging", image=image
+        )
+        with beam.Pipeline("FnApiRunner") as pipeline:
+            listed = pipeline | bp.ListImages(bp.InputOptions("photos"))
+            batches = listed.batches | bp.AssignSplits()
+            columns = batches | bp.AnalyseColumns("shards/.staging/transform")
+            planned = columns.batches | bp.PlanShards(image=image)
+            written = planned.units | write
+            written.files | bp.CommitShards(
+                bp.CommitSpec(write.places, write.options),
+                planned.plan,
+                (listed.skipped,),
+                (columns.written,),
+            )
 
     Args:
         spec: Where and how.

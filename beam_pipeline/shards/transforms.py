@@ -43,9 +43,18 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
     here only references are shuffled, and every shard's records are known in advance. What Beam
     runs is its own expansion for `num_shards=0`; the shards are the work of the sink.
 
-        written = units | WriteBalancedTFRecord("out/set-", image=ImageOptions())
-        written.files | beam.Map(print)  # out/set-train-00000-of-00016 ...
-        written.rejects | beam.Map(lambda reject: (reject.key, reject.reason))
+    Example:
+
+        import apache_beam as beam
+        import beam_pipeline as bp
+
+        image = bp.ImageOptions(height_px=128, width_px=128)
+        with beam.Pipeline("FnApiRunner") as pipeline:
+            listed = pipeline | bp.ListImages(bp.InputOptions("photos"))
+            planned = listed.batches | bp.AssignSplits() | bp.PlanShards(image=image)
+            written = planned.units | bp.WriteBalancedTFRecord("out/set-", image=image)
+            written.files | "Files" >> beam.Map(print)  # out/set-train-00000-of-00016 ...
+            written.rejects | "Rejects" >> beam.Map(lambda r: print(r.key, r.reason))
 
     An image that cannot become a record leaves a hole in its shard. `CommitShards` fills such
     holes from other shards and writes the quarantine and the manifest; without `staging` the
@@ -74,7 +83,7 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
 
     Attributes:
         options: How shards are written.
-        sink: Its `places` say where.
+        places: Where they lie.
 
     Raises:
         ValueError: `num_shards` is not 0, `coder` is not of bytes, or the records were
@@ -111,7 +120,7 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
             quarantine_bytes=quarantine_bytes,
             versions=versions,
         )
-        self._sink = self.sink = BalancedSink(
+        self._sink = BalancedSink(
             file_path_prefix,
             coder,
             file_name_suffix,
@@ -122,6 +131,7 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
             options=self.options,
             pool=pool,
         )
+        self.places = self._sink.places
 
     def expand(self, units: beam.PCollection) -> WrittenShards:
         written = super().expand(units)  # str

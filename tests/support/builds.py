@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import io
+import itertools
 import json
 import pathlib
 import random
+import runpy
+import textwrap
 from typing import Any
 
 from PIL import Image
 
 from beam_pipeline.__main__ import main
+from beam_pipeline.images import process_pool
 
 
 def jpeg(seed: int, width: int = 60, height: int = 40, **save: Any) -> bytes:
@@ -46,3 +51,14 @@ def manifest(output: pathlib.Path) -> dict[str, Any]:
 def shard_bytes(output: pathlib.Path) -> dict[str, bytes]:
     """File name → bytes, of all shards."""
     return {path.name: path.read_bytes() for path in sorted(output.glob("*.tfrecord*"))}
+
+
+def run_example(documented: object, folder: pathlib.Path, monkeypatch) -> None:
+    """Runs the example in a docstring, as a script in a folder."""
+    monkeypatch.setattr(process_pool, "_own", None)  # whose processes are in another folder
+    monkeypatch.chdir(folder)
+    lines = (inspect.getdoc(documented) or "").partition("Example:\n\n")[2].splitlines()
+    code = itertools.takewhile(lambda line: not line or line.startswith(" "), lines)
+    script = folder / "example.py"
+    script.write_text(textwrap.dedent("\n".join(code)))
+    runpy.run_path(str(script))

@@ -186,10 +186,8 @@ class Job:
         counts = {("train", 0): images}
         self.plan = ShardPlan(CLASSES, counts, {"train": len(self.units)}, {})
         self.spec = CommitSpec(
-            places=places, max_reject_fraction=1, report=False, shard_by="split",
-            options={"plan": {"splits": {"train": 1.0}}, "quarantine_bytes": True},
-            image={"size": 8, "mode": "crop", "channels": 3}, versions={}, run_id=options.run_id,
-        )  # fmt: skip
+            places, options, max_reject_fraction=1, report=False, splits=("train",)
+        )
         paths = [places.final_path(places.shard_name(unit)) for unit in self.units]
         self.summary = add_up(summarise(result_of(path, self.spec)) for path in paths)
 

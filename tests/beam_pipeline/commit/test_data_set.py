@@ -14,7 +14,8 @@ import pytest
 import beam_pipeline.commit.transforms as commit
 from beam_pipeline.commit import data_set, finalize
 from imageshards.tfrecord import scan_records
-from tests.support.builds import build, class_folders, manifest, shard_bytes
+from imageshards.verification import command as verify
+from tests.support.builds import build, class_folders, manifest, run_example, shard_bytes
 
 pytestmark = pytest.mark.process
 
@@ -157,3 +158,11 @@ def test_records_are_added_up_again_when_they_have_moved(flags, tmp_path, monkey
     with pytest.raises(RuntimeError, match="the shards to be committed hold"):
         build(*flags, "--no_report")
     assert not (tmp_path / "set" / "manifest.json").exists()
+
+
+def test_the_example_runs(tmp_path, monkeypatch):
+    class_folders(tmp_path / "photos", {"ant": 20, "bee": 20})
+    run_example(commit.CommitShards, tmp_path, monkeypatch)
+    made = manifest(tmp_path / "shards")
+    assert made["listed"] == 40
+    assert verify.main([str(tmp_path / "shards")]) == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import statistics
@@ -13,8 +12,6 @@ from hypothesis import strategies as st
 
 from beam_pipeline.images.encode import encode_image
 from beam_pipeline.options import ImageOptions
-from beam_pipeline.shards.finished import finished_result, read_result
-from beam_pipeline.shards.places import ShardPlaces
 from beam_pipeline.shards.result import (
     BYTES_EDGES,
     SIZE_EDGES_PX,
@@ -23,7 +20,6 @@ from beam_pipeline.shards.result import (
     ShardStats,
     merge_stats,
 )
-from imageshards.errors import OutputError
 from imageshards.index import IndexRows, index_table
 from imageshards.manifest import RECORD_FEATURES
 from tests.support.builds import jpeg
@@ -130,13 +126,3 @@ def test_any_file_beside_a_shard_is_a_result_that_a_commit_can_use_or_none(raw):
     table = index_table(found.rows, found.split, f"{found.name}.tfrecord", RECORD_FEATURES)
     assert table.num_rows == found.num_records == found.num_images - found.num_rejects
     assert ShardResult.from_json(found.to_json()) == found
-
-
-def test_a_result_of_another_shard_is_no_result(tmp_path):
-    name = "train-00001-of-00002"
-    path = tmp_path / f"{name}.json"
-    path.write_text(dataclasses.replace(result(), name="../sentinel").to_json())
-    places = ShardPlaces(output="", staging=str(tmp_path))
-    assert finished_result(name, places, "d") is None
-    with pytest.raises(OutputError, match=r"\(it is that of '../sentinel'\); delete it and give"):
-        read_result(name, places)

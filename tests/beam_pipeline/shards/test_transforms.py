@@ -24,7 +24,7 @@ from beam_pipeline.shards.sink import BalancedSink
 from beam_pipeline.shards.transforms import WriteBalancedTFRecord
 from imageshards import storage
 from imageshards.tfrecord import read_records
-from tests.support.builds import class_folders
+from tests.support.builds import class_folders, run_example
 
 pytestmark = pytest.mark.process
 
@@ -45,26 +45,11 @@ def batches(tmp_path_factory) -> list[RefBatch]:
 def run(batches, write: WriteBalancedTFRecord, shards: int = 4) -> list[str]:
     """Runs a pipeline of the transforms alone; returns the paths that came out."""
     options = PlanOptions(num_shards={"train": shards})
-    found: list[str] = []
+    units = [ShardUnit("train", index, shards, "", {}, []) for index in range(shards)]
+    paths = [write.places.final_path(write.places.shard_name(unit)) for unit in units]
     with beam.Pipeline("FnApiRunner", options=PipelineOptions([])) as pipeline:
         planned = pipeline | beam.Create(batches) | PlanShards(options, SMALL)
-        paths = (planned.units | write).files
-        names = [f"{n}" for n in expected_paths(write, shards)]
-        assert_that(paths, equal_to(names))
-        found.extend(names)
-    return found
-
-
-def expected_paths(write: WriteBalancedTFRecord, shards: int) -> list[str]:
-    sink = write.sink
-    template = sink.shard_name_template
-    paths = []
-    for index in range(shards):
-        name = template
-        for letter, number in (("S", index), ("N", shards)):
-            if digits := template.count(letter):
-                name = name.replace(letter * digits, f"{number:0{digits}d}")
-        paths.append(f"{sink.file_path_prefix.get()}train{name}{sink.file_name_suffix.get()}")
+        assert_that((planned.units | write).files, equal_to(paths))
     return paths
 
 
@@ -83,19 +68,22 @@ def test_the_expansion_is_beams_own():
 
 
 @pytest.mark.parametrize(
-    ("prefix", "suffix", "template"),
+    ("prefix", "suffix", "template", "last"),
     [
-        ("", ".tfrecord", None),
-        ("birds-", "", "-SSS-of-NN"),
-        ("deep/er-", ".records", "_S"),
+        ("", ".tfrecord", None, "train-00003-of-00004.tfrecord"),
+        ("birds-", "", "-SSS-of-NN", "birds-train-003-of-04"),
+        ("deep/er-", ".records", "_S", "deep/er-train_3.records"),
     ],
 )
-def test_prefix_template_and_suffix_name_the_files(batches, tmp_path, prefix, suffix, template):
+def test_prefix_template_and_suffix_name_the_files(
+    batches, tmp_path, prefix, suffix, template, last
+):
     (tmp_path / "deep").mkdir()
     write = WriteBalancedTFRecord(
         f"{tmp_path}/{prefix}", file_name_suffix=suffix, shard_name_template=template, image=SMALL
     )
     paths = run(batches, write)
+    assert paths[-1] == f"{tmp_path}/{last}"
     assert sorted(len(payloads(path)) for path in paths) == [5, 5, 5, 6]
     left = {str(p) for p in tmp_path.rglob("*") if p.is_file()}
     assert left == set(paths)  # nothing else, as of temporary folders
@@ -160,7 +148,7 @@ def test_rejected_images_are_an_output(batches, tmp_path, caplog):
 
 def write_two(batches: list[RefBatch], folder: pathlib.Path) -> tuple[BalancedSink, str, list[Any]]:
     """A sink, its temporary folder, and what its writers gave for two shards, one with a reject."""
-    sink = WriteBalancedTFRecord(f"{folder}/out-", image=SMALL).sink
+    sink = WriteBalancedTFRecord(f"{folder}/out-", image=SMALL)._sink
     temporary = sink.initialize_write()
     bad = ImageRef("bad.jpg", f"{folder}/none.jpg", "cat", "train")
     results = []
@@ -244,3 +232,13 @@ def test_processes_of_a_pool_write_the_same(batches, tmp_path):
         p.read_bytes() for p in sorted(tmp_path.glob("pool-*"))
     ]
     assert len(here) == 4
+
+
+def test_the_example_runs(tmp_path, monkeypatch, capfd):
+    class_folders(tmp_path / "photos", {"cat": 20, "dog": 20})
+    (tmp_path / "photos" / "cat" / "bad.jpg").write_bytes(b"no picture")
+    run_example(WriteBalancedTFRecord, tmp_path, monkeypatch)
+    said = capfd.readouterr().out.splitlines()
+    assert "cat/bad.jpg not_an_image" in said and "out/set-train-00000-of-00001" in said
+    files = (tmp_path / path for path in said if path.startswith("out/"))
+    assert sum(len(payloads(str(path))) for path in files) == 40

@@ -1,0 +1,47 @@
+"""What an earlier run has finished is known again, and nothing else is taken for it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from beam_pipeline.options import ImageOptions
+from beam_pipeline.planning.refs import ImageRef, ShardUnit
+from beam_pipeline.shards.finished import finished_result, read_result, unit_digest
+from beam_pipeline.shards.places import ShardPlaces, WriteOptions
+from imageshards.errors import OutputError
+from tests.beam_pipeline.shards.test_result import result
+
+UNIT = ShardUnit("train", 0, 1, "", {"cat": 0}, [ImageRef("a.jpg", "/in/a.jpg", "cat", "train")])
+OPTIONS = WriteOptions(image=ImageOptions(), versions=(("pillow", "12.3.0"), ("libjpeg", "3")))
+
+
+def test_the_digest_does_not_depend_on_the_order_in_which_options_are_declared():
+    values = dataclasses.asdict(OPTIONS.image)
+    turned = dataclasses.make_dataclass("Turned", reversed(values))(**values)
+    same = dataclasses.replace(OPTIONS, image=turned, versions=OPTIONS.versions[::-1], run_id="x")
+    assert unit_digest(UNIT, same) == unit_digest(UNIT, OPTIONS)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"image": ImageOptions(height_px=224, width_px=256)},
+        {"image": ImageOptions(height_px=256, width_px=224)},
+        {"damage": "reject"}, {"quarantine_bytes": False}, {"versions": (("pillow", "12.3.0"),)},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_digest_is_another_for_other_bytes(change):
+    assert unit_digest(UNIT, dataclasses.replace(OPTIONS, **change)) != unit_digest(UNIT, OPTIONS)
+
+
+def test_a_result_of_another_shard_is_no_result(tmp_path):
+    name = "train-00001-of-00002"
+    path = tmp_path / f"{name}.json"
+    path.write_text(dataclasses.replace(result(), name="../sentinel").to_json())
+    places = ShardPlaces(output="", staging=str(tmp_path))
+    assert finished_result(name, places, "d") is None
+    with pytest.raises(OutputError, match=r"\(it is that of '../sentinel'\); delete it and give"):
+        read_result(name, places)
