@@ -26,6 +26,7 @@ from beam_pipeline.inputs.table_cells import (
 )
 from beam_pipeline.inputs.table_rows import is_parquet, parquet_schema, read_rows
 from beam_pipeline.options import ColumnSpec, InputOptions, is_split_name
+from beam_pipeline.planning.classes import is_text
 from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage
 from imageshards.errors import UserError
@@ -35,11 +36,16 @@ from imageshards.storage import is_local
 # Rows from which the type of an undeclared column is inferred.
 INFERENCE_ROWS = 1000
 
-_IMAGE_NAMES = (
-    "image", "path", "uri", "file", "filename", "image_path", "image_uri", "url", "image_url",
-)  # fmt: skip
-_LABEL_NAMES = ("label", "class", "category")
-_KEY_NAMES = ("key", "id")
+# What columns of a role are mostly called.
+_USUAL_NAMES = {
+    "image": (
+        "image", "path", "uri", "file", "filename", "image_path", "image_uri", "url", "image_url",
+    ),
+    "label": ("label", "class", "category"),
+    "key": ("key", "id"),
+    "split": ("split",),
+    "group": (),
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,9 +114,9 @@ def read_schema(source: InputOptions) -> TableSchema:
     """
     if not is_local(source.input):
         storage.check_bucket(source.input, "--input")
-    types: dict[str, Any] | None = None
-    head: list[tuple[str, dict[str, Any]]] = []
     first = next(table_files(source.input))
+    types: dict[str, Any] = {}
+    head: list[tuple[str, dict[str, Any]]] = []
     if is_parquet(first):
         schema = parquet_schema(first)
         types = dict(zip(schema.names, schema.types, strict=True))
@@ -122,35 +128,33 @@ def read_schema(source: InputOptions) -> TableSchema:
             raise UserError(
                 f"--input {first!r} has no row; expected a header and one row per image."
             )
-    image = _role(source, names, "--image_column", source.image_column, _IMAGE_NAMES)
-    label = _role(source, names, "--label_column", source.label_column, _LABEL_NAMES)
-    key = _optional_role(source, names, "--key_column", source.key_column, _KEY_NAMES)
-    split = _optional_role(source, names, "--split_column", source.split_column, ("split",))
-    group = _optional_role(source, names, "--group_column", source.group_column, ())
+    roles = {role: _role(source, names, role) for role in _USUAL_NAMES}
+    image, label = roles["image"] or "", roles["label"] or ""
 
-    def cells(name: str) -> list[tuple[str, Any]]:
-        return [(where, row.get(name)) for where, row in head]
+    def cells(name: str) -> list[Any]:
+        return [row.get(name) for _, row in head]
 
     def column(name: str) -> ColumnSpec:
-        if types is not None:
+        if types:
             return with_box_type(column_of_arrow(name, types[name]))
-        found = infer(name, [cell for _, cell in cells(name)])
-        check_one_type(found, cells(name))
+        found = infer(name, cells(name))
+        check_one_type(found, [(where, row.get(name)) for where, row in head])
         return with_box_type(found)
 
-    warnings = [*_about_labels(first, label, [cell for _, cell in cells(label)])]
-    others = [name for name in names if name not in {image, label, key, split, group}]
+    warnings = list(_about_labels(first, label, cells(label)))
+    others = [name for name in names if name not in roles.values()]
     if source.columns is None:
         columns = tuple(map(column, others))
         for spec in columns:
-            warnings += _about_decimal_commas(spec, [cell for _, cell in cells(spec.name)])
+            warnings += _about_decimal_commas(spec, cells(spec.name))
     else:
         columns = source.columns
         declared = {spec.name for spec in columns}
         left_out = [name for name in others if columns and name not in declared]
         warnings += _about_left_out(left_out, column)
     _check_columns(source, names, columns)
-    return TableSchema(image, label, key, split, group, columns, tuple(warnings))
+    more = roles["key"], roles["split"], roles["group"]
+    return TableSchema(image, label, *more, columns, tuple(warnings))
 
 
 def _about_left_out(names: Sequence[str], column: Callable[[str], ColumnSpec]) -> Iterator[str]:
@@ -194,24 +198,20 @@ def _about_labels(path: str, name: str, cells: Sequence[Any]) -> Iterator[str]:
         )
 
 
-def _optional_role(
-    source: InputOptions, names: Sequence[str], flag: str, given: str | None, known: Sequence[str]
-) -> str | None:
+def _role(source: InputOptions, names: Sequence[str], role: str) -> str | None:
+    """The column of a role: the one that its flag names, or one of a usual name."""
+    given: str | None = getattr(source, f"{role}_column")
     if given is not None and given not in names:
         raise UserError(
-            f"{flag} received {given!r}, but {source.input!r} has the columns {_quoted(names)}."
+            f"--{role}_column received {given!r}, but {source.input!r} has the columns "
+            f"{_quoted(names)}."
         )
-    return given or next((name for name in known if name in names), None)
-
-
-def _role(
-    source: InputOptions, names: Sequence[str], flag: str, given: str | None, known: Sequence[str]
-) -> str:
-    found = _optional_role(source, names, flag, given, known)
-    if found is None:
+    usual = _USUAL_NAMES[role]
+    found = given or next((name for name in usual if name in names), None)
+    if found is None and role in ("image", "label"):
         raise UserError(
-            f"--input {source.input!r} has no {flag[2:].removesuffix('_column')} column among "
-            f"{_quoted(names)}; expected one named {' or '.join(known[:2])}, or {flag}."
+            f"--input {source.input!r} has no {role} column among {_quoted(names)}; expected one "
+            f"named {' or '.join(usual[:2])}, or --{role}_column."
         )
     return found
 
@@ -239,7 +239,7 @@ def _check_columns(
 
 
 def read_refs(
-    path: str, schema: TableSchema | None, row_groups: range | None = None
+    path: str, schema: TableSchema, row_groups: range | None = None
 ) -> Iterator[ImageRef]:
     """The references of a file of an image table, or of a part of it, in the order of its rows.
 
@@ -250,8 +250,6 @@ def read_refs(
         UserError: A row lacks its image or label, or holds a value of the wrong type; the
             message gives the line.
     """
-    if schema is None:
-        raise ValueError("an image table needs its schema")
     folder = path.rpartition("/")[0]
     sides = [c.name for c in schema.columns if c.name in BOX_FEATURES]
     for where, row in read_rows(path, schema.names, row_groups):
@@ -294,38 +292,34 @@ def _stat(uri: str) -> tuple[int, int]:
 def _text(where: str, row: Mapping[str, Any], column: str) -> str:
     text = _optional_text(where, row, column)
     if text is None:
-        raise UserError(
-            f"{where} has {shown(row.get(column))} in column {column!r}; expected text that is "
-            "not empty: fix the row."
-        )
+        raise _wrong_text(where, row.get(column), column, "text that is not empty")
     return text
 
 
 def _optional_text(where: str, row: Mapping[str, Any], column: str | None) -> str | None:
     """The text or whole number of a cell; None if it is empty."""
     value = row.get(column) if column is not None else None
-    if value is None or value == "":
+    if column is None or value is None or value == "":
         return None
-    try:
-        if isinstance(value, bool) or not isinstance(value, str | int):
-            raise ValueError("not text")
-        text = str(value)
-        text.encode()  # a lone surrogate is not text either
-    except ValueError as e:
-        raise UserError(
-            f"{where} has {shown(value)} in column {column!r}; expected text: fix the row."
-        ) from e
+    text = str(value)
+    # A lone surrogate is not text either.
+    if isinstance(value, bool) or not isinstance(value, str | int) or not is_text(text):
+        raise _wrong_text(where, value, column, "text")
     return text
 
 
 def _split(where: str, row: Mapping[str, Any], column: str | None) -> str | None:
     split = _optional_text(where, row, column)
-    if split is not None and not is_split_name(split):
-        raise UserError(
-            f"{where} has {shown(split)} in column {column!r}; expected the name of a split, in "
-            "letters, digits and underscores: fix the row."
-        )
+    if split is not None and column is not None and not is_split_name(split):
+        expected = "the name of a split, in letters, digits and underscores"
+        raise _wrong_text(where, split, column, expected)
     return split
+
+
+def _wrong_text(where: str, value: Any, column: str, expected: str) -> UserError:
+    return UserError(
+        f"{where} has {shown(value)} in column {column!r}; expected {expected}: fix the row."
+    )
 
 
 def _value(where: str, row: Mapping[str, Any], column: ColumnSpec) -> Any:

@@ -217,10 +217,9 @@ def list_task(
     if task.kind == "empty_split":
         yield Skipped(EMPTY_SPLIT_FOLDER, task.split or "")
         return
-    if task.kind == "table":
-        refs: Iterator[ImageRef | Skipped] = image_table.read_refs(
-            task.path, schema, task.row_groups
-        )
+    refs: Iterator[ImageRef | Skipped]
+    if schema is not None:
+        refs = image_table.read_refs(task.path, schema, task.row_groups)
     elif task.kind == "shard":
         refs = list_records(task.path, task.split, task.entry, source.record_columns)
     else:

@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from beam_pipeline.options import ColumnSpec
+from beam_pipeline.planning.classes import is_text
 from imageshards.errors import UserError
 from imageshards.manifest import BOX_FEATURES, OBJECT_PREFIX
 
@@ -139,25 +140,18 @@ def _elements(cell: Any) -> Sequence[Any]:
 
 def _scalar(kind: str, value: Any) -> int | float | str:
     if kind == "string":
-        if not isinstance(value, str):
+        if not isinstance(value, str) or not is_text(value):
             raise ValueError("not text")
-        value.encode()  # a lone surrogate is not text either
         return value
     if isinstance(value, str):
         value = _number(value)
-    if kind == "int":
-        return _int64(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not isinstance(value, int | float) or (kind == "float" and isinstance(value, bool)):
         raise ValueError("not a number")
-    if _FLOAT32_END <= abs(value) < math.inf:
-        raise ValueError("beyond float32")
-    return float(value)
-
-
-def _int64(value: Any) -> int:
-    if isinstance(value, float) and not value.is_integer():
-        raise ValueError("a fraction")
-    if not isinstance(value, int | float) or not -(2**63) <= value < 2**63:
+    if kind == "float":
+        if _FLOAT32_END <= abs(value) < math.inf:
+            raise ValueError("beyond float32")
+        return float(value)
+    if not -(2**63) <= value < 2**63 or value != int(value):
         raise ValueError("not int64")
     return int(value)
 
@@ -176,15 +170,15 @@ def _number(text: str) -> int | float:
 
 def wrong_cell(where: str, column: ColumnSpec, cell: Any) -> UserError:
     """The error for a cell that `convert` refused."""
-    size = "" if column.shape == () else f" x {column.shape[0] if column.shape else 'any number'}"
-    missing = f" ({column.name}:{column.kind}[] if values may be missing)"
-    as_list = ""
-    if column.shape != () and isinstance(cell, str):
-        as_list = f" (a list is written {_HOW_LISTS_ARE_WRITTEN[column.kind]})"
+    expected, remedy = column.kind, "fix the row, or declare another type by --columns"
+    if column.shape != ():
+        expected += f" x {column.shape[0] if column.shape else 'any number'}"
+        if isinstance(cell, str):
+            expected += f" (a list is written {_HOW_LISTS_ARE_WRITTEN[column.kind]})"
+    if cell in (None, ""):
+        remedy += f" ({column.name}:{column.kind}[] if values may be missing)"
     return UserError(
-        f"{where} has {shown(cell)} in column {column.name!r}; expected {column.kind}{size}"
-        f"{as_list}: fix the row, or declare another type by --columns"
-        f"{missing if cell is None or cell == '' else ''}."
+        f"{where} has {shown(cell)} in column {column.name!r}; expected {expected}: {remedy}."
     )
 
 
@@ -202,17 +196,18 @@ def check_one_type(column: ColumnSpec, cells: Sequence[tuple[str, Any]]) -> None
     if column.kind != "string":
         return
     given = [(where, cell, _form(cell)) for where, cell in cells if cell not in (None, "")]
-    usual = Counter(form for *_, form in given).most_common(1)
+    ((usual, _),) = Counter(form for *_, form in given).most_common(1) or [("", 0)]
     for where, cell, form in given:
-        if form == usual[0][0] or (usual[0][0] == "text" and isinstance(cell, str)):
+        if form == usual or (usual == "text" and isinstance(cell, str)):
             continue  # a caption may read "[1]"
-        example = next(each for _, each, its_form in given if its_form == usual[0][0])
-        as_list = f", written {' or '.join(_HOW_LISTS_ARE_WRITTEN.values())}"
+        example = next(each for _, each, its_form in given if its_form == usual)
+        expected = "one type in a column"
+        if "list" in usual and isinstance(cell, str):
+            expected += f", written {' or '.join(_HOW_LISTS_ARE_WRITTEN.values())}"
         raise UserError(
             f"{where} has {shown(cell)} in column {column.name!r}, where most rows have values "
-            f"such as {shown(example)}; expected one type in a column"
-            f"{as_list if 'list' in usual[0][0] and isinstance(cell, str) else ''}: fix the row, "
-            f"declare the type by --columns ({column.name}:string) or leave the column out."
+            f"such as {shown(example)}; expected {expected}: fix the row, declare the type by "
+            f"--columns ({column.name}:string) or leave the column out."
         )
 
 

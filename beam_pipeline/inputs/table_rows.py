@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from beam_pipeline.planning.classes import is_text
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.text import counted
@@ -111,60 +112,46 @@ def _lines(path: str) -> Iterator[str]:
             # Bytes that are no UTF-8 become surrogates, so that their line can be named.
             text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
             for number, line in enumerate(text, start=1):
-                if not line.isascii():
-                    _check_text(path, number, line)
+                if not line.isascii() and not is_text(line):
+                    raise UserError(
+                        f"--input {path!r} line {number} is not UTF-8 text; save the file as UTF-8."
+                    )
                 yield line
     except OSError as e:
         raise _unreadable(path, e) from e
-
-
-def _check_text(path: str, number: int, line: str) -> None:
-    try:
-        line.encode()
-    except UnicodeEncodeError as e:
-        raise UserError(
-            f"--input {path!r} line {number} is not UTF-8 text; save the file as UTF-8."
-        ) from e
 
 
 def _csv_rows(path: str, columns: Sequence[str] | None) -> Iterator[Row]:
     csv.field_size_limit(_MAX_CELL_CHARACTERS)
     lines = _lines(path)
     first = next(lines, "")
-    declared = _SEPARATOR_LINE.fullmatch(first)
-    skipped = 1 if declared else 0
-    if declared:
-        first = next(lines, "")
-    separator = declared[1] if declared else _separator(first)
+    skipped = 0
+    if declared := _SEPARATOR_LINE.fullmatch(first):
+        first, skipped = next(lines, ""), 1
+        separator = declared[1]
+    else:  # what the header has most of, outside of quotes; of equals the first
+        separator = max(_SEPARATORS, key=_QUOTED.sub("", first).count)
     reader = csv.reader(itertools.chain([first], lines), strict=True, delimiter=separator)
     line = 1 + skipped
     try:
         header = next(reader, [])
         _check_unique(f"{path} line {line}", header)
         _check_present(path, columns, header)
-        while True:
-            # The first line of a row whose cells have line breaks.
-            line = reader.line_num + 1 + skipped
-            cells = next(reader, None)
-            if cells is None:
-                return
-            if not cells:
-                continue
-            if len(cells) != len(header):
+        # The first line of a row whose cells have line breaks.
+        line = reader.line_num + 1 + skipped
+        for cells in reader:
+            if cells and len(cells) != len(header):
                 separators = _SEPARATORS.get(separator, repr(separator))
                 raise UserError(
                     f"{path} line {line} has {counted(len(cells), 'cell')}; expected "
                     f"{len(header)} as in its header, separated by {separators}: fix "
                     f"the row, or put quotes around text with {separators}."
                 )
-            yield f"{path} line {line}", {n: c for n, c in zip(header, cells, strict=True) if n}
+            if cells:
+                yield f"{path} line {line}", {n: c for n, c in zip(header, cells, strict=True) if n}
+            line = reader.line_num + 1 + skipped
     except csv.Error as e:
         raise UserError(f"{path} line {line} is not CSV ({e}); fix its quotes.") from e
-
-
-def _separator(header: str) -> str:
-    """What separates the cells of a CSV file: what its header has most of, outside of quotes."""
-    return max(_SEPARATORS, key=_QUOTED.sub("", header).count)  # of equals the first
 
 
 def _check_unique(where: str, names: Sequence[str]) -> None:

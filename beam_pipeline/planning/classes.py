@@ -96,7 +96,7 @@ def distinct_labels(batch: RefBatch, class_names: Sequence[str] | None) -> set[s
     labels = {ref.label for ref in batch.refs}
     unknown = labels.difference(labels if class_names is None else class_names)
     for label in sorted(labels):
-        if not label or "\n" in label or "\r" in label or not _is_text(label):
+        if not label or "\n" in label or "\r" in label or not is_text(label):
             raise UserError(
                 f"the label {label!r} of {_key_of(batch, label)!r} cannot name a class; expected "
                 "text that is not empty and has no line break; rename it."
@@ -110,9 +110,10 @@ def _key_of(batch: RefBatch, label: str) -> str:
     return next(ref.key for ref in batch.refs if ref.label == label)
 
 
-def _is_text(label: str) -> bool:
+def is_text(text: str) -> bool:
+    """Whether it can be written: a lone surrogate, from JSON or bytes that are no UTF-8, cannot."""
     try:
-        label.encode()
+        text.encode()
     except UnicodeEncodeError:
         return False
     return True
