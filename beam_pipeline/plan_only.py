@@ -28,7 +28,7 @@ from beam_pipeline.inputs.selection import share_keys
 from beam_pipeline.options import BuildOptions, ColumnSpec, ImageOptions
 from beam_pipeline.pipeline import columns_of, list_batches, unique_keys, with_pinned_classes
 from beam_pipeline.planning.plan import ShardPlan
-from beam_pipeline.planning.refs import LOST_RECORD, RefBatch
+from beam_pipeline.planning.refs import RefBatch
 from beam_pipeline.planning.transforms import survey_and_plan
 from beam_pipeline.progress import class_line, reasons, warning_lines
 from beam_pipeline.runners.runner import Runner
@@ -125,13 +125,8 @@ def _check_columns(batch: RefBatch, columns: Sequence[ColumnSpec]) -> Iterator[A
 
 def known_rejects(batch: RefBatch, options: ImageOptions) -> Iterator[Reject]:
     """Images that the listing already showed to be unusable: missing, empty or too large."""
-    suspects = []
-    for ref in batch.refs:
-        if ref.offset_bytes == LOST_RECORD:
-            yield Reject("damaged_record", ref.uri, "the shard holds no such record")
-        elif not ref.is_record and storage.is_local(ref.uri):
-            if not 0 < ref.size_bytes <= options.max_bytes:
-                suspects.append(ref)
+    files = [ref for ref in batch.refs if not ref.is_record and storage.is_local(ref.uri)]
+    suspects = [ref for ref in files if not 0 < ref.size_bytes <= options.max_bytes]
     for ref, data in read_images(suspects, options.max_bytes):
         if isinstance(data, ImageError):
             yield Reject(data.code, ref.uri, data.message)

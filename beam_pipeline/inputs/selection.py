@@ -12,13 +12,15 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 import numpy as np
+import pyarrow as pa
 from apache_beam import pvalue
+from pyarrow import parquet
 
 from beam_pipeline.planning.refs import RefBatch
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.index import has_index, read_index
-from imageshards.manifest import INDEX_NAME, MANIFEST_NAME, load_manifest
+from imageshards.index import read_index
+from imageshards.manifest import MANIFEST_NAME, load_manifest
 from imageshards.text import counted
 
 # The reason for which listed images are left out.
@@ -83,7 +85,8 @@ def read_keys(path: str, flag: str) -> list[str]:
     """
     try:
         if storage.exists(storage.join(path, MANIFEST_NAME)):
-            keys = _of_data_set(path, flag)
+            index = read_index(path, load_manifest(path, flag), columns=["key"], argument=flag)
+            keys = index["key"].to_pylist()
         elif path.lower().endswith((".parquet", ".pq")):
             keys = _of_parquet(path, flag)
         elif storage.is_folder(path):
@@ -107,24 +110,10 @@ def read_keys(path: str, flag: str) -> list[str]:
     return sorted(set(keys))
 
 
-def _of_data_set(path: str, flag: str) -> list[str]:
-    manifest = load_manifest(path, flag)
-    if not has_index(manifest):
-        raise UserError(
-            f"{flag} {path!r} is a data set without {INDEX_NAME}/ (an older version built it); "
-            "expected one with it: build it again with --overwrite."
-        )
-    found: list[str] = read_index(path, manifest, columns=["key"], argument=flag)["key"].to_pylist()
-    return found
-
-
 def _of_parquet(path: str, flag: str) -> list[str]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         with storage.open_read(path) as file:
-            table = pq.ParquetFile(file).read(["key"])
+            table = parquet.ParquetFile(file).read(["key"])
             found: list[str | None] = table["key"].cast(pa.string()).to_pylist()
     except (pa.ArrowException, KeyError, ValueError) as e:
         raise UserError(

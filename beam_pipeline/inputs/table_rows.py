@@ -14,16 +14,15 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import parquet
 
 from beam_pipeline.planning.classes import is_text
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.text import counted
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyarrow import parquet
 
 # `FILE line N` or `FILE row N`, and the row's cells by column name.
 Row = tuple[str, dict[str, Any]]
@@ -207,9 +206,6 @@ def _parquet_rows(
 
 @contextlib.contextmanager
 def _parquet_file(path: str) -> Iterator[parquet.ParquetFile]:
-    import pyarrow as pa
-    from pyarrow import parquet
-
     try:
         with storage.open_read(path) as file:
             yield parquet.ParquetFile(file)

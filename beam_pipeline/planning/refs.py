@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from imageshards.manifest import REPLACED_NAME, STAGING_NAME
 
 NOT_A_RECORD = -1
-LOST_RECORD = -2
 
 
 class ImageRef(NamedTuple):
@@ -31,7 +30,7 @@ class ImageRef(NamedTuple):
             beginning of its shard's SHA-256, which says that better.
         columns: Extra columns: raw values as listed, later features of the record.
         offset_bytes: Where a record starts in its shard, framing included; `NOT_A_RECORD` for a
-            file, `LOST_RECORD` for one that the shard should hold and that cannot be found.
+            file.
         source: Number of the input that it is of.
         source_bytes: Of a record, where an index says it: size of the original file.
     """

@@ -29,7 +29,7 @@ from beam_pipeline.planning.plan import (
     bucket_ranks,
     make_plan,
 )
-from beam_pipeline.planning.refs import LOST_RECORD, ImageRef, RefBatch, ShardUnit, with_split
+from beam_pipeline.planning.refs import ImageRef, RefBatch, ShardUnit, with_split
 from imageshards.errors import UserError
 from imageshards.progress import note_activity
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
@@ -171,9 +171,7 @@ def mean_record_bytes(
         return 0.0
     files = [ref for ref in survey.sample.refs if not ref.is_record]
     sizes = [
-        HEADER_BYTES + ref.size_bytes + FOOTER_BYTES
-        for ref in survey.sample.refs
-        if ref.is_record and ref.offset_bytes != LOST_RECORD
+        HEADER_BYTES + ref.size_bytes + FOOTER_BYTES for ref in survey.sample.refs if ref.is_record
     ]
     if files:
         encoded = encoded_sizes(RefBatch(files), options, urls, pool)

@@ -14,7 +14,7 @@ from typing import Any
 
 from beam_pipeline.images.read import read_images
 from beam_pipeline.options import UrlOptions
-from beam_pipeline.planning.refs import LOST_RECORD, ImageRef
+from beam_pipeline.planning.refs import ImageRef
 from imageshards import storage, tfrecord
 from imageshards.errors import ImageError
 from imageshards.example import Values, decode_example, encode_example
@@ -95,8 +95,7 @@ def _read_window(refs: Sequence[ImageRef]) -> list[bytes | ImageError]:
     found: dict[tuple[str, int], bytes | ImageError] = {}
     for payloads in read:
         found.update(payloads)
-    lost = ImageError(DAMAGED, "the shard holds no such record: it is damaged or cut off before")
-    return [lost if r.offset_bytes == LOST_RECORD else found[r.uri, r.offset_bytes] for r in refs]
+    return [found[ref.uri, ref.offset_bytes] for ref in refs]
 
 
 _Range = tuple[str, list[ImageRef]]
@@ -105,8 +104,7 @@ _Range = tuple[str, list[ImageRef]]
 def _ranges(refs: Iterable[ImageRef]) -> list[_Range]:
     """(shard, records) for what is read at once: neighbours."""
     ranges: list[_Range] = []
-    known = (ref for ref in refs if ref.offset_bytes != LOST_RECORD)
-    for ref in sorted(known, key=lambda r: (r.uri, r.offset_bytes)):
+    for ref in sorted(refs, key=lambda r: (r.uri, r.offset_bytes)):
         if ranges and ranges[-1][0] == ref.uri:
             last = ranges[-1][1][-1]
             end = last.offset_bytes + last.size_bytes + _FRAMING_BYTES

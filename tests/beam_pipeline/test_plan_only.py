@@ -7,7 +7,7 @@ import pytest
 from beam_pipeline.images import sample
 from beam_pipeline.options import ImageOptions
 from beam_pipeline.plan_only import Reject, known_rejects
-from beam_pipeline.planning.refs import LOST_RECORD, ImageRef, RefBatch
+from beam_pipeline.planning.refs import ImageRef, RefBatch
 from tests.support.builds import build, class_folders, jpeg
 
 pytestmark = pytest.mark.process
@@ -99,15 +99,15 @@ def test_warnings_are_told_and_no_picture_is_decoded_where_shards_are_counted(
     assert out.endswith("nothing was written\n")
 
 
-def test_a_listing_tells_missing_empty_and_large_files_and_lost_records(tmp_path):
+def test_a_listing_tells_missing_empty_and_large_files(tmp_path):
     (tmp_path / "good.jpg").write_bytes(jpeg(0))
     (tmp_path / "empty.jpg").write_bytes(b"")
     (tmp_path / "large.jpg").write_bytes(bytes(1001))
     sizes = {"good": 900, "empty": 0, "gone": -1, "also_gone": -1, "large": 1001}
     refs = [ImageRef(n, f"{tmp_path}/{n}.jpg", "x", size_bytes=s) for n, s in sizes.items()]
-    refs += [refs[0]._replace(offset_bytes=LOST_RECORD), refs[1]._replace(offset_bytes=0)]
+    refs += [refs[1]._replace(offset_bytes=0)]  # a record
     found = sorted(known_rejects(RefBatch(refs), ImageOptions(max_bytes=1000)))
     assert [each.reason for each in found] == [
-        "damaged_record", "empty", "not_found", "not_found", "too_many_bytes",
+        "empty", "not_found", "not_found", "too_many_bytes",
     ]  # fmt: skip
-    assert found[2] == Reject("not_found", f"{tmp_path}/also_gone.jpg", "No such file or directory")
+    assert found[1] == Reject("not_found", f"{tmp_path}/also_gone.jpg", "No such file or directory")
