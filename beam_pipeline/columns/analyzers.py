@@ -8,8 +8,9 @@ end. Nothing here imports TensorFlow.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ import apache_beam as beam
 import numpy as np
 
 from beam_pipeline.columns.export import LABEL_VOCABULARY, vocabulary_text
-from beam_pipeline.planning.classes import class_order, names_by_label
+from beam_pipeline.planning.classes import ClassOrder
 from imageshards import storage
 
 # np.frexp writes a float32 as m * 2**(e - 24) with a 24-bit integer m and e >= -148
@@ -64,10 +65,8 @@ class ExactSums(NamedTuple):
 def exact_sums(values: np.ndarray) -> ExactSums:
     """Exact sums of a float32 array of any shape, all of whose values are finite."""
     flat = np.asarray(values, np.float32).ravel()
-    result = ExactSums()
-    for start in range(0, flat.size, _CHUNK):
-        result = result.plus(_exact_sums_of_chunk(flat[start : start + _CHUNK]))
-    return result
+    chunks = (flat[start : start + _CHUNK] for start in range(0, flat.size, _CHUNK))
+    return functools.reduce(ExactSums.plus, map(_exact_sums_of_chunk, chunks), ExactSums())
 
 
 def _exact_sums_of_chunk(values: np.ndarray) -> ExactSums:
@@ -95,10 +94,7 @@ class ZScoreFn(beam.CombineFn):
         return accumulator.plus(exact_sums(element))
 
     def merge_accumulators(self, accumulators: Iterable[ExactSums]) -> ExactSums:
-        merged = ExactSums()
-        for accumulator in accumulators:
-            merged = merged.plus(accumulator)
-        return merged
+        return functools.reduce(ExactSums.plus, accumulators, ExactSums())
 
     def extract_output(self, accumulator: ExactSums) -> np.ndarray:
         deviation = math.sqrt(accumulator.variance())
@@ -114,19 +110,14 @@ class MinMaxFn(beam.CombineFn):
     def create_accumulator(self) -> _Bounds:
         return (math.inf, -math.inf)
 
-    def add_input(
-        self, accumulator: tuple[float, float], element: np.ndarray
-    ) -> tuple[float, float]:
-        if element.size == 0:
-            return accumulator
+    def add_input(self, accumulator: _Bounds, element: np.ndarray) -> _Bounds:
+        low, high = accumulator
         return (
-            min(accumulator[0], float(element.min())),
-            max(accumulator[1], float(element.max())),
+            min(low, float(element.min(initial=math.inf))),
+            max(high, float(element.max(initial=-math.inf))),
         )
 
-    def merge_accumulators(
-        self, accumulators: Iterable[tuple[float, float]]
-    ) -> tuple[float, float]:
+    def merge_accumulators(self, accumulators: Iterable[_Bounds]) -> _Bounds:
         lows, highs = zip(*accumulators, strict=True)
         return min(lows), max(highs)
 
@@ -155,27 +146,12 @@ class UnionFn(beam.CombineFn):
         return accumulator
 
 
-def write_vocabulary(classes: Sequence[str], directory: str) -> str:
-    """Writes one class name per line to `directory/label` and returns its path."""
-    path = storage.join(directory, LABEL_VOCABULARY)
-    storage.write(path, vocabulary_text(classes))
-    return path
-
-
 class LabelVocabulary(beam.PTransform):
     """TFT analyzer: tuples of one array of labels (bytes) → path of the vocabulary file."""
 
-    def __init__(
-        self,
-        class_names: tuple[str, ...] | None,
-        pinned: tuple[str, ...],
-        first_label: int,
-        directory: str,
-    ):
+    def __init__(self, order: ClassOrder, directory: str):
         super().__init__()
-        self._class_names = class_names
-        self._pinned = pinned
-        self._first_label = first_label
+        self._order = order
         self._directory = directory
 
     def expand(self, tensors: beam.PCollection[tuple[np.ndarray]]) -> beam.PCollection[np.ndarray]:
@@ -183,10 +159,7 @@ class LabelVocabulary(beam.PTransform):
             tensors
             | "Labels" >> beam.Map(_decoded_labels)
             | "Union" >> beam.CombineGlobally(UnionFn())
-            | "WriteVocabulary"
-            >> beam.Map(
-                _write_in_order, self._class_names, self._pinned, self._first_label, self._directory
-            )
+            | "WriteVocabulary" >> beam.Map(write_vocabulary, self._order, self._directory)
         )
 
 
@@ -194,15 +167,11 @@ def _decoded_labels(tensors: tuple[np.ndarray]) -> set[str]:
     return {label.decode() for label in set(tensors[0].tolist())}
 
 
-def _write_in_order(
-    labels: set[str],
-    class_names: Sequence[str] | None,
-    pinned: Sequence[str],
-    first_label: int,
-    directory: str,
-) -> np.ndarray:
-    classes = class_order(labels, class_names, pinned)
-    return np.array(write_vocabulary(names_by_label(classes, first_label), directory))
+def write_vocabulary(labels: set[str], order: ClassOrder, directory: str) -> np.ndarray:
+    """Writes one class name per line to `directory/label` and returns its path."""
+    path = storage.join(directory, LABEL_VOCABULARY)
+    storage.write(path, vocabulary_text(order.names(labels)))
+    return np.array(path)
 
 
 class ScaleStatistics(beam.PTransform):

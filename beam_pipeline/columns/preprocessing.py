@@ -5,6 +5,7 @@ TensorFlow is imported on the first call, in the process that traces.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib
 import importlib.abc
@@ -25,6 +26,7 @@ from beam_pipeline.columns.analyzers import (
 from beam_pipeline.columns.arrow import REF_COLUMN
 from beam_pipeline.columns.export import LABEL_ID, LABEL_TEXT, LABEL_VOCABULARY, RAW_METADATA_DIR
 from beam_pipeline.options import ColumnSpec
+from beam_pipeline.planning.classes import ClassOrder
 from beam_pipeline.startup import quick_imports
 from imageshards.errors import UserError
 from imageshards.manifest import RECORD_FEATURES
@@ -183,40 +185,29 @@ class _TextLoader(importlib.abc.InspectLoader):
         return self.source_to_code(self._source, self._path)
 
 
+@dataclasses.dataclass(frozen=True)
 class Preprocess:
     """`preprocessing_fn` of a build: label id, and the extra features.
 
-    Args:
+    Attributes:
         columns: The raw columns.
-        class_names, pinned: See `class_order`.
-        first_label: The label of the first class, 0 or 1.
+        order: What gives classes their labels.
         module: A user's function whose outputs replace the default extra features.
         vocabulary_dir: Where the analysis puts the vocabulary file.
     """
 
-    def __init__(
-        self,
-        columns: tuple[ColumnSpec, ...] = (),
-        class_names: tuple[str, ...] | None = None,
-        pinned: tuple[str, ...] = (),
-        first_label: int = 0,
-        module: TransformModule | None = None,
-        vocabulary_dir: str = "",
-    ):
-        self._columns = columns
-        self._class_names = class_names
-        self._pinned = pinned
-        self._first_label = first_label
-        self._module = module
-        self._vocabulary_dir = vocabulary_dir
+    columns: tuple[ColumnSpec, ...]
+    order: ClassOrder
+    module: TransformModule | None
+    vocabulary_dir: str
 
     def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        if self._module is None:
+        if self.module is None:
             outputs = {
-                spec.name: _default_feature(inputs[spec.name], spec) for spec in self._columns
+                spec.name: _default_feature(inputs[spec.name], spec) for spec in self.columns
             }
         else:
-            outputs = self._user_outputs(self._module, dict(inputs))
+            outputs = self._user_outputs(self.module, dict(inputs))
         return {LABEL_ID: self._label_id(inputs[LABEL_TEXT]), **outputs}
 
     def _label_id(self, text: Any) -> Any:
@@ -225,9 +216,7 @@ class Preprocess:
 
         (path,) = tft.experimental.ptransform_analyzer(
             inputs=[text],
-            ptransform=LabelVocabulary(
-                self._class_names, self._pinned, self._first_label, self._vocabulary_dir
-            ),
+            ptransform=LabelVocabulary(self.order, self.vocabulary_dir),
             output_dtypes=[tf.string],
             output_shapes=[[]],
             output_asset_default_values=[b"label\n"],

@@ -43,7 +43,7 @@ from beam_pipeline.columns.preprocessing import (
     write_raw_metadata,
 )
 from beam_pipeline.options import BuildOptions, ColumnSpec
-from beam_pipeline.planning.classes import class_order, distinct_labels, names_by_label
+from beam_pipeline.planning.classes import ClassOrder, distinct_labels
 from beam_pipeline.planning.refs import RefBatch
 from imageshards import storage
 from imageshards.errors import UserError
@@ -107,9 +107,7 @@ class AnalyseColumns(beam.PTransform):
             check_installed()
         self._copied_from = copied_from
         self._columns = tuple(columns)
-        self._class_names = class_names
-        self._pinned = pinned_classes
-        self._first_label = first_label
+        self._order = ClassOrder(class_names, pinned_classes, first_label)
         self._module = None if transform_module is None else TransformModule(transform_module)
         self._temp_dir = temp_dir or transform_dir.rstrip("/") + "-temp"
         self._transform_dir = transform_dir
@@ -122,17 +120,10 @@ class AnalyseColumns(beam.PTransform):
     def _labels_only(self, batches: beam.PCollection[RefBatch]) -> Analysed:
         written = (
             batches
-            | "DistinctLabels" >> beam.Map(distinct_labels, self._class_names)  # set per batch
+            | "DistinctLabels" >> beam.Map(distinct_labels, self._order.class_names)  # sets
             | "Union" >> beam.CombineGlobally(UnionFn()).without_defaults()  # one set
             | "ExportLabels"
-            >> beam.Map(
-                _export,
-                self._class_names,
-                self._pinned,
-                self._first_label,
-                self._transform_dir,
-                self._copied_from,
-            )
+            >> beam.Map(_export, self._order, self._transform_dir, self._copied_from)
         )
         return Analysed(batches, written)
 
@@ -142,15 +133,13 @@ class AnalyseColumns(beam.PTransform):
 
         preprocess = Preprocess(
             self._columns,
-            self._class_names,
-            self._pinned,
-            self._first_label,
+            self._order,
             self._module,
             storage.join(self._temp_dir, f"vocabulary-{uuid.uuid4().hex}"),
         )
         raw = (
             batches
-            | "CheckLabels" >> beam.Map(_with_checked_labels, self._class_names)
+            | "CheckLabels" >> beam.Map(_with_checked_labels, self._order.class_names)
             | "ToRecordBatches" >> beam.FlatMap(ToRecordBatch(self._columns))  # pa.RecordBatch
         )
         exported = self._transform_dir
@@ -228,16 +217,8 @@ def _check_names(columns: Sequence[ColumnSpec]) -> None:
             raise UserError(f"--columns received {name!r} twice; expected each column once.")
 
 
-def _export(
-    labels: set[str],
-    class_names: Sequence[str] | None,
-    pinned: Sequence[str],
-    first_label: int,
-    transform_dir: str,
-    copied_from: str,
-) -> str:
-    classes = class_order(labels, class_names, pinned)
-    return export_labels(names_by_label(classes, first_label), transform_dir, copied_from)
+def _export(labels: set[str], order: ClassOrder, transform_dir: str, copied_from: str) -> str:
+    return export_labels(order.names(labels), transform_dir, copied_from)
 
 
 def _with_checked_labels(batch: RefBatch, class_names: Sequence[str] | None) -> RefBatch:

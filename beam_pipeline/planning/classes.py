@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from beam_pipeline.planning.refs import RefBatch
 from imageshards.errors import UserError
@@ -47,6 +48,18 @@ def names_by_label(classes: Sequence[str], first_label: int) -> list[str]:
     while background in classes:
         background += "_"
     return [*[background] * first_label, *classes]
+
+
+class ClassOrder(NamedTuple):
+    """What gives the classes of a build their labels; args of `class_order`, `names_by_label`."""
+
+    class_names: tuple[str, ...] | None = None
+    pinned: tuple[str, ...] = ()
+    first_label: int = 0
+
+    def names(self, labels: Iterable[str]) -> list[str]:
+        """Names by label, for the distinct labels of the data."""
+        return names_by_label(class_order(labels, self.class_names, self.pinned), self.first_label)
 
 
 def _unknown_label(label: str, key: str | None, class_names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Class order, and statistics that no order of the values changes."""
+"""Statistics that no order of the values changes."""
 
 from __future__ import annotations
 
@@ -10,31 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.columns.analyzers import ExactSums, MinMaxFn, ZScoreFn, exact_sums
-from beam_pipeline.planning.classes import class_order
-from imageshards.errors import UserError
+from beam_pipeline.columns.analyzers import MinMaxFn, ZScoreFn, exact_sums
 
 FINITE_FLOAT32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
-
-
-@pytest.mark.parametrize(
-    ("labels", "given_names", "pinned", "expected"),
-    [
-        (["b", "a", "C"], None, (), ["C", "a", "b"]),
-        (["é", "z", "10", "9"], None, (), ["10", "9", "z", "é"]),
-        (["b", "a"], ("b", "x", "a"), (), ["b", "x", "a"]),
-        (["b", "a"], ("b", "a"), ("a", "b"), ["b", "a"]),
-        (["d", "a", "b", "c"], None, ("c", "gone", "b"), ["c", "gone", "b", "a", "d"]),
-    ],
-    ids=["sorted", "by code point", "given", "given before pinned", "pinned, then new"],
-)
-def test_class_order(labels, given_names, pinned, expected):
-    assert class_order(labels, given_names, pinned) == expected
-
-
-def test_no_label_at_all_is_an_error():
-    with pytest.raises(UserError, match="--input holds no image"):
-        class_order([], None, ())
 
 
 def _chunks(values: list[float], cuts: list[int]) -> list[np.ndarray]:
@@ -87,7 +65,3 @@ def test_minimum_has_no_sign_when_zero(zeros):
 @pytest.mark.parametrize("combine_fn", [ZScoreFn(), MinMaxFn()])
 def test_statistics_of_no_value_scale_nothing(combine_fn):
     assert combine_fn.extract_output(combine_fn.create_accumulator()).tolist() == [0.0, 1.0]
-
-
-def test_sums_start_from_nothing():
-    assert ExactSums().plus(ExactSums(1, 2, 3)) == ExactSums(1, 2, 3)
