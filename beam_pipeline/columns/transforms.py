@@ -68,6 +68,11 @@ class Analysed(NamedTuple):
 class AnalyseColumns(beam.PTransform):
     """`RefBatch`es → the same with features for columns; exports the transform that made them.
 
+        source = InputOptions("rows.csv")
+        columns = schema_of(source).columns
+        analysed = batches | AnalyseColumns("out/transform", columns)
+        planned = analysed.batches | PlanShards(plan)
+
     Without extra columns and module, only the distinct labels are combined, and one
     element exports the graph: the batches themselves pass untouched, waiting for nothing.
 

@@ -130,6 +130,9 @@ class FindEqualHashes(beam.PTransform):
 class RefuseDuplicateKeys(beam.PTransform):
     """RefBatches → nothing, when it is known that no key occurs twice.
 
+        checked = listed.batches | RefuseDuplicateKeys()
+        written.files | CommitShards(spec, planned.plan, skipped, after=(checked,))
+
     Args:
         inputs: How many `--input` there are.
 

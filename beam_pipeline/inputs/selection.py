@@ -140,6 +140,9 @@ class Selected(NamedTuple):
 class SelectImages(beam.PTransform):
     """`RefBatch`es → those of a build: some left out, classes renamed.
 
+        selected = listed.batches | SelectImages(class_map={"kitten": "cat"})
+        selected.batches | AssignSplits(plan)
+
     Args:
         excluded: Keys of images that are left out; None for none.
         class_map: Class → the class that its images are of instead.

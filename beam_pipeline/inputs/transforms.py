@@ -46,6 +46,10 @@ class Listed(NamedTuple):
 class ListImages(beam.PTransform):
     """An input → `RefBatch`es; listed by the workers, so that no name is part of the graph.
 
+        listed = pipeline | ListImages(InputOptions("photos/"))
+        listed.batches | beam.Map(len)  # images of each batch
+        listed.skipped | beam.Map(print)  # {"hidden": 2}
+
     Args:
         source: Folder, glob or image table, and how a label is found.
         schema: The columns of an image table, where the caller has read them; default:

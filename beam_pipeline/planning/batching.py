@@ -93,6 +93,8 @@ class _BatchFn(beam.DoFn):
 class BatchRefs(beam.PTransform):
     """`ImageRef`s of your own → `RefBatch`es, as `AssignSplits` and what follows it take them.
 
+        batches = pipeline | beam.Create([ImageRef("1", "gs://b/1.jpg", "cat"), …]) | BatchRefs()
+
     Keys must be unique, and all of the global window.
     """
 

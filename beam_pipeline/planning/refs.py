@@ -18,6 +18,8 @@ NOT_A_RECORD = -1
 class ImageRef(NamedTuple):
     """One listed image, before any of its pixels was read: a file, or a record of a data set.
 
+        ImageRef("cat/1.jpg", "photos/cat/1.jpg", "cat")
+
     Attributes:
         key: Stable name: the path below the input root, or the table's id.
         uri: Where the bytes are, on any filesystem Beam knows; of a record: its shard.
@@ -59,7 +61,13 @@ class ImageRef(NamedTuple):
 
 
 class RefBatch:
-    """Some references that travel as one element: a runner's cost is per element."""
+    """Some references that travel as one element: a runner's cost is per element.
+
+        RefBatch([ImageRef("cat/1.jpg", "photos/cat/1.jpg", "cat")])
+
+    Attributes:
+        refs: The references, in no order that means anything.
+    """
 
     __slots__ = ("refs",)
 

@@ -223,6 +223,9 @@ class AssignSplits(beam.PTransform):
     A split that the input gave stays. Others are drawn by a salted hash of the image's group, or
     of its key, so that images that are added later move none.
 
+        plan = PlanOptions(splits={"train": 0.8, "validation": 0.2})
+        batches = listed.batches | AssignSplits(plan)
+
     Args:
         options: Fractions of the splits, and the salt.
     """
@@ -249,6 +252,9 @@ class PlannedShards(NamedTuple):
 
 class PlanShards(beam.PTransform):
     """`RefBatch`es whose references have splits → one `ShardUnit` per shard.
+
+        planned = batches | PlanShards(PlanOptions(num_shards={"train": 64, "validation": 8}))
+        written = planned.units | WriteBalancedTFRecord("out/set-")
 
     Args:
         options: Shards and classes; the same options as of `AssignSplits`.
