@@ -76,11 +76,11 @@ def trainer(job: Job, augment_on: str = "host") -> Read:
 def opened(job: Job, augment_on: str) -> tuple[Any, Any, Any]:
     """The split `train` as selected, the model's inputs, and light augmentation."""
     from trainer.augment.augmentation import make_augmentation
-    from trainer.config import DataConfig
+    from trainer.config import ReadConfig
     from trainer.dataset.open import open_dataset, select
     from trainer.dataset.spec import ModelInputs
 
-    config = DataConfig(job.data)
+    config = ReadConfig(job.data)
     dataset = open_dataset(config)
     subset = select(config, dataset, dataset.splits["train"])
     augmentation = make_augmentation(

@@ -110,10 +110,10 @@ def _jpegs(job: Job) -> list[bytes]:
     """The first pictures of the data set."""
     from imageshards.example import decode_example
     from imageshards.tfrecord import read_records
-    from trainer.config import DataConfig
+    from trainer.config import ReadConfig
     from trainer.dataset.open import open_dataset
 
-    dataset = open_dataset(DataConfig(job.data))
+    dataset = open_dataset(ReadConfig(job.data))
     name = dataset.image_feature
     payloads = (
         record.payload

@@ -11,9 +11,9 @@ from trainer.cluster.hosts import Ended, Hosts
 from trainer.cluster.rendezvous import joined
 from trainer.commands import console
 from trainer.commands.flags import make_parser, parse_config
-from trainer.config import TrainConfig
-from trainer.dataset.open import open_inputs
+from trainer.config import RunConfig
 from trainer.imports import quiet_import
+from trainer.reader.batches import open_data
 from trainer.training.output_folder import check_only_ours, prepare_output
 from trainer.training.several_hosts import described, only_chief_writes
 from trainer.training.signals import Stopped, stopped_by_sigterm
@@ -60,22 +60,22 @@ def _train(argv: Sequence[str] | None) -> int:
     return 0
 
 
-def _train_on(config: TrainConfig, hosts: Hosts) -> None:
+def _train_on(config: RunConfig, hosts: Hosts) -> None:
     devices = None
     if hosts.count > 1:
         hosts.compare(described(config))
-    if config.data.where or hosts.count > 1:
+    if config.read.where or hosts.count > 1:
         # Counting filtered records uses TensorFlow, whose devices must be set up before that.
         with quiet_import():
             from trainer.models.strategy import make_strategy
-        devices = make_strategy(config.replicas, config.batch_size, hosts)
+        devices = make_strategy(config.replicas, config.read.batch_size, hosts)
     # Before TensorFlow's import, which takes seconds, so that mistakes are reported at once.
-    inputs = open_inputs(config)
+    data = open_data(config.read, output=config.output)
     check_only_ours(config.output)
     prepare_output(config.output)
     with quiet_import():
         from trainer.training.run import train
-    train(config, inputs, devices, hosts)
+    train(config, data, devices, hosts)
 
 
 if __name__ == "__main__":

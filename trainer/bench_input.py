@@ -18,12 +18,12 @@ from imageshards.errors import UserError
 from imageshards.text import counted, wrapped
 from trainer.augment.augmentation import check_pairs, resolve_augment_on
 from trainer.commands import console
-from trainer.commands.flags import train_config
-from trainer.config import DataConfig, TrainConfig
+from trainer.commands.flags import read_config
+from trainer.config import ReadConfig
 from trainer.dataset.manifest import find_split
-from trainer.dataset.open import Inputs, cpu_count, open_dataset, open_inputs
+from trainer.dataset.open import cpu_count, open_dataset
 from trainer.imports import quiet_import
-from trainer.reader.batches import TrainingData
+from trainer.reader.batches import TrainingData, open_data
 
 PROGRAM = "imageshards bench"
 SECONDS = 5.0
@@ -58,16 +58,16 @@ def make_parser() -> Parser:
         description="Measures how fast a data set can be read; trains nothing.",
         epilog=_EPILOG,
     )
-    add_options(parser, DataConfig, ["data", "mix"])
+    add_options(parser, ReadConfig, ["data", "mix"])
     parser.add_argument(
         "--split", metavar="NAME", help="split to read (default: train or training)"
     )
-    add_options(parser, TrainConfig, ["batch_size"])
-    add_options(parser, DataConfig, ["image_size"])
-    add_options(parser, TrainConfig, ["augment", "augment_on", "seed"])
+    add_options(parser, ReadConfig, ["batch_size"])
+    add_options(parser, ReadConfig, ["image_size"])
+    add_options(parser, ReadConfig, ["augment", "augment_on", "seed"])
     names = ["classes", "where", "balance", "inputs", "sequences", "sequence_length"]
     names += ["cache_folder", "threads"]
-    add_options(parser, DataConfig, names)
+    add_options(parser, ReadConfig, names)
     parser.add_argument(
         "--seconds",
         type=float,
@@ -101,22 +101,20 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _bench(args: argparse.Namespace) -> int:
-    config = train_config(vars(args))
-    check_pairs(config.augment, config.batch_size, 1, tuple(config.data.inputs) == ("image",))
+    config = read_config(vars(args))
+    check_pairs(config.augment, config.batch_size, 1, tuple(config.inputs) == ("image",))
     if args.split:
-        find_split(open_dataset(config.data), "--split", args.split)
-    data = dataclasses.replace(config.data, train_split=args.split, validation_split="none")
-    config = dataclasses.replace(config, data=data, output="")
-    inputs = open_inputs(config)
+        find_split(open_dataset(config), "--split", args.split)
+    config = dataclasses.replace(config, train_split=args.split, validation_split="none")
+    described, _ = open_data(config)
     pause_sec = args.accelerator_ms / 1e3
-    figures = measured(config, inputs, args.seconds, pause_sec, args.trace_folder)
+    figures = measured(described, args.seconds, pause_sec, args.trace_folder)
     print(json.dumps(figures, allow_nan=False) if args.json else figures_text(figures))
     return 0
 
 
 def measured(
-    config: TrainConfig,
-    inputs: Inputs,
+    described: TrainingData,
     seconds: float,
     pause_sec: float = 0.0,
     trace_folder: str | None = None,
@@ -124,8 +122,7 @@ def measured(
     """Measures the reader that `imageshards train` would use.
 
     Args:
-        config: The training run.
-        inputs: Its data.
+        described: What is read.
         seconds: How long is measured, after as many batches as the reader makes in advance.
         pause_sec: After each batch.
         trace_folder: Where TensorFlow's profiler writes what it saw meanwhile.
@@ -144,10 +141,11 @@ def measured(
         from trainer.reader.broken_records import explain
         from trainer.reader.find_broken import find_broken
         from trainer.reader.pipeline import PREFETCH_BATCHES, memory_bytes
-    subset, read_options = inputs.training, inputs.read_options
-    augment_on = resolve_augment_on(config.augment_on, strategy.gpu_count())
-    described = TrainingData.of(config, inputs, augment_on)
-    shipped = dataclasses.replace(inputs.model, size=described.augmentation.reader_size)
+    augment_on = resolve_augment_on(described.augment_on, strategy.gpu_count())
+    described = dataclasses.replace(described, augment_on=augment_on)
+    subset, read_options = described.subset, described.read_options
+    batch_size = described.batch_size
+    shipped = dataclasses.replace(described.model_inputs, size=described.augmentation.reader_size)
     traced = tf.profiler.experimental.Profile(trace_folder) if trace_folder else None
     waits_sec: list[float] = []
     try:
@@ -164,7 +162,7 @@ def measured(
             cpu_sec = time.process_time() - cpu_sec
     except tf.errors.OpError as e:
         raise explain(e, subset, find_broken(subset)) from e
-    images = len(waits_sec) * config.batch_size
+    images = len(waits_sec) * batch_size
     percentiles = np.percentile(waits_sec, [50, 99, 99.9, 100]) * 1e3
     return {
         "images_per_second": round(images / passed_sec, 1),
@@ -173,13 +171,13 @@ def measured(
         "utilization": round(1 - sum(waits_sec) / passed_sec, 4) if pause_sec else None,
         "wait_msec": dict(zip(_WAITS, np.round(percentiles, 2).tolist(), strict=True)),
         "accelerator_msec": pause_sec * 1e3,
-        "memory_bytes": dict(memory_bytes(subset, read_options, config.batch_size, shipped)),
-        "data": config.data.data,
+        "memory_bytes": dict(memory_bytes(subset, read_options, batch_size, shipped)),
+        "data": subset.dataset.data,
         "split": subset.split.name,
         "records": subset.num_records,
-        "batch_size": config.batch_size,
-        "pictures": [*shipped.size, inputs.dataset.image.channels],
-        "augment": config.augment,
+        "batch_size": batch_size,
+        "pictures": [*shipped.size, subset.dataset.image.channels],
+        "augment": described.augment,
         "augment_on": augment_on,
         "threads": read_options.threads,
         "cores": cpu_count(),

@@ -56,7 +56,7 @@ def default_output(paths: Sequence[str]) -> str:
 
 
 def join_paths(paths: Sequence[str]) -> str:
-    """Paths as one text for `DataConfig.data`, between commas; those inside a path are escaped."""
+    """Paths as one text for `ReadConfig.data`, between commas; those inside a path are escaped."""
     return ",".join(path.replace(",", "\\,") for path in paths)
 
 
@@ -98,8 +98,11 @@ def _shares(text: str) -> dict[str, float]:
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig:
-    """Which records are read, and how; `data` may be several paths, as `join_paths` joins them."""
+class ReadConfig:
+    """Which records are read, and how batches are made of them.
+
+    `data` may be several paths, as `join_paths` joins them.
+    """
 
     # fmt: off
     data: Annotated[str, Option(
@@ -153,6 +156,17 @@ class DataConfig:
         "first one stops the run", least=0)] = 0
     threads: Annotated[int | None, Option(
         "of the reader's own pool (default: one per core)", least=1)] = None
+    batch_size: Annotated[int, Option(
+        "global batch: images per step, over all replicas together", least=1)] = 32
+    seed: Annotated[int, Option(
+        "of the initial weights, the order of the records and the augmentation, 0 to 2^31-1",
+        least=0, most=MAX_SEED)] = 0
+    augment: Annotated[str, Option(
+        "light: random-resized crop and flip; strong: also rotation, colour, noise, erasing, "
+        "MixUp and CutMix", choices=AUGMENT_LEVELS)] = "light"
+    augment_on: Annotated[str, Option(
+        "where pictures are cropped and changed: device (the reader only decodes), host, or auto: "
+        "the device if it is a GPU", choices=AUGMENT_ON)] = "auto"
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -293,11 +307,11 @@ _output = functools.partial(Option, group="output")
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainConfig:
+class RunConfig:
     """One training run: what is read, how weights are changed, and the rest."""
 
     # fmt: off
-    data: DataConfig
+    read: ReadConfig
     output: Annotated[str, _output(
         "folder for checkpoints/, model.keras, weights.sha256, metrics.jsonl and report/, local, "
         "gs:// or s3://; the same command resumes an unfinished run there (default: DATA-model; "
@@ -318,8 +332,6 @@ class TrainConfig:
         metavar="FILE")] = None
     epochs: Annotated[int, Option("passes over the training split", least=1)] = 5
     steps: Annotated[int | None, Option("steps in all, instead of --epochs", least=1)] = None
-    batch_size: Annotated[int, Option(
-        "global batch: images per step, over all replicas together", least=1)] = 32
     replicas: Annotated[int | None, Option(
         "devices that share each batch: GPUs, or logical CPU devices where there are none; other "
         "GPUs are left alone; of each host, with --cluster (default: all GPUs, else 1)",
@@ -333,15 +345,6 @@ class TrainConfig:
     cluster_timeout: Annotated[int, _hosts(
         "how long hosts may take to come, and be silent while others wait for their work",
         least=1, metavar="SEC")] = 600
-    seed: Annotated[int, Option(
-        "of the initial weights, the order of the records and the augmentation, 0 to 2^31-1",
-        least=0, most=MAX_SEED)] = 0
-    augment: Annotated[str, Option(
-        "light: random-resized crop and flip; strong: also rotation, colour, noise, erasing, "
-        "MixUp and CutMix", choices=AUGMENT_LEVELS)] = "light"
-    augment_on: Annotated[str, Option(
-        "where pictures are cropped and changed: device (the reader only decodes), host, or auto: "
-        "the device if it is a GPU", choices=AUGMENT_ON)] = "auto"
     checkpoint_steps: Annotated[int, _output(
         "steps between two checkpoints; one is also written at the end of every epoch",
         least=1)] = 1000
@@ -356,8 +359,9 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.replicas is not None and self.batch_size % self.replicas:
-            raise uneven_batch(self.batch_size, self.replicas)
+        batch_size = self.read.batch_size
+        if self.replicas is not None and batch_size % self.replicas:
+            raise uneven_batch(batch_size, self.replicas)
 
     def as_json(self) -> dict[str, Any]:
         """Everything, as plain JSON values."""

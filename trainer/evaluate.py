@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from imageshards import storage
 from imageshards.commands.command_line import Parser
-from imageshards.commands.options import add_options
+from imageshards.commands.options import add_options, check_option
 from imageshards.errors import UserError
 from imageshards.manifest import PAGE_NAME
 from imageshards.output_folder import check_page_folder
 from imageshards.progress import text_table
 from trainer.commands import console
-from trainer.commands.flags import train_config
+from trainer.commands.flags import read_config
 from trainer.commands.saved_model import add_model_flags, chosen, find_model
-from trainer.config import DataConfig, TrainConfig
+from trainer.config import ReadConfig, RunConfig
 from trainer.dataset.manifest import check_shards, find_split, validation_split
 from trainer.dataset.open import model_inputs, open_dataset, read_options, select
 from trainer.dataset.spec import DataSet, ModelInputs, Split, Subset
@@ -66,14 +66,15 @@ def make_parser() -> Parser:
         epilog=_EPILOG,
     )
     add_model_flags(parser)
-    add_options(parser, DataConfig, ["data"])
+    add_options(parser, ReadConfig, ["data"])
     parser.add_argument(
         "--split",
         metavar="NAME",
         help="split to evaluate on; validation, val and valid mean the one that is there (default: "
         "validation, val, valid or test, where there is one)",
     )
-    add_options(parser, TrainConfig, ["batch_size", "replicas"])
+    add_options(parser, ReadConfig, ["batch_size"])
+    add_options(parser, RunConfig, ["replicas"])
     parser.add_argument(
         "--eval_crop",
         type=float,
@@ -82,7 +83,7 @@ def make_parser() -> Parser:
         help="share of each side that is kept around the centre (default: that of training)",
     )
     names = ["classes", "where", "skip_broken", "cache_folder", "threads"]
-    add_options(parser, DataConfig, names)
+    add_options(parser, ReadConfig, names)
     parser.add_argument("--json", action="store_true", help="prints one JSON object instead")
     parser.add_argument(
         "--report", metavar="DIR", help="also writes an HTML report there, local, gs:// or s3://"
@@ -91,18 +92,20 @@ def make_parser() -> Parser:
 
 
 def _evaluate(args: argparse.Namespace) -> int:
-    run = train_config(vars(args))
+    config = read_config(vars(args))
+    replicas = getattr(args, "replicas", None)
+    if replicas is not None:
+        check_option(RunConfig, "replicas", replicas)
     if args.report:
         storage.check_bucket(args.report, "--report")
         check_page_folder("--report", args.report, PAGE_NAME)
     path, card = find_model(args)
-    config = run.data
     dataset = open_dataset(config)
     split = _split(dataset, args.split)
     if not config.skip_broken:
         check_shards(dataset, [split])
     # Counting filtered records uses TensorFlow, whose devices must be set up before that.
-    strategy = _devices(run) if config.where else None
+    strategy = _devices(replicas, config) if config.where else None
     subset = select(config, dataset, split)
     # Before TensorFlow's import, which takes seconds, so that mistakes are reported at once.
     class_ids(subset, card.classes)
@@ -113,19 +116,20 @@ def _evaluate(args: argparse.Namespace) -> int:
         folder = None
         if config.skip_broken:  # Repaired copies of shards live as long as this.
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="imageshards-"))
-        return _run(args, path, run, strategy or _devices(run), subset, inputs, folder)
+        devices = strategy or _devices(replicas, config)
+        return _run(args, path, config, devices, subset, inputs, folder)
 
 
-def _devices(run: TrainConfig) -> Any:
+def _devices(replicas: int | None, config: ReadConfig) -> Any:
     with quiet_import():
         from trainer.models.strategy import make_strategy
-    return make_strategy(run.replicas, run.batch_size)
+    return make_strategy(replicas, config.batch_size)
 
 
 def _run(
     args: argparse.Namespace,
     path: str,
-    run: TrainConfig,
+    config: ReadConfig,
     strategy: Any,
     subset: Subset,
     inputs: ModelInputs,
@@ -137,8 +141,8 @@ def _run(
         from trainer.reader.broken_records import BrokenRecordHandler
     with strategy.scope():
         model, card = model_file.load_model(path, args.model, args.trust)
-    data = EvaluationData(subset, read_options(run.data), inputs, run.batch_size)
-    broken_handler = BrokenRecordHandler(run.data.skip_broken, folder, run.data.data)
+    data = EvaluationData(subset, read_options(config), inputs, config.batch_size)
+    broken_handler = BrokenRecordHandler(config.skip_broken, folder, config.data)
     evaluator = Evaluator(
         model, strategy, data, broken_handler, classes=card.classes, own_step=card.compiled
     )
@@ -156,7 +160,7 @@ def _run(
         "left_out": sum(1 for found in broken_handler.found if found.record >= 0),
         "model": path,
         "step": card.step,
-        "batch_size": run.batch_size,
+        "batch_size": config.batch_size,
         "replicas": strategy.num_replicas_in_sync,
         "eval_crop": inputs.eval_crop,
         "seconds": round(seconds, 2),

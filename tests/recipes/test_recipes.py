@@ -151,8 +151,8 @@ def test_environment_variables_make_the_imagenet_recipe_small(layout, tmp_path):
     configs = [parse_config(arguments) for arguments in of_command("train", found)]
     assert [config.model for config in configs] == ["MobileNetV2", "ResNet50"]
     for config in configs:
-        assert (config.steps, config.batch_size, config.replicas) == (7, 4, 2)
-        assert config.data.image_size == (32, 32)
+        assert (config.steps, config.read.batch_size, config.replicas) == (7, 4, 2)
+        assert config.read.image_size == (32, 32)
 
 
 def test_an_unknown_flag_in_a_recipe_is_noticed():

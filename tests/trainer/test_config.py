@@ -11,8 +11,8 @@ import pytest
 from imageshards.errors import UserError
 from trainer.commands.flags import parse_config
 from trainer.config import (
-    DataConfig,
     OptimizerConfig,
+    ReadConfig,
     default_output,
     is_remote,
     parse_image_size,
@@ -46,8 +46,8 @@ def test_flags_reach_the_part_of_the_configuration_they_belong_to(tmp_path: Any)
     argv += "--augment strong --output o"
     config = parse_config(argv.split())
     by_file = parse_config(["--data", "d", "--classes", str(names)])
-    assert by_file.data.classes == ("cat, big", "dog")
-    assert config.data == DataConfig(
+    assert by_file.read.classes == ("cat, big", "dog")
+    assert config.read == ReadConfig(
         "d",
         image_size=(8, 9),
         eval_crop=0.5,
@@ -55,16 +55,17 @@ def test_flags_reach_the_part_of_the_configuration_they_belong_to(tmp_path: Any)
         where=("x>=3", "y==1"),
         cache="disk",
         inputs=("image", "age"),
+        augment="strong",
     )
     assert config.optimizer == OptimizerConfig(optimizer="sgd", ema=0.99, schedule="cosine")
-    assert (config.steps, config.augment, config.output) == (7, "strong", "o")
+    assert (config.steps, config.read.augment, config.output) == (7, "strong", "o")
 
 
 @pytest.mark.parametrize("data", ["--data a,x/b", "--data a --data x/b", "--data x/b --data a"])
 def test_several_data_sets_are_named_between_commas_or_by_the_flag_again(data: str) -> None:
     config = parse_config([*data.split(), "--mix", "b=0.3,a=0.7"])
-    assert sorted(config.data.paths) == ["a", "x/b"] and config.output == "trained"
-    assert dict(zip(config.data.paths, map(float, config.data.shares), strict=True)) == {
+    assert sorted(config.read.paths) == ["a", "x/b"] and config.output == "trained"
+    assert dict(zip(config.read.paths, map(float, config.read.shares), strict=True)) == {
         "a": 0.7,
         "x/b": 0.3,
     }
@@ -155,7 +156,7 @@ def test_a_mistake_is_one_sentence(argv: str, sentence: str) -> None:
 )
 def test_what_python_alone_can_say_is_checked_too(changes: dict[str, Any], sentence: str) -> None:
     of_numpy: dict[str, Any] = {"eval_crop": np.float32(0.5), "threads": np.int64(2)}
-    assert DataConfig("d", **of_numpy)
+    assert ReadConfig("d", **of_numpy)
     with pytest.raises(UserError) as caught:
-        DataConfig("d", **changes)
+        ReadConfig("d", **changes)
     assert str(caught.value) == sentence

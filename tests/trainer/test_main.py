@@ -17,7 +17,7 @@ import pytest
 from tests.support.commands import ROOT, run_forked
 from tests.support.trainer_data import edit_manifest, make_data_set, read_split, write_manifest
 from trainer.__main__ import main
-from trainer.config import DataConfig, OptimizerConfig, TrainConfig
+from trainer.config import OptimizerConfig, ReadConfig, RunConfig
 
 pytestmark = pytest.mark.process
 
@@ -55,9 +55,7 @@ def test_help_is_quick_and_names_every_flag_with_its_default() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     assert "code 0" in out and "heavy set()" in out
-    fields = [
-        f.name for kind in (TrainConfig, DataConfig, OptimizerConfig) for f in fields_of(kind)
-    ]
+    fields = [f.name for kind in (RunConfig, ReadConfig, OptimizerConfig) for f in fields_of(kind)]
     for flag in fields:
         assert f"--{flag} " in out or f"--{flag}]" in out, flag
     assert out.count("default:") >= 25 and "in pixels" in out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -23,17 +24,19 @@ from tests.trainer.test_evaluate import save_model
 from trainer import bench_input, evaluate, predict
 from trainer.__main__ import main
 from trainer.commands.flags import parse_config
-from trainer.dataset.open import Inputs, open_inputs
+from trainer.reader.batches import EvaluationData, TrainingData, open_data
 from trainer.reader.shard_cache import cache_on_disk
 
 tf = pytest.importorskip("tensorflow")
 
-from trainer.reader import order, pipeline  # noqa: E402
+from trainer.reader import order  # noqa: E402
 from trainer.reader.broken_records import BrokenRecordHandler  # noqa: E402
 
 SIDE_PX = 16
 COUNTS = {"train": 40, "validation": 9}
 BATCH_SIZE = 7
+
+Opened = tuple[TrainingData, EvaluationData | None]
 
 
 # What does not depend on the store is tried with one.
@@ -79,29 +82,30 @@ def remote(store: StoreServer, local: pathlib.Path) -> str:
     return folder
 
 
-def _inputs(folder: object, *flags: object) -> Inputs:
-    argv = ["--data", folder, "--output", "", "--batch_size", BATCH_SIZE, *flags]
-    return open_inputs(parse_config([str(arg) for arg in argv]))
+def _opened(folder: object, *flags: object) -> Opened:
+    argv = ["--data", folder, "--batch_size", BATCH_SIZE, "--seed", 3, *flags]
+    read = parse_config([str(arg) for arg in argv]).read
+    return open_data(dataclasses.replace(read, augment="none", augment_on="host"))
 
 
-def _batches(inputs: Inputs) -> list[Any]:
+def _fingerprint(data: Opened) -> str:
+    return data[0].subset.dataset.fingerprint
+
+
+def _batches(data: Opened) -> list[Any]:
     """Two epochs and a bit, from the middle of the first one on, and the validation split."""
-    training = pipeline.training_batches(
-        inputs.training, inputs.read_options, 3, BATCH_SIZE, inputs.model, start_step=2
-    )
-    if inputs.validation is None:
-        return list(training.take(13).as_numpy_iterator())
-    evaluation = pipeline.evaluation_batches(
-        inputs.validation, inputs.read_options, BATCH_SIZE, inputs.model
-    )
-    return [*training.take(13).as_numpy_iterator(), *evaluation.as_numpy_iterator()]
+    train, validation = data
+    batches = list(train.batches(2).take(13).as_numpy_iterator())
+    return batches + (list(validation.batches().as_numpy_iterator()) if validation else [])
 
 
-def _copies(inputs: Inputs) -> dict[str, bytes]:
+def _copies(data: Opened) -> dict[str, bytes]:
     """Copies of all shards, by name; what the reader does first."""
-    splits = [inputs.training, *([inputs.validation] if inputs.validation else [])]
     near = [
-        shard for one in splits for shard in cache_on_disk(one, inputs.read_options).split.shards
+        shard
+        for one in data
+        if one is not None
+        for shard in cache_on_disk(one.subset, one.read_options).split.shards
     ]
     return {os.path.basename(s.path): pathlib.Path(s.path).read_bytes() for s in near}
 
@@ -123,10 +127,10 @@ def test_batches_are_those_of_the_local_data_set(
 ) -> None:
     # One store without further flags, the other with some: each combination takes seconds.
     flags = [] if store.scheme == "s3" else ["--classes", "square,circle"]
-    expected = _inputs(local, *flags)
-    got = _inputs(remote, *flags, "--cache_folder", tmp_path / "near")
-    assert got.dataset.fingerprint == expected.dataset.fingerprint
-    assert got.training.split.shards[0].path.startswith(remote)
+    expected = _opened(local, *flags)
+    got = _opened(remote, *flags, "--cache_folder", tmp_path / "near")
+    assert _fingerprint(got) == _fingerprint(expected)
+    assert got[0].subset.split.shards[0].path.startswith(remote)
     _assert_same(_batches(got), _batches(expected))
 
 
@@ -138,7 +142,7 @@ def test_shards_are_copied_once_for_all_runs(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     store.clear()
-    copies = _copies(_inputs(remote))
+    copies = _copies(_opened(remote))
     assert sorted(copies.values()) == sorted(p.read_bytes() for p in local.glob("*.tfrecord"))
     assert _shard_reads(store) == 10
     near = tmp_path / "home" / "imageshards" / "shards"
@@ -146,7 +150,7 @@ def test_shards_are_copied_once_for_all_runs(
     said = capfd.readouterr().err
     assert said.count("copying 5 shards (0.00 GB) to") == 2 and str(near) in said
     store.clear()
-    assert _copies(_inputs(remote)) == copies
+    assert _copies(_opened(remote)) == copies
     # Their sizes are compared with the manifest, nothing is read again.
     assert not _shard_reads(store)
     assert not capfd.readouterr().err
@@ -155,7 +159,7 @@ def test_shards_are_copied_once_for_all_runs(
 def test_transient_errors_are_retried(store: StoreServer, local: pathlib.Path, remote: str) -> None:
     for kind in (503, "reset", 429):
         store.fail(kind, times=2, matching="of-00005", method="GET")
-    copies = _copies(_inputs(remote))
+    copies = _copies(_opened(remote))
     assert sorted(copies.values()) == sorted(p.read_bytes() for p in local.glob("*.tfrecord"))
 
 
@@ -164,10 +168,10 @@ def test_missing_and_truncated_shards_are_refused_before_any_is_copied(
 ) -> None:
     storage.write(f"{remote}/train-00001-of-00005.tfrecord", b"short")
     with pytest.raises(UserError, match="train-00001-of-00005.tfrecord has 5 bytes; expected"):
-        _inputs(remote)
+        _opened(remote)
     storage.delete([f"{remote}/train-00001-of-00005.tfrecord"])
     with pytest.raises(UserError, match="train-00001-of-00005.tfrecord is missing; expected"):
-        _inputs(remote)
+        _opened(remote)
     assert not (tmp_path / "home").exists()
 
 
@@ -178,7 +182,7 @@ def test_a_shard_with_another_sha256_is_refused(
     raw["splits"]["train"]["shards"][2]["sha256"] = "0" * 64
     storage.write(f"{remote}/manifest.json", json.dumps(raw))
     with pytest.raises(UserError, match=r"train-00002-of-00005.tfrecord has another SHA-256 than"):
-        _copies(_inputs(remote))
+        _copies(_opened(remote))
     near = tmp_path / "home" / "imageshards" / "shards"
     names = [path.name for path in near.rglob("*") if path.is_file()]
     assert len(names) <= 4 and not any("00002" in name or "part" in name for name in names)
@@ -192,19 +196,19 @@ def test_a_corrupt_record_is_named_or_left_out(
     damaged = bytearray((local / name).read_bytes())
     damaged[40] ^= 1
     storage.write(f"{remote}/{name}", bytes(damaged))
-    inputs = _inputs(remote)
+    train, _ = _opened(remote)
     with pytest.raises(tf.errors.DataLossError) as caught:
-        list(order.ordered_records(inputs.training, inputs.read_options))
+        list(order.ordered_records(train.subset, train.read_options))
     with pytest.raises(UserError, match=rf"broken at {remote}/{name}, record 0 at byte 0: the"):
-        BrokenRecordHandler(0, None, remote).handle(inputs.training, None, caught.value)
+        BrokenRecordHandler(0, None, remote).handle(train.subset, None, caught.value)
     output = store.bucket() + "/run"
     first, resumed = BrokenRecordHandler(1, output, remote), None
     for subset in (
-        first.handle(inputs.training, None, caught.value),
+        first.handle(train.subset, None, caught.value),
         # From another machine: the list is in the store, the copy of the shard is made again.
-        (resumed := BrokenRecordHandler(1, output, remote)).open(inputs.training),
+        (resumed := BrokenRecordHandler(1, output, remote)).open(train.subset),
     ):
-        payloads = [p for p, _ in order.ordered_records(subset, inputs.read_options)]
+        payloads = [p for p, _ in order.ordered_records(subset, train.read_options)]
         assert [bool(payload) for payload in payloads].count(False) == 1 and len(payloads) == 40
     assert first.found == resumed.found
     assert [file.path for file in storage.files_below(output)] == [f"{output}/broken.json"]
@@ -221,9 +225,9 @@ def test_records_of_others_are_adopted_and_read_like_local_ones(
     pointing = str(tmp_path / "pointing")
     for places in ((str(here),), (there,), (there, pointing)):
         adopt(*places)
-    expected, *others = (_inputs(f) for f in (str(here), there, pointing))
+    expected, *others = (_opened(f) for f in (str(here), there, pointing))
     for got in others:
-        assert got.dataset.fingerprint == expected.dataset.fingerprint
+        assert _fingerprint(got) == _fingerprint(expected)
         assert sorted(_copies(got).values()) == sorted(p.read_bytes() for p in here.glob("*.tfr*"))
 
 
@@ -320,11 +324,11 @@ def test_the_folder_for_copies_is_checked(
 ) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"copied first, but .* name another one by --cache_fol"):
-        _copies(_inputs(remote, "--cache_folder", tmp_path / "file"))
+        _copies(_opened(remote, "--cache_folder", tmp_path / "file"))
     with pytest.raises(UserError, match="no shards of --data .* are copied; leave it out, or copy"):
-        _inputs(local, "--cache_folder", tmp_path)
+        _opened(local, "--cache_folder", tmp_path)
     with pytest.raises(UserError, match="expected a local folder"):
-        _inputs(local, "--cache", "disk", "--cache_folder", "s3://bucket/cache")
+        _opened(local, "--cache", "disk", "--cache_folder", "s3://bucket/cache")
 
 
 def test_a_broken_manifest_is_an_error(
@@ -336,8 +340,8 @@ def test_a_broken_manifest_is_an_error(
     edit_manifest(copy, format_version=99)
     storage.write(f"{remote}/manifest.json", (copy / "manifest.json").read_bytes())
     with pytest.raises(UserError, match="format_version 99"):
-        _inputs(remote)
+        _opened(remote)
     storage.write(f"{remote}/manifest.json", b"\xff\xfe")
     with pytest.raises(UserError, match="manifest.json could not be read"):
-        _inputs(remote)
+        _opened(remote)
     assert os.path.isdir(local)

@@ -10,9 +10,9 @@ from imageshards.commands.command_line import Parser
 from imageshards.commands.options import add_options
 from imageshards.errors import UserError
 from trainer.config import (
-    DataConfig,
     OptimizerConfig,
-    TrainConfig,
+    ReadConfig,
+    RunConfig,
     default_output,
     join_paths,
     split_paths,
@@ -33,42 +33,43 @@ def make_parser() -> Parser:
         description="Trains an image classifier from balanced TFRecord shards.",
         epilog=EPILOG,
     )
-    add_options(parser, DataConfig, title="data")
-    add_options(parser, TrainConfig, title="training")
+    add_options(parser, ReadConfig, title="data")
+    add_options(parser, RunConfig, title="training")
     add_options(parser, OptimizerConfig, title="optimizer")
     return parser
 
 
-def parse_config(argv: Sequence[str] | None) -> TrainConfig:
+def parse_config(argv: Sequence[str] | None) -> RunConfig:
     """Command line → configuration.
 
     Raises:
         UserError: A flag is unknown, or has a value it does not take.
     """
-    return train_config(vars(make_parser().parse_args(argv)))
-
-
-def train_config(given: Mapping[str, Any]) -> TrainConfig:
-    """Flags as argparse returns them → configuration.
-
-    Raises:
-        UserError: A flag has a value it does not take.
-    """
+    given = vars(make_parser().parse_args(argv))
     if "steps" in given and "epochs" in given:
         raise UserError(
             f"--steps received {given['steps']} together with --epochs {given['epochs']}; "
             "expected one of them: each says how long to train."
         )
+    read = read_config(given)
+    return RunConfig(
+        read,
+        given.get("output") or default_output(read.paths),
+        OptimizerConfig(**_pick(given, OptimizerConfig)),
+        **_pick(given, RunConfig, {"output"}),
+    )
+
+
+def read_config(given: Mapping[str, Any]) -> ReadConfig:
+    """Flags as argparse returns them → what is read, and how.
+
+    Raises:
+        UserError: A flag has a value it does not take.
+    """
     paths = given["data"]
     if len(paths) > 1:
         paths = [join_paths([path for text in paths for path in split_paths(text)])]
-    data = DataConfig(**_pick(given, DataConfig) | {"data": paths[0]})
-    return TrainConfig(
-        data=data,
-        output=given.get("output") or default_output(data.paths),
-        optimizer=OptimizerConfig(**_pick(given, OptimizerConfig)),
-        **_pick(given, TrainConfig, {"data", "output", "optimizer"}),
-    )
+    return ReadConfig(paths[0], **_pick(given, ReadConfig, {"data"}))
 
 
 def _pick(given: Mapping[str, Any], kind: Any, without: Collection[str] = ()) -> dict[str, Any]:

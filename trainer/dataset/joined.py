@@ -11,7 +11,7 @@ from typing import Any
 
 from imageshards.errors import UserError
 from imageshards.manifest import TRAIN_NAMES, VALIDATION_NAMES
-from trainer.config import DataConfig
+from trainer.config import ReadConfig
 from trainer.dataset.spec import DataSet, FeatureSpec, ImageSpec, Split
 from trainer.dataset.subset import parse_filters
 
@@ -22,7 +22,7 @@ _REBUILD = "build them with the same options of imageshards build"
 _APART = "read them one at a time, or build one of all with imageshards build"
 
 
-def join_datasets(config: DataConfig, datasets: Sequence[DataSet]) -> DataSet:
+def join_datasets(config: ReadConfig, datasets: Sequence[DataSet]) -> DataSet:
     """One data set of all records of several.
 
     A split is the splits of this name one after the other; `train` is the same as `training`, and
@@ -142,7 +142,7 @@ def _joined_split(name: str, parts: Sequence[DataSet]) -> Split:
     )
 
 
-def _check_records(config: DataConfig, parts: Sequence[DataSet]) -> None:
+def _check_records(config: ReadConfig, parts: Sequence[DataSet]) -> None:
     """Everything in which the records of all data sets have to agree."""
     received = f"⟦--data⟧ received {config.data!r}, where"
     channels = [part.image.channels for part in parts]
@@ -168,7 +168,7 @@ def _refuse_different(
             )
 
 
-def _joined_image(config: DataConfig, parts: Sequence[DataSet]) -> ImageSpec:
+def _joined_image(config: ReadConfig, parts: Sequence[DataSet]) -> ImageSpec:
     images = [part.image for part in parts]
     size = _common(parts, lambda part: part.image.size)
     # Mean and deviation of what others wrote are not known: they do not count.

@@ -10,16 +10,11 @@ from collections.abc import Mapping, Sequence
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.text import counted
-from trainer.config import DataConfig, TrainConfig
+from trainer.config import ReadConfig
 from trainer.dataset.class_order import check_class_order
 from trainer.dataset.counting import cache_home, class_counts
 from trainer.dataset.joined import check_features, check_filters, check_same_classes, join_datasets
-from trainer.dataset.manifest import (
-    check_shards,
-    load_manifest,
-    train_split,
-    validation_split,
-)
+from trainer.dataset.manifest import load_manifest
 from trainer.dataset.spec import (
     IMAGE_INPUT,
     DataSet,
@@ -44,25 +39,6 @@ CACHE_FOLDER = "cache"
 SHARDS_FOLDER = "shards"
 
 
-@dataclasses.dataclass(frozen=True)
-class Inputs:
-    """The data of one run.
-
-    Attributes:
-        dataset: The data set.
-        training: What is trained on.
-        validation: What is validated on, or None.
-        read_options: How shards are read.
-        model: What the model is fed with.
-    """
-
-    dataset: DataSet
-    training: Subset
-    validation: Subset | None
-    read_options: ReadOptions
-    model: ModelInputs
-
-
 def cpu_count() -> int:
     """Cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
@@ -70,7 +46,7 @@ def cpu_count() -> int:
     return os.cpu_count() or 1
 
 
-def open_dataset(config: DataConfig) -> DataSet:
+def open_dataset(config: ReadConfig) -> DataSet:
     """Reads the manifest of a data set; joins several.
 
     Raises:
@@ -82,7 +58,7 @@ def open_dataset(config: DataConfig) -> DataSet:
     return opened[0] if len(opened) == 1 else join_datasets(config, opened)
 
 
-def select(config: DataConfig, dataset: DataSet, split: Split, balance: str = "none") -> Subset:
+def select(config: ReadConfig, dataset: DataSet, split: Split, balance: str = "none") -> Subset:
     """The records of `split` that `config` asks for, counted.
 
     Raises:
@@ -104,7 +80,7 @@ def select(config: DataConfig, dataset: DataSet, split: Split, balance: str = "n
     )
 
 
-def read_options(config: DataConfig, output: str | None = None) -> ReadOptions:
+def read_options(config: ReadConfig, output: str | None = None) -> ReadOptions:
     """How shards are read, as `config` says.
 
     Raises:
@@ -128,41 +104,24 @@ def read_options(config: DataConfig, output: str | None = None) -> ReadOptions:
     return ReadOptions(threads, config.cache, folder)
 
 
-def open_inputs(config: TrainConfig, dataset: DataSet | None = None) -> Inputs:
-    """Opens the data of a run, and checks it against its configuration.
-
-    Args:
-        config: The run.
-        dataset: What `open_dataset(config.data)` returned, where it was called already.
+def select_training(config: ReadConfig, dataset: DataSet, split: Split) -> Subset:
+    """The records of `split` that are trained on, each data set by its share.
 
     Raises:
-        UserError: The data set is incomplete, or does not hold what is asked for.
+        UserError: As `select`; or there are fewer than a batch.
     """
-    data = config.data
-    dataset = dataset or open_dataset(data)
-    training = train_split(dataset, data.train_split)
-    validation = validation_split(dataset, data.validation_split)
-    inputs = wanted_inputs(data, dataset)
-    if not data.skip_broken:
-        check_shards(dataset, [training] + ([validation] if validation else []))
-    subset = select(data, dataset, training, data.balance)
-    if data.mix:
-        subset = _mixed(data, subset)
+    subset = select(config, dataset, split, config.balance)
+    if config.mix:
+        subset = _mixed(config, subset)
     if subset.num_records < config.batch_size:
         raise UserError(
-            f"⟦--batch_size⟧ received {config.batch_size}, but the split {training.name} has "
+            f"⟦--batch_size⟧ received {config.batch_size}, but the split {split.name} has "
             f"{counted(subset.num_records, 'record')}; expected at most that many."
         )
-    return Inputs(
-        dataset,
-        subset,
-        select(data, dataset, validation) if validation else None,
-        read_options(data, config.output),
-        inputs,
-    )
+    return subset
 
 
-def _mixed(config: DataConfig, subset: Subset) -> Subset:
+def _mixed(config: ReadConfig, subset: Subset) -> Subset:
     """`subset` of joined data sets, each read by its share.
 
     Raises:
@@ -194,7 +153,7 @@ def _mixed(config: DataConfig, subset: Subset) -> Subset:
     return dataclasses.replace(subset, class_weights=balancing_weights(counts))
 
 
-def wanted_inputs(config: DataConfig, dataset: DataSet) -> ModelInputs:
+def wanted_inputs(config: ReadConfig, dataset: DataSet) -> ModelInputs:
     """What a model is to be fed with, as `config` says.
 
     Raises:

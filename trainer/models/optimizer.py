@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras import ops
 
 from imageshards.errors import UserError
-from trainer.config import OptimizerConfig, TrainConfig
+from trainer.config import OptimizerConfig, RunConfig
 from trainer.models.keras_internals import clips
 
 # The global batch that --learning_rate is meant for under --scale_learning_rate.
@@ -285,7 +285,7 @@ def averaged_weights(model: keras.Model) -> Iterator[None]:
             variable.assign(value)
 
 
-def notes(config: TrainConfig, model: keras.Model, total_steps: int, gpus: int = 0) -> list[str]:
+def notes(config: RunConfig, model: keras.Model, total_steps: int, gpus: int = 0) -> list[str]:
     """What is allowed, but may surprise; a sentence each.
 
     Args:
@@ -294,7 +294,7 @@ def notes(config: TrainConfig, model: keras.Model, total_steps: int, gpus: int =
         total_steps: Of the whole run.
         gpus: How many of the devices are GPUs.
     """
-    optimizer, batch_size = config.optimizer, config.batch_size
+    optimizer, batch_size = config.optimizer, config.read.batch_size
     found = [_slow_average(optimizer, total_steps)]
     layers = model._flatten_layers(include_self=False)
     has_statistics = any(hasattr(layer, "moving_variance") for layer in layers)

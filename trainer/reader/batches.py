@@ -14,12 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 from imageshards.errors import UserError, names_arguments
 from trainer.augment.augmentation import Augmentation, AugmentFunction, make_augmentation
-from trainer.config import TrainConfig
-from trainer.dataset.open import Inputs
+from trainer.config import ReadConfig
+from trainer.dataset.manifest import check_shards, train_split, validation_split
+from trainer.dataset.open import (
+    open_dataset,
+    read_options,
+    select,
+    select_training,
+    wanted_inputs,
+)
 from trainer.dataset.spec import (
     IMAGE_INPUT,
     WHOLE,
     Batch,
+    DataSet,
     ModelInputs,
     ReadOptions,
     Shares,
@@ -46,7 +54,7 @@ class TrainingData:
         batch_size: Global batch.
         seed: Of the order and the augmentation.
         augment: `none`, `light`, `strong`, or a function.
-        augment_on: `host` or `device`.
+        augment_on: `host` or `device`; `auto` until it is known which devices there are.
         skip_broken: How many broken records may be left out.
     """
 
@@ -58,26 +66,6 @@ class TrainingData:
     augment: str | AugmentFunction
     augment_on: str
     skip_broken: int = 0
-
-    @classmethod
-    def of(cls, config: TrainConfig, inputs: Inputs, augment_on: str) -> TrainingData:
-        """The stream of a run.
-
-        Args:
-            config: The run.
-            inputs: Its data.
-            augment_on: `device` or `host`, from `resolve_augment_on`.
-        """
-        return cls(
-            inputs.training,
-            inputs.read_options,
-            inputs.model,
-            config.batch_size,
-            config.seed,
-            config.augment,
-            augment_on,
-            config.data.skip_broken,
-        )
 
     @property
     def num_records(self) -> int:
@@ -290,6 +278,42 @@ class EvaluationData:
     def as_numpy(self) -> Iterator[tuple[Any, Any, Any]]:
         """The batches of `dataset()` as NumPy arrays."""
         return iter(self.dataset().as_numpy_iterator())
+
+
+def open_data(
+    config: ReadConfig, dataset: DataSet | None = None, output: str | None = None
+) -> tuple[TrainingData, EvaluationData | None]:
+    """Opens what is trained on and what is validated on, and checks both.
+
+    Args:
+        config: What is read.
+        dataset: What `open_dataset(config)` returned, where it was called already.
+        output: Folder of a run, where copies of shards may lie.
+
+    Raises:
+        UserError: The data set is incomplete, or does not hold what is asked for.
+    """
+    dataset = dataset or open_dataset(config)
+    training = train_split(dataset, config.train_split)
+    validation = validation_split(dataset, config.validation_split)
+    inputs = wanted_inputs(config, dataset)
+    if not config.skip_broken:
+        check_shards(dataset, [training] + ([validation] if validation else []))
+    options = read_options(config, output)
+    train = TrainingData(
+        select_training(config, dataset, training),
+        options,
+        inputs,
+        config.batch_size,
+        config.seed,
+        config.augment,
+        config.augment_on,
+        config.skip_broken,
+    )
+    if validation is None:
+        return train, None
+    subset = select(config, dataset, validation)
+    return train, EvaluationData(subset, options, inputs, config.batch_size)
 
 
 def _for_keras(

@@ -23,23 +23,21 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imageshards import manifest
-from imageshards.commands.options import check_option
 from imageshards.errors import UserError, names_arguments
 from imageshards.example import Values
 from imageshards.index import read_index, read_record
 from imageshards.text import counted
 from trainer.augment.augmentation import AugmentFunction, check_pairs
-from trainer.config import DataConfig, TrainConfig, join_paths, parse_image_size, path_text
+from trainer.config import ReadConfig, join_paths, parse_image_size, path_text
 from trainer.dataset.manifest import check_shards, validation_split
 from trainer.dataset.open import (
     open_dataset,
-    open_inputs,
     read_options,
     select,
     wanted_inputs,
 )
 from trainer.dataset.spec import IMAGE_INPUT, DataSet, FeatureSpec
-from trainer.reader.batches import EvaluationData, TrainingData
+from trainer.reader.batches import EvaluationData, TrainingData, open_data
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,7 +67,7 @@ def open(
         UserError: There is no data set, or the arguments do not fit it; or several data sets
             cannot be read as one.
     """
-    config = DataConfig(
+    config = ReadConfig(
         data=join_paths([path_text("path", one) for one in (path, *more)]),
         skip_broken=_whole_number("skip_broken", skip_broken),
     )
@@ -85,7 +83,7 @@ class Data:
         dataset: What is known of it.
     """
 
-    config: DataConfig
+    config: ReadConfig
     dataset: DataSet
 
     def __repr__(self) -> str:
@@ -221,30 +219,27 @@ class Data:
                 "augment_on received 'device' with a function as augment, which runs on the "
                 "host; expected 'host': leave augment_on out."
             )
-        config = TrainConfig(
-            data=self._config(
-                image_size=image_size,
-                train_split=split,
-                validation_split="none",
-                classes=classes,
-                where=where,
-                balance=balance,
-                mix=_shares(mix),
-                inputs=inputs,
-                sequences=sequences,
-                sequence_length=sequence_length,
-                cache=cache,
-                cache_folder=cache_folder,
-                threads=threads,
-            ),
-            batch_size=_whole_number("batch_size", batch_size),
+        config = self._config(
+            batch_size=batch_size,
             seed=_whole_number("seed", seed),
             augment=augment if isinstance(augment, str) else "none",
             augment_on=augment_on,
+            image_size=image_size,
+            train_split=split,
+            validation_split="none",
+            classes=classes,
+            where=where,
+            balance=balance,
+            mix=_shares(mix),
+            inputs=inputs,
+            sequences=sequences,
+            sequence_length=sequence_length,
+            cache=cache,
+            cache_folder=cache_folder,
+            threads=threads,
         )
-        opened = open_inputs(config, self.dataset)
-        check_pairs(config.augment, config.batch_size, 1, not opened.model.features)
-        described = TrainingData.of(config, opened, augment_on)
+        described, _ = open_data(config, self.dataset)
+        check_pairs(config.augment, config.batch_size, 1, not described.model_inputs.features)
         return dataclasses.replace(described, augment=augment)
 
     @names_arguments(data="path", validation_split="split")
@@ -285,6 +280,7 @@ class Data:
             UserError: The data set does not hold that, or an argument is wrong.
         """
         config = self._config(
+            batch_size=batch_size,
             image_size=image_size,
             eval_crop=eval_crop,
             validation_split=split,
@@ -297,8 +293,6 @@ class Data:
             cache_folder=cache_folder,
             threads=threads,
         )
-        batch_size = _whole_number("batch_size", batch_size)
-        check_option(TrainConfig, "batch_size", batch_size)
         found = validation_split(self.dataset, None if split == "none" else split)
         if found is None:
             known = ", ".join(self.splits)
@@ -310,11 +304,12 @@ class Data:
         if not config.skip_broken:
             check_shards(self.dataset, [found])
         subset = select(config, self.dataset, found)
-        return EvaluationData(subset, read_options(config), model_inputs, batch_size)
+        return EvaluationData(subset, read_options(config), model_inputs, config.batch_size)
 
     def _config(
         self,
         *,
+        batch_size: int,
         image_size: ImageSize | None,
         classes: Sequence[str] | None,
         where: Sequence[str],
@@ -323,9 +318,10 @@ class Data:
         cache_folder: str | os.PathLike[str] | None,
         threads: int | None,
         **others: Any,
-    ) -> DataConfig:
+    ) -> ReadConfig:
         return dataclasses.replace(
             self.config,
+            batch_size=_whole_number("batch_size", batch_size),
             image_size=_image_size(image_size),
             classes=None if classes is None else _names("classes", classes),
             where=_names("where", where),

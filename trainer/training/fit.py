@@ -13,17 +13,15 @@ from keras.callbacks import Callback
 from imageshards.commands.options import check_option
 from imageshards.errors import UserError, names_arguments
 from trainer.augment.augmentation import check_pairs
-from trainer.config import TrainConfig, path_text, uneven_batch
+from trainer.config import RunConfig, path_text, uneven_batch
 from trainer.evaluation.evaluator import Evaluator
 from trainer.models.keras_internals import check_keras
-from trainer.models.model import check_optimizers
 from trainer.models.optimizer import check_compiled
-from trainer.models.step import build_variables, make_train_step
 from trainer.models.strategy import host_count, separate_replicas
 from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.reader.broken_records import BrokenRecordHandler
 from trainer.reader.stream import TrainingStream
-from trainer.training.loop import Epochs, Loop, total_steps
+from trainer.training.loop import Epochs, Loop, Run, make_ready, total_steps
 from trainer.training.output_folder import (
     check_only_ours,
     hold_output,
@@ -31,7 +29,7 @@ from trainer.training.output_folder import (
     prepare_output,
     remove_run,
 )
-from trainer.training.resume_check import open_run
+from trainer.training.resume_check import open_checkpoint
 from trainer.training.signals import Stopped
 
 
@@ -98,9 +96,9 @@ def fit(
     replicas = strategy.num_replicas_in_sync
     check_keras()
     _check(model, train, validation, replicas)
-    check_option(TrainConfig, "epochs", epochs)
-    check_option(TrainConfig, "checkpoint_steps", checkpoint_steps)
-    check_option(TrainConfig, "keep_checkpoints", keep_checkpoints)
+    check_option(RunConfig, "epochs", epochs)
+    check_option(RunConfig, "checkpoint_steps", checkpoint_steps)
+    check_option(RunConfig, "keep_checkpoints", keep_checkpoints)
     folder = None if resume is None else path_text("resume", resume)
     if folder is None and train.skip_broken:
         raise UserError(
@@ -108,12 +106,27 @@ def fit(
             "for copies of the shards without their broken records."
         )
     with _run_folder(folder, overwrite):
-        loop = _loop(
-            model, train, validation, epochs, folder, checkpoint_steps, keep_checkpoints,
-            callbacks, verbose,
-        )  # fmt: skip
+        total = total_steps(epochs, None, train.num_records, train.batch_size)
+        checkpoint = None
+        if folder is not None:
+            length = f"⟦--epochs⟧ received {epochs}"
+            checkpoint = open_checkpoint(
+                folder, checkpoint_steps, keep_checkpoints, train.identity, total, length
+            )
+        broken = BrokenRecordHandler(
+            train.skip_broken, folder, train.subset.dataset.data, train.model_inputs.features
+        )
+        stream = TrainingStream(train, strategy, broken)
+        lasts = Epochs(train.num_records, train.batch_size, total)
+        run = Run(train, validation, lasts, strategy, stream, broken, checkpoint)
+        if replicas > 1:
+            separate_replicas(model)
+        make_ready(run, model)
+        validate = None
+        if validation is not None:
+            validate = Evaluator(model, strategy, validation, broken, own_step=True).run
         try:
-            return loop.run()
+            return Loop(run, model, callbacks, validate, verbose, finalize=True).run()
         except Stopped as e:
             raise KeyboardInterrupt(str(e)) from e
 
@@ -131,50 +144,6 @@ def _run_folder(folder: str | None, overwrite: bool) -> Iterator[None]:
             remove_run(folder)
         mark_run(folder)
         yield
-
-
-def _loop(
-    model: keras.Model,
-    train: TrainingData,
-    validation: EvaluationData | None,
-    epochs: int,
-    folder: str | None,
-    checkpoint_steps: int,
-    keep_checkpoints: int,
-    callbacks: Sequence[Callback],
-    verbose: Any,
-) -> Loop:
-    """The loop that `fit` runs."""
-    strategy = model.distribute_strategy
-    total = total_steps(epochs, None, train.num_records, train.batch_size)
-    checkpoint = None
-    if folder is not None:
-        length = f"⟦--epochs⟧ received {epochs}"
-        checkpoint = open_run(
-            folder, checkpoint_steps, keep_checkpoints, train.identity, total, length
-        )
-    if strategy.num_replicas_in_sync > 1:
-        separate_replicas(model)
-    build_variables(model, strategy, train.element_spec, validation is not None)
-    if checkpoint is not None:
-        check_optimizers(model)
-    broken = BrokenRecordHandler(
-        train.skip_broken, folder, train.subset.dataset.data, train.model_inputs.features
-    )
-    evaluator = None
-    if validation is not None:
-        evaluator = Evaluator(model, strategy, validation, broken, own_step=True)
-    return Loop(
-        model,
-        make_train_step(model, strategy, train.augmentation.device),
-        TrainingStream(train, strategy, broken),
-        Epochs(train.num_records, train.batch_size, total),
-        callbacks,
-        checkpoint,
-        evaluator.run if evaluator is not None else None,
-        verbose,
-        finalize=True,
-    )
 
 
 def _check(

@@ -14,8 +14,11 @@ from keras.callbacks import Callback, CallbackList
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.dataset.spec import Batch
 from trainer.models.keras_internals import check_weights, undo_sum_before_clipping
-from trainer.models.step import Step
+from trainer.models.model import check_optimizers
+from trainer.models.step import build_variables, make_train_step
 from trainer.models.strategy import memory_errors
+from trainer.reader.batches import EvaluationData, TrainingData
+from trainer.reader.broken_records import BrokenRecordHandler
 from trainer.reader.stream import TrainingStream, next_batch
 from trainer.training.checkpoint_callback import Checkpoint
 from trainer.training.signals import Stopped, StopRequest
@@ -65,47 +68,77 @@ def total_steps(epochs: int, steps: int | None, num_records: int, batch_size: in
     return steps if steps is not None else epochs * num_records // batch_size
 
 
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run that is open: what it trains on, where, and what it goes on from.
+
+    Attributes:
+        train: What is trained on.
+        validation: What is validated on, or None.
+        epochs: How long.
+        devices: Whose replicas share each batch.
+        stream: The batches of `train`, from any step on.
+        broken_handler: Replaces broken records of both.
+        checkpoint: Saves and restores. Without one the run begins with step 0, and a signal ends
+            it as it ends any program.
+        hosts: Those that share each batch; they stop, and leave out records, together.
+    """
+
+    train: TrainingData
+    validation: EvaluationData | None
+    epochs: Epochs
+    devices: tf.distribute.Strategy
+    stream: TrainingStream
+    broken_handler: BrokenRecordHandler
+    checkpoint: Checkpoint | None
+    hosts: Hosts = ONE_HOST
+
+    @property
+    def step(self) -> int:
+        """Training steps done, as far as they are saved."""
+        return self.checkpoint.step if self.checkpoint else 0
+
+
+def make_ready(run: Run, model: keras.Model) -> None:
+    """Makes every variable of a compiled model, so that a checkpoint can be put back.
+
+    Raises:
+        UserError: One of its optimizers has no variables before its first step.
+    """
+    build_variables(model, run.devices, run.train.element_spec, run.validation is not None)
+    if run.checkpoint is not None:
+        check_optimizers(model)
+
+
 class Loop:
-    """Trains a compiled model to the last of `epochs`.
+    """Trains a compiled model to the last epoch of a run.
 
     Args:
+        run: The run.
         model: Compiled, all of its variables built.
-        train_step: See `trainer.models.step`.
-        stream: Batches from any step on.
-        epochs: How long.
-        callbacks: Keras's, ours and the user's, in the order in which they are called.
-        checkpoint: Saves and restores; called after all `callbacks`. Without one the run
-            begins with step 0, and a signal ends it as it ends any program.
+        callbacks: Keras's, ours and the user's, in the order in which they are called; the
+            run's checkpoint is called after them.
         validate: Called after every epoch; None for no validation.
         verbose: Of Keras's own progress bar, as in `fit`.
         finalize: Whether averaged weights take the place of the model's own at the end.
-        hosts: Those that share each batch; they stop, and leave out records, together.
     """
 
     def __init__(
         self,
+        run: Run,
         model: keras.Model,
-        train_step: Step,
-        stream: TrainingStream,
-        epochs: Epochs,
         callbacks: Sequence[Callback] = (),
-        checkpoint: Checkpoint | None = None,
         validate: Validate | None = None,
         verbose: Any = 0,
         finalize: bool = False,
-        hosts: Hosts = ONE_HOST,
     ) -> None:
-        self._hosts = hosts
-        self._stop = StopRequest(enabled=checkpoint is not None)
+        self._model, self._stream, self._epochs = model, run.stream, run.epochs
+        self._checkpoint, self._hosts = run.checkpoint, run.hosts
+        self._validate, self._finalize = validate, finalize
+        self._stop = StopRequest(enabled=run.checkpoint is not None)
         self._agreed_stop: int | None = None
-        self._model = model
-        self._stream = stream
-        self._epochs = epochs
-        self._validate = validate
-        self._checkpoint = checkpoint
-        self._finalize = finalize
         self._iterator: Iterator[Batch] | None = None
-        self._train_step = train_step
+        self._train_step = make_train_step(model, run.devices, run.train.augmentation.device)
         self.step = 0
         self._callbacks = CallbackList(
             list(callbacks),
@@ -113,8 +146,8 @@ class Loop:
             add_progbar=verbose != 0,
             model=model,
             verbose=verbose,
-            epochs=epochs.count,
-            steps=epochs.end(0),
+            epochs=run.epochs.count,
+            steps=run.epochs.end(0),
         )
 
     def run(self) -> keras.callbacks.History:

@@ -9,7 +9,7 @@ from typing import Any
 from imageshards.errors import UserError
 from imageshards.text import counted
 from trainer.cluster.hosts import ONE_HOST, Hosts
-from trainer.config import TrainConfig
+from trainer.config import RunConfig
 from trainer.reader.batches import TrainingData
 from trainer.training.checkpoint_callback import Checkpoint
 from trainer.training.output_folder import check_no_model
@@ -18,7 +18,7 @@ from trainer.training.output_folder import check_no_model
 _NEEDS_TOTAL = ("linear", "cosine")
 
 
-def open_run(
+def open_checkpoint(
     folder: str,
     every_steps: int,
     keep: int,
@@ -27,7 +27,7 @@ def open_run(
     length: str,
     hosts: Hosts = ONE_HOST,
 ) -> Checkpoint:
-    """Opens the run in `folder`, or a new one.
+    """Opens the checkpoints of the run in `folder`, or of a new one.
 
     Args:
         folder: Of the run.
@@ -59,7 +59,7 @@ def open_run(
     return run
 
 
-def settings_of(config: TrainConfig, data: TrainingData, total_steps: int) -> dict[str, Any]:
+def settings_of(config: RunConfig, data: TrainingData, total_steps: int) -> dict[str, Any]:
     """The settings that decide what a step computes, as JSON values.
 
     Neither the number of replicas nor anything that only changes the speed.

@@ -22,7 +22,7 @@ import imageshards
 import trainer
 from imageshards import storage
 from trainer.cluster.hosts import Hosts
-from trainer.config import TrainConfig
+from trainer.config import RunConfig
 from trainer.dataset.counting import cache_home
 from trainer.dataset.open import SHARDS_FOLDER
 
@@ -36,13 +36,13 @@ _OF_ONE_HOST = ("output", "cluster_port", "cluster_timeout", "threads", "cache_f
 _FOLDER_PREFIX = "imageshards-host-"
 
 
-def described(config: TrainConfig) -> dict[str, Any]:
+def described(config: RunConfig) -> dict[str, Any]:
     """What all hosts must share before any of them starts TensorFlow, by the names to show.
 
     Flags, versions, and the code: of this project, and the modules that flags name.
     """
     flags = config.as_json()
-    flags |= flags.pop("data") | flags.pop("optimizer")
+    flags |= flags.pop("read") | flags.pop("optimizer")
     found = {
         "Python": platform.python_version(),
         "TensorFlow": importlib.metadata.version("tensorflow"),
@@ -67,7 +67,7 @@ def digest(model: keras.Model) -> str:
 
 
 @contextmanager
-def only_chief_writes(config: TrainConfig, hosts: Hosts) -> Iterator[TrainConfig]:
+def only_chief_writes(config: RunConfig, hosts: Hosts) -> Iterator[RunConfig]:
     """The configuration of this host: others than the chief write to a folder that is thrown away.
 
     So all hosts run the same code, and their sums meet; others print errors only.
@@ -75,10 +75,10 @@ def only_chief_writes(config: TrainConfig, hosts: Hosts) -> Iterator[TrainConfig
     if hosts.is_chief:
         yield config
         return
-    data = config.data
-    if data.cache == "disk" and data.cache_folder is None:
+    read = config.read
+    if read.cache == "disk" and read.cache_folder is None:
         # Not thrown away with the folder: a restart finds the copies again.
-        data = dataclasses.replace(data, cache_folder=os.path.join(cache_home(), SHARDS_FOLDER))
+        read = dataclasses.replace(read, cache_folder=os.path.join(cache_home(), SHARDS_FOLDER))
     # Of a host whose machine stays: a killed process could not remove it.
     pattern = os.path.join(glob.escape(tempfile.gettempdir()), f"{_FOLDER_PREFIX}*")
     storage.remove_abandoned(pattern)
@@ -86,7 +86,7 @@ def only_chief_writes(config: TrainConfig, hosts: Hosts) -> Iterator[TrainConfig
     try:
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
             hosts.remove_at_exit(folder)
-            yield dataclasses.replace(config, output=folder, data=data)
+            yield dataclasses.replace(config, output=folder, read=read)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)

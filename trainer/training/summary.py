@@ -1,4 +1,4 @@
-"""What a run prints before and after training, and what limited its speed."""
+"""What a run prints before and after training: the plan, one batch, what came out of it."""
 
 from __future__ import annotations
 
@@ -6,43 +6,45 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
-import tensorflow as tf
+import numpy as np
+from PIL import Image
 
+from imageshards import storage
+from imageshards.errors import UserError
+from imageshards.page import contact_sheet, size
 from imageshards.text import counted
-from trainer.config import TrainConfig
-from trainer.dataset.open import Inputs
+from trainer.config import RunConfig
+from trainer.dataset.spec import Batch
 from trainer.models import strategy
 from trainer.reader.find_broken import BrokenRecord
-from trainer.training.loop import Epochs
+from trainer.training.loop import Run
 
 # Up to this share of the time, waiting for data does not limit the speed.
 _MIN_WAIT_FRACTION = 0.05
 
+SHEET_NAME = "dry_run.png"
+THUMB_PX = 144
+MAX_PICTURES = 64
 
-def plan_lines(
-    config: TrainConfig,
-    inputs: Inputs,
-    model: keras.Model,
-    devices: tf.distribute.Strategy,
-    epochs: Epochs,
-    augment_on: str,
-) -> list[str]:
+
+def plan_lines(config: RunConfig, run: Run, model: keras.Model) -> list[str]:
     """What is about to be trained, on what, and how."""
-    training, validation, size = inputs.training, inputs.validation, inputs.model.size
-    shards = len(training.split.shards)
-    replicas = devices.num_replicas_in_sync
-    where = f" on the {augment_on}" if config.augment != "none" else ""
+    training, validation, epochs = run.train.subset, run.validation, run.epochs
+    height_px, width_px = run.train.model_inputs.size
+    batch_size, augment = run.train.batch_size, config.read.augment
+    replicas = run.devices.num_replicas_in_sync
+    where = f" on the {run.train.augment_on}" if augment != "none" else ""
     lines = [
-        f"{config.data.data}: {counted(training.num_records, 'record')} to train on in "
-        f"{counted(shards, 'shard')}, {validation.num_records if validation else 0:,} to "
-        f"validate, {counted(len(training.classes), 'class')}",
+        f"{config.read.data}: {counted(training.num_records, 'record')} to train on in "
+        f"{counted(len(training.split.shards), 'shard')}, "
+        f"{validation.num_records if validation else 0:,} to validate, "
+        f"{counted(len(training.classes), 'class')}",
         f"{model.name}: {model.count_params():,} parameters, pictures of "
-        f"{size[0]}x{size[1]}x{inputs.dataset.image.channels} px, {strategy.describe(devices)}, "
-        f"global batch {config.batch_size} ({config.batch_size // replicas} each), "
-        f"augmentation {config.augment}{where}",
+        f"{height_px}x{width_px}x{training.dataset.image.channels} px, "
+        f"{strategy.describe(run.devices)}, "
+        f"global batch {batch_size} ({batch_size // replicas} each), augmentation {augment}{where}",
         f"{counted(epochs.total_steps, 'step')}, {counted(epochs.count, 'epoch')}; a pass "
-        f"is {training.num_records / config.batch_size:.1f} batches, its last records open the "
-        "next one",
+        f"is {training.num_records / batch_size:.1f} batches, its last records open the next one",
     ]
     shares = [
         f"{float(part.share):.1%} from {part.subset.dataset.data} (its "
@@ -80,7 +82,7 @@ def result_lines(
     return [*lines, speed] if speed else lines
 
 
-def waiting(history: Sequence[Mapping[str, Any]]) -> str | None:
+def waiting_line(history: Sequence[Mapping[str, Any]]) -> str | None:
     """Whether the reader or the model limited the speed of a run, in a sentence.
 
     Args:
@@ -96,3 +98,63 @@ def waiting(history: Sequence[Mapping[str, Any]]) -> str | None:
     share = sum(measured) / len(measured)
     kind = "input" if share > _MIN_WAIT_FRACTION else "compute"
     return f"{kind}-bound: the model waited {share:.1%} of the time for data"
+
+
+def show_batch(batch: Batch, classes: Sequence[str], memory: Mapping[str, int], folder: str) -> str:
+    """Writes a contact sheet of `batch`, and prints where it is and the reader's memory.
+
+    Args:
+        batch: One global batch, after augmentation: see `trainer.reader.pipeline`.
+        classes: Of the model.
+        memory: Estimated bytes of the reader, by purpose.
+        folder: For `dry_run.png`, local or in a store; made where it is missing.
+
+    Returns:
+        The path of the contact sheet.
+
+    Raises:
+        UserError: It cannot be written.
+    """
+    path = storage.join(folder, SHEET_NAME)
+    pictures = np.asarray(batch["inputs"]["image"])[:MAX_PICTURES]
+    labels, weights = np.asarray(batch["label"]), np.asarray(batch["weight"])
+    captions = [
+        caption(label, weight, classes)
+        for label, weight in zip(labels[: len(pictures)], weights, strict=False)
+    ]
+    try:
+        with storage.open_write(path) as file:
+            contact_sheet([thumb(p) for p in pictures], captions, THUMB_PX).save(file, "PNG")
+    except OSError as e:
+        raise UserError(
+            f"{path} cannot be written ({e.strerror or e}); expected a folder with room "
+            "where you may write, by --output."
+        ) from e
+    parts = ", ".join(f"{name} {size(part)}" for name, part in memory.items())
+    print(f"the reader will hold {size(sum(memory.values()))} ({parts})")
+    print(f"one batch, as the model gets it: {path}")
+    return path
+
+
+def caption(label: Any, weight: float, classes: Sequence[str]) -> str:
+    """The class of a picture, or the two it is mixed of."""
+    if np.ndim(label) == 0:
+        text = classes[int(label)]
+    else:
+        order = np.argsort(-np.asarray(label), kind="stable")[:2]
+        shares = [f"{classes[i]} {label[i]:.0%}" for i in order if label[i] > 0]
+        text = " + ".join(shares) if len(shares) > 1 else classes[order[0]]
+    return text if weight else "left out: broken"
+
+
+def thumb(pixels: np.ndarray) -> Image.Image:
+    """A picture as large as fits; small ones are enlarged, their pixels kept square.
+
+    Args:
+        pixels: uint8 [height, width, 3 or 1].
+    """
+    picture = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).convert("RGB")
+    scale = THUMB_PX / max(picture.size)
+    width, height = (max(1, round(side * scale)) for side in picture.size)
+    sampling = Image.Resampling.BOX if scale < 1 else Image.Resampling.NEAREST
+    return picture.resize((width, height), sampling)

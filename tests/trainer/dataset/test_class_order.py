@@ -11,7 +11,7 @@ import pytest
 from imageshards import tfrecord
 from imageshards.errors import UserError
 from tests.support.reader_sets import CLASSES, FEATURES, example, jpeg, make_set
-from trainer.config import DataConfig
+from trainer.config import ReadConfig
 from trainer.dataset.class_order import check_class_order
 from trainer.dataset.open import select
 from trainer.dataset.spec import DataSet, FeatureSpec
@@ -54,7 +54,7 @@ def test_shards_of_one_class_each_are_all_looked_at(tmp_path: pathlib.Path) -> N
 def test_nothing_is_selected_from_classes_in_another_order(tmp_path: pathlib.Path) -> None:
     dataset = dataclasses.replace(_set(tmp_path, [[0, 1, 2]]), classes=("bee", "ant", "cat"))
     with pytest.raises(UserError, match="class 0 is 'bee'"):
-        select(DataConfig(str(tmp_path)), dataset, dataset.splits["train"])
+        select(ReadConfig(str(tmp_path)), dataset, dataset.splits["train"])
 
 
 def test_few_records_are_read(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

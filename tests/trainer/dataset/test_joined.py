@@ -13,12 +13,12 @@ import pytest
 
 from imageshards.errors import UserError
 from tests.support.reader_sets import CLASSES, FEATURES, IMAGE
-from trainer.config import DataConfig, join_paths, split_paths
+from trainer.config import ReadConfig, join_paths, split_paths
 from trainer.dataset.joined import check_features, check_filters, check_same_classes, join_datasets
 from trainer.dataset.manifest import find_split, train_split, validation_split
 from trainer.dataset.spec import DataSet, FeatureSpec, ImageSpec, Shard, Split
 
-CONFIG = DataConfig("a,b")
+CONFIG = ReadConfig("a,b")
 
 
 def _set(name: str, splits: dict[str, int] | None = None, **changes: Any) -> DataSet:
@@ -164,7 +164,7 @@ def test_pictures_of_others_have_the_size_that_is_asked_for() -> None:
     unknown = dataclasses.replace(IMAGE, size=None, varies=True)
     parts = [_set("a"), _set("b", image=unknown, adopted=True)]
     assert join_datasets(CONFIG, parts).image.size is None
-    asked = join_datasets(DataConfig("a,b", image_size=(24, 24)), parts).image
+    asked = join_datasets(ReadConfig("a,b", image_size=(24, 24)), parts).image
     assert asked.size == (24, 24) and asked.varies
 
 
@@ -206,5 +206,5 @@ def test_a_comma_in_a_path_that_exists_separates_nothing(
 def test_shares_are_found_by_path_or_last_folder(
     mix: dict[str, float], expected: Sequence[Fraction]
 ) -> None:
-    assert DataConfig("x/a,y/b", mix=mix).shares == expected
-    assert DataConfig("x/a,y/b").shares == ()
+    assert ReadConfig("x/a,y/b", mix=mix).shares == expected
+    assert ReadConfig("x/a,y/b").shares == ()

@@ -11,7 +11,7 @@ from imageshards.errors import UserError
 from imageshards.manifest import MANIFEST_NAME, STAGING_NAME
 from tests.support.dataset_factory import Dataset
 from tests.support.trainer_data import edit_manifest, write_manifest
-from trainer.config import DataConfig, TrainConfig
+from trainer.config import ReadConfig
 from trainer.dataset.manifest import (
     check_shards,
     find_split,
@@ -19,8 +19,9 @@ from trainer.dataset.manifest import (
     train_split,
     validation_split,
 )
-from trainer.dataset.open import open_dataset, open_inputs
+from trainer.dataset.open import open_dataset
 from trainer.dataset.spec import DataSet, FeatureSpec
+from trainer.reader.batches import open_data
 
 IMAGE = {
     "size": 32,
@@ -196,24 +197,24 @@ def test_shards_must_be_there_with_their_size(folder: pathlib.Path) -> None:
         check_shards(manifest, splits)
 
 
-def _config(folder: pathlib.Path, batch_size: int, **changes: Any) -> TrainConfig:
-    return TrainConfig(DataConfig(str(folder), **changes), "out", batch_size=batch_size)
+def _open(folder: pathlib.Path, batch_size: int, **changes: Any) -> Any:
+    return open_data(ReadConfig(str(folder), batch_size=batch_size, **changes))
 
 
-def test_open_inputs_does_not_check_unused_splits(folder: pathlib.Path) -> None:
+def test_unused_splits_are_not_checked(folder: pathlib.Path) -> None:
     (folder / "validation-00000-of-00001.tfrecord").unlink()
-    inputs = open_inputs(_config(folder, 8, validation_split="none"))
-    assert (inputs.training.num_records, inputs.model.size) == (20, (32, 32))
-    assert inputs.validation is None
+    train, validation = _open(folder, 8, validation_split="none")
+    assert (train.num_records, train.model_inputs.size) == (20, (32, 32))
+    assert validation is None
 
 
-def test_open_inputs_refuses_less_than_a_batch_and_a_missing_size(folder: pathlib.Path) -> None:
+def test_less_than_a_batch_and_a_missing_size_are_refused(folder: pathlib.Path) -> None:
     with pytest.raises(UserError, match="--batch_size received 21, but the split train has 20 rec"):
-        open_inputs(_config(folder, 21))
+        _open(folder, 21)
     edit_manifest(folder, image={"mode": "none", "channels": 3})
     with pytest.raises(UserError, match="how large the pictures are; give .* by --image_size"):
-        open_inputs(_config(folder, 4))
-    assert open_inputs(_config(folder, 4, image_size=(8, 8))).model.size == (8, 8)
+        _open(folder, 4)
+    assert _open(folder, 4, image_size=(8, 8))[0].model_inputs.size == (8, 8)
 
 
 def test_features_shard_classes_and_a_fingerprint_are_read(folder: pathlib.Path) -> None:
@@ -250,4 +251,4 @@ def test_what_a_stopped_build_left_is_not_read_as_foreign_shards(
     (made / STAGING_NAME).mkdir()
     (made / STAGING_NAME / "job.json").touch()
     with pytest.raises(UserError, match="its build has not ended; run that again"):
-        open_dataset(DataConfig(data=str(made)))
+        open_dataset(ReadConfig(data=str(made)))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from imageshards.errors import UserError
 from tests.support import replica_run
-from trainer.config import OPTIMIZERS, SCHEDULES, DataConfig, OptimizerConfig, TrainConfig
+from trainer.config import OPTIMIZERS, SCHEDULES, OptimizerConfig, ReadConfig, RunConfig
 
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
@@ -283,9 +283,9 @@ def test_accumulation_equals_a_larger_batch(precision: str) -> None:
     assert len(model.state_variables(twice)) > len(model.state_variables(once))
 
 
-def _run(batch_size: int = 32, **options: Any) -> TrainConfig:
+def _run(batch_size: int = 32, **options: Any) -> RunConfig:
     settings = OptimizerConfig(**options)
-    return TrainConfig(DataConfig("shards"), "out", settings, batch_size=batch_size)
+    return RunConfig(ReadConfig("shards", batch_size=batch_size), "out", settings)
 
 
 class _Model:

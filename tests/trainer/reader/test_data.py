@@ -14,7 +14,7 @@ import pytest
 import imageshards as ims
 from tests.support.reader_sets import CLASSES, SIDE_PX, make_set, value_of
 from tests.support.trainer_data import edit_manifest, make_data_set
-from trainer.config import DataConfig
+from trainer.config import ReadConfig
 from trainer.dataset.spec import Split
 from trainer.reader.data import Data
 
@@ -32,7 +32,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
     dataset = make_set(folder, LABELS)
     train = dataset.splits["train"]
     splits = {"train": train, "validation": Split("validation", train.shards[1:])}
-    return Data(DataConfig(str(folder)), dataclasses.replace(dataset, splits=splits))
+    return Data(ReadConfig(str(folder)), dataclasses.replace(dataset, splits=splits))
 
 
 def flip_and_soften(images: Any, labels: Any, seeds: Any) -> tuple[Any, Any]:

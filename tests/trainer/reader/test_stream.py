@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import pathlib
 import shutil
@@ -14,15 +13,14 @@ import pytest
 
 from imageshards.errors import UserError
 from tests.support.trainer_data import edit_manifest, make_data_set
-from trainer.config import DataConfig, TrainConfig
-from trainer.dataset.open import open_inputs
+from trainer.config import ReadConfig
 from trainer.reader.broken_records import LIST_FILE, BrokenRecordHandler
 
 tf = pytest.importorskip("tensorflow")
 
 from trainer.reader import broken_records, order  # noqa: E402
 from trainer.reader import stream as stream_module  # noqa: E402
-from trainer.reader.batches import TrainingData  # noqa: E402
+from trainer.reader.batches import TrainingData, open_data  # noqa: E402
 from trainer.reader.stream import TrainingStream, next_batch  # noqa: E402
 
 FILE = "train-00000-of-00001.tfrecord"
@@ -32,11 +30,10 @@ STEPS = 5
 def _stream(
     folder: pathlib.Path, output: pathlib.Path, **changes: Any
 ) -> tuple[TrainingStream, TrainingData, BrokenRecordHandler]:
-    data = DataConfig(str(folder), skip_broken=changes.pop("skip_broken", 0))
-    config = TrainConfig(data, str(output), batch_size=4, seed=5, augment="light")
-    config = dataclasses.replace(config, **changes)
-    reading = TrainingData.of(config, open_inputs(config), "host")
-    broken_handler = BrokenRecordHandler(data.skip_broken, str(output), data.data)
+    given: dict[str, Any] = {"batch_size": 4, "seed": 5, "augment_on": "host", **changes}
+    config = ReadConfig(str(folder), **given)
+    reading, _ = open_data(config, output=str(output))
+    broken_handler = BrokenRecordHandler(config.skip_broken, str(output), config.data)
     stream = TrainingStream(reading, tf.distribute.get_strategy(), broken_handler)
     return stream, reading, broken_handler
 

@@ -19,7 +19,7 @@ import pytest
 from tests.support.served_models import network, picture_reader
 from trainer import export
 from trainer.augment.decode import fit_inside
-from trainer.config import DataConfig
+from trainer.config import ReadConfig
 from trainer.dataset.manifest import load_manifest, train_split
 from trainer.dataset.open import check_inputs, select
 from trainer.dataset.spec import DataSet, ModelCard, ModelInputs, ReadOptions
@@ -77,7 +77,7 @@ def keyed_records(built: Built, inputs: ModelInputs) -> dict[str, dict[str, Any]
     """What the trainer feeds its model with, by the key of the photo."""
     dataset = built.dataset
     split = train_split(dataset, None)
-    subset = select(DataConfig(dataset.data), dataset, split)
+    subset = select(ReadConfig(dataset.data), dataset, split)
     batches = pipeline.evaluation_batches(subset, ReadOptions(threads=1), 16, inputs)
     keys = [
         tf.train.Example.FromString(raw).features.feature["image/filename"].bytes_list.value[0]

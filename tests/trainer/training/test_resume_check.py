@@ -10,11 +10,13 @@ import pytest
 
 from imageshards.errors import UserError
 from tests.support.trainer_data import edit_manifest, make_data_set
-from trainer.config import DataConfig, OptimizerConfig, TrainConfig
-from trainer.dataset.open import open_inputs
-from trainer.reader.batches import TrainingData
+from trainer.cluster.hosts import ONE_HOST
+from trainer.config import OptimizerConfig, ReadConfig, RunConfig
+from trainer.reader.batches import open_data
 from trainer.training.output_folder import mark_run
 from trainer.training.resume_check import check_same, settings_of
+
+AUGMENT = ("none", "light")
 
 
 @pytest.fixture(scope="module")
@@ -24,12 +26,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return make_data_set(path, {"train": 12, "validation": 3}, size_px=((8, 8),))
 
 
-def _config(folder: pathlib.Path, data: dict[str, Any], **changes: Any) -> TrainConfig:
-    return TrainConfig(DataConfig(str(folder), **data), "out", batch_size=4, **changes)
+def _config(folder: pathlib.Path, read: dict[str, Any], **changes: Any) -> RunConfig:
+    given: dict[str, Any] = {"batch_size": 4, "augment_on": "host", **read}
+    return RunConfig(ReadConfig(str(folder), **given), "out", **changes)
 
 
-def _settings(config: TrainConfig, place: str = "host", total: int = 9) -> dict[str, Any]:
-    return settings_of(config, TrainingData.of(config, open_inputs(config), place), total)
+def _settings(config: RunConfig, total: int = 9) -> dict[str, Any]:
+    return settings_of(config, open_data(config.read)[0], total)
 
 
 @pytest.mark.parametrize(
@@ -56,10 +59,10 @@ def test_settings_that_change_no_step_may_differ(
         ({"classes": ("square", "circle")}, {}, "--classes received square,circle"),
         ({"image_size": (8, 16)}, {}, "--image_size received 8,16"),
         ({"balance": "sampling"}, {}, "--balance"),
-        ({}, {"seed": 3}, "--seed received 3, but the run in --output 'out' was started with 0"),
-        ({}, {"batch_size": 6}, "--batch_size received 6"),
+        ({"seed": 3}, {}, "--seed received 3, but the run in --output 'out' was started with 0"),
+        ({"batch_size": 6}, {}, "--batch_size received 6"),
         ({}, {"model": "MobileNetV2"}, "--model"),
-        ({}, {"augment": "strong"}, "--augment received strong"),
+        ({"augment": "strong"}, {}, "--augment received strong"),
         ({}, {"optimizer": OptimizerConfig(learning_rate=0.5)}, "--learning_rate received 0.5"),
         ({}, {"optimizer": OptimizerConfig(ema=0.9)}, "--ema received 0.9"),
     ],
@@ -74,10 +77,13 @@ def test_a_changed_setting_is_refused_by_its_flag(
 
 
 def test_augment_on_may_differ_without_augmentation(folder: pathlib.Path) -> None:
-    plain = _config(folder, {}, augment="none")
-    assert _settings(plain, "host") == _settings(plain, "device")
+    host, device = (
+        [_settings(_config(folder, {"augment_on": on, "augment": augment})) for augment in AUGMENT]
+        for on in ("host", "device")
+    )
+    assert host[0] == device[0]
     with pytest.raises(UserError, match="--augment_on received device"):
-        check_same("out", _settings(_config(folder, {})), _settings(_config(folder, {}), "device"))
+        check_same("out", host[1], device[1])
 
 
 @pytest.mark.parametrize(
@@ -120,6 +126,7 @@ def test_overwriting_reads_nothing_of_the_old_run_and_says_where_curves_are(
     folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its list of broken records may be of other data, or no list at all."""
+    import keras
     import tensorflow as tf
 
     from trainer.training import run
@@ -127,9 +134,10 @@ def test_overwriting_reads_nothing_of_the_old_run_and_says_where_curves_are(
     broken = tmp_path / "broken.json"
     broken.write_text("no list")
     mark_run(str(tmp_path))
-    data = DataConfig(str(folder), skip_broken=1)
-    config = TrainConfig(data, str(tmp_path), batch_size=4, overwrite=True, tensorboard=True)
-    begun = run._Run(config, open_inputs(config), tf.distribute.get_strategy())
+    config = _config(folder, {"skip_broken": 1}, overwrite=True, tensorboard=True)
+    config = dataclasses.replace(config, output=str(tmp_path))
+    data = open_data(config.read)
+    begun = run.open_run(config, *data, tf.distribute.get_strategy(), ONE_HOST)
     assert begun.broken_handler.found == [] and not broken.exists()
-    begun.print_plan()
+    run.print_plan(config, begun, keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]))
     assert f": tensorboard --logdir {tmp_path}/tensorboard\n" in capsys.readouterr().out

@@ -16,7 +16,7 @@ from tests.support.commands import run_forked
 from tests.support.store_servers import store_server
 from tests.support.trainer_data import make_data_set
 from trainer.cluster.hosts import Hosts
-from trainer.config import DataConfig, TrainConfig
+from trainer.config import ReadConfig, RunConfig
 from trainer.training.checkpoint import Checkpoints
 from trainer.training.several_hosts import only_chief_writes
 
@@ -179,7 +179,7 @@ def test_a_host_s_folder_is_removed_also_after_a_process_that_was_killed(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "imageshards-host-killed" / "checkpoints").mkdir(parents=True)
     (tmp_path / "mine").mkdir()
-    hosts, config = Hosts(("a:1", "b:1"), index=1), TrainConfig(DataConfig("d"), "o")
+    hosts, config = Hosts(("a:1", "b:1"), index=1), RunConfig(ReadConfig("d"), "o")
     with only_chief_writes(config, hosts) as mine:
         folder = pathlib.Path(mine.output)
         assert {*tmp_path.iterdir()} == {tmp_path / "mine", folder} and folder.is_dir()

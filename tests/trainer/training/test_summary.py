@@ -1,12 +1,20 @@
-"""Whether the reader or the model limited the speed of a run."""
+"""What a run prints, and the contact sheet of `--dry_run`."""
 
 from __future__ import annotations
 
+import pathlib
+
+import numpy as np
 import pytest
+from PIL import Image
+
+from imageshards.errors import UserError
 
 pytest.importorskip("tensorflow")
 
-from trainer.training.summary import waiting
+from trainer.training.summary import caption, show_batch, thumb, waiting_line
+
+CLASSES = ("cat", "dog", "emu")
 
 
 @pytest.mark.parametrize(
@@ -22,4 +30,43 @@ def test_the_sentence_names_the_slower_side(
     shares: list[float | None], sentence: str | None
 ) -> None:
     """Of several epochs the first one counts for nothing: it warms up."""
-    assert waiting([{"wait_fraction": share} for share in shares]) == sentence
+    assert waiting_line([{"wait_fraction": share} for share in shares]) == sentence
+
+
+def test_a_dry_run_writes_a_contact_sheet_and_tells_the_memory_of_the_reader(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, memory = tmp_path / "new" / "report", {"shuffle buffer": 64_000_000}
+    pictures = np.full((12, 8, 12, 3), 7, np.uint8)
+    batch: dict = {"inputs": {"image": pictures}, "label": np.arange(12) % 3, "weight": np.ones(12)}
+    path = show_batch(batch, CLASSES, memory, str(folder))
+    assert path == str(folder / "dry_run.png")
+    assert capsys.readouterr().out.splitlines() == [
+        "the reader will hold 64 MB (shuffle buffer 64 MB)",
+        f"one batch, as the model gets it: {path}",
+    ]
+    with Image.open(path) as sheet:
+        assert sheet.mode == "RGB" and sheet.width > sheet.height
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"dry_run.png cannot be written .*--output"):
+        show_batch(batch, CLASSES, {}, str(tmp_path / "file"))
+
+
+def test_captions_name_the_classes_that_a_picture_is_mixed_of() -> None:
+    labels = np.array([[0.75, 0.25, 0], [0, 0, 1]], np.float32)
+    assert caption(labels[0], 1.0, CLASSES) == "cat 75% + dog 25%"
+    assert caption(labels[1], 1.0, CLASSES) == "emu"
+    assert caption(np.int64(1), 1.0, CLASSES) == "dog"
+    assert "broken" in caption(np.int64(0), 0.0, CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [((20, 40, 3), (144, 72)), ((500, 250, 1), (72, 144)), ((1, 900, 3), (144, 1))],
+)
+def test_small_pictures_are_enlarged_and_large_ones_reduced(
+    given: tuple[int, int, int], expected: tuple[int, int]
+) -> None:
+    drawn = thumb(np.full(given, 200, np.uint8))
+    assert drawn.size == expected and drawn.mode == "RGB"
+    assert drawn.getcolors() == [(expected[0] * expected[1], (200, 200, 200))]
