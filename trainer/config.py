@@ -267,7 +267,8 @@ class OptimizerConfig:
 
     # fmt: off
     optimizer: Annotated[str, Option(
-        "sgd is with Nesterov momentum", choices=OPTIMIZERS)] = "adam"
+        "sgd is with Nesterov momentum; muon steps matrices but the last, and adamw the rest",
+        choices=OPTIMIZERS)] = "adam"
     learning_rate: Annotated[float, Option(
         "the peak, where the warm-up ends and the schedule begins", above=0)] = 1e-3
     scale_learning_rate: Annotated[bool, Option(

@@ -201,18 +201,17 @@ def _check_resume(strategy: Any, name: str) -> Any:
 
 
 def _check_masks(strategy: Any, name: str) -> Any:
-    """The dropout masks of every replica in two steps; `stock` as Keras draws them."""
+    """The dropout masks of every replica in two steps."""
     import keras
     import tensorflow as tf
+
+    from trainer.models.strategy import separate_replicas
 
     with strategy.scope():
         layer = keras.layers.Dropout(0.5, seed=3)
         picture = keras.Input((64,))
         network = keras.Model(picture, layer(picture))
-        if name != "stock":
-            from trainer.models.strategy import separate_replicas
-
-            separate_replicas(network)
+        separate_replicas(network)
 
     @tf.function
     def draw() -> Any:
@@ -229,10 +228,11 @@ def _check_overflow(strategy: Any, name: str) -> Any:
 
     from trainer.models.optimizer import LossScaleOptimizer
 
-    kind = keras.optimizers.LossScaleOptimizer if name == "stock" else LossScaleOptimizer
     with strategy.scope():
         network = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        network.compile(kind(keras.optimizers.SGD(0.1), initial_scale=4.0), loss="mse")
+        network.compile(
+            LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=4.0), loss="mse"
+        )
         network.optimizer.build(network.trainable_variables)
     pictures = np.ones((4, 2), np.float32)
     pictures[3] = np.inf
@@ -244,13 +244,6 @@ def _check_overflow(strategy: Any, name: str) -> Any:
     feed(strategy, step, [(pictures, np.ones((4, 1), np.float32))])
     finite = all(np.isfinite(v.numpy()).all() for v in network.trainable_variables)
     return [bool(finite), float(network.optimizer.dynamic_scale.numpy())]
-
-
-def _check_uneven(strategy: Any, name: str) -> Any:
-    """The weights after batches that two replicas cannot share equally."""
-    network = start(strategy, CONFIGS[name], "tests.support.tiny_models:plain")
-    train(strategy, network, [tuple(part[:7] for part in batch(step)) for step in range(2)])
-    return weights(network)
 
 
 def _check_augment(strategy: Any, level: str) -> Any:
@@ -282,7 +275,6 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "resume": _check_resume,
     "masks": _check_masks,
     "overflow": _check_overflow,
-    "uneven": _check_uneven,
     "augment": _check_augment,
 }
 

@@ -56,9 +56,15 @@ class Counter(keras.callbacks.Callback):
         self.steps = 0
         self.sums = np.zeros(2)
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps, "sums": self.sums}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps, self.sums = state["steps"], state["sums"]
+
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.steps += 1
-        self.sums += [logs["loss"], logs["brightness"]]
+        self.sums = self.sums + [logs["loss"], logs["brightness"]]
 
 
 class Killer(keras.callbacks.Callback):

@@ -9,11 +9,11 @@ import pathlib
 import signal
 import subprocess
 import sys
-from dataclasses import fields as fields_of
 from typing import Any
 
 import pytest
 
+from imageshards.commands.options import options_of
 from tests.support.commands import ROOT, run_forked
 from tests.support.trainer_data import edit_manifest, make_data_set, read_split, write_manifest
 from trainer.__main__ import main
@@ -55,8 +55,7 @@ def test_help_is_quick_and_names_every_flag_with_its_default() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     assert "code 0" in out and "heavy set()" in out
-    fields = [f.name for kind in (RunConfig, ReadConfig, OptimizerConfig) for f in fields_of(kind)]
-    for flag in fields:
+    for flag in [f for kind in (RunConfig, ReadConfig, OptimizerConfig) for f in options_of(kind)]:
         assert f"--{flag} " in out or f"--{flag}]" in out, flag
     assert out.count("default:") >= 25 and "in pixels" in out
 

@@ -285,14 +285,13 @@ def averaged_weights(model: keras.Model) -> Iterator[None]:
             variable.assign(value)
 
 
-def notes(config: RunConfig, model: keras.Model, total_steps: int, gpus: int = 0) -> list[str]:
+def notes(config: RunConfig, model: keras.Model, total_steps: int) -> list[str]:
     """What is allowed, but may surprise; a sentence each.
 
     Args:
         config: The run.
         model: Compiled.
         total_steps: Of the whole run.
-        gpus: How many of the devices are GPUs.
     """
     optimizer, batch_size = config.optimizer, config.read.batch_size
     found = [_slow_average(optimizer, total_steps)]
@@ -303,17 +302,11 @@ def notes(config: RunConfig, model: keras.Model, total_steps: int, gpus: int = 0
             f"{model.name} normalises by the statistics of {batch_size} pictures, which are noisy; "
             f"--batch_size of {FEW_FOR_STATISTICS} or more is steadier"
         )
-    if optimizer.precision != "float32" and not gpus:
-        found.append(f"--precision {optimizer.precision} usually is slower than float32 on a CPU")
     if left := total_steps % optimizer.accumulate_steps:
         found.append(
             f"{total_steps} steps are no multiple of --accumulate_steps "
             f"{optimizer.accumulate_steps}; the last {left} change no weights"
         )
-    if optimizer.optimizer == "muon":
-        found.append(_muon_share(model))
-    if optimizer.optimizer == "adamw" and not optimizer.weight_decay:
-        found.append("adamw without --weight_decay is adam")
     return [note for note in found if note]
 
 
@@ -331,13 +324,4 @@ def _slow_average(optimizer: OptimizerConfig, total_steps: int) -> str:
     return (
         f"--ema {optimizer.ema} over {updates} steps keeps {share:.0%} of the first step's "
         f"weights in the average; --ema {math.floor(best * 1e4) / 1e4:g} or less would suit"
-    )
-
-
-def _muon_share(model: keras.Model) -> str:
-    matrices = [v for v in model.trainable_variables if len(v.shape) == 2]
-    hidden = [v for v in matrices[:-1] if "embedding" not in v.path.lower()]
-    return (
-        f"muon steps {len(hidden)} of {len(model.trainable_variables)} variables of {model.name}: "
-        "the matrices but the last; adamw steps the others, convolutions too"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 import zipfile
 from typing import Any
@@ -28,57 +29,49 @@ def load_weights(model: keras.Model, path: str) -> str:
         path: A file, local or in a store.
 
     Returns:
-        A sentence: how many variables came from the file, and which layers keep random ones.
+        A sentence: how many layers came from the file, and which keep random weights.
 
     Raises:
         UserError: There is no such file, it is none of these kinds, or nothing in it fits.
     """
     local_path = _local(path)
-    inside = [layer for layer in model.layers if isinstance(layer, keras.Model)]
-    variables = _weights(model)
-    initial = {id(variable): variable.numpy() for variable in variables}
+    variables = {id(v): v for v in model.weights if "float" in v.dtype}
+    initial = {key: variable.numpy() for key, variable in variables.items()}
     best: dict[int, Any] = {}
-    for target in [model, *inside]:
-        found = _try(target, local_path, initial)
+    for target in [model, *(layer for layer in model.layers if isinstance(layer, keras.Model))]:
+        _load(target, local_path)
+        # Keras tells by warnings alone, and not always, what it skipped: what is the same
+        # afterwards was. Constants such as zeros may be those of the file, so they do not tell.
+        values = {key: variable.numpy() for key, variable in variables.items()}
+        found = {k: value for k, value in values.items() if not np.array_equal(value, initial[k])}
         best = max(best, found, key=len)
-    for variable in variables:
-        variable.assign(best.get(id(variable), initial[id(variable)]))
+        for key, variable in variables.items():
+            variable.assign(initial[key])
+    for key, value in best.items():
+        variables[key].assign(value)
+    random = [key for key, value in initial.items() if np.ptp(value) > 0]
+    layers = {key: variables[key].path.rpartition("/")[0] for key in random}
+    left = list(dict.fromkeys(layers[key] for key in random if key not in best))
     if not best:
         raise UserError(
             f"--weights received {path!r}, in which nothing fits --model {model.name}; expected "
             "weights of the same architecture."
         )
-    sentence = f"weights  {path}: {len(best)} of {len(variables)} variables"
-    missing = [v.path.rpartition("/")[0] for v in variables if id(v) not in best]
-    if layers := list(dict.fromkeys(missing)):
-        more = ", …" if len(layers) > 4 else ""
-        sentence += f"; left random: {', '.join(layers[:4])}{more}"
+    total = len(set(layers.values()))
+    sentence = f"weights  {path}: {total - len(left)} of {total} layers"
+    if left:
+        more = ", …" if len(left) > 4 else ""
+        sentence += f"; left random: {', '.join(left[:4])}{more}"
     return sentence
 
 
-def _try(target: keras.Model, path: str, initial: dict[int, Any]) -> dict[int, Any]:
-    """The values of those variables that `path` changes, by the variable's id."""
-    variables = _weights(target)
-    for variable in variables:
-        # Keras does not say what it loaded: what is still NaN afterwards, it did not.
-        variable.assign(np.full(variable.shape, np.nan, variable.dtype))
+def _load(target: keras.Model, path: str) -> None:
+    """Loads what fits."""
     options = {} if path.endswith((".keras", ".weights.h5")) else {"by_name": True}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            target.load_weights(path, skip_mismatch=True, **options)
-    except (ValueError, KeyError):
-        # Keras tolerates other shapes, but not every other structure.
-        pass
-    values = {id(variable): variable.numpy() for variable in variables}
-    for variable in variables:
-        variable.assign(initial[id(variable)])
-    return {key: value for key, value in values.items() if not np.isnan(value).any()}
-
-
-def _weights(model: keras.Model) -> list[Any]:
-    """The weights that are numbers, each once."""
-    return list({id(v): v for v in model.weights if "float" in v.dtype}.values())
+    # Keras tolerates other shapes, but not every other structure.
+    with warnings.catch_warnings(), contextlib.suppress(ValueError, KeyError):
+        warnings.simplefilter("ignore")
+        target.load_weights(path, skip_mismatch=True, **options)
 
 
 def _is_hdf5(path: str) -> bool:

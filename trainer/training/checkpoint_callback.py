@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -26,17 +25,24 @@ from trainer.training.checkpoint import (
     values_of,
 )
 
-# Set by Keras for every callback: not what it remembers.
-_NOT_REMEMBERED = "params"
+# What Keras's callbacks remember from one step or epoch to the next. Its others remember nothing.
+_REMEMBERED: dict[type[Callback], tuple[str, ...]] = {
+    keras.callbacks.EarlyStopping: ("wait", "stopped_epoch", "best", "best_epoch", "best_weights"),
+    keras.callbacks.ReduceLROnPlateau: ("wait", "cooldown_counter", "best"),
+    keras.callbacks.ModelCheckpoint: ("best", "_batches_seen_since_last_saving", "_current_epoch"),
+    keras.callbacks.SwapEMAWeights: ("_ema_weights_in_model",),
+    keras.callbacks.TensorBoard: ("_global_train_batch", "_global_test_batch"),
+    keras.callbacks.History: ("epoch", "history"),
+}
 
 
 class Checkpoint(Callback):
     """Saves everything that training remembers, every `every_steps` steps and after every epoch.
 
     That is every variable (weights, optimizer, averages, metrics, states of random layers), the
-    position in the data, and what the other callbacks remember: what `state_dict()` returns
-    where a callback has it, put back by `load_state_dict(state)`; else those of its attributes
-    that training changed and that are plain values or NumPy arrays.
+    position in the data, and what the other callbacks remember: Keras's own, and those of yours
+    with `state_dict()`, which returns plain values and NumPy arrays by name, and
+    `load_state_dict(state)`. Others begin anew, which is said when a run is resumed.
 
     In Keras's own `fit` it saves, too; with `identity=train.identity` `ims.fit` goes on from there.
 
@@ -69,7 +75,6 @@ class Checkpoint(Callback):
         self.state = RunState(identity or {})
         self._every_steps = every_steps
         self._others = list(others)
-        self._at_begin: list[dict[str, str]] = []
         self._loaded: Values | None = None
         self._saved: tuple[int, int] | None = None
         self._told = False
@@ -79,9 +84,8 @@ class Checkpoint(Callback):
         self.step, self.epochs = self.state.step, self.state.epochs
 
     def watch(self, callbacks: Sequence[Callback]) -> None:
-        """Says whose memory is saved; called when training begins."""
+        """Says whose memory is saved."""
         self._others = [callback for callback in callbacks if callback is not self]
-        self._at_begin = [_plain_attributes(callback, None) for callback in self._others]
 
     @names_arguments(output="folder")
     def restore(self) -> None:
@@ -101,6 +105,12 @@ class Checkpoint(Callback):
             mine = next((i for i, (other, _) in enumerate(remembered) if other == name), None)
             if mine is not None:
                 _remind(callback, remembered.pop(mine)[1], self.state.arrays)
+            if _forgets(callback) and self._hosts.is_chief:
+                print(
+                    f"note: {name} begins anew, as it has no state_dict() and "
+                    "load_state_dict(state) that tell what it remembers",
+                    file=sys.stderr,
+                )
 
     def load(self, step: int) -> Values:
         """The variables of an earlier checkpoint.
@@ -137,8 +147,8 @@ class Checkpoint(Callback):
         state.stopped = bool(self.model.stop_training)
         state.arrays = {}
         state.callbacks = [
-            (type(callback).__name__, _remembered(callback, at_begin, state.arrays))
-            for callback, at_begin in zip(self._others, self._at_begin, strict=True)
+            (type(callback).__name__, _remembered(callback, state.arrays))
+            for callback in self._others
         ]
         if self._hosts.is_chief:
             self.checkpoints.save(state, values)
@@ -171,7 +181,7 @@ class Checkpoint(Callback):
         return next(bad, None)
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Looks at what callbacks remember from the beginning.
+        """Checks that the position will be known.
 
         Raises:
             UserError: Keras's `fit` takes more steps in an epoch than it says.
@@ -183,7 +193,6 @@ class Checkpoint(Callback):
                 "epoch, of which Keras takes more, or less, than it says; expected a "
                 "steps_per_epoch that is a multiple, so that the checkpoint knows the position."
             )
-        self.watch(self._others)
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Counts the steps of one call of Keras's train function."""
@@ -212,14 +221,32 @@ def state_values(model: keras.Model, hosts: Hosts = ONE_HOST) -> Values:
     return values_of(state_variables(model), {id(variable) for variable in own}, hosts)
 
 
-def _remembered(
-    callback: Callback, at_begin: Mapping[str, str], arrays: dict[str, Array]
-) -> dict[str, Any]:
-    """What a callback remembers, as JSON values; its arrays are added to `arrays`."""
+def _remembered(callback: Callback, arrays: dict[str, Array]) -> dict[str, Any]:
+    """What a callback remembers, as JSON values; its arrays are added to `arrays`.
+
+    Raises:
+        UserError: Its `state_dict()` returns something else.
+    """
     if hasattr(callback, "state_dict"):
-        return {name: _to_json(value, arrays) for name, value in callback.state_dict().items()}
-    found = _plain_attributes(callback, arrays)
-    return {k: json.loads(v) for k, v in found.items() if at_begin.get(k) != v}
+        state = callback.state_dict()
+    else:
+        names = [n for kind, own in _REMEMBERED.items() if isinstance(callback, kind) for n in own]
+        state = {name: vars(callback)[name] for name in names if name in vars(callback)}
+    try:
+        return {name: _to_json(value, arrays) for name, value in state.items()}
+    except TypeError as e:
+        raise UserError(
+            f"callbacks received {type(callback).__name__}, whose state_dict() returned {e}; "
+            "expected numbers, texts and NumPy arrays, or lists and dictionaries of them."
+        ) from e
+
+
+def _forgets(callback: Callback) -> bool:
+    """Whether a callback of the user's has attributes, but no way to tell which to save."""
+    if hasattr(callback, "state_dict") or isinstance(callback, tuple(_REMEMBERED)):
+        return False
+    ours = type(callback).__module__.startswith(("keras.", "trainer."))
+    return not ours and bool(vars(callback).keys() - vars(Callback()).keys())
 
 
 def _remind(callback: Callback, state: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
@@ -230,39 +257,11 @@ def _remind(callback: Callback, state: Mapping[str, Any], arrays: Mapping[str, A
     # Keras's own that watch a metric turn `min_delta` round when they first compare.
     if getattr(callback, "monitor_op", callback) is None:
         callback._set_monitor_op()
-    for name, value in values.items():
-        current = vars(callback).get(name)
-        if isinstance(current, dict | set):  # also a Counter, a defaultdict
-            current.clear()
-            current.update(value)
-        else:
-            setattr(callback, name, value)
+    vars(callback).update(values)
 
 
-def _plain_attributes(callback: Callback, arrays: dict[str, Array] | None) -> dict[str, str]:
-    """Attributes that JSON and NumPy have values for, as JSON texts.
-
-    Args:
-        callback: Whose.
-        arrays: Gets the arrays; None leaves attributes with arrays out.
-    """
-    found = {}
-    for name, value in vars(callback).items():
-        mine: dict[str, Array] = {}
-        try:
-            text = json.dumps(_to_json(value, mine, len(arrays or ())))
-        except TypeError:
-            continue
-        if name == _NOT_REMEMBERED or (mine and arrays is None):
-            continue
-        found[name] = text
-        if arrays is not None:
-            arrays.update(mine)
-    return found
-
-
-def _to_json(value: Any, arrays: dict[str, Array], first: int = 0) -> Any:
-    """`value`, its arrays replaced by {"array": name}, dictionaries and sets in the same way.
+def _to_json(value: Any, arrays: dict[str, Array]) -> Any:
+    """`value`, its arrays replaced by {"array": name}, dictionaries in the same way.
 
     Raises:
         TypeError: It is more than plain values and arrays.
@@ -272,17 +271,14 @@ def _to_json(value: Any, arrays: dict[str, Array], first: int = 0) -> Any:
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return value.item()
     if isinstance(value, np.ndarray) and value.dtype.kind != "O":
-        name = f"{first + len(arrays)}"
+        name = f"{len(arrays)}"
         arrays[name] = value
         return {"array": name}
     if isinstance(value, list | tuple):
-        return [_to_json(one, arrays, first) for one in value]
+        return [_to_json(one, arrays) for one in value]
     if isinstance(value, dict):  # by pairs, as keys may be numbers
-        pairs = [[_to_json(k, {}), _to_json(v, arrays, first)] for k, v in value.items()]
-        return {"dict": pairs}
-    if isinstance(value, set):
-        return {"set": sorted((_to_json(one, {}) for one in value), key=repr)}
-    raise TypeError(f"{type(value).__name__} is no plain value")
+        return {"dict": [[_to_json(k, {}), _to_json(v, arrays)] for k, v in value.items()]}
+    raise TypeError(f"{type(value).__name__} among its values")
 
 
 def _from_json(value: Any, arrays: Mapping[str, Array]) -> Any:
@@ -292,6 +288,4 @@ def _from_json(value: Any, arrays: Mapping[str, Array]) -> Any:
         return value
     if "array" in value:
         return arrays[value["array"]]
-    if "set" in value:
-        return set(value["set"])
     return {key: _from_json(one, arrays) for key, one in value["dict"]}

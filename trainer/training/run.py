@@ -234,7 +234,7 @@ def _refuse_optimizer_flags(config: RunConfig) -> None:
 def print_plan(config: RunConfig, run: Run, network: keras.Model) -> None:
     """Prints what is about to be trained, and notes on settings that may surprise."""
     total = run.epochs.total_steps
-    notes = optimizer.notes(config, network, total, strategy.gpu_count())
+    notes = optimizer.notes(config, network, total)
     lines = [*plan_lines(config, run, network), *(f"note: {note}" for note in notes)]
     lines = [for_output(line) for line in lines]
     if config.tensorboard and not config.dry_run:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import pathlib
-from collections import Counter, defaultdict
 from typing import Any
 
 import numpy as np
@@ -329,42 +328,49 @@ def test_a_broken_validation_record_is_a_sentence_or_left_out(
 class Remembers(keras.callbacks.Callback):
     """Plain values of every kind."""
 
+    def __init__(self, **values: Any) -> None:
+        super().__init__()
+        self.values = values
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.values
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.values = state
+
+
+class Forgets(keras.callbacks.Callback):
+    """Has an attribute, and no way to tell that it is to be saved."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.counter: Counter[str] = Counter()
-        self.by_epoch: defaultdict[int, list[float]] = defaultdict(list)
-        self.seen: set[int] = set()
-        self.largest = np.uint8(0)
-        self.function = print
-
-    def step(self) -> None:
-        self.counter["steps"] += 1
-        self.by_epoch[3].append(0.5)
-        self.seen.add(len(self.seen))
-        self.largest = np.uint8(self.largest + 1)
+        self.steps = 0
 
 
-def test_state_of_callbacks_is_restored_with_its_types(tmp_path: pathlib.Path, train: Any) -> None:
+def test_what_callbacks_remember_is_restored_or_said_to_be_forgotten(
+    tmp_path: pathlib.Path, train: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = compiled()
     model._symbolic_build(data_batch=train.element_spec)
-    callback, other = Remembers(), Remembers()
-    saver = Checkpoint(str(tmp_path))
-    saver.set_model(model)
-    saver.watch([callback])
-    callback.step()
-    saver.save()
-    loader = Checkpoint(str(tmp_path))
-    loader.set_model(model)
-    loader.watch([other])
-    loader.restore()
-    for one in (callback, other):  # it goes on as the first one would
-        one.step()
-    for name in ("counter", "by_epoch", "seen", "largest", "function"):
-        assert getattr(other, name) == getattr(callback, name), name
-    assert type(other.counter) is Counter and type(other.by_epoch) is defaultdict
+    by_epoch = {3: [0.5], "arrays": [np.arange(3), {"one": np.float32(1.5)}]}
+
+    def watching(*callbacks: Any, network: keras.Model = model) -> Checkpoint:
+        checkpoint = Checkpoint(str(tmp_path), others=callbacks)
+        checkpoint.set_model(network)
+        return checkpoint
+
+    watching(Remembers(steps=2, name="x", by_epoch=by_epoch), Forgets()).save()
+    other, silent = Remembers(), tiny_models.StopAfter()
+    watching(other, Forgets(), silent).restore()
+    np.testing.assert_equal(other.values, {"steps": 2, "name": "x", "by_epoch": by_epoch})
+    told = capsys.readouterr().err
+    assert told.startswith("note: Forgets begins anew, as it has no state_dict()")
+    assert told.count("\n") == 1
+    with pytest.raises(UserError, match=r"Remembers, whose state_dict\(\) returned set among its"):
+        unsaved = watching(Remembers(seen={1}))
+        unsaved.step = 1
+        unsaved.save()
     another = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
     another.compile("sgd", "mse")
-    loader = Checkpoint(str(tmp_path))
-    loader.set_model(another)
     with pytest.raises(UserError, match="^folder holds a checkpoint with .* use another folder"):
-        loader.restore()
+        watching(network=another).restore()
