@@ -56,7 +56,7 @@ def parse_config(argv: Sequence[str] | None) -> RunConfig:
         read,
         given.get("output") or default_output(read.paths),
         OptimizerConfig(**_pick(given, OptimizerConfig)),
-        **_pick(given, RunConfig, {"output"}),
+        **_pick(given, RunConfig, {"output", "optimizer"}),
     )
 
 
