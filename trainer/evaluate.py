@@ -141,7 +141,7 @@ def _run(
         from trainer.reader.broken_records import BrokenRecordHandler
     with strategy.scope():
         model, card = model_file.load_model(path, args.model, args.trust)
-    data = EvaluationData(subset, read_options(config), inputs, config.batch_size)
+    data = EvaluationData(subset, read_options(config, subset.dataset), inputs, config.batch_size)
     broken_handler = BrokenRecordHandler(config.skip_broken, folder, config.data)
     evaluator = Evaluator(
         model, strategy, data, broken_handler, classes=card.classes, own_step=card.compiled

@@ -3,7 +3,6 @@
 python -m tests.support.resumed_fit DATA RUN REPLICAS HOOK:STEP   # prints one JSON object
 
 HOOK is the hook of a Keras callback after whose call with STEP steps done it is killed, or `no`.
-`keras` is Keras's own `fit`, two steps in a call, and killed; `plain` goes on without callbacks;
 `apart` moves the weights of the last replica away from those of the others, and prints what two
 runs, one of them without a folder, say of it.
 """
@@ -114,18 +113,6 @@ class Apart(keras.callbacks.Callback):
             of_replicas[-1].assign_add(1e-6 * np.ones(of_replicas[-1].shape))
 
 
-def _run_plainly(hook: str, step: int, model: Any, train: Any, run: str) -> None:
-    """Without what remembers anything."""
-    if hook == "plain":
-        ims.fit(model, train, epochs=2, resume=run, verbose=0)
-        return
-    model.steps_per_execution = 2
-    saver = ims.Checkpoint(run, every_steps=2, identity=train.identity)
-    killer = Killer("batch_end", step, signal.SIGKILL)
-    options: dict[str, Any] = {"steps_per_epoch": 2, "epochs": 2, "verbose": 0}
-    model.fit(train.dataset(), callbacks=[saver, killer], **options)
-
-
 def _digest(model: Any) -> str:
     return hashlib.sha256(b"".join(w.tobytes() for w in model.get_weights())).hexdigest()
 
@@ -150,10 +137,6 @@ def main() -> int:
             except ims.UserError as e:
                 ends.append(str(e))
         print(json.dumps(ends))
-        return 0
-    if hook in ("keras", "plain"):
-        _run_plainly(hook, int(step), model, train, run)
-        print(json.dumps(_digest(model)))
         return 0
     counter = Counter()
     stopping = keras.callbacks.EarlyStopping(patience=9, restore_best_weights=True)

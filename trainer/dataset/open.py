@@ -80,14 +80,15 @@ def select(config: ReadConfig, dataset: DataSet, split: Split, balance: str = "n
     )
 
 
-def read_options(config: ReadConfig, output: str | None = None) -> ReadOptions:
-    """How shards are read, as `config` says.
+def read_options(config: ReadConfig, dataset: DataSet, output: str | None = None) -> ReadOptions:
+    """How the shards of a data set are read, as `config` says.
 
     Raises:
         UserError: A folder for copies is named, but no shards are copied.
     """
     folder = config.cache_folder
-    if any(needs_copy(path) for path in config.paths):
+    # A folder may point at shards elsewhere.
+    if any(needs_copy(one.path) for split in dataset.splits.values() for one in split.shards):
         # One folder for all runs and commands: it takes long to fill.
         folder = folder or os.path.join(cache_home(), SHARDS_FOLDER)
     elif folder and config.cache != "disk":

@@ -299,7 +299,7 @@ def open_data(
     inputs = wanted_inputs(config, dataset)
     if not config.skip_broken:
         check_shards(dataset, [training] + ([validation] if validation else []))
-    options = read_options(config, output)
+    options = read_options(config, dataset, output)
     train = TrainingData(
         select_training(config, dataset, training),
         options,

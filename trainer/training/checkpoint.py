@@ -49,8 +49,7 @@ from trainer.training.output_folder import CHECKPOINTS_FOLDER
 FORMAT_VERSION = 2
 _STATE = "state.json"
 _COMMITTED = re.compile(rf"/step-(\d+)/{re.escape(_STATE)}$")
-# With a dot: what an older version left behind when it was killed while it wrote.
-_FOLDER = re.compile(r"\.?step-\d")
+_FOLDER = re.compile(r"step-\d")
 _INDEX = "index"
 _OF_REPLICAS = ", of every replica"
 

@@ -68,17 +68,6 @@ def test_sigterm_saves_at_once(shapes: pathlib.Path, tmp_path: pathlib.Path) -> 
     assert steps[-1] == "step-00000003"
 
 
-def test_keras_own_fit_of_several_steps_in_a_call_is_gone_on_with_after_a_kill(
-    shapes: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    straight = _result(_fit(shapes, tmp_path / "one", 1, "plain:0"))
-    done = _fit(shapes, tmp_path / "killed", 1, "keras:4")
-    assert done.returncode == -9, done.stderr
-    steps = sorted(p.name for p in (tmp_path / "killed" / "checkpoints").iterdir())
-    assert steps == ["step-00000002", "step-00000004"]
-    assert _result(_fit(shapes, tmp_path / "killed", 1, "plain:0")) == straight
-
-
 def test_replicas_that_train_models_of_their_own_end_the_run(
     shapes: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import pathlib
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import imageshards as ims
 from imageshards.errors import UserError
 from tests.support import tiny_models
-from tests.support.trainer_data import edit_manifest, make_data_set
+from tests.support.trainer_data import make_data_set
 
 tf = pytest.importorskip("tensorflow")
 
@@ -51,12 +50,6 @@ def compiled(optimizer: Any = "sgd") -> keras.Model:
     return model
 
 
-def test_other_backends_of_keras_are_refused(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
-    with pytest.raises(UserError, match="^KERAS_BACKEND received 'jax'; expected tensorflow"):
-        ims.fit(compiled(), train)
-
-
 def test_a_folder_of_other_files_is_refused_and_left_alone(
     train: Any, tmp_path: pathlib.Path
 ) -> None:
@@ -92,19 +85,26 @@ def test_an_argument_that_cannot_be_meant_is_refused(
     assert str(caught.value).startswith(sentence)
 
 
-def test_data_that_cannot_be_meant_is_refused(data: Any, train: Any) -> None:
+def test_data_that_cannot_be_meant_is_refused(
+    shapes: pathlib.Path, data: Any, train: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = compiled()
-    with pytest.raises(UserError, match=r"train received \w+; expected .*\.train\(…\) returns"):
-        ims.fit(model, train.dataset())
-    with pytest.raises(UserError, match=r"validation received \w+; expected .*\.evaluation\(…\)"):
-        ims.fit(model, train, validation=train)
+    skipping = ims.open(shapes, skip_broken=3).train(batch_size=8)
     other = data.evaluation(batch_size=8, classes=["square", "circle"])
-    with pytest.raises(UserError, match="validation received the classes square, circle, but"):
-        ims.fit(model, train, validation=other)
-    with pytest.raises(UserError, match="model received one that is not compiled"):
-        ims.fit(keras.Sequential(), train)
+    for arguments, validation, sentence in (
+        ((model, train.dataset()), None, r"train received \w+; expected .*\.train\(…\) returns"),
+        ((model, train), train, r"validation received \w+; expected .*\.evaluation\(…\)"),
+        ((model, train), other, "validation received the classes square, circle, but"),
+        ((keras.Sequential(), train), None, "model received one that is not compiled"),
+        ((model, skipping), None, "skip_broken received 3 without resume"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            ims.fit(*arguments, validation=validation)
     with pytest.raises(UserError, match="batch_size received 8, which 3 replicas cannot share"):
         _check(model, train, None, 3)
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    with pytest.raises(UserError, match="^KERAS_BACKEND received 'jax'; expected tensorflow"):
+        ims.fit(model, train)
 
 
 @pytest.mark.parametrize(
@@ -214,33 +214,6 @@ def test_terminate_on_nan_ends_quietly_and_what_is_no_number_is_not_saved(
     assert "--" not in str(caught.value)
 
 
-@pytest.mark.slow
-def test_a_step_of_its_own_may_take_its_target_from_a_column(tmp_path: pathlib.Path) -> None:
-    folder = make_data_set(tmp_path / "d", {"train": 16}, size_px=((12, 12),), hot=True)
-    train = ims.open(folder).train(batch_size=8, inputs=["image", "hot"], augment="none")
-    picture = keras.Input(train.image_shape, dtype="uint8", name="image")
-    hot = keras.Input((3,), dtype="int64", name="hot")
-    models = []
-    for _ in range(3):
-        keras.utils.set_random_seed(3)
-        models.append(tiny_models.hot({"image": picture, "hot": hot}, 3))
-    theirs, ours, again = models
-    steps = {"steps_per_epoch": 2, "epochs": 2, "verbose": 0}
-    expected = theirs.fit(train.dataset(), **steps).history
-    ims.fit(ours, train, resume=tmp_path / "run", verbose=0)
-    found = ims.fit(again, train, epochs=2, resume=tmp_path / "run", verbose=0).history
-    for name in ("right", "auc"):
-        assert found[name] == pytest.approx(expected[name], rel=1e-5)
-    for mine, other in zip(again.get_weights(), theirs.get_weights(), strict=True):
-        np.testing.assert_array_equal(mine, other)
-
-
-def test_skipping_broken_records_needs_a_folder(shapes: pathlib.Path) -> None:
-    train = ims.open(shapes, skip_broken=3).train(batch_size=8)
-    with pytest.raises(UserError, match="skip_broken received 3 without resume"):
-        ims.fit(compiled(), train)
-
-
 def test_an_optimizer_without_variables_is_refused_where_it_would_be_restored(
     train: Any, tmp_path: pathlib.Path
 ) -> None:
@@ -278,8 +251,10 @@ def test_fit_resumes_what_keras_fit_saved(train: Any, tmp_path: pathlib.Path) ->
         models.append(compiled())
     straight, begun, resumed = models
     ims.fit(straight, train, epochs=2, verbose=0)
-    checkpoint = ims.Checkpoint(str(tmp_path), identity=train.identity)
+    checkpoint = ims.Checkpoint(str(tmp_path), every_steps=1, identity=train.identity)
+    begun.steps_per_execution = 2
     begun.fit(train.dataset(), steps_per_epoch=2, callbacks=[checkpoint], verbose=0)
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
     ims.fit(resumed, train, epochs=2, resume=tmp_path, verbose=0)
     for mine, theirs in zip(resumed.get_weights(), straight.get_weights(), strict=True):
         np.testing.assert_array_equal(mine, theirs)
@@ -301,28 +276,6 @@ def test_an_interrupted_fit_leaves_the_model_to_keras(train: Any) -> None:
         with pytest.raises(KeyboardInterrupt):
             model.fit(train.dataset(), callbacks=more, **steps)
     assert model.fit(train.dataset(), callbacks=[waiting], **steps).history["images_per_second"]
-
-
-def test_a_broken_validation_record_is_a_sentence_or_left_out(
-    shapes: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    folder = make_data_set(tmp_path / "d", {"train": 20, "validation": 6}, size_px=((12, 12),))
-    shard = json.loads((folder / "manifest.json").read_text())["splits"]["validation"]["shards"][0]
-    path = folder / shard["file"]
-    raw = bytearray(path.read_bytes())
-    raw[len(raw) // 4] ^= 1
-    path.write_bytes(raw)
-    edit_manifest(folder, fingerprint="broken")
-
-    def fit(limit: int) -> Any:
-        opened = ims.open(folder, skip_broken=limit)
-        train, validation = opened.train(batch_size=8), opened.evaluation(batch_size=8)
-        run = tmp_path / f"run{limit}"
-        return ims.fit(compiled(), train, validation=validation, resume=run, verbose=0)
-
-    with pytest.raises(UserError, match="which is broken at .*skip_broken"):
-        fit(0)
-    assert np.isfinite(fit(6).history["val_loss"]).all()
 
 
 class Remembers(keras.callbacks.Callback):

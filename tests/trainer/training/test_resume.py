@@ -140,14 +140,3 @@ def test_a_finished_run_is_unchanged_and_a_longer_one_resumes_from_it(
     ran = train("--steps", 9, "--seed", 4)
     assert ran.returncode == 2
     assert "--seed received 4, but the run in --output" in ran.stderr
-
-
-@pytest.mark.slow
-def test_a_nan_loss_is_an_error_that_names_the_last_good_checkpoint(
-    shapes: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    more = ["--steps", 7, "--checkpoint_steps", 1, "--optimizer", "sgd", "--learning_rate", 1e30]
-    ran = run_forked("trainer", *_flags(shapes, tmp_path, *more, *SMALL, *PLAIN))
-    assert ran.returncode == 2
-    assert "between the steps" in ran.stderr and "last good checkpoint" in ran.stderr
-    assert ran.stderr.count("\n") == 1 and not (tmp_path / "model.keras").exists()
