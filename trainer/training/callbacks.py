@@ -16,7 +16,7 @@ from keras.callbacks import Callback
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.progress import progress_bar
-from imageshards.text import LINE_CHARACTERS
+from imageshards.text import wrapped
 from trainer.evaluation.per_class import finite
 from trainer.output_errors import output_errors
 
@@ -380,16 +380,4 @@ def epoch_line(record: Mapping[str, Any], epochs: int) -> str:
     if rate is not None:
         parts.append(f"{rate:,.{0 if rate >= 10 else 1}f} img/s")
         parts.append(f"wait {record['wait_fraction']:.0%}")
-    return _in_lines(parts)
-
-
-def _in_lines(parts: Sequence[str]) -> str:
-    """Parts side by side, in as many lines of a terminal as they need."""
-    lines = [parts[0]]
-    for part in parts[1:]:
-        longer = f"{lines[-1]}  {part}"
-        if len(longer) <= LINE_CHARACTERS:
-            lines[-1] = longer
-        else:
-            lines.append(f"  {part}")
-    return "\n".join(lines)
+    return wrapped("  ".join(parts))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import keras
@@ -22,13 +22,7 @@ from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.reader.broken_records import BrokenRecordHandler
 from trainer.reader.stream import TrainingStream
 from trainer.training.loop import Epochs, Loop, Run, make_ready, total_steps
-from trainer.training.output_folder import (
-    check_only_ours,
-    hold_output,
-    mark_run,
-    prepare_output,
-    remove_run,
-)
+from trainer.training.output_folder import begin_run
 from trainer.training.resume_check import open_checkpoint
 from trainer.training.signals import Stopped
 
@@ -105,7 +99,7 @@ def fit(
             f"skip_broken received {train.skip_broken} without resume; expected a folder as resume "
             "for copies of the shards without their broken records."
         )
-    with _run_folder(folder, overwrite):
+    with nullcontext() if folder is None else begin_run(folder, overwrite):
         total = total_steps(epochs, None, train.num_records, train.batch_size)
         checkpoint = None
         if folder is not None:
@@ -129,21 +123,6 @@ def fit(
             return Loop(run, model, callbacks, validate, verbose, finalize=True).run()
         except Stopped as e:
             raise KeyboardInterrupt(str(e)) from e
-
-
-@contextmanager
-def _run_folder(folder: str | None, overwrite: bool) -> Iterator[None]:
-    """Keeps other runs out of the folder, where there is one, and begins in it."""
-    if folder is None:
-        yield
-        return
-    check_only_ours(folder)
-    prepare_output(folder)
-    with hold_output(folder):
-        if overwrite:
-            remove_run(folder)
-        mark_run(folder)
-        yield
 
 
 def _check(

@@ -277,7 +277,7 @@ class Loop:
             memory_errors(self._epochs.batch_size),
             self._hosts.limited(f"Step {self.step + 1}"),
         ):
-            return self._model.train_function(_Batches(self))
+            return self._model.train_function(iter(self.next_batch, None))
 
     def _validated(self) -> dict[str, float]:
         """The figures of the validation split; those of the epoch so far stay what they are."""
@@ -289,16 +289,3 @@ class Loop:
         for variable, value in zip(variables, kept, strict=True):
             variable.assign(value)
         return {f"val_{name}": value for name, value in found.items()}
-
-
-@dataclasses.dataclass
-class _Batches:
-    """The endless iterator that a train function takes one batch of."""
-
-    loop: Loop
-
-    def __iter__(self) -> _Batches:
-        return self
-
-    def __next__(self) -> Batch:
-        return self.loop.next_batch()

@@ -96,6 +96,23 @@ def hold_output(output: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def begin_run(output: str, overwrite: bool) -> Iterator[None]:
+    """Begins in the folder, or goes on there, and keeps other runs out meanwhile.
+
+    Raises:
+        UserError: Another run is there, files that are no run's, or nothing can be written.
+    """
+    check_only_ours(output)
+    prepare_output(output)
+    with hold_output(output):
+        if overwrite:
+            remove_run(output)
+        with output_errors(output, _RUN_MARK):
+            storage.write(storage.join(output, _RUN_MARK), "")
+        yield
+
+
 def check_only_ours(output: str) -> None:
     """Refuses a run in a folder with files that no run accounts for, with --overwrite as well.
 
@@ -111,16 +128,6 @@ def check_only_ours(output: str) -> None:
     foreign = [name for name in foreign_files(names) if name != CACHE_FOLDER]
     if foreign and not _holds_run(output):
         raise foreign_files_error("⟦--output⟧", output, foreign, "former run")
-
-
-def mark_run(output: str) -> None:
-    """Notes that a run has begun in the folder.
-
-    Raises:
-        UserError: That cannot be written.
-    """
-    with output_errors(output, _RUN_MARK):
-        storage.write(storage.join(output, _RUN_MARK), "")
 
 
 def _holds_run(output: str) -> bool:

@@ -41,11 +41,8 @@ from trainer.training.loop import Epochs, Loop, Run, make_ready, total_steps
 from trainer.training.output_folder import (
     METRICS_FILE,
     TENSORBOARD_FOLDER,
+    begin_run,
     copy_transform,
-    hold_output,
-    mark_run,
-    prepare_output,
-    remove_run,
     write_digest,
 )
 from trainer.training.resume_check import open_checkpoint, settings_of
@@ -104,11 +101,10 @@ def train(
     devices = devices or strategy.make_strategy(config.replicas, config.read.batch_size, hosts)
     training, validation = describe_data(config, data, devices)
     name = model.resolve_name(config.model)
-    prepare_output(config.output)
     if config.tensorboard:
         check_tensorboard()
-    # Others than the chief write to a folder of their own.
-    with hold_output(config.output):
+    # Others than the chief write to a folder of their own; a dry run, too, leaves a picture.
+    with begin_run(config.output, config.overwrite and not config.dry_run):
         run = open_run(config, training, validation, devices, hosts)
         with hosts.limited("The making of the model's variables"):
             built = build_and_compile(config, run, name)
@@ -147,10 +143,6 @@ def open_run(
     """Begins in the output folder, or goes on with the run there."""
     num_records, batch_size = training.num_records, training.batch_size
     total = total_steps(config.epochs, config.steps, num_records, batch_size)
-    # Before anything of an earlier run is read.
-    if config.overwrite and not config.dry_run:
-        remove_run(config.output)
-    mark_run(config.output)  # a dry run, too, leaves a picture
     features = training.model_inputs.features
     broken = BrokenRecordHandler(
         config.read.skip_broken, config.output, config.read.data, features, hosts

@@ -285,25 +285,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.mark.slow
-def test_two_replicas_find_what_one_finds(folder: pathlib.Path) -> None:
-    one = evaluate_folder(str(folder), tf.distribute.get_strategy(), 7)
+def test_batches_of_any_size_and_two_replicas_find_the_same(folder: pathlib.Path) -> None:
+    one, *others = (evaluate_folder(str(folder), tf.distribute.get_strategy(), b) for b in (7, 32))
     assert one["examples"] == 23 and one["record"] == list(range(23))
-    module = "tests.trainer.evaluation.test_evaluator"
-    done = run_forked(module, folder)
+    done = run_forked("tests.trainer.evaluation.test_evaluator", folder)
     assert done.returncode == 0, done.stderr
-    for two in json.loads(done.stdout.splitlines()[-1]):
-        assert two["record"] == one["record"]
-        assert two["accuracy"] == one["accuracy"]
-        assert two["loss"] == pytest.approx(one["loss"], rel=1e-6)
-        np.testing.assert_allclose(two["losses"], one["losses"], rtol=1e-4)
-
-
-def test_records_come_from_real_shards(folder: pathlib.Path) -> None:
-    results = [evaluate_folder(str(folder), tf.distribute.get_strategy(), b) for b in (1, 7, 32)]
-    for other in results[1:]:
-        assert other["record"] == results[0]["record"]
-        assert other["accuracy"] == results[0]["accuracy"]
-        assert other["loss"] == pytest.approx(results[0]["loss"], rel=1e-6)
+    for other in [*others, *json.loads(done.stdout.splitlines()[-1])]:
+        assert other["record"] == one["record"] and other["accuracy"] == one["accuracy"]
+        assert other["loss"] == pytest.approx(one["loss"], rel=1e-6)
+        np.testing.assert_allclose(other["losses"], one["losses"], rtol=1e-4)
 
 
 if __name__ == "__main__":

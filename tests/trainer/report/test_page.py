@@ -153,14 +153,6 @@ def test_the_page_has_no_external_resources(folder: pathlib.Path, tmp_path: path
     assert len(page.all("svg")) == 5
 
 
-def test_the_same_run_gives_the_same_page() -> None:
-    pages = [
-        page_of("x", {}, history_of(3), evaluation_of(LABEL, PREDICTED), [1, 2], {})
-        for _ in range(2)
-    ]
-    assert pages[0] == pages[1]
-
-
 def test_the_most_wrong_pictures_come_with_their_source_file(folder: pathlib.Path) -> None:
     subset = subset_of(folder)
     # The last example is the most wrong one, since it is the surest.
@@ -235,7 +227,7 @@ def test_names_cannot_break_the_page(name: str) -> None:
     assert shown in page.words
 
 
-@pytest.mark.parametrize("num_classes", [1, 2, 20, 21, 1000, 5000])
+@pytest.mark.parametrize("num_classes", [1, 20, 21, 5000])
 def test_confusions_stay_readable_for_any_number_of_classes(num_classes: int) -> None:
     rng = np.random.default_rng(1)
     names = tuple(f"class {i}" for i in range(num_classes))
@@ -302,18 +294,6 @@ def test_one_epoch_is_a_table_and_no_chart() -> None:
     assert page.all("svg") == [] and page.all("details") == []
     assert "One epoch so far: curves begin with the second one." in page.words
     assert "val_accuracy" in page.words
-
-
-@pytest.mark.parametrize(
-    ("share", "top"), [(0.0, "10\u00a0%"), (0.3, "30\u00a0%"), (1.0, "100\u00a0%")]
-)
-def test_axes_of_shares_begin_at_zero_and_end_at_ten_percent_at_least(
-    share: float, top: str
-) -> None:
-    history = history_of(3, accuracy=share, val_accuracy=0.0, wait_fraction=share)
-    (_, accuracy), (_, waited, _) = sections.curves(history)
-    assert (accuracy.scale[0], accuracy.scale[2]) == (top, "0\u00a0%")
-    assert (waited.scale[0], waited.scale[2]) == ("100\u00a0%", "0\u00a0%")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from imageshards.errors import UserError
-from trainer.training.output_folder import check_only_ours, hold_output, mark_run, remove_run
+from trainer.training.output_folder import begin_run, check_only_ours, hold_output, remove_run
 
 
 def _make(folder: pathlib.Path, names: tuple[str, ...]) -> None:
@@ -46,10 +46,10 @@ def test_files_that_no_run_accounts_for_are_left_alone(
 
 
 def test_only_what_a_run_wrote_is_removed(tmp_path: pathlib.Path) -> None:
-    _make(tmp_path, ("report/index.html", "model.keras", "notes.txt"))
-    mark_run(str(tmp_path))
-    remove_run(str(tmp_path))
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    _make(tmp_path, (".run", "report/index.html", "model.keras", "notes.txt"))
+    with begin_run(str(tmp_path), overwrite=True):
+        assert not (tmp_path / "model.keras").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {".run", "notes.txt"}
 
 
 def test_a_folder_that_is_not_there_is_new(tmp_path: pathlib.Path) -> None:

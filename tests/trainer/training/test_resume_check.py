@@ -13,7 +13,7 @@ from tests.support.trainer_data import edit_manifest, make_data_set
 from trainer.cluster.hosts import ONE_HOST
 from trainer.config import OptimizerConfig, ReadConfig, RunConfig
 from trainer.reader.batches import open_data
-from trainer.training.output_folder import mark_run
+from trainer.training.output_folder import begin_run
 from trainer.training.resume_check import check_same, settings_of
 
 AUGMENT = ("none", "light")
@@ -133,11 +133,12 @@ def test_overwriting_reads_nothing_of_the_old_run_and_says_where_curves_are(
 
     broken = tmp_path / "broken.json"
     broken.write_text("no list")
-    mark_run(str(tmp_path))
+    (tmp_path / ".run").touch()
     config = _config(folder, {"skip_broken": 1}, overwrite=True, tensorboard=True)
     config = dataclasses.replace(config, output=str(tmp_path))
     data = open_data(config.read)
-    begun = run.open_run(config, *data, tf.distribute.get_strategy(), ONE_HOST)
+    with begin_run(str(tmp_path), config.overwrite):
+        begun = run.open_run(config, *data, tf.distribute.get_strategy(), ONE_HOST)
     assert begun.broken_handler.found == [] and not broken.exists()
     run.print_plan(config, begun, keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]))
     assert f": tensorboard --logdir {tmp_path}/tensorboard\n" in capsys.readouterr().out
