@@ -41,8 +41,6 @@ DATAFLOW = ["apache-beam[gcp]>=2.77,<3"]
 
 TRAINER = ["keras>=3.15,<3.16", "tensorflow>=2.21,<2.22"]
 
-TENSORBOARD = ["tensorboard>=2.20,<3"]
-
 # gs:// paths.
 GCP = ["google-cloud-storage>=2.18"]
 
@@ -58,7 +56,6 @@ DEV = [
     *DATAFLOW,
     *DOCS,
     *GCP,
-    *TENSORBOARD,
     *TRAINER,
     "build>=1.2",
     # Stand-ins for the stores that tests and benchmarks talk to. moto's own extra for its
@@ -139,7 +136,6 @@ setuptools.setup(
         "columns": COLUMNS,
         "dataflow": DATAFLOW,
         "trainer": TRAINER,
-        "tensorboard": TENSORBOARD,
         "gcp": GCP,
         "aws": AWS,
         "docs": DOCS,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from trainer.reader.batches import EvaluationData, TrainingData
     from trainer.reader.data import Data
     from trainer.reader.data import open as open
-    from trainer.training.callbacks import MetricsFile, NaNGuard, TensorBoard, WaitingTime
+    from trainer.training.callbacks import MetricsFile, NaNGuard, WaitingTime
     from trainer.training.checkpoint_callback import Checkpoint
     from trainer.training.fit import fit
 
@@ -48,7 +48,7 @@ _HOMES = {
     "imageshards.verification.command": ["verify"],
     "trainer.reader.batches": ["EvaluationData", "TrainingData"],
     "trainer.reader.data": ["Data", "open"],
-    "trainer.training.callbacks": ["MetricsFile", "NaNGuard", "TensorBoard", "WaitingTime"],
+    "trainer.training.callbacks": ["MetricsFile", "NaNGuard", "WaitingTime"],
     "trainer.training.checkpoint_callback": ["Checkpoint"],
     "trainer.training.fit": ["fit"],
 }
@@ -63,7 +63,6 @@ __all__ = [
     "NaNGuard",
     "Record",
     "RecordError",
-    "TensorBoard",
     "TrainingData",
     "UserError",
     "Values",

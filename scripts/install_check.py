@@ -30,7 +30,6 @@ EXTRAS = (
     "columns",
     "dataflow",
     "trainer",
-    "tensorboard",
     "gcp",
     "aws",
     "docs",

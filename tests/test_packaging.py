@@ -153,7 +153,7 @@ def test_only_the_extra_for_columns_brings_both_beam_and_tensorflow(
         for extra, asked in [*extras.items(), ("", described["install_requires"])]
     }
     assert heavy["trainer"] == {"tensorflow"} and heavy["pipeline"] == {"apache-beam"}
-    assert not any(heavy[extra] for extra in ("", "gcp", "aws", "tensorboard", "docs"))
+    assert not any(heavy[extra] for extra in ("", "gcp", "aws", "docs"))
     assert set().union(*extras.values()) == {*extras["dev"]}, "[dev] has all"
 
 

@@ -354,8 +354,6 @@ class RunConfig:
     overwrite: Annotated[bool, _output("starts over, replacing the run in --output")] = False
     dry_run: Annotated[bool, _output(
         "builds everything, takes one batch and shows it; trains nothing")] = False
-    tensorboard: Annotated[bool, _output(
-        "also writes TensorBoard's event files to OUTPUT/tensorboard")] = False
     # fmt: on
 
     def __post_init__(self) -> None:

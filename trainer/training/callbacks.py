@@ -1,11 +1,9 @@
-"""Callbacks for Keras's `fit` and for ours: waiting time, metrics.jsonl, NaN, TensorBoard."""
+"""Callbacks for Keras's `fit` and for ours: waiting time, metrics.jsonl, NaN."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,9 +19,6 @@ from trainer.evaluation.per_class import finite
 from trainer.output_errors import output_errors
 
 Logs = Mapping[str, Any] | None
-
-# More pictures would make the panel slow to load.
-MAX_IMAGES = 16
 
 
 class WaitingTime(Callback):
@@ -271,79 +266,6 @@ class Progress(Callback):
         """Takes the bar off the terminal."""
         if self._bar is not None:
             self._bar.close()
-
-
-class TensorBoard(Callback):
-    """Writes one event file, which TensorBoard follows while it grows.
-
-    A resumed run writes a further file into the same folder; TensorBoard shows both as one run.
-    In a store, where files do not grow, the file is replaced after every epoch.
-
-    Args:
-        folder: Local or in a store; made where it is missing.
-        metrics: Has the objects whose numbers are written, by name.
-
-    Raises:
-        UserError: TensorBoard is not installed.
-    """
-
-    async_safe = True  # It has no hook after a batch.
-
-    def __init__(self, folder: str, metrics: MetricsFile) -> None:
-        super().__init__()
-        check_tensorboard()
-        import tensorflow as tf
-
-        self._metrics = metrics
-        self._folder = folder
-        self._near: tempfile.TemporaryDirectory[str] | None = None
-        if not storage.is_local(folder):
-            self._near = tempfile.TemporaryDirectory(prefix="imageshards-")
-        self._summary = tf.summary
-        self._writer = tf.summary.create_file_writer(self._near.name if self._near else folder)
-
-    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Adds the numbers of the epoch's object.
-
-        Raises:
-            UserError: It is not there yet.
-        """
-        if len(self._metrics.history) <= epoch:
-            raise UserError(
-                "callbacks received TensorBoard before its MetricsFile; expected the other order."
-            )
-        record = self._metrics.history[-1]
-        with self._writer.as_default(step=record["step"]):
-            for name, value in record.items():
-                if value is not None and name != "step":
-                    self._summary.scalar(name, value)
-        self._flush()
-
-    def images(self, step: int, name: str, pictures: Any) -> None:
-        """Adds a panel of the first `MAX_IMAGES` pictures, uint8 [n, height, width, channels]."""
-        with self._writer.as_default(step=step):
-            self._summary.image(name, pictures, max_outputs=MAX_IMAGES)
-        self._flush()
-
-    def _flush(self) -> None:
-        self._writer.flush()
-        if self._near is not None:
-            with output_errors(self._folder, "TensorBoard's event file"):
-                storage.copy_folder(self._near.name, self._folder)
-
-
-def check_tensorboard() -> None:
-    """Checks that event files can be written.
-
-    Raises:
-        UserError: TensorBoard is not installed.
-    """
-    if importlib.util.find_spec("tensorboard") is None:
-        raise UserError(
-            "--tensorboard needs the package tensorboard, which is not installed; expected it "
-            "to be: pip install 'imageshards[tensorboard]', or leave the flag out "
-            "(metrics.jsonl is written always)."
-        )
 
 
 def last_learning_rate(optimizer: keras.optimizers.Optimizer | None) -> float | None:

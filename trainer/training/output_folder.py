@@ -24,7 +24,6 @@ from trainer.serving.model_file import BEST_MODEL_FILE, MODEL_FILE, TRANSFORM_FO
 CHECKPOINTS_FOLDER = "checkpoints"
 METRICS_FILE = "metrics.jsonl"
 DIGEST_FILE = "weights.sha256"
-TENSORBOARD_FOLDER = "tensorboard"
 
 _LOCK_FOLDER = ".lock"
 # A lease that is not renewed ends within this.
@@ -40,7 +39,6 @@ _RUN_FILES = (
     METRICS_FILE,
     TRANSFORM_FOLDER,
     "report",
-    TENSORBOARD_FOLDER,
     "repaired",
     "broken.json",
     _RUN_MARK,

@@ -31,16 +31,13 @@ from trainer.training.callbacks import (
     MetricsFile,
     NaNGuard,
     Progress,
-    TensorBoard,
     WaitingTime,
-    check_tensorboard,
 )
 from trainer.training.checkpoint import restore
 from trainer.training.checkpoint_callback import state_values
 from trainer.training.loop import Epochs, Loop, Run, make_ready, total_steps
 from trainer.training.output_folder import (
     METRICS_FILE,
-    TENSORBOARD_FOLDER,
     begin_run,
     copy_transform,
     write_digest,
@@ -101,8 +98,6 @@ def train(
     devices = devices or strategy.make_strategy(config.replicas, config.read.batch_size, hosts)
     training, validation = describe_data(config, data, devices)
     name = model.resolve_name(config.model)
-    if config.tensorboard:
-        check_tensorboard()
     # Others than the chief write to a folder of their own; a dry run, too, leaves a picture.
     with begin_run(config.output, config.overwrite and not config.dry_run):
         run = open_run(config, training, validation, devices, hosts)
@@ -229,9 +224,6 @@ def print_plan(config: RunConfig, run: Run, network: keras.Model) -> None:
     notes = optimizer.notes(config, network, total)
     lines = [*plan_lines(config, run, network), *(f"note: {note}" for note in notes)]
     lines = [for_output(line) for line in lines]
-    if config.tensorboard and not config.dry_run:
-        folder = storage.join(config.output, TENSORBOARD_FOLDER)
-        lines.append(f"curves and pictures while it runs: tensorboard --logdir {folder}")
     if run.step >= total:
         lines.append(f"all {total} steps are done already; --overwrite starts over")
     elif run.step:
@@ -267,12 +259,6 @@ def train_loop(config: RunConfig, run: Run, built: Built) -> MetricsFile:
             callbacks += user_model.load_callbacks(config.callbacks)
         if run.checkpoint is not None:
             callbacks.append(NaNGuard(run.checkpoint.diverged))
-        if config.tensorboard:
-            pictures = run.stream.first(run.step)["inputs"]["image"]
-            if run.hosts.is_chief:
-                board = TensorBoard(storage.join(config.output, TENSORBOARD_FOLDER), metrics)
-                board.images(run.step, "augmented", pictures)
-                callbacks.append(board)
         Loop(run, built.model, callbacks, built.validate if built.evaluator else None).run()
     if config.callbacks is not None and built.evaluator is not None:
         built.evaluator.evaluation = None  # they may have changed the weights

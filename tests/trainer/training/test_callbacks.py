@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import importlib
-import importlib.util
 import json
 import pathlib
 import time
@@ -21,11 +19,9 @@ tf = pytest.importorskip("tensorflow")
 import keras  # noqa: E402
 
 from trainer.evaluation.per_class import finite  # noqa: E402
-from trainer.training import callbacks  # noqa: E402
 from trainer.training.callbacks import (  # noqa: E402
     MetricsFile,
     NaNGuard,
-    TensorBoard,
     WaitingTime,
     epoch_line,
 )
@@ -205,31 +201,3 @@ def test_the_line_of_an_epoch() -> None:
     assert "  top5 0.9000 val 0.8000" in more and "  val_own 2.0000" in more
     assert epoch_line({"epoch": 1, "loss": None}, 1) == "epoch 1/1"
     assert finite(float("nan")) is finite(float("inf")) is finite(None) is None
-
-
-def test_a_missing_tensorboard_is_an_error_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"--tensorboard .*imageshards\[tensorboard\]"):
-        callbacks.check_tensorboard()
-
-
-def test_scalars_and_pictures_are_read_back(tmp_path: pathlib.Path) -> None:
-    pytest.importorskip("tensorboard")
-    events = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
-    pictures = np.random.default_rng(1).integers(0, 256, (20, 6, 9, 3), np.uint8)
-    folder, metrics = str(tmp_path / "new"), MetricsFile(str(tmp_path / "m.jsonl"), ["val_loss"])
-    board = TensorBoard(folder, metrics)
-    _fit(_model(), metrics, board)
-    TensorBoard(folder, metrics).images(9, "augmented", pictures)  # a resumed run: another file
-    found = events.EventAccumulator(folder, {"tensors": 0}).Reload()
-    losses: list[Any] = found.Tensors("loss")
-    assert [event.step for event in losses] == [STEPS, 2 * STEPS]
-    assert [float(tf.make_ndarray(event.tensor_proto)) for event in losses] == pytest.approx(
-        [record["loss"] for record in metrics.history]
-    )
-    assert {"step", "val_loss"}.isdisjoint(found.Tags()["tensors"])
-    panel = tf.make_ndarray(found.Tensors("augmented")[0].tensor_proto)
-    # Width, height, then the pictures as PNG.
-    assert [int(x) for x in panel[:2]] == [9, 6]
-    assert len(panel) == 2 + callbacks.MAX_IMAGES
-    np.testing.assert_array_equal(tf.io.decode_png(panel[2]), pictures[0])

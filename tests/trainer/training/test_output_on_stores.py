@@ -26,8 +26,6 @@ from trainer.training.checkpoint import Checkpoints, RunState, Values
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
 
-from trainer.training.callbacks import MetricsFile, TensorBoard  # noqa: E402
-
 pytestmark = pytest.mark.process
 
 # What does not depend on the store is tried with one.
@@ -289,21 +287,3 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_to_be_deleted(
     storage.delete([f"{path}/variables-0.npz"])
     with pytest.raises(UserError, match="step-00000004, which cannot be read .* delete it to"):
         Checkpoints(output, 1).load_latest()
-
-
-@ONLY_S3
-def test_event_files_are_replaced_as_they_grow(output: str, tmp_path: pathlib.Path) -> None:
-    pytest.importorskip("tensorboard")
-    metrics = MetricsFile(str(tmp_path / "metrics.jsonl"))
-    board = TensorBoard(f"{output}/tensorboard", metrics)
-    sizes = []
-    for epoch in range(2):
-        metrics.history.append({"epoch": epoch + 1, "step": epoch + 1, "loss": 0.5})
-        board.on_epoch_end(epoch)
-        (file,) = storage.files_below(output)
-        sizes.append(file.size_bytes)
-    assert 0 < sizes[0] < sizes[1]
-    near = tmp_path / "events"
-    storage.copy(file.path, str(near))
-    events = tf.compat.v1.train.summary_iterator(str(near))
-    assert [event.step for event in events if event.summary.value] == [1, 1, 2, 2]

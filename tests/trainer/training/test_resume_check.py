@@ -42,7 +42,7 @@ def _settings(config: RunConfig, total: int = 9) -> dict[str, Any]:
         ({"threads": 1, "skip_broken": 3}, {}),
         ({"image_size": (8, 8)}, {}),  # the data set's own
         ({}, {"replicas": 2}),
-        ({}, {"checkpoint_steps": 1, "keep_checkpoints": 9, "tensorboard": True}),
+        ({}, {"checkpoint_steps": 1, "keep_checkpoints": 9}),
         ({}, {"epochs": 50}),
     ],
 )
@@ -122,11 +122,10 @@ def test_a_run_in_another_order_is_not_resumed(folder: pathlib.Path) -> None:
     assert "order_version" not in str(caught.value)
 
 
-def test_overwriting_reads_nothing_of_the_old_run_and_says_where_curves_are(
-    folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+def test_overwriting_reads_nothing_of_the_old_run(
+    folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     """Its list of broken records may be of other data, or no list at all."""
-    import keras
     import tensorflow as tf
 
     from trainer.training import run
@@ -134,11 +133,9 @@ def test_overwriting_reads_nothing_of_the_old_run_and_says_where_curves_are(
     broken = tmp_path / "broken.json"
     broken.write_text("no list")
     (tmp_path / ".run").touch()
-    config = _config(folder, {"skip_broken": 1}, overwrite=True, tensorboard=True)
+    config = _config(folder, {"skip_broken": 1}, overwrite=True)
     config = dataclasses.replace(config, output=str(tmp_path))
     data = open_data(config.read)
     with begin_run(str(tmp_path), config.overwrite):
         begun = run.open_run(config, *data, tf.distribute.get_strategy(), ONE_HOST)
     assert begun.broken_handler.found == [] and not broken.exists()
-    run.print_plan(config, begun, keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]))
-    assert f": tensorboard --logdir {tmp_path}/tensorboard\n" in capsys.readouterr().out
