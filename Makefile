@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lock demo demo-shards cluster-demo test test-long test-fast worker-pool worker-pool-stop job-service job-service-stop \
+.PHONY: help setup lock demo demo-shards cluster-demo test test-long test-fast prism worker-pool worker-pool-stop job-service job-service-stop \
 	test-flink lint docs install-check resolve-check bench clean
 
 # What a person may set: make test TESTS=tests/beam_pipeline/planning/test_plan.py PYTEST_ARGS=-x
@@ -55,14 +55,18 @@ cluster-demo: export TF_CPP_MIN_LOG_LEVEL = 3
 cluster-demo: demo-shards  ## Train on two hosts that are processes here, kill one, restart, compare
 	@$(PY) -m scripts.cluster_demo --data $(DEMO)/shards --output $(DEMO)/cluster
 
-test: $(STAMP)  ## Run the tests (TESTS=… and PYTEST_ARGS=… narrow it; TEST_JOBS=2 at once)
+test: $(STAMP) prism  ## Run the tests (TESTS=… and PYTEST_ARGS=… narrow it; TEST_JOBS=2 at once)
 	$(RUN_TESTS) $(PYTEST_ARGS) $(TESTS)
 
-test-long: $(STAMP)  ## Run those that repeat a mechanism on a second engine
+test-long: $(STAMP) prism  ## Run those that repeat a mechanism on a second engine
 	$(RUN_TESTS) -m long $(PYTEST_ARGS) $(TESTS)
 
 test-fast: $(STAMP)  ## Run the tests that need no server, no TensorFlow and no second process
 	$(PY) -m pytest -n $(TEST_JOBS) --fast $(PYTEST_ARGS) $(TESTS)
+
+# Where it cannot be had, the tests that need it skip and say so.
+prism: $(STAMP)  ## Have Prism ready, a portable runner for this host: copied or built once by Go
+	@$(PY) scripts/servers.py prism || true
 
 worker-pool: $(STAMP)  ## Start Beam workers on this host, without Docker (POOL_PORT=…)
 	@$(PY) scripts/servers.py start worker-pool --port $(POOL_PORT)
@@ -70,7 +74,7 @@ worker-pool: $(STAMP)  ## Start Beam workers on this host, without Docker (POOL_
 worker-pool-stop: $(STAMP)  ## Stop them
 	@$(PY) scripts/servers.py stop worker-pool --port $(POOL_PORT)
 
-job-service: $(STAMP)  ## Start Prism, a portable runner for this host, built once (JOB_PORT=…)
+job-service: $(STAMP)  ## Start Prism as a job service (JOB_PORT=…)
 	@$(PY) scripts/servers.py start job-service --port $(JOB_PORT)
 
 job-service-stop: $(STAMP)  ## Stop it

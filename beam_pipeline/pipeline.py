@@ -51,8 +51,9 @@ def build(
     staging = state.staging
     options = with_pinned_classes(options, state.pinned_classes)
     schemas = schemas_of(options.sources)
-    with transform_temp_folder(options, columns_of(schemas), runner.local, staging) as temporary:
-        pipeline = runner.new_pipeline()
+    columns = columns_of(schemas)
+    with transform_temp_folder(options, columns, runner.local, staging) as temporary:
+        pipeline = runner.new_pipeline(bool(columns or options.transform_module or options.copied))
         excluded = share_keys(options.exclude, staging) if options.exclude else None
         construct(
             pipeline, options, schemas, staging, state.finished_folder, temporary, excluded, pool

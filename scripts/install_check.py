@@ -1,12 +1,12 @@
-"""Proves the install: builds the sdist and the wheel, installs them, and runs the demo from there.
+"""Proves the install: builds the sdist and the wheel, and runs what each extra is for from there.
 
     python scripts/install_check.py run [--python python3.12]
     python scripts/install_check.py resolve
 
-`run` makes a new virtual environment outside of this checkout, installs the wheel with [trainer]
-by plain pip, without the lock, and runs each command on drawn pictures; then it installs the
-sdist. `resolve` asks for the requirements of every extra on every supported Python, without
-installing any. Where no package index can be reached both say so in one line and end well.
+`run` installs the wheel by plain pip, without the lock, into new virtual environments outside of
+this checkout: alone, with [pipeline], with [columns] and with [trainer], each on its own. `resolve`
+asks for the requirements of every extra on every supported Python, without installing any. Where
+no package index can be reached both say so in one line and end well.
 """
 
 from __future__ import annotations
@@ -21,21 +21,76 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PYTHONS = ("3.11", "3.12", "3.13")
-EXTRAS = (
-    "",
-    "pipeline",
-    "columns",
-    "dataflow",
-    "trainer",
-    "gcp",
-    "aws",
-    "docs",
-    "dev",
-)
+EXTRAS = ("", "pipeline", "columns", "dataflow", "trainer", "gcp", "aws", "docs", "dev")
 PICTURES_PER_CLASS = 40
+
+
+class Installation(NamedTuple):
+    """An environment that is checked by itself.
+
+    Attributes:
+        extra: What is asked for besides the leaf.
+        absent: Packages that must not be importable there.
+        refused: A command that needs another extra, and the extra that it has to name.
+        steps: Commands of `imageshards`, in the folder that all environments share.
+    """
+
+    extra: str
+    absent: tuple[str, ...]
+    refused: tuple[str, str] | None
+    steps: tuple[str, ...]
+
+
+INSTALLATIONS = (
+    Installation(
+        "pipeline",
+        ("tensorflow", "tensorflow_transform", "keras"),
+        ("build --input table.csv --output refused", "columns"),
+        (
+            "build --input photos --output shards --image_size 96 --max_reject_fraction 0.05"
+            " --splits train=0.8,validation=0.2 --num_shards train=4,validation=2",
+        ),
+    ),
+    Installation(
+        "",
+        ("apache_beam", "tensorflow", "keras"),
+        ("build --input photos --output refused", "pipeline"),
+        (
+            "--version",
+            "--help",
+            "verify shards",
+            "report shards",
+            "export-index shards",
+            "duplicates shards",
+            "adopt shards --output adopted",
+            "completion bash",
+        ),
+    ),
+    Installation(
+        "trainer",
+        ("apache_beam", "tensorflow_transform"),
+        ("build --input photos --output refused", "pipeline"),
+        (
+            "train --data shards --output model --model cnn --epochs 1 --batch_size 16",
+            "evaluate --model_path model --data shards",
+            "predict --model_path model photos/circle/circle_0004.jpg",
+            "export --model_path model --format saved_model --output served",
+        ),
+    ),
+    Installation(
+        "columns",
+        (),
+        None,
+        (
+            "build --input table.csv --output with-age --image_size 96 --columns age:float:zscore"
+            " --max_reject_fraction 0.05",
+        ),
+    ),
+)
 _UNREACHABLE = re.compile(
     r"NewConnectionError|ConnectTimeout|ReadTimeout|name resolution|Name or service not known|"
     r"Failed to (?:fetch|connect)|dns error|Network is unreachable",
@@ -51,35 +106,24 @@ class FailedError(Exception):
     """A command failed: the command, and the end of what it said."""
 
 
-def call(*command: str | os.PathLike[str], folder: pathlib.Path = ROOT, **environment: str) -> str:
+def call(*command: str | os.PathLike[str], folder: pathlib.Path = ROOT, code: int = 0) -> str:
     """Runs a command as a user would, without this checkout on the path; returns its output.
 
     Raises:
         NoIndexError: It failed for want of a package index.
-        FailedError: It failed for another reason.
+        FailedError: It ended with another code than `code`.
     """
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
-        command,
-        cwd=folder,
-        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    if not done.returncode:
+        command, cwd=folder, env=environment | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode == code:
         return done.stdout
     if _UNREACHABLE.search(done.stdout):
         raise NoIndexError
     tail = "\n".join(done.stdout.splitlines()[-15:])
     raise FailedError(f"{' '.join(map(str, command))}\n{tail}")
-
-
-def runs(python: str) -> bool:
-    """Whether this interpreter is here."""
-    if shutil.which(python) is None:  # pyenv has a stand-in for each that it knows
-        return False
-    return not subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode
 
 
 def copy_sources(folder: pathlib.Path) -> pathlib.Path:
@@ -92,51 +136,56 @@ def copy_sources(folder: pathlib.Path) -> pathlib.Path:
     return copy
 
 
-def build(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    """The wheel, made from the sdist, and the sdist."""
-    made = folder / "dist"
-    tools = folder / "tools"
-    call(sys.executable, "-m", "venv", tools)
-    call(tools / "bin/python", "-m", "pip", "install", "--quiet", "build", folder=folder)
-    call(tools / "bin/python", "-m", "build", "--outdir", made, folder=copy_sources(folder))
-    return next(made.glob("*.whl")), next(made.glob("*.tar.gz"))
+def new_environment(folder: pathlib.Path, python: str, *packages: str) -> pathlib.Path:
+    """Makes a virtual environment with some packages; returns its folder of programs."""
+    call(python, "-m", "venv", folder)
+    call(folder / "bin/python", "-m", "pip", "install", "--quiet", *packages, folder=folder.parent)
+    return folder / "bin"
 
 
-def run_demo(tools: pathlib.Path, folder: pathlib.Path) -> None:
-    """Every step from pictures to a served model, by the installed command."""
-    path = f"{tools}{os.pathsep}{os.environ['PATH']}"
-
-    def step(*arguments: str) -> str:
-        print(f"  imageshards {' '.join(arguments)}", flush=True)
-        return call(
-            tools / "imageshards", *arguments, folder=folder, PATH=path, TF_CPP_MIN_LOG_LEVEL="3"
-        )
-
+def draw(python: pathlib.Path, work: pathlib.Path) -> None:
+    """Draws what the steps read: class folders, and a table of some with an extra column."""
     drawer = ROOT / "scripts" / "make_demo_images.py"
     count = str(PICTURES_PER_CLASS)
-    call(tools / "python", drawer, "--per_class", count, "--output", "photos", folder=folder)
-    step("--version")
-    step("--help")
-    step(
-        *("build", "--input", "photos", "--output", "shards", "--image_size", "96"),
-        *("--splits", "train=0.8,validation=0.2", "--num_shards", "train=4,validation=2"),
-        *("--max_reject_fraction", "0.05"),
-    )
-    step("verify", "shards")
-    step("report", "shards")
-    step(
-        *("train", "--data", "shards", "--output", "model", "--model", "cnn", "--epochs", "1"),
-        *("--batch_size", "16"),
-    )
-    step("evaluate", "--model_path", "model", "--data", "shards")
-    step("predict", "--model_path", "model", "photos/circle/circle_0004.jpg")
-    step("export", "--model_path", "model", "--format", "saved_model", "--output", "served")
-    step("completion", "bash")
+    call(python, drawer, "--per_class", count, "--output", "photos", folder=work)
+    paths = [
+        f"photos/{name}/{name}_00{n}.jpg" for name in ("circle", "square") for n in range(13, 20)
+    ]
+    rows = [f"{path},{path.split('/')[1]},{n}.5" for n, path in enumerate(paths)]
+    (work / "table.csv").write_text("\n".join(["image,label,age", *rows]))
 
 
-def size_mb(folder: pathlib.Path) -> float:
-    """Size of all files below a folder."""
-    return sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()) / 1e6
+def check_installation(
+    installation: Installation, wheel: pathlib.Path, python: str, folder: pathlib.Path
+) -> pathlib.Path:
+    """Installs an extra, and runs what it is for in `folder / "elsewhere"`; its programs."""
+    extra = installation.extra
+    begun = time.monotonic()
+    asked = f"{wheel}[{extra}]" if extra else str(wheel)
+    programs = new_environment(folder / f"with-{extra or 'nothing'}", python, asked)
+    installed_sec = time.monotonic() - begun
+    interpreter, work = programs / "python", folder / "elsewhere"
+    call(interpreter, "-m", "pip", "check", folder=folder)
+    packages = call(interpreter, "-m", "pip", "list", "--format=freeze", folder=folder).split()
+    size_mb = sum(f.lstat().st_size for f in programs.parent.rglob("*") if f.is_file()) / 1e6
+    print(
+        f"{f'[{extra}]' if extra else 'alone':11}{len(packages):4} packages, {size_mb:6,.0f} MB, "
+        f"installed in {installed_sec:.0f} s",
+        flush=True,
+    )
+    if not (work / "photos").exists():
+        draw(interpreter, work)
+    for name in installation.absent:
+        call(interpreter, "-c", f"import {name}", folder=work, code=1)
+    if installation.refused is not None:
+        command, needed = installation.refused
+        said = call(programs / "imageshards", *command.split(), folder=work, code=2)
+        if f"imageshards[{needed}]" not in said:
+            raise FailedError(f"imageshards {command}\n{said}")
+    for step in installation.steps:
+        print(f"  imageshards {step}", flush=True)
+        call(programs / "imageshards", *step.split(), folder=work)
+    return programs
 
 
 def check_run(python: str) -> str:
@@ -144,36 +193,27 @@ def check_run(python: str) -> str:
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="imageshards-install-") as name:
         folder = pathlib.Path(name)
+        (folder / "elsewhere").mkdir()
         print(f"building sdist and wheel, installing the wheel with {python} ...", flush=True)
-        wheel, sdist = build(folder)
-        call(python, "-m", "venv", folder / "venv")
-        tools = folder / "venv" / "bin"
-        pip = (tools / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-        call(*pip, f"{wheel}[pipeline,trainer]", folder=folder)
-        installed_sec = time.monotonic() - started
-        call(tools / "python", "-m", "pip", "check", folder=folder)
-        empty = folder / "elsewhere"
-        empty.mkdir()
-        run_demo(tools, empty)
-        print(f"  pip install {sdist.name}", flush=True)
-        call(*pip, "--no-deps", "--force-reinstall", sdist, folder=folder)
-        call(tools / "imageshards", "--help", folder=empty)
-        version = call(tools / "python", "-c", "import sys; print(sys.version.split()[0])").strip()
-        packages_mb = size_mb(folder / "venv")
-        return (
-            f"install check passed: Python {version}; wheel {wheel.stat().st_size / 1e6:.1f} MB, "
-            f"with [pipeline,trainer] {packages_mb:,.0f} MB installed in {installed_sec:.0f} s, "
-            f"demo run from there, sdist installed; {time.monotonic() - started:.0f} s in all"
-        )
+        builder = new_environment(folder / "builder", sys.executable, "build") / "python"
+        made = folder / "dist"
+        call(builder, "-m", "build", "--outdir", made, folder=copy_sources(folder))
+        wheel, sdist = next(made.glob("*.whl")), next(made.glob("*.tar.gz"))
+        for installation in INSTALLATIONS:
+            programs = check_installation(installation, wheel, python, folder)
+        call(programs / "python", "-m", "pip", "install", "--no-deps", "--force-reinstall", sdist)
+        call(programs / "imageshards", "--help", folder=folder)
+    return (
+        f"install check passed: each extra alone; the sdist installs, too; "
+        f"{time.monotonic() - started:.0f} s in all"
+    )
 
 
 def check_resolve() -> str:
     """Resolves the requirements of every extra on every Python; returns the sentence."""
     with tempfile.TemporaryDirectory(prefix="imageshards-resolve-") as name:
         folder = pathlib.Path(name)
-        call(sys.executable, "-m", "venv", folder / "venv")
-        tools = folder / "venv" / "bin"
-        call(tools / "python", "-m", "pip", "install", "--quiet", "uv", folder=folder)
+        tools = new_environment(folder / "venv", sys.executable, "uv")
         copy = copy_sources(folder)
         for python in PYTHONS:
             for extra in EXTRAS:
@@ -199,7 +239,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--python", default=sys.executable, help="the interpreter of `run` (default: this one)"
     )
     args = parser.parse_args(argv)
-    if args.check == "run" and not runs(args.python):
+    # A stand-in of pyenv is there for each Python that it knows of, and may run none.
+    found = shutil.which(args.python) and not subprocess.call([args.python, "-c", ""])
+    if args.check == "run" and not found:
         print(f"install check skipped: there is no {args.python} on this machine")
         return 0
     try:

@@ -154,6 +154,8 @@ def test_only_the_extra_for_columns_brings_both_beam_and_tensorflow(
     }
     assert heavy["trainer"] == {"tensorflow"} and heavy["pipeline"] == {"apache-beam"}
     assert not any(heavy[extra] for extra in ("", "gcp", "aws", "docs"))
+    asked_on_dataflow = (REPOSITORY / "deploy/dataflow/requirements.txt").read_text().splitlines()
+    assert asked_on_dataflow[1] in extras["columns"]
     assert set().union(*extras.values()) == {*extras["dev"]}, "[dev] has all"
 
 

@@ -16,6 +16,7 @@ import urllib.parse
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import apache_beam as beam
 import google.auth.exceptions
 import requests
 from apache_beam.options.pipeline_options import (
@@ -31,6 +32,7 @@ from google.api_core.exceptions import GoogleAPICallError
 from google.auth.credentials import AnonymousCredentials
 
 from beam_pipeline.beam_files import store_settings
+from beam_pipeline.runners.flags import checkout_setup
 from beam_pipeline.runners.remote import RemoteRunner
 from imageshards import storage
 from imageshards.errors import StorageError, UserError, last_line, user_error_in
@@ -59,6 +61,8 @@ _EXPECTED = {
     ),
 }
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+# Beside the setup.py of a checkout.
+_REQUIREMENTS = "deploy/dataflow/requirements.txt"
 _CLIENT = "apache_beam.runners.dataflow.internal.apiclient"
 
 
@@ -68,6 +72,23 @@ class DataflowRunner(RemoteRunner):
     def check(self) -> None:
         """Checks flags, paths, credentials, buckets and the project; see `Runner.check`."""
         preflight(self.options, self.build.inputs, self.build.output)
+
+    def new_pipeline(self, with_columns: bool = False) -> beam.Pipeline:
+        """See `Runner.new_pipeline`; what Beam's own image lacks for columns is asked for."""
+        setup = self.options.view_as(SetupOptions)
+        checkout = checkout_setup()
+        has_image = self.options.view_as(WorkerOptions).sdk_container_image
+        if with_columns and checkout and not has_image and not setup.requirements_file:
+            setup.requirements_file = os.path.join(os.path.dirname(checkout), _REQUIREMENTS)
+            # Else this machine would fetch the sources of all of it, and stage them.
+            setup.requirements_cache = "skip"
+            print(
+                f"--requirements_file={setup.requirements_file}: for extra columns every machine "
+                "downloads TensorFlow, 0.7 GB, before its first image; --sdk_container_image "
+                "saves that (docs/howto/dataflow.md)",
+                file=sys.stderr,
+            )
+        return super().new_pipeline(with_columns)
 
     def dry_run_message(self) -> str:
         """What to say where Beam is told not to submit: then there is no job, and no data set."""

@@ -186,11 +186,6 @@ def _dataflow(given: GivenFlags, environ: Mapping[str, str]) -> Iterator[Default
     packages = ("setup_file", "extra_packages", "extra_package")
     if checkout and not any(given[flag] is not None for flag in packages):
         reason = "workers install the package that runs here, built from this checkout"
-        if not has_image:
-            reason += (
-                "; without --sdk_container_image each also downloads TensorFlow before its first "
-                "image (docs/howto/dataflow.md)"
-            )
         yield DefaultFlag("setup_file", checkout, reason)
         if has_image:
             reason = "workers build it with the image's own setuptools; pip would ask PyPI for one"

@@ -76,8 +76,12 @@ class Runner:
         self.build = build
         self._beam_runner = beam_runner
 
-    def new_pipeline(self) -> beam.Pipeline:
-        """An empty pipeline for `run`."""
+    def new_pipeline(self, with_columns: bool = False) -> beam.Pipeline:
+        """An empty pipeline for `run`.
+
+        Args:
+            with_columns: Whether its workers will need tensorflow-transform.
+        """
         return beam.Pipeline(self._beam_runner, options=self.options)
 
     def check(self) -> None:

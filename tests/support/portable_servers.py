@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import pathlib
 import random
 import socket
@@ -19,7 +18,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from scripts import background, prism, servers
+from scripts import servers
 
 START_TIMEOUT_S = 60
 NAMED_PORTS = (10_000, 32_000)
@@ -28,21 +27,12 @@ NO_FREEZE = "--experiments=disable_logging_submission_environment"
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-@functools.cache
-def _prism() -> pathlib.Path | str:
-    """Prism, or why there is none: it is looked for once."""
-    try:
-        return prism.binary()
-    except background.ServerError as e:
-        return str(e)
-
-
 def prism_binary() -> pathlib.Path:
-    """Prism, built once per machine; the test is skipped where it cannot be had."""
-    found = _prism()
-    if isinstance(found, str):
-        pytest.skip(found)
-    return found
+    """Prism, which `make prism` has ready; the test is skipped where it is not."""
+    try:
+        return servers.prism()
+    except servers.ServerError as e:
+        pytest.skip(str(e))
 
 
 @dataclasses.dataclass

@@ -159,6 +159,7 @@ class TestTheStagedJob:
     def test_ran_from_what_was_staged(self, submitted: Submitted) -> None:
         (used,) = [json.loads(path.read_text()) for path in submitted.jobs.rglob("used.json")]
         assert "workflow.tar.gz" in used["staged"]
+        assert "requirements.txt" not in used["staged"], "labels alone need no TensorFlow"
         assert used["package"].startswith(str(submitted.jobs))
         assert not used["keras"]
 
@@ -194,7 +195,6 @@ class TestTheStagedJob:
     def test_says_which_flags_were_filled_in_and_why(self, submitted: Submitted) -> None:
         assert f"--staging_location={submitted.bucket}/temp: " in submitted.run.said
         assert f"--setup_file={REPOSITORY / 'setup.py'}: workers install" in submitted.run.said
-        assert "--sdk_container_image" in submitted.run.said
 
 
 @pytest.mark.long
@@ -228,6 +228,10 @@ def test_a_staged_job_with_extra_columns_gives_the_shards_and_the_transform_of_a
     assert "weight" in storage.read(f"{there}/{schema}").decode()
     assert storage.read(f"{there}/{schema}") == (here / schema).read_bytes()
     assert not list((tmp_path / "tft").glob("*"))
+    assert "every machine downloads TensorFlow" in done.said
+    (used,) = [json.loads(path.read_text()) for path in (tmp_path / "jobs").rglob("used.json")]
+    assert "requirements.txt" in used["staged"]
+    assert not [name for name in used["staged"] if "tensorflow" in name]
 
 
 @pytest.fixture(scope="module")

@@ -177,12 +177,6 @@ def test_what_may_be_given_several_times_is_added_to():
     assert {"beam_plugins", "experiments"} <= filled(given).keys()
 
 
-@pytest.mark.parametrize(("flags", "is_said"), [((), True), (("--sdk_container_image=i",), False)])
-def test_without_an_image_the_price_of_that_is_said(flags, is_said):
-    reasons = {each.flag: each.reason for each in runner_flags.missing_defaults([DATAFLOW, *flags])}
-    assert ("each also downloads TensorFlow" in reasons["setup_file"]) == is_said
-
-
 @pytest.mark.parametrize("setup", [None, "setuptools.setup(name='another')\n"])
 def test_an_installed_package_is_no_checkout(tmp_path, setup):
     package = tmp_path / "beam_pipeline"
