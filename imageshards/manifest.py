@@ -234,9 +234,11 @@ _OWN = keyed(
     {"first_label": one_of(0, 1)},
 )
 # Of one that a check, a report or a build of its records goes through.
+_COUNTED = keyed(
+    {"splits": mapped(keyed({"shards": listed(keyed({"sha256": _SHA256, "classes": _COUNTS}))}))}
+)
 _COMPLETE = keyed(
     {
-        "splits": mapped(keyed({"shards": listed(keyed({"sha256": _SHA256, "classes": _COUNTS}))})),
         "features": keyed(
             {
                 name: keyed({"dtype": one_of(spec["dtype"]), "shape": _no_shape})
@@ -310,9 +312,12 @@ def load_manifest(
         if "adopted" in manifest and not adopted:
             raise UserError(
                 f"{received}, TFRecords that others wrote, with a manifest of imageshards adopt: "
-                "they can be trained and evaluated on; expected what imageshards build wrote."
+                "they can be trained and evaluated on, and checked; expected what imageshards "
+                "build wrote."
             )
-        (_COMPLETE if complete else anything)(manifest)
+        if complete:
+            _COUNTED(manifest)
+            (anything if "adopted" in manifest else _COMPLETE)(manifest)
     except FormError as e:
         raise DamagedManifestError(f"{received}, in whose {MANIFEST_NAME} {e}: {_REMEDY}.") from e
     return manifest
@@ -407,6 +412,13 @@ def write_manifest(directory: str, manifest: Mapping[str, Any]) -> None:
 def to_json(value: Any) -> str:
     """JSON as all our files have it: readable, and the same bytes for the same content."""
     return json.dumps(value, indent=1, sort_keys=False, ensure_ascii=False) + "\n"
+
+
+def roles_of(manifest: Mapping[str, Any]) -> Mapping[str, str | None]:
+    """Which features of its records are `image`, `label`, `filename` and `text`."""
+    own = (IMAGE_FEATURE, LABEL_FEATURE, FILENAME_FEATURE, CLASS_FEATURE)
+    roles = dict(zip(("image", "label", "filename", "text"), own, strict=True))
+    return {name: manifest.get("adopted", roles).get(name) for name in roles}
 
 
 def first_label_of(manifest: Mapping[str, Any]) -> int:

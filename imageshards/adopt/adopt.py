@@ -24,8 +24,8 @@ from imageshards.adopt.files import expand, find_splits, folder_from, reading
 from imageshards.adopt.scan import (
     Roles,
     ScannedFile,
-    add_foreign_row,
     add_own_row,
+    add_row,
     check_kind,
     scan_all,
 )
@@ -60,9 +60,14 @@ def adopt(
     """
     options = options or AdoptOptions()
     output = output or directory
-    before = _manifest_in(output)
-    if before is not None and "adopted" not in before:
-        return _add_index(directory, output, before, options)
+    if (before := _built_in(output)) is not None:
+        if has_index(before) or output != directory or options != AdoptOptions():
+            raise UserError(
+                f"DIR received {output!r}, a data set that imageshards build wrote; expected "
+                "TFRecords of others, or, without other flags, a data set of an older version, "
+                f"which has no {manifest.INDEX_NAME}/."
+            )
+        return _add_index(directory)
     folder = find_folder(directory)
     tfds = None if folder is None else open_tfds(folder)
     if tfds is not None and not options.splits:
@@ -83,7 +88,7 @@ def adopt(
     splits = _labelled(splits, samples, roles.label)
     files = scan_all(
         [path for paths in splits.values() for path in paths],
-        functools.partial(add_foreign_row, roles=roles),
+        functools.partial(add_row, roles=roles),
     )
     _check_lengths(tfds, files, plain)
     classes = find_classes(directory, options, tfds, files, roles)
@@ -103,36 +108,24 @@ def adopt(
     return described
 
 
-def _manifest_in(output: str) -> dict[str, Any] | None:
+def _built_in(output: str) -> dict[str, Any] | None:
+    """The manifest of a build that is there."""
     if not storage.exists(storage.join(output, manifest.MANIFEST_NAME)):
         return None
-    return manifest.load_manifest(output, "DIR", adopted=True)
+    found = manifest.load_manifest(output, "DIR", adopted=True)
+    return None if "adopted" in found else found
 
 
-def _add_index(
-    directory: str, output: str, before: dict[str, Any], options: AdoptOptions
-) -> dict[str, Any]:
+def _add_index(directory: str) -> dict[str, Any]:
     """Gives a data set of an older build its index."""
-    if output != directory:
-        raise UserError(
-            f"--output received {output!r}, a data set that imageshards build wrote; expected a "
-            "new or empty folder."
-        )
-    if options != AdoptOptions() or has_index(before):
-        raise UserError(
-            f"DIR received {directory!r}, whose manifest.json says all that "
-            f"{'with its index' if has_index(before) else 'but for its index'}; expected "
-            f"{'TFRecords that others wrote' if has_index(before) else 'no further flag'}."
-        )
     before = manifest.load_manifest(directory, "DIR", complete=True)
     paths = {
         name: [manifest.shard_path(directory, shard) for shard in split["shards"]]
         for name, split in before["splits"].items()
     }
-    files = scan_all([path for found in paths.values() for path in found], add_own_row)
-    for (_, shard), path in zip(
-        manifest.shards_of(before), itertools.chain(*paths.values()), strict=True
-    ):
+    files = scan_all([*itertools.chain(*paths.values())], add_own_row)
+    for _, shard in manifest.shards_of(before):
+        path = manifest.shard_path(directory, shard)
         if files[path].sha256 != shard["sha256"]:
             raise UserError(
                 f"DIR received {directory!r}, whose shard {path} is not the one that manifest.json "

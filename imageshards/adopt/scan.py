@@ -18,7 +18,6 @@ from imageshards.jpeg import open_picture
 from imageshards.manifest import CLASS_FEATURE, FILENAME_FEATURE, LABEL_FEATURE, SHA256_FEATURE
 from imageshards.progress import with_progress
 from imageshards.tfrecord import (
-    FOOTER_BYTES,
     HEADER_BYTES,
     Record,
     RecordError,
@@ -140,7 +139,7 @@ def check_kind(path: str) -> None:
         )
 
 
-def add_foreign_row(file: ScannedFile, record: Record, roles: Roles) -> None:
+def add_row(file: ScannedFile, record: Record, roles: Roles) -> None:
     """Notes a record of somebody else's.
 
     Raises:
@@ -167,7 +166,7 @@ def add_foreign_row(file: ScannedFile, record: Record, roles: Roles) -> None:
         "image/height": [height],
     }
     file.labels.append(label)
-    _add_row(file, record, {**features, **known})
+    file.rows.add({**features, **known}, record.next_offset_bytes - record.offset_bytes, None)
 
 
 def add_own_row(file: ScannedFile, record: Record) -> None:
@@ -176,16 +175,11 @@ def add_own_row(file: ScannedFile, record: Record) -> None:
     Raises:
         ValueError: It is no `tf.train.Example`, or lacks what every record holds.
     """
+    features = decode_example(record.payload)
     try:
-        _add_row(file, record, decode_example(record.payload))
+        file.rows.add(features, record.next_offset_bytes - record.offset_bytes, None)
     except (KeyError, IndexError) as e:
         raise ValueError(f"it lacks {e}") from e
-
-
-def _add_row(file: ScannedFile, record: Record, features: Mapping[str, Values]) -> None:
-    """Adds a record's row to those of its file."""
-    num_bytes = HEADER_BYTES + len(record.payload) + FOOTER_BYTES
-    file.rows.add(features, num_bytes, None)
 
 
 def _single(features: Mapping[str, Values], name: str | None) -> bytes | int | float | None:

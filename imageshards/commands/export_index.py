@@ -54,22 +54,10 @@ def _places(
     directory: str, manifest: Mapping[str, Any], shard: Mapping[str, Any]
 ) -> Iterator[tuple[int, int]]:
     """(offset, size) of each frame of a shard."""
-    from imageshards import storage
     from imageshards.index import index_schema, read_shard_index
-    from imageshards.tfrecord import RecordError, read_records
 
-    if shard.get("index") is not None:
-        table = read_shard_index(directory, shard, index_schema(manifest["features"]), "DIR")
-        yield from zip(table["offset"].to_pylist(), table["num_bytes"].to_pylist(), strict=True)
-        return
-    try:
-        for record in read_records(storage.join(directory, shard["file"])):
-            yield record.offset_bytes, record.next_offset_bytes - record.offset_bytes
-    except RecordError as e:
-        raise UserError(
-            f"DIR received {directory!r}, which is damaged: {str(e).rstrip('.')}; expected whole "
-            "shards: copy them again, or build the data set again with --overwrite."
-        ) from e
+    table = read_shard_index(directory, shard, index_schema(manifest["features"]), "DIR")
+    yield from zip(table["offset"].to_pylist(), table["num_bytes"].to_pylist(), strict=True)
 
 
 def make_parser() -> Parser:

@@ -74,7 +74,7 @@ def find(directory: str, distance: int, output: str | None, workers: int | None 
         raise UserError(f"--workers received {workers}; expected at least 1.")
     directory = parse_path("DIR", directory)
     storage.check_bucket(directory, "DIR")
-    manifest = load_manifest(directory, "DIR")
+    manifest = load_manifest(directory, "DIR", complete=True, adopted=True)
     folder = parse_path("--output", output or storage.join(directory, FOLDER_NAME))
     check_page_folder("--output", folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME)
     _check_writable(folder)  # before the work

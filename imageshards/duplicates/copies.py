@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-# Records whose hashes are held at once, 10 bytes each; with more the index is read in passes.
-MAX_HELD = 20_000_000
-
 
 class Copies(NamedTuple):
     """Records whose originals are equal, byte for byte.
@@ -33,39 +30,32 @@ class Copies(NamedTuple):
 def count_copies(directory: str, manifest: Mapping[str, Any]) -> Copies | None:
     """Counts equal originals; None where there is no index that could be read.
 
+    Of each record 10 bytes are held.
+
     Args:
         directory: The data set.
         manifest: Its manifest.
     """
     import numpy as np
-
-    if not has_index(manifest):
-        return None
-    number_of = {split: number for number, split in enumerate(manifest["splits"])}
-    shards = list(shards_of(manifest))
-    passes = -(-sum(shard["num_records"] for _, shard in shards) // MAX_HELD)
-    copies = between = 0
-    for part in range(passes):
-        try:
-            read = map_concurrently(lambda shard: _hashes(directory, manifest, shard[1]), shards)
-            hashes = [each[each % np.uint64(passes) == part] for each in read]
-        except (OSError, UserError):
-            return None  # verify says what is wrong
-        numbers = np.array([number_of[split] for split, _ in shards], np.int16)
-        found, of_split = np.concatenate(hashes), np.repeat(numbers, [len(h) for h in hashes])
-        order = np.lexsort((of_split, found))
-        found, of_split = found[order], of_split[order]
-        equal = found[1:] == found[:-1]
-        copies += int(equal.sum())
-        between += len(np.unique(found[1:][equal & (of_split[1:] != of_split[:-1])]))
-    return Copies(copies, between)
-
-
-def _hashes(directory: str, manifest: Mapping[str, Any], shard: Mapping[str, Any]) -> np.ndarray:
     import pyarrow as pa
 
+    shards = list(shards_of(manifest))
+    if not has_index(manifest) or not shards:
+        return None
     wanted = pa.schema([index_schema(manifest["features"]).field("source_sha256")])
-    return hashes_of_originals(read_shard_index(directory, shard, wanted))
+    try:
+        tables = map_concurrently(lambda one: read_shard_index(directory, one[1], wanted), shards)
+        hashes = list(map(hashes_of_originals, tables))
+    except (OSError, UserError):
+        return None  # verify says what is wrong
+    number_of = {split: number for number, split in enumerate(manifest["splits"])}
+    numbers = np.array([number_of[split] for split, _ in shards], np.int16)
+    found, of_split = np.concatenate(hashes), np.repeat(numbers, [len(h) for h in hashes])
+    order = np.lexsort((of_split, found))
+    found, of_split = found[order], of_split[order]
+    equal = found[1:] == found[:-1]
+    between = found[1:][equal & (of_split[1:] != of_split[:-1])]
+    return Copies(int(equal.sum()), len(np.unique(between)))
 
 
 def hashes_of_originals(table: pa.Table) -> np.ndarray:

@@ -71,8 +71,7 @@ def near_pairs(hashes: np.ndarray, distance: int, bits: tuple[int, ...] = ALL_BI
         return found
     for mask in masks_for(len(hashes), distance, bits):
         found = np.unique(np.concatenate([found, _pairs_equal_in(mask, hashes, distance, bits)]))
-        if len(found) > MAX_PAIRS:
-            raise _too_many_pairs(distance)
+        _check_number(len(found), distance)
     return found
 
 
@@ -92,8 +91,7 @@ def _pairs_equal_in(
     left = tuple(bit for bit in bits if not mask >> bit & 1)
     for begin, size in zip(begins[large], sizes[large], strict=True):
         found.append(near_pairs(hashes[begin : begin + size], distance, left))
-        if sum(map(len, found)) > MAX_PAIRS:
-            raise _too_many_pairs(distance)
+        _check_number(sum(map(len, found)), distance)
     return np.concatenate(found)
 
 
@@ -110,7 +108,7 @@ def _compare_in_cells(
     # The cells that still have hashes at some distance behind each other are at the end.
     order = np.argsort(sizes, kind="stable")
     hashes, sizes, cells = hashes[order], sizes[order], cells[order]
-    found, total = [np.empty(0, _PAIR)], 0
+    found = [np.empty(0, _PAIR)]
     for step in range(1, int(sizes[-1]) if len(sizes) else 0):
         begin = int(np.searchsorted(sizes, step, side="right"))
         one, other = hashes[begin:-step], hashes[begin + step :]
@@ -120,19 +118,18 @@ def _compare_in_cells(
         pairs["low"] = np.minimum(one[near], other[near])
         pairs["high"] = np.maximum(one[near], other[near])
         found.append(pairs)
-        total += len(pairs)
-        if total > MAX_PAIRS:
-            raise _too_many_pairs(distance)
+        _check_number(sum(map(len, found)), distance)
     return np.concatenate(found)
 
 
-def _too_many_pairs(distance: int) -> UserError:
-    """Hashes have more near ones than anybody looks at."""
-    return UserError(
-        f"--distance received {distance}, at which more than {MAX_PAIRS:,} pairs of different "
-        "hashes are near: most of the pictures look alike; expected fewer pairs: give a smaller "
-        "one, --distance 0 for equal hashes only."
-    )
+def _check_number(pairs: int, distance: int) -> None:
+    """Refuses more pairs than anybody looks at."""
+    if pairs > MAX_PAIRS:
+        raise UserError(
+            f"--distance received {distance}, at which more than {MAX_PAIRS:,} pairs of different "
+            "hashes are near: most of the pictures look alike; expected fewer pairs: give a "
+            "smaller one, --distance 0 for equal hashes only."
+        )
 
 
 def count_bits(values: np.ndarray) -> np.ndarray:

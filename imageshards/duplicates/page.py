@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from imageshards.duplicates.twins import Twin, counts_by_splits
 from imageshards.errors import UserError
 from imageshards.index import read_record
-from imageshards.manifest import IMAGE_FEATURE
+from imageshards.manifest import roles_of
 from imageshards.page import number, render, share, thumbnail
 from imageshards.storage import map_concurrently
 from imageshards.tfrecord import RecordError
@@ -65,8 +65,8 @@ def page_of(
             (other, kept, number(exact), number(near))
             for (kept, other), (exact, near) in counts_by_splits(twins).items()
         ],
-        between=_with_pictures(between[:MAX_SHOWN], directory),
-        within=_with_pictures(within[:MAX_SHOWN], directory),
+        between=_with_pictures(between[:MAX_SHOWN], directory, manifest),
+        within=_with_pictures(within[:MAX_SHOWN], directory, manifest),
         num_between=len(between),
         num_within=len(within),
         distance=distance,
@@ -90,13 +90,17 @@ def _tiles(
     ]
 
 
-def _with_pictures(twins: Sequence[Twin], directory: str) -> list[Pair]:
+def _with_pictures(
+    twins: Sequence[Twin], directory: str, manifest: Mapping[str, Any]
+) -> list[Pair]:
+    roles = roles_of(manifest)
+
     def shown(row: Mapping[str, Any]) -> Shown:
         try:
-            features = read_record(directory, row)
+            features = read_record(directory, row, roles["filename"])
         except (OSError, RecordError, UserError, ValueError):
             return Shown(row, None)  # what is wrong is for verify to say
-        encoded = features[IMAGE_FEATURE][0]
+        encoded = features[roles["image"] or ""][0]
         return Shown(row, thumbnail(encoded, _THUMB_PX) if isinstance(encoded, bytes) else None)
 
     rows = [row for twin in twins for row in (twin.kept, twin.other)]

@@ -2,6 +2,12 @@
 
 Of each record 16 bytes are held: hashes of its original and of its picture. The whole rows of the
 index are read again for those records alone that have a twin.
+
+The hash of a picture is the difference hash ("dHash") of Neal Krawetz, "Kind of Like That", 2013
+(https://www.hackerfactor.com/blog/index.php?/archives/529-Kind-of-Like-That.html): the picture is
+made 9x8 pixels small and grey, and each of 64 bits says whether a pixel is darker than its right
+neighbour. Pictures that were resized or compressed anew differ in 0 to 6 bits, those of different
+scenes in about 32.
 """
 
 from __future__ import annotations
@@ -11,26 +17,35 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from PIL import Image
 
 from imageshards import storage
 from imageshards.duplicates.copies import hashes_of_originals
-from imageshards.duplicates.dhash import hash_of_jpeg
 from imageshards.duplicates.near import near_pairs
 from imageshards.duplicates.twins import COLUMNS, Twin, choose_twins
 from imageshards.errors import UserError
 from imageshards.example import decode_example
 from imageshards.index import index_schema, read_shard_index
-from imageshards.manifest import IMAGE_FEATURE, shards_of
+from imageshards.jpeg import can_draft, open_picture
+from imageshards.manifest import roles_of, shard_path, shards_of
 from imageshards.processes import map_in_processes
 from imageshards.progress import with_progress
 from imageshards.tfrecord import RecordError, scan_file
 
+_SIZE_PX = (9, 8)
+# Eight points a side and cell. Averaging all 256x256 pixels takes five times as long and finds
+# the same copies: on 200 photos that were halved, compressed at quality 30 or cropped by 2 %, the
+# mean distances are 1.0, 0.8 and 3.6 bits, of all pixels 0.6, 0.5 and 4.3.
+_SAMPLED_PX = (72, 64)
+_LEFT_PIXELS = [9 * row + column for row in range(8) for column in range(8)]
+
 
 class _Shard(NamedTuple):
-    """A shard to hash: the data set, and the shard's entry of the manifest."""
+    """A shard to hash: the data set, the shard's entry of the manifest, the picture's feature."""
 
     directory: str
     entry: Mapping[str, Any]
+    image: str
 
 
 def find_twins(
@@ -47,7 +62,8 @@ def find_twins(
     Raises:
         UserError: Its index or a shard cannot be read, or nearly all pictures look alike.
     """
-    shards = [_Shard(directory, entry) for _, entry in shards_of(manifest)]
+    image = roles_of(manifest)["image"] or ""
+    shards = [_Shard(directory, entry, image) for _, entry in shards_of(manifest)]
     of_originals = [
         hashes_of_originals(table)
         for table in storage.map_concurrently(
@@ -83,13 +99,13 @@ def _hash_shard(shard: _Shard) -> tuple[np.ndarray, np.ndarray]:
     count = shard.entry["num_records"]
     hashes, known = np.zeros(count, np.uint64), np.zeros(count, bool)
     try:
-        path = storage.join(shard.directory, shard.entry["file"])
+        path = shard_path(shard.directory, shard.entry)
         for record in scan_file(path):
             if isinstance(record, RecordError) or record.number >= count:
                 continue
             try:
-                features = decode_example(record.payload, {IMAGE_FEATURE})
-                found = hash_of_jpeg(features[IMAGE_FEATURE][0])
+                features = decode_example(record.payload, {shard.image})
+                found = hash_of_jpeg(features[shard.image][0])
             except (KeyError, IndexError, ValueError):
                 continue  # counted; what is wrong is for verify to say
             if found is not None:
@@ -109,3 +125,30 @@ def _repeated(hashes: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         return np.empty(0, np.uint64), np.empty(0, np.uint64)
     different, counts = np.unique(np.concatenate(hashes), return_counts=True)
     return different[counts > 1], different
+
+
+def difference_hash(picture: Image.Image) -> int:
+    """The difference hash of a picture, 0 to 2**64 - 1; takes about 40 us for any size.
+
+    Args:
+        picture: Upright, `RGB` or `L`. The bits go row by row from the top left, the first is the
+            highest; `(a ^ b).bit_count()` is the distance of two hashes.
+    """
+    sampled = picture.resize(_SAMPLED_PX, Image.Resampling.NEAREST).convert("L")
+    small = sampled.resize(_SIZE_PX, Image.Resampling.BILINEAR)
+    pixels = small.tobytes()
+    bits = ["1" if pixels[left] < pixels[left + 1] else "0" for left in _LEFT_PIXELS]
+    return int("".join(bits), 2)
+
+
+def hash_of_jpeg(encoded: object) -> int | None:
+    """The difference hash of a record's picture; None where it cannot be decoded."""
+    if not isinstance(encoded, bytes):
+        return None
+    try:
+        with open_picture(encoded) as picture:
+            if can_draft(encoded):
+                picture.draft("RGB", _SAMPLED_PX)
+            return difference_hash(picture.convert("RGB"))
+    except (OSError, SyntaxError, ValueError):
+        return None

@@ -47,7 +47,7 @@ def _report(directory: str) -> int:
 
     directory = parse_path("DIR", directory)
     storage.check_bucket(directory, "DIR")
-    manifest = load_manifest(directory, "DIR", complete=True)
+    manifest = load_manifest(directory, "DIR", complete=True, adopted=True)
     with ProgressLine(lambda: "drawing the report", "drawing the report"):
         paths = write_report(directory, manifest)
     print(summary_text(manifest))

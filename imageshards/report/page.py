@@ -146,7 +146,7 @@ def _write_sheets(
     """Writes a contact sheet per split that has pictures; returns paths, and what is shown."""
     paths, sheets = [], []
     for name, split in manifest["splits"].items():
-        thumbs, missing = thumbs_of(directory, split["shards"])
+        thumbs, missing = thumbs_of(directory, manifest, split["shards"])
         sheets.append(Sheet(name, _SHEET_NAME.format(name), thumbs, missing))
         if thumbs:
             paths.append(os.path.join(folder, sheets[-1].file))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imageshards import storage
 from imageshards.example import Values, decode_example
+from imageshards.manifest import first_label_of, roles_of, shard_path
 from imageshards.page import thumbnail
 from imageshards.storage import map_concurrently
 from imageshards.tfrecord import Record, RecordError, read_records, scan_records
@@ -46,27 +47,23 @@ def quotas(counts: Sequence[int], wanted: int) -> list[int]:
     return taken
 
 
-def thumbs_of(directory: str, shards: Sequence[Mapping[str, Any]]) -> tuple[list[Thumb], int]:
+def thumbs_of(
+    directory: str, manifest: Mapping[str, Any], shards: Sequence[Mapping[str, Any]]
+) -> tuple[list[Thumb], int]:
     """Pictures of one split, and how many could not be read.
 
     Args:
         directory: The data set.
-        shards: The split's entries of the manifest.
+        manifest: Its manifest.
+        shards: The split's entries of it.
     """
     wanted = quotas([shard["num_records"] for shard in shards], MAX_PICTURES)
-    asked = [
-        (storage.join(directory, shard["file"]), count, _mean_bytes(shard))
-        for shard, count in zip(shards, wanted, strict=True)
-        if count
-    ]
+    asked = [(shard, count) for shard, count in zip(shards, wanted, strict=True) if count]
     # A store is asked for several shards at once.
     some = map if storage.is_local(directory) else map_concurrently
-    thumbs = [thumb for found in some(_thumbs_in, asked) for thumb in found]
+    found = some(lambda each: list(_thumbs(directory, manifest, *each)), asked)
+    thumbs = [thumb for of_shard in found for thumb in of_shard]
     return thumbs, sum(wanted) - len(thumbs)
-
-
-def _mean_bytes(shard: Mapping[str, Any]) -> int:
-    return int(shard["num_bytes"] // max(1, shard["num_records"]))
 
 
 def _first_records(path: str, count: int, mean_bytes: int) -> Iterator[Record]:
@@ -81,26 +78,30 @@ def _first_records(path: str, count: int, mean_bytes: int) -> Iterator[Record]:
     yield from itertools.islice(read_records(path), count)
 
 
-def _thumbs_in(asked: tuple[str, int, int]) -> list[Thumb]:
-    return list(_thumbs(*asked))
-
-
-def _thumbs(path: str, count: int, mean_bytes: int) -> Iterator[Thumb]:
+def _thumbs(
+    directory: str, manifest: Mapping[str, Any], shard: Mapping[str, Any], count: int
+) -> Iterator[Thumb]:
+    roles = roles_of(manifest)
+    mean_bytes = int(shard["num_bytes"] // max(1, shard["num_records"]))
     try:
-        for record in _first_records(path, count, mean_bytes):
+        for record in _first_records(shard_path(directory, shard), count, mean_bytes):
             features = decode_example(record.payload)
-            picture = thumbnail(_first(features, "image/encoded"), THUMB_PX)
-            if picture is None:
-                continue
-            label, key = (
-                _first(features, name).decode("utf-8", "replace")
-                for name in ("image/class/text", "image/filename")
-            )
-            yield Thumb(picture, label, key)
+            encoded = (features.get(roles["image"] or "") or [b""])[0]
+            picture = thumbnail(encoded, THUMB_PX) if isinstance(encoded, bytes) else None
+            if picture is not None:
+                yield Thumb(picture, _class(features, manifest), _text(features, roles["filename"]))
     except (OSError, RecordError, ValueError):
         return  # Counted by the caller; what is wrong is for verify to say.
 
 
-def _first(features: Mapping[str, Values], name: str) -> bytes:
-    value = features.get(name) or [b""]
-    return value[0] if isinstance(value[0], bytes) else b""
+def _class(features: Mapping[str, Values], manifest: Mapping[str, Any]) -> str:
+    """The name of a record's class; others write ids alone."""
+    roles, classes = roles_of(manifest), manifest["classes"]
+    said = _text(features, roles["text"] or roles["label"])
+    number = int(said) - first_label_of(manifest) if said.isdecimal() else -1
+    return classes[number] if not roles["text"] and 0 <= number < len(classes) else said
+
+
+def _text(features: Mapping[str, Values], name: str | None) -> str:
+    value = (features.get(name or "") or [b""])[0]
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

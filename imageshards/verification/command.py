@@ -79,7 +79,7 @@ def verify(directory: str, workers: int | None = None, show_progress: bool = Fal
     started = time.monotonic()
     directory = parse_path("DIR", directory)
     storage.check_bucket(directory, "DIR")
-    manifest = load_manifest(directory, "DIR", complete=True)
+    manifest = load_manifest(directory, "DIR", complete=True, adopted=True)
     tasks = [ShardTask(directory, shard) for _, shard in shards_of(manifest)]
     checked = map_in_processes(check_shard, tasks, workers)
     if show_progress:
@@ -124,7 +124,9 @@ def text_of(verdict: Verdict) -> str:
         f"{counted(verdict.num_shards, 'shard')} read, {verdict.seconds:.1f} s."
     )
     if not verdict.ok:
-        lines.append("To fix it, build again with --overwrite, or copy the files anew.")
+        lines.append(
+            "To fix it, copy the files anew, or build the data set again with --overwrite."
+        )
     return "\n".join(lines)
 
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from imageshards import storage
 from imageshards.example import decode_example
-from imageshards.index import index_schema, read_shard_index
+from imageshards.index import has_index, index_schema, read_shard_index
 from imageshards.manifest import (
-    FILENAME_FEATURE,
     IMAGE_FEATURE,
     INDEX_NAME,
     QUARANTINE_NAME,
@@ -19,10 +18,11 @@ from imageshards.manifest import (
     STAGING_NAME,
     TRANSFORM_NAME,
     read_rejects,
+    shard_name,
     shards_of,
 )
 from imageshards.text import counted
-from imageshards.tfrecord import Record, RecordError, read_records, scan_file
+from imageshards.tfrecord import RecordError, read_records
 from imageshards.verification.shard import MAX_PROBLEMS, Problem, ShardResult, repeated
 
 _REJECTS = f"{QUARANTINE_NAME}/{REJECTS_NAME}"
@@ -34,14 +34,15 @@ def data_set_problems(
     """Problems that no single shard shows."""
     phrases = {
         "manifest": (f"manifest.json: {phrase}" for phrase in manifest_problems(manifest)),
-        "balance": balance_problems(manifest),
         "accounting": accounting_problems(manifest, directory),
-        "files": missing_files(directory),
         "index": index_problems(manifest, directory),
     }
+    own = "adopted" not in manifest
+    if own:  # others name and fill their shards as they like, and have other files beside them
+        phrases |= {"balance": balance_problems(manifest), "files": missing_files(directory)}
     return [
         *(Problem(check, f"{phrase}.") for check, found in phrases.items() for phrase in found),
-        *extra_shards(manifest, directory),
+        *(extra_shards(manifest, directory) if own else ()),
         *checksum_problems(results, manifest),
         *duplicate_problems(results, manifest, directory),
     ]
@@ -53,7 +54,7 @@ def manifest_problems(manifest: Mapping[str, Any]) -> Iterator[str]:
         shards = entry["shards"]
         for number, shard in enumerate(shards):
             expected = f"{split}-{number:05d}-of-{len(shards):05d}.tfrecord"
-            if shard["file"] != expected:
+            if "adopted" not in manifest and shard["file"] != expected:
                 yield f"shard {number} of split {split!r} is {shard['file']!r}, not {expected!r}"
             if sum(shard["classes"].values()) != shard["num_records"]:
                 yield f"the classes of {shard['file']} do not add up to its num_records"
@@ -104,7 +105,7 @@ def extra_shards(manifest: Mapping[str, Any], directory: str) -> list[Problem]:
 
 def checksum_problems(results: Iterable[ShardResult], manifest: Mapping[str, Any]) -> list[Problem]:
     """Shards whose SHA-256 is not the manifest's, or is that of another shard."""
-    expected = {shard["file"]: shard["sha256"] for _, shard in shards_of(manifest)}
+    expected = {shard_name(shard): shard["sha256"] for _, shard in shards_of(manifest)}
     file_of = {sha256: file for file, sha256 in expected.items()}
     problems = []
     for result in results:
@@ -125,11 +126,11 @@ def duplicate_problems(
 ) -> list[Problem]:
     """Keys that more than one record has, each with all its places."""
     twice = repeated(value for result in results for value in result.key_hashes)
-    entries = {shard["file"]: shard for _, shard in shards_of(manifest)}
-    places: defaultdict[str, list[tuple[str, int, int | None]]] = defaultdict(list)
+    entries = {shard_name(shard): shard for _, shard in shards_of(manifest)}
+    places: defaultdict[str, list[tuple[str, int, int]]] = defaultdict(list)
     for result in results:
         wanted = {i for i, value in enumerate(result.key_hashes) if value in twice}
-        for number, offset, key in _keys(directory, entries[result.file], wanted, manifest):
+        for number, offset, key in _keys(directory, entries[result.file], wanted):
             places[key].append((result.file, number, offset))
     problems = []
     for key, found in sorted(places.items()):
@@ -143,19 +144,12 @@ def duplicate_problems(
 
 
 def _keys(
-    directory: str, entry: Mapping[str, Any], wanted: set[int], manifest: Mapping[str, Any]
-) -> Iterator[tuple[int, int | None, str]]:
-    """(number, offset, key) of some records of a shard, from its index or by reading it."""
-    if wanted and entry.get("index") is not None:
+    directory: str, entry: Mapping[str, Any], wanted: set[int]
+) -> Iterator[tuple[int, int, str]]:
+    """(number, offset, key) of some records of a shard, by its index."""
+    if wanted:
         rows = read_shard_index(directory, entry, index_schema({})).to_pylist()
         yield from ((number, rows[number]["offset"], rows[number]["key"]) for number in wanted)
-        return
-    path = storage.join(directory, entry["file"])
-    for record in scan_file(path) if wanted else ():
-        if record.number in wanted and isinstance(record, Record):
-            key = decode_example(record.payload, {FILENAME_FEATURE})[FILENAME_FEATURE][0]
-            text = key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key)
-            yield record.number, record.offset_bytes, text
 
 
 def notes_of(manifest: Mapping[str, Any], directory: str) -> list[str]:
@@ -168,6 +162,11 @@ def notes_of(manifest: Mapping[str, Any], directory: str) -> list[str]:
         )
     if not any(True for _ in shards_of(manifest)):
         notes.append("The manifest lists no shard at all.")
+    elif not has_index(manifest):
+        notes.append(
+            f"There is no {INDEX_NAME}/ (an older version built it), so classes and keys were not "
+            f"looked at; write it by imageshards adopt {directory}."
+        )
     return notes
 
 

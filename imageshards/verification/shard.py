@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 from imageshards import storage
 from imageshards.errors import IndexDamageError
-from imageshards.example import decode_example
 from imageshards.index import index_schema, read_shard_index
-from imageshards.manifest import CLASS_FEATURE, FILENAME_FEATURE
+from imageshards.manifest import shard_name, shard_path
 from imageshards.text import counted
 from imageshards.tfrecord import Record, RecordError, scan_file
 
@@ -85,8 +84,8 @@ class ShardResult:
 def check_shard(task: ShardTask) -> ShardResult:
     """Reads one shard whole and compares it with its entry."""
     entry = task.entry
-    result = ShardResult(entry["file"])
-    path = storage.join(task.directory, result.file)
+    result = ShardResult(shard_name(entry), num_records=entry["num_records"])
+    path = shard_path(task.directory, entry)
     try:
         digest = hashlib.sha256()
         with storage.open_read(path) as file:
@@ -97,50 +96,33 @@ def check_shard(task: ShardTask) -> ShardResult:
         if result.num_bytes != entry["num_bytes"]:
             what = f"it has {result.num_bytes} bytes; the manifest says {entry['num_bytes']}"
             result.add("files", what)
-        if result.sha256 == entry["sha256"] and entry.get("index") is not None:
-            result.num_records = entry["num_records"]  # as its index is going to say
-        else:
-            _scan(task, result, path)
+        if result.sha256 != entry["sha256"]:
+            _scan(entry, result, path)
     except OSError as e:
         missing = isinstance(e, FileNotFoundError)
         reason = "the manifest lists it, but it is missing"
         result.add("files", reason if missing else f"it could not be read ({e.strerror or e})")
-        result.not_looked_at = _BY_READING
+        result.num_records, result.not_looked_at = 0, _BY_READING
         return result
-    if entry.get("index") is not None:
+    if entry.get("index") is None:
+        result.not_looked_at = ("records", "keys")  # only the index says it
+    else:
         _check_index(task, result)
     return result
 
 
-def _scan(task: ShardTask, result: ShardResult, path: str) -> None:
-    """Names each broken record; where there is no index, counts classes and notes keys, too."""
-    has_index = task.entry.get("index") is not None
-    classes: Counter[str] | None = Counter()
+def _scan(entry: Mapping[str, Any], result: ShardResult, path: str) -> None:
+    """Names each broken record of a shard that is not the one that was built."""
+    result.num_records = 0
     for record in scan_file(path):
         result.num_records += 1
         if isinstance(record, RecordError):
             result.add("checksums", record.reason, record)
-        elif not has_index:
-            try:
-                found = decode_example(record.payload, {FILENAME_FEATURE, CLASS_FEATURE})
-            except ValueError as e:
-                result.add("records", str(e), record)
-                continue
-            result.key_hashes.append(_hash((found.get(FILENAME_FEATURE) or [b""])[0]))
-            name = (found.get(CLASS_FEATURE) or [None])[0]
-            if classes is not None and isinstance(name, bytes):
-                classes[name.decode("utf-8", "replace")] += 1
-            else:
-                classes = None
-            continue
-        result.key_hashes.append(0)
-    if result.num_records != task.entry["num_records"]:
+    if result.found["checksums"]:
+        result.not_looked_at = ("records",)
+    if result.num_records != entry["num_records"]:
         held = counted(result.num_records, "record")
-        result.add("records", f"it holds {held}; the manifest says {task.entry['num_records']}")
-    if classes is None or result.found["checksums"] or result.found["records"]:
-        result.not_looked_at = ("records",)  # they would only be counted a second time
-    elif not has_index:
-        _compare_classes(result, task.entry["classes"], classes)
+        result.add("records", f"it holds {held}; the manifest says {entry['num_records']}")
 
 
 def _check_index(task: ShardTask, result: ShardResult) -> None:

@@ -2,6 +2,7 @@
 
 import functools
 import gzip
+import json
 import re
 import shutil
 
@@ -10,10 +11,13 @@ import pytest
 from imageshards import storage
 from imageshards.adopt import AdoptOptions, adopt
 from imageshards.adopt.command import main
+from imageshards.duplicates import command as duplicates
 from imageshards.errors import UserError
 from imageshards.index import read_index
 from imageshards.manifest import load_manifest, shard_path, shards_of
+from imageshards.report import command as report
 from imageshards.tfrecord import write_records
+from imageshards.verification.command import verify
 from tests.support.dataset_factory import Dataset
 from tests.support.external_sets import (
     example,
@@ -23,6 +27,7 @@ from tests.support.external_sets import (
     write_kaggle,
     write_slim,
 )
+from tests.support.html_page import Page
 
 TEXTS = {1: "tench", 2: "crane", 3: "crane"}
 SCALAR = {"dtype": "string", "shape": []}
@@ -328,11 +333,28 @@ def test_a_data_set_of_ours_gets_its_index(tmp_path, capsys):
     made = Dataset(tmp_path / "set", index=True)
     built = read_index(str(tmp_path / "set"), made.manifest).drop(["source_bytes"])
     assert main([str(made.directory)]) == 2
-    assert "says all that with its index" in capsys.readouterr().err
+    assert "a data set that imageshards build wrote; expected TFRecords" in capsys.readouterr().err
     shutil.rmtree(made.directory / "index")
     made.index = False
     made.describe()
     made.save()
+    assert main([str(made.directory), "--label_offset", "1"]) == 2
     assert main([str(made.directory)]) == 0
     rows = read_index(str(made.directory), load_manifest(str(made.directory), complete=True))
     assert rows.drop(["source_bytes"]) == built
+
+
+def test_an_adopted_data_set_is_checked_and_shown(slim, tmp_path, capsys):
+    out = str(tmp_path / "out")
+    told = adopt(str(slim), out, AdoptOptions(label_offset=1))
+    assert verify(out, workers=1).ok
+    assert report.main([out]) == duplicates.main([out, "--workers", "1"]) == 0
+    page = Page((tmp_path / "out" / "report" / "index.html").read_text())
+    shown = [str(image["alt"]) for image in page.all("img")]
+    assert len(shown) == 9 and "tench: n00000001_0.JPEG" in shown
+    found = json.loads((tmp_path / "out" / "duplicates" / "duplicates.json").read_text())
+    assert found["undecodable"] == 0 and found["exact"] == 6  # three pictures, nine times
+    flip_byte(slim / "train-00001-of-00002", 60)
+    problems = verify(out, workers=1).problems
+    assert {problem.file for problem in problems} == {str(slim / "train-00001-of-00002")}
+    assert len(told["splits"]) == 2 and problems[1].record == 0
