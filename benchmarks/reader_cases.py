@@ -11,25 +11,18 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from benchmarks import inputs
 from benchmarks.cases import SHARDS, Settings
 from benchmarks.measure import REPOSITORY, BenchmarkError, remove, run_module
 from benchmarks.outcome import Figure, Outcome, medians
 from benchmarks.reader_kinds import BATCH, SIZE, cores
-from benchmarks.reader_probe import HOSTS
 from benchmarks.reader_rounds import Window, in_turn
 from scripts.local_hosts import free_addresses, host_environment
 
 CLASSES = 2
 _WINDOWS_PER_ROUND = 3
 _COLUMNS = ("images/s", "CPU us/image")
-# For what is read once only: listed so often, the shards hold some 160,000 records.
-_COPIES_TO_SKIP = 20
-# A measured process has more in it than the reader's data: code paged in, threads' stacks,
-# what the allocator keeps.
-_MEMORY_SLACK = 1.5
 
 _HOST, _DEVICE = "trainer, crop on the host", "trainer, crop on the device"
 
@@ -83,11 +76,6 @@ def faster(ours: list[Window], theirs: list[Window]) -> tuple[float, ...]:
     )
 
 
-def best(*sides: list[Window]) -> list[Window]:
-    """The side with the highest median rate."""
-    return max(sides, key=lambda side: statistics.median(w.images_per_second for w in side))
-
-
 def by_cpu_time(ours: list[Window], theirs: list[Window]) -> str:
     """The same ratio by CPU time: what counts where other programs were running, too."""
     usec = [statistics.median(window.cpu_usec for window in side) for side in (theirs, ours)]
@@ -98,12 +86,10 @@ def reader_host_crop(s: Settings) -> Outcome:
     """Random-resized crop and flip in the reader, against the crops alone."""
     found = measured(s, {
         _HOST: "trainer_host",
-        "crops from memory, by batch": "limit_by_batch",
-        "crops from memory, by picture": "limit_by_picture",
+        "crops from memory": "limit_crops",
         "crops and flips from memory": "limit_with_flip",
     })  # fmt: skip
-    ours, by_batch, by_picture, flipped = found.values()
-    limit = best(by_batch, by_picture)
+    ours, limit, flipped = found.values()
     return Outcome(
         "reader_host_crop", f"{_of_pictures(s)}, random-resized crop to {SIZE[0]} px and flip",
         _COLUMNS, speed_rows(found),
@@ -120,14 +106,12 @@ def reader_device_crop(s: Settings) -> Outcome:
     """A reader that decodes only, against libjpeg-turbo in memory."""
     found = measured(s, {
         _DEVICE: "trainer_device",
-        "libjpeg-turbo in memory, threads": "turbo_threads",
-        "libjpeg-turbo in memory, processes": "turbo_processes",
+        "libjpeg-turbo in memory": "turbo",
     })  # fmt: skip
-    ours, *turbo = found.values()
-    limit = best(*turbo)
+    ours, limit = found.values()
     return Outcome(
         "reader_device_crop", f"{_of_pictures(s)}, decoded whole", _COLUMNS, speed_rows(found),
-        (Figure("reader as a share of the better one", faster(ours, limit), 0.8),),
+        (Figure("reader as a share of it", faster(ours, limit), 0.8),),
         ("libjpeg-turbo by simplejpeg, exact DCT and upsampling, on all cores; it neither "
          "reads, shuffles, parses nor batches",
          by_cpu_time(ours, limit)),
@@ -171,47 +155,6 @@ def reader_vs_tfds(s: Settings) -> Outcome:
     )  # fmt: skip
 
 
-def reader_resume(s: Settings) -> Outcome:
-    """How long a resumed run takes to its first batch."""
-    total = _COPIES_TO_SKIP * s.records
-    skipped = total * 15 // 16
-    rounds = [_probe(s, "skip", _COPIES_TO_SKIP, skipped) for _ in range(s.rounds)]
-    rates = [skipped / r["resume_seconds"] for r in rounds]
-    return Outcome(
-        "reader_resume", f"first record of a run, in a split of {total:,} records",
-        ("seconds",),
-        {"from the beginning": medians([(r["begin_seconds"],) for r in rounds]),
-         f"after {skipped:,} records": medians([(r["resume_seconds"],) for r in rounds])},
-        (Figure("skipped records/s, start-up included", tuple(rates), 150_000),),
-        ("only the section of the pass that was interrupted is read and skipped",),
-    )  # fmt: skip
-
-
-def reader_memory(s: Settings) -> Outcome:
-    """Memory of the reader, for a split and one four times as long."""
-    records = 4 * s.records
-    rounds: dict[int, list[dict[str, float]]] = {1: [], 4: []}
-    for _ in range(s.rounds):
-        for copies, found in rounds.items():
-            found.append(_probe(s, "memory", copies, records))
-    rows = {
-        f"{copies * s.records:,} records": medians([
-            (_grown(r) / 1e6, r["estimated_bytes"] / 1e6, r["peak_bytes"] / 1e6) for r in found
-        ])
-        for copies, found in rounds.items()
-    }  # fmt: skip
-    growth = [_grown(b) / _grown(a) for a, b in zip(*rounds.values(), strict=True)]
-    estimated = [_grown(r) / r["estimated_bytes"] for found in rounds.values() for r in found]
-    return Outcome(
-        "reader_memory", f"a process that reads {records:,} records, crop on the host",
-        ("MB more than before", "MB estimated", "RSS MB at its peak"), rows,
-        (Figure("four times the records, as a ratio", tuple(growth), 1.15, at_least=False),
-         Figure("measured against the estimate", tuple(estimated), _MEMORY_SLACK,
-                at_least=False)),
-        ("the estimate is what `imageshards bench` and `--dry_run` print",),
-    )  # fmt: skip
-
-
 def hosts(s: Settings) -> Outcome:
     """Two hosts of one core each, against one process with both."""
     if cores() < 2:
@@ -222,16 +165,11 @@ def hosts(s: Settings) -> Outcome:
         for _ in range(s.rounds)
     ]
     ratios = tuple(of_hosts / max(of_process) for *of_process, of_hosts in rounds)
-    costs = [_probe(s, "hosts", _COPIES_TO_SKIP, 4 * s.records) for _ in range(s.rounds)]
     one, two, hosts_rate = medians(rounds)
-    share, of_8, of_64 = medians([[cost[f"{count}"] for count in HOSTS] for cost in costs])
     return Outcome(
         "hosts", f"the small CNN on {_of_pictures(s)}, two cores in all", ("images/s",),
         {"one process": (one,), "one process, two replicas": (two,), "two hosts": (hosts_rate,)},
         (Figure("two hosts as a share of the better process", ratios, 0.9),),
-        (f"the reader takes {share:.0f} us CPU for a record that it decodes; on one of 8 hosts "
-         f"{of_8:.1f} us for a record of the global batch, on one of 64 {of_64:.1f} us: that is "
-         "what reading the order costs, on every host",),
     )  # fmt: skip
 
 
@@ -266,20 +204,6 @@ def _sources(s: Settings) -> list[pathlib.Path]:
     return s.pets or s.sources
 
 
-def _grown(found: Mapping[str, float]) -> float:
-    return found["peak_bytes"] - found["before_bytes"]
-
-
-def _probe(s: Settings, what: str, copies: int, records: int) -> dict[str, float]:
-    usage = run_module("benchmarks.reader_probe", what, "--data", shards(s), "--copies", copies,
-                       "--records", records, log=s.log)  # fmt: skip
-    lines = [line for line in usage.output.splitlines() if line.startswith("{")]
-    if not lines:
-        raise BenchmarkError(f"no figures:\n{usage.output}")
-    found: dict[str, Any] = json.loads(lines[-1])
-    return found
-
-
 def _of_pictures(s: Settings) -> str:
     return f"{s.records:,} records of 256 px in shuffled uint8 batches of {BATCH}"
 
@@ -289,7 +213,5 @@ READER_BENCHMARKS: dict[str, Callable[[Settings], Outcome]] = {
     "reader_device_crop": reader_device_crop,
     "reader_vs_raw_files": reader_vs_raw_files,
     "reader_vs_tfds": reader_vs_tfds,
-    "reader_resume": reader_resume,
-    "reader_memory": reader_memory,
     "hosts": hosts,
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import itertools
-import multiprocessing
 import time
 from typing import Any
 
@@ -14,17 +13,12 @@ from benchmarks.reader_kinds import BATCH, SIZE, Job, Read, batches, cores, open
 IN_MEMORY = 4096
 _CALLS_AHEAD = 4
 
-_share: list[bytes] = []
 
+def crops(job: Job, flipped: bool = False) -> Read:
+    """The trainer's crops, decoded and resized by tf.data; every other one flipped if asked for.
 
-def by_picture(job: Job) -> Read:
-    """The trainer's crops, decoded and resized: tf.data, picture by picture."""
-    stream = _cropped(job).map(crop_resize, num_parallel_calls=cores())
-    return batches(_on_all_cores(stream.batch(BATCH, drop_remainder=True)))
-
-
-def by_batch(job: Job, flipped: bool = False) -> Read:
-    """The same, each core a batch at a time; every other picture flipped if asked for."""
+    Each core makes a batch at a time.
+    """
     import tensorflow as tf
 
     def make_one(work: Any) -> Any:
@@ -45,30 +39,12 @@ def by_batch(job: Job, flipped: bool = False) -> Read:
     return batches(_on_all_cores(stream.map(make_all, num_parallel_calls=cores())))
 
 
-def turbo_threads(job: Job) -> Read:
+def turbo(job: Job) -> Read:
     """libjpeg-turbo, exact settings, whole pictures: a thread for each core."""
     jpegs = _jpegs(job)
     pool = concurrent.futures.ThreadPoolExecutor(cores())
     shares = [jpegs[i :: cores()] for i in range(cores())]
     return lambda seconds: sum(pool.map(lambda share: _decode(share, seconds), shares))
-
-
-def turbo_processes(job: Job) -> Read:
-    """The same, a process for each core."""
-    global _share
-    jpegs = _jpegs(job)
-    pools = []
-    for i in range(cores()):
-        _share = jpegs[i :: cores()]  # what the process that is forked next finds
-        pool = concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
-        pool.submit(_decode_share, 0.0).result()
-        pools.append(pool)
-
-    def read(seconds: float) -> int:
-        waiting = [pool.submit(_decode_share, seconds) for pool in pools]
-        return sum(result.result() for result in waiting)
-
-    return read
 
 
 def crop_resize(encoded: Any, window: Any) -> Any:
@@ -138,7 +114,3 @@ def _decode(jpegs: list[bytes], seconds: float) -> int:
             return done
         simplejpeg.decode_jpeg(jpeg, fastdct=False, fastupsample=False)
     return 0
-
-
-def _decode_share(seconds: float) -> int:
-    return _decode(_share, seconds)

@@ -1,7 +1,14 @@
-"""Readers side by side: each in its own process, measured in turn while the others stand still."""
+"""Readers side by side: each in its own process, measured in turn while the others stand still.
+
+    python -m benchmarks.reader_rounds KIND --data SHARDS --raw PHOTOS
+
+is such a process: it prints `ready`; then for each line on stdin, a number of seconds, it reads for
+that long and prints what it took as a JSON object.
+"""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import json
@@ -10,9 +17,29 @@ import pathlib
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import psutil
+
+from benchmarks import reader_kinds, reader_limits
 from benchmarks.measure import REPOSITORY, BenchmarkError
+from benchmarks.reader_kinds import Job, Read
+
+WARM_UP_SECONDS = 3.0
+# Read untimed whenever it is this one's turn again: takes away what was read in advance.
+SETTLE_SECONDS = 0.7
+
+KINDS: dict[str, Callable[[Job], Read]] = {
+    "trainer_host": reader_kinds.trainer,
+    "trainer_device": lambda job: reader_kinds.trainer(job, "device"),
+    "keras_raw": reader_kinds.keras_raw,
+    "tfds_skip_decoding": reader_kinds.tfds_skip_decoding,
+    "tfds_default": reader_kinds.tfds_default,
+    "limit_crops": reader_limits.crops,
+    "limit_with_flip": lambda job: reader_limits.crops(job, flipped=True),
+    "turbo": reader_limits.turbo,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +71,7 @@ class Side:
     """A reader in a process of its own, stopped whenever it is not measured.
 
     Args:
-        kind: One of `benchmarks.reader_side.KINDS`.
+        kind: One of `KINDS`.
         arguments: Its further command line.
         log: File for what it says on stderr.
 
@@ -56,7 +83,7 @@ class Side:
         self._kind, self._log = kind, log
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.reader_side", kind, *arguments],
+                [sys.executable, "-m", "benchmarks.reader_rounds", kind, *arguments],
                 cwd=REPOSITORY,
                 env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
                 stdin=subprocess.PIPE,
@@ -130,7 +157,7 @@ def in_turn(
     """Measures readers A B C A B C …, so that a slow minute of the machine meets them all.
 
     Args:
-        kinds: Name of a side → one of `benchmarks.reader_side.KINDS`.
+        kinds: Name of a side → one of `KINDS`.
         arguments: The command line of all of them.
         work: Folder for their logs.
         rounds: How often each is measured.
@@ -145,3 +172,40 @@ def in_turn(
             for name, side in sides.items():
                 found[name].append(side.window(seconds))
     return found
+
+
+def measure_window(read: Read, seconds: float, settle_seconds: float) -> dict[str, float]:
+    """One measurement: images, seconds and CPU seconds."""
+    read(settle_seconds)
+    cpu, begun = _cpu_seconds(), time.perf_counter()
+    images = read(seconds)
+    passed = time.perf_counter() - begun
+    return {"images": images, "seconds": passed, "cpu_seconds": _cpu_seconds() - cpu}
+
+
+def _cpu_seconds() -> float:
+    """User and system time of this process and its children so far."""
+    here = psutil.Process()
+    times = [process.cpu_times() for process in (here, *here.children(recursive=True))]
+    return float(sum(t.user + t.system for t in times))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures one reader whenever a line comes; ends with stdin."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--raw", default="")
+    parser.add_argument("--warm_up", type=float, default=WARM_UP_SECONDS)
+    parser.add_argument("--settle", type=float, default=SETTLE_SECONDS)
+    args = parser.parse_args(argv)
+    read = KINDS[args.kind](Job(args.data, args.raw))
+    read(args.warm_up)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(json.dumps(measure_window(read, float(line), args.settle)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

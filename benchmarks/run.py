@@ -21,13 +21,11 @@ from benchmarks import cases, inputs
 from benchmarks.cases import Settings
 from benchmarks.measure import REPOSITORY, BenchmarkError
 from benchmarks.reader_cases import READER_BENCHMARKS
-from benchmarks.scale import SCALE_BENCHMARKS
 from benchmarks.store_build import STORE_BENCHMARKS
 
 BENCHMARKS = {
     **cases.BENCHMARKS,
     **READER_BENCHMARKS,
-    **SCALE_BENCHMARKS,
     **STORE_BENCHMARKS,
 }
 

@@ -9,11 +9,10 @@ import pathlib
 import pytest
 
 from benchmarks import inputs, measure, plain_loop, run
-from benchmarks.cases import Settings, interleave, ratios
+from benchmarks.cases import interleave, ratios
 from benchmarks.measure import BenchmarkError, Usage, run_module
 from benchmarks.outcome import Figure, Outcome
 from benchmarks.run import BENCHMARKS
-from imageshards.example import decode_example
 from imageshards.tfrecord import read_records
 from tests.support.builds import build, class_folders
 
@@ -44,37 +43,12 @@ def test_the_loop_makes_the_very_records_of_a_build(tmp_path):
     assert len(list(loop.iterdir())) == 3
 
 
-def test_the_loop_shuffles_and_deals_evenly(tmp_path):
-    photos = class_folders(tmp_path / "photos", {"ant": 10, "bee": 10})
-    plain_loop.main(["--input", str(photos), "--output", str(tmp_path / "out"),
-                     "--num_shards", "4", "--workers", "1"])  # fmt: skip
-    labels = [
-        [decode_example(r.payload)["image/class/label"][0] for r in read_records(str(path))]
-        for path in sorted((tmp_path / "out").iterdir())
-    ]
-    assert [len(of_shard) for of_shard in labels] == [5, 5, 5, 5]
-    assert any(of_shard != sorted(of_shard) for of_shard in labels)
-
-
-def test_photos_are_drawn_where_there_are_none(tmp_path, monkeypatch):
-    monkeypatch.setattr(inputs, "_SYNTHETIC", 3)
-    found, real = inputs.photos(tmp_path / "absent", tmp_path / "work")
-    assert not real
-    assert len({path.read_bytes() for path in found}) == 3
-    assert inputs.photos(tmp_path / "absent", tmp_path / "work") == (found, False)
-
-
 def test_links_are_spread_over_files_and_folders(tmp_path):
     sources = sorted(class_folders(tmp_path / "in", {"a": 3}).rglob("*.jpg"))
     root = inputs.linked_folders(sources, tmp_path / "links", 20, 4)
     assert [len(os.listdir(folder)) for folder in root.iterdir()] == [5, 5, 5, 5]
     assert sorted(path.stat().st_nlink for path in sources) == [7, 8, 8]
     assert inputs.linked_folders(sources, tmp_path / "links", 20, 4) == root
-
-
-def test_more_links_than_a_file_can_have_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="use more files"):
-        inputs.linked_folders([tmp_path / "one.jpg"], tmp_path, 60_001, 1)
 
 
 def test_a_tree_of_processes_is_measured_whole(tmp_path, monkeypatch):
@@ -156,14 +130,6 @@ def test_a_wrong_argument_is_named(arguments, said, capsys):
         run.parse(arguments)
     assert stopped.value.code == 2
     assert said in capsys.readouterr().err
-
-
-def test_quick_is_small_and_the_default_is_what_was_promised(tmp_path):
-    full = run.settings_of(run.parse(["--work", str(tmp_path)]), [])
-    assert full == Settings(tmp_path, [], 24_000, (8_000, 64_000), 1_281_167, 1_000, 3)
-    quick = run.settings_of(run.parse(["--quick", "--work", str(tmp_path)]), [])
-    assert quick.images == 600
-    assert quick.listed < 10_000
 
 
 def test_one_benchmark_runs_alone_and_leaves_its_results(tmp_path, monkeypatch, capsys):
