@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from trainer.reader.data import Data
     from trainer.reader.data import open as open
     from trainer.training.callbacks import MetricsFile, NaNGuard, WaitingTime
-    from trainer.training.checkpoint_callback import Checkpoint
     from trainer.training.fit import fit
 
 __version__ = "0.1.0"
@@ -49,14 +48,12 @@ _HOMES = {
     "trainer.reader.batches": ["EvaluationData", "TrainingData"],
     "trainer.reader.data": ["Data", "open"],
     "trainer.training.callbacks": ["MetricsFile", "NaNGuard", "WaitingTime"],
-    "trainer.training.checkpoint_callback": ["Checkpoint"],
     "trainer.training.fit": ["fit"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 # As in Python's gzip, `open` is left out: a star import must not replace the built-in one.
 __all__ = [
-    "Checkpoint",
     "Data",
     "EvaluationData",
     "MetricsFile",

@@ -93,7 +93,7 @@ def train(strategy: Any, network: Any, batches: Sequence[tuple[Any, ...]]) -> No
 
 def values(network: Any) -> Any:
     """Copies of everything that is to be kept: (path, array) of every variable."""
-    from trainer.training.checkpoint_callback import state_values
+    from trainer.training.saved_run import state_values
 
     return [(path, array.copy()) for path, array in state_values(network)]
 

@@ -62,7 +62,7 @@ def fit(
             continued, a finished one is loaded. None to save nothing.
         overwrite: Starts over where `resume` holds a run.
         callbacks: Keras's or your own. What they remember is saved, too: see
-            `trainer.training.checkpoint_callback.Checkpoint`.
+            `trainer.training.saved_run.SavedRun`.
         checkpoint_steps: Steps between two checkpoints, besides those at the ends of epochs.
         keep_checkpoints: How many of the last ones stay, besides the one of the lowest val_loss.
         verbose: As in Keras's `fit`.

@@ -20,7 +20,7 @@ from trainer.models.strategy import memory_errors
 from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.reader.broken_records import BrokenRecordHandler
 from trainer.reader.stream import TrainingStream, next_batch
-from trainer.training.checkpoint_callback import Checkpoint
+from trainer.training.saved_run import SavedRun
 from trainer.training.signals import Stopped, StopRequest
 
 # Calls the hooks of each batch; returns the figures of the validation split by name.
@@ -90,7 +90,7 @@ class Run:
     devices: tf.distribute.Strategy
     stream: TrainingStream
     broken_handler: BrokenRecordHandler
-    checkpoint: Checkpoint | None
+    checkpoint: SavedRun | None
     hosts: Hosts = ONE_HOST
 
     @property
@@ -182,8 +182,7 @@ class Loop:
         checkpoint = self._checkpoint
         if checkpoint is None:
             return 0, False
-        checkpoint.set_model(self._model)
-        checkpoint.watch(self._callbacks.callbacks)
+        checkpoint.attach(self._model, self._callbacks.callbacks)
         self.step, epoch = checkpoint.step, checkpoint.epochs
         if epoch and self.step < self._epochs.end(epoch - 1) and not checkpoint.state.stopped:
             epoch -= 1  # `--steps` had cut it short
@@ -251,7 +250,7 @@ class Loop:
             callbacks.on_train_batch_end(self.step - begin, logs)
             self.step += 1
             if checkpoint is not None:
-                checkpoint.count(1)
+                checkpoint.count_step()
             if checkpoint is not None and (signum := self._stopped_by()):
                 checkpoint.save()
                 raise Stopped(signum)
@@ -269,7 +268,7 @@ class Loop:
                 logs |= self._validated()
         callbacks.on_epoch_end(epoch, logs)
         if checkpoint is not None:
-            checkpoint.on_epoch_end(epoch, logs)  # after all others, whose memory it saves
+            checkpoint.end_epoch(epoch, logs)  # after all others, whose memory it saves
         return logs
 
     def _train(self) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from imageshards.text import counted
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.config import RunConfig
 from trainer.reader.batches import TrainingData
-from trainer.training.checkpoint_callback import Checkpoint
 from trainer.training.output_folder import check_no_model
+from trainer.training.saved_run import SavedRun
 
 # Schedules whose rate at a step depends on the number of all steps.
 _NEEDS_TOTAL = ("linear", "cosine")
@@ -26,12 +26,12 @@ def open_checkpoint(
     total_steps: int,
     length: str,
     hosts: Hosts = ONE_HOST,
-) -> Checkpoint:
+) -> SavedRun:
     """Opens the checkpoints of the run in `folder`, or of a new one.
 
     Args:
         folder: Of the run.
-        every_steps, keep: As `Checkpoint` takes them.
+        every_steps, keep: As `SavedRun` takes them.
         settings: What a resumed run must share.
         total_steps: How long the run is meant to be.
         length: The flag that says so, with its value.
@@ -43,7 +43,7 @@ def open_checkpoint(
     Raises:
         UserError: Another run is there, or a longer one, and must not be replaced.
     """
-    run = Checkpoint(folder, every_steps, keep, settings, hosts=hosts)
+    run = SavedRun(folder, every_steps, keep, settings, hosts=hosts)
     if not hosts.is_chief:
         return run  # the chief looks, for all
     if not run.step:

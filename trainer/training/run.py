@@ -34,7 +34,6 @@ from trainer.training.callbacks import (
     WaitingTime,
 )
 from trainer.training.checkpoint import restore
-from trainer.training.checkpoint_callback import state_values
 from trainer.training.loop import Epochs, Loop, Run, make_ready, total_steps
 from trainer.training.output_folder import (
     METRICS_FILE,
@@ -43,6 +42,7 @@ from trainer.training.output_folder import (
     write_digest,
 )
 from trainer.training.resume_check import open_checkpoint, settings_of
+from trainer.training.saved_run import state_values
 from trainer.training.several_hosts import digest
 from trainer.training.summary import plan_lines, result_lines, show_batch, waiting_line
 

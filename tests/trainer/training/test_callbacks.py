@@ -25,7 +25,7 @@ from trainer.training.callbacks import (  # noqa: E402
     WaitingTime,
     epoch_line,
 )
-from trainer.training.checkpoint_callback import Checkpoint  # noqa: E402
+from trainer.training.saved_run import SavedRun  # noqa: E402
 
 STEPS = 4
 
@@ -150,33 +150,12 @@ def test_a_loss_that_is_no_number_ends_keras_fit_with_a_sentence() -> None:
     _fit(_model(), NaNGuard())
 
 
-def test_checkpoints_in_keras_own_fit(tmp_path: pathlib.Path) -> None:
-    """Between two calls of `fit` nothing is lost: neither variables nor what callbacks remember."""
-    straight = _model()
-    _fit(straight, epochs=2)
-    model, stopping = _model(), keras.callbacks.EarlyStopping("loss", patience=5)
-    _fit(model, stopping, Checkpoint(str(tmp_path), 3, others=[stopping]), epochs=1)
-    folders = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
-    assert folders == ["step-00000003", "step-00000004"]
-    other = _model()
-    other._symbolic_build(data_batch=(tf.zeros([8, 3]), tf.zeros([8, 1])))
-    remembers = keras.callbacks.EarlyStopping("loss", patience=5)
-    checkpoint = Checkpoint(str(tmp_path), 3, others=[remembers])
-    assert (checkpoint.step, checkpoint.epochs) == (STEPS, 1)
-    checkpoint.set_model(other)
-    checkpoint.restore()
-    assert remembers.best == stopping.best is not None
-    _fit(other, data=_batches().skip(STEPS), epochs=1)
-    for mine, theirs in zip(other.variables, straight.variables, strict=True):
-        np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
-
-
 def test_a_weight_that_is_no_number_is_not_saved(tmp_path: pathlib.Path) -> None:
     model = _model()
     _fit(model, epochs=1)
     model.weights[0].assign(np.full((3, 1), np.nan))
-    checkpoint = Checkpoint(str(tmp_path))
-    checkpoint.set_model(model)
+    checkpoint = SavedRun(str(tmp_path), 3, 1, {})
+    checkpoint.attach(model, [])
     with pytest.raises(UserError, match="dense/kernel became infinite or not a number"):
         checkpoint.save()
     assert not (tmp_path / "checkpoints").exists()

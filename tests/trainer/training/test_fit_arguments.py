@@ -18,9 +18,9 @@ tf = pytest.importorskip("tensorflow")
 
 import keras  # noqa: E402
 
-from trainer.training.checkpoint_callback import Checkpoint  # noqa: E402
 from trainer.training.fit import _check  # noqa: E402
 from trainer.training.output_folder import hold_output  # noqa: E402
+from trainer.training.saved_run import SavedRun  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +208,7 @@ def test_a_folder_that_another_run_holds_is_refused(train: Any, tmp_path: pathli
             ims.fit(compiled(), train, resume=tmp_path, overwrite=True)
 
 
-def test_keras_fit_works_before_and_after(data: Any, train: Any, tmp_path: pathlib.Path) -> None:
+def test_keras_fit_works_before_and_after(data: Any, train: Any) -> None:
     model = compiled(keras.optimizers.SGD(0.01, clipnorm=1.0))
     validation = data.evaluation(batch_size=8)
     found = ims.fit(model, train, validation=validation, verbose=0)
@@ -218,25 +218,6 @@ def test_keras_fit_works_before_and_after(data: Any, train: Any, tmp_path: pathl
     model.steps_per_execution = 2
     with pytest.raises(UserError, match="steps_per_execution received 2"):
         model.fit(train.dataset(), callbacks=[ims.WaitingTime(8)], **steps)
-    with pytest.raises(UserError, match="steps_per_execution received 2 .* with 3 steps in an"):
-        steps["steps_per_epoch"] = 3
-        model.fit(train.dataset(), callbacks=[ims.Checkpoint(str(tmp_path))], **steps)
-
-
-def test_fit_resumes_what_keras_fit_saved(train: Any, tmp_path: pathlib.Path) -> None:
-    models = []
-    for _ in range(3):
-        keras.utils.set_random_seed(3)
-        models.append(compiled())
-    straight, begun, resumed = models
-    ims.fit(straight, train, epochs=2, verbose=0)
-    checkpoint = ims.Checkpoint(str(tmp_path), every_steps=1, identity=train.identity)
-    begun.steps_per_execution = 2
-    begun.fit(train.dataset(), steps_per_epoch=2, callbacks=[checkpoint], verbose=0)
-    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
-    ims.fit(resumed, train, epochs=2, resume=tmp_path, verbose=0)
-    for mine, theirs in zip(resumed.get_weights(), straight.get_weights(), strict=True):
-        np.testing.assert_array_equal(mine, theirs)
 
 
 class Interrupts(keras.callbacks.Callback):
@@ -286,14 +267,17 @@ def test_what_callbacks_remember_is_restored_or_said_to_be_forgotten(
     model._symbolic_build(data_batch=train.element_spec)
     by_epoch = {3: [0.5], "arrays": [np.arange(3), {"one": np.float32(1.5)}]}
 
-    def watching(*callbacks: Any, network: keras.Model = model) -> Checkpoint:
-        checkpoint = Checkpoint(str(tmp_path), others=callbacks)
-        checkpoint.set_model(network)
-        return checkpoint
+    def watching(*callbacks: Any, network: keras.Model = model) -> SavedRun:
+        saved = SavedRun(str(tmp_path), 1, 1, {})
+        saved.attach(network, callbacks)
+        return saved
 
-    watching(Remembers(steps=2, name="x", by_epoch=by_epoch), Forgets()).save()
+    stopping, again = (keras.callbacks.EarlyStopping("loss", mode="min") for _ in range(2))
+    stopping.wait, stopping.best, stopping.best_weights = 3, np.float32(0.5), [np.ones(2)]
+    watching(Remembers(steps=2, name="x", by_epoch=by_epoch), Forgets(), stopping).save()
     other, silent = Remembers(), tiny_models.StopAfter()
-    watching(other, Forgets(), silent).restore()
+    watching(other, Forgets(), silent, again).restore()
+    assert (again.wait, again.best) == (3, 0.5) and again.best_weights[0].tolist() == [1, 1]
     np.testing.assert_equal(other.values, {"steps": 2, "name": "x", "by_epoch": by_epoch})
     told = capsys.readouterr().err
     assert told.startswith("note: Forgets begins anew, as it has no state_dict()")
@@ -304,5 +288,7 @@ def test_what_callbacks_remember_is_restored_or_said_to_be_forgotten(
         unsaved.save()
     another = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
     another.compile("sgd", "mse")
-    with pytest.raises(UserError, match="^folder holds a checkpoint with .* use another folder"):
+    with pytest.raises(
+        UserError, match="^--output holds a checkpoint with .* another --output"
+    ):
         watching(network=another).restore()

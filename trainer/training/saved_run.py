@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras.callbacks import Callback
 
-from imageshards.errors import UserError, names_arguments
+from imageshards.errors import UserError
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.models.keras_internals import check_weights
 from trainer.models.model import state_variables
@@ -36,7 +36,7 @@ _REMEMBERED: dict[type[Callback], tuple[str, ...]] = {
 }
 
 
-class Checkpoint(Callback):
+class SavedRun:
     """Saves everything that training remembers, every `every_steps` steps and after every epoch.
 
     That is every variable (weights, optimizer, averages, metrics, states of random layers), the
@@ -44,14 +44,11 @@ class Checkpoint(Callback):
     with `state_dict()`, which returns plain values and NumPy arrays by name, and
     `load_state_dict(state)`. Others begin anew, which is said when a run is resumed.
 
-    In Keras's own `fit` it saves, too; with `identity=train.identity` `ims.fit` goes on from there.
-
     Args:
         folder: Of the run; checkpoints go into `checkpoints/` there.
         every_steps: Steps between two checkpoints, besides those at the ends of epochs.
         keep: How many of the last ones stay, besides the one with the lowest val_loss.
         identity: JSON values that a resumed run must share.
-        others: The callbacks whose memory is saved, where Keras's `fit` is used.
         hosts: Those that train together; the chief alone uses `folder`.
 
     Attributes:
@@ -59,22 +56,18 @@ class Checkpoint(Callback):
         epochs: Epochs finished.
     """
 
-    @names_arguments(output="folder")
     def __init__(
         self,
         folder: str,
-        every_steps: int = 1000,
-        keep: int = 2,
-        identity: Mapping[str, Any] | None = None,
-        others: Sequence[Callback] = (),
+        every_steps: int,
+        keep: int,
+        identity: Mapping[str, Any],
         hosts: Hosts = ONE_HOST,
     ) -> None:
-        super().__init__()
         self._hosts = hosts
         self.checkpoints = Checkpoints(folder, keep)
-        self.state = RunState(identity or {})
+        self.state = RunState(identity)
         self._every_steps = every_steps
-        self._others = list(others)
         self._loaded: Values | None = None
         self._saved: tuple[int, int] | None = None
         self._told = False
@@ -83,11 +76,10 @@ class Checkpoint(Callback):
             self.state, self._loaded = latest
         self.step, self.epochs = self.state.step, self.state.epochs
 
-    def watch(self, callbacks: Sequence[Callback]) -> None:
-        """Says whose memory is saved."""
-        self._others = [callback for callback in callbacks if callback is not self]
+    def attach(self, model: keras.Model, callbacks: Sequence[Callback]) -> None:
+        """Says whose variables and whose memory are saved and restored."""
+        self._model, self._callbacks = model, list(callbacks)
 
-    @names_arguments(output="folder")
     def restore(self) -> None:
         """Puts back what the last checkpoint holds; does nothing where there is none.
 
@@ -96,11 +88,11 @@ class Checkpoint(Callback):
         """
         if self._loaded is None:
             return
-        restore(state_variables(self.model), self._loaded, self._hosts)
+        restore(state_variables(self._model), self._loaded, self._hosts)
         self._loaded, self._saved = None, (self.step, self.epochs)
-        self.model.stop_training = self.state.stopped
+        self._model.stop_training = self.state.stopped
         remembered = list(self.state.callbacks)
-        for callback in self._others:
+        for callback in self._callbacks:
             name = type(callback).__name__
             mine = next((i for i, (other, _) in enumerate(remembered) if other == name), None)
             if mine is not None:
@@ -130,13 +122,13 @@ class Checkpoint(Callback):
         """
         if self._saved == (self.step, self.epochs):
             return
-        check_weights(self.model, self.step, self._hosts)
-        values = state_values(self.model, self._hosts)
+        check_weights(self._model, self.step, self._hosts)
+        values = state_values(self._model, self._hosts)
         if (bad := self._no_number(values)) is not None:
             what = f"{bad} became infinite or not a number"
             # Where a callback ends such a run, it ends as in Keras's `fit`.
-            ends = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._others)
-            if not (ends or self.model.stop_training):
+            ends = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._callbacks)
+            if not (ends or self._model.stop_training):
                 raise self.diverged(what)
             if self._hosts.is_chief and not self._told:
                 print(f"{what} {self._since()}, so it is not saved", file=sys.stderr)
@@ -144,11 +136,11 @@ class Checkpoint(Callback):
             return
         state = self.state
         state.step, state.epochs = self.step, self.epochs
-        state.stopped = bool(self.model.stop_training)
+        state.stopped = bool(self._model.stop_training)
         state.arrays = {}
         state.callbacks = [
             (type(callback).__name__, _remembered(callback, state.arrays))
-            for callback in self._others
+            for callback in self._callbacks
         ]
         if self._hosts.is_chief:
             self.checkpoints.save(state, values)
@@ -176,38 +168,20 @@ class Checkpoint(Callback):
 
     def _no_number(self, values: Values) -> str | None:
         """The path of a weight that is no finite number."""
-        trained = {variable.path for variable in self.model.trainable_variables}
+        trained = {variable.path for variable in self._model.trainable_variables}
         bad = (path for path, one in values if path in trained and not np.isfinite(one).all())
         return next(bad, None)
 
-    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Checks that the position will be known.
-
-        Raises:
-            UserError: Keras's `fit` takes more steps in an epoch than it says.
-        """
-        at_once, steps = self.model.steps_per_execution, self.params.get("steps")
-        if at_once > 1 and (steps is None or steps % at_once):
-            raise UserError(
-                f"steps_per_execution received {at_once} in model.compile with {steps} steps in an "
-                "epoch, of which Keras takes more, or less, than it says; expected a "
-                "steps_per_epoch that is a multiple, so that the checkpoint knows the position."
-            )
-
-    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Counts the steps of one call of Keras's train function."""
-        self.count(self.model.steps_per_execution)
-
-    def count(self, steps: int) -> None:
-        """Counts steps that were taken, and saves after some of them."""
-        before, self.step = self.step, self.step + steps
-        if self.step // self._every_steps > before // self._every_steps:
+    def count_step(self) -> None:
+        """Counts a step that was taken, and saves after some of them."""
+        self.step += 1
+        if self.step % self._every_steps == 0:
             self.save()
 
-    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Saves the end of an epoch."""
+    def end_epoch(self, epoch: int, logs: Mapping[str, Any]) -> None:
+        """Saves the end of an epoch, its validation included."""
         self.epochs = epoch + 1
-        loss = (logs or {}).get("val_loss")
+        loss = logs.get("val_loss")
         best = self.state.best_value
         if loss is not None and math.isfinite(loss) and (best is None or loss < best):
             self.state.best_step, self.state.best_value = self.step, float(loss)
