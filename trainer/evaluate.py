@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import json
 import sys
@@ -25,10 +24,12 @@ from trainer.commands.saved_model import add_model_flags, chosen, find_model
 from trainer.config import ReadConfig, RunConfig
 from trainer.dataset.manifest import check_shards, find_split, validation_split
 from trainer.dataset.open import model_inputs, open_dataset, read_options, select
-from trainer.dataset.spec import DataSet, ModelInputs, Split, Subset
+from trainer.dataset.spec import DataSet, Split, Subset
 from trainer.dataset.subset import class_ids
-from trainer.evaluation.per_class import finite
+from trainer.evaluation.per_class import figures_of, finite, mean_recall, worst
 from trainer.imports import quiet_import
+from trainer.reader.batches import EvaluationData
+from trainer.reader.broken_records import BrokenRecordHandler
 from trainer.serving import model_file
 
 if TYPE_CHECKING:
@@ -105,19 +106,20 @@ def _evaluate(args: argparse.Namespace) -> int:
     if not config.skip_broken:
         check_shards(dataset, [split])
     # Counting filtered records uses TensorFlow, whose devices must be set up before that.
-    strategy = _devices(replicas, config) if config.where else None
+    devices = _devices(replicas, config) if config.where else None
     subset = select(config, dataset, split)
     # Before TensorFlow's import, which takes seconds, so that mistakes are reported at once.
     class_ids(subset, card.classes)
     inputs = model_inputs(dataset, card)
     if "eval_crop" in args:
         inputs = dataclasses.replace(inputs, eval_crop=config.eval_crop)
-    with contextlib.ExitStack() as stack:
-        folder = None
-        if config.skip_broken:  # Repaired copies of shards live as long as this.
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="imageshards-"))
-        devices = strategy or _devices(replicas, config)
-        return _run(args, path, config, devices, subset, inputs, folder)
+    data = EvaluationData(subset, read_options(config, dataset), inputs, config.batch_size)
+    devices = devices or _devices(replicas, config)
+    # Repaired copies of shards live as long as this.
+    with tempfile.TemporaryDirectory(prefix="imageshards-") as folder:
+        broken = BrokenRecordHandler(config.skip_broken, folder, config.data)
+        _measure(args, path, data, devices, broken)
+    return 0
 
 
 def _devices(replicas: int | None, config: ReadConfig) -> Any:
@@ -126,59 +128,65 @@ def _devices(replicas: int | None, config: ReadConfig) -> Any:
     return make_strategy(replicas, config.batch_size)
 
 
-def _run(
+def _measure(
     args: argparse.Namespace,
     path: str,
-    config: ReadConfig,
-    strategy: Any,
-    subset: Subset,
-    inputs: ModelInputs,
-    folder: str | None,
-) -> int:
-    with quiet_import():
-        from trainer.evaluation.evaluator import Evaluator
-        from trainer.reader.batches import EvaluationData
-        from trainer.reader.broken_records import BrokenRecordHandler
-    with strategy.scope():
+    data: EvaluationData,
+    devices: Any,
+    broken: BrokenRecordHandler,
+) -> None:
+    """Runs the model over the data, and shows what is asked for."""
+    from trainer.evaluation.evaluator import Evaluator
+
+    with devices.scope():
         model, card = model_file.load_model(path, args.model, args.trust)
-    data = EvaluationData(subset, read_options(config, subset.dataset), inputs, config.batch_size)
-    broken_handler = BrokenRecordHandler(config.skip_broken, folder, config.data)
-    evaluator = Evaluator(
-        model, strategy, data, broken_handler, classes=card.classes, own_step=card.compiled
-    )
+    own = card.compiled
+    evaluator = Evaluator(model, devices, data, broken, classes=card.classes, own_step=own)
     started_sec = time.perf_counter()
     measured = {name: finite(value) for name, value in evaluator.run(show_progress=True).items()}
-    evaluation, subset = evaluator.evaluation, evaluator.subset
     measured = {"num_examples": data.num_records, **measured}
+    evaluation, subset = evaluator.evaluation, evaluator.subset
     if evaluation is not None:
-        measured = _figures(evaluation)
-    seconds = time.perf_counter() - started_sec
-    figures = measured | {
-        "data": subset.dataset.data,
-        "split": subset.split.name,
-        "classes": list(subset.classes),
-        "left_out": sum(1 for found in broken_handler.found if found.record >= 0),
+        measured = {
+            "num_examples": evaluation.num_examples,
+            "loss": finite(evaluation.loss),
+            "accuracy": finite(evaluation.accuracy),
+            "top5_accuracy": finite(evaluation.top5_accuracy),
+            "mean_class_accuracy": finite(mean_recall(figures_of(evaluation))),
+        }
+    facts = {
         "model": path,
         "step": card.step,
-        "batch_size": config.batch_size,
-        "replicas": strategy.num_replicas_in_sync,
-        "eval_crop": inputs.eval_crop,
-        "seconds": round(seconds, 2),
+        "data": subset.dataset.data,
+        "split": subset.split.name,
+        "left_out": sum(1 for found in broken.found if found.record >= 0),
+        "batch_size": data.batch_size,
+        "replicas": devices.num_replicas_in_sync,
+        "eval_crop": data.model_inputs.eval_crop,
+        "seconds": round(time.perf_counter() - started_sec, 2),
     }
     if args.json:
-        print(json.dumps(figures, allow_nan=False))
+        print(json.dumps(measured | facts | {"classes": list(subset.classes)}, allow_nan=False))
     else:
         print(f"model    {chosen(args, path, card)}")
-        print(f"data     {figures['data']}, split {figures['split']}\n")
+        print(f"data     {facts['data']}, split {facts['split']}\n")
         print(_text(measured, subset, evaluation))
     # Only the object goes to stdout with --json.
     out = sys.stderr if args.json else sys.stdout
-    for found in broken_handler.found:
+    for found in broken.found:
         print(f"left out {found}", file=out)
     if args.report:
-        page = _write_report(args.report, figures, evaluation, subset)
+        from trainer.report.page import write_report
+
+        page = write_report(
+            args.report,
+            title=f"{path} on {facts['data']}",
+            facts={name: str(value) for name, value in facts.items()},
+            history=[],
+            evaluation=evaluation,
+            subset=subset,
+        )
         print(f"report   {page}", file=out)
-    return 0
 
 
 def _split(dataset: DataSet, name: str | None) -> Split:
@@ -196,47 +204,7 @@ def _split(dataset: DataSet, name: str | None) -> Split:
     return split
 
 
-def _figures(evaluation: Evaluation) -> dict[str, Any]:
-    from trainer.evaluation.per_class import figures_of, mean_recall
-
-    return {
-        "num_examples": evaluation.num_examples,
-        "loss": finite(evaluation.loss),
-        "accuracy": finite(evaluation.accuracy),
-        "top5_accuracy": finite(evaluation.top5_accuracy),
-        "mean_class_accuracy": finite(mean_recall(figures_of(evaluation))),
-    }
-
-
-def _write_report(
-    folder: str, figures: dict[str, Any], evaluation: Evaluation | None, subset: Subset
-) -> str:
-    from trainer.report import page as report
-
-    shown = (
-        "model",
-        "step",
-        "data",
-        "split",
-        "left_out",
-        "batch_size",
-        "replicas",
-        "eval_crop",
-        "seconds",
-    )
-    return report.write_report(
-        folder,
-        title=f"{figures['model']} on {figures['data']}",
-        facts={name: str(figures[name]) for name in shown},
-        history=[],
-        evaluation=evaluation,
-        subset=subset,
-    )
-
-
 def _text(measured: dict[str, Any], subset: Subset, evaluation: Evaluation | None) -> str:
-    from trainer.evaluation.per_class import figures_of, worst
-
     lines = [
         f"{name:<20} {value if name == 'num_examples' else f'{value:.4f}'}"
         for name, value in measured.items()
