@@ -38,6 +38,7 @@ from imageshards.form import (
     loads,
     mapped,
     nullable,
+    number,
     one_of,
     text,
     whole,
@@ -63,12 +64,6 @@ def _callback(value: Any) -> None:
     mapped(anything)(value[1])
 
 
-def _loss(value: Any) -> None:
-    """That of a run may be infinite or NaN."""
-    if value is not None and type(value) not in (int, float):
-        raise FormError(value, "a number or null")
-
-
 _STATE_FORM = keyed(
     {
         "format_version": one_of(FORMAT_VERSION),
@@ -80,7 +75,7 @@ _STATE_FORM = keyed(
         "epochs": whole(),
         "stopped": flag,
         "best_step": nullable(whole()),
-        "best_value": _loss,
+        "best_value": nullable(number),
     },
 )
 
@@ -184,8 +179,12 @@ class Checkpoints:
         """
         path = self.path(step)
         try:
-            state = load_state(path)
-            return state, _read_arrays(storage.join(path, _array_files(state)[0]))
+            state = _parsed_state(storage.read(storage.join(path, _STATE)))
+            variables, arrays = (
+                _read_arrays(storage.join(path, name)) for name in _array_files(state)
+            )
+            state.arrays = dict(arrays)
+            return state, variables
         except (EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, OSError) as e:
             remedy = "delete it to resume from the one before, or start over with ⟦--overwrite⟧"
             if isinstance(e, OSError) and not isinstance(e, FileNotFoundError):
@@ -213,13 +212,6 @@ def _array_files(state: RunState) -> tuple[str, str]:
     """The files of arrays that belong to a state: its variables, and those of callbacks."""
     # By finished epochs, as the step with which one ends is saved before and after its validation.
     return f"variables-{state.epochs}.npz", f"callbacks-{state.epochs}.npz"
-
-
-def load_state(path: str) -> RunState:
-    """The state of the checkpoint in the folder `path`."""
-    state = _parsed_state(storage.read(storage.join(path, _STATE)))
-    state.arrays = dict(_read_arrays(storage.join(path, _array_files(state)[1])))
-    return state
 
 
 def from_chief(

@@ -288,7 +288,5 @@ def test_what_callbacks_remember_is_restored_or_said_to_be_forgotten(
         unsaved.save()
     another = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
     another.compile("sgd", "mse")
-    with pytest.raises(
-        UserError, match="^--output holds a checkpoint with .* another --output"
-    ):
+    with pytest.raises(UserError, match="^--output holds a checkpoint with .* another --output"):
         watching(network=another).restore()
