@@ -25,7 +25,7 @@ from trainer.reader import pipeline
 from trainer.reader.batches import EvaluationData, TrainingData, open_data
 from trainer.reader.broken_records import BrokenRecordHandler
 from trainer.reader.stream import TrainingStream
-from trainer.report import page as report
+from trainer.report.page import write_report
 from trainer.serving.model_file import BEST_MODEL_FILE, MODEL_FILE, save_model
 from trainer.training.callbacks import (
     MetricsFile,
@@ -316,7 +316,7 @@ def _report(config: RunConfig, run: Run, built: Built, metrics: MetricsFile) -> 
     history = metrics.history
     speed = waiting_line(history)
     names = (os.path.basename(os.path.normpath(path)) for path in config.read.paths)
-    page = report.write_report(
+    page = write_report(
         storage.join(output, "report"),
         title=f"{network.name}, {', '.join(names)}",
         facts={

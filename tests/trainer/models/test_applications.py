@@ -88,7 +88,7 @@ def test_pixels_of_efficientnet_are_those_of_its_published_statistics(name: str)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [".keras", ".weights.h5", ".h5"])
+@pytest.mark.parametrize("kind", [".keras", ".h5"])
 def test_weights_of_efficientnet_give_its_logits(tmp_path: pathlib.Path, kind: str) -> None:
     """Whatever normalisation a file of weights brings, pixels are scaled once."""
     path = str(tmp_path / f"published{kind}")
@@ -106,14 +106,14 @@ def test_weights_of_efficientnet_give_its_logits(tmp_path: pathlib.Path, kind: s
 
         save_model_to_hdf5(donor, path, include_optimizer=False)
     else:
-        donor.save(path) if kind == ".keras" else donor.save_weights(path)
+        donor.save(path)
     network = model.build_model("EfficientNetB0", ModelInputs((32, 32), RGB), 4)
     assert "left random" not in load_weights(network, path)
     np.testing.assert_allclose(network(PIXELS), expected, atol=1e-4)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["MobileNetV2", "EfficientNetB0", "ResNet50"])
+@pytest.mark.parametrize("name", ["MobileNetV2", "EfficientNetB0"])
 def test_a_saved_model_carries_its_preprocessing(tmp_path: pathlib.Path, name: str) -> None:
     network = model.build_model(name, ModelInputs((32, 32), RGB), 4)
     logits = np.asarray(network(PIXELS))

@@ -51,8 +51,10 @@ def test_a_wrong_name_lists_the_near_ones() -> None:
         model.resolve_name("qqqq")
 
 
-@pytest.mark.parametrize("size", [(1, 1), (8, 200), (33, 47), (128, 96)])
-@pytest.mark.parametrize("image", [RGB, GREY])
+@pytest.mark.parametrize(
+    ("size", "image"), [((1, 1), RGB), ((8, 200), GREY), ((33, 47), RGB), ((128, 96), GREY)],
+    ids=["1x1", "grey-8x200", "33x47", "grey-128x96"],
+)  # fmt: skip
 def test_the_cnn_takes_any_size_and_grey(size: tuple[int, int], image: ImageSpec) -> None:
     network = _build("cnn", size, 5, image)
     logits = network(np.zeros((2, *size, image.channels), np.uint8))
