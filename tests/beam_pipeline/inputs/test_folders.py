@@ -11,7 +11,6 @@ from beam_pipeline.inputs import folders, layout
 from beam_pipeline.inputs.folders import Skipped
 from imageshards.errors import UserError
 from imageshards.text import printable
-from tests.support.stores import store_uri
 
 
 def put(root: pathlib.Path, *names: str) -> None:
@@ -32,17 +31,6 @@ def below(root, found):
     return result
 
 
-def test_every_file_is_found_once_with_size_and_time(tmp_path):
-    put(tmp_path, "b.jpg", "a/z.jpg", "a/b/c.txt", "é.jpg", "a b'\".jpg")
-    found = list(folders.files_below(str(tmp_path)))
-    assert sorted(os.path.relpath(path, tmp_path) for path, _, _ in found) == [
-        "a b'\".jpg", "a/b/c.txt", "a/z.jpg", "b.jpg", "é.jpg",
-    ]  # fmt: skip
-    for path, size, mtime_ns in found:
-        status = os.stat(path)
-        assert (size, mtime_ns) == (status.st_size, status.st_mtime_ns)
-
-
 def test_folders_pipes_and_broken_links_are_not_files(tmp_path):
     put(tmp_path, "a.jpg", ".hidden/x.jpg", "folder.jpg/x.jpg")
     os.mkfifo(tmp_path / "fifo.jpg")
@@ -55,6 +43,8 @@ def test_folders_pipes_and_broken_links_are_not_files(tmp_path):
         ".hidden": "hidden", "fifo.jpg": "special_file", "to_fifo.jpg": "special_file",
         "broken.jpg": -1, "self.jpg": -1,
     }  # fmt: skip
+    times = {path: mtime_ns for path, _, mtime_ns in folders.files_below(str(tmp_path))}
+    assert times[f"{tmp_path}/a.jpg"] == os.stat(tmp_path / "a.jpg").st_mtime_ns
 
 
 @pytest.mark.parametrize("target", [".", "..", "../..", "inner"])
@@ -69,29 +59,12 @@ def test_links_to_folders_are_followed_but_not_in_circles(tmp_path, target):
         assert found == {"a/inner/x.jpg": 13, "a/link": "link_to_a_folder_above"}
 
 
-def test_a_class_folder_may_be_a_link(tmp_path):
-    put(tmp_path, "elsewhere/x.jpg")
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "cat").symlink_to("../elsewhere")
-    ((name, path),) = folders.subfolders(str(tmp_path / "in"))
-    assert name == "cat"
-    assert below(tmp_path, folders.files_below(path)) == {"in/cat/x.jpg": 15}
-
-
 def test_a_file_deleted_while_it_is_listed_is_still_listed(tmp_path, monkeypatch):
     put(tmp_path, "a.jpg", "b.jpg")
     found = folders.files_below(str(tmp_path))
     first, _, _ = next(found)
     (tmp_path / {"a.jpg": "b.jpg", "b.jpg": "a.jpg"}[os.path.basename(first)]).unlink()
     assert [size for _, size, _ in found] == [-1]
-
-
-def test_a_folder_that_cannot_be_listed_is_one_sentence(tmp_path):
-    put(tmp_path, "file")
-    for path, words in ((tmp_path / "none", "does not exist"), (tmp_path / "file", "is a file")):
-        for find in (folders.subfolders, lambda p: list(folders.files_below(p))):
-            with pytest.raises(UserError, match=f"--input .*{words}"):
-                find(str(path))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
@@ -108,7 +81,8 @@ def test_a_folder_without_rights_is_one_sentence(tmp_path):
 def test_hidden_folders_and_files_are_no_class_folders(tmp_path):
     put(tmp_path, "b/x", "a/x", ".hidden/x", "__MACOSX/x", "file")
     (tmp_path / "self").symlink_to("self")
-    assert [name for name, _ in folders.subfolders(str(tmp_path))] == ["a", "b"]
+    (tmp_path / "linked").symlink_to("a")
+    assert [name for name, _ in folders.subfolders(str(tmp_path))] == ["a", "b", "linked"]
     skipped = [found.reason for found in folders.files_outside_folders(str(tmp_path))]
     assert sorted(skipped) == ["hidden", "outside_class_folders", "outside_class_folders"]
 
@@ -116,13 +90,24 @@ def test_hidden_folders_and_files_are_no_class_folders(tmp_path):
 @pytest.mark.parametrize(
     ("pattern", "names"),
     [
-        ("*.jpg", {"a.jpg", "b.jpg", "c[1].jpg", "dir.jpg"}),
+        ("*.jpg", {"a.jpg", "b.jpg", "c[1].jpg", "dir.jpg", "broken.jpg"}),
         ("?.jpg", {"a.jpg", "b.jpg"}),
         ("[ab].jpg", {"a.jpg", "b.jpg"}),
         ("[!a].jpg", {"b.jpg"}),
         ("*/*.jpg", {"sub/d.jpg", "link/d.jpg", "dir.jpg/e.jpg"}),
         ("sub/*", {"sub/d.jpg"}),
-        ("**.jpg", {"a.jpg", "b.jpg", "c[1].jpg", "sub/d.jpg", "link/d.jpg", "dir.jpg/e.jpg"}),
+        (
+            "**.jpg",
+            {
+                "a.jpg",
+                "b.jpg",
+                "c[1].jpg",
+                "sub/d.jpg",
+                "link/d.jpg",
+                "dir.jpg/e.jpg",
+                "broken.jpg",
+            },
+        ),
         ("s*/d.jpg", {"sub/d.jpg"}),
         ("*.gif", set()),
     ],
@@ -130,14 +115,11 @@ def test_hidden_folders_and_files_are_no_class_folders(tmp_path):
 def test_globs_are_read_as_beam_reads_them(tmp_path, pattern, names):
     put(tmp_path, "a.jpg", "b.jpg", "c[1].jpg", "sub/d.jpg", "dir.jpg/e.jpg", "f.txt", ".h/i.jpg")
     (tmp_path / "link").symlink_to("sub")
+    (tmp_path / "broken.jpg").symlink_to("nowhere")  # rejected later, so that it is not lost
     found = below(tmp_path, folders.files_matching(f"{tmp_path}/{pattern}"))
     assert set(found) == names
     assert found.get("dir.jpg", "directory") == "directory"
-
-
-def test_a_glob_lists_broken_links_so_that_they_are_not_lost(tmp_path):
-    (tmp_path / "broken.jpg").symlink_to("nowhere")
-    assert below(tmp_path, folders.files_matching(f"{tmp_path}/*.jpg")) == {"broken.jpg": -1}
+    assert found.get("broken.jpg", -1) == -1
 
 
 def test_a_glob_does_not_enter_folders_that_it_cannot_match(tmp_path, monkeypatch):
@@ -168,13 +150,6 @@ def test_a_folder_with_brackets_in_its_name_is_no_glob(tmp_path):
     assert not layout.is_glob(str(tmp_path / "photos [2020]"))
     assert layout.is_glob(str(tmp_path / "photos [2021]"))
     assert not layout.is_glob(str(tmp_path))
-
-
-def test_a_store_is_listed_like_a_folder(tmp_path):
-    put(tmp_path, "cat/a.jpg", "dog/b/c.jpg")
-    uri = store_uri(tmp_path)
-    assert below(tmp_path, folders.files_below(uri)) == {"cat/a.jpg": 9, "dog/b/c.jpg": 11}
-    assert below(tmp_path, folders.files_matching(f"{uri}/c*/*.jpg")) == {"cat/a.jpg": 9}
 
 
 def test_an_unknown_store_is_one_sentence():
