@@ -32,13 +32,6 @@ def error_of(capfd, *arguments) -> str:
     return said.strip().splitlines()[-1]
 
 
-def test_an_empty_folder(tmp_path, capfd):
-    (tmp_path / "in").mkdir()
-    said = error_of(capfd, "--input", tmp_path / "in", "--output", tmp_path / "out")
-    assert "no class folder" in said and "--label_regex" in said
-    assert not (tmp_path / "out").exists()
-
-
 def test_class_folders_without_an_image(tmp_path, capfd):
     for name in ("cat", "dog"):
         (tmp_path / "in" / name).mkdir(parents=True)
@@ -48,17 +41,11 @@ def test_class_folders_without_an_image(tmp_path, capfd):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_missing_input(tmp_path, capfd):
-    said = error_of(capfd, "--input", tmp_path / "absent", "--output", tmp_path / "out")
-    assert "does not exist" in said and "absent" in said
-
-
-def test_an_output_inside_the_input(photos, tmp_path, capfd):
+def test_an_output_inside_the_input(photos, capfd):
     for flags in ([], ["--plan_only"]):
         said = error_of(capfd, "--input", photos, "--output", photos / "shards", *flags)
         assert "is inside --input" in said and "choose another --output" in said
         assert not (photos / "shards").exists()
-    assert "--output" in error_of(capfd, "--input", photos, "--output", photos)
 
 
 def test_one_class_only(tmp_path, capfd):
@@ -67,32 +54,6 @@ def test_one_class_only(tmp_path, capfd):
     assert "one class only" in said and "--allow_one_class" in said
     flags = ["--input", root, "--output", tmp_path / "out", "--splits", "train=1"]
     assert build(*flags, "--allow_one_class", "--no_report") == 0
-
-
-def test_fewer_images_than_shards(photos, tmp_path, capfd):
-    said = error_of(
-        capfd, "--input", photos, "--output", tmp_path / "out", "--num_shards", "train=99"
-    )
-    assert "--num_shards received 99" in said and "'train'" in said
-
-
-def test_an_unknown_label(photos, tmp_path, capfd):
-    said = error_of(
-        capfd, "--input", photos, "--output", tmp_path / "out", "--class_names", "cat,cow"
-    )
-    assert "'dog'" in said and "--class_names" in said
-
-
-def test_a_flat_folder_without_a_regex(photos, tmp_path, capfd):
-    said = error_of(capfd, "--input", photos / "cat", "--output", tmp_path / "out")
-    assert "no class folder" in said and "--label_regex" in said
-
-
-def test_a_regex_that_does_not_match(photos, tmp_path, capfd):
-    said = error_of(
-        capfd, "--input", photos, "--output", tmp_path / "out", "--label_regex", r"^([0-9]+)\."
-    )
-    assert "does not match" in said and "--label_regex" in said
 
 
 @pytest.mark.parametrize(
@@ -113,36 +74,31 @@ def test_a_table_with_a_wrong_row(tmp_path, capfd, rows, expected):
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (["--image_size", "1000000000"], "--image_size received 1000000000x1000000000; expected 1 "
-                                         "to 16384 pixels a side"),
+        (["--input", "absent"], "'absent' does not exist"),
+        (["--num_shards", "train=99"], "--num_shards received 99 for split 'train'"),
+        (["--class_names", "cat,cow"], "--class_names does not hold the label 'dog'"),
+        (["--label_regex", r"^([0-9]+)\."], "does not match"),
         (["--image_sise", "3"], "did you mean --image_size"),
         (["--direct_num_wokers", "3"], "did you mean --direct_num_workers"),
-        (["--quality", "101"], "--quality received 101"),
-        (["--image_size", "big"], "--image_size received 'big'"),
         (["--splits", "train=0.5"], "sum to 0.5"),
-        (["--num_shards", "test=3"], "'test'"),
         (["--direct_running_mode", "multi_threading"], "loses records"),
         (["--direct_num_workers", "many"], "--direct_num_workers"),
-        (["--resize_mode", "squash"], "--resize_mode"),
         (["--group_column", "person"], "--group_column"),
-        (["--max_reject_fraction", "2"], "--max_reject_fraction"),
         (["--transform_module", "absent.py"], "absent.py"),
     ],
 )  # fmt: skip
 def test_a_flag_that_cannot_be(photos, tmp_path, capfd, flags, expected):
-    said = error_of(capfd, "--input", photos, "--output", tmp_path / "out", *flags)
+    source = [] if "--input" in flags else ["--input", photos]
+    said = error_of(capfd, *source, "--output", tmp_path / "out", *flags)
     assert expected in said
-    assert not (tmp_path / "out" / "manifest.json").exists()
-
-
-def test_an_output_below_a_file(photos, tmp_path, capfd):
-    (tmp_path / "file").write_text("in the way")
-    said = error_of(capfd, "--input", photos, "--output", tmp_path / "file" / "out")
-    assert "--output" in said and "cannot be written" in said
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give up its rights for a while")
-def test_an_output_without_rights(photos, tmp_path, capfd):
+def test_an_output_that_cannot_be_written(photos, tmp_path, capfd):
+    (tmp_path / "file").write_text("in the way")
+    said = error_of(capfd, "--input", photos, "--output", tmp_path / "file" / "out")
+    assert "--output" in said and "cannot be written" in said
     (tmp_path / "out").mkdir(mode=0o555)
     tmp_path.chmod(0o755)
     os.seteuid(65534)

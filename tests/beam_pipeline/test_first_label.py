@@ -95,9 +95,3 @@ def test_tfds_and_the_transform_name_the_background(built):
 def test_a_class_called_background_does_not_meet_label_0():
     assert names_by_label(["background", "x"], 1) == ["background_", "background", "x"]
     assert names_by_label(["x"], 0) == ["x"]
-
-
-def test_another_first_label_is_refused(photos, tmp_path, capsys):
-    assert build("--input", photos, "--output", tmp_path / "set", "--first_label", "2") == 2
-    assert "--first_label: invalid choice: 2 (choose from 0, 1)" in capsys.readouterr().err
-    assert not (tmp_path / "set").exists()

@@ -18,11 +18,34 @@ def folder_for(output, columns=(), is_local_run=False, **more):
     return transform_temp_folder(options, columns, is_local_run, f"{output}/.staging")
 
 
-@pytest.mark.parametrize("is_local_run", [True, False])
-@pytest.mark.parametrize("columns", [(), COLUMNS])
-def test_a_local_output_holds_the_temp_folder(tmp_path, columns, is_local_run):
-    with folder_for(str(tmp_path), columns, is_local_run) as folder:
-        assert folder == f"{tmp_path}/.staging/tft_temp"
+EMULATOR = {"STORAGE_EMULATOR_HOST": "http://localhost:1"}
+
+
+@pytest.mark.parametrize(
+    ("output", "columns", "more", "environment", "is_there"),
+    [
+        ("/out", COLUMNS, {}, {}, True),
+        ("/out", COLUMNS, {"is_local_run": True}, {}, True),
+        ("gs://b/set", COLUMNS, {}, {}, True),
+        ("gs://b/set", COLUMNS, {}, EMULATOR, False),  # TensorFlow does not know it
+        ("s3://b/set", COLUMNS, {}, {}, False),
+        ("s3://b/set", (), {"transform_module": "m.py"}, {}, False),
+        ("s3://b/set", (), {}, {}, True),  # nothing is put there
+    ],
+)
+def test_the_output_holds_the_temp_folder_where_tensorflow_reads_it(
+    monkeypatch, output, columns, more, environment, is_there
+):
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    wanted = folder_for(output, columns, **more)
+    if is_there:
+        with wanted as folder:
+            assert folder == f"{output}/.staging/tft_temp"
+    else:
+        with pytest.raises(UserError, match=f"'{output}' .* shared mount or gs://.*temp_dir"):
+            wanted.__enter__()
 
 
 @pytest.mark.parametrize("output", ["gs://b/set", "s3://b/set", "hdfs://b/set"])
@@ -30,29 +53,6 @@ def test_a_local_run_uses_a_local_temp_folder(output):
     with folder_for(output, COLUMNS, is_local_run=True) as folder:
         assert os.path.isdir(folder)
     assert not os.path.exists(folder)
-
-
-def test_gs_is_read_by_tensorflow_itself_but_an_emulator_is_not(monkeypatch):
-    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
-    with folder_for("gs://b/set", COLUMNS) as folder:
-        assert folder == "gs://b/set/.staging/tft_temp"
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://localhost:1")
-    with pytest.raises(UserError, match="--transform_temp_dir"):
-        folder_for("gs://b/set", COLUMNS).__enter__()
-
-
-@pytest.mark.parametrize(
-    ("columns", "module", "is_refused"),
-    [((), None, False), (COLUMNS, None, True), ((), "m.py", True)],
-)
-def test_a_remote_run_with_an_s3_output_needs_a_given_temp_folder(columns, module, is_refused):
-    wanted = folder_for("s3://b/set", columns, transform_module=module)
-    if is_refused:
-        with pytest.raises(UserError, match="'s3://b/set' .* shared mount or gs://.*temp_dir"):
-            wanted.__enter__()
-    else:
-        with wanted as folder:
-            assert folder == "s3://b/set/.staging/tft_temp"  # nothing is put there
 
 
 def test_a_given_temp_folder_is_kept_and_emptied(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -27,82 +28,39 @@ INTS, FLOATS, STRINGS = (ColumnSpec("c", kind, None) for kind in ("int", "float"
 PAIR = ColumnSpec("c", "float", (2,))
 
 
+# Column → cells, as a CSV has them (text) or as JSON does.
+INFERRED: list[tuple[ColumnSpec, list[list[Any]]]] = [
+    (INT, [["1", "-20", "0"], ["1", "", "3"], [" 1", "2 "], [1, 2, None], [True, False],
+           ["9223372036854775807", "-9223372036854775808"]]),
+    (FLOAT, [["1", "2.5"], ["1e5", "-2E-3", ".5", "3."], ["1.5", "nan", "-inf"], [1, 2.5],
+             [1.0, 2.0]]),
+    (STRING, [["007", "012"], ["1", "007"], ["+4917012345"], ["1_000"], ["٣"], ["0x1f"],
+              ["9223372036854775808"], ["9" * 5000], ["1", "a"], ["", ""], ["true", "False"],
+              ["2020-01-01"], ["[laughs] well", "no"], ["[1]", "a caption"], ["[CLS] a"],
+              [True, 1.5], ["a", None], [2**63], [None], [], [{"a": 1}]]),
+    (INTS, [["[1, 2]", "[]"], ["[1, 2]", ""], ["[1, 2]", "3"], [[1, 2], [3]], [[1], 2]]),
+    (FLOATS, [["[1, 2.5]"], [[0.5], []]]),
+    (STRINGS, [['["a", "b c"]'], ["[]", "[]"], [["a"], []]]),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("cells", "expected"),
-    [
-        # Text, as a CSV has it.
-        (["1", "-20", "0"], INT),
-        (["1", "", "3"], INT),
-        ([" 1", "2 "], INT),
-        (["1", "2.5"], FLOAT),
-        (["1e5", "-2E-3", ".5", "3."], FLOAT),
-        (["1.5", "nan", "-inf"], FLOAT),
-        (["007", "012"], STRING),
-        (["1", "007"], STRING),
-        (["+4917012345"], STRING),
-        (["1_000"], STRING),
-        (["٣"], STRING),
-        (["0x1f"], STRING),
-        (["9223372036854775807", "-9223372036854775808"], INT),
-        (["9223372036854775808"], STRING),
-        (["9" * 5000], STRING),
-        (["1", "a"], STRING),
-        (["", ""], STRING),
-        (["true", "False"], STRING),
-        (["2020-01-01"], STRING),
-        (["[1, 2]", "[]"], INTS),
-        (["[1, 2]", ""], INTS),
-        (["[1, 2]", "3"], INTS),
-        (["[1, 2.5]"], FLOATS),
-        (['["a", "b c"]'], STRINGS),
-        (["[laughs] well", "no"], STRING),
-        (["[1]", "a caption"], STRING),
-        (["[CLS] a"], STRING),
-        (["[]", "[]"], STRINGS),
-        # Values, as JSON has them.
-        ([1, 2, None], INT),
-        ([1, 2.5], FLOAT),
-        ([1.0, 2.0], FLOAT),
-        ([True, False], INT),
-        ([True, 1.5], STRING),
-        (["a", None], STRING),
-        ([[1, 2], [3]], INTS),
-        ([[1], 2], INTS),
-        ([[0.5], []], FLOATS),
-        ([["a"], []], STRINGS),
-        ([2**63], STRING),
-        ([None], STRING),
-        ([], STRING),
-        ([{"a": 1}], STRING),
-    ],
+    ("expected", "cells"), [(column, cells) for column, each in INFERRED for cells in each]
 )
-def test_a_column_is_the_narrowest_type_that_fits(cells, expected):
+def test_a_column_is_the_narrowest_type_that_fits(expected, cells):
     assert infer("c", cells) == expected
 
 
 @pytest.mark.parametrize(
     ("column", "cell", "expected"),
     [
-        (INT, "7", 7),
-        (INT, " 007 ", 7),
-        (INT, "3.0", 3),
-        (INT, 3.0, 3),
-        (INT, True, 1),
+        (INT, "7", 7), (INT, " 007 ", 7), (INT, "3.0", 3), (INT, 3.0, 3), (INT, True, 1),
         (INT, -(2**63), -(2**63)),
-        (FLOAT, "1e5", 1e5),
-        (FLOAT, 3, 3.0),
-        (FLOAT, "inf", math.inf),
-        (STRING, "007", "007"),
-        (STRING, "", ""),
-        (STRING, None, ""),
+        (FLOAT, "1e5", 1e5), (FLOAT, 3, 3.0), (FLOAT, "inf", math.inf),
+        (STRING, "007", "007"), (STRING, "", ""), (STRING, None, ""), (STRING, "[1]", "[1]"),
         (STRING, " a,\n\"b\" ", " a,\n\"b\" "),
-        (STRING, "[1]", "[1]"),
-        (INTS, "[1, 2]", [1, 2]),
-        (INTS, "1 2\t3", [1, 2, 3]),
-        (INTS, "", []),
-        (INTS, None, []),
-        (INTS, 5, [5]),
-        (INTS, [], []),
+        (INTS, "[1, 2]", [1, 2]), (INTS, "1 2\t3", [1, 2, 3]), (INTS, "", []), (INTS, None, []),
+        (INTS, 5, [5]), (INTS, [], []),
         (FLOATS, [1, 2.5], [1.0, 2.5]),
         (STRINGS, "a 12 b", ["a", "12", "b"]),
         (STRINGS, "12", ["12"]),
@@ -243,18 +201,10 @@ def test_long_cells_are_cut_in_sentences():
 @pytest.mark.parametrize(
     ("cells", "expected"),
     [
-        (["0,5", "1,25"], "0,5"),
-        (["1", "", "-2,5 ", "3.5"], "-2,5"),
-        (["1", "2"], None),
-        (["0.5"], None),
-        (["0,5", "a"], None),
-        (["0,5,7"], None),
-        (["4, 8"], None),
-        (["007,5"], None),
-        (["[0,5]"], None),
-        ([None, ""], None),
-        ([0.5, None], None),
+        (["0,5", "1,25"], "0,5"), (["1", "", "-2,5 ", "3.5"], "-2,5"), (["1", "2"], None),
+        (["0.5"], None), (["0,5", "a"], None), (["0,5,7"], None), (["4, 8"], None),
+        (["007,5"], None), (["[0,5]"], None), ([None, ""], None), ([0.5, None], None),
     ],
-)
+)  # fmt: skip
 def test_a_decimal_comma_is_noticed_where_it_alone_makes_text(cells, expected):
     assert decimal_comma_in(infer("c", cells), cells) == expected

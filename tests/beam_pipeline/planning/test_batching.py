@@ -32,9 +32,11 @@ def batches_of(labels: str) -> list[RefBatch]:
     return [RefBatch(refs[i : i + 3]) for i in range(0, len(refs), 3)]
 
 
-def test_references_of_one_key_are_sent_together_over_a_bundle():
-    sent = run_bundle(BatchByKeyFn(by_label), batches_of("abcabcaab"), "!")
+def test_references_of_one_key_are_sent_together_over_a_bundle_and_no_other():
+    fn = BatchByKeyFn(by_label)
+    sent = run_bundle(fn, batches_of("abcabcaab"), "!")
     assert [(key, len(batch)) for key, batch in sent] == [("a!", 4), ("b!", 3), ("c!", 2)]
+    assert [(key, len(batch)) for key, batch in run_bundle(fn, batches_of("b"))] == [("b", 1)]
 
 
 @given(st.text("abcd", max_size=60), st.integers(1, 20))
@@ -53,12 +55,6 @@ def test_all_are_sent_once_and_few_wait(labels, limit):
     assert all(ref.label == key for key, batch in sent for ref in batch.refs)
     found = sorted(int(ref.key) for _, batch in sent for ref in batch.refs)
     assert found == list(range(len(labels)))
-
-
-def test_a_bundle_knows_nothing_of_the_one_before():
-    fn = BatchByKeyFn(by_label)
-    run_bundle(fn, batches_of("ab"))
-    assert [(key, len(batch)) for key, batch in run_bundle(fn, batches_of("b"))] == [("b", 1)]
 
 
 @given(COUNTS, st.integers(0, 12))

@@ -40,12 +40,6 @@ def test_beam_uses_the_coder_for_batches_and_says_that_it_cannot_be_a_key():
     assert not coder.is_deterministic()
 
 
-def test_a_batch_is_as_long_as_its_references():
-    batch = RefBatch([ImageRef("k", "u", "l")] * 3)
-    assert len(batch) == 3
-    assert repr(batch) == "RefBatch(3 refs)"
-
-
 def test_a_batch_may_have_as_many_labels_as_references():
     refs = [ImageRef(f"{i}.jpg", f"/in/{i}.jpg", f"label {i}", f"s{i % 2}") for i in range(1000)]
     refs.append(ImageRef("nul\0in a key", "elsewhere", "x", None, "g", 2**64, -1, {"a": [1]}))
