@@ -1,10 +1,9 @@
-"""Fewer, larger elements: a shuffle's cost is per element, and so is a combine's."""
+"""Fewer, larger elements: a shuffle's cost is per element."""
 
 from __future__ import annotations
 
 import collections
-import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -100,28 +99,3 @@ class BatchRefs(beam.PTransform):
 
     def expand(self, refs: beam.PCollection[ImageRef]) -> beam.PCollection[RefBatch]:
         return refs | "Batch" >> beam.ParDo(_BatchFn()).with_output_types(RefBatch)
-
-
-class SumCountsFn(beam.CombineFn):
-    """Dicts of counts → their sum.
-
-    Beam adds in place here; of a plain function it keeps ten dicts and sums them anew, which
-    for a number per shard is quadratic.
-    """
-
-    def create_accumulator(self) -> collections.Counter[Any]:
-        return collections.Counter()
-
-    def add_input(
-        self, accumulator: collections.Counter[Any], element: Mapping[Any, int]
-    ) -> collections.Counter[Any]:
-        accumulator.update(element)
-        return accumulator
-
-    def merge_accumulators(
-        self, accumulators: Iterable[collections.Counter[Any]]
-    ) -> collections.Counter[Any]:
-        return functools.reduce(self.add_input, accumulators, self.create_accumulator())
-
-    def extract_output(self, accumulator: collections.Counter[Any]) -> collections.Counter[Any]:
-        return accumulator

@@ -19,7 +19,7 @@ from apache_beam import pvalue
 from beam_pipeline.images.process_pool import LocalPool
 from beam_pipeline.images.sample import encoded_sizes
 from beam_pipeline.options import ImageOptions, PlanOptions, UrlOptions
-from beam_pipeline.planning.batching import BatchByKeyFn, SumCountsFn
+from beam_pipeline.planning.batching import BatchByKeyFn
 from beam_pipeline.planning.hashing import ORDER, RANK, KeyHasher
 from beam_pipeline.planning.plan import (
     RECORD_OVERHEAD_BYTES,
@@ -297,8 +297,9 @@ class PlanShards(beam.PTransform):
         )  # (bucket, its refs in hash order)
         ranks = (
             buckets
-            | "BucketSizes" >> beam.MapTuple(lambda key, batch: {key: len(batch)})
-            | "SumSizes" >> beam.CombineGlobally(SumCountsFn()).without_defaults()
+            | "BucketSizes" >> beam.MapTuple(lambda key, batch: (key, len(batch)))
+            | "SumSizes"
+            >> beam.CombineGlobally(beam.combiners.ToDictCombineFn()).without_defaults()
             | "BucketRanks" >> beam.Map(bucket_ranks)
         )  # {bucket: rank of its first image}
         units = (

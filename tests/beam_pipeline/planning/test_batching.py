@@ -1,17 +1,13 @@
-"""Elements of a shuffle are few and hold every reference; counts are summed in place."""
+"""Elements of a shuffle are few and hold every reference."""
 
 from __future__ import annotations
-
-import collections
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from beam_pipeline.planning import batching
-from beam_pipeline.planning.batching import BatchByKeyFn, SumCountsFn
+from beam_pipeline.planning.batching import BatchByKeyFn
 from beam_pipeline.planning.refs import ImageRef, RefBatch
-
-COUNTS = st.lists(st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 9)), max_size=12)
 
 
 def by_label(batch: RefBatch, suffix: str = ""):
@@ -55,18 +51,3 @@ def test_all_are_sent_once_and_few_wait(labels, limit):
     assert all(ref.label == key for key, batch in sent for ref in batch.refs)
     found = sorted(int(ref.key) for _, batch in sent for ref in batch.refs)
     assert found == list(range(len(labels)))
-
-
-@given(COUNTS, st.integers(0, 12))
-def test_counts_are_summed_in_any_grouping(counts, cut):
-    fn = SumCountsFn()
-    parts = []
-    for some in (counts[:cut], counts[cut:]):
-        accumulator = fn.create_accumulator()
-        for each in some:
-            accumulator = fn.add_input(accumulator, each)
-        parts.append(accumulator)
-    expected: collections.Counter[str] = collections.Counter()
-    for each in counts:
-        expected.update(each)
-    assert fn.extract_output(fn.merge_accumulators(parts)) == dict(expected)
