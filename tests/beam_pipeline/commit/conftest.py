@@ -1,0 +1,43 @@
+"""One data set for all that the commit puts beside the shards."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from tests.support.builds import build, class_folders
+
+ABOUT = [
+    "--license", "https://creativecommons.org/licenses/by/4.0/", "--creator", "Ada Lovelace",
+    "--creator", "A Museum", "--description", "Insects.", "--url", "https://example.org/insects",
+    "--date_published", "2026-11-22",
+]  # fmt: skip
+COLUMNS = "age:int,weight:float,place:float[2],tokens:int[],note:string,words:string[]"
+
+
+@pytest.fixture(scope="session")
+def insects(tmp_path_factory) -> pathlib.Path:
+    """36 pictures of three classes with columns of every kind; rejects made records move."""
+    root = tmp_path_factory.mktemp("insects")
+    photos = class_folders(root / "photos", {"ant": 12, "bee's nest": 12, "Čmelák": 12})
+    for i in range(4):
+        (photos / "ant" / f"broken {i}.jpg").write_bytes(b"\xff\xd8 no picture")
+    rows = [
+        {
+            # Paths are keys, from which splits are drawn: not those of a temporary folder.
+            "image": str(path.relative_to(root)), "label": path.parent.name, "age": i,
+            "weight": i / 4, "place": [i / 2, -1.0], "tokens": list(range(i % 3)),
+            "note": "naïve", "words": ["w"] * (i % 3),
+        }
+        for i, path in enumerate(sorted(photos.rglob("*.jpg")))
+    ]  # fmt: skip
+    listed = root / "list.jsonl"
+    listed.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    flags = [
+        "--image_size", "24x32", "--splits", "train=0.8,validation=0.2", "--num_shards",
+        "train=4,validation=2", "--max_reject_fraction", "0.5", "--columns", COLUMNS,
+    ]  # fmt: skip
+    assert build("--input", listed, "--output", root / "set", "--no_report", *flags, *ABOUT) == 0
+    return root / "set"
