@@ -28,8 +28,8 @@ from beam_pipeline.shards.result import (
     BYTES_EDGES,
     SIZE_EDGES_PX,
     Reject,
+    ShardResult,
     ShardStats,
-    ShardSummary,
     merge_stats,
 )
 from imageshards import storage
@@ -85,16 +85,6 @@ class CommitSpec:
     about: dict[str, Any] = dataclasses.field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
-    @property
-    def output(self) -> str:
-        """The data set's folder."""
-        return self.places.output
-
-    @property
-    def staging(self) -> str:
-        """The folder of the unfinished data set."""
-        return self.places.staging
-
 
 def begin_commit(
     summary: WriteSummary, plan: ShardPlan, spec: CommitSpec, *complete: Any
@@ -125,18 +115,18 @@ def begin_commit(
             "committed"
         )
     try:
-        where = quarantine.write_list(_rejects(shards, spec.places), spec.staging)
+        where = quarantine.write_list(_rejects(shards, spec.places), spec.places.staging)
         quarantine.check_budget(summary.rejects, listed, spec.max_reject_fraction, where)
-        features = exported_features(storage.join(spec.staging, TRANSFORM_NAME))
+        features = exported_features(storage.join(spec.places.staging, TRANSFORM_NAME))
         tasks = plan_finalize(shards, features)
         backup_shards(tasks, spec.places)
-        set_aside(spec.output, spec.staging)
+        set_aside(spec.places.output, spec.places.staging)
     except OSError as e:
-        raise output_error(spec.output, e) from e
+        raise output_error(spec.places.output, e) from e
     return tasks
 
 
-def _rejects(shards: Iterable[ShardSummary], places: ShardPlaces) -> Iterator[Reject]:
+def _rejects(shards: Iterable[ShardResult], places: ShardPlaces) -> Iterator[Reject]:
     """The rejected images of all shards, from the files beside those that have some."""
     names = [shard.name for shard in shards if shard.num_rejects]
     for result in map_concurrently(lambda name: read_result(name, places), names):
@@ -170,17 +160,19 @@ def finish_commit(
     shards = list(entries)
     check_totals(shards, plan, summary)
     try:
-        manifest = with_copies(spec.output, manifest_of(shards, plan, summary, skipped, spec))
+        manifest = with_copies(
+            spec.places.output, manifest_of(shards, plan, summary, skipped, spec)
+        )
         write_companions(manifest, shards, spec)
-        mark_committed(spec.staging, manifest["fingerprint"], summary.reused_images)
-        write_manifest(spec.output, manifest)
+        mark_committed(spec.places.staging, manifest["fingerprint"], summary.reused_images)
+        write_manifest(spec.places.output, manifest)
     except OSError as e:
-        raise output_error(spec.output, e) from e
+        raise output_error(spec.places.output, e) from e
     if spec.report:
         note_activity("drawing the report")
         from imageshards.report import try_report
 
-        try_report(spec.output, manifest)
+        try_report(spec.places.output, manifest)
     return str(manifest["fingerprint"])
 
 
@@ -236,7 +228,7 @@ def manifest_of(
     Raises:
         UserError: The exported label vocabulary is not that of the plan.
     """
-    transform = storage.join(spec.staging, TRANSFORM_NAME)
+    transform = storage.join(spec.places.staging, TRANSFORM_NAME)
     classes = list(plan.classes)
     exported, features = run_concurrently(
         lambda: exported_classes(transform), lambda: exported_features(transform)
@@ -336,15 +328,15 @@ def write_companions(
         shards: What `finalize_shard` returned.
         spec: Where and how.
     """
-    output = spec.output
+    output = spec.places.output
     files = tfds.tfds_files(manifest, "image_shards")
     files[CROISSANT_NAME] = croissant_text(manifest, storage.name_of(output))
     entries = [entry for _, entry in shards_of(manifest)]
     index = {entry["index"]["file"] for entry in entries}
     rejected = {shard["rejected"] for shard in shards if shard["rejected"]}
     run_concurrently(
-        lambda: _place_transform(spec.staging, output),
-        lambda: _place_quarantine(spec.staging, output, rejected),
+        lambda: _place_transform(spec.places.staging, output),
+        lambda: _place_quarantine(spec.places.staging, output, rejected),
         lambda: _keep_only(output, INDEX_NAME, {storage.name_of(name) for name in index}),
         lambda: _remove_old_shards(output, {entry["file"] for entry in entries}),
         lambda: _remove_folder(storage.join(output, REPORT_NAME)),

@@ -11,7 +11,7 @@ from typing import Any
 from beam_pipeline.commit.moves import plan_moves
 from beam_pipeline.shards.finished import holds, output_error, read_result
 from beam_pipeline.shards.places import ShardPlaces
-from beam_pipeline.shards.result import ShardResult, ShardSummary, count_classes
+from beam_pipeline.shards.result import ShardResult, count_classes
 from beam_pipeline.shards.writer import RecordFile
 from imageshards import storage, tfrecord
 from imageshards.errors import OutputError
@@ -26,13 +26,13 @@ class FinalizeTask:
     """How a shard becomes final: as written, or with records that others give.
 
     Attributes:
-        shard: As written.
+        shard: As written, without details.
         give: Class → how many of its last records of that class go to others.
         take: (shard name, class, number of the record among those of its class) of what comes.
         features: Those of the manifest; the small ones become columns of the index.
     """
 
-    shard: ShardSummary
+    shard: ShardResult
     give: Mapping[str, int]
     take: tuple[tuple[str, str, int], ...]
     features: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
@@ -44,7 +44,7 @@ class FinalizeTask:
 
 
 def plan_finalize(
-    shards: Iterable[ShardSummary], features: Mapping[str, Mapping[str, Any]]
+    shards: Iterable[ShardResult], features: Mapping[str, Mapping[str, Any]]
 ) -> list[FinalizeTask]:
     """How every shard becomes final, so that those of a split (and group) are even.
 
@@ -52,7 +52,7 @@ def plan_finalize(
         shards: As written.
         features: Those of the manifest.
     """
-    groups: dict[tuple[str, str], list[ShardSummary]] = collections.defaultdict(list)
+    groups: dict[tuple[str, str], list[ShardResult]] = collections.defaultdict(list)
     for shard in sorted(shards, key=lambda s: s.name):
         groups[shard.split, shard.group].append(shard)
     tasks = []
@@ -76,7 +76,7 @@ def backup_shards(tasks: Iterable[FinalizeTask], places: ShardPlaces) -> None:
     shard is rewritten; one that is there already stays, as its shard may have been rewritten.
     """
 
-    def back_up(shard: ShardSummary) -> None:
+    def back_up(shard: ShardResult) -> None:
         if not holds(places.staged_path(shard.name), shard):
             storage.copy(places.final_path(shard.name), places.staged_path(shard.name))
 

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 from collections.abc import Iterable
 
-from beam_pipeline.shards.result import ShardResult, ShardStats, ShardSummary
+from beam_pipeline.shards.result import ShardResult, ShardStats
 
 # Damaged images that the manifest names; more are counted.
 MAX_DAMAGED = 1000
@@ -17,7 +17,7 @@ class WriteSummary:
     """What some shards came to.
 
     Attributes:
-        shards: The shards.
+        shards: The shards, without details.
         rejects: Reason → rejected images.
         stats: Split → counts over accepted images.
         reused_images: Images whose shards an earlier run had finished.
@@ -26,7 +26,7 @@ class WriteSummary:
         damaged: Key → warning, of the first of them by key.
     """
 
-    shards: list[ShardSummary] = dataclasses.field(default_factory=list)
+    shards: list[ShardResult] = dataclasses.field(default_factory=list)
     rejects: dict[str, int] = dataclasses.field(default_factory=dict)
     stats: dict[str, ShardStats] = dataclasses.field(default_factory=dict)
     reused_images: int = 0
@@ -40,7 +40,7 @@ def summarise(result: ShardResult) -> WriteSummary:
     reasons = dict(collections.Counter(reject.reason for reject in result.rejects))
     reused, unchecked = (result.num_images, result.unversioned) if result.reused else (0, 0)
     return WriteSummary(
-        [result.summary()],
+        [result.without_details()],
         reasons,
         {result.split: result.stats},
         reused,

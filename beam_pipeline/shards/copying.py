@@ -6,11 +6,9 @@ window by window, the next while one is written; within a window neighbours are 
 
 from __future__ import annotations
 
-import collections
-import concurrent.futures
 import io
+import itertools
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from beam_pipeline.images.read import read_images
 from beam_pipeline.options import UrlOptions
@@ -58,20 +56,10 @@ def read_files_and_records(refs: Sequence[ImageRef], max_bytes: int, urls: UrlOp
 
 def read_records(refs: Sequence[ImageRef]) -> _Read:
     """Yields references to records, in order, each with its payload or why it cannot be read."""
-    threads = concurrent.futures.ThreadPoolExecutor(1, "records")
-    ahead: collections.deque[tuple[list[ImageRef], concurrent.futures.Future[Any]]]
-    ahead = collections.deque()
-    windows = _windows(refs)
-    try:
-        while True:
-            while len(ahead) < 2 and (window := next(windows, None)):
-                ahead.append((window, threads.submit(_read_window, window)))
-            if not ahead:
-                return
-            window, future = ahead.popleft()
-            yield from zip(window, future.result(), strict=True)
-    finally:
-        threads.shutdown(wait=True, cancel_futures=True)
+    windows, ahead = itertools.tee(_windows(refs))
+    # A window is read while the one before it is written.
+    for window, found in zip(windows, map_concurrently(_read_window, ahead, 2), strict=True):
+        yield from zip(window, found, strict=True)
 
 
 def _windows(refs: Sequence[ImageRef]) -> Iterator[list[ImageRef]]:

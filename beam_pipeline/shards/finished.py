@@ -9,7 +9,7 @@ import tempfile
 
 from beam_pipeline.planning.refs import ShardUnit
 from beam_pipeline.shards.places import ShardPlaces, WriteOptions
-from beam_pipeline.shards.result import ShardResult, ShardSummary
+from beam_pipeline.shards.result import ShardResult
 from imageshards import storage
 from imageshards.errors import OutputError
 
@@ -92,13 +92,13 @@ def _has_size(path: str, size_bytes: int) -> bool:
     return found is not None and found.size_bytes == size_bytes
 
 
-def holds(path: str, result: ShardSummary) -> bool:
+def holds(path: str, result: ShardResult) -> bool:
     """Whether a file is the shard: by its version, or by its bytes where that says nothing."""
     try:
         found = storage.stat(path)
         if found is None or found.size_bytes != result.num_bytes:
             return False
-        if found.version and isinstance(result, ShardResult) and found.version == result.stored:
+        if found.version and found.version == result.stored:
             return True
         sha256 = hashlib.sha256()
         with storage.open_read(path) as file:

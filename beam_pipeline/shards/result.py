@@ -148,34 +148,16 @@ def _count(bins: list[int], edges: list[int], value: int) -> None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ShardSummary:
-    """What the commit needs of a written shard: its size does not grow with the shard's.
+class ShardResult:
+    """All that is known of a written shard; kept beside it, as JSON, when it is finished.
 
     Attributes:
         name: Of the shard: the part of its file's name between prefix and suffix.
         group: Shards of one group are kept even with each other: "" or a class name.
         num_bytes, sha256: Of the file.
         classes: Class name → records.
-        num_rejects: Its images that were rejected; its `ShardResult` says which.
+        num_rejects: Its images that were rejected.
         staged: Whether its bytes are in the staging folder, not in their final place.
-    """
-
-    name: str
-    split: str
-    group: str
-    num_records: int
-    num_bytes: int
-    sha256: str
-    classes: dict[str, int]
-    num_rejects: int
-    staged: bool = True
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ShardResult(ShardSummary):
-    """All that is known of a written shard; kept beside it, as JSON, when it is finished.
-
-    Attributes:
         digest: Of everything its bytes depend on; tells finished work from stale work.
         rows: Of its records, in order: they become its part of `index/`.
         read_bytes: Bytes of originals that were read.
@@ -188,6 +170,15 @@ class ShardResult(ShardSummary):
             names in a store or on the web. Whether one was replaced since is not known.
     """
 
+    name: str
+    split: str
+    group: str
+    num_records: int
+    num_bytes: int
+    sha256: str
+    classes: dict[str, int]
+    num_rejects: int
+    staged: bool = True
     digest: str
     rows: IndexRows
     read_bytes: int
@@ -205,17 +196,18 @@ class ShardResult(ShardSummary):
         """Images of the shard, rejected ones included."""
         return self.num_records + self.num_rejects
 
-    def summary(self) -> ShardSummary:
-        """The part that travels to the commit."""
-        fields = dataclasses.fields(ShardSummary)
-        return ShardSummary(**{field.name: getattr(self, field.name) for field in fields})
-
     def without_rows(self) -> ShardResult:
         """All but the rows, which are read again where they are needed.
 
         One process sees the results of all shards, and would hold a row for each image.
         """
         return dataclasses.replace(self, rows=IndexRows())
+
+    def without_details(self) -> ShardResult:
+        """What the commit plans by: of a size that does not grow with the shard's."""
+        return dataclasses.replace(
+            self, rows=IndexRows(), rejects=[], stats=ShardStats(), damaged={}
+        )
 
     def to_json(self) -> str:
         """The text of the file beside a finished shard."""

@@ -54,7 +54,7 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
             planned = listed.batches | bp.AssignSplits() | bp.PlanShards(image=image)
             written = planned.units | bp.WriteBalancedTFRecord("out/set-", image=image)
             written.files | "Files" >> beam.Map(print)  # out/set-train-00000-of-00016 ...
-            written.rejects | "Rejects" >> beam.Map(lambda r: print(r.key, r.reason))
+            written.rejects | "Rejects" >> beam.Map(print)  # Reject(key="cat/7.jpg", ...
 
     An image that cannot become a record leaves a hole in its shard. `CommitShards` fills such
     holes from other shards and writes the quarantine and the manifest; without `staging` the

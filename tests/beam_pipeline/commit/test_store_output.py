@@ -154,7 +154,7 @@ def test_a_shard_costs_three_requests_and_two_at_the_commit(server, photos):
     # A look for an earlier result, the shard, and the file beside it.
     assert len(server.requests()) == 3, server.requests()
     server.clear()
-    task = plan_finalize([result.summary()], {})[0]
+    task = plan_finalize([result.without_details()], {})[0]
     entry = finalize_shard(task, places)
     # The file beside it is read, and its index written.
     assert len(server.requests()) == 2, server.requests()
@@ -171,7 +171,7 @@ def test_a_shard_costs_three_requests_and_two_at_the_commit(server, photos):
     path = waiting.final_path(result.name)
     assert not storage.exists(path)
     server.clear()
-    finalize_shard(plan_finalize([result.summary()], {})[0], waiting)
+    finalize_shard(plan_finalize([result.without_details()], {})[0], waiting)
     assert len(server.requests()) == 3, server.requests()  # a copy, and those of its index
     assert hashlib.sha256(storage.read(path)).hexdigest() == result.sha256
 
@@ -198,7 +198,7 @@ def test_a_finished_result_is_not_used_where_its_shard_was_replaced(server, phot
     storage.write(path, whole[:-1] + b"x")
     found = write_shard(unit, places, OPTIONS)
     assert found.reused and found.staged
-    finalize_shard(plan_finalize([found.summary()], {})[0], places)
+    finalize_shard(plan_finalize([found.without_details()], {})[0], places)
     assert storage.read(path) == whole
     storage.delete([places.staged_path(result.name)])
     storage.write(path, whole)  # of another version, with the same bytes

@@ -19,8 +19,10 @@ def even(*splits: str) -> dict[str, dict[str, int]]:
     return {split: {"cat": 5, "dog": 6} for split in splits}
 
 
-@pytest.mark.parametrize("splits", [DEFAULT, ("train", "test"), ("training", "val", "dev")])
-def test_a_good_data_set_has_no_warning(splits):
+@pytest.mark.parametrize(
+    "splits", [DEFAULT, ("train", "test", "eval"), ("training", "val", "dev"), ("train", "valid")]
+)
+def test_a_good_data_set_has_no_warning_whatever_its_splits_are_called(splits):
     assert told(even(*splits)) == []
 
 
@@ -30,9 +32,6 @@ def test_classes_without_a_training_image_are_counted_and_named():
     (said,) = told({"train": train, "validation": rest})
     assert said.startswith("93 of 1,000 classes have no image in split 'train': 'c0000', 'c0001'")
     assert "and 88 more" in said and "add images" in said
-
-
-def test_a_class_of_class_names_without_any_image_is_told():
     (said,) = told({"train": {"cat": 3, "emu": 0}, "validation": {"cat": 1, "emu": 0}})
     assert said.startswith("1 of 2 classes has no image in split 'train': 'emu'")
 
@@ -54,10 +53,6 @@ def test_a_split_that_got_nothing_is_told():
     assert "'holdout'" in said
 
 
-def test_splits_of_the_input_are_not_held_against_the_default():
-    assert told(even("train", "test")) == []
-
-
 @pytest.mark.parametrize(
     ("name", "known"),
     [("trian", "train"), ("trains", "train"), ("tran", "train"), ("Train", "train"),
@@ -70,15 +65,11 @@ def test_a_split_named_almost_as_it_should_be_is_told(name, known):
     assert repr(name) in said and repr(known) in said and "rename" in said
 
 
-@pytest.mark.parametrize("name", ["training", "val", "valid", "dev", "eval", "test", "holdout"])
-def test_other_names_of_splits_are_fine(name):
-    assert told(even("train", name)) == []
-
-
 def test_a_label_that_is_the_file_name_is_told():
-    counts = {"train": {f"img_{i}": 1 for i in range(9)}, "validation": {"img_9": 1}}
-    counts = {split: {f"img_{i}": found.get(f"img_{i}", 0) for i in range(10)}
-              for split, found in counts.items()}  # fmt: skip
+    counts = {
+        "train": {f"img_{i}": int(i < 9) for i in range(10)},
+        "validation": {f"img_{i}": int(i == 9) for i in range(10)},
+    }
     said = told(counts)
     assert said[0].startswith("each of 10 images is a class of its own") and "--label_r" in said[0]
     assert said[1].startswith("1 of 10 classes has no image in split 'train'")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import logging
 import pathlib
 from typing import Any
 
@@ -129,23 +128,6 @@ def test_what_makes_no_sense_is_refused(changes, said):
         WriteBalancedTFRecord("x/", image=SMALL, **changes)
 
 
-def test_rejected_images_are_an_output(batches, tmp_path, caplog):
-    (tmp_path / "bad.jpg").write_bytes(b"\xff\xd8 no picture")
-    bad = RefBatch([ImageRef("bad.jpg", f"{tmp_path}/bad.jpg", "cat", "train")])
-    with (
-        caplog.at_level(logging.WARNING, "beam_pipeline.shards.sink"),
-        beam.Pipeline("FnApiRunner", options=PipelineOptions([])) as pipeline,
-    ):
-        options = PlanOptions(num_shards={"train": 2})
-        planned = pipeline | beam.Create([*batches, bad]) | PlanShards(options, SMALL)
-        written = planned.units | WriteBalancedTFRecord(f"{tmp_path}/out-", image=SMALL)
-        assert_that(written.files | beam.FlatMap(payloads) | beam.combiners.Count.Globally(),
-                    equal_to([21]), "Records")  # fmt: skip
-        rejects = written.rejects | beam.Map(lambda r: (r.key, r.label, r.split, r.stage))
-        assert_that(rejects, equal_to([("bad.jpg", "cat", "train", "decode")]), "Rejects")
-    assert "1 image of " in caplog.text and "out-" in caplog.text
-
-
 def write_two(batches: list[RefBatch], folder: pathlib.Path) -> tuple[BalancedSink, str, list[Any]]:
     """A sink, its temporary folder, and what its writers gave for two shards, one with a reject."""
     sink = WriteBalancedTFRecord(f"{folder}/out-", image=SMALL)._sink
@@ -192,15 +174,9 @@ def test_finalize_write_may_be_done_again_in_any_state(
         *files, f"{tmp_path}/out-train-00000-of-00007"
     }  # fmt: skip
     assert sorted(len(payloads(file)) for file in files) == [7, 14]
-
-
-def test_a_shard_that_is_lost_before_it_is_in_place_ends_the_write(batches, tmp_path):
-    (tmp_path / "out-train-00000-of-00002").write_bytes(b"of another job")
-    sink, temporary, results = write_two(batches, tmp_path)
-    ready = sink.pre_finalize(temporary, results)
-    (pathlib.Path(temporary) / "out-train-00000-of-00002").unlink()
-    with pytest.raises(FileNotFoundError):
-        list(sink.finalize_write(temporary, results, ready))
+    pathlib.Path(files[0]).unlink()
+    with pytest.raises(FileNotFoundError):  # a shard that is lost ends the write
+        finalize(sink, temporary, results)
 
 
 def test_finished_shards_wait_where_they_are_told_to(batches, tmp_path):
@@ -234,11 +210,14 @@ def test_processes_of_a_pool_write_the_same(batches, tmp_path):
     assert len(here) == 4
 
 
-def test_the_example_runs(tmp_path, monkeypatch, capfd):
+def test_the_example_runs(tmp_path, monkeypatch, capfd, caplog):
     class_folders(tmp_path / "photos", {"cat": 20, "dog": 20})
     (tmp_path / "photos" / "cat" / "bad.jpg").write_bytes(b"no picture")
     run_example(WriteBalancedTFRecord, tmp_path, monkeypatch)
     said = capfd.readouterr().out.splitlines()
-    assert "cat/bad.jpg not_an_image" in said and "out/set-train-00000-of-00001" in said
+    assert "out/set-train-00000-of-00001" in said
+    (reject,) = (line for line in said if line.startswith("Reject(key='cat/bad.jpg', "))
+    assert "label='cat'" in reject and "reason='not_an_image', stage='decode'" in reject
+    assert "1 image of out/set-* left out as rejected: {'not_an_image': 1}" in caplog.text
     files = (tmp_path / path for path in said if path.startswith("out/"))
     assert sum(len(payloads(str(path))) for path in files) == 40

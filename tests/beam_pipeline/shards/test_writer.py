@@ -41,16 +41,13 @@ def test_rejects_are_kept_as_they_come(tmp_path, keeps_bytes):
     )
 
 
-@pytest.mark.parametrize(("name", "errors"), [("rejects", 0), ("", 1)])
-def test_there_is_no_file_without_rejects_or_where_none_is_asked_for(tmp_path, name, errors):
-    with RejectsFile(name and str(tmp_path / name), True) as file:
-        for _ in range(errors):
-            file.add(REF, ERROR, "decode", b"x")
-        file.commit()
-    assert len(file.rejects) == errors and not list(tmp_path.iterdir())
-
-
-def test_a_shard_that_fails_leaves_none(tmp_path):
+def test_there_is_no_file_without_rejects_where_none_is_asked_for_or_after_an_error(tmp_path):
     with RejectsFile(str(tmp_path / "rejects"), True) as file:
+        file.commit()
+    with RejectsFile("", True) as file:
         file.add(REF, ERROR, "decode", b"x")
+        file.commit()
+    assert len(file.rejects) == 1
+    with RejectsFile(str(tmp_path / "rejects"), True) as file:
+        file.add(REF, ERROR, "decode", b"x")  # and never committed
     assert not list(tmp_path.iterdir())
