@@ -15,54 +15,42 @@ from beam_pipeline.cli import parse
 from beam_pipeline.commit.croissant import croissant_text
 from imageshards.errors import UserError
 from imageshards.index import COLUMNS, read_index
-from imageshards.manifest import RECORD_FEATURES
+from imageshards.manifest import RECORD_FEATURES, shards_of
 from tests.support.builds import manifest
 from tests.support.dataset_factory import Dataset
 
 
-def croissant_of(dataset: Dataset, **changes: Any) -> dict[str, Any]:
-    return json.loads(croissant_text(dataset.manifest | changes, "insects"))
+def croissant_of(insects: pathlib.Path, **changes: Any) -> dict[str, Any]:
+    return json.loads(croissant_text(manifest(insects) | changes, "insects"))
 
 
 def by_id(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {one["@id"]: one for one in found}
 
 
-def test_lists_every_shard_with_its_checksum_and_the_index(tmp_path):
-    dataset = Dataset(tmp_path, index=True)
-    files = by_id(croissant_of(dataset)["distribution"])
-    entries = [s for split in dataset.manifest["splits"].values() for s in split["shards"]]
+@pytest.mark.process
+def test_lists_shards_with_checksums_the_index_splits_classes_and_columns(insects):
+    found = croissant_of(insects, first_label=1)
+    files, sets = by_id(found["distribution"]), by_id(found["recordSet"])
+    entries = [shard for _, shard in shards_of(manifest(insects))]
     assert list(files) == ["index", *(shard["file"] for shard in entries)]
     for shard in entries:
         file = files[shard["file"]]
         assert (file["contentUrl"], file["sha256"]) == (shard["file"], shard["sha256"])
         assert file["contentSize"] == f"{shard['num_bytes']} B"
-
-
-def test_tells_splits_classes_and_the_columns_of_the_index(tmp_path):
-    dataset = Dataset(tmp_path, index=True)
-    dataset.manifest["features"] |= {
-        "age": {"dtype": "float32", "shape": []}, "place": {"dtype": "float32", "shape": [2]},
-        "tokens": {"dtype": "int64", "shape": None},
-    }  # fmt: skip
-    sets = by_id(croissant_of(dataset, first_label=1)["recordSet"])
     assert sets["splits"]["data"] == [{"splits/name": s} for s in ("train", "validation")]
-    assert sets["classes"]["data"][1] == {"classes/label": 2, "classes/name": "dog"}
+    assert sets["classes"]["data"][1] == {"classes/label": 2, "classes/name": "bee's nest"}
     fields = {field["name"]: field for field in sets["records"]["field"]}
-    assert list(fields) == [*COLUMNS, "age", "place"]
+    assert set(fields) == {*COLUMNS, "age", "weight", "place", "note"}
     assert fields["split"]["references"] == {"field": {"@id": "splits/name"}}
     assert (fields["place"]["isArray"], fields["place"]["arrayShape"]) == (True, "2")
     assert "isArray" not in fields["age"]
 
 
-def test_without_an_index_there_are_no_records_to_read(tmp_path):
-    found = croissant_of(Dataset(tmp_path))
+def test_without_an_index_and_flags_little_is_said(tmp_path):
+    found = json.loads(croissant_text(Dataset(tmp_path).manifest, "insects"))
     assert set(by_id(found["recordSet"])) == {"splits", "classes"}
     assert "index" not in by_id(found["distribution"])
-
-
-def test_what_no_flag_gave_is_left_out(tmp_path):
-    found = croissant_of(Dataset(tmp_path))
     assert not {"license", "creator", "url", "datePublished"} & found.keys()
     assert found["description"].startswith("30 labelled JPEG images of 2 classes (train 18, val")
 

@@ -7,15 +7,16 @@ import pathlib
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 import beam_pipeline.commit.transforms as commit
-from beam_pipeline.commit import data_set, finalize
+from beam_pipeline.commit import finalize
+from imageshards.errors import OutputError
 from imageshards.tfrecord import scan_records
 from imageshards.verification import command as verify
-from tests.support.builds import build, class_folders, manifest, run_example, shard_bytes
+from tests.support.builds import build, class_folders, manifest, run_example
+from tests.support.commit_steps import Job, fingerprint_if_whole, make_units, spreads
 
 pytestmark = pytest.mark.process
 
@@ -102,14 +103,18 @@ def test_a_report_is_drawn_by_the_next_job_if_the_first_was_killed_before(flags,
     assert not (output / ".staging").exists()
 
 
+@pytest.fixture
+def job(tmp_path) -> Job:
+    """A build between its writing and its commit, in which records are going to move."""
+    begun = Job(str(tmp_path / "set"), make_units(tmp_path / "photos", 0))
+    begun.begin()
+    return begun
+
+
 def drop_last_record(path: pathlib.Path) -> None:
     with open(path, "rb") as file:
         *_, last = scan_records(file, str(path))
     os.truncate(path, last.offset_bytes)
-
-
-def delete(path: pathlib.Path) -> None:
-    path.unlink()
 
 
 def flip_a_bit(path: pathlib.Path) -> None:
@@ -120,44 +125,32 @@ def flip_a_bit(path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize(
     ("damage", "said"),
-    [(drop_last_record, "has lost records"), (delete, "is gone"), (flip_a_bit, "become damaged")],
+    [
+        (drop_last_record, "has lost records"),
+        (pathlib.Path.unlink, "is gone"),
+        (flip_a_bit, "become damaged"),
+    ],
 )
-def test_a_shard_that_changes_after_it_was_written_is_not_committed(
-    flags, tmp_path, monkeypatch, capfd, damage, said
-):
+def test_a_shard_that_changes_after_it_was_written_is_not_committed(job, damage, said):
     """Where a record moves between shards, the one that gives it is read again."""
-    output = tmp_path / "set"
-    assert build(*flags, "--no_report") == 0
-    expected = shard_bytes(output)
-    begin = data_set.begin_commit
-
-    def damage_and_begin(*args):
-        tasks = begin(*args)
-        giver, *_ = [task for task in tasks if task.give]
-        damage(output / ".staging" / f"{giver.shard.name}.tfrecord")
-        return tasks
-
-    with monkeypatch.context() as patch:
-        patch.setattr(commit, "begin_commit", damage_and_begin)
-        assert build(*flags, "--no_report", "--overwrite") == 2
-    error = capfd.readouterr().err
-    assert said in error and "run the same command again" in error
-    assert not (output / "manifest.json").exists()
-    assert build(*flags, "--no_report", "--overwrite") == 0
-    assert shard_bytes(output) == expected
+    tasks = job.begin_commit()
+    giver = next(task for task in tasks if task.give)
+    damage(pathlib.Path(job.places.staged_path(giver.shard.name)))
+    with pytest.raises(OutputError, match=f"{said}.*run the same command again"):
+        for task in tasks:
+            job.finalize(task)
+    assert fingerprint_if_whole(job.output) is None
+    job.run()
+    assert spreads(job.output) <= {0, 1}
 
 
-def test_records_are_added_up_again_when_they_have_moved(flags, tmp_path, monkeypatch):
+def test_records_are_added_up_again_when_they_have_moved(job, monkeypatch):
     """Whatever lost one: here, a rewriting that stops early."""
     payloads = finalize._payloads
-
-    def all_but_the_last(*args) -> Iterator[tuple[int, bytes]]:
-        yield from list(payloads(*args))[:-1]
-
-    monkeypatch.setattr(finalize, "_payloads", all_but_the_last)
+    monkeypatch.setattr(finalize, "_payloads", lambda *args: list(payloads(*args))[:-1])
     with pytest.raises(RuntimeError, match="the shards to be committed hold"):
-        build(*flags, "--no_report")
-    assert not (tmp_path / "set" / "manifest.json").exists()
+        job.commit()
+    assert fingerprint_if_whole(job.output) is None
 
 
 def test_the_example_runs(tmp_path, monkeypatch):

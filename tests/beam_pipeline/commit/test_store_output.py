@@ -129,17 +129,11 @@ def test_verify_and_inspect_read_a_store(built, capfd):
     path = f"{built}/train-00003-of-{SHARDS:05d}.tfrecord"
     whole = storage.read(path)
     storage.write(path, whole[:-5])
-    storage.write(f"{built}/train-00009-of-00010.tfrecord", whole)
-    storage.delete([f"{built}/features.json"])
     try:
         assert verify.main([built, "--workers", "1"]) == 1
-        said = capfd.readouterr().out
-        assert "the file ends inside the record" in said
-        assert "the manifest does not list it" in said
-        assert "features.json is missing" in said
+        assert "the file ends inside the record" in capfd.readouterr().out
     finally:
         storage.write(path, whole)
-        storage.delete([f"{built}/train-00009-of-00010.tfrecord"])
 
 
 def test_a_shard_costs_three_requests_and_two_at_the_commit(server, photos):
@@ -272,18 +266,6 @@ def test_a_killed_job_goes_on_from_its_finished_shards(server, photos, local, ca
     reused = re.search(r"(\d+) images were finished by an earlier run", said)
     assert reused and int(reused[1]) >= finished * (83 // SHARDS)
     assert_same(output, local)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("server", ["gs"], indirect=True)
-def test_a_killed_replacement_goes_on_without_the_flag(server, photos, local):
-    output = f"{server.bucket()}/set"
-    storage.write(f"{output}/train-00000-of-00002.tfrecord", b"")
-    storage.write(f"{output}/manifest.json", (local / "manifest.json").read_bytes())
-    run_killed("finalize_shard", 4, *flags(photos, output, "--overwrite", "--no_report"))
-    assert not storage.exists(f"{output}/manifest.json")
-    assert build(*flags(photos, output, "--no_report")) == 0
-    assert_same(output, local, is_replacement=True)
 
 
 def renew_often() -> None:

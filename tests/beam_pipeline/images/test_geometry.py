@@ -15,8 +15,6 @@ from beam_pipeline.images.geometry import (
     box_transform,
     canvas_layout,
     map_boxes,
-    swaps_axes,
-    to_stored,
 )
 from beam_pipeline.options import RESIZE_MODES, ImageOptions
 from tests.support.pictures import opened_bytes, saved
@@ -131,17 +129,6 @@ def test_boxes_stay_inside_and_in_order(boxes, mode, width, height, to, orientat
 )
 def test_boxes_are_clipped_to_the_visible_half_or_left_out(box, expected):
     assert map_boxes([box], BoxTransform(1, visible=(0.25, 0.0, 0.75, 1.0))) == expected
-
-
-@given(st.integers(1, 8), st.floats(0, 40), st.floats(41, 120), st.floats(0, 30), st.floats(31, 80))
-def test_a_crop_on_the_stored_pixels_is_the_box_turned_back(orientation, left, right, top, bottom):
-    width, height = 120, 80
-    stored = (height, width) if swaps_axes(orientation) else (width, height)
-    x0, y0, x1, y1 = to_stored((left, top, right, bottom), width, height, orientation)
-    box = (x0 / stored[0], x1 / stored[0], y0 / stored[1], y1 / stored[1])
-    [(_, upright)] = map_boxes([box], BoxTransform(orientation))
-    expected = (left / width, right / width, top / height, bottom / height)
-    assert upright == pytest.approx(expected, abs=1e-9)
 
 
 def _white_box_px(data: bytes) -> tuple[int, int, int, int] | None:
