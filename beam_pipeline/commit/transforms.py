@@ -25,9 +25,6 @@ def result_of(path: str, spec: CommitSpec) -> ShardResult:
 class CommitShards(beam.PTransform):
     """Paths of all shards → the fingerprint of the committed data set, one element.
 
-        written = planned.units | WriteBalancedTFRecord("out/", staging="out/.staging")
-        written.files | CommitShards(spec, planned.plan, (listed.skipped,))
-
     Evens shards out, makes them and what they rejected visible, and writes TFDS's files, the report
     and, last, the manifest. Beam may run each step again, after it failed or succeeded: nothing
     that a step reads is changed before the manifest is there.

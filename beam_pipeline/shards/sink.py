@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import json
 import logging
-import socket
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -22,10 +21,9 @@ from beam_pipeline.images.process_pool import LocalPool, own_pool
 from beam_pipeline.planning.refs import ShardUnit
 from beam_pipeline.shards.places import ShardPlaces, WriteOptions
 from beam_pipeline.shards.result import Reject, ShardResult
-from beam_pipeline.shards.versions import differences, versions
+from beam_pipeline.shards.versions import check_versions
 from beam_pipeline.shards.writer import write_shard
 from imageshards import storage
-from imageshards.errors import UserError
 from imageshards.progress import note_activity
 from imageshards.storage import map_concurrently
 from imageshards.text import counted, printable
@@ -197,22 +195,6 @@ def reject_text(reject: Reject) -> str:
 def reject_of(text: str) -> Reject | None:
     """The reject of `reject_text`; None for a path."""
     return Reject(**json.loads(text[1:])) if text.startswith(_REJECT_MARK) else None
-
-
-@functools.cache
-def check_versions(expected: tuple[tuple[str, str], ...]) -> None:
-    """Refuses to write other bytes than the client's packages would.
-
-    Raises:
-        UserError: A library that the bytes depend on has another version here.
-    """
-    differ = differences(dict(expected), versions())
-    if differ:
-        raise UserError(
-            f"versions on worker host {socket.gethostname()} differ from the client's "
-            f"({differ}); expected the same ones, as the bytes depend on them: install this "
-            "release with its constraints.txt on both, and start the workers again."
-        )
 
 
 class ShardWriter(iobase.Writer):

@@ -1,15 +1,18 @@
-"""Versions of the libraries that decide the bytes of a shard, and how those of two hosts differ."""
+"""Versions of the libraries that decide the bytes of a shard: the same on all hosts."""
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import platform
+import socket
 
 import apache_beam as beam
 import PIL
 from PIL import features as pillow_features
 
 from imageshards import __version__
+from imageshards.errors import UserError
 
 _DECIDE_BYTES = ("imageshards", "pillow", "libjpeg", "tensorflow-transform")
 
@@ -47,10 +50,22 @@ def _version_of(name: str) -> str:
         return "not installed"
 
 
-def differences(client: dict[str, str], worker: dict[str, str]) -> str:
-    """`pillow 12.3.0 here and 12.2.0 there, …`; empty if all are the same."""
-    return ", ".join(
-        f"{name} {version} here and {worker.get(name, 'none')} there"
-        for name, version in client.items()
-        if worker.get(name) != version
+@functools.cache
+def check_versions(expected: tuple[tuple[str, str], ...]) -> None:
+    """Refuses to write other bytes than the client's packages would.
+
+    Raises:
+        UserError: A library that the bytes depend on has another version here.
+    """
+    here = versions()
+    differ = ", ".join(
+        f"{name} {version} here and {here.get(name, 'none')} there"
+        for name, version in expected
+        if here.get(name) != version
     )
+    if differ:
+        raise UserError(
+            f"versions on worker host {socket.gethostname()} differ from the client's "
+            f"({differ}); expected the same ones, as the bytes depend on them: install this "
+            "release with its constraints.txt on both, and start the workers again."
+        )
