@@ -262,9 +262,12 @@ def manifest_of(
         "features": {**RECORD_FEATURES, **features},
         "image": {**_image_of(spec.write.image), "mean": mean, "std": std},
         "listed": plan.num_images,
-        "rejects": quarantine.reasons(summary.rejects),
+        "rejects": quarantine.most_first(summary.rejects),
         "skipped": passed_over,
-        "source": {"formats": _by_count(stats.formats), "notes": _by_count(stats.notes)},
+        "source": {
+            "formats": quarantine.most_first(stats.formats),
+            "notes": quarantine.most_first(stats.notes),
+        },
         "histograms": {
             "source_width_px": {"edges": SIZE_EDGES_PX, "counts": stats.source_width_px},
             "source_height_px": {"edges": SIZE_EDGES_PX, "counts": stats.source_height_px},
@@ -312,10 +315,6 @@ def _damaged(summary: WriteSummary, stats: ShardStats) -> dict[str, Any]:
         return {}
     found = {"num_checked": checked, "num_images": summary.num_damaged, "keys": summary.damaged}
     return {"damaged": found}
-
-
-def _by_count(counts: dict[str, int]) -> dict[str, int]:
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def write_companions(

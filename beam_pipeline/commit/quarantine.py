@@ -22,8 +22,8 @@ from imageshards.text import counted, printable
 RUN_LENGTH = 50_000
 
 
-def reasons(counts: Mapping[str, int]) -> dict[str, int]:
-    """Reason → images, the most frequent first."""
+def most_first(counts: Mapping[str, int]) -> dict[str, int]:
+    """Counts by their names, the largest first."""
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
@@ -80,7 +80,7 @@ def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, wh
     rejected = sum(counts.values())
     if rejected <= allowed:
         return
-    table = ", ".join(f"{reason} {count}" for reason, count in reasons(counts).items())
+    table = ", ".join(f"{reason} {count}" for reason, count in most_first(counts).items())
     raise UserError(
         f"--max_reject_fraction {max_fraction:g} allows {allowed} of {counted(listed, 'image')} "
         f"to be rejected, but {rejected} were ({table}); see {where}, fix or remove them or raise "

@@ -43,6 +43,10 @@ PICTURE_SEC = 300.0
 # Between a process's last words and its end: a core dump may be written.
 _ENDING_SEC = 20.0
 
+_MEMORY_REMEDY = (
+    "if the system was out of memory, use fewer processes (--direct_num_workers) or a smaller "
+    "--max_image_mpx; "
+)
 _SIGNALS = {number.value: number.name for number in signal.Signals}
 
 # Not `multiprocessing`: it would run the main module of whoever has a pipeline of his own again.
@@ -152,12 +156,15 @@ class LocalPool:
                     suspects[death.picture] += 1
                     if suspects[death.picture] == TRIES:
                         deaths -= TRIES
-                        crashed[death.picture] = death.of_picture
+                        crashed[death.picture] = (
+                            f"the process that decodes it {death.deed} in each of {TRIES} tries"
+                        )
                 if deaths < MAX_ATTEMPTS and not self._stopped:
                     self._say(_lost(name, packed, death, crashed, deaths))
+            remedy = _MEMORY_REMEDY if death.may_be_memory else ""
             raise UserError(
                 f"the process that writes shard {name} {death.how} after {MAX_ATTEMPTS - 1} others "
-                f"were lost; {death.remedy}finished shards are kept."
+                f"were lost; {remedy}finished shards are kept."
             )
         finally:
             self._idle.put(number)
@@ -256,51 +263,37 @@ class _Death(NamedTuple):
 
     Attributes:
         picture: Number of the picture that it was at; None for none.
-        code: Its exit code, -N after signal N.
-        hung_sec: The time after which it was ended; None if it ended by itself.
+        how: Goes on after "the process".
+        deed: What is kept of the picture: the same whenever it does the same.
+        may_be_memory: Whether the system may have been out of memory.
     """
 
     picture: int | None
-    code: int
-    hung_sec: float | None
+    how: str
+    deed: str
+    may_be_memory: bool = False
 
-    @property
-    def how(self) -> str:
-        """Goes on after "the process"."""
-        if self.hung_sec is not None:
-            return f"was at one picture for more than {self.hung_sec:g} s"
-        if self.code >= 0:
-            return f"ended with exit code {self.code}"
-        name = _SIGNALS.get(-self.code, "unknown")
-        return f"was killed by signal {-self.code} ({name})"
 
-    @property
-    def remedy(self) -> str:
-        """What may help where no picture is to blame."""
-        if self.code != -signal.SIGKILL or self.hung_sec is not None:
-            return ""
-        return (
-            "if the system was out of memory, use fewer processes (--direct_num_workers) or a "
-            "smaller --max_image_mpx; "
-        )
-
-    @property
-    def of_picture(self) -> str:
-        """What is kept of a picture: the same whenever it does the same."""
-        if self.hung_sec is not None:
-            what = f"took longer than {self.hung_sec:g} s"
-        elif self.code == -signal.SIGKILL:
-            what = "was killed (SIGKILL), as the system does when it is out of memory,"
-        else:
-            what = "crashed"  # a broken heap is noticed by one signal or another
-        return f"the process that decodes it {what} in each of {TRIES} tries"
+def _death(picture: int | None, code: int, hung_sec: float | None) -> _Death:
+    """How a process has ended, by its exit code, or by the time it was at one picture."""
+    if hung_sec is not None:
+        how = f"was at one picture for more than {hung_sec:g} s"
+        return _Death(picture, how, f"took longer than {hung_sec:g} s")
+    if code >= 0:
+        return _Death(picture, f"ended with exit code {code}", "crashed")
+    how = f"was killed by signal {-code} ({_SIGNALS.get(-code, 'unknown')})"
+    if code != -signal.SIGKILL:
+        # A broken heap is noticed by one signal or another.
+        return _Death(picture, how, "crashed")
+    deed = "was killed (SIGKILL), as the system does when it is out of memory,"
+    return _Death(picture, how, deed, may_be_memory=True)
 
 
 def _lost(name: str, packed: bytes, death: _Death, crashed: Mapping[int, str], deaths: int) -> str:
     """What to say of a process that was lost."""
     again = f"shard {name} is written again"
     if death.picture is None:
-        remedy = "; was the system out of memory?" if death.remedy else ""
+        remedy = "; was the system out of memory?" if death.may_be_memory else ""
         return f"a worker process {death.how}{remedy}; {again} ({deaths} of {MAX_ATTEMPTS} tries)"
     _, batch, _ = pickle.loads(packed)
     uri = batch.refs[death.picture].uri
@@ -356,8 +349,8 @@ class _Worker:
 
     def death(self) -> _Death:
         """How it has ended."""
-        picture = self.noted[AT] - 1
-        return _Death(None if picture < 0 else picture, self.end(_ENDING_SEC), self._hung_sec)
+        picture = self.noted[AT] - 1 if self.noted[AT] else None
+        return _death(picture, self.end(_ENDING_SEC), self._hung_sec)
 
     def has_ended(self) -> bool:
         """Whether a process without a task has been killed."""

@@ -39,15 +39,10 @@ Written = tuple[str, tuple[Reject, ...]]
 class BalancedSink(tfrecordio._TFRecordSink):
     """Beam's TFRecord sink whose elements are `ShardUnit`s instead of encoded records.
 
-    The file of a shard is `file_path_prefix` + split + shard template + suffix.
-
     Args:
-        file_path_prefix, coder, file_name_suffix, shard_name_template, compression_type: As
-            for `WriteToTFRecord`.
-        staging, finished: As of `ShardPlaces`; without `staging` shards get their final names when
-            all are written.
+        file_path_prefix, coder, file_name_suffix, shard_name_template, compression_type, staging,
+            finished, pool: As of `WriteBalancedTFRecord`.
         options: How shards are written.
-        pool: The processes that write them; None for those of each of Beam's own.
 
     Attributes:
         places: Where they lie.

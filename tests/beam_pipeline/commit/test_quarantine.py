@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from beam_pipeline.commit import quarantine
-from beam_pipeline.commit.quarantine import check_budget, reasons, write_list
+from beam_pipeline.commit.quarantine import check_budget, most_first, write_list
 from beam_pipeline.shards.result import Reject
 from imageshards.errors import UserError
 
@@ -44,8 +44,8 @@ def test_more_rejects_than_are_kept_in_memory_give_the_same_list(tmp_path, monke
     assert merged == whole and merged.count(b"\n") == 1000
 
 
-def test_reasons_are_counted_the_most_frequent_first():
-    found = reasons({"a": 1, "b": 2, "c": 3})
+def test_most_first_are_counted_the_most_frequent_first():
+    found = most_first({"a": 1, "b": 2, "c": 3})
     assert list(found.items()) == [("c", 3), ("b", 2), ("a", 1)]
 
 

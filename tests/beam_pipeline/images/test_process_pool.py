@@ -108,9 +108,9 @@ def test_it_gives_up_on_a_shard_and_says_the_signal_as_it_is(pool, said, number,
 
 @pytest.mark.parametrize("number", [4, 6, 7, 8, 11])
 def test_a_crash_is_never_called_want_of_memory(number):
-    death = process_pool._Death(3, -number, None)
+    death = process_pool._death(3, -number, None)
     assert f"signal {number} (SIG" in death.how
-    assert "memory" not in death.how + death.remedy + death.of_picture
+    assert "memory" not in death.how + death.deed and not death.may_be_memory
 
 
 @pytest.mark.parametrize(

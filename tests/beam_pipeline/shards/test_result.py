@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -49,17 +47,14 @@ STATS = st.builds(
 @given(st.lists(STATS, max_size=6), st.randoms())
 def test_counts_add_up_in_any_order_and_grouping(found, random):
     total = merge_stats(found)
+    before = copy.deepcopy(found)
+    merge_stats(found)
+    assert found == before
     random.shuffle(found)
     cut = random.randrange(len(found) + 1)
     again = merge_stats([merge_stats(found[:cut]), merge_stats(found[cut:])])
     assert again == total
     assert sum(total.source_width_px) == sum(total.formats.values())
-
-
-def test_merging_leaves_its_parts_as_they_were():
-    part = stats_of([1], [[1, 2, 3]] * 3)
-    merge_stats([part, part])
-    assert part == stats_of([1], [[1, 2, 3]] * 3)
 
 
 def test_sizes_are_counted_in_the_bin_that_begins_at_or_below_them():
@@ -73,22 +68,6 @@ def test_sizes_are_counted_in_the_bin_that_begins_at_or_below_them():
     assert stats.source_height_px[0] == 3
     assert stats.record_bytes[BYTES_EDGES.index(1000)] == 3
     assert stats.formats == {"JPEG": 3}
-
-
-def test_mean_and_deviation_are_of_the_pixels():
-    stats = ShardStats()
-    values: list[list[int]] = [[], [], []]
-    for seed in range(3):
-        encoded = encode_image(jpeg(seed), SMALL, want_sums=True)
-        stats.add(encoded, 1)
-        assert encoded.pixel_sums is not None
-        for channel, (pixels, total, _) in enumerate(encoded.pixel_sums):
-            assert pixels == 400
-            values[channel].append(total)
-    means, deviations = stats.mean_and_std()
-    for mean, totals in zip(means, values, strict=True):
-        assert mean == pytest.approx(statistics.fmean(totals) / 400 / 255, abs=1e-6)
-    assert all(0 < deviation < 0.5 for deviation in deviations)
 
 
 def test_mean_and_deviation_of_known_sums():
