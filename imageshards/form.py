@@ -84,48 +84,42 @@ def anything(value: Any) -> None:
     """Any value."""
 
 
-def whole(most: int = _MAX_WHOLE, least: int = 0) -> Form:
-    """A whole number; neither `true` nor `1.0` is one."""
-    bounds = f", {least} or more" if most == _MAX_WHOLE else f" from {least} to {most}"
+def such(test: Callable[[Any], bool], what: str, form: Form = anything) -> Form:
+    """A value of the form `form` that passes a test, `what` in words."""
 
     def check(value: Any) -> None:
-        if type(value) is not int or not least <= value <= most:
-            raise FormError(value, f"a whole number{bounds}")
-
-    return check
-
-
-def number(value: Any) -> None:
-    """A number, neither infinite nor NaN."""
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise FormError(value, "a number")
-
-
-def flag(value: Any) -> None:
-    """`true` or `false`."""
-    if type(value) is not bool:
-        raise FormError(value, "true or false")
-
-
-def text(pattern: str = "(?s:.*)", what: str = "a text") -> Form:
-    """A text that a regular expression matches as a whole, `what` in words."""
-    matches = re.compile(pattern).fullmatch
-
-    def check(value: Any) -> None:
-        if type(value) is not str or not matches(value):
+        form(value)
+        if not test(value):
             raise FormError(value, what)
 
     return check
 
 
+def whole(most: int = _MAX_WHOLE, least: int = 0) -> Form:
+    """A whole number; neither `true` nor `1.0` is one."""
+    bounds = f", {least} or more" if most == _MAX_WHOLE else f" from {least} to {most}"
+    return such(lambda v: type(v) is int and least <= v <= most, f"a whole number{bounds}")
+
+
+number = such(lambda v: type(v) in (int, float) and math.isfinite(v), "a number")
+"""Neither infinite nor NaN."""
+
+flag = such(lambda v: type(v) is bool, "true or false")
+
+
+def text(pattern: str = "(?s:.*)", what: str = "a text") -> Form:
+    """A text that a regular expression matches as a whole, `what` in words."""
+    matches = re.compile(pattern).fullmatch
+    return such(lambda v: type(v) is str and matches(v) is not None, what)
+
+
 def one_of(*choices: str | int) -> Form:
     """One of some texts or numbers."""
-
-    def check(value: Any) -> None:
-        if not any(type(value) is type(one) and value == one for one in choices):
-            raise FormError(value, " or ".join(map(str, choices)))
-
-    return check
+    known = {(type(one), one) for one in choices}
+    return such(
+        lambda v: isinstance(v, str | int) and (type(v), v) in known,
+        " or ".join(map(str, choices)),
+    )
 
 
 def nullable(form: Form) -> Form:
@@ -145,10 +139,7 @@ def listed(form: Form) -> Form:
         if type(value) is not list:
             raise FormError(value, "an array")
         for place, each in enumerate(value):
-            try:
-                form(each)
-            except FormError as e:
-                raise e.within(place) from None
+            _check_within(place, form, each)
 
     return check
 
@@ -160,11 +151,8 @@ def mapped(form: Form, key: Form = anything) -> Form:
         if type(value) is not dict:
             raise FormError(value, "an object")
         for name, each in value.items():
-            try:
-                key(name)
-                form(each)
-            except FormError as e:
-                raise e.within(name) from None
+            _check_within(name, key, name)
+            _check_within(name, form, each)
 
     return check
 
@@ -179,12 +167,16 @@ def keyed(required: Mapping[str, Form], optional: Mapping[str, Form] | None = No
             raise FormError(value, "an object")
         for key, form, default in forms:
             if key in value or default is _MISSING:
-                try:
-                    form(value.get(key, _MISSING))
-                except FormError as e:
-                    raise e.within(key) from None
+                _check_within(key, form, value.get(key, _MISSING))
 
     return check
+
+
+def _check_within(key: str | int, form: Form, value: Any) -> None:
+    try:
+        form(value)
+    except FormError as e:
+        raise e.within(key) from None
 
 
 def of_type(kind: Any) -> Form:

@@ -11,7 +11,6 @@ import json
 import math
 import os
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -28,6 +27,7 @@ from imageshards.form import (
     nullable,
     number,
     one_of,
+    such,
     text,
     whole,
 )
@@ -100,54 +100,38 @@ def _is_plain(name: str) -> bool:
     return is_one and len(name.encode()) <= _MAX_NAME_BYTES
 
 
-def _file_name(value: Any) -> None:
-    """The name of a shard: what is read, written beside it or replaced stays in the folder."""
-    text()(value)
-    is_other = value in _NOT_SHARDS or value.endswith(_NOT_SHARDS_SUFFIXES)
-    if is_other or not _is_plain(value):
-        raise FormError(value, "the plain name of a shard in the data set's folder")
-
-
-def _index_name(value: Any) -> None:
-    text()(value)
-    folder, _, name = value.partition("/")
-    if folder != INDEX_NAME or not _is_plain(name):
-        raise FormError(value, f"a file in {INDEX_NAME}/")
-
-
-def _nothing(value: Any) -> None:
-    raise FormError(value, "no such key in what a build wrote")
-
-
-def _shape(value: Any) -> None:
-    listed(whole())(value)
-    if len(value) > _MAX_DIMENSIONS or math.prod(value) > _MAX_VALUES:
-        raise FormError(value, "a shape that fits into a record")
-
-
-def _no_shape(value: Any) -> None:
-    if value != []:
-        raise FormError(value, "[], a single value")
+# What is read, written beside it or replaced stays in the folder.
+_file_name = such(
+    lambda name: (
+        _is_plain(name) and name not in _NOT_SHARDS and not name.endswith(_NOT_SHARDS_SUFFIXES)
+    ),
+    "the plain name of a shard in the data set's folder",
+    text(),
+)
+_index_name = such(
+    lambda name: name.startswith(f"{INDEX_NAME}/") and _is_plain(name.partition("/")[2]),
+    f"a file in {INDEX_NAME}/",
+    text(),
+)
+_shape = such(
+    lambda shape: len(shape) <= _MAX_DIMENSIONS and math.prod(shape) <= _MAX_VALUES,
+    "a shape that fits into a record",
+    listed(whole()),
+)
+_side = whole(_MAX_SIDE_PX, 1)
+_classes = such(lambda names: len({*names}) == len(names), "each class once", listed(text()))
+_histogram = such(
+    lambda bins: len(bins["edges"]) == len(bins["counts"]),
+    "as many counts as edges",
+    keyed({"edges": listed(number), "counts": listed(whole())}),
+)
 
 
 def _size(value: Any) -> None:
-    side = whole(_MAX_SIDE_PX, 1)
-    (listed(side) if isinstance(value, list) else side)(value)
-    if isinstance(value, list) and len(value) != 2:
-        raise FormError(value, "one side or two, in pixels")
-
-
-def _classes(value: Any) -> None:
-    listed(text())(value)
-    if len({*value}) < len(value):
-        twice = next(name for name, count in Counter(value).items() if count > 1)
-        raise FormError(twice, "each class once")
-
-
-def _histogram(value: Any) -> None:
-    keyed({"edges": listed(number), "counts": listed(whole())})(value)
-    if len(value["edges"]) != len(value["counts"]):
-        raise FormError(value, "as many counts as edges")
+    if type(value) is int:
+        _side(value)
+    else:
+        such(lambda sides: len(sides) == 2, "one side or two, in pixels", listed(_side))(value)
 
 
 _COUNTS = mapped(whole())
@@ -229,19 +213,21 @@ _ADOPTED = keyed(
     },
     {"first_label": whole()},
 )
+_NOTHING = such(lambda _: False, "no such key in what a build wrote")
 _OWN = keyed(
-    {"splits": mapped(keyed({"shards": listed(keyed({}, {"folder": _nothing}))}))},
+    {"splits": mapped(keyed({"shards": listed(keyed({}, {"folder": _NOTHING}))}))},
     {"first_label": one_of(0, 1)},
 )
 # Of one that a check, a report or a build of its records goes through.
 _COUNTED = keyed(
     {"splits": mapped(keyed({"shards": listed(keyed({"sha256": _SHA256, "classes": _COUNTS}))}))}
 )
+_SCALAR = such(lambda shape: shape == [], "[], a single value")
 _COMPLETE = keyed(
     {
         "features": keyed(
             {
-                name: keyed({"dtype": one_of(spec["dtype"]), "shape": _no_shape})
+                name: keyed({"dtype": one_of(spec["dtype"]), "shape": _SCALAR})
                 for name, spec in RECORD_FEATURES.items()
             }
         ),
@@ -346,12 +332,10 @@ def _check_shards(manifest: Mapping[str, Any]) -> None:
 def _why_no_data_set(directory: str) -> str:
     """What is wrong with a folder without a manifest, and what to do, as a phrase."""
     if storage.is_local(directory) and not os.path.isdir(directory):
-        if os.path.lexists(directory):
-            return "which is a file; expected the folder that a build wrote: name that"
-        build = f"imageshards build --input PHOTOS --output {directory}"
+        what = "is a file" if os.path.lexists(directory) else "does not exist"
         return (
-            "which does not exist; expected the folder that a build wrote: fix the path, or build "
-            f"a data set there with {build}"
+            f"which {what}; expected the folder that a build wrote: fix the path, or build a data "
+            "set there with imageshards build --input PHOTOS --output FOLDER"
         )
     return (
         f"where there is no {MANIFEST_NAME}; a directory without a manifest is not a data set: "
@@ -370,18 +354,17 @@ def _how_to_build(directory: str) -> str:
             is_there = storage.exists(storage.join(before, MANIFEST_NAME))
             kept = f", and the data set before it is in {before}" if is_there else ""
             return f"its build has not ended{kept}; run that again to finish it"
-        names = [found.path for found in itertools.islice(storage.files_below(directory), 1000)]
-        is_new = not names
+        some = [found.path for found in itertools.islice(storage.files_below(directory), 1000)]
     except OSError:
-        names, is_new = [], True
-    if any(tfrecord.FILE_NAME.search(storage.name_of(name)) for name in names):
+        return "name another folder, or build it again"
+    if any(tfrecord.FILE_NAME.search(storage.name_of(path)) for path in some):
         return f"these are TFRecords, which need one: write it by imageshards adopt {directory}"
-    if is_new:
+    if not some:
         return f"build one with imageshards build --input PHOTOS --output {directory}"
-    beside = f"{directory.rstrip('/')}-shards"
+    photos = directory.rstrip("/")
     return (
         "if these are the photos, build one beside them with imageshards build --input "
-        f"{directory.rstrip('/')} --output {beside}, and give {beside} instead"
+        f"{photos} --output {photos}-shards, and give {photos}-shards instead"
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import pathlib
 import pkgutil
-import statistics
 import subprocess
 import sys
 from typing import assert_type
@@ -57,17 +56,6 @@ def test_describing_what_is_trained_on_loads_neither_beam_nor_tensorflow(tmp_pat
         "assert t.steps_per_epoch == 9 and v.steps and t.class_weight and repr(t)"
     )
     assert not loaded_after(describe) & {*HEAVY} - {"trainer"}
-
-
-@pytest.mark.process
-def test_the_face_is_imported_in_a_moment():
-    code = "from time import perf_counter as now; t = now(); import imageshards; print(now() - t)"
-
-    def seconds() -> float:
-        command = [sys.executable, "-c", code]
-        return float(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)
-
-    assert statistics.median(seconds() for _ in range(3)) < 0.2
 
 
 def test_every_name_is_there_and_a_star_shadows_no_builtin():

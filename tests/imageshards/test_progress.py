@@ -78,14 +78,6 @@ def test_a_log_gets_plain_lines_and_no_bar(tmp_path, monkeypatch):
         assert sorted(log.read().splitlines()) == ["1 of 2", "2 of 2", "a process was killed"]
 
 
-def test_the_end_of_the_work_is_the_end_of_the_line(monkeypatch):
-    monkeypatch.setattr(progress, "_LOG_SECONDS", 60.0)
-    begun = time.monotonic()
-    with ProgressLine(lambda: "never asked"):
-        pass
-    assert time.monotonic() - begun < 10
-
-
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [

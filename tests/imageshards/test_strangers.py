@@ -137,17 +137,6 @@ def test_any_manifest_is_used_or_refused(made, data):
 
 
 @given(st.data())
-@settings(max_examples=25, derandomize=True, deadline=None)
-def test_any_list_of_rejects_is_shown_or_passed_over(made, data):
-    made.save()
-    path = made.directory / "quarantine" / "rejects.jsonl"
-    reject = dict.fromkeys(("key", "uri", "label", "split", "reason", "stage", "message"), "a")
-    path.write_text(json.dumps(data.draw(changed(reject))) + "\n")
-    for command in (check, report):
-        command(str(made.directory))
-
-
-@given(st.data())
 @settings(max_examples=30, derandomize=True, deadline=None)
 def test_any_record_is_used_or_refused(made, data):
     name = made.splits["train"][0]

@@ -46,23 +46,6 @@ def test_reads_records_of_tensorflow():
     assert framed([b"", b"shard"]) == GOLDEN
 
 
-def test_records_come_with_number_and_offset(tmp_path):
-    path = tmp_path / "x.tfrecord"
-    data = framed([b"a", b"bcd", b""])
-    path.write_bytes(data)
-    assert list(read_records(str(path))) == [
-        (0, 0, b"a"),
-        (1, 17, b"bcd"),
-        (2, 36, b""),
-    ]
-
-
-def test_an_empty_file_holds_no_records(tmp_path):
-    path = tmp_path / "x.tfrecord"
-    path.touch()
-    assert list(read_records(str(path))) == []
-
-
 def test_a_path_of_a_beam_filesystem_is_read(tmp_path):
     from apache_beam.io.filesystems import FileSystems
     from apache_beam.io.localfilesystem import LocalFileSystem
@@ -81,11 +64,6 @@ def test_a_path_of_a_beam_filesystem_is_read(tmp_path):
     path.write_bytes(GOLDEN)
     assert FileSystems.get_filesystem("elsewhere://x").scheme() == "elsewhere"
     assert [r.payload for r in read_records(f"elsewhere:/{path}")] == [b"", b"shard"]
-
-
-@given(PAYLOADS)
-def test_framed_payloads_round_trip(payloads):
-    assert [r.payload for r in scan(framed(payloads))] == payloads
 
 
 @given(PAYLOADS, st.data())
@@ -173,28 +151,12 @@ def test_a_lying_length_in_a_file_of_unknown_size_takes_no_more_memory_than_ther
     assert stream.most <= 64 << 20
 
 
-def test_a_truncated_record_is_noticed_without_knowing_the_size():
-    (found,) = scan_records(io.BytesIO(framed([b"abcdef"])[:-3]), "x")
-    assert isinstance(found, RecordError)
-    assert found.reason == "the file ends inside the record (7 of 10 bytes)"
-
-
 def test_a_stream_that_gives_less_than_asked_is_read_on():
     class Dripping(io.BytesIO):
         def read(self, size=-1):
             return super().read(min(size, 3))
 
     assert list(scan_records(Dripping(GOLDEN), "x")) == scan(GOLDEN)
-
-
-@pytest.mark.process
-def test_tensorflow_reads_what_is_written(tmp_path):
-    import tensorflow as tf
-
-    path = tmp_path / "x"
-    payloads = [b"first", b"", b"the third one", b"4"]
-    assert write_records(str(path), payloads) == path.stat().st_size
-    assert list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator()) == payloads
 
 
 @given(st.lists(st.binary(max_size=50), max_size=6))
@@ -229,11 +191,6 @@ def test_after_a_wrong_length_nothing_is_known(tmp_path):
     assert first.payload == b"first"
     assert (broken.number, broken.offset_bytes, broken.next_offset_bytes) == (1, 21, None)
     assert "nothing behind it can be read" in broken.reason
-
-
-def test_a_missing_file_is_an_os_error(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        list(read_records(str(tmp_path / "none")))
 
 
 def test_an_error_survives_a_pickle_as_between_processes():

@@ -23,16 +23,9 @@ def test_bits_say_where_the_right_neighbour_is_lighter():
     assert difference_hash(Image.new("RGB", (30, 40), "white")) == 0
 
 
-def test_first_bits_are_of_the_first_row():
-    picture = Image.new("L", (256, 256))
-    ramp = Image.linear_gradient("L").transpose(Image.Transpose.ROTATE_90)
-    picture.paste(ramp.crop((0, 0, 256, 24)))
-    assert difference_hash(picture) >> 56 == 0xFF
-    assert difference_hash(picture) & 0xFFFFFFFF == 0
-
-
 def test_known_value():
     assert f"{difference_hash(scene()):016x}" == "3038183830426262"
+    assert distance(difference_hash(scene()), difference_hash(scene().transpose(MIRRORED))) > 20
 
 
 @pytest.mark.parametrize(
@@ -46,10 +39,6 @@ def test_known_value():
 )
 def test_copies_are_near(changed, most):
     assert distance(difference_hash(scene()), difference_hash(changed)) <= most
-
-
-def test_other_pictures_are_far():
-    assert distance(difference_hash(scene()), difference_hash(scene().transpose(MIRRORED))) > 20
 
 
 def test_is_that_of_the_picture_in_the_record():

@@ -71,10 +71,3 @@ def test_equal_files_are_exact_also_where_no_hash_is_known():
     rows = [row("a", source_sha256="s"), row("b", dhash=None, source_sha256="s"), row("c", dhash=0)]
     twins = twins_of(rows)
     assert {(twin.other["key"], twin.exact) for twin in twins} == {("b", True), ("c", False)}
-
-
-def test_thousands_of_blank_pictures_are_one_group():
-    rows = [row(f"{i:05d}") for i in range(20_000)]
-    twins = twins_of(rows)
-    assert len(twins) == 19_999
-    assert {twin.kept["key"] for twin in twins} == {"00000"}

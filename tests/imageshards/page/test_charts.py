@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.page import BarChart, LineChart, histogram, line_chart, size, strip
-from imageshards.page.charts import MAX_BARS, MAX_DOTS
+from imageshards.page import BarChart, LineChart, histogram, line_chart, strip
+from imageshards.page.charts import MAX_BARS
 
 
 def titles(chart: BarChart) -> list[str]:
@@ -37,13 +37,6 @@ def test_a_strip_groups_what_is_too_much() -> None:
     assert grouped[-1] == "shard 297–299: 297 to 299"
 
 
-def test_a_strip_names_its_ends() -> None:
-    assert strip("x", "", "", [3, 4, 5], "shard").ticks == [(0, "shard 0"), (100, "2")]
-    assert strip("x", "", "", [3], "shard").ticks == [(0, "shard 0")]
-    named = strip("x", "", "", [3, 4], "rank", ends=("largest", "smallest"))
-    assert named.ticks == [(0, "largest"), (100, "smallest")]
-
-
 @pytest.mark.parametrize(
     ("highest", "scale"),
     [(0, ("1", "0.5", "0")), (13, ("16", "8", "0")), (70, ("80", "40", "0")), (6, ("6", "3", "0"))],
@@ -52,13 +45,6 @@ def test_the_axis_ends_at_a_number_that_is_easy_to_read(
     highest: int, scale: tuple[str, ...]
 ) -> None:
     assert strip("x", "", "", [highest], "shard").scale == scale
-
-
-def test_a_unit_is_written_at_the_axis_and_on_hover() -> None:
-    chart = strip("x", "", "", [1500, 2000], "shard", size)
-    assert chart.scale == ("2 kB", "1 kB", "0 B")
-    assert titles(chart) == ["shard 0: 1.5 kB", "shard 1: 2 kB"]
-    assert [(bar.low, bar.high) for bar in chart.bars] == [(75, 75), (100, 100)]
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=300))
@@ -110,13 +96,6 @@ def test_the_last_line_is_in_front_and_the_best_point_before_it() -> None:
     shown = [(line.name, line.kind) for line in chart.lines]
     assert shown == [("a", "back"), ("b", "front"), ("best loss", "best")]
     assert [dot.title for dot in chart.lines[-1].dots] == ["epoch 2, b: 1"]
-
-
-def test_points_of_a_long_line_are_not_shown_and_its_ticks_are_few_and_round() -> None:
-    assert lines(*range(MAX_DOTS)).lines[0].dots
-    long = lines(*range(90))
-    assert not long.lines[0].dots
-    assert [text for _, text in long.ticks] == ["1", "20", "40", "60", "90"]
 
 
 @given(st.lists(st.floats(-1e9, 1e9), min_size=2, max_size=60), st.sampled_from([None, 0, 0.1]))

