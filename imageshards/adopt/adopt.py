@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import itertools
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imageshards import manifest, storage
@@ -26,7 +27,6 @@ from imageshards.adopt.scan import (
     ScannedFile,
     add_own_row,
     add_row,
-    check_kind,
     scan_all,
 )
 from imageshards.adopt.tfds import TfdsFolder, find_folder, open_tfds
@@ -214,27 +214,17 @@ def _image(
 
 
 def _sample(paths: Sequence[str]) -> list[dict[str, Values]]:
-    """The first records of the first file that has any."""
+    """The first records of the first file that has any; the pass over all tells of damage."""
     for path in paths:
         found = []
-        for record in itertools.islice(_records(path), _SAMPLE_RECORDS):
-            try:
-                found.append(decode_example(record.payload))
-            except ValueError:
-                continue
+        with reading(path):
+            for record in itertools.islice(scan_file(path), _SAMPLE_RECORDS):
+                with contextlib.suppress(ValueError):
+                    if isinstance(record, Record):
+                        found.append(decode_example(record.payload))
         if found:
             return found
     return []
-
-
-def _records(path: str) -> Iterable[Record]:
-    """Whole records; what is wrong with others is told by the pass over all of them."""
-    with reading(path):
-        for record in scan_file(path):
-            if isinstance(record, Record):
-                yield record
-            elif not record.number:
-                check_kind(path)
 
 
 def _labelled(

@@ -117,8 +117,12 @@ def _scan(path: str, add_row: Callable[[ScannedFile, Record], None]) -> ScannedF
             size = found.size_bytes if found else None
             for record in scan_records(cast(IO[bytes], stream), path, size):
                 if isinstance(record, RecordError):
-                    if not record.number:
-                        check_kind(path)
+                    if not (record.number or is_header(storage.read_range(path, 0, HEADER_BYTES))):
+                        raise UserError(
+                            f"DIR received a data set whose file {path} is no TFRecord file "
+                            "(record 0 at byte 0: the checksum of its length is wrong); expected "
+                            "TFRecords."
+                        )
                     file.damage.append(record)
                     continue
                 try:
@@ -128,15 +132,6 @@ def _scan(path: str, add_row: Callable[[ScannedFile, Record], None]) -> ScannedF
                     file.damage.append(RecordError(path, *place, str(e)))
     file.num_bytes, file.sha256 = stream.num_bytes, stream.digest.hexdigest()
     return file
-
-
-def check_kind(path: str) -> None:
-    """Raises UserError where a file holds no TFRecords."""
-    if not is_header(storage.read_range(path, 0, HEADER_BYTES)):
-        raise UserError(
-            f"DIR received a data set whose file {path} is no TFRecord file (record 0 at byte 0: "
-            "the checksum of its length is wrong); expected TFRecords."
-        )
 
 
 def add_row(file: ScannedFile, record: Record, roles: Roles) -> None:
@@ -156,7 +151,10 @@ def add_row(file: ScannedFile, record: Record, roles: Roles) -> None:
         file.lengths[name][dtype_of(values), len(values)] += 1
     key = _text_in(features, roles.filename) or f"{storage.name_of(file.path)}#{record.number}"
     text = label if isinstance(label, str) else _text_in(features, roles.text)
-    width, height = _size_of(picture)
+    try:
+        width, height = open_picture(picture).size  # as its header says
+    except (OSError, SyntaxError, ValueError):
+        width, height = 0, 0  # training tells more of it
     known: dict[str, Values] = {
         FILENAME_FEATURE: [key.encode()],
         CLASS_FEATURE: [text.encode()],
@@ -193,11 +191,3 @@ def _text_in(features: Mapping[str, Values], name: str | None) -> str:
         return value.decode() if isinstance(value, bytes) else ""
     except UnicodeDecodeError:
         return ""
-
-
-def _size_of(picture: bytes) -> tuple[int, int]:
-    """Width and height of a picture in pixels, as its header says; 0 and 0 where it has none."""
-    try:
-        return open_picture(picture).size
-    except (OSError, SyntaxError, ValueError):
-        return 0, 0  # training tells more of it

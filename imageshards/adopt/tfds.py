@@ -27,14 +27,12 @@ class TfdsFolder:
     """A TFDS data set.
 
     Attributes:
-        folder: Where its shards lie.
         splits: For each split (path, records) of every shard.
         image_feature, label_feature: Its Image and its ClassLabel, None without one.
         channels: Of its pictures; None where they are not fixed.
         classes: Names in the order of the ids, None without a ClassLabel.
     """
 
-    folder: str
     splits: Mapping[str, tuple[tuple[str, int], ...]]
     image_feature: str | None
     label_feature: str | None
@@ -93,7 +91,7 @@ def open_tfds(folder: str) -> TfdsFolder:
             f"DIR received {folder!r}, whose fileFormat is {file_format}; expected tfrecord: "
             "prepare it with file_format='tfrecord'."
         )
-    return TfdsFolder(folder, splits, image, label, channels, classes)
+    return TfdsFolder(splits, image, label, channels, classes)
 
 
 def _latest(folder: str) -> str | None:

@@ -90,9 +90,3 @@ def share(part: float, whole: float) -> str:
     """3 of 1399 → "0.21 %": as `percent`, but rare things keep two digits."""
     value = part / whole if whole else 0.0
     return f"{100 * value:.2g}\u00a0%" if 0 < value < 0.01 else percent(value)
-
-
-def plural(count: int, noun: str) -> str:
-    """2, "class" → "2 classes"."""
-    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
-    return f"{number(count)} {noun}{ending}"

@@ -158,14 +158,11 @@ def test_shards_of_one_class_each_are_recognised(tmp_path):
 
 
 def test_a_build_does_not_write_over_shards_of_others(slim):
+    with pytest.raises(UserError, match=f"write it by imageshards adopt {slim}"):
+        load_manifest(str(slim), adopted=True)
     adopt(str(slim), options=AdoptOptions(label_offset=1))
     with pytest.raises(UserError, match="TFRecords that others wrote, .*; expected what imagesh"):
         load_manifest(str(slim), "--output")
-
-
-def test_without_a_manifest_the_command_is_named(slim):
-    with pytest.raises(UserError, match=f"write it by imageshards adopt {slim}"):
-        load_manifest(str(slim), adopted=True)
 
 
 @pytest.mark.parametrize(
@@ -242,6 +239,14 @@ def _broken_label(path):
     write_records(str(path), [example({"image/encoded": jpeg(), "image/class/label": [1, 2]})])
 
 
+def test_all_damage_is_told(slim, capsys):
+    for number in range(2):
+        _flip(slim / f"train-0000{number}-of-00002")
+    with pytest.raises(UserError, match=r"\(and 1 more\)"):
+        adopt(str(slim), options=AdoptOptions(label_offset=1))
+    assert "damaged: " in (err := capsys.readouterr().err) and err.count("checksum") == 2
+
+
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
@@ -310,14 +315,6 @@ def test_a_data_set_of_an_older_build_is_expanded(tmp_path):
         record.payload for path in sorted(out.glob("*.tfrecord")) for record in records_of(path)
     ]
     assert sorted(records) == sorted(p for of_shard in made.payloads.values() for p in of_shard)
-
-
-def test_all_damage_is_told(slim, capsys):
-    for number in range(2):
-        _flip(slim / f"train-0000{number}-of-00002")
-    with pytest.raises(UserError, match=r"\(and 1 more\)"):
-        adopt(str(slim), options=AdoptOptions(label_offset=1))
-    assert "damaged: " in (err := capsys.readouterr().err) and err.count("checksum") == 2
 
 
 def test_a_picture_that_nobody_can_open_is_left_to_training(tmp_path):
