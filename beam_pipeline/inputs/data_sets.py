@@ -150,16 +150,16 @@ def _with_plan(options: BuildOptions, found: Sequence[Found]) -> BuildOptions:
 
 def _first_label(found: Sequence[Found]) -> int:
     """The number of the first class, alike in all data sets."""
-    first, manifest = found[0]
-    for source, other in found[1:]:
-        if other.get("first_label", 0) != manifest.get("first_label", 0):
+    (first, _), *_ = found
+    labels = {source.input: int(manifest.get("first_label", 0)) for source, manifest in found}
+    for path, label in labels.items():
+        if label != labels[first.input]:
             raise UserError(
-                f"--input {first.input!r} was built with --first_label "
-                f"{manifest.get('first_label', 0)} and --input {source.input!r} with --first_label "
-                f"{other.get('first_label', 0)}; say by --first_label which one "
-                "this data set is to have."
+                f"--input {first.input!r} was built with --first_label {labels[first.input]} and "
+                f"--input {path!r} with --first_label {label}; say by --first_label which one this "
+                "data set is to have."
             )
-    return int(manifest.get("first_label", 0))
+    return labels[first.input]
 
 
 def _options_of(manifest: Mapping[str, Any]) -> Mapping[str, Any]:

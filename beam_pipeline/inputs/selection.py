@@ -129,7 +129,7 @@ class Selected(NamedTuple):
     Attributes:
         batches: `RefBatch`es of the images that are taken.
         skipped: Dicts to be added up: reason → images that are not.
-        checked: Collections that are complete when nothing was asked in vain.
+        checked: Collections that are complete when every key and class asked for was found.
     """
 
     batches: beam.PCollection[RefBatch]

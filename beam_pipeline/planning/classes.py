@@ -91,7 +91,7 @@ def check_classes(labels: Iterable[str], classes: Sequence[str], allow_one_class
             "(ROOT/<class>/*.jpg, or a --label_regex that captures the class); pass "
             "--allow_one_class if that is meant."
         )
-    bad = [name for name in classes if not name.strip() or "\n" in name or "\r" in name]
+    bad = [name for name in classes if not _can_name_a_class(name)]
     if bad:
         raise UserError(
             f"--input holds the label {bad[0]!r}; expected text on one line that is not blank; "
@@ -99,28 +99,28 @@ def check_classes(labels: Iterable[str], classes: Sequence[str], allow_one_class
         )
 
 
+def _can_name_a_class(label: str) -> bool:
+    return bool(label.strip()) and not {"\n", "\r"} & set(label) and is_text(label)
+
+
 def distinct_labels(batch: RefBatch, class_names: Sequence[str] | None) -> set[str]:
     """The labels of a batch, each checked once.
 
     Raises:
-        UserError: An empty label, one with a line break or bytes that are no text, or one
+        UserError: A blank label, one with a line break or bytes that are no text, or one
             outside `class_names`; names the label and an image's key.
     """
-    labels = {ref.label for ref in batch.refs}
-    unknown = labels.difference(labels if class_names is None else class_names)
-    for label in sorted(labels):
-        if not label or "\n" in label or "\r" in label or not is_text(label):
+    keys = {ref.label: ref.key for ref in reversed(batch.refs)}
+    unknown = keys.keys() - (keys if class_names is None else class_names)
+    for label in sorted(keys):
+        if not _can_name_a_class(label):
             raise UserError(
-                f"the label {label!r} of {_key_of(batch, label)!r} cannot name a class; expected "
-                "text that is not empty and has no line break; rename it."
+                f"the label {label!r} of {keys[label]!r} cannot name a class; expected text that "
+                "is not blank and has no line break; rename it."
             )
         if label in unknown and class_names is not None:
-            raise UserError(_unknown_label(label, _key_of(batch, label), class_names))
-    return labels
-
-
-def _key_of(batch: RefBatch, label: str) -> str:
-    return next(ref.key for ref in batch.refs if ref.label == label)
+            raise UserError(_unknown_label(label, keys[label], class_names))
+    return set(keys)
 
 
 def is_text(text: str) -> bool:

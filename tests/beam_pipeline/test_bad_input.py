@@ -207,18 +207,6 @@ def test_a_mistake_is_one_line_on_the_terminal(photos, tmp_path, runner):
         assert len(lines) == 1, done.stderr
 
 
-def test_help_answers_without_beam():
-    code = (
-        "import sys; from beam_pipeline.__main__ import main\n"
-        "try: main(['--help'])\n"
-        "except SystemExit as e: assert e.code == 0\n"
-        "assert 'apache_beam' not in sys.modules and 'tensorflow' not in sys.modules\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    for flag in ("--input", "--image_size", "--shard_mb", "--max_reject_fraction", "--plan_only"):
-        assert flag in done.stdout
-
-
 def test_an_unexpected_error_is_a_traceback_and_exit_code_1(photos, tmp_path):
     code = (
         "import sys\nfrom beam_pipeline.planning import transforms\n"

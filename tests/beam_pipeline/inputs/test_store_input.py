@@ -212,15 +212,6 @@ def test_a_missing_bucket_folder_or_table_is_one_sentence(server, there, name, w
         _listed(uri)
 
 
-def test_a_class_may_be_named_like_a_glob(server):
-    root = f"{server.bucket()}/in"
-    for name in ("C/1.jpg", "C[2]/1.jpg", "[misc]/1.jpg", "loose.jpg"):
-        storage.write(f"{root}/{name}", b"x")
-    assert sorted((ref.label, ref.key) for ref in _listed(root)) == [
-        ("C", "C/1.jpg"), ("C[2]", "C[2]/1.jpg"), ("[misc]", "[misc]/1.jpg"),
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("pattern", "expected"),
     [

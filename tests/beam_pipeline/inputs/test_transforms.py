@@ -59,19 +59,6 @@ def test_long_folders_of_a_store_are_listed_side_by_side_and_never_whole(store):
     assert len(set(labels_seen[: transforms._TASKS_AT_ONCE])) == transforms._TASKS_AT_ONCE
 
 
-def test_batches_come_in_the_same_order_every_time(store):
-    def listed():
-        fn = transforms._ListTaskFn(((InputOptions("long://bucket/photos"), None),))
-        fn.start_bundle()
-        for number in range(20):
-            list(fn.process(ListingTask(f"long://bucket/photos/{number:02d}", label="a")))
-        return [
-            found.value.refs[0].key for found in fn.finish_bundle() if hasattr(found.value, "refs")
-        ]
-
-    assert listed() == listed()
-
-
 def test_a_long_folder_of_this_machine_is_never_held_whole(tmp_path):
     for number in range(20_000):
         (tmp_path / f"{number:06d}_with_a_name_of_some_length.jpg").touch()

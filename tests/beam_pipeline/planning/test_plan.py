@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from beam_pipeline.options import PlanOptions
 from beam_pipeline.planning import plan as planning
-from beam_pipeline.planning.classes import class_order
+from beam_pipeline.planning.classes import class_order, distinct_labels
 from beam_pipeline.planning.hashing import RANK, SPLIT, KeyHasher
+from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.errors import UserError
 
 # {(split, label): images}
@@ -208,6 +209,24 @@ def test_order_in_a_split_is_independent_of_the_draw_of_splits():
 )
 def test_class_order(labels, class_names, pinned, expected):
     assert class_order(labels, class_names, pinned) == expected
+
+
+@pytest.mark.parametrize(
+    ("label", "class_names", "words"),
+    [
+        ("", None, "the label '' of 'bad.jpg' cannot name a class"),
+        ("a\nb", None, r"the label 'a\\nb' of 'bad.jpg' cannot name a class"),
+        ("a\rb", None, r"the label 'a\\rb' of 'bad.jpg' cannot name a class"),
+        ("\udcff", None, r"the label '\\udcff' of 'bad.jpg' cannot name a class"),
+        ("cow", ("cat",), "--class_names does not hold the label 'cow' of 'bad.jpg'"),
+    ],
+    ids=["empty", "newline", "carriage return", "no text", "unknown"],
+)
+def test_a_bad_label_is_told_with_its_image(label, class_names, words):
+    refs = [ImageRef("good.jpg", "u", "cat"), ImageRef("bad.jpg", "u", label)]
+    assert distinct_labels(RefBatch(refs[:1]), class_names) == {"cat"}
+    with pytest.raises(UserError, match=words):
+        distinct_labels(RefBatch(refs), class_names)
 
 
 OPTIONS = PlanOptions(allow_one_class=True)
