@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
-import os
 import sys
 from collections.abc import Sequence
 
@@ -12,7 +10,8 @@ from imageshards import storage
 from imageshards.adopt.adopt import adopt
 from imageshards.adopt.features import AdoptOptions
 from imageshards.commands import command_line
-from imageshards.commands.command_line import Parser, names_or_file
+from imageshards.commands.command_line import Parser, parse_path
+from imageshards.commands.options import add_options
 from imageshards.errors import UserError
 from imageshards.manifest import MANIFEST_NAME
 from imageshards.text import counted
@@ -47,36 +46,7 @@ def make_parser() -> Parser:
         metavar="FOLDER",
         help="writes them there, pointing at the records (default: beside the records)",
     )
-    parser.add_argument(
-        "--split",
-        action="append",
-        default=[],
-        type=functools.partial(_pair, "--split", "validation=FOLDER or 'train=FOLDER/a*'"),
-        metavar="NAME=PLACE",
-        help="folder, file or glob of a split's files; once for each (default: as the names of "
-        "folders or files in DIR say: train, validation, test)",
-    )
-    parser.add_argument(
-        "--feature_map",
-        type=_feature_map,
-        default={},
-        metavar="image=A,label=B",
-        help="which features are image, label, filename and text (default: the usual names)",
-    )
-    parser.add_argument(
-        "--label_offset",
-        type=int,
-        default=0,
-        metavar="N",
-        help="the label of the first class: 1 for labels that begin at 1 (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--class_names",
-        type=functools.partial(names_or_file, "--class_names"),
-        metavar="A,B|FILE",
-        help="names of the classes in the order of their ids (default: TFDS's, the texts beside "
-        "the labels, else their numbers)",
-    )
+    add_options(parser, AdoptOptions)
     return parser
 
 
@@ -84,11 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
 
     def body() -> int:
-        args = make_parser().parse_args(argv)
-        directory, output = _path(args.directory), args.output and _path(args.output)
-        splits = tuple((name, _path(place)) for name, place in args.split)
-        options = AdoptOptions(args.feature_map, args.label_offset, args.class_names, splits)
-        storage.check_bucket(output or directory, "--output" if output else "DIR")
+        args = vars(make_parser().parse_args(argv))
+        directory = parse_path("DIR", args.pop("directory"))
+        output = parse_path("--output", args.pop("output") or directory)
+        options = AdoptOptions(**args)
+        storage.check_bucket(output, "--output" if output != directory else "DIR")
         try:
             told = adopt(directory, output, options)
         except OSError as e:
@@ -97,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"written ({e.strerror or e}); expected a folder that may be written: give another "
                 "by --output."
             ) from e
-        written = storage.join(output or directory, MANIFEST_NAME)
+        written = storage.join(output, MANIFEST_NAME)
         splits_told = ", ".join(
             f"{name} {counted(split['num_records'], 'record')}"
             for name, split in told["splits"].items()
@@ -106,24 +76,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
     return command_line.run("imageshards adopt", body)
-
-
-def _path(text: str) -> str:
-    if storage.is_local(text):
-        return os.path.abspath(os.path.expanduser(text))
-    return text.rstrip("/")
-
-
-def _pair(flag: str, example: str, text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name.strip() and equals and value.strip()):
-        raise UserError(f"{flag} received {text!r}; expected NAME=VALUE, for example {example}.")
-    return name.strip(), value.strip()
-
-
-def _feature_map(text: str) -> dict[str, str]:
-    example = "image=image_raw,label=class"
-    return dict(_pair("--feature_map", example, part) for part in text.split(","))
 
 
 if __name__ == "__main__":

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
 
 from imageshards.adopt.scan import Roles
 from imageshards.adopt.tfds import TfdsFolder
+from imageshards.commands.command_line import names_or_file, parse_path
+from imageshards.commands.options import Option, check_options
 from imageshards.errors import UserError
 from imageshards.example import Values, dtype_of
 
@@ -31,6 +34,23 @@ _DTYPES = {
 }
 
 
+def _pair(flag: str, example: str, text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name.strip() and equals and value.strip()):
+        raise UserError(f"{flag} received {text!r}; expected NAME=VALUE, for example {example}.")
+    return name.strip(), value.strip()
+
+
+def _feature_map(text: str) -> dict[str, str]:
+    example = "image=image_raw,label=class"
+    return dict(_pair("--feature_map", example, part) for part in text.split(","))
+
+
+def _split(text: str) -> tuple[str, str]:
+    name, place = _pair("--split", "validation=FOLDER or 'train=FOLDER/a*'", text)
+    return name, parse_path("--split", place)
+
+
 @dataclasses.dataclass(frozen=True)
 class AdoptOptions:
     """What the files do not say.
@@ -42,20 +62,30 @@ class AdoptOptions:
         splits: Pairs of a split and a folder, file or glob of its files.
     """
 
-    feature_map: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    label_offset: int = 0
-    class_names: tuple[str, ...] | None = None
-    splits: tuple[tuple[str, str], ...] = ()
+    # fmt: off
+    feature_map: Annotated[Mapping[str, str], Option(
+        "which features are image, label, filename and text (default: the usual names)",
+        parse=_feature_map, metavar="image=A,label=B")] = dataclasses.field(default_factory=dict)
+    label_offset: Annotated[int, Option(
+        "the label of the first class: 1 for labels that begin at 1", least=0)] = 0
+    class_names: Annotated[tuple[str, ...] | None, Option(
+        "names of the classes in the order of their ids (default: TFDS's, the texts beside the "
+        "labels, else their numbers)",
+        parse=functools.partial(names_or_file, "--class_names"), metavar="A,B|FILE")] = None
+    splits: Annotated[Sequence[tuple[str, str]], Option(
+        "folder, file or glob of a split's files; once for each (default: as the names of folders "
+        "or files in DIR say: train, validation, test)",
+        parse=_split, metavar="NAME=PLACE", flag="split", action="append")] = ()
+    # fmt: on
 
     def __post_init__(self) -> None:
+        check_options(self)
         for key in self.feature_map:
             if key not in _USUAL_NAMES:
                 raise UserError(
                     f"--feature_map received {key!r}; expected NAME=FEATURE, where NAME is one of "
                     f"{', '.join(_USUAL_NAMES)}."
                 )
-        if self.label_offset < 0:
-            raise UserError(f"--label_offset received {self.label_offset}; expected 0 or more.")
         names = self.class_names or ()
         if len({*names}) < len(names):
             raise UserError(

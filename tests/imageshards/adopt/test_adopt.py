@@ -176,7 +176,7 @@ def test_a_build_does_not_write_over_shards_of_others(slim):
         (["--class_names", "a,a,b"], "expected every name once"),
         (["--class_names", "a,b"], "record 2 of .* has class 2; expected 0 to 1 for 2 classes"),
         (["--label_offset", "1"], "record 0 of .* has class 0; expected 1 to 2 .* lower --label"),
-        (["--label_offset", "-1"], "expected 0 or more"),
+        (["--label_offset", "-1"], "label_offset received -1; expected at least 0"),
         (["--split", "train=none/"], "--split received .*none', which cannot be listed"),
         (["--split", "train"], "--split received 'train'; expected NAME=VALUE"),
         (["--split", "a={0}/train", "--split", "b={0}/train"], "00-7.tfrec twice; expected every"),
