@@ -59,7 +59,7 @@ def plan_finalize(
     for group in groups.values():
         give = [collections.Counter[str]() for _ in group]
         take: list[list[tuple[str, str, int]]] = [[] for _ in group]
-        # As they were planned they are even.
+        # The plan made them even: only rejects leave holes.
         has_holes = any(shard.num_rejects for shard in group)
         for move in plan_moves([shard.classes for shard in group]) if has_holes else ():
             give[move.source][move.class_name] += 1
@@ -163,7 +163,7 @@ def _rewrite(task: FinalizeTask, places: ShardPlaces) -> tuple[dict[str, Any], I
 
 
 def _records_of(classes: Iterable[str], numbers: Mapping[str, Container[int]]) -> set[int]:
-    """The records of a shard whose numbers among those of their class are some.
+    """Places in a shard of records that are told by their class and their number in it.
 
     Args:
         classes: Of its records, in order.

@@ -57,7 +57,7 @@ def plan_moves(counts: Sequence[Mapping[str, int]]) -> list[Move]:
 def _choose_extras(
     counts: Sequence[Mapping[str, int]], totals: Mapping[str, int]
 ) -> list[set[str]]:
-    """For each shard the classes of which it gets one record more than the rounded-down share.
+    """For each shard the classes of which it gets one record more than ⌊count / shards⌋.
 
     Those that have one keep it, but for the shards with the most extra records, where there
     are too many; where there are too few, the shards with the fewest get one.
@@ -79,7 +79,7 @@ def _choose_extras(
 def _even_out(
     extras: list[set[str]], counts: Sequence[Mapping[str, int]], base: Mapping[str, int]
 ) -> None:
-    """Passes extra records on until shards have equally many, ±1, of the fewest records."""
+    """Passes extra records from shards with too many to those with too few; few records move."""
     share, odd = divmod(sum(map(len, extras)), len(extras))
     fullest = sorted(range(len(extras)), key=lambda i: (-len(extras[i]), i))
     wanted = {shard: share + (place < odd) for place, shard in enumerate(fullest)}

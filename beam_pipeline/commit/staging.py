@@ -185,7 +185,7 @@ def keep_replaced(state: OutputState) -> str:
 
 
 def set_aside(output: str, staging: str) -> None:
-    """Makes the output no data set, so that another one may take its place; may be done again.
+    """Takes the manifest away, so that another data set may take its place; may be done again.
 
     The data set that was there is in the staging folder before its manifest goes, and stays
     there, whole, until the new one's is written.

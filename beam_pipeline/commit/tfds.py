@@ -6,13 +6,12 @@ so that `tfds.builder_from_directory(OUT)` works and no build imports TFDS.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from beam_pipeline.planning.classes import names_by_label
-from imageshards.manifest import first_label_of
+from imageshards.manifest import first_label_of, to_json
 
 FEATURES_NAME, INFO_NAME = ("features.json", "dataset_info.json")
 
@@ -21,7 +20,6 @@ _IMAGE = "image/encoded"
 _LABEL = "image/class/label"
 # Modes that give every picture the same size, unless pictures are only shrunk.
 _FIXED_SIZE_MODES = ("crop", "stretch", "pad")
-_SHARD_SUFFIX = re.compile(r"-\d{5}-of-\d{5}\.")
 
 
 def tfds_files(manifest: Mapping[str, Any], name: str) -> dict[str, str]:
@@ -32,8 +30,8 @@ def tfds_files(manifest: Mapping[str, Any], name: str) -> dict[str, str]:
         name: Name of the data set; made lower-case with underscores for TFDS.
     """
     files = {
-        FEATURES_NAME: _to_json(_features(manifest)),
-        INFO_NAME: _to_json(_dataset_info(manifest, name)),
+        FEATURES_NAME: to_json(_features(manifest)),
+        INFO_NAME: to_json(_dataset_info(manifest, name)),
     }
     names = names_by_label(manifest["classes"], first_label_of(manifest))
     if _survives_tfds(names):
@@ -106,15 +104,9 @@ def _dataset_info(manifest: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _split(split: str, content: Mapping[str, Any]) -> dict[str, Any]:
     shards = content["shards"]
-    # Shards are named alike; TFDS wants the pattern and counts the shards itself.
-    suffix = _SHARD_SUFFIX.split(shards[0]["file"])[-1] if shards else "tfrecord"
     return {
-        "filepathTemplate": "{SPLIT}-{SHARD_X_OF_Y}." + suffix,
+        "filepathTemplate": "{SPLIT}-{SHARD_X_OF_Y}.tfrecord",
         "name": split,
         "numBytes": str(sum(shard["num_bytes"] for shard in shards)),
         "shardLengths": [str(shard["num_records"]) for shard in shards],
     }
-
-
-def _to_json(value: Any) -> str:
-    return json.dumps(value, indent=4, sort_keys=True, ensure_ascii=False) + "\n"

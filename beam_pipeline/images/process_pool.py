@@ -36,11 +36,11 @@ from imageshards.storage import OutputLock
 # A shard is given up after this many killed processes, those that a picture is to blame for not
 # counted. So many that a build survives any five kills, even if all should meet the same shard.
 MAX_ATTEMPTS = 6
-# Of a picture that kills the process.
+# A picture that has ended this many processes is left out.
 TRIES = 2
 # Generous: a machine may be busy, and a second time leaves the picture out.
 PICTURE_SEC = 300.0
-# Between a process's last words and its end: a core dump may be written.
+# A process may write a core dump before it ends.
 _ENDING_SEC = 20.0
 
 _MEMORY_REMEDY = (
@@ -49,7 +49,8 @@ _MEMORY_REMEDY = (
 )
 _SIGNALS = {number.value: number.name for number in signal.Signals}
 
-# Not `multiprocessing`: it would run the main module of whoever has a pipeline of his own again.
+# Neither `multiprocessing` nor `ProcessPoolExecutor`: they run the main module again, which may be
+# a script with a pipeline, and one killed process costs the executor all others.
 _START = (
     "import json, sys; sys.path[:], given = json.loads(sys.argv[1]); "
     f"from {pool_worker.__name__} import serve; serve(*given)"

@@ -125,7 +125,7 @@ class BalancedSink(tfrecordio._TFRecordSink):
         return []
 
     def _delete_old(self, init_result: str, name: str) -> None:
-        # What is not there any more has been moved, by a `finalize_write` before this.
+        # A shard that is gone from here was moved to its final name by a `finalize_write` before.
         if storage.exists(storage.join(init_result, self.places.file_of(name))):
             storage.delete([self.places.final_path(name)])
 

@@ -12,7 +12,6 @@ from PIL import Image, ImageDraw, ImageOps
 from beam_pipeline.images.encode import encode_image
 from beam_pipeline.images.geometry import (
     BoxTransform,
-    box_transform,
     canvas_layout,
     map_boxes,
 )
@@ -92,26 +91,6 @@ _BOXES = st.lists(st.tuples(_RANGE, _RANGE).map(lambda b: (*b[0], *b[1])), max_s
 @given(_BOXES)
 def test_boxes_stay_to_the_bit_where_nothing_changes(boxes):
     assert map_boxes(boxes, BoxTransform()) == list(enumerate(boxes))
-
-
-@given(
-    _BOXES,
-    st.sampled_from(RESIZE_MODES),
-    _SIDE,
-    _SIDE,
-    st.integers(1, 512),
-    st.integers(1, 8),
-    st.booleans(),
-)
-def test_boxes_stay_inside_and_in_order(boxes, mode, width, height, to, orientation, shrink):
-    layout = canvas_layout(width, height, _options(mode, to, 200, only_shrink=shrink))
-    mapped = map_boxes(boxes, box_transform(layout, width, height, orientation))
-    assert [index for index, _ in mapped] == sorted({index for index, _ in mapped})
-    for _, (xmin, xmax, ymin, ymax) in mapped:
-        assert 0 <= xmin <= xmax <= 1
-        assert 0 <= ymin <= ymax <= 1
-    if mode != "crop":
-        assert len(mapped) == len(boxes)
 
 
 @pytest.mark.parametrize(

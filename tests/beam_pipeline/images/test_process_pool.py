@@ -13,7 +13,6 @@ import pytest
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from beam_pipeline.images import process_pool
 from beam_pipeline.images.process_pool import MAX_ATTEMPTS, LocalPool
 from imageshards.errors import UserError
 from tests.support import tasks
@@ -95,7 +94,11 @@ def test_a_process_killed_between_tasks_is_nobodys_fault(pool, said):
 
 @pytest.mark.parametrize(
     ("number", "how", "is_memory"),
-    [(signal.SIGKILL, "signal 9 (SIGKILL)", True), (signal.SIGSEGV, "signal 11 (SIGSEGV)", False)],
+    [
+        (signal.SIGKILL, "signal 9 (SIGKILL)", True),
+        (signal.SIGSEGV, "signal 11 (SIGSEGV)", False),
+        (signal.SIGABRT, "signal 6 (SIGABRT)", False),
+    ],
 )
 def test_it_gives_up_on_a_shard_and_says_the_signal_as_it_is(pool, said, number, how, is_memory):
     with pytest.raises(UserError) as error:
@@ -104,13 +107,6 @@ def test_it_gives_up_on_a_shard_and_says_the_signal_as_it_is(pool, said, number,
         assert f"was killed by {how}" in sentence and "train-00007-of-00009" in sentence
         assert ("memory" in sentence) == is_memory
     assert len(said) == MAX_ATTEMPTS - 1
-
-
-@pytest.mark.parametrize("number", [4, 6, 7, 8, 11])
-def test_a_crash_is_never_called_want_of_memory(number):
-    death = process_pool._death(3, -number, None)
-    assert f"signal {number} (SIG" in death.how
-    assert "memory" not in death.how + death.deed and not death.may_be_memory
 
 
 @pytest.mark.parametrize(
