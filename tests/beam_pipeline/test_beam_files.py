@@ -20,7 +20,7 @@ from tests.support import builds
 from tests.support.google_front import GoogleFront
 from tests.support.http_stand_in import self_signed
 from tests.support.portable_servers import free_port
-from tests.support.store_servers import StoreServer, gcs_server, store_server
+from tests.support.store_servers import StoreServer, store_server
 
 pytestmark = pytest.mark.process
 
@@ -157,7 +157,7 @@ class TestGcs:
     @pytest.fixture(scope="class")
     def front(self, photos, tmp_path_factory) -> Iterator[GoogleFront]:
         """Google's addresses, which answer everybody; their callers are known."""
-        with gcs_server() as emulator, emulator.environment():
+        with store_server("gs") as emulator, emulator.environment():
             storage.copy_folder(str(photos), f"{emulator.bucket('pictures')}/photos")
             with GoogleFront(emulator.port, tmp_path_factory.mktemp("google")) as front:
                 yield front

@@ -18,6 +18,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from typing import Any, NamedTuple
+from unittest import mock
 
 from imageshards import storage
 
@@ -62,17 +63,11 @@ class StoreServer:
     @contextlib.contextmanager
     def environment(self) -> Iterator[None]:
         """This process, and those it starts, use the stand-in."""
-        before = {name: os.environ.get(name) for name in self.environ}
-        os.environ.update(self.environ)
-        storage.forget_clients()
         try:
-            yield
+            with mock.patch.dict(os.environ, self.environ):
+                storage.forget_clients()
+                yield
         finally:
-            for name, value in before.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value
             storage.forget_clients()
 
     def bucket(self, name: str = "") -> str:
@@ -136,7 +131,6 @@ class StoreServer:
 @contextlib.contextmanager
 def store_server(
     scheme: str,
-    latency_sec: float = 0.0,
     cores: set[int] | None = None,
     certificate: pathlib.Path | None = None,
 ) -> Iterator[StoreServer]:
@@ -144,7 +138,6 @@ def store_server(
 
     Args:
         scheme: Of the store.
-        latency_sec: Added to every request.
         cores: Those that its process may use, if not all.
         certificate: File with its key and certificate, if it is to have any.
     """
@@ -166,16 +159,8 @@ def store_server(
         line = process.stdout.readline()
         if not line:
             raise RuntimeError(f"the stand-in for {scheme}:// did not start")
-        server = StoreServer(scheme, *map(int, line.split()))
-        if latency_sec:
-            server.set_latency(latency_sec)
-        yield server
+        yield StoreServer(scheme, *map(int, line.split()))
         process.stdin.close()
     finally:
         process.kill()
         process.wait(10)
-
-
-def gcs_server(latency_sec: float = 0.0) -> contextlib.AbstractContextManager[StoreServer]:
-    """A stand-in for gs://."""
-    return store_server("gs", latency_sec)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadata, FileSystem
+from apache_beam.io.filesystem import BeamIOError, FileMetadata
 from apache_beam.io.localfilesystem import LocalFileSystem
 
 SCHEME = "teststore"
@@ -16,77 +16,49 @@ def store_uri(path: object) -> str:
     return f"{SCHEME}://{path}"
 
 
-class StoreFileSystem(FileSystem):
-    """Like an object store it knows files, but no folders; like hdfs it renames, once."""
+def _local(uris: Any) -> Any:
+    return uris.removeprefix(f"{SCHEME}://") if isinstance(uris, str) else [*map(_local, uris)]
 
-    def __init__(self, pipeline_options: Any):
-        super().__init__(pipeline_options)
-        self._local = LocalFileSystem(pipeline_options)
+
+class StoreFileSystem(LocalFileSystem):
+    """Like an object store it knows files, but no folders; like hdfs it renames, once."""
 
     @classmethod
     def scheme(cls) -> str:
         return SCHEME
 
-    @staticmethod
-    def _path(uri: str) -> str:
-        return uri.removeprefix(f"{SCHEME}://")
-
-    def _list(self, dir_or_prefix: str) -> Any:
-        for found in self._local._list(os.path.dirname(self._path(dir_or_prefix)) or "/"):
-            yield FileMetadata(
-                store_uri(found.path), found.size_in_bytes, found.last_updated_in_seconds
-            )
-
-    def open(
-        self,
-        path: str,
-        mime_type: str = "application/octet-stream",
-        compression_type: str = CompressionTypes.AUTO,
-    ) -> Any:
-        return self._local.open(self._path(path), mime_type, compression_type)
-
-    def exists(self, path: str) -> bool:
-        return self._local.exists(self._path(path))
-
     def has_dirs(self) -> bool:
         return False
 
-    def join(self, basepath: str, *paths: str) -> str:
-        return os.path.join(basepath, *paths)
+    def _list(self, dir_or_prefix: str) -> Any:
+        for found in super()._list(os.path.dirname(_local(dir_or_prefix)) or "/"):
+            path, size_bytes = store_uri(found.path), found.size_in_bytes
+            yield FileMetadata(path, size_bytes, found.last_updated_in_seconds)
 
-    def split(self, path: str) -> Any:
-        return os.path.split(path)
+    def open(self, path: str, *more: Any, **named: Any) -> Any:
+        return super().open(_local(path), *more, **named)
+
+    def create(self, path: str, *more: Any, **named: Any) -> Any:
+        return super().create(_local(path), *more, **named)
+
+    def exists(self, path: str) -> bool:
+        return bool(super().exists(_local(path)))
 
     def mkdirs(self, path: str) -> None:
-        os.makedirs(self._path(path))
-
-    def create(
-        self,
-        path: str,
-        mime_type: str = "application/octet-stream",
-        compression_type: str = CompressionTypes.AUTO,
-    ) -> Any:
-        return self._local.create(self._path(path), mime_type, compression_type)
+        super().mkdirs(_local(path))
 
     def rename(self, source_file_names: Any, destination_file_names: Any) -> None:
-        for source, target in zip(source_file_names, destination_file_names, strict=True):
-            if os.path.exists(self._path(target)):  # as hdfs:// does
-                raise BeamIOError("the target is there", {target: FileExistsError()})
-            self._local.rename([self._path(source)], [self._path(target)])
+        for target in filter(os.path.exists, _local(destination_file_names)):  # as hdfs:// does
+            raise BeamIOError("the target is there", {target: FileExistsError()})
+        super().rename(_local(source_file_names), _local(destination_file_names))
 
     def copy(self, source_file_names: Any, destination_file_names: Any) -> None:
-        for source, target in zip(source_file_names, destination_file_names, strict=True):
-            self._local.copy([self._path(source)], [self._path(target)])
+        super().copy(_local(source_file_names), _local(destination_file_names))
 
     def delete(self, paths: Any) -> None:
-        self._local.delete([self._path(path) for path in paths])
-
-    def _unused(self, *args: Any) -> Any:
-        raise NotImplementedError
+        super().delete(_local(paths))
 
     def metadata(self, path: str) -> FileMetadata:
-        found = self._local.metadata(self._path(path))
-        size_bytes = 0 if os.path.isdir(self._path(path)) else found.size_in_bytes
+        found = super().metadata(_local(path))
+        size_bytes = 0 if os.path.isdir(_local(path)) else found.size_in_bytes
         return FileMetadata(path, size_bytes, found.last_updated_in_seconds)
-
-    size = last_updated = checksum = _unused

@@ -19,7 +19,7 @@ from tests.support.pictures import saved as encoded
 from tests.support.pictures import scene
 from tests.support.served_models import card, saved
 from tests.support.store_servers import StoreServer, store_server
-from tests.support.trainer_data import edit_manifest, make_data_set
+from tests.support.trainer_data import make_data_set
 from tests.trainer.test_evaluate import save_model
 from trainer import bench_input, evaluate, predict
 from trainer.__main__ import main
@@ -39,18 +39,10 @@ BATCH_SIZE = 7
 Opened = tuple[TrainingData, EvaluationData | None]
 
 
-# What does not depend on the store is tried with one.
-ONLY_S3 = pytest.mark.parametrize("running", ["s3"], indirect=True)
-
-
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("local") / "set"
-    make_data_set(folder, COUNTS, num_shards=5, size_px=((SIDE_PX, SIDE_PX),))
-    below = folder / "transform" / "transform_fn" / "assets"
-    below.mkdir(parents=True)
-    (below / "vocabulary").write_text("one\ntwo\n")
-    return folder
+    return make_data_set(folder, COUNTS, num_shards=5, size_px=((SIDE_PX, SIDE_PX),))
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +50,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return save_model(tmp_path_factory.mktemp("model") / "model.keras")
 
 
-@pytest.fixture(scope="module", params=["s3", "gs"])
+# What is below these calls is tried with each store where it is: here one is enough.
+@pytest.fixture(scope="module", params=["s3"])
 def running(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
     with store_server(request.param) as server:
         yield server
@@ -117,11 +110,11 @@ def _assert_same(got: list[Any], expected: list[Any]) -> None:
 
 
 def _shard_reads(store: StoreServer) -> int:
-    """How often bytes of a shard were asked for; Cloud Storage tells a size by GET, too."""
-    read = [r for r in store.requests() if r.method == "GET" and "of-00005" in r.target]
-    return len([r for r in read if store.scheme == "s3" or "alt=media" in r.target])
+    """How often bytes of a shard were asked for."""
+    return len([r for r in store.requests() if r.method == "GET" and "of-00005" in r.target])
 
 
+@pytest.mark.parametrize("running", ["s3", "gs"], indirect=True)
 def test_batches_are_those_of_the_local_data_set(
     local: pathlib.Path, store: StoreServer, remote: str, tmp_path: pathlib.Path
 ) -> None:
@@ -156,13 +149,6 @@ def test_shards_are_copied_once_for_all_runs(
     assert not capfd.readouterr().err
 
 
-def test_transient_errors_are_retried(store: StoreServer, local: pathlib.Path, remote: str) -> None:
-    for kind in (503, "reset", 429):
-        store.fail(kind, times=2, matching="of-00005", method="GET")
-    copies = _copies(_opened(remote))
-    assert sorted(copies.values()) == sorted(p.read_bytes() for p in local.glob("*.tfrecord"))
-
-
 def test_missing_and_truncated_shards_are_refused_before_any_is_copied(
     store: StoreServer, remote: str, tmp_path: pathlib.Path
 ) -> None:
@@ -188,7 +174,6 @@ def test_a_shard_with_another_sha256_is_refused(
     assert len(names) <= 4 and not any("00002" in name or "part" in name for name in names)
 
 
-@ONLY_S3
 def test_a_corrupt_record_is_named_or_left_out(
     store: StoreServer, local: pathlib.Path, remote: str, tmp_path: pathlib.Path
 ) -> None:
@@ -233,27 +218,6 @@ def test_records_of_others_are_adopted_and_read_like_local_ones(
 
 @pytest.mark.long
 @pytest.mark.slow
-@ONLY_S3
-def test_a_model_trained_from_a_bucket_is_the_same_to_the_last_bit(
-    local: pathlib.Path, remote: str, tmp_path: pathlib.Path
-) -> None:
-    common = ["--model", "tests.support.tiny_models:plain", "--epochs", 1, "--batch_size", 8]
-    common += ["--augment", "none"]
-    digests = []
-    for name, folder in (("here", local), ("there", remote)):
-        output = tmp_path / name
-        argv = [*common, "--data", folder, "--output", output]
-        assert main([str(arg) for arg in argv]) == 0
-        digests.append((output / "weights.sha256").read_text())
-        kept = output / "transform_fn" / "assets" / "vocabulary"
-        assert kept.read_text() == "one\ntwo\n"
-        assert not list(output.glob("transform_fn.*"))
-    assert digests[0] == digests[1]
-
-
-@pytest.mark.long
-@pytest.mark.slow
-@ONLY_S3
 def test_the_other_commands_read_buckets_as_well(
     store: StoreServer,
     local: pathlib.Path,
@@ -280,7 +244,6 @@ def test_the_other_commands_read_buckets_as_well(
 
 @pytest.mark.long
 @pytest.mark.slow
-@ONLY_S3
 def test_pictures_in_buckets_are_predicted(
     store: StoreServer, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -329,19 +292,3 @@ def test_the_folder_for_copies_is_checked(
         _opened(local, "--cache_folder", tmp_path)
     with pytest.raises(UserError, match="expected a local folder"):
         _opened(local, "--cache", "disk", "--cache_folder", "s3://bucket/cache")
-
-
-def test_a_broken_manifest_is_an_error(
-    store: StoreServer, local: pathlib.Path, remote: str, tmp_path: pathlib.Path
-) -> None:
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    (copy / "manifest.json").write_bytes((local / "manifest.json").read_bytes())
-    edit_manifest(copy, format_version=99)
-    storage.write(f"{remote}/manifest.json", (copy / "manifest.json").read_bytes())
-    with pytest.raises(UserError, match="format_version 99"):
-        _opened(remote)
-    storage.write(f"{remote}/manifest.json", b"\xff\xfe")
-    with pytest.raises(UserError, match="manifest.json could not be read"):
-        _opened(remote)
-    assert os.path.isdir(local)

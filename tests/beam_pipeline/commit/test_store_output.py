@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import hashlib
 import json
 import pathlib
@@ -32,6 +31,8 @@ from tests.support.store_servers import StoreServer, store_server
 
 pytestmark = pytest.mark.slow
 
+# What does not depend on the store is tried with one.
+ONLY_S3 = pytest.mark.parametrize("server", ["s3"], indirect=True)
 TIMEOUT_S = 180
 SHARDS = 8
 SHARD = re.compile(r"train-\d{5}-of-\d{5}\.tfrecord")
@@ -85,9 +86,16 @@ OPTIONS = WriteOptions(image=ImageOptions(height_px=32, width_px=32))
 
 @pytest.fixture(scope="module")
 def built(server, photos) -> str:
-    """The same data set in a store."""
+    """The same data set in a store, by few requests besides those of its shards."""
     output = f"{server.bucket()}/sets/set"
+    server.clear()
     assert build(*flags(photos, output)) == 0
+    of_shard = re.compile(r"train-\d{5}-of-\d{5}\.(tfrecord|json|parquet)")
+    asked = [urllib.parse.unquote(a.target) for a in server.requests()]
+    asked = [target for target in asked if not of_shard.search(target) and "/report/" not in target]
+    assert len(asked) <= 60, asked
+    # Read, written, and deleted with the rest.
+    assert len([target for target in asked if "job.json" in target]) <= 3, asked
     return output
 
 
@@ -121,6 +129,7 @@ def test_a_data_set_in_a_store_is_byte_for_byte_that_of_a_folder(built, local):
             assert storage.read(f"{built}/{name}") == (local / name).read_bytes(), name
 
 
+@ONLY_S3
 def test_verify_and_inspect_read_a_store(built, capfd):
     assert verify.main([built + "/", "--workers", "1"]) == 0, capfd.readouterr().out
     assert inspect.main([built]) == 0
@@ -170,18 +179,7 @@ def test_a_shard_costs_three_requests_and_two_at_the_commit(server, photos):
     assert hashlib.sha256(storage.read(path)).hexdigest() == result.sha256
 
 
-def test_a_data_set_costs_few_requests_besides_its_shards(server, photos):
-    output = f"{server.bucket()}/set"
-    server.clear()
-    assert build(*flags(photos, output, "--no_report", "--max_reject_fraction", "1")) == 0
-    of_shard = re.compile(r"train-\d{5}-of-\d{5}\.(tfrecord|json|parquet)")
-    asked = [a for a in server.requests() if not of_shard.search(a.target)]
-    by_what = collections.Counter(f"{a.method} {a.target.split('?')[0]}" for a in asked)
-    assert len(asked) <= 60, by_what
-    of_notes = [a for a in asked if "job.json" in urllib.parse.unquote(a.target)]
-    assert len(of_notes) <= 3, of_notes  # read, written, and deleted with the rest
-
-
+@ONLY_S3
 def test_a_finished_result_is_not_used_where_its_shard_was_replaced(server, photos):
     output = f"{server.bucket()}/set"
     unit, places = unit_of(photos / "cat", 20), places_of(output, in_place=True)
@@ -202,7 +200,7 @@ def test_a_finished_result_is_not_used_where_its_shard_was_replaced(server, phot
     assert not again.reused and storage.read(path) == whole
 
 
-@pytest.mark.parametrize("server", ["s3"], indirect=True)
+@ONLY_S3
 def test_a_finished_data_set_is_refused_and_then_replaced(server, built, local, photos, capfd):
     assert build(*flags(photos, built)) == 2
     assert "--overwrite" in capfd.readouterr().err
@@ -220,7 +218,7 @@ def test_a_finished_data_set_is_refused_and_then_replaced(server, built, local, 
         assert method in ("GET", "HEAD") or "/.staging/" in target or target.endswith("/o")
 
 
-@pytest.mark.parametrize("server", ["s3"], indirect=True)
+@ONLY_S3
 def test_a_manifest_that_cannot_be_read_is_kept(server, photos, capfd):
     output = f"{server.bucket()}/set"
     assert build(*flags(photos, output, "--no_report")) == 0
@@ -292,6 +290,7 @@ def test_a_job_whose_lease_was_taken_stops_with_a_sentence(server, photos):
     assert storage.exists(path)
 
 
+@ONLY_S3
 def test_a_refused_job_leaves_nothing_in_the_bucket(server, tmp_path, capfd):
     bucket = server.bucket()
     (tmp_path / "none").mkdir()
@@ -310,7 +309,7 @@ def test_a_refused_job_leaves_nothing_in_the_bucket(server, tmp_path, capfd):
     assert "--output" in said and missing in said
 
 
-@pytest.mark.parametrize("server", ["s3"], indirect=True)
+@ONLY_S3
 def test_a_shard_that_may_not_be_written_stops_the_job_with_a_sentence(server, photos, capfd):
     output = f"{server.bucket()}/set"
     server.fail(403, 1000, matching="tfrecord", method="PUT")
@@ -324,7 +323,7 @@ def test_a_shard_that_may_not_be_written_stops_the_job_with_a_sentence(server, p
     assert not storage.exists(f"{output}/manifest.json")
 
 
-@pytest.mark.parametrize("server", ["s3"], indirect=True)
+@ONLY_S3
 def test_extra_columns_are_analysed_here_and_the_transform_is_put_there(server, photos, tmp_path):
     rows = [
         f"{path},{path.parent.name},{i * 0.37:.2f}"
@@ -341,6 +340,7 @@ def test_extra_columns_are_analysed_here_and_the_transform_is_put_there(server, 
     assert "weight" in storage.read(f"{output}/transform/metadata/schema.pbtxt").decode()
 
 
+@ONLY_S3
 def test_a_job_that_stops_with_a_shard_in_its_place_is_not_forgotten(server):
     output = f"{server.bucket()}/set"
     staging = f"{output}/.staging"

@@ -18,7 +18,9 @@ from tests.support.web_server import HTML, WebServer
 
 pytestmark = pytest.mark.process
 
-PICTURES = {"/a.jpg": b"aaaa", "/b%20%C3%A9.jpg": b"bb", "/empty": b""}
+PICTURES = {
+    "/a.jpg": b"aaaa", "/b%20%C3%A9.jpg": b"bb", "/empty": b"", "/large": bytes(1001),
+}  # fmt: skip
 FAST = UrlOptions((1.0, 0.3, 0.8), url_retries=0, allow_private_hosts=True)
 STEADY = UrlOptions((9.0, 9.0, 20.0), url_retries=0, allow_private_hosts=True)
 PATIENT = UrlOptions((9.0, 9.0, 20.0), url_retries=2, allow_private_hosts=True)
@@ -41,58 +43,42 @@ def fetch(url: str, options: UrlOptions = STEADY, max_bytes: int = 1000) -> byte
     return found.code if isinstance(found, ImageError) else found
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("/a.jpg", b"aaaa"),
-        ("/b é.jpg", b"bb"),
-        ("/empty", b""),
-        ("/html", HTML),
-        ("/to?/a.jpg", b"aaaa"),
-        ("/to?/to?/a.jpg", b"aaaa"),
-        ("/slow/0.1/a.jpg", b"aaaa"),
-        ("/long", b"x" * 10),
-        ("/none.jpg", "http_404"),
-        ("/status/403", "http_403"),
-        ("/status/503", "http_503"),
-        ("/status/204", "http_204"),
-        ("/loop", "url_redirects"),
-        ("/to?file:///etc/passwd", "url_redirects"),
-        ("/to?http://[", "url_redirects"),
-        ("/to?http://[x]/a.jpg", "url_redirects"),
-        ("/digits", "too_many_bytes"),
-        ("/short", "url_incomplete"),
-        ("/reset", "url_unreachable"),
-        ("/silent", "url_timeout"),
-        ("/slow/5/a.jpg", "url_timeout"),
-        ("/drip", "url_timeout"),
-        ("/drip_head", "url_timeout"),
-        ("/endless", "too_many_bytes"),
-    ],
-)
-def test_answers_become_bytes_or_rejects(served, path, expected):
-    began = time.monotonic()
+ANSWERS: list[tuple[str, bytes | str, str]] = [
+    ("/a.jpg", b"aaaa", ""),
+    ("/b é.jpg", b"bb", ""),
+    ("/empty", b"", ""),
+    ("/html", HTML, ""),
+    ("/to?/to?/a.jpg", b"aaaa", ""),
+    ("/slow/0.1/a.jpg", b"aaaa", ""),
+    ("/long", b"x" * 10, ""),
+    ("/none.jpg", "http_404", "none.jpg answered 404 Not Found"),
+    ("/status/403", "http_403", "answered 403"),
+    ("/status/503", "http_503", "answered 503"),
+    ("/status/204", "http_204", "answered 204"),
+    ("/loop", "url_redirects", "more than 5 redirects"),
+    ("/to?ftp://x/y", "url_redirects", "redirects to ftp://x/y, which is not http(s)://"),
+    ("/to?http://[", "url_redirects", "redirects to 'http://[', which is no address"),
+    ("/to?http://[x]/a.jpg", "url_redirects", "which is no address"),
+    ("/digits", "too_many_bytes", "a number of 5000 digits of bytes"),
+    ("/large", "too_many_bytes", "1001 bytes; the limit is 1000"),
+    ("/endless", "too_many_bytes", "the limit of 1000"),
+    ("/short", "url_incomplete", "ended early"),
+    ("/reset", "url_unreachable", "broke off"),
+    ("/silent", "url_timeout", "sent nothing for 0.3 s"),
+    ("/slow/5/a.jpg", "url_timeout", "sent nothing for 0.3 s"),
+    ("/drip", "url_timeout", "was not there in 0.8 s"),
+    ("/drip_head", "url_timeout", "was not there in 0.8 s"),
+]
+
+
+@pytest.mark.parametrize(("path", "expected", "words"), ANSWERS, ids=[row[0] for row in ANSWERS])
+def test_answers_become_bytes_or_rejects(served, path, expected, words):
     options = FAST if expected == "url_timeout" else STEADY
-    assert fetch(served[1] + path, options) == expected
-    assert time.monotonic() - began < 5
-
-
-@pytest.mark.parametrize(
-    ("path", "words"),
-    [
-        ("/none.jpg", "none.jpg answered 404 Not Found"),
-        ("/silent", "sent nothing for 0.3 s"),
-        ("/drip", "was not there in 0.8 s"),
-        ("/to?ftp://x/y", "redirects to ftp://x/y, which is not http(s)://"),
-        ("/to?http://[", "redirects to 'http://[', which is no address"),
-        ("/loop", "more than 5 redirects"),
-        ("/digits", "a number of 5000 digits of bytes"),
-        ("/endless", "the limit of 1000"),
-    ],
-)
-def test_a_reason_is_said_in_words(served, path, words):
-    found = fetch_url(served[1] + path, 1000, FAST)
-    assert isinstance(found, ImageError) and words in found.message
+    found = fetch_url(served[1] + path, 1000, options)
+    if isinstance(found, ImageError):
+        assert found.code == expected and words in found.message
+    else:
+        assert found == expected
 
 
 def test_an_answer_that_may_be_another_is_asked_for_again(served):
@@ -105,35 +91,19 @@ def test_an_answer_that_may_be_another_is_asked_for_again(served):
     assert isinstance(found, ImageError) and found.message.endswith("; tried 3 times")
     assert fetch(root + "/gone", PATIENT) == "http_404"
     assert server.times_asked("/gone") == 1
-
-
-def test_no_wait_goes_beyond_the_time_of_an_image(served):
-    server, root = served
-    began = time.monotonic()
+    # No wait goes beyond the time of an image.
     assert fetch(root + "/status/503?retry_after=600", PATIENT) == "http_503"
-    assert time.monotonic() - began < 9
     assert server.times_asked("/status/503?retry_after=600") == 1
 
 
-def test_a_told_length_above_the_limit_is_not_received(served):
-    assert fetch(served[1] + "/a.jpg", max_bytes=3) == "too_many_bytes"
-    assert fetch(served[1] + "/a.jpg", max_bytes=4) == b"aaaa"
-
-
 def test_a_host_has_a_limit_of_requests_and_keeps_connections():
-    options = UrlOptions((9.0, 9.0, 9.0), url_requests_per_host=3, allow_private_hosts=True)
+    """And waiting for a turn, 3.2 s in all, is not the server's time."""
+    options = UrlOptions((9.0, 9.0, 2.8), 0, url_requests_per_host=3, allow_private_hosts=True)
     with WebServer(PICTURES) as server:
-        refs = [ImageRef(str(i), f"{server.url}/slow/0.02/a.jpg", "a") for i in range(30)]
+        refs = [ImageRef(str(i), f"{server.url}/slow/0.4/a.jpg", "a") for i in range(24)]
         assert {data for _, data in read_images(refs, 100, options)} == {b"aaaa"}
         assert server.most_at_once == 3
         assert server.connections < 15
-
-
-def test_waiting_for_a_turn_is_not_the_servers_time():
-    options = UrlOptions((2.0, 2.0, 2.0), 0, url_requests_per_host=1, allow_private_hosts=True)
-    with WebServer(PICTURES) as server:
-        refs = [ImageRef(str(i), f"{server.url}/slow/0.5/a.jpg", "a") for i in range(6)]
-        assert {data for _, data in read_images(refs, 100, options)} == {b"aaaa"}
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0x7f000001", "[::ffff:127.0.0.1]"])

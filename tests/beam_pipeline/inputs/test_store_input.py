@@ -22,6 +22,8 @@ from tests.support.store_servers import store_server
 
 pytestmark = pytest.mark.process
 
+# What does not depend on the store is tried with one.
+ONLY_S3 = pytest.mark.parametrize("server", ["s3"], indirect=True)
 FLAGS = ("--image_size", "32", "--num_shards", "train=3,validation=1", "--no_report")
 
 
@@ -98,6 +100,7 @@ def test_a_closed_bucket_stops_the_job_and_passing_errors_do_not(
 
 
 @pytest.mark.slow
+@ONLY_S3
 def test_a_table_in_the_store_may_name_images_anywhere(server, photos, here, there, tmp_path):
     names = [str(p.relative_to(photos)) for p in sorted(photos.rglob("*.jpg"))]
     folders = ("", f"{there}/", f"{photos}/")
@@ -144,7 +147,7 @@ def _unchecked(output: pathlib.Path) -> list[str]:
     return [w for w in manifest(output)["warnings"] if "not looked at again" in w]
 
 
-@pytest.mark.parametrize("server", ["s3"], indirect=True)
+@ONLY_S3
 def test_a_table_may_be_named_like_a_glob(server):
     folder = server.bucket()
     for name in ("rows[1].csv", "rows1.csv"):
@@ -167,16 +170,13 @@ def _listed(uri: str, **options) -> list[ImageRef]:
     return sorted(refs, key=lambda ref: ref.key)
 
 
-@pytest.mark.parametrize("pattern", ["/*/*.jpg", "/cat/cat 1*.jpg", "/c*/**", "/*/*[37].jpg"])
+@pytest.mark.parametrize("pattern", ["/*/*.jpg", "/cat/cat 1*.jpg", "/c*/**"])
 def test_a_glob_asks_for_no_more_than_its_beginning(server, photos, there, pattern):
     storage.write(f"{there}-else/cat/cat 1.jpg", b"not asked for")
     server.clear()
-    found = _listed(there + pattern, label_regex=r"^(\w+) ")
-    expected = _listed(f"{photos}{pattern}", label_regex=r"^(\w+) ")
-    assert [(r.key, r.label, r.size_bytes) for r in found] == [
-        (r.key, r.label, r.size_bytes) for r in expected
-    ]
-    assert len(found) > 5
+    listed = [_listed(f"{root}{pattern}", label_regex=r"^(\w+) ") for root in (there, photos)]
+    found, expected = ([(r.key, r.label, r.size_bytes) for r in refs] for refs in listed)
+    assert found == expected and len(found) > 5
     assert not [a for a in server.requests() if "else" in a.target]
 
 
@@ -203,7 +203,6 @@ def test_one_object_that_fails_for_good_is_a_row_of_the_quarantine(server, there
         ("no-such-bucket/photos", "names a bucket that does not exist"),
         ("bucket-0/nothing", "holds nothing"),
         ("bucket-0/rows.csv", "cannot be read"),
-        ("no-such-bucket/rows.csv", "names a bucket that does not exist"),
     ],
 )
 def test_a_missing_bucket_folder_or_table_is_one_sentence(server, there, name, words):

@@ -33,7 +33,7 @@ from tests.conftest import REPOSITORY
 from tests.support import builds
 from tests.support.commands import ForkedBuild
 from tests.support.dataflow_stand_in import PROJECT, REGION, StandIn
-from tests.support.store_servers import StoreServer, gcs_server
+from tests.support.store_servers import StoreServer, store_server
 
 pytestmark = pytest.mark.process
 
@@ -73,7 +73,7 @@ def impatient_client() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[StoreServer]:
-    with gcs_server() as server, server.environment():
+    with store_server("gs") as server, server.environment():
         yield server
 
 

@@ -78,13 +78,14 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize(
-    "size_bytes", [0, 5, PART - 1, PART, PART + 1, 2 * PART, 3 * PART + 12345], ids=str
-)
+@pytest.mark.parametrize("size_bytes", [0, PART - 1, PART, 2 * PART + 12345], ids=str)
 def test_what_was_written_is_there_when_it_is_committed_and_not_before(server, size_bytes):
+    """Whole parts go before the file is finished."""
     path, data = f"{server.bucket()}/deep/shard", data_of(size_bytes)
+    server.clear()
     with AtomicFile(path) as file:
         fill(file, data)
+        wait_for(lambda: sent_parts(server) == size_bytes // PART)
         assert storage.stat(path) is None
         version = file.commit()
         found = storage.stat(path)
@@ -92,18 +93,6 @@ def test_what_was_written_is_there_when_it_is_committed_and_not_before(server, s
         assert (found.version, found.size_bytes) == (version, size_bytes)
     assert storage.read(path) == data
     assert not os.path.exists(file.local_path)
-
-
-def test_whole_parts_go_before_the_file_is_finished(server):
-    path, data = f"{server.bucket()}/shard", data_of(2 * PART + 100)
-    server.clear()
-    with AtomicFile(path) as file:
-        fill(file, data)
-        wait_for(lambda: sent_parts(server) == 2)
-        file.commit()
-    # The beginning, three parts and, for s3://, the end.
-    of_it = [asked for asked in server.requests() if "shard" in asked.target]
-    assert len(of_it) == (5 if server.scheme == "s3" else 4)
 
 
 def test_a_file_on_a_network_disk_of_beams_is_sent_whole(tmp_path):
@@ -165,42 +154,26 @@ def test_without_the_right_to_list_them_a_job_goes_on(server):
     assert storage.exists(f"{output}/.staging/job.json")
 
 
-@pytest.mark.parametrize("kind", [503, "reset", "drop_answer"])
-def test_a_part_that_fails_is_sent_again(server, kind):
+@pytest.mark.parametrize("kind", [503, "reset", "drop_answer", 403])
+def test_a_part_that_fails_is_sent_again_and_where_parts_are_refused_the_whole_file(server, kind):
     """Also where the store has it: the emulator refuses it then, and is sent the whole file."""
     path, data = f"{server.bucket()}/shard", data_of(2 * PART + 5)
     before = storage.counts().retries
+    server.clear()
     with AtomicFile(path) as file:
         server.fail(kind, times=1, matching=part_of(server), method="PUT")
         fill(file, data)
-        file.commit()
-    assert storage.read(path) == data
-    assert storage.counts().retries > before
-
-
-def test_where_parts_are_refused_the_whole_file_is_sent(server):
-    path, data = f"{server.bucket()}/shard", data_of(2 * PART + 5)
-    server.clear()
-    server.fail(403, times=1, matching=part_of(server), method="PUT")
-    with AtomicFile(path) as file:
-        fill(file, data)
-        wait_for(lambda: any(asked.status == 403 for asked in server.requests()))
+        wait_for(lambda: any(asked.status in (kind, 0) for asked in server.requests()))
         version = file.commit()
-        found = storage.stat(path)
+    found = storage.stat(path)
     assert found is not None and found.version == version
     assert storage.read(path) == data
-
-
-def test_a_refusal_of_everything_is_raised(server):
-    path = f"{server.bucket()}/shard"
-    server.fail(403, times=1000, matching="shard")
-    try:
-        with pytest.raises(PermissionError, match="refused"), AtomicFile(path) as file:
-            fill(file, data_of(PART + 5))
-            file.commit()
-    finally:
-        server.heal()
-    assert not storage.exists(path)
+    assert kind == 403 or storage.counts().retries > before
+    server.fail(403, times=10**6, matching="shard")  # and now everything
+    with pytest.raises(PermissionError, match="refused"), AtomicFile(path + "2") as file:
+        fill(file, data)
+        file.commit()
+    server.heal()
 
 
 def part_of(server: StoreServer) -> str:

@@ -32,16 +32,12 @@ def web():
 def test_no_more_is_read_than_was_asked_for_and_nothing_that_broke_off(
     web, target, max_bytes, expected
 ):
-    reader, _ = web
-    assert reader.get(target, {}, max_bytes) == expected
-    assert reader.get("/ten", {}, 100) == b"0123456789"  # a connection that is left is whole
-
-
-def test_connections_are_kept_for_the_next_read(web):
     reader, server = web
-    for _ in range(3):
-        reader.get("/ten", {}, 100)
-    assert server.connections == 1
+    assert reader.get(target, {}, max_bytes) == expected
+    before = server.connections
+    for _ in range(3):  # a connection that is left is whole, and one is kept
+        assert reader.get("/ten", {}, 100) == b"0123456789"
+    assert server.connections - before <= 1
 
 
 @pytest.mark.parametrize(

@@ -78,24 +78,20 @@ def held(tmp_path):
         process.kill()
 
 
-def test_a_second_process_is_refused_with_the_first_ones_number(held):
-    path, process = held
-    with pytest.raises(UserError) as error, FileLock(str(path)):
-        pass
-    text = str(error.value)
-    assert f"--output '{path.parent.parent}' is in use" in text
-    assert f"process {process.pid}" in text
-
-
-def test_who_asks_for_the_data_set_meanwhile_is_told_who_builds_it(held):
+def test_a_lock_is_held_by_one_until_its_process_ends_however_it_ends(held):
     path, process = held
     directory = str(path.parent.parent)
-    with pytest.raises(UserError, match=f"is being built now by process {process.pid} on "):
+    number = f"process {process.pid} on "
+    with pytest.raises(UserError, match=f"--output '{directory}' is in use .*{number}"):
+        FileLock(str(path)).__enter__()
+    with pytest.raises(UserError, match=f"is being built now by {number}"):
         load_manifest(directory)
     process.kill()
     process.wait()
     with pytest.raises(UserError, match="its build has not ended; run that again"):
         load_manifest(directory)
+    with FileLock(str(path)):
+        assert json.loads(path.read_text())["pid"] == os.getpid()
 
 
 def kill_and_leave_a_worker(path: object) -> subprocess.Popen:
@@ -134,15 +130,6 @@ def test_a_worker_of_a_killed_process_that_does_not_end_is_told_of(tmp_path, mon
             pass
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_lock_of_a_killed_process_is_free(held, number):
-    path, process = held
-    process.send_signal(number)
-    process.wait(10)
-    with FileLock(str(path)):
-        assert json.loads(path.read_text())["pid"] == os.getpid()
-
-
 def test_a_lock_is_free_again_after_its_block_even_after_an_error(tmp_path):
     path = str(tmp_path / "out" / ".staging" / "lock")
     with pytest.raises(ZeroDivisionError), FileLock(path):
@@ -150,14 +137,6 @@ def test_a_lock_is_free_again_after_its_block_even_after_an_error(tmp_path):
     with FileLock(path), pytest.raises(UserError, match="in use"), FileLock(path):
         pass
     with FileLock(path):
-        pass
-
-
-def test_a_lock_whose_folder_was_removed_keeps_nobody_in_error(tmp_path):
-    path = str(tmp_path / "out" / ".staging" / "lock")
-    with FileLock(path):
-        shutil.rmtree(os.path.dirname(path))  # as a job does when it is done
-    with FileLock(path), pytest.raises(UserError, match="in use"), FileLock(path):
         pass
 
 
@@ -178,15 +157,10 @@ def test_a_lock_on_a_file_that_was_removed_meanwhile_is_taken_anew(tmp_path, mon
     assert len(times) == 2
 
 
-@pytest.mark.parametrize("where", ["file/out/.staging/lock", "file/.staging/lock"])
-def test_an_output_that_cannot_be_made_is_one_sentence(tmp_path, where):
+def test_an_output_that_cannot_be_made_or_written_is_one_sentence(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="--output .*cannot be written.*choose another"):
-        with FileLock(str(tmp_path / where)):
-            pass
-
-
-def test_a_full_disk_is_one_sentence(tmp_path):
+        FileLock(str(tmp_path / "file" / "out" / ".staging" / "lock")).__enter__()
     path = tmp_path / "out" / ".staging" / "lock"
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
@@ -244,11 +218,18 @@ def test_a_lease_is_held_by_one_and_given_back(path):
         pass
 
 
-def test_a_lease_is_free_when_it_was_not_renewed_for_too_long(path):
-    hold(path)
-    with pytest.raises(UserError, match="in use by another job .* ago"):
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (json.dumps({"host": "elsewhere", "pid": 1, "nonce": "other"}), "process 1 on elsewhere"),
+        (b"\xff no lease", "process unknown on unknown"),
+    ],
+    ids=["of another machine", "not a lease"],
+)
+def test_a_lease_is_free_when_it_was_not_renewed_for_too_long(path, content, words):
+    storage.write(path, content)
+    with pytest.raises(UserError, match=f"in use by another job .{words}, seen .* ago"):
         Lease(path).__enter__()
-    assert json.loads(storage.read(path))["nonce"] == "other"
     with Lease(path, LeaseTimes(stale_sec=0.0)):
         assert json.loads(storage.read(path))["pid"] == os.getpid()
 
@@ -274,14 +255,6 @@ def test_a_number_of_a_process_that_is_not_here_says_nothing(path, nonce):
     hold(path, host=os.uname().nodename, pid=gone.pid, nonce=nonce)
     with pytest.raises(UserError, match="in use by another job"):
         Lease(path).__enter__()
-
-
-def test_what_is_no_lease_is_one_only_for_a_while(path):
-    storage.write(path, b"\xff no lease")
-    with pytest.raises(UserError, match="process unknown on unknown"):
-        Lease(path).__enter__()
-    with Lease(path, LeaseTimes(stale_sec=0.0)):
-        pass
 
 
 @pytest.mark.parametrize("how", ["taken", "deleted"])
