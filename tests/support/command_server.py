@@ -16,73 +16,47 @@ import importlib
 import json
 import os
 import runpy
-import selectors
+import select
 import signal
 import socket
 import sys
 from typing import Any
 
 
-class _Served:
-    """A command that runs, and what tells its end or that of its client."""
+def _serve(listener: socket.socket) -> dict[str, Any] | None:
+    """Returns None in the server at the end of its input, in a command its request."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who attend to clients
+    asked: list[Any] = [sys.stdin, listener]
+    while True:
+        ready, _, _ = select.select(asked, [], [])
+        if sys.stdin in ready:
+            return None
+        connection, _ = listener.accept()
+        with connection:
+            if not os.fork():
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                return _attend(connection)
 
-    def __init__(self, connection: socket.socket, pid: int, watched: selectors.BaseSelector):
-        self.pid, self.pidfd = pid, os.pidfd_open(pid)
-        self._connection, self._watched = connection, watched
-        for ends in (connection, self.pidfd):
-            watched.register(ends, selectors.EVENT_READ, self)
-        connection.send(b"%d\n" % pid)
 
-    def kill(self) -> None:
+def _attend(connection: socket.socket) -> dict[str, Any]:
+    """Returns in the command; a process between it and the server tells the client its end."""
+    request = _receive(connection)
+    pid = os.fork()
+    if not pid:
+        return request
+    for number in request["files"]:
+        os.close(number)
+    connection.send(b"%d\n" % pid)
+    ended = os.pidfd_open(pid)
+    told: list[Any] = [connection, ended]
+    if ended not in select.select(told, [], [])[0]:
         for kill in (os.killpg, os.kill):  # it may not have its own group yet
             with contextlib.suppress(ProcessLookupError):
-                kill(self.pid, signal.SIGKILL)
-
-    def end(self) -> None:
-        _, status = os.waitpid(self.pid, 0)
-        # The client may be gone.
-        with contextlib.suppress(OSError):
-            self._connection.send(b"%d\n" % os.waitstatus_to_exitcode(status))
-        for ends in (self._connection, self.pidfd):
-            with contextlib.suppress(KeyError):
-                self._watched.unregister(ends)
-        self._connection.close()
-        os.close(self.pidfd)
-
-    def leave(self, gone: object) -> None:
-        """Its client was killed, or does not want it any more; its end is still to come."""
-        self.kill()
-        self._watched.unregister(gone)  # type: ignore[arg-type]
-
-
-def _serve(listener: socket.socket) -> dict[str, Any] | None:
-    """Returns None in the server at the end of its input, in a forked process the request."""
-    watched = selectors.DefaultSelector()
-    watched.register(sys.stdin, selectors.EVENT_READ)
-    watched.register(listener, selectors.EVENT_READ)
-    while True:
-        # Ends first: then nobody is killed who is no more.
-        events = sorted(watched.select(), key=lambda event: not isinstance(event[0].fileobj, int))
-        for key, _ in events:
-            if key.fileobj is sys.stdin:
-                for each in list(watched.get_map().values()):
-                    if each.data is not None:
-                        each.data.kill()
-                return None
-            if key.fileobj is listener:
-                connection, _ = listener.accept()
-                request = _receive(connection)
-                pid = os.fork()
-                if not pid:
-                    watched.close()
-                    return request
-                for number in request["files"]:
-                    os.close(number)
-                _Served(connection, pid, watched)
-            elif isinstance(key.fileobj, int):
-                key.data.end()
-            elif key.fd in watched.get_map():
-                key.data.leave(key.fileobj)
+                kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    with contextlib.suppress(OSError):  # the client may be gone
+        connection.send(b"%d\n" % os.waitstatus_to_exitcode(status))
+    os._exit(0)
 
 
 def _receive(connection: socket.socket) -> dict[str, Any]:

@@ -90,16 +90,16 @@ class Command:
             files = (null.fileno(), self._out.fileno(), self._err.fileno())
             # Closed when nobody holds this any more: then the server kills the command.
             self._server = command_client.ask(_address(program), request, files)
-        self.pid = int(self._answer())
+        self.pid = self._answer()
 
-    def _answer(self) -> bytes:
+    def _answer(self) -> int:
         line = b""
         while not line.endswith(b"\n"):
             read = self._server.recv(1)
             if not read:
                 raise RuntimeError("the server of commands has ended")
             line += read
-        return line
+        return int(line)
 
     def poll(self) -> int | None:
         """Its exit code; None while it runs."""
@@ -112,10 +112,6 @@ class Command:
         """Sends it a signal; nothing where it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
-
-    def terminate(self) -> None:
-        """SIGTERM."""
-        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -130,7 +126,7 @@ class Command:
         if self.returncode is None:
             self._server.settimeout(timeout)
             try:
-                self.returncode = int(self._answer())
+                self.returncode = self._answer()
             except (BlockingIOError, TimeoutError):
                 raise subprocess.TimeoutExpired(self.args, timeout or 0) from None
         return self.returncode
@@ -176,14 +172,8 @@ class ForkedBuild(Command):
         before: Callable[..., None] | None = None,
         given: Sequence[Any] = (),
     ):
-        super().__init__(
-            "beam_pipeline",
-            "beam_pipeline",
-            *arguments,
-            before=before,
-            given=given,
-            is_one_output=True,
-        )
+        of_builder = ("beam_pipeline", "beam_pipeline")
+        super().__init__(*of_builder, *arguments, before=before, given=given, is_one_output=True)
 
 
 def kill_at(module: str, name: str, calls: int, signum: str = "SIGKILL") -> None:
