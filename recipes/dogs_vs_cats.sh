@@ -25,6 +25,7 @@ set -eu
 : "${IMAGES:?names a flat folder of cat.N.jpg and dog.N.jpg, as Kaggle has them}"
 OUTPUT=${OUTPUT:-recipe_output/dogs_vs_cats}
 EPOCHS=${EPOCHS:-40}
+WARMUP_STEPS=${WARMUP_STEPS:-100}
 
 [ -f "$OUTPUT/shards/manifest.json" ] ||
     imageshards build --input "$IMAGES" --output "$OUTPUT/shards" \
@@ -32,7 +33,7 @@ EPOCHS=${EPOCHS:-40}
 
 imageshards train --data "$OUTPUT/shards" --output "$OUTPUT/model" --model cnn \
     --epochs "$EPOCHS" --batch_size 32 --seed 1 --augment light \
-    --optimizer adamw --learning_rate 0.003 --schedule cosine --warmup_steps 100 \
+    --optimizer adamw --learning_rate 0.003 --schedule cosine --warmup_steps "$WARMUP_STEPS" \
     --weight_decay 0.05 --label_smoothing 0.1
 
 imageshards evaluate --model_path "$OUTPUT/model" --data "$OUTPUT/shards" \

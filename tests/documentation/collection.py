@@ -73,38 +73,29 @@ def mistake_of_form(block: Block) -> str | None:
             f"{what}; expected a fence with one of {', '.join(LANGUAGES)}: bash and python are "
             "run, of console the lines that begin with `$ `, and text is for output and drawings."
         )
-    if block.language in PARSED:
+    if block.language in PARSED or (block.language == "python" and block.not_run):
         return _parse_error(block)
     if block.language == "python":
-        return _python_error(block) if block.not_run else None
+        return None
     commands = commands_of(block)
     if block.language == "console" and not commands.strip():
         return "a transcript without a command; expected a line that begins with `$ `, or text."
     return _shell_error(commands) if block.not_run else None
 
 
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "json": json.loads,
+    "python": lambda text: compile(text, "a page", "exec"),
+    "toml": tomllib.loads,
+    "yaml": lambda text: list(yaml.safe_load_all(text)),
+}
+
+
 def _parse_error(block: Block) -> str | None:
-    readers: dict[str, Callable[[str], Any]] = {
-        "json": json.loads,
-        "toml": tomllib.loads,
-        "yaml": _read_yaml,
-    }
     try:
-        readers[block.language](block.source)
-    except (ValueError, yaml.YAMLError) as e:
+        _PARSERS[block.language](block.source)
+    except (ValueError, SyntaxError, yaml.YAMLError) as e:
         return f"no {block.language}: {e}"
-    return None
-
-
-def _read_yaml(text: str) -> list[Any]:
-    return list(yaml.safe_load_all(text))
-
-
-def _python_error(block: Block) -> str | None:
-    try:
-        compile(block.source, block.page, "exec")
-    except SyntaxError as e:
-        return f"no Python: {e}"
     return None
 
 

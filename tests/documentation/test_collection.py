@@ -36,7 +36,7 @@ def mistakes(text: str) -> list[str | None]:
         (fence("toml", "a = "), "no toml: Invalid value"),
         (fence("console", "ls"), "a transcript without a command"),
         (NOT_RUN + fence("bash", "for a in b"), "no shell: "),
-        (NOT_RUN + fence("python", "import"), "no Python: "),
+        (NOT_RUN + fence("python", "import"), "no python: "),
         (NOT_RUN + fence("bash", "imageshards bild x"), "'bild' is no command; expected one of"),
         (NOT_RUN + fence("bash", "imageshards verify"), "required: DIR"),
         (NOT_RUN + fence("bash", "imageshards verify d --ful"), "--ful"),
