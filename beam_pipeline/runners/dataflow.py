@@ -8,7 +8,6 @@ credentials that are not there, and makes a bucket if none is given.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import re
 import sys
@@ -118,9 +117,13 @@ def preflight(options: PipelineOptions, inputs: Sequence[str] = (), output: str 
     check_package(options)
     cloud = options.view_as(GoogleCloudOptions)
     if not is_stand_in(options):
-        for path in inputs:
-            _check_path("--input", path)
-        _check_path("--output", output)
+        for flag, path in [*(("--input", path) for path in inputs), ("--output", output)]:
+            if path and storage.is_local(path):
+                raise UserError(
+                    f"{flag} {path!r} is on this machine, where no worker of Dataflow sees it; "
+                    "expected gs://BUCKET/FOLDER: copy the data there (gcloud storage cp -r) and "
+                    "give that path."
+                )
     if options.view_as(TestOptions).dry_run:
         return
     for flag in ("temp_location", "staging_location"):
@@ -182,11 +185,6 @@ def check_package(options: PipelineOptions) -> None:
                 f"--setup_file received {path!r}; expected the path of a file setup.py in a "
                 "checkout of this project: fix it, or run from the checkout without the flag."
             )
-        if importlib.util.find_spec("setuptools") is None:
-            raise UserError(
-                "setuptools is not installed here, and the package for the workers is built with "
-                "it; expected setuptools and build: pip install setuptools build."
-            )
         # Beam goes to its folder first, and knows no folder of a bare name.
         setup.setup_file = os.path.abspath(path)
         return
@@ -196,14 +194,6 @@ def check_package(options: PipelineOptions) -> None:
             "workers would have no imageshards, which is installed here but not run from a "
             "checkout; expected --sdk_container_image with it inside (deploy/dataflow), or "
             "--extra_package imageshards-….whl."
-        )
-
-
-def _check_path(flag: str, path: str) -> None:
-    if path and storage.is_local(path):
-        raise UserError(
-            f"{flag} {path!r} is on this machine, where no worker of Dataflow sees it; expected "
-            "gs://BUCKET/FOLDER: copy the data there (gcloud storage cp -r) and give that path."
         )
 
 
@@ -305,7 +295,8 @@ def explain(e: Exception) -> UserError | None:
     if isinstance(e, RuntimeError) and "'sdist'" in str(e):
         return UserError(
             "the package for the workers could not be built from --setup_file "
-            f"({last_line(str(e))}); expected python -m build --sdist to work there."
+            f"({last_line(str(e))}); expected python -m build --sdist to work there: pip install "
+            "setuptools build."
         )
     return None
 

@@ -122,7 +122,7 @@ def _flink(given: GivenFlags, num_shards: int | None) -> Iterator[DefaultFlag]:
     if flink.is_address(master):
         try:
             cluster = flink.overview(master)
-        except UserError:
+        except flink.NoFlinkError:
             # A job server may see a cluster that this host does not.
             if not given["job_endpoint"]:
                 raise

@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import time
-import urllib.error
 import urllib.parse
 import urllib.request
 from typing import Any, NamedTuple
@@ -39,6 +38,10 @@ CANCEL_TIMEOUT_SEC = 60.0
 _ENDED = ("FINISHED", "FAILED", "CANCELED", "SUSPENDED")
 
 
+class NoFlinkError(UserError):
+    """No Flink answers at an address."""
+
+
 class FlinkRunner(RemoteRunner):
     """A Flink cluster, reached through Beam's job server, which Beam starts if none is named."""
 
@@ -47,14 +50,33 @@ class FlinkRunner(RemoteRunner):
         flags = self.options.view_as(FlinkRunnerOptions)
         only_by_service = bool(self.options.view_as(PortableOptions).job_endpoint)
         if not only_by_service:  # else that job server, not this host, talks to the master
-            _check_version(flags)
             self._check_job_server(flags)
-        if is_address(flags.flink_master):
-            name = self.options.view_as(GoogleCloudOptions).job_name
-            _refuse_second(flags.flink_master, name, self.build.output, only_by_service)
+        try:
+            self._refuse_second(flags.flink_master)
+        except NoFlinkError:
+            if not only_by_service:  # which has been asked, and may see what this host does not
+                raise
         super().check()
 
+    def _refuse_second(self, master: str) -> None:
+        """Raises `UserError` if the cluster runs a job for this output."""
+        if not is_address(master):
+            return
+        if found := running_jobs(master, self.options.view_as(GoogleCloudOptions).job_name):
+            raise UserError(
+                f"the Flink cluster at {master} still runs the job {found[0]} for --output "
+                f"{self.build.output!r}; wait until it has ended, or cancel it there, then give "
+                "the same command again: finished shards are kept."
+            )
+
     def _check_job_server(self, flags: Any) -> None:
+        master = flags.flink_master
+        if is_address(master) and (found := overview(master).version) != flags.flink_version:
+            raise UserError(
+                f"--flink_version received {flags.flink_version}, but the cluster at {master} runs "
+                f"Flink {found}; expected the same version: leave the flag out, or give one of "
+                f"{', '.join(flags.PUBLISHED_FLINK_VERSIONS)} and a cluster of it."
+            )
         java = self.options.view_as(JobServerOptions).job_server_java_launcher
         if not flags.flink_submit_uber_jar and shutil.which(java) is None:
             raise UserError(
@@ -87,19 +109,6 @@ class FlinkRunner(RemoteRunner):
         return None
 
 
-def _check_version(flags: Any) -> None:
-    if not is_address(flags.flink_master):
-        return
-    found = overview(flags.flink_master)
-    if found.version != flags.flink_version:
-        raise UserError(
-            f"--flink_version received {flags.flink_version}, but the cluster at "
-            f"{flags.flink_master} runs Flink {found.version}; expected the same version: "
-            f"leave the flag out, or give one of {', '.join(flags.PUBLISHED_FLINK_VERSIONS)} "
-            "and a cluster of it."
-        )
-
-
 class Overview(NamedTuple):
     """Version and task slots of a cluster.
 
@@ -129,7 +138,7 @@ def overview(master: str) -> Overview:
     """Reads a cluster's version and task slots.
 
     Raises:
-        UserError: It does not answer in time, or what answers is no Flink.
+        NoFlinkError: It does not answer in time, or what answers is no Flink.
     """
     told = _ask(master, "/overview")
     try:
@@ -140,14 +149,14 @@ def overview(master: str) -> Overview:
             int(told["slots-available"]),
         )
     except (ValueError, KeyError, TypeError) as e:
-        raise _no_flink(master, e) from e
+        raise _no_flink(master, "the reply is not Flink's") from e
 
 
 def running_jobs(master: str, name: str) -> list[str]:
     """Ids of a cluster's jobs of a name that have not ended.
 
     Raises:
-        UserError: The cluster does not answer.
+        NoFlinkError: The cluster does not answer.
     """
     return [
         str(job["jid"])
@@ -178,22 +187,6 @@ def cancel_jobs(master: str, name: str) -> list[str]:
     return found
 
 
-def _refuse_second(master: str, name: str, output: str, only_by_service: bool) -> None:
-    """Raises `UserError` if the cluster runs a job of this name, or does not say."""
-    try:
-        found = running_jobs(master, name)
-    except UserError:
-        if not only_by_service:
-            raise
-        return  # its job service, which has been asked, may see a cluster that this host does not
-    if found:
-        raise UserError(
-            f"the Flink cluster at {master} still runs the job {found[0]} for --output "
-            f"{output!r}; wait until it has ended, or cancel it there, then give the same command "
-            "again: finished shards are kept."
-        )
-
-
 def _ask(master: str, path: str, method: str = "GET") -> Any:
     """The reply of a cluster's REST interface."""
     url = flink_runner.FlinkRunner.add_http_scheme(master).rstrip("/") + path
@@ -209,21 +202,9 @@ def _ask(master: str, path: str, method: str = "GET") -> Any:
         raise _no_flink(master, e) from e
 
 
-def _no_flink(master: str, e: Exception) -> UserError:
-    return UserError(
-        f"--flink_master received {master!r}, where no Flink answers ({_refusal(e)}); expected the "
+def _no_flink(master: str, e: object) -> NoFlinkError:
+    return NoFlinkError(
+        f"--flink_master received {master!r}, where no Flink answers ({e}); expected the "
         "address of the JobManager's REST interface, for example localhost:8081: start the cluster "
         "(docs/howto/flink.md) or fix the address."
     )
-
-
-def _refusal(e: Exception) -> str:
-    """Why an address could not be read, in a few words."""
-    if isinstance(e, urllib.error.HTTPError):
-        return f"status {e.code}"
-    reason = getattr(e, "reason", e)
-    if isinstance(reason, TimeoutError):
-        return f"no reply within {REST_TIMEOUT_SEC:g} s"
-    if isinstance(reason, OSError):
-        return reason.strerror or type(reason).__name__
-    return str(reason) if isinstance(e, urllib.error.URLError) else "the reply is not Flink's"

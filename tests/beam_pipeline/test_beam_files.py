@@ -117,7 +117,7 @@ class TestS3:
     @pytest.mark.usefixtures("https")
     @pytest.mark.parametrize(
         ("flags", "words"),
-        [((), "certificate"), (("--s3_verify=false",), "no job service listens there")],
+        [((), "certificate"), (("--s3_verify=false",), "no job service of Beam's answers")],
     )
     def test_the_client_of_a_job_elsewhere_obeys(self, tmp_path, capsys, flags, words):
         elsewhere = ("--runner=PortableRunner", f"--job_endpoint=localhost:{free_port()}")

@@ -1,10 +1,11 @@
-"""The image for Dataflow's workers, as its Dockerfile describes it."""
+"""The images of Dataflow's workers and of the trainer, as their Dockerfiles describe them."""
 
 from __future__ import annotations
 
 import re
 
 import apache_beam
+import pytest
 
 from tests.conftest import REPOSITORY
 
@@ -21,15 +22,15 @@ def test_the_image_has_the_versions_that_are_locked_and_tested() -> None:
     assert python in ("3.11", "3.12", "3.13")
 
 
-def test_the_image_is_made_of_files_that_are_there_and_not_ignored() -> None:
-    dockerfile = (DEPLOY / "Dockerfile").read_text()
+@pytest.mark.parametrize("folder", ["dataflow", "kubernetes"])
+def test_an_image_is_made_of_files_that_are_there_and_not_ignored(folder: str) -> None:
+    dockerfile = (DEPLOY.parent / folder / "Dockerfile").read_text()
     copied = re.findall(r"^COPY (?!--from)(.*) \S+$", dockerfile, re.M)
     names = [name for line in copied for name in line.split()]
-    ignore = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    ignore = (DEPLOY.parent / folder / "Dockerfile.dockerignore").read_text().splitlines()
     assert names
     for name in names:
-        assert (REPOSITORY / name).is_file()
-        assert f"!{name}" in ignore
+        assert (REPOSITORY / name).exists() and f"!{name}" in ignore
 
 
 def test_the_image_sets_for_tensorflow_what_its_module_sets() -> None:

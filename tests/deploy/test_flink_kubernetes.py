@@ -58,28 +58,18 @@ def test_the_image_is_of_the_version_that_is_named_and_that_beam_has_a_job_serve
     check_flags([f"--flink_version={version[1]}.{version[2]}"])
 
 
-def test_the_operator_knows_the_main_container_by_its_name(containers):
+def test_the_side_car_is_the_pool_that_builds_ask_for_with_a_core_for_every_slot(
+    manifests, containers
+):
     assert containers.keys() == {"flink-main-container", "worker-pool", "build"}
-
-
-def test_the_side_car_is_the_pool_that_builds_ask_for(containers):
-    command = containers["worker-pool"]["command"]
-    assert command[:3] == ["python", "-m", "apache_beam.runners.worker.worker_pool_main"]
-    port = command[command.index("--service_port") + 1]
+    pool = containers["worker-pool"]
+    assert pool["command"][:3] == ["python", "-m", "apache_beam.runners.worker.worker_pool_main"]
+    port = pool["command"][pool["command"].index("--service_port") + 1]
     assert POOL_ADDRESS == f"localhost:{port}"
-    assert (
-        f'("localhost", {port})'
-        in containers["worker-pool"]["readinessProbe"]["exec"]["command"][2]
-    )
-
-
-def test_there_is_a_core_for_every_task_slot(manifests, containers):
+    assert f'("localhost", {port})' in pool["readinessProbe"]["exec"]["command"][2]
     slots = manifests["cluster"]["spec"]["flinkConfiguration"]["taskmanager.numberOfTaskSlots"]
-    assert containers["worker-pool"]["resources"]["requests"]["cpu"] == int(slots)
-
-
-def test_client_and_workers_are_one_image(containers):
-    assert containers["build"]["image"] == containers["worker-pool"]["image"]
+    assert pool["resources"]["requests"]["cpu"] == int(slots)
+    assert containers["build"]["image"] == pool["image"]
 
 
 def test_all_share_the_folder_that_is_claimed(manifests, containers):

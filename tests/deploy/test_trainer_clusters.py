@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import re
 import subprocess
 import sys
 from typing import Any
@@ -138,17 +137,6 @@ def test_every_pod_tells_tensorflow_who_the_others_are(
         assert run["argv"] == ["-m", "trainer", "--cluster", "tf_config", *container["args"]]
         assert parse_config(run["argv"][2:]).cluster == "tf_config"
         assert find_cluster("tf_config", 1, run["environ"]) == Cluster(tuple(workers), index)
-
-
-def test_the_image_is_made_of_files_that_are_there_and_not_ignored(
-    container: dict[str, Any],
-) -> None:
-    dockerfile = (KUBERNETES / "Dockerfile").read_text()
-    assert container["image"] in dockerfile
-    names = [n for line in re.findall(r"^COPY (.*) \S+$", dockerfile, re.M) for n in line.split()]
-    ignore = (KUBERNETES / "Dockerfile.dockerignore").read_text().splitlines()
-    for name in names:
-        assert (REPOSITORY / name).exists() and f"!{name}" in ignore
 
 
 def _submit(environ: dict[str, str], codes: str, *flags: str) -> int:

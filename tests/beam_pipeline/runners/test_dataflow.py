@@ -153,6 +153,8 @@ class TestTheStagedJob:
         found = {name: storage.read(f"{bucket}/sets/pets/{name}") for name in expected}
         assert len(found) == 4
         assert found == expected
+        names = [entry.name for entry in storage.list_folder(f"{bucket}/sets/pets")]
+        assert "manifest.json" in names and ".staging" not in names
         manifest = storage.read(f"{bucket}/sets/pets/manifest.json")
         assert manifest == (tmp_path / "here" / "manifest.json").read_bytes()
 
@@ -163,11 +165,6 @@ class TestTheStagedJob:
         assert used["package"].startswith(str(submitted.jobs))
         assert not used["keras"]
 
-    def test_leaves_only_the_data_set_at_the_output(self, submitted: Submitted) -> None:
-        names = [entry.name for entry in storage.list_folder(f"{submitted.bucket}/sets/pets")]
-        assert ".staging" not in names
-        assert "manifest.json" in names
-
     def test_has_a_batch_pool_of_one_process_per_core(self, submitted: Submitted) -> None:
         assert submitted.job["type"] in (1, "JOB_TYPE_BATCH")
         (pool,) = submitted.job["environment"]["workerPools"]
@@ -177,6 +174,7 @@ class TestTheStagedJob:
 
     def test_has_a_folder_of_its_own_below_the_staging_folder(self, submitted: Submitted) -> None:
         name = submitted.job["name"]
+        assert name == job_name(f"{submitted.bucket}/sets/pets")
         prefix = f"{submitted.bucket}/temp/{name}."
         assert submitted.options["pipelineUrl"].startswith(prefix)
         staged = {
@@ -185,9 +183,6 @@ class TestTheStagedJob:
         assert {"pipeline.pb", "workflow.tar.gz"} <= staged
         assert "pickled_main_session" not in staged
         assert not submitted.options.get("save_main_session")
-
-    def test_is_named_after_its_output(self, submitted: Submitted) -> None:
-        assert submitted.job["name"] == job_name(f"{submitted.bucket}/sets/pets")
 
     def test_carries_no_path_of_this_checkout_in_its_graph(self, submitted: Submitted) -> None:
         assert str(REPOSITORY).encode() not in submitted.graph.SerializeToString()
@@ -443,13 +438,3 @@ class TestPreflight:
         asked = options("--no_auth", dataflow_endpoint="http://localhost:9", temp_location="/x")
         with pytest.raises(UserError, match="localhost:9 does not answer"):
             dataflow.preflight(asked, *GOOD)
-
-
-@pytest.mark.parametrize(
-    "output",
-    ["gs://b/pets", "gs://b/Pets_2026 (all)", "gs://b/" + "long" * 40, "gs://b/…"],
-)
-def test_a_job_is_named_alike_for_the_same_output_only(output: str) -> None:
-    name = job_name(output)
-    assert job_name(output + "/") == name != job_name(output + "2")
-    dataflow.preflight(options("--dry_run=True", job_name=name), GOOD[0], output)

@@ -105,13 +105,6 @@ def test_a_cluster_without_a_free_slot_is_one_sentence_unless_the_user_knows_bet
         assert "parallelism" not in filled([*given, "--parallelism=2"])
 
 
-def test_a_cluster_inside_the_job_server_is_not_asked():
-    assert filled([*FLINK, "--flink_master=[local]"]).keys() == {
-        "max_bundle_size",
-        "number_of_execution_retries",
-    }
-
-
 def test_a_master_that_only_the_job_server_sees_is_no_mistake():
     flags = filled([*FLINK, "--flink_master=nowhere.invalid:1", "--job_endpoint=localhost:2"])
     assert flags["environment_type"] == "EXTERNAL"
@@ -161,15 +154,6 @@ DATAFLOW = "--runner=DataflowRunner"
 def test_flags_of_dataflow_that_can_be_known_are_filled_in(given, environ, expected):
     found = filled([DATAFLOW, *given], environ=environ)
     assert {flag: found.get(flag) for flag in expected} == expected
-
-
-def test_every_flag_filled_in_for_dataflow_has_a_reason_and_is_one_of_beam_s(capsys):
-    given = [DATAFLOW, "--temp_location=gs://b/t", "--sdk_container_image=i"]
-    added = runner_flags.fill_defaults(given)[len(given) :]
-    said = capsys.readouterr().err.splitlines()
-    check_flags(added)
-    assert len(added) == len(said) >= 4
-    assert all(line.startswith(f"{flag}: ") for flag, line in zip(added, said, strict=True))
 
 
 def test_what_may_be_given_several_times_is_added_to():

@@ -14,8 +14,22 @@ from tests.support import pool_tasks, portable_servers
 
 pytestmark = pytest.mark.process
 
-HERE = ["--runner", "PortableRunner", "--job_endpoint"]
-EXTERNAL = ["--environment_type", "EXTERNAL", "--environment_config"]
+HERE = "--runner PortableRunner --job_endpoint"
+EXTERNAL = "--environment_type EXTERNAL --environment_config"
+# Flags, and the sentence; servers are named by what they are.
+REFUSED = [
+    ("--runner PortableRunner", "--job_endpoint is missing; .* make job-service."),
+    *((f"{HERE} {address}", f"received '{address}'; expected host:port of a job service")
+      for address in ("8073", "localhost:", "localhost:x", "localhost:0")),
+    (f"{HERE} NOBODY", "where no job service of Beam's answers .unavailable.; .*make job-service"),
+    (f"{HERE} SILENT", "where no job service of Beam's answers .*make job-service"),
+    (f"{HERE} POOL", "where no job service of Beam's answers .unimplemented."),
+    (f"{HERE} SERVICE {EXTERNAL} x", "--environment_config received 'x'; expected host:port of a"),
+    (f"{HERE} SERVICE {EXTERNAL} NOBODY", "where no worker pool of Beam's answers .unavailable"),
+    (f"{HERE} SERVICE {EXTERNAL} SILENT", "where no worker pool of Beam's .*make worker-pool"),
+    (f"{HERE} SERVICE {EXTERNAL} SERVICE", "where no worker pool of Beam's .*unimplemented"),
+    (f"{HERE} SERVICE --environment_type DOCKER", "DOCKER, .* no docker on this host"),
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -25,76 +39,41 @@ def servers(tmp_path_factory):
 
 
 @pytest.fixture
-def nobody() -> str:
-    """host:port where nothing listens."""
-    return f"localhost:{portable_servers.free_port()}"
+def addresses(servers, silent):
+    """host:port by the words of `REFUSED`."""
+    return {
+        "NOBODY": f"localhost:{portable_servers.free_port()}",
+        "SILENT": silent,
+        "SERVICE": servers.job_service.address,
+        "POOL": servers.pool.address,
+    }
 
 
-def options(*args: str):
-    return choose(args).options
-
-
-def sentence_of(check, *args: str) -> str:
-    with pytest.raises(UserError) as error:
-        check(options(*args))
-    text = str(error.value)
-    assert "\n" not in text and text.endswith(".")
-    return text
-
-
-def test_no_job_endpoint():
-    said = sentence_of(preflight.check_endpoint, "--runner", "PortableRunner")
-    assert "--job_endpoint is missing" in said and "make job-service" in said
-
-
-@pytest.mark.parametrize("address", ["8073", "localhost:", "localhost:x", "localhost:99999"])
-def test_an_address_that_is_none(address):
-    assert "expected host:port" in sentence_of(preflight.check_endpoint, *HERE, address)
-    flags = [*HERE, "localhost:1", *EXTERNAL, address]
-    assert "expected host:port" in sentence_of(preflight.check_environment, *flags)
-
-
-def test_nothing_listens(nobody):
-    said = sentence_of(preflight.check_endpoint, *HERE, nobody)
-    assert f"--job_endpoint received '{nobody}', but no job service listens there" in said
-    assert "refused" in said and "make job-service" in said
-    said = sentence_of(preflight.check_environment, *HERE, nobody, *EXTERNAL, nobody)
-    assert f"--environment_config received '{nobody}', but no worker pool listens there" in said
-    assert "make worker-pool" in said
-
-
-def test_something_else_listens(silent, monkeypatch):
-    monkeypatch.setattr(preflight, "CONNECT_TIMEOUT_SEC", 0.5)
-    said = sentence_of(preflight.check_endpoint, *HERE, silent)
-    assert "no Beam job service" in said and "make job-service" in said
-    said = sentence_of(preflight.check_environment, *HERE, silent, *EXTERNAL, silent)
-    assert "no Beam worker pool" in said and "make worker-pool" in said
-
-
-def test_the_addresses_are_swapped(servers):
-    service, pool = servers.job_service.address, servers.pool.address
-    assert "no Beam job service" in sentence_of(preflight.check_endpoint, *HERE, pool)
-    said = sentence_of(preflight.check_environment, *HERE, service, *EXTERNAL, service)
-    assert "no Beam worker pool" in said
-
-
-def test_the_right_addresses(servers):
-    preflight.check_endpoint(options(*servers.flags))
-    preflight.check_environment(options(*servers.flags))
-    url = f'{{"url": "{servers.pool.address}"}}'
-    preflight.check_environment(options(*HERE, servers.job_service.address, *EXTERNAL, url))
-
-
-def test_a_pool_of_another_host_is_left_to_its_runner(nobody):
-    preflight.check_environment(options(*HERE, "cluster.invalid:8073", *EXTERNAL, nobody))
-    preflight.check_environment(options(*HERE, nobody, *EXTERNAL, "worker.invalid:50000"))
-
-
-def test_docker_is_asked_for_where_there_is_none(monkeypatch):
+@pytest.mark.parametrize(("flags", "sentence"), REFUSED, ids=[flags for flags, _ in REFUSED])
+def test_a_server_that_does_not_answer_is_one_sentence(flags, sentence, addresses, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    flags = [*HERE, "localhost:1", "--environment_type", "DOCKER"]
-    said = sentence_of(preflight.check_environment, *flags)
-    assert "DOCKER" in said and "no docker on this host" in said and "make worker-pool" in said
+    if "SILENT" in flags:
+        monkeypatch.setattr(preflight, "CONNECT_TIMEOUT_SEC", 0.5)
+    given = [addresses.get(word, word) for word in flags.split()]
+    with pytest.raises(UserError, match=sentence) as error:
+        preflight.check_servers(choose(given).options)
+    assert "\n" not in str(error.value) and str(error.value).endswith(".")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        f"{HERE} SERVICE {EXTERNAL} POOL",
+        # A pool of another host is left to its runner.
+        f"{HERE} SERVICE {EXTERNAL} worker.invalid:50000",
+        f"--runner FlinkRunner --flink_master [local] {EXTERNAL} worker.invalid:50000",
+    ],
+)
+def test_servers_that_answer_or_cannot_be_asked_are_no_mistake(flags, addresses):
+    given = [addresses.get(word, word) for word in flags.split()]
+    preflight.check_servers(choose(given).options)
+    given[-1] = f'{{"url": "{given[-1]}"}}'
+    preflight.check_servers(choose(given).options)
 
 
 def test_a_job_of_the_same_name_keeps_a_second_one_from_starting(servers, tmp_path):

@@ -35,10 +35,6 @@ def test_a_flag_nobody_can_use_is_one_sentence(argv, words, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_flags_of_beam_are_known():
-    check_flags(["--runner", "FlinkRunner", "--flink_master=x:1", "--parallelism", "4"])
-
-
 @pytest.mark.parametrize("name", ["DirectRunner", "directrunner", "direct", "FnApiRunner"])
 def test_the_local_runner_is_named_so_that_none_is_downloaded(name):
     chosen = choose(["--runner", name])
@@ -46,10 +42,6 @@ def test_the_local_runner_is_named_so_that_none_is_downloaded(name):
     assert type(chosen.new_pipeline().runner) is fn_runner.FnApiRunner
     direct = chosen.options.view_as(DirectOptions)
     assert (direct.direct_running_mode, direct.direct_num_workers) == ("in_memory", 1)
-
-
-def test_the_local_runner_is_the_default():
-    assert choose([]).local
 
 
 def test_only_the_local_runner_leaves_out_the_check_of_types(monkeypatch):
@@ -75,14 +67,17 @@ def test_another_runner_is_elsewhere(name, kind):
     assert (type(chosen).__name__, chosen.local) == (kind, False)
 
 
-def test_an_unknown_runner_is_refused_with_the_known_ones():
-    with pytest.raises(UserError, match="--runner received 'SparkleRunner'.*FlinkRunner"):
-        choose(["--runner", "SparkleRunner"])
-
-
-def test_the_mode_that_loses_records_is_refused():
-    with pytest.raises(UserError, match="multi_threading.*loses records"):
-        choose(["--direct_running_mode", "multi_threading"])
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--runner", "SparkleRunner"], "--runner received 'SparkleRunner'.*FlinkRunner"),
+        (["--direct_running_mode", "multi_threading"], "multi_threading.*loses records"),
+    ],
+    ids=["unknown", "loses-records"],
+)
+def test_a_runner_that_cannot_be_is_refused(flags, sentence):
+    with pytest.raises(UserError, match=sentence):
+        choose(flags)
 
 
 def test_beams_own_processes_use_every_core_without_the_timer_that_loses_data(monkeypatch):
