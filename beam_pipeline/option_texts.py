@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 import math
@@ -40,22 +39,16 @@ class ColumnSpec:
     scale: str = "none"
 
     def __post_init__(self) -> None:
+        flag = f"--columns {self.name}"
         if self.shape is not None and self.shape != () and self.shape[0] < 1:
-            raise UserError(
-                f"--columns {self.name} received the length {self.shape[0]}; expected at least 1, "
-                "or [] for a variable length."
-            )
-        for received, expected in ((self.kind, COLUMN_KINDS), (self.scale, SCALINGS)):
-            if received not in expected:
-                raise UserError(
-                    f"--columns {self.name} received {received!r}; expected one of "
-                    f"{', '.join(expected)}."
-                )
+            expected = "at least 1, or [] for a variable length"
+            raise _refused(flag, f"the length {self.shape[0]}", expected)
+        for received, allowed in ((self.kind, COLUMN_KINDS), (self.scale, SCALINGS)):
+            if received not in allowed:
+                raise _refused(flag, repr(received), f"one of {', '.join(allowed)}")
         if self.scale != "none" and self.kind != "float":
-            raise UserError(
-                f"--columns {self.name} received scaling {self.scale!r} for a {self.kind} column; "
-                "expected a float column."
-            )
+            received = f"scaling {self.scale!r} for a {self.kind} column"
+            raise _refused(flag, received, "a float column")
 
     def __str__(self) -> str:
         """As --columns takes it."""
@@ -64,18 +57,22 @@ class ColumnSpec:
         return f"{self.name}:{self.kind}{size}{scale}"
 
 
+def _refused(flag: str, received: str, expected: str) -> UserError:
+    return UserError(f"{flag} received {received}; expected {expected}.")
+
+
 def parse_size(text: str) -> tuple[int, int]:
     """`N` or `HEIGHTxWIDTH` → (height, width) in pixels."""
     found = _SIZE.fullmatch(text.strip())
     if not found:
-        raise UserError(f"--image_size received {text!r}; expected pixels as N or HEIGHTxWIDTH.")
+        raise _refused("--image_size", repr(text), "pixels as N or HEIGHTxWIDTH")
     return int(found[1]), int(found[2] or found[1])
 
 
 def parse_color(text: str) -> tuple[int, int, int]:
     """`RRGGBB` → (red, green, blue), 0..255."""
     if not re.fullmatch(r"#?[0-9a-fA-F]{6}", text):
-        raise UserError(f"--background received {text!r}; expected RRGGBB, for example ffffff.")
+        raise _refused("--background", repr(text), "RRGGBB, for example ffffff")
     red, green, blue = bytes.fromhex(text.lstrip("#"))
     return red, green, blue
 
@@ -87,7 +84,7 @@ def parse_limit(flag: str, unit: float, text: str) -> int:
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or value * unit < 1:
-        raise UserError(f"{flag} received {text}; expected a number above 0.")
+        raise _refused(flag, text, "a number above 0")
     return round(value * unit)
 
 
@@ -98,10 +95,11 @@ def parse_timeouts(text: str) -> tuple[float, ...]:
     except ValueError:
         seconds = ()
     if len(seconds) != 3 or not all(0 < value < 1e6 for value in seconds):
-        raise UserError(
-            f"--url_timeouts received {text!r}; expected three numbers of seconds above 0, to "
-            "connect, between two pieces and in all, for example 10,30,120."
+        expected = (
+            "three numbers of seconds above 0, to connect, between two pieces and in all, for "
+            "example 10,30,120"
         )
+        raise _refused("--url_timeouts", repr(text), expected)
     return seconds
 
 
@@ -116,9 +114,7 @@ def parse_pairs(flag: str, kind: type, text: str) -> dict[str, Any]:
             number = None
         if not name or number is None or name in pairs:
             what = "numbers" if kind is float else "whole numbers"
-            raise UserError(
-                f"{flag} received {text!r}; expected names with {what}, as in name=1,other=2."
-            )
+            raise _refused(flag, repr(text), f"names with {what}, as in name=1,other=2")
         pairs[name] = number
     return pairs
 
@@ -128,45 +124,31 @@ def parse_num_shards(text: str) -> dict[str, int]:
     if _NUMBER.fullmatch(text.strip()):
         return {"*": int(text)}
     if "=" not in text:
-        raise UserError(
-            f"--num_shards received {text!r}; expected a number, or one for each split as in "
-            "train=64,validation=8."
-        )
+        expected = "a number, or one for each split as in train=64,validation=8"
+        raise _refused("--num_shards", repr(text), expected)
     return parse_pairs("--num_shards", int, text)
 
 
 def parse_class_map(text: str) -> dict[str, str]:
-    """`old=new,…`, or a file: a JSON object, or CSV with the columns old and new."""
-    is_file = text.lower().endswith((".json", ".csv")) or os.path.isfile(text)
-    if not is_file:
-        parts = [part.partition("=") for part in split_names(text)]
-        pairs = [(old.strip(), new.strip()) for old, _, new in parts]
-    else:
+    """`old=new,…`, or a file of JSON: an object."""
+    parts = [part.partition("=") for part in split_names(text)]
+    pairs: Any = [(old.strip(), new.strip()) for old, _, new in parts]
+    if text.lower().endswith(".json") or os.path.isfile(text):
         try:
-            with open(text, encoding="utf-8-sig", newline="") as file:
-                if text.lower().endswith(".json"):
-                    pairs = json.load(file, object_pairs_hook=tuple)
-                    if not isinstance(pairs, tuple):  # only objects are tuples
-                        raise ValueError("it is no JSON object")
-                else:
-                    header, *rows = csv.reader(file)
-                    pairs = [(row[0], row[1]) for row in rows if row]
-                    if header[:2] != ["old", "new"]:
-                        raise ValueError(f"its header is {','.join(header)}")
-                if not pairs:
-                    raise ValueError("it names no class")
-        except (OSError, ValueError, IndexError) as e:
+            with open(text, encoding="utf-8-sig") as file:
+                pairs = json.load(file, object_pairs_hook=tuple)
+        except (OSError, ValueError) as e:
             raise UserError(
-                f"--class_map {text!r} cannot be read ({e}); expected a JSON object {{old: new}}, "
-                "or CSV with the header old,new and a class on each line."
+                f"--class_map {text!r} cannot be read ({e}); expected a JSON object {{old: new}}."
             ) from e
+        if not isinstance(pairs, tuple) or not pairs:  # only objects are tuples
+            raise _refused("--class_map", repr(text), "a JSON object {old: new}")
     found: dict[str, str] = {}
     for old, new in pairs:
         if not old or not isinstance(new, str) or not new or old in found:
-            raise UserError(
-                f"--class_map received {text!r}, where {old!r} becomes {new!r}; expected pairs of "
-                "names as in old=new,other=new, each old one once."
-            )
+            received = f"{text!r}, where {old!r} becomes {new!r}"
+            expected = "pairs of names as in old=new,other=new, each old one once"
+            raise _refused("--class_map", received, expected)
         found[old] = new
     return found
 
@@ -175,7 +157,7 @@ def parse_extensions(text: str) -> tuple[str, ...]:
     """`jpg,.PNG` → (".jpg", ".png")."""
     names = [name.strip().lstrip("*").lstrip(".").lower() for name in text.split(",")]
     if not all(names):
-        raise UserError(f"--extensions received {text!r}; expected a list as in jpg,png.")
+        raise _refused("--extensions", repr(text), "a list as in jpg,png")
     return tuple("." + name for name in names)
 
 
@@ -185,10 +167,10 @@ def parse_columns(text: str) -> tuple[ColumnSpec, ...]:
     for part in split_names(text):
         found = _COLUMN.fullmatch(part)
         if not found:
-            raise UserError(
-                f"--columns received {part!r}; expected name:int|float|string, with [] or [N] for "
-                "lists and :zscore or :minmax for floats."
+            expected = (
+                "name:int|float|string, with [] or [N] for lists and :zscore or :minmax for floats"
             )
+            raise _refused("--columns", repr(part), expected)
         size = found["size"]
         shape = None if found["list"] and not size else (int(size),) if size else ()
         specs.append(ColumnSpec(found["name"], found["kind"], shape, found["scale"] or "none"))

@@ -99,12 +99,7 @@ class ImageOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if (
-            not 1
-            <= min(self.height_px, self.width_px)
-            <= max(self.height_px, self.width_px)
-            <= 16384
-        ):
+        if min(self.height_px, self.width_px) < 1 or max(self.height_px, self.width_px) > 16384:
             raise UserError(
                 f"--image_size received {self.height_px}x{self.width_px}; expected 1 to 16384 "
                 "pixels a side."
@@ -377,8 +372,8 @@ class BuildOptions:
         "file with a column key, or a data set or its index/ (default: none)", group="input",
         parse=functools.partial(parse_path, "--exclude"), metavar="FILE")] = None
     class_map: Annotated[Mapping[str, str], Option(
-        "rename classes, or join them into one: pairs, or a .json object or a .csv file with "
-        "the columns old,new (default: none)", group="input", parse=parse_class_map,
+        "rename classes, or join them into one: pairs, or a .json file of them "
+        "(default: none)", group="input", parse=parse_class_map,
         metavar="OLD=NEW,...|FILE")] = dataclasses.field(default_factory=dict)
     transform_module: Annotated[str | None, Option(
         "Python module with preprocessing_fn(inputs), as in TFX; its outputs replace the "

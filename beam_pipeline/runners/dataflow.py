@@ -89,6 +89,19 @@ class DataflowRunner(RemoteRunner):
             )
         return super().new_pipeline(with_columns)
 
+    def run(self, pipeline: beam.Pipeline) -> bool:
+        """See `Runner.run`; a job that was sent when Ctrl-C came has an id nobody knows here."""
+        try:
+            return super().run(pipeline)
+        except KeyboardInterrupt:
+            cloud = self.options.view_as(GoogleCloudOptions)
+            with contextlib.suppress(UserError), _api_client(self.options) as client:
+                for job_id in _active_jobs(client, cloud):
+                    asked = {"requested_state": "JOB_STATE_CANCELLED"}
+                    where = {"project_id": cloud.project, "location": cloud.region}
+                    client.update_job({**where, "job_id": job_id, "job": asked})
+            raise
+
     def dry_run_message(self) -> str:
         """What to say where Beam is told not to submit: then there is no job, and no data set."""
         if self.options.view_as(TestOptions).dry_run:

@@ -140,7 +140,7 @@ REFUSED = [
     ("--class_map", ["a", "a=b,a=c"], "expected pairs of names as in old=new,other=new, each"),
     ("--class_map", ["a=b,b=a"], "received a=b and b=a; expected each class on one side only"),
     ("--class_map", ["a=a"], "received a=a; expected a class and another name for it"),
-    ("--class_map", ["no/such.csv"], "cannot be read ([Errno 2] No such file"),
+    ("--class_map", ["no/such.json"], "cannot be read ([Errno 2] No such file"),
     ("--quality", ["0", "101"], "expected 1 to 100."),
     ("--quality", ["good"], "invalid int value: 'good'"),
     ("--image_size", ["", "x", "12x", "-5", "1.5", "3x4x5", "٣", "²", "9" * 5000],
@@ -217,55 +217,28 @@ def test_help_has_units_defaults_and_an_example(capsys):
         assert words in text
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"), [("256", (256, 256)), ("32x48", (32, 48)), (" 7 ", (7, 7))]
-)
-def test_sizes(text, expected):
-    assert texts.parse_size(text) == expected
+VALUES = [
+    (texts.parse_size, "256", (256, 256)),
+    (texts.parse_size, "32x48", (32, 48)),
+    (texts.parse_size, " 7 ", (7, 7)),
+    (texts.parse_color, "#102030", (16, 32, 48)),
+    (texts.parse_color, "00FF7f", (0, 255, 127)),
+    (texts.parse_num_shards, "8", {"*": 8}),
+    (texts.parse_num_shards, " train = 64 , validation=8", {"train": 64, "validation": 8}),
+    (texts.parse_columns, "", ()),
+    (texts.parse_columns, "age:float:zscore,tokens:int[]",
+     (ColumnSpec("age", "float", (), "zscore"), ColumnSpec("tokens", "int", None))),
+    (texts.parse_columns, "v:float[3]:minmax", (ColumnSpec("v", "float", (3,), "minmax"),)),
+    (texts.parse_columns, "a/bbox/xmin:float[]", (ColumnSpec("a/bbox/xmin", "float", None),)),
+    (texts.parse_columns, "a caption:string", (ColumnSpec("a caption", "string"),)),
+    (texts.parse_extensions, "jpg,.PNG", (".jpg", ".png")),
+    (texts.parse_extensions, "*.tif, webp", (".tif", ".webp")),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("ffffff", (255, 255, 255)), ("#102030", (16, 32, 48)), ("00FF7f", (0, 255, 127))],
-)
-def test_colors(text, expected):
-    assert texts.parse_color(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("8", {"*": 8}),
-        ("train=64,validation=8", {"train": 64, "validation": 8}),
-        (" train = 64 , validation=8", {"train": 64, "validation": 8}),
-    ],
-)
-def test_numbers_of_shards(text, expected):
-    assert texts.parse_num_shards(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", ()),
-        ("age:float:zscore,tokens:int[]", (
-            ColumnSpec("age", "float", (), "zscore"), ColumnSpec("tokens", "int", None))),
-        ("v:float[3]:minmax", (ColumnSpec("v", "float", (3,), "minmax"),)),
-        ("image/object/bbox/xmin:float[]", (
-            ColumnSpec("image/object/bbox/xmin", "float", None),)),
-        ("a caption:string", (ColumnSpec("a caption", "string"),)),
-    ],
-)  # fmt: skip
-def test_columns(text, expected):
-    assert texts.parse_columns(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("jpg", (".jpg",)), ("jpg,.PNG", (".jpg", ".png")), ("*.tif, webp", (".tif", ".webp"))],
-)
-def test_extensions(text, expected):
-    assert texts.parse_extensions(text) == expected
+@pytest.mark.parametrize(("parse", "text", "expected"), VALUES, ids=[text for _, text, _ in VALUES])
+def test_a_text_is_a_value(parse, text, expected):
+    assert parse(text) == expected
 
 
 def test_paths_become_absolute_but_uris_stay(tmp_path, monkeypatch):

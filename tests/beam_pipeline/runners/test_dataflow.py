@@ -26,7 +26,7 @@ from apache_beam.utils.plugin import BeamPlugin
 
 from beam_pipeline.__main__ import main
 from beam_pipeline.runners import dataflow
-from beam_pipeline.runners.runner import job_name
+from beam_pipeline.runners.runner import Build, choose, job_name
 from imageshards import storage
 from imageshards.errors import UserError
 from tests.conftest import REPOSITORY
@@ -433,6 +433,24 @@ class TestPreflight:
                 dataflow.preflight(asked, *GOOD)
             service.jobs["7"]["currentState"] = "JOB_STATE_DONE"
             dataflow.preflight(asked, *GOOD)
+
+    def test_a_job_that_was_sent_when_ctrl_c_came_is_cancelled_by_its_name(
+        self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def run(pipeline: beam.Pipeline) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(beam.Pipeline, "run", run)
+        with StandIn(tmp_path) as service:
+            for job_id, name in (("7", job_name(GOOD[1])), ("8", "another")):
+                job = {"id": job_id, "name": name, "currentState": "JOB_STATE_RUNNING"}
+                service.jobs[job_id] = job
+            temp = "--temp_location=gs://my-bucket/temp"
+            chosen = choose([*service.flags, temp], Build(GOOD[0], GOOD[1]))
+            with pytest.raises(KeyboardInterrupt):
+                chosen.run(chosen.new_pipeline())
+            states = [job["currentState"] for job in service.jobs.values()]
+        assert states == ["JOB_STATE_CANCELLED", "JOB_STATE_RUNNING"]
 
     def test_a_service_that_is_not_there_is_one_sentence(self) -> None:
         asked = options("--no_auth", dataflow_endpoint="http://localhost:9", temp_location="/x")
