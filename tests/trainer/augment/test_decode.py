@@ -9,17 +9,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from trainer.dataset.spec import ImageSpec
+from tests.support.augment_pictures import image_spec
 
 tf = pytest.importorskip("tensorflow")
 
 from trainer.augment.decode import MOST_UNROLLED, batch_pictures, fit_inside  # noqa: E402
 
 RNG = np.random.default_rng(0)
-
-
-def _spec(size: tuple[int, int] | None, *, varies: bool = False, channels: int = 3) -> ImageSpec:
-    return ImageSpec(size, varies, channels, (0.5,) * channels, (0.25,) * channels)
 
 
 def _jpegs(*pictures: np.ndarray) -> Any:
@@ -31,7 +27,7 @@ def _jpegs(*pictures: np.ndarray) -> Any:
     return tf.constant(encoded)
 
 
-def _decode(jpegs: Any, spec: ImageSpec, size: tuple[int, int]) -> Any:
+def _decode(jpegs: Any, spec: Any, size: tuple[int, int]) -> Any:
     return batch_pictures(spec, size)(jpegs, tf.range(len(jpegs), dtype=tf.int64))
 
 
@@ -42,14 +38,9 @@ def test_a_picture_of_the_right_size_passes_unchanged() -> None:
 
 @pytest.mark.parametrize("size", [(8, 8), (5, 11), (1, 1), (64, 3)])
 @pytest.mark.parametrize("shape", [(8, 16, 3), (31, 4, 1), (1, 40, 3)])
-def test_any_picture_fits_any_size_eagerly_and_in_a_pipeline(
-    shape: tuple[int, int, int], size: tuple[int, int]
-) -> None:
-    image = RNG.integers(0, 256, shape, np.uint8)
-    eager = fit_inside(tf.constant(image), size).numpy()
-    mapped = tf.data.Dataset.from_tensors(image).map(lambda x: fit_inside(x, size))
-    assert eager.shape == (*size, shape[2]) and eager.dtype == np.uint8
-    np.testing.assert_array_equal(next(mapped.as_numpy_iterator()), eager)
+def test_any_picture_fits_any_size(shape: tuple[int, int, int], size: tuple[int, int]) -> None:
+    found = fit_inside(tf.constant(RNG.integers(0, 256, shape, np.uint8)), size)
+    assert found.shape == (*size, shape[2]) and found.dtype == tf.uint8
 
 
 def test_the_centre_is_kept_and_the_aspect_too() -> None:
@@ -82,7 +73,7 @@ def test_the_share_of_the_centre_is_that_of_the_fields_protocol() -> None:
 def test_a_picture_of_the_models_size_is_cropped_too() -> None:
     image = np.full((16, 16, 3), 10, np.uint8)
     image[4:12, 4:12] = 200
-    spec, positions = _spec((16, 16)), tf.zeros(1, tf.int64)
+    spec, positions = image_spec((16, 16)), tf.zeros(1, tf.int64)
     assert batch_pictures(spec, (16, 16))(_jpegs(image), positions).numpy().min() < 50
     assert batch_pictures(spec, (16, 16), 0.5)(_jpegs(image), positions).numpy().min() > 150
     assert fit_inside(tf.constant(image), (1, 1), 0.01).shape == (1, 1, 3)
@@ -110,7 +101,7 @@ def test_the_side_of_the_part_kept_is_rounded_to_nearest() -> None:
 def test_a_batch_is_decoded_alike_eagerly_and_in_a_pipeline(count: int, channels: int) -> None:
     values = [(i * 7) % 250 for i in range(count)]
     jpegs = _jpegs(*(np.full((8, 8, 3), value, np.uint8) for value in values))
-    spec = _spec((8, 8), channels=channels)
+    spec = image_spec((8, 8), channels=channels)
     eager = _decode(jpegs, spec, (8, 8))
     mapped = tf.data.Dataset.from_tensors(jpegs).map(lambda j: _decode(j, spec, (8, 8)))
     assert eager.shape == (count, 8, 8, channels) and eager.dtype == tf.uint8
@@ -122,25 +113,18 @@ def test_a_batch_is_decoded_alike_eagerly_and_in_a_pipeline(count: int, channels
 def test_a_batch_of_unknown_length_is_decoded_too() -> None:
     jpegs = _jpegs(*(np.full((8, 8, 3), 9 * i, np.uint8) for i in range(5)))
     batches = tf.data.Dataset.from_tensor_slices(jpegs).batch(3)
-    decode = batch_pictures(_spec((8, 8)), (8, 8))
+    decode = batch_pictures(image_spec((8, 8)), (8, 8))
     found = list(batches.map(lambda j: decode(j, None)).as_numpy_iterator())
     assert [len(pictures) for pictures in found] == [3, 2]
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_records_of_another_size_are_resized_when_asked(channels: int) -> None:
-    jpegs = _jpegs(RNG.integers(0, 256, (12, 18, 3), np.uint8))
-    images = _decode(jpegs, _spec((12, 18), channels=channels), (6, 6))
-    assert images.shape == (1, 6, 6, channels)
 
 
 def test_a_picture_that_is_not_of_the_manifests_size_is_an_error() -> None:
     jpegs = _jpegs(np.zeros((12, 18, 3), np.uint8))
     with pytest.raises(tf.errors.InvalidArgumentError, match="EnsureShape|not compatible"):
-        _decode(jpegs, _spec((8, 8)), (8, 8))
-    assert _decode(jpegs, _spec((8, 8), varies=True), (8, 8)).shape == (1, 8, 8, 3)
+        _decode(jpegs, image_spec((8, 8)), (8, 8))
+    assert _decode(jpegs, image_spec((8, 8), varies=True), (8, 8)).shape == (1, 8, 8, 3)
 
 
 def test_bytes_that_are_no_picture_are_an_error() -> None:
     with pytest.raises(tf.errors.InvalidArgumentError):
-        _decode(tf.constant([b"no picture"]), _spec((8, 8)), (8, 8))
+        _decode(tf.constant([b"no picture"]), image_spec((8, 8)), (8, 8))

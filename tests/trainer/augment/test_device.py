@@ -54,9 +54,8 @@ def test_labels_are_shares_only_where_pictures_are_mixed() -> None:
 
 
 @pytest.mark.parametrize("level", ["light", "strong"])
-@pytest.mark.parametrize("share", [2, 6])
-def test_any_number_of_replicas_sees_the_same_pictures(level: str, share: int) -> None:
-    given = _batch(start=7 * 12)
+def test_any_number_of_replicas_sees_the_same_pictures(level: str) -> None:
+    given, share = _batch(start=7 * 12), 4
     step = tf.function(lambda some: _apply(some, level, seed=9))
     whole = step(given)
     parts = [step(sliced(given, i, i + share)) for i in range(0, 12, share)]

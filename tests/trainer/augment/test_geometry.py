@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 tf = pytest.importorskip("tensorflow")
 
 from trainer.augment import geometry  # noqa: E402
-from trainer.augment.params import LIGHT, STRONG, Strengths, draw_params  # noqa: E402
+from trainer.augment.params import LIGHT, STRONG, draw_params  # noqa: E402
 
 sides = st.integers(1, 3000)
 units = st.integers(0, 2**24 - 1).map(lambda number: number / 2**24)
@@ -211,9 +211,3 @@ def test_a_shrunk_window_lies_inside_the_shrunk_picture(
     top, left, rows, columns = (int(value[0]) for value in scale_down)
     assert rows >= 1 and top + rows <= math.ceil(height / ratio)
     assert columns >= 1 and left + columns <= math.ceil(width / ratio)
-
-
-def test_strengths_say_what_they_do() -> None:
-    assert not LIGHT.changes_pixels and not LIGHT.mixes
-    assert STRONG.changes_pixels and STRONG.mixes
-    assert Strengths(crop_area=(1, 1), erase=0.1).changes_pixels

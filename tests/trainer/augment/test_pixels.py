@@ -10,7 +10,6 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 from tests.support.augment_pictures import batch  # noqa: E402
-from trainer.augment import host  # noqa: E402
 from trainer.augment.params import CUTMIX, MIXUP, NO_MIX, draw_params  # noqa: E402
 from trainer.augment.pixels import mix_pairs, partners  # noqa: E402
 
@@ -95,13 +94,9 @@ def test_weights_of_classes_are_mixed_like_their_labels() -> None:
     np.testing.assert_allclose(result["weight"], [2.5, 1.5])
 
 
-def _random_batch(count: int, start: int = 0) -> dict[str, Any]:
-    rng = np.random.default_rng(3)
-    return batch(rng.integers(0, 256, (count, *SIZE, 3), np.uint8), start)
-
-
 def test_labels_sum_to_one_and_the_rest_of_the_batch_is_kept() -> None:
-    given = _random_batch(64)
+    pictures = np.random.default_rng(3).integers(0, 256, (64, *SIZE, 3), np.uint8)
+    given = batch(pictures)
     given["inputs"]["age"] = tf.range(64)
     result = mix_pairs(given, draw_params("strong", 5, given["position"]), CLASSES)
     assert result["label"].dtype == tf.float32
@@ -110,26 +105,3 @@ def test_labels_sum_to_one_and_the_rest_of_the_batch_is_kept() -> None:
     for name in ("position", "record"):
         np.testing.assert_array_equal(result[name], given[name])
     np.testing.assert_array_equal(result["inputs"]["age"], tf.range(64))
-
-
-@pytest.mark.parametrize("start", [0, 1000])
-def test_on_the_host_pairs_are_mixed_as_on_the_device(start: int) -> None:
-    given = _random_batch(32, start)
-    expected = mix_pairs(given, draw_params("strong", 5, given["position"]), CLASSES)
-    found = host.mix_batch(given, "strong", 5, CLASSES)
-    in_graph = next(
-        iter(
-            tf.data.Dataset.from_tensors(given).map(
-                lambda some: host.mix_batch(some, "strong", 5, CLASSES)
-            )
-        )
-    )
-    for result in (found, in_graph):
-        assert set(result) == set(expected)
-        difference = np.abs(
-            result["inputs"]["image"].numpy().astype(int) - expected["inputs"]["image"].numpy()
-        )
-        # Values at exactly one half may be rounded either way.
-        assert difference.max() <= 1 and (difference > 0).mean() < 1e-3
-        np.testing.assert_allclose(result["label"], expected["label"], atol=1e-6)
-        np.testing.assert_allclose(result["weight"], expected["weight"], atol=1e-6)

@@ -1,6 +1,6 @@
-"""Train/serve skew, measured: the same photos through the builder and through the signature.
+"""Train/serve skew, measured: the same pictures through the builder and through the signature.
 
-Photos of `dogs_vs_cats` and all EXIF orientations are built into records by
+Drawn scenes of many sizes, some in each EXIF orientation, are built into records by
 `imageshards build`, with extra columns; a model is exported, and its signature is given
 the original files and the raw columns. `pytest -s` prints what was measured.
 """
@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from tests.support.pictures import saved, scene
 from tests.support.served_models import network, picture_reader
 from trainer import export
 from trainer.augment.decode import fit_inside
@@ -45,15 +47,17 @@ class Built(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def built(
-    tmp_path_factory: pytest.TempPathFactory,
-    dogs_vs_cats: pathlib.Path,
-    exif_orientation: pathlib.Path,
-) -> Built:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("skew")
-    photos = sorted(dogs_vs_cats.glob("*.jpg"))
-    photos = photos[:: len(photos) // NUM_PHOTOS] + sorted(exif_orientation.glob("*.jpg"))
     draw = np.random.default_rng(0)
+    photos = []
+    for i in range(NUM_PHOTOS + 16):
+        exif = Image.Exif()
+        if i >= NUM_PHOTOS:  # each orientation twice, wide and upright
+            exif[0x0112] = i % 8 + 1
+        sides = sorted(map(int, draw.integers(90, 500, 2)), reverse=i % 16 < 8)
+        photos.append(folder / f"{i:02}.jpg")
+        photos[-1].write_bytes(saved(scene(*sides), quality=90, exif=exif))
     rows = [
         {
             "image": str(path), "key": path.name, "label": "dog" if i % 2 else "cat",
