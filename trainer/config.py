@@ -107,12 +107,12 @@ class ReadConfig:
     # fmt: off
     data: Annotated[str, Option(
         "data set: a folder with manifest.json as imageshards build writes it, or imageshards "
-        "adopt for TFRecords that others wrote; local, gs:// or s3://. Several, between commas "
-        "or by --data again, are read as one, classes joined by name (a comma in a path: \\,)",
+        "adopt for TFRecords that others wrote; local, gs:// or s3://. Several of one form, "
+        "between commas or by --data again, for --mix (a comma in a path: \\,)",
         metavar="DIR[,DIR…]", action="append")]
     mix: Annotated[Mapping[str, float], Option(
         "the share of each data set in what is trained on, by its path or last folder, for "
-        "example a=0.7,b=0.3 (default: every record once in an epoch)",
+        "example a=0.7,b=0.3",
         parse=_shares, metavar="A=X,B=Y")] = dataclasses.field(default_factory=dict)
     train_split: Annotated[str | None, Option(
         "split to train on (default: train or training)", metavar="NAME")] = None
@@ -199,7 +199,7 @@ class ReadConfig:
                 f"⟦--data⟧ received {self.data!r}; expected each data set once: one that is to be "
                 "read more often has a larger share in ⟦--mix⟧."
             )
-        _ = self.shares  # checks them
+        _ = self.mix_shares  # checks them
 
     @functools.cached_property
     def paths(self) -> tuple[str, ...]:
@@ -207,7 +207,7 @@ class ReadConfig:
         return split_paths(self.data)
 
     @functools.cached_property
-    def shares(self) -> tuple[Fraction, ...]:
+    def mix_shares(self) -> tuple[Fraction, ...]:
         """The share of each of `paths`, 1 in all; empty without `mix`.
 
         Raises:

@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from imageshards.manifest import IMAGE_FEATURE, LABEL_FEATURE
+from tests.support.trainer_data import index_entry, write_manifest
 from trainer.dataset.spec import (
     DataSet,
     FeatureSpec,
@@ -106,15 +107,27 @@ def make_set(
     attributes of the `DataSet`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    written, number = [], 0
+    written, entries, number = [], [], 0
+    features = {
+        name: {"dtype": spec.dtype, "shape": None if spec.shape is None else [*spec.shape]}
+        for name, spec in FEATURES.items()
+    }
     for k, labels in enumerate(shards):
         path = folder / f"train-{k:05d}"
         numbered = enumerate(labels, number)
-        payloads = [b"" if i in empty else make_record(i, label) for i, label in numbered]
-        write_shard(path, payloads)
+        records = {i: make_record(i, label) for i, label in numbered}
+        write_shard(path, [b"" if i in empty else r for i, r in records.items()])
         classes = {name: list(labels).count(c) for c, name in enumerate(CLASSES)}
         written.append(Shard(str(path), len(labels), path.stat().st_size, classes))
         number += len(labels)
+        index = index_entry(folder, "train", path.name, [*records.values()], features, CLASSES)
+        size = path.stat().st_size
+        counts = {"num_records": len(labels), "num_bytes": size, "classes": classes}
+        entries.append({"file": path.name, **counts, "sha256": "0" * 64, "index": index})
+    splits = {"train": {"num_records": number, "shards": entries}}
+    image = {"size": SIDE_PX, "mode": "crop", "channels": 3}
+    told = {"splits": splits, "image": image, "shard_by": "balanced"}
+    write_manifest(folder, features=features, classes=list(CLASSES), **told)
     dataset = DataSet(
         data=str(folder),
         splits={"train": Split("train", tuple(written))},
@@ -133,20 +146,7 @@ def choose(
     classes: Sequence[str] | None = None,
     filters: Sequence[str] = (),
     balance: str = "none",
-    counts: tuple[int, ...] | None = None,
 ) -> Subset:
-    """`select` on the split `train`; `counts` is what a counting pass would find."""
-
-    def count() -> tuple[int, ...]:
-        if counts is None:
-            raise RuntimeError("nothing was to be counted")
-        return counts
-
-    return select(
-        dataset,
-        dataset.splits["train"],
-        classes=classes,
-        filters=filters,
-        balance=balance,
-        count=count,
-    )
+    """`select` on the split `train`."""
+    split = dataset.splits["train"]
+    return select(dataset, split, classes=classes, filters=filters, balance=balance)

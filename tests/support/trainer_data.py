@@ -6,11 +6,14 @@ import hashlib
 import io
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
+
+from imageshards.example import decode_example
+from imageshards.index import IndexRows, index_table, write_index
 
 CLASSES = ("circle", "square", "triangle")
 RECORD_FEATURES: dict[str, Any] = {
@@ -63,6 +66,7 @@ def make_data_set(
 
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(seed)
+    features = RECORD_FEATURES | ({"hot": {"dtype": "int64", "shape": [3]}} if hot else {})
     splits: dict[str, Any] = {}
     means: list[Any] = []
     for split, count in num_records.items():
@@ -74,19 +78,19 @@ def make_data_set(
             more = {"hot": [int(i % 3 == k) for k in range(3)]} if hot else {}
             example = _example(tf, f"{split}-{i}", i % 3 + first_label, image, more)
             shards[place % num_shards].append(example)
-        splits[split] = {
-            "num_records": count,
-            "shards": [
-                _write_shard(tf, folder, split, k, num_shards, records)
-                for k, records in enumerate(shards)
-            ],
-        }
+        told = []
+        for k, records in enumerate(shards):
+            entry = _write_shard(tf, folder, split, k, num_shards, records)
+            index = index_entry(
+                folder, split, entry["file"], records, features, CLASSES, first_label
+            )
+            told.append(entry | {"index": index})
+        splits[split] = {"num_records": count, "shards": told}
     height, width = size_px[0]
-    more_features = {"hot": {"dtype": "int64", "shape": [3]}} if hot else {}
     write_manifest(
         folder,
         splits=splits,
-        features=RECORD_FEATURES | more_features,
+        features=features,
         shard_by=shard_by,
         **({"first_label": first_label} if first_label else {}),
         image={
@@ -111,6 +115,32 @@ def write_manifest(folder: pathlib.Path, **changes: Any) -> None:
         "fingerprint": "0" * 64,
     }
     (folder / "manifest.json").write_text(json.dumps(manifest | changes), encoding="utf-8")
+
+
+def index_entry(
+    folder: pathlib.Path,
+    split: str,
+    file: str,
+    payloads: Sequence[bytes],
+    features: Mapping[str, Any],
+    classes: Sequence[str] = CLASSES,
+    first_label: int = 0,
+) -> dict[str, Any]:
+    """Writes the index of a shard; what the manifest says of it."""
+    rows = IndexRows()
+    for number, payload in enumerate(payloads):
+        own = decode_example(payload)
+        place = int(own["image/class/label"][0]) - first_label
+        told: dict[str, Any] = {
+            "image/filename": [f"{file}#{number}".encode()],
+            "image/class/text": [(classes[place] if place < len(classes) else "?").encode()],
+            "image/key/sha256": [b"0" * 64],
+            "image/width": [1],
+            "image/height": [1],
+        }
+        rows.add(told | own, len(payload) + 16, None)
+    table = index_table(rows, split, file, features)
+    return write_index(str(folder), file, table)
 
 
 def edit_manifest(folder: pathlib.Path, **changes: Any) -> None:

@@ -65,7 +65,7 @@ def test_flags_reach_the_part_of_the_configuration_they_belong_to(tmp_path: Any)
 def test_several_data_sets_are_named_between_commas_or_by_the_flag_again(data: str) -> None:
     config = parse_config([*data.split(), "--mix", "b=0.3,a=0.7"])
     assert sorted(config.read.paths) == ["a", "x/b"] and config.output == "trained"
-    assert dict(zip(config.read.paths, map(float, config.read.shares), strict=True)) == {
+    assert dict(zip(config.read.paths, map(float, config.read.mix_shares), strict=True)) == {
         "a": 0.7,
         "x/b": 0.3,
     }

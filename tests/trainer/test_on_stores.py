@@ -111,7 +111,8 @@ def _assert_same(got: list[Any], expected: list[Any]) -> None:
 
 def _shard_reads(store: StoreServer) -> int:
     """How often bytes of a shard were asked for."""
-    return len([r for r in store.requests() if r.method == "GET" and "of-00005" in r.target])
+    name = "of-00005.tfrecord"
+    return len([r for r in store.requests() if r.method == "GET" and name in r.target])
 
 
 @pytest.mark.parametrize("running", ["s3", "gs"], indirect=True)

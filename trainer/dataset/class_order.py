@@ -2,83 +2,56 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-from typing import NamedTuple
-
 from imageshards import storage
-from imageshards.errors import UserError
-from imageshards.example import decode_example
-from imageshards.manifest import MANIFEST_NAME
-from imageshards.tfrecord import RecordError, read_records
-from trainer.dataset.counting import RecordProblem, class_id
-from trainer.dataset.spec import DataSet, Shard, Split
+from imageshards.errors import IndexDamageError, UserError
+from imageshards.index import index_schema, read_shard_index
+from imageshards.manifest import MANIFEST_NAME, load_manifest
+from trainer.dataset.spec import DataSet, Split
 
 # Enough to find an order that is not that of the records, too few to be noticed.
 _SHARDS = 8
-_RECORDS = 16
-
-
-class _Named(NamedTuple):
-    """A record that names a class of the data set.
-
-    Attributes:
-        path: Its shard.
-        number: Of the record within the shard, from 0.
-        label: Its class id.
-        text: The class it names.
-    """
-
-    path: str
-    number: int
-    label: int
-    text: str
+_COLUMNS = ("class_name", "label", "shard", "record")
 
 
 def check_class_order(dataset: DataSet, split: Split) -> None:
-    """Compares the class ids of some first records with the names that stand beside them.
+    """Compares the class ids in the index of some shards with the names that stand beside them.
 
-    A name that is no class of the data set says nothing: others write descriptions there.
+    A name that is no class of the data set says nothing: others write descriptions there. Without
+    an index, or with a damaged one, nothing is compared.
 
     Args:
-        dataset: Where `split` belongs; nothing is read where it has no `text_feature`.
-        split: Whose records are read.
+        dataset: Where `split` belongs.
+        split: Whose index is read.
 
     Raises:
         UserError: A record names another class; or its store cannot be used.
     """
-    if dataset.text_feature is None:
-        return
-    shards = [shard for shard in split.shards if shard.num_records]
-    chosen = shards[:: max(1, -(-len(shards) // _SHARDS))]
-    found = storage.map_concurrently(lambda shard: _first_named(dataset, shard), chosen)
-    named = [one for of_shard in found for one in of_shard]
-    wrong = [one for one in named if one.text != dataset.classes[one.label]]
-    if not wrong:
-        return
-    path, number, label, text = wrong[0]
-    again = "describe it again by imageshards adopt" if dataset.adopted else "build it again"
-    raise UserError(
-        f"⟦--data⟧ received {dataset.data!r}, whose class {label} is {dataset.classes[label]!r}, "
-        f"but record {number} of {path} has this id and {text!r} as {dataset.text_feature}; "
-        f"expected the classes in the order that the records were written with: put "
-        f"back the classes of {MANIFEST_NAME}, or {again}."
-    )
+    import pyarrow as pa  # a data set is opened without it
 
+    manifest = load_manifest(dataset.data, "⟦--data⟧", adopted=True)
+    indexed = [shard for shard in manifest["splits"][split.name]["shards"] if "index" in shard]
+    schema = index_schema(manifest["features"])
+    schema = pa.schema([schema.field(name) for name in _COLUMNS])
 
-def _first_named(dataset: DataSet, shard: Shard) -> list[_Named]:
-    """Of the first records; broken ones are left to the reader, which tells more."""
-    named: list[_Named] = []
-    with contextlib.suppress(OSError, RecordError):
-        for record in itertools.islice(read_records(shard.path), _RECORDS):
-            with contextlib.suppress(RecordProblem):
-                label, text = class_id(dataset, record.payload), _text(dataset, record.payload)
-                if text in dataset.classes:
-                    named.append(_Named(shard.path, record.number, label, text))
-    return named
+    def rows(shard: dict[str, object]) -> pa.Table:
+        try:
+            table = read_shard_index(dataset.data, shard, schema)
+        except IndexDamageError:
+            return []
+        # One row for each pair of a name and an id.
+        pairs = table.group_by(["class_name", "label", "shard"]).aggregate([("record", "min")])
+        return pairs.to_pylist()
 
-
-def _text(dataset: DataSet, payload: bytes) -> str:
-    name = dataset.text_feature or ""
-    values = decode_example(payload, {name}).get(name) or [b""]
-    return values[0].decode(errors="replace") if isinstance(values[0], bytes) else ""
+    chosen = indexed[:: max(1, -(-len(indexed) // _SHARDS))]
+    for row in (row for found in storage.map_concurrently(rows, chosen) for row in found):
+        label, text = row["label"] - dataset.label_offset, row["class_name"]
+        if text not in dataset.classes or dataset.classes.index(text) == label:
+            continue
+        named = dataset.classes[label] if 0 <= label < len(dataset.classes) else "no class"
+        again = "describe it again by imageshards adopt" if dataset.adopted else "build it again"
+        raise UserError(
+            f"⟦--data⟧ received {dataset.data!r}, whose class {label} is {named!r}, but record "
+            f"{row['record_min']} of {row['shard']} has this id and is of the class {text!r}; "
+            f"expected the classes in the order that the records were written with: put back the "
+            f"classes of {MANIFEST_NAME}, or {again}."
+        )

@@ -1,67 +1,103 @@
-"""Class counts from a data set's index, where reading every record would say the same."""
+"""The classes of records, and which of them pass `--where`: from a data set's index alone."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from imageshards.errors import IndexDamageError
+from imageshards.errors import UserError
 from imageshards.index import COLUMN_OF, extra_columns, read_index
 from imageshards.manifest import load_manifest
+from trainer.dataset.filters import Filter, parse_filters
 from trainer.dataset.spec import DataSet, Split
-from trainer.dataset.subset import COMPARE, parse_filters
 
-# A float is compared as the reader does it: both sides are float32.
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+# A float is compared as records hold it: both sides are float32.
 _DTYPES = {"int64": "int64", "float32": "float32", "string": "object"}
 
 
-def indexed_class_counts(
-    dataset: DataSet, split: Split, filters: Sequence[str]
-) -> tuple[int, ...] | None:
-    """The records of `split` that pass `filters`, per class id of the data set.
-
-    None where the records have to be read: there is no index, or it does not hold a feature that a
-    filter names, or not of every record; or a label is no class, which reading tells more about. An
-    index that is damaged is told on stderr.
+def record_classes(dataset: DataSet, split: Split, filters: Sequence[str] = ()) -> np.ndarray:
+    """The class of every record of `split`, in the order of its shards.
 
     Args:
-        dataset: Where the split belongs.
+        dataset: Where the split belongs; of a mix each data set has an index of its own.
         split: The split.
-        filters: As `--where` gives them, see `trainer.dataset.subset`.
+        filters: As `--where` gives them, see `trainer.dataset.filters`.
+
+    Returns:
+        int32 [records]: class ids of the data set, -1 for a record that does not pass `filters`.
 
     Raises:
-        UserError: A filter is wrong.
+        UserError: There is no index, or it is damaged, or has labels that are no class; or a
+            filter is wrong, or names a feature of which the index has no column.
     """
-    if not dataset.has_index or split != dataset.splits.get(split.name):
-        return None
     import numpy as np  # a data set is opened without it
+
+    parts = dataset.by_part(split)
+    return np.concatenate([_classes_of(part, own, filters) for part, own in parts if own.shards])
+
+
+def _classes_of(dataset: DataSet, split: Split, filters: Sequence[str]) -> np.ndarray:
+    import numpy as np
 
     parsed = parse_filters(filters, dataset.features)
     manifest = load_manifest(dataset.data, "⟦--data⟧", adopted=True)
-    column_of = {v: k for k, v in extra_columns(manifest["features"]).items()}
-    if dataset.adopted:  # its records may have other features of these names
-        has_ids = dataset.features[dataset.label_feature].dtype == "int64"
-        column_of[dataset.label_feature] = "label" if has_ids else "class_name"
-    else:
-        column_of |= COLUMN_OF
-    if not {one.feature for one in parsed} <= column_of.keys():
-        return None
-    columns = list(dict.fromkeys(["label", *(column_of[one.feature] for one in parsed)]))
-    try:
-        table = read_index(dataset.data, manifest, split.name, columns, "⟦--data⟧")
-    except IndexDamageError as e:
-        print(f"the records are read instead of their index: {e}", file=sys.stderr)
-        return None
-    if any(table[name].null_count for name in columns):
-        return None
+    column_of = _columns(dataset, manifest)
+    for one in parsed:
+        if one.feature not in column_of:
+            raise UserError(
+                f"⟦--where⟧ received a condition on {one.feature}, which the index of "
+                f"{dataset.data!r} has no column for; expected one of {', '.join(column_of)}."
+            )
+    wanted = dict.fromkeys(["label", *(column_of[one.feature] for one in parsed)])
+    table = read_index(dataset.data, manifest, split.name, wanted, "⟦--data⟧")
     labels = table["label"].to_numpy() - dataset.label_offset
     if labels.size and not 0 <= labels.min() <= labels.max() < len(dataset.classes):
-        return None
+        raise UserError(
+            f"⟦--data⟧ received {dataset.data!r}, whose index has labels from "
+            f"{labels.min() + dataset.label_offset} to {labels.max() + dataset.label_offset}; "
+            f"expected {len(dataset.classes)} classes from {dataset.label_offset} on, as its "
+            "manifest.json says: copy the data set again."
+        )
     keep = np.ones(table.num_rows, bool)
     for one in parsed:
-        dtype = _DTYPES[dataset.features[one.feature].dtype]
-        values = table[column_of[one.feature]].to_numpy().astype(dtype)
-        if column_of[one.feature] == "label":  # a condition on it means the class id
-            values = labels
-        keep &= COMPARE[one.operator](values, np.array(one.value, dtype))
-    return tuple(np.bincount(labels[keep], minlength=len(dataset.classes)).tolist())
+        keep &= _passes(one, dataset, table, column_of[one.feature], labels)
+    return np.where(keep, labels, -1).astype(np.int32)
+
+
+def _columns(dataset: DataSet, manifest: Mapping[str, Any]) -> dict[str, str]:
+    """Feature → the column of the index that says the same, of features that are there."""
+    found = {feature: column for column, feature in extra_columns(manifest["features"]).items()}
+    found |= COLUMN_OF
+    if dataset.adopted:
+        # Others give our names to other things; the index holds what the roles say.
+        for name in COLUMN_OF:
+            if COLUMN_OF[name] not in ("width", "height"):
+                del found[name]
+        has_ids = dataset.features[dataset.label_feature].dtype == "int64"
+        found[dataset.label_feature] = "label" if has_ids else "class_name"
+    return {name: column for name, column in found.items() if name in dataset.features}
+
+
+def _passes(
+    one: Filter, dataset: DataSet, table: pa.Table, column: str, labels: np.ndarray
+) -> np.ndarray:
+    import numpy as np
+
+    dtype = _DTYPES[dataset.features[one.feature].dtype]
+    # A condition on the label means the class id. Null, a text too long for the index, is equal to
+    # no text.
+    values = labels if column == "label" else table[column].to_numpy().astype(dtype)
+    return np.asarray(_COMPARE[one.operator](values, np.array(one.value, dtype)), bool)

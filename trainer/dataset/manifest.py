@@ -10,9 +10,7 @@ from typing import Any
 
 from imageshards import manifest, storage
 from imageshards.errors import UserError
-from imageshards.index import has_index
 from imageshards.manifest import (
-    CLASS_FEATURE,
     FILENAME_FEATURE,
     IMAGE_FEATURE,
     LABEL_FEATURE,
@@ -27,7 +25,6 @@ _OWN_ROLES = {
     "image": IMAGE_FEATURE,
     "label": LABEL_FEATURE,
     "filename": FILENAME_FEATURE,
-    "text": CLASS_FEATURE,
 }
 _EXACT_SIZE_MODES = ("crop", "stretch", "pad", "exact")
 
@@ -161,11 +158,9 @@ def _data_set(data: str, raw: dict[str, Any]) -> DataSet:
         image_feature=names["image"],
         label_feature=names["label"],
         filename_feature=names.get("filename"),
-        text_feature=names.get("text"),
         label_offset=manifest.first_label_of(raw),
         fingerprint=_fingerprint(raw),
         adopted=adopted is not None,
-        has_index=has_index(raw),
     )
 
 

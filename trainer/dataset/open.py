@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 from collections.abc import Mapping, Sequence
 
@@ -12,14 +11,13 @@ from imageshards.errors import UserError
 from imageshards.text import counted
 from trainer.config import ReadConfig
 from trainer.dataset.class_order import check_class_order
-from trainer.dataset.counting import cache_home, class_counts
-from trainer.dataset.joined import check_features, check_filters, check_same_classes, join_datasets
+from trainer.dataset.filters import unknown_feature
 from trainer.dataset.manifest import load_manifest
+from trainer.dataset.mix import data_set_of_mix, mixed, one_of_all
 from trainer.dataset.spec import (
     IMAGE_INPUT,
     DataSet,
     FeatureSpec,
-    MixPart,
     ModelCard,
     ModelInputs,
     ReadOptions,
@@ -27,16 +25,17 @@ from trainer.dataset.spec import (
     Subset,
     input_name,
 )
-from trainer.dataset.subset import (
-    balancing_weights,
-    pass_counts,
-    unknown_feature,
-)
 from trainer.dataset.subset import select as select_records
 from trainer.dataset.tensorflow_files import check_readable, needs_copy
 
 CACHE_FOLDER = "cache"
 SHARDS_FOLDER = "shards"
+
+
+def cache_home() -> str:
+    """The user's own folder for what can be had again: `$XDG_CACHE_HOME/imageshards`."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(home, "imageshards")
 
 
 def cpu_count() -> int:
@@ -47,15 +46,15 @@ def cpu_count() -> int:
 
 
 def open_dataset(config: ReadConfig) -> DataSet:
-    """Reads the manifest of a data set; joins several.
+    """Reads the manifest of a data set, or of those of a mix.
 
     Raises:
-        UserError: There is no data set, or several cannot be read as one.
+        UserError: There is no data set, or those of a mix differ in form.
     """
     for path in config.paths:
         check_readable(path, "⟦--data⟧")
     opened = [load_manifest(path) for path in config.paths]
-    return opened[0] if len(opened) == 1 else join_datasets(config, opened)
+    return opened[0] if len(opened) == 1 else data_set_of_mix(config, opened)
 
 
 def select(config: ReadConfig, dataset: DataSet, split: Split, balance: str = "none") -> Subset:
@@ -65,18 +64,15 @@ def select(config: ReadConfig, dataset: DataSet, split: Split, balance: str = "n
         UserError: A class is unknown, a filter is wrong, or nothing is left; or the classes are
             not in the order of the records.
     """
-    if not config.classes:
-        check_same_classes(dataset)
-    check_filters(dataset, config.where)
     for part, own in dataset.by_part(split):
-        check_class_order(part, own)
+        if own.shards:
+            check_class_order(part, own)
     return select_records(
         dataset,
         split,
         classes=config.classes,
         filters=config.where,
         balance=balance,
-        count=lambda: class_counts(dataset, split, config.where, config.skip_broken),
     )
 
 
@@ -111,9 +107,15 @@ def select_training(config: ReadConfig, dataset: DataSet, split: Split) -> Subse
     Raises:
         UserError: As `select`; or there are fewer than a batch.
     """
+    if dataset.parts and not config.mix:
+        raise UserError(
+            f"⟦--data⟧ received {config.data!r}, several data sets without ⟦--mix⟧; expected one "
+            f"data set, made of all by {one_of_all(config.paths)} (records are copied), or a share "
+            "of each by ⟦--mix⟧."
+        )
     subset = select(config, dataset, split, config.balance)
     if config.mix:
-        subset = _mixed(config, subset)
+        subset = mixed(config, subset)
     if subset.num_records < config.batch_size:
         raise UserError(
             f"⟦--batch_size⟧ received {config.batch_size}, but the split {split.name} has "
@@ -122,45 +124,12 @@ def select_training(config: ReadConfig, dataset: DataSet, split: Split) -> Subse
     return subset
 
 
-def _mixed(config: ReadConfig, subset: Subset) -> Subset:
-    """`subset` of joined data sets, each read by its share.
-
-    Raises:
-        UserError: Nothing is left of one of them.
-    """
-    parts = []
-    for (part, split), share in zip(
-        subset.dataset.by_part(subset.split), config.shares, strict=True
-    ):
-        classes = [name for name in config.classes or () if name in part.classes]
-        if config.classes and not classes:
-            raise UserError(
-                f"⟦--mix⟧ received a share for {part.data!r}, which has none of the classes "
-                f"{', '.join(config.classes)}; expected records of some: leave it out of ⟦--data⟧."
-            )
-        chosen = select_records(
-            part,
-            split,
-            classes=classes,
-            filters=config.where,
-            balance=config.balance,
-            count=functools.partial(class_counts, part, split, config.where, config.skip_broken),
-        )
-        parts.append(MixPart(chosen, share))
-    subset = dataclasses.replace(subset, mix=tuple(parts))
-    counts = pass_counts(subset)
-    if counts is None or subset.class_weights is None:
-        return subset
-    return dataclasses.replace(subset, class_weights=balancing_weights(counts))
-
-
 def wanted_inputs(config: ReadConfig, dataset: DataSet) -> ModelInputs:
     """What a model is to be fed with, as `config` says.
 
     Raises:
         UserError: No size of the pictures is known, or a feature is not there.
     """
-    check_features(dataset, "⟦--inputs⟧", config.inputs)
     features = check_inputs(dataset, config.inputs)
     size = config.image_size or dataset.image.size
     if size is None:

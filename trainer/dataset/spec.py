@@ -140,13 +140,11 @@ class DataSet:
         features: Every feature of a record, by its name in the records.
         image_feature, label_feature: Which of them hold the JPEG and the class.
         filename_feature: Which one names the source file; None where none does.
-        text_feature: Which one names the class beside the label; None where none does.
         label_offset: Subtracted from the label in a record to get the class id.
         fingerprint: Changes whenever the records, or what is known of them, change.
         adopted: Whether others wrote its records, and `imageshards adopt` its manifest.
-        has_index: Whether it has a row for each record beside the shards, see `imageshards.index`.
-        parts: The data sets that were joined to this one, in the order of their shards in every
-            split; empty where it is one.
+        parts: The data sets of a mix, in the order of their shards in every split; empty where it
+            is one.
     """
 
     data: str
@@ -158,15 +156,13 @@ class DataSet:
     image_feature: str = IMAGE_FEATURE
     label_feature: str = LABEL_FEATURE
     filename_feature: str | None = FILENAME_FEATURE
-    text_feature: str | None = None
     label_offset: int = 0
     fingerprint: str = ""
     adopted: bool = False
-    has_index: bool = False
     parts: tuple[DataSet, ...] = ()
 
     def by_part(self, split: Split) -> list[tuple[DataSet, Split]]:
-        """Each data set that was joined with its own shards of `split`; else this one with all."""
+        """Each data set of a mix with its own shards of `split`; else this one with all."""
         if not self.parts:
             return [(self, split)]
         found, first = [], 0
@@ -194,8 +190,8 @@ class Subset:
         sampling: Whether records of rare classes are repeated, so that every class comes
             equally often: max(class_counts) times in each pass.
         class_weights: One weight in the loss per class; None where all weigh 1.
-        placeholders: Numbers of broken records that were counted and lie in the shards as empty
-            ones, with the class of each; only where records are selected or repeated.
+        record_classes: For each record of the split its class of the model, -1 where it is not
+            read: NumPy int32 [records]; None where every record is read once.
         mix: Where several data sets are read by given shares, each of them with its own; empty
             where every record is read equally often.
     """
@@ -209,7 +205,7 @@ class Subset:
     class_counts: tuple[int, ...] | None
     sampling: bool = False
     class_weights: tuple[float, ...] | None = None
-    placeholders: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    record_classes: Any = dataclasses.field(default=None, repr=False, compare=False)
     mix: tuple[MixPart, ...] = ()
 
     @property

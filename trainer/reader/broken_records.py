@@ -7,19 +7,17 @@ import dataclasses
 import json
 import os
 import tempfile
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.tfrecord import Record, RecordError, scan_file, write_records
+from imageshards.tfrecord import Record, scan_file, write_records
 from trainer.cluster.connection import note_work
 from trainer.cluster.hosts import ONE_HOST, Hosts
-from trainer.dataset import counting
 from trainer.dataset.manifest import wrong_sizes
-from trainer.dataset.spec import DataSet, FeatureSpec, Shard, Split, Subset
-from trainer.dataset.subset import known_counts, subset_filter
+from trainer.dataset.spec import FeatureSpec, Shard, Split, Subset
 from trainer.output_errors import output_errors
 from trainer.reader.find_broken import BrokenRecord, find_broken
 
@@ -143,7 +141,7 @@ class BrokenRecordHandler:
         if not storage.is_local(self._output):
             self._temporary = self._temporary or tempfile.TemporaryDirectory(prefix="imageshards-")
             folder = self._temporary.name
-        return repair(subset, found, folder, self._hosts)
+        return repair(subset, found, folder)
 
 
 def explain(error: BaseException, subset: Subset, found: Sequence[BrokenRecord]) -> UserError:
@@ -158,7 +156,7 @@ def explain(error: BaseException, subset: Subset, found: Sequence[BrokenRecord])
     for part, own in dataset.by_part(subset.split):
         if any(shard.path == one.path for shard in own.shards for one in found[:1]):
             dataset = part
-    # Of joined data sets verify looks at one.
+    # Of several data sets verify looks at one.
     can_verify = not dataset.adopted and not dataset.parts
     look = f"look with imageshards verify {dataset.data}, " * can_verify
     if not found:
@@ -190,23 +188,20 @@ def unreadable(error: BaseException, subset: Subset, attempts: int) -> UserError
     )
 
 
-def repair(
-    subset: Subset, found: Sequence[BrokenRecord], folder: str, hosts: Hosts = ONE_HOST
-) -> Subset:
+def repair(subset: Subset, found: Sequence[BrokenRecord], folder: str) -> Subset:
     """The same split with broken records replaced by empty ones, in copies of their shards.
 
     An empty record keeps the place of a broken or missing one and has weight 0; what a shard
-    holds beyond its count is left out. Nothing else moves, and `num_records` stays: where records
-    are selected or repeated, so are the empty ones in place of those that were counted.
+    holds beyond its count is left out. Nothing else moves: which records are read, and how often,
+    is known from the index.
 
     Args:
         subset: The split as it lies on disk.
         found: Everything that is broken in it.
         folder: Local; made where it is missing. Copies of an earlier call are replaced.
-        hosts: That read the same split; a shard may be whole on some of them only.
 
     Returns:
-        `subset` with other paths and sizes, and its `placeholders`.
+        `subset` with other paths and sizes.
 
     Raises:
         UserError: `folder` cannot be written.
@@ -215,16 +210,13 @@ def repair(
     for record in found:
         numbers[record.path].add(record.number)
     whole = subset.split
-    owners = [part for part, own in subset.dataset.by_part(whole) for _ in own.shards]
     shards = list(whole.shards)
     for index, shard in enumerate(whole.shards):
         if shard.path in numbers:
             name = f"{whole.name}-{index:05d}-{os.path.basename(shard.path)}"
             path = os.path.join(folder, name)
-            shards[index] = _copy(owners[index], shard, numbers[shard.path], path)
-    split = Split(whole.name, tuple(shards))
-    placeholders = {} if subset.is_whole else _counted_broken(subset, split, found, hosts)
-    return dataclasses.replace(subset, split=split, placeholders=placeholders)
+            shards[index] = _copy(shard, numbers[shard.path], path)
+    return dataclasses.replace(subset, split=Split(whole.name, tuple(shards)))
 
 
 def _plain(found: Mapping[str, Sequence[BrokenRecord]]) -> dict[str, Any]:
@@ -247,104 +239,34 @@ def _read_list(path: str) -> dict[str, list[BrokenRecord]]:
         ) from e
 
 
-def _copy(dataset: DataSet, shard: Shard, broken: set[int], path: str) -> Shard:
-    classes: Counter[str] = Counter()
-
-    def payloads() -> Iterator[bytes]:
-        for payload in _kept(shard, broken):
-            if payload and shard.classes is not None:
-                classes.update(_class_name(dataset, payload))
-            yield payload
-
+def _copy(shard: Shard, broken: set[int], path: str) -> Shard:
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        num_bytes = write_records(path, payloads())
+        num_bytes = write_records(path, _kept(shard, broken))
     except OSError as e:
         raise UserError(
             f"⟦--output⟧ received a folder in which {path}, a copy of a shard without its broken "
             f"records, cannot be written ({e.strerror or e}); expected {shard.num_bytes} bytes of "
             "room in a folder that may be written."
         ) from e
-    known = dict(classes) if shard.classes is not None else None
-    return Shard(path, shard.num_records, num_bytes, known)
+    return Shard(path, shard.num_records, num_bytes)
 
 
 def _kept(shard: Shard, broken: set[int]) -> Iterator[bytes]:
     """As many payloads as the shard should hold."""
     number = 0
-    for record in _scan_if_there(shard.path):
-        if record.number >= shard.num_records:
-            return
-        note_work()
-        whole = isinstance(record, Record) and record.number not in broken
-        yield record.payload or PLACEHOLDER if whole else PLACEHOLDER
-        number += 1
+    with contextlib.suppress(FileNotFoundError):
+        for record in scan_file(shard.path):
+            if record.number >= shard.num_records:
+                return
+            note_work()
+            if isinstance(record, Record) and record.number not in broken:
+                yield record.payload
+            else:
+                yield PLACEHOLDER
+            number += 1
     for _ in range(number, shard.num_records):
         yield PLACEHOLDER
-
-
-def _class_name(dataset: DataSet, payload: bytes) -> list[str]:
-    # A record that is broken in a way nobody has met yet: it counts when it is met.
-    try:
-        return [dataset.classes[counting.class_id(dataset, payload)]]
-    except counting.RecordProblem:
-        return []
-
-
-def _counted_broken(
-    subset: Subset, repaired: Split, found: Sequence[BrokenRecord], hosts: Hosts
-) -> dict[int, int]:
-    """The broken records that were counted as part of `subset`, with their classes.
-
-    What a broken record still says of itself is believed. The counts tell how many others of
-    each class are missing; those are assigned in order to the records that say nothing.
-    """
-    mine = {str(record): number for record, number in _readable_classes(subset, found).items()}
-    told: dict[int, int] = {}
-    for part in hosts.gather("classes of broken records", mine):
-        told = {int(record): number for record, number in part.items()} | told
-    missing = Counter(dict(enumerate(subset.class_counts or ())))
-    missing.subtract(dict(enumerate(_count_classes(subset, repaired))))
-    missing.subtract(number for number in told.values() if number >= 0)
-    silent = sorted(one.record for one in found if one.record >= 0 and one.record not in told)
-    others = dict(zip(silent, missing.elements(), strict=False))
-    return {record: number for record, number in (told | others).items() if number >= 0}
-
-
-def _readable_classes(subset: Subset, found: Sequence[BrokenRecord]) -> dict[int, int]:
-    """Class of every broken record whose label can be read; -1 where it is not part of `subset`."""
-    import tensorflow as tf
-
-    classify = subset_filter(subset)
-    numbers: dict[str, dict[int, int]] = defaultdict(dict)
-    for one in found:
-        numbers[one.path][one.number] = one.record
-    classes: dict[int, int] = {}
-    for path, wanted in numbers.items():
-        for record in _scan_if_there(path):
-            if record.number not in wanted or not isinstance(record, Record):
-                continue
-            if classify is None or not record.payload or wanted[record.number] < 0:
-                continue
-            with contextlib.suppress(tf.errors.InvalidArgumentError, UnicodeDecodeError):
-                number = wanted[record.number]
-                ids, keep = classify(tf.constant([record.payload]), tf.constant([number], tf.int64))
-                classes[number] = int(ids[0]) if keep[0] else -1
-    return classes
-
-
-def _scan_if_there(path: str) -> Iterator[Record | RecordError]:
-    with contextlib.suppress(FileNotFoundError):
-        yield from scan_file(path)
-
-
-def _count_classes(subset: Subset, split: Split) -> tuple[int, ...]:
-    """Records per class of the model."""
-    counts = None if subset.filters else known_counts(subset.dataset, split)
-    if counts is None:
-        anything = split.num_records
-        counts = counting.class_counts(subset.dataset, split, subset.filters, anything)
-    return counts if subset.class_ids is None else tuple(counts[i] for i in subset.class_ids)
 
 
 def _first_line(error: BaseException) -> str:

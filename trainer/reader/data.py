@@ -51,21 +51,20 @@ def open(
     *more: str | os.PathLike[str],
     skip_broken: int = 0,
 ) -> Data:
-    """Opens a data set, or several as one; `ims.open`.
+    """Opens a data set, or those of a mix; `ims.open`.
 
     Neither TensorFlow nor a record is loaded.
 
     Args:
         path: Folder of a data set as `imageshards build` writes it, or `imageshards adopt` for
             TFRecords that others wrote; local, `gs://` or `s3://`.
-        *more: Further ones, read as one with it: their splits one after the other, classes joined
-            by name.
-        skip_broken: How many broken records may be left out where records are counted, and by
-            a loop that resumes; a plain `dataset()` stops at the first.
+        *more: Further ones of the same form, for `train(mix=…)`.
+        skip_broken: How many broken records may be left out by a loop that resumes; a plain
+            `dataset()` stops at the first.
 
     Raises:
         UserError: There is no data set, or the arguments do not fit it; or several data sets
-            cannot be read as one.
+            differ in their form.
     """
     config = ReadConfig(
         data=join_paths([path_text("path", one) for one in (path, *more)]),
@@ -193,7 +192,7 @@ class Data:
             balance: `weights`: every class weighs the same, by `sample_weight`; `sampling`:
                 every class is read equally often; `none`.
             mix: The share of each of several data sets, by its path or last folder, for example
-                `{"a": 0.7, "b": 0.3}`; None for every record once in an epoch.
+                `{"a": 0.7, "b": 0.3}`; None where there is one.
             inputs: What the model is fed with: `image`, and names among `Data.features`.
             sequences: Features of variable length: `padded` per batch, or `ragged`.
             sequence_length: Padded length, longer ones are cut; None for a batch's longest.

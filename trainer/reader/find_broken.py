@@ -8,11 +8,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from imageshards.example import decode_example
+from imageshards.example import Values, decode_example
 from imageshards.text import counted
 from imageshards.tfrecord import Record, RecordError, scan_file
 from trainer.cluster.connection import note_work
-from trainer.dataset.counting import RecordProblem, class_id
 from trainer.dataset.spec import DataSet, FeatureSpec, ModelInputs, Shard, Subset
 
 _BATCH_RECORDS = 64
@@ -69,16 +68,14 @@ def find_broken(
         OSError: A shard is there but cannot be read.
     """
     found: list[BrokenRecord] = []
-    index = start = 0
-    for part, own in subset.dataset.by_part(subset.split):
-        check = _make_check(part, inputs or {})
-        for shard in own.shards:
-            wanted = None
-            if records is not None:
-                wanted = {r - start for r in records if start <= r < start + shard.num_records}
-            if wanted is None or wanted:
-                found += _find_in_shard(shard, index, start, wanted, check)
-            index, start = index + 1, start + shard.num_records
+    check = _make_check(subset.dataset, inputs or {})
+    places = zip(subset.split.shards, subset.split.starts, strict=True)
+    for index, (shard, start) in enumerate(places):
+        wanted = None
+        if records is not None:
+            wanted = {r - start for r in records if start <= r < start + shard.num_records}
+        if wanted is None or wanted:
+            found += _find_in_shard(shard, index, start, wanted, check)
     return found
 
 
@@ -172,12 +169,14 @@ def _make_check(dataset: DataSet, inputs: Mapping[str, FeatureSpec]) -> _Check:
 
 def _reason(dataset: DataSet, payload: bytes, message: str) -> str:
     """A reason for people: TensorFlow's own names its kernels, and may quote the picture."""
+    name, label = dataset.image_feature, dataset.label_feature
     try:
-        class_id(dataset, payload)
-    except RecordProblem as e:
+        features = decode_example(payload, {name, label})
+    except ValueError as e:
         return str(e)
-    name = dataset.image_feature
-    encoded = decode_example(payload, {name}).get(name, [])
+    if problem := _label_problem(dataset, features.get(label, [])):
+        return problem
+    encoded = features.get(name, [])
     if len(encoded) != 1 or not encoded[0]:
         return f"it has no picture in {name}"
     if "Name: <unknown>" in message or "parse" in message:
@@ -186,3 +185,18 @@ def _reason(dataset: DataSet, payload: bytes, message: str) -> str:
         return f"its picture is not of {'x'.join(map(str, dataset.image.size or ()))} px"
     first = encoded[0][:4] if isinstance(encoded[0], bytes) else b""
     return f"its picture cannot be decoded (it begins with {first.hex(' ')})"
+
+
+def _label_problem(dataset: DataSet, values: Values) -> str:
+    """Why the label of a record is none, without a full stop; "" where it is one."""
+    name, least = dataset.label_feature, dataset.label_offset
+    value = values[0] if len(values) == 1 else None
+    if isinstance(value, bytes):
+        text = value.decode(errors="replace")
+        return "" if text in dataset.classes else f"its {name} is {text!r}, which is no class"
+    if not isinstance(value, int):
+        return f"it has no feature {name} with one value"
+    greatest = least + len(dataset.classes) - 1
+    if least <= value <= greatest:
+        return ""
+    return f"its {name} is {value}, expected {least} to {greatest} (see label_offset)"

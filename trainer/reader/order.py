@@ -202,72 +202,36 @@ def filter_and_resample(
     With `subset.sampling` a record of class c comes floor(max/n_c) times and, if it is among
     the first max mod n_c of its class in this pass, once more: exactly max(n_c) of every class.
 
-    A placeholder (an empty record in place of a broken one) has no class. It is left out, and
-    placeholders at the end of the pass make up for what is missing because of it: a pass keeps
-    its length.
-
     Args:
         elements: Elements of `source`, one pass.
-        source: Says which class each of them has, and whether it passes the filters.
+        source: Says which class each of them has, and whether it is read.
         subset: What is asked for.
     """
-    inspect = source.inspect
-    if inspect is None:
+    if source.classes is None:
         return elements
-    batches = elements.batch(INSPECT_RECORDS).map(lambda *e: (e, False))
-    # An empty batch of its own marks the end of the pass.
-    nothing = tuple(tf.zeros([0], value.dtype) for value in source.placeholder)
-    batches = batches.concatenate(tf.data.Dataset.from_tensors((nothing, True)))
-    inspected = batches.map(lambda e, last: (e, last, inspect(*e)))
-    resampler = _Resampler(source, subset)
-    kept = inspected.scan(resampler.start(), resampler.step)
-    return kept.unbatch().take(subset.num_records)
+    num_classes = len(subset.classes)
+    copies, extra = [1] * num_classes, [0] * num_classes
+    if subset.sampling and subset.class_counts:
+        most = max(subset.class_counts)
+        copies = [most // n for n in subset.class_counts]
+        extra = [most % n for n in subset.class_counts]
 
-
-class _Resampler:
-    """A step of `tf.data.Dataset.scan`, and the state it begins with."""
-
-    def __init__(self, source: Source, subset: Subset) -> None:
-        self._placeholder = source.placeholder
-        self._num_records = subset.num_records
-        self._num_classes = len(subset.classes)
-        self._sampling = subset.sampling
-        self._copies, self._extra = [1] * self._num_classes, [0] * self._num_classes
-        if subset.sampling and subset.class_counts:
-            most = max(subset.class_counts)
-            self._copies = [most // n for n in subset.class_counts]
-            self._extra = [most % n for n in subset.class_counts]
-
-    def start(self) -> Any:
-        """(records emitted, placeholders seen, records of each class seen), all 0."""
-        zero = tf.constant(0, tf.int64)
-        return zero, zero, tf.zeros([self._num_classes], tf.int64)
-
-    def step(self, state: Any, batch: Any) -> tuple[Any, Any]:
-        emitted, empty, seen = state
-        elements, last, (classes, keep, present) = batch
-        times, seen = self._times(classes, keep, seen)
+    def step(seen: Any, serialized: Any, record: Any) -> tuple[Any, Any]:
+        """Records of each class seen, and a batch → the same after it, and what is read of it."""
+        classes = tf.gather(source.classes, record)
+        times = tf.cast(classes >= 0, tf.int64)
+        if subset.sampling:
+            one_hot = tf.one_hot(classes, num_classes, dtype=tf.int64)
+            before = seen + tf.cumsum(one_hot, exclusive=True)
+            is_extra = before < tf.constant(extra, tf.int64)
+            times = tf.reduce_sum(one_hot * (copies + tf.cast(is_extra, tf.int64)), 1)
+            seen += tf.reduce_sum(one_hot, 0)
         indices = tf.repeat(tf.range(tf.size(times)), times)
-        emitted += tf.size(indices, tf.int64)
-        empty += tf.math.count_nonzero(~present)
-        missing = tf.minimum(self._num_records - emitted, empty * (max(self._copies) + 1))
-        missing = tf.where(last, tf.maximum(missing, 0), 0)
-        kept = tuple(
-            tf.concat([tf.gather(values, indices), tf.repeat(one, missing)], 0)
-            for values, one in zip(elements, self._placeholder, strict=True)
-        )
-        return (emitted, empty, seen), kept
+        return seen, (tf.gather(serialized, indices), tf.gather(record, indices))
 
-    def _times(self, classes: Any, keep: Any, seen: Any) -> tuple[Any, Any]:
-        """How often each record of a batch is read, and how many of each class were seen."""
-        once = tf.cast(keep, tf.int64)
-        if not self._sampling:
-            return once, seen
-        one_hot = tf.one_hot(tf.where(keep, classes, -1), self._num_classes, dtype=tf.int64)
-        before = seen + tf.cumsum(one_hot, exclusive=True)
-        is_extra = before < tf.constant(self._extra, tf.int64)
-        times = one_hot * (tf.constant(self._copies, tf.int64) + tf.cast(is_extra, tf.int64))
-        return tf.reduce_sum(times, 1), seen + tf.reduce_sum(one_hot, 0)
+    batches = elements.batch(INSPECT_RECORDS)
+    kept = batches.scan(tf.zeros([num_classes], tf.int64), lambda seen, batch: step(seen, *batch))
+    return kept.unbatch()
 
 
 def _find_position(subset: Subset, seed: int, start: int) -> tuple[int, int]:

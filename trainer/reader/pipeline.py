@@ -39,7 +39,7 @@ from trainer.dataset.spec import (
     Shares,
     Subset,
 )
-from trainer.dataset.subset import model_classes, part_numbers
+from trainer.dataset.subset import model_classes
 from trainer.reader import order
 from trainer.reader.sources import Source, open_shards, read_buffer_bytes
 
@@ -129,7 +129,8 @@ def evaluation_batches(
     elements = order.ordered_elements(source, subset)
     missing = -subset.num_records % batch_size
     if missing and shares != WHOLE:
-        filling = tf.data.Dataset.from_tensors(source.placeholder).repeat(missing)
+        nothing = tf.constant(b""), tf.constant(-1, tf.int64)
+        filling = tf.data.Dataset.from_tensors(nothing).repeat(missing)
         elements, missing = elements.concatenate(filling), 0
     counted = tf.data.experimental.assert_cardinality(
         -(-subset.num_records // batch_size) * shares.replicas
@@ -208,8 +209,7 @@ def _assembler(
     parse = batch_parser(subset.dataset, model_inputs)
 
     def assemble(number: Any, elements: Any) -> Batch:
-        part = part_numbers(subset, elements[-1])
-        parsed = parse(elements[0], part)
+        parsed = parse(elements[0])
         number += number // shares.replicas * elsewhere + shares.host * shares.replicas
         # Fewer than `batch_size`, and known only when they come, where a pass ends.
         count = elements[-1].shape[0] or tf.size(elements[-1], tf.int64)
@@ -217,7 +217,7 @@ def _assembler(
         image = pictures(parsed.encoded, position, at_once)
         # A placeholder has label 0 of the data set, which the model may not know (-1). Its weight
         # is 0, so any class of the model will do. Other unknown classes were filtered out.
-        label = tf.maximum(model_classes(subset, parsed.label, part), 0)
+        label = tf.maximum(model_classes(subset, parsed.label), 0)
         batch = {
             "inputs": {IMAGE_INPUT: image, **parsed.inputs},
             "label": tf.ensure_shape(label, elements[-1].shape),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from trainer.config import is_remote
 from trainer.dataset.spec import Subset
-from trainer.dataset.subset import subset_filter
 
 # Shards read at once: enough to mix neighbours, few enough to keep reads long.
 OPEN_SHARDS = 16
@@ -20,7 +19,7 @@ OPEN_CLASS_SHARDS = 256
 # it is asked for more at a time.
 READ_BUFFER_BYTES = 256 * 1024
 REMOTE_READ_BUFFER_BYTES = 4 * 1024 * 1024
-# Labels and filtered features are parsed for this many records at a time.
+# Classes are looked up for this many records at a time.
 INSPECT_RECORDS = 256
 
 
@@ -32,15 +31,13 @@ class Source:
 
     Attributes:
         shard: int64 scalar, the number of a shard → a dataset of its elements, in order.
-        inspect: A batch of elements → (classes int64 [b] of the model, keep bool [b], present
-            bool [b], False for a placeholder); None where every record is read once.
-        placeholder: One element without a record.
+        classes: Of every record of the split its class of the model, -1 where it is not read,
+            int32 [records]; None where every record is read once.
         parallel: Whether reading `shard` is worth a thread.
     """
 
     shard: Callable[[Any], tf.data.Dataset]
-    inspect: Callable[..., tuple[Any, Any, Any]] | None
-    placeholder: tuple[Any, ...]
+    classes: Any
     parallel: bool
 
 
@@ -54,8 +51,6 @@ def file_source(subset: Subset) -> Source:
     starts = tf.constant(subset.split.starts, tf.int64)
     counts = tf.constant([shard.num_records for shard in shards], tf.int64)
     buffer_bytes = read_buffer_bytes(subset)
-    classify = subset_filter(subset)
-    find_lost = _placeholder_lookup(subset.placeholders)
 
     def shard(k: Any) -> tf.data.Dataset:
         records = tf.data.TFRecordDataset(
@@ -67,15 +62,9 @@ def file_source(subset: Subset) -> Source:
         numbered = tf.data.Dataset.zip(records, numbers)
         return numbered.apply(tf.data.experimental.assert_cardinality(counts[k]))
 
-    def inspect(serialized: Any, record: Any) -> tuple[Any, Any, Any]:
-        classes, keep = classify(serialized, record)  # type: ignore[misc]
-        lost = find_lost(record)
-        return tf.maximum(classes, lost), keep | (lost >= 0), tf.strings.length(serialized) > 0
-
     return Source(
         shard,
-        None if classify is None else inspect,
-        (tf.constant(b""), tf.constant(-1, tf.int64)),
+        None if subset.is_whole else tf.constant(subset.record_classes, tf.int32),
         # Threads pay off where reading waits for a store; elsewhere they only cost, and the order
         # is the same.
         parallel=_is_remote(subset),
@@ -117,17 +106,3 @@ def read_buffer_bytes(subset: Subset) -> int:
 
 def _is_remote(subset: Subset) -> bool:
     return any(is_remote(shard.path) for shard in subset.split.shards)
-
-
-def _placeholder_lookup(placeholders: Mapping[int, int]) -> Callable[[Any], Any]:
-    """Numbers of records, int64 [b] → their class where `placeholders` has them, else -1."""
-    if not placeholders:
-        return lambda record: tf.fill(tf.shape(record), tf.constant(-1, tf.int64))
-    numbers = tf.constant(sorted(placeholders), tf.int64)
-    classes = tf.constant([placeholders[number] for number in sorted(placeholders)], tf.int64)
-
-    def find(record: Any) -> Any:
-        index = tf.minimum(tf.searchsorted(numbers, record), len(placeholders) - 1)
-        return tf.where(tf.equal(tf.gather(numbers, index), record), tf.gather(classes, index), -1)
-
-    return find

@@ -57,7 +57,6 @@ def look_up(subset: Subset, records: Collection[int]) -> dict[int, Source]:
         records: Numbers as in `Evaluation.record`.
     """
     starts, shards = subset.split.starts, subset.split.shards
-    owners = [part for part, own in subset.dataset.by_part(subset.split) for _ in own.shards]
     wanted: defaultdict[int, set[int]] = defaultdict(set)
     for record in records:
         index = bisect_right(starts, record) - 1
@@ -70,7 +69,7 @@ def look_up(subset: Subset, records: Collection[int]) -> dict[int, Source]:
         except OSError:
             continue
         for number, payload in payloads.items():
-            source = _source(owners[index], os.path.basename(path), number, payload)
+            source = _source(subset.dataset, os.path.basename(path), number, payload)
             if source is not None:
                 found[starts[index] + number] = source
     return found

@@ -23,8 +23,7 @@ import trainer
 from imageshards import storage
 from trainer.cluster.hosts import Hosts
 from trainer.config import RunConfig
-from trainer.dataset.counting import cache_home
-from trainer.dataset.open import SHARDS_FOLDER
+from trainer.dataset.open import SHARDS_FOLDER, cache_home
 
 if TYPE_CHECKING:
     import keras

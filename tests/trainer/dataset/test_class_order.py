@@ -4,84 +4,81 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from imageshards import tfrecord
 from imageshards.errors import UserError
-from tests.support.reader_sets import CLASSES, FEATURES, example, jpeg, make_set
+from imageshards.index import read_shard_index
+from tests.support.dataset_factory import Dataset
+from tests.support.trainer_data import edit_manifest
 from trainer.config import ReadConfig
 from trainer.dataset.class_order import check_class_order
+from trainer.dataset.manifest import load_manifest
 from trainer.dataset.open import select
-from trainer.dataset.spec import DataSet, FeatureSpec
 
-pytest.importorskip("tensorflow")
-
-
-def _record(number: int, label: int) -> bytes:
-    features = {"image/encoded": jpeg(100), "image/class/label": label}
-    return example(features | {"image/class/text": CLASSES[label].encode()})
+CLASSES = ("ant", "bee", "cat")
 
 
-def _set(folder: pathlib.Path, shards: list[list[int]], **changes: object) -> DataSet:
-    features = FEATURES | {"image/class/text": FeatureSpec("string", ())}
-    told: dict[str, Any] = {"text_feature": "image/class/text", "features": features} | changes
-    return make_set(folder, shards, make_record=_record, **told)
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A shard of each class."""
+    dataset = Dataset(tmp_path, {"train": 3}, per_shard=1, classes=CLASSES, index=True)
+    return dataset.directory
 
 
-def _check(dataset: DataSet) -> None:
+def _check(folder: pathlib.Path, adopted: bool = False) -> None:
+    dataset = dataclasses.replace(load_manifest(str(folder)), adopted=adopted)
     check_class_order(dataset, dataset.splits["train"])
 
 
-@pytest.mark.parametrize("adopted", [True, False])
-def test_classes_in_another_order_are_refused(tmp_path: pathlib.Path, adopted: bool) -> None:
-    dataset = _set(tmp_path, [[0, 0, 1], [1, 2]], adopted=adopted)
-    _check(dataset)
-    swapped = dataclasses.replace(dataset, classes=("ant", "cat", "bee"))
+@pytest.mark.parametrize("adopted", [True, False], ids=["adopted", "built"])
+def test_classes_in_another_order_are_refused(folder: pathlib.Path, adopted: bool) -> None:
+    _check(folder, adopted)
+    edit_manifest(folder, classes=["ant", "cat", "bee"])
     remedy = "manifest.json, or describe it again by" if adopted else "manifest.json, or build it"
-    match = f"class 1 is 'cat', but record 2 of .*00000 has this id and 'bee' as .*text; .*{remedy}"
+    match = f"class 1 is 'cat', but record 0 of train-00001.* of the class 'bee'; .*{remedy}"
     with pytest.raises(UserError, match=match):
-        _check(swapped)
+        _check(folder, adopted)
 
 
-def test_shards_of_one_class_each_are_all_looked_at(tmp_path: pathlib.Path) -> None:
-    dataset = _set(tmp_path, [[0], [0], [0], [0], [2]])
-    with pytest.raises(UserError, match="class 2 is 'bee', but record 0 of .*00004 has"):
-        _check(dataclasses.replace(dataset, classes=("ant", "cow", "bee", "cat")))
+def test_shards_of_one_class_each_are_all_looked_at(folder: pathlib.Path) -> None:
+    edit_manifest(folder, classes=["ant", "bee", "cow", "cat"])
+    with pytest.raises(UserError, match="class 2 is 'cow', but record 0 of train-00002"):
+        _check(folder)
 
 
-def test_nothing_is_selected_from_classes_in_another_order(tmp_path: pathlib.Path) -> None:
-    dataset = dataclasses.replace(_set(tmp_path, [[0, 1, 2]]), classes=("bee", "ant", "cat"))
+def test_nothing_is_selected_from_classes_in_another_order(folder: pathlib.Path) -> None:
+    edit_manifest(folder, classes=["bee", "ant", "cat"])
+    dataset = load_manifest(str(folder))
     with pytest.raises(UserError, match="class 0 is 'bee'"):
-        select(ReadConfig(str(tmp_path)), dataset, dataset.splits["train"])
+        select(ReadConfig(str(folder)), dataset, dataset.splits["train"])
 
 
-def test_few_records_are_read(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset = _set(tmp_path, [[0, 1] * 20] * 20)
-    read: list[int] = []
-    checksum = tfrecord._masked_crc32c  # two for each record: of its length, of its payload
+def test_the_index_of_few_shards_is_read(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Dataset(tmp_path, {"train": 20}, per_shard=1, index=True)
+    read: list[str] = []
 
-    def counted(data: bytes) -> int:
-        read.append(len(data))
-        return checksum(data)
+    def noting_read(directory: str, shard: Mapping[str, Any], schema: Any) -> Any:
+        read.append(shard["file"])
+        return read_shard_index(directory, shard, schema)
 
-    monkeypatch.setattr(tfrecord, "_masked_crc32c", counted)
-    _check(dataset)
-    assert len(read) // 2 <= 8 * 16
-
-
-def test_texts_that_name_no_class_say_nothing(tmp_path: pathlib.Path) -> None:
-    dataset = _set(tmp_path, [[0, 1, 2]])
-    _check(dataclasses.replace(dataset, classes=("n01440764", "n01443537", "n01484850")))
-    _check(dataclasses.replace(dataset, classes=("cat", "bee", "ant"), text_feature=None))
+    monkeypatch.setattr("trainer.dataset.class_order.read_shard_index", noting_read)
+    _check(tmp_path)
+    assert 5 <= len(read) <= 8
 
 
-def test_broken_records_are_left_to_the_reader(tmp_path: pathlib.Path) -> None:
-    dataset = _set(tmp_path, [[0, 1], [1, 0], [2]], empty=(2,))
-    first, _, third = (pathlib.Path(shard.path) for shard in dataset.splits["train"].shards)
-    data = bytearray(first.read_bytes())
-    data[20] ^= 255
-    first.write_bytes(data)
-    third.unlink()
-    _check(dataset)
+def test_texts_that_name_no_class_say_nothing(folder: pathlib.Path) -> None:
+    edit_manifest(folder, classes=["n01440764", "n01443537", "n01484850"])
+    _check(folder)
+
+
+@pytest.mark.parametrize("damage", ["", "no Parquet"], ids=["missing", "damaged"])
+def test_without_a_whole_index_nothing_is_compared(folder: pathlib.Path, damage: str) -> None:
+    for index in (folder / "index").iterdir():
+        index.write_text(damage) if damage else index.unlink()
+    edit_manifest(folder, classes=["bee", "ant", "cat"])
+    _check(folder)

@@ -1,22 +1,22 @@
-"""Class counts from the index: the same as by reading the records, which then stay unread."""
+"""Classes of records from the index: what the records say, and no shard is read."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import math
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from imageshards.errors import UserError
 from imageshards.example import decode_example
-from imageshards.tfrecord import scan_file
 from tests.support.dataset_factory import Dataset
-from trainer.dataset.counting import class_counts
-from trainer.dataset.index import indexed_class_counts
+from tests.support.trainer_data import edit_manifest
+from trainer.dataset.index import record_classes
 from trainer.dataset.manifest import load_manifest
-from trainer.dataset.spec import DataSet, Split
 
 CLASSES = ("cat", "dog", "elk")
 EXTRA = {
@@ -25,130 +25,111 @@ EXTRA = {
     "place": {"dtype": "string", "shape": []},
     "width": {"dtype": "int64", "shape": []},
     "note": {"dtype": "string", "shape": []},
+    "box": {"dtype": "float32", "shape": [4]},
 }
-FILTERS = [
-    (),
-    ("year>=3",),
-    ("age==0.1",),
-    ("age!=0.1", "year<9"),
-    ("age<=0.5",),
-    ("place==Žilina",),
-    ("place!=Žilina", "image/class/text!=dog"),
-    ("image/class/label>0",),
-    ("image/width<16",),
-    ("width==101",),
-    ("image/filename==cat/0.jpg",),
-    ("year>=-9223372036854775808",),
-]
+# What record i of class i % 3 has to be, by the filters that say so.
+FILTERS: dict[tuple[str, ...], Callable[[int], bool]] = {
+    (): lambda i: True,
+    ("year>=3",): lambda i: i % 6 >= 3,
+    ("year>3",): lambda i: i % 6 > 3,
+    ("age==0.1",): lambda i: i == 1,
+    ("age!=0.1", "year<4"): lambda i: i != 1 and i % 6 < 4,
+    ("age<=0.5",): lambda i: i <= 5,
+    ("place==Žilina",): lambda i: i % 3 > 0,
+    ("place!=Žilina", "image/class/text!=dog"): lambda i: i % 3 == 0,
+    ("image/class/label>0",): lambda i: i % 3 > 0,
+    ("image/width<16",): lambda i: False,
+    ("width==101",): lambda i: i == 1,
+    ("image/filename==cat/0.jpg",): lambda i: i == 0,
+    ("note==fine",): lambda i: i not in (4, 5),
+    ("note!=fine",): lambda i: i in (4, 5),
+    ("year>=-9223372036854775808",): lambda i: True,
+}
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> pathlib.Path:
+    """18 records to train on, without their shards: the index has to do."""
     dataset = Dataset(tmp_path_factory.mktemp("data") / "set", classes=CLASSES, index=True)
     dataset.manifest["features"] |= EXTRA
     number = 0
     for name, payloads in dataset.payloads.items():
         for place, payload in enumerate(payloads):
             features: dict[str, Any] = {
-                "age": [float("nan") if number == 7 else number / 10], "year": [number % 6],
+                "age": [math.nan if number == 7 else number / 10], "year": [number % 6],
                 "place": ["Žilina".encode() if number % 3 else b"Brno"], "width": [100 + number],
-                "note": [b"\xff" if number == 5 else b"fine"],
+                "note": [{4: b"\xff", 5: b"x" * 257}.get(number, b"fine")],
+                "box": [0.0] * 4,
             }  # fmt: skip
             dataset.replace(name, place, decode_example(payload) | features)
             number += 1
+    for shard in dataset.directory.glob("*.tfrecord"):
+        shard.unlink()
     return dataset.directory
 
 
-@pytest.fixture(autouse=True)
-def no_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def found(folder: pathlib.Path, *filters: str) -> list[int]:
+    dataset = load_manifest(str(folder))
+    return record_classes(dataset, dataset.splits["train"], filters).tolist()
 
 
-@pytest.fixture
-def opened(monkeypatch) -> list[str]:
-    """Paths of the shards that are read."""
-    paths: list[str] = []
-
-    def noting_scan(path: str) -> Any:
-        paths.append(path)
-        return scan_file(path)
-
-    monkeypatch.setattr("trainer.dataset.counting.scan_file", noting_scan)
-    return paths
+@pytest.mark.parametrize("filters", FILTERS, ids=" ".join)
+def test_records_that_pass_have_their_class_and_others_none(made, filters):
+    passes = FILTERS[filters]
+    assert found(made, *filters) == [i % 3 if passes(i) else -1 for i in range(18)]
 
 
-def loaded(made: pathlib.Path) -> tuple[DataSet, Split]:
-    dataset = load_manifest(str(made))
-    return dataset, dataset.splits["train"]
+def test_a_condition_on_the_label_means_the_class_where_labels_begin_at_1(tmp_path):
+    dataset = Dataset(tmp_path, {"train": 1}, index=True)
+    name = next(iter(dataset.payloads))
+    for place, payload in enumerate(dataset.payloads[name]):
+        label = {"image/class/label": [place % 2 + 1]}
+        dataset.replace(name, place, decode_example(payload) | label)
+    edit_manifest(tmp_path, first_label=1)
+    assert found(tmp_path, "image/class/label==1") == [-1, 1] * 3
+    edit_manifest(tmp_path, first_label=0)
+    with pytest.raises(UserError, match="index has labels from 1 to 2; expected 2 classes from 0"):
+        found(tmp_path)
 
 
-@pytest.mark.process
-def test_counts_are_those_of_the_records_and_none_is_read(made, opened):
-    dataset, split = loaded(made)
-    found = [class_counts(dataset, split, filters) for filters in FILTERS]
-    assert opened == []
-    reading = dataclasses.replace(dataset, has_index=False)
-    assert found == [class_counts(reading, split, filters) for filters in FILTERS]
-    assert len(opened) == 3 * len(FILTERS)
-    assert len(set(found)) > 6
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("yea>=3", "--where received 'yea>=3'; the records have no feature"),
+        ("image/colorspace==RGB", "on image/colorspace, which .* expected one of age, .*place"),
+        ("box>1", r"box has shape \[4\]"),
+    ],
+)
+def test_a_condition_that_the_index_cannot_answer_is_refused(made, condition, message):
+    with pytest.raises(UserError, match=message):
+        found(made, condition)
 
 
-@pytest.mark.process
-def test_a_condition_on_the_label_means_the_class_where_labels_begin_at_1(made):
-    dataset, split = loaded(made)
-    moved = dataclasses.replace(dataset, label_offset=1, classes=("-", *CLASSES)[:3])
-    filters = ["image/class/label>0"]
-    assert indexed_class_counts(moved, split, filters) is None, "a label of 0 is below the first"
-    ids = dataclasses.replace(dataset, label_offset=-1, classes=("none", *CLASSES))
-    found = indexed_class_counts(ids, split, ["image/class/label>1"])
-    assert found == (0, 0, 6, 6)
-    assert found == class_counts(
-        dataclasses.replace(ids, has_index=False), split, ["image/class/label>1"]
-    )
-
-
-@pytest.mark.process
-def test_a_feature_that_the_index_does_not_have_is_read(made, opened):
-    dataset, split = loaded(made)
-    assert sum(class_counts(dataset, split, ["image/colorspace==RGB"])) == 18
-    assert sum(class_counts(dataset, split, ["note==fine"])) == 17
-    assert len(opened) == 6
-
-
-def test_broken_records_that_may_be_skipped_are_looked_for(made, opened):
-    dataset, split = loaded(made)
-    class_counts(dataset, split, [], skip_broken=1)
-    assert len(opened) == 3
-
-
-def test_other_shards_than_those_of_the_split_have_no_index(made, opened):
-    dataset, split = loaded(made)
-    assert class_counts(dataset, Split("train", split.shards[:1]), []) == (2, 2, 2)
-    assert len(opened) == 1
-
-
-def test_a_wrong_filter_is_refused(made):
-    with pytest.raises(UserError, match="--where received 'yea>=3'; the records have no feature"):
-        indexed_class_counts(*loaded(made), ["yea>=3"])
-
-
-def test_a_damaged_index_is_told_and_the_records_are_read(tmp_path, opened, capsys):
-    dataset = Dataset(tmp_path, index=True)
-    entry = dataset.manifest["splits"]["train"]["shards"][2]["index"]
-    (tmp_path / entry["file"]).unlink()
-    assert class_counts(*loaded(tmp_path), []) == (9, 9)
-    said = capsys.readouterr().err
-    assert f"--data received '{tmp_path}', whose {entry['file']} is missing" in said
-    assert len(opened) == 3
-
-
-def test_an_index_does_not_change_what_a_run_resumes_with(tmp_path):
+def test_a_data_set_without_an_index_is_told_how_to_get_one(tmp_path):
     dataset = Dataset(tmp_path, index=True)
     with_index = load_manifest(str(tmp_path))
+    (tmp_path / dataset.manifest["splits"]["train"]["shards"][2]["index"]["file"]).unlink()
+    with pytest.raises(
+        UserError, match=r"--data received .* whose index/train-00002\S+ is missing"
+    ):
+        found(tmp_path)
     for split in dataset.manifest["splits"].values():
         for shard in split["shards"]:
             del shard["index"]
     (tmp_path / "manifest.json").write_text(json.dumps(dataset.manifest))
-    without = load_manifest(str(tmp_path))
-    assert (with_index.has_index, without.has_index) == (True, False)
-    assert with_index.fingerprint == without.fingerprint
+    with pytest.raises(UserError, match=f"without index/ .* by imageshards adopt {tmp_path}"):
+        found(tmp_path)
+    # A run that was begun without it goes on.
+    assert load_manifest(str(tmp_path)).fingerprint == with_index.fingerprint
+
+
+def test_others_records_are_asked_by_what_their_features_are(tmp_path):
+    from imageshards.adopt import AdoptOptions, adopt
+    from imageshards.tfrecord import write_records
+    from tests.support.external_sets import example, jpeg
+
+    records = [{"picture": jpeg(i % 2, i), "class": i % 2 + 1, "age": i} for i in range(6)]
+    write_records(str(tmp_path / "train-00.tfrecord"), map(example, records))
+    adopt(str(tmp_path), options=AdoptOptions({"image": "picture", "label": "class"}, 1, CLASSES))
+    assert found(tmp_path, "class==1", "age>=2") == [-1, -1, -1, 1, -1, 1]
+    assert np.unique(found(tmp_path)).tolist() == [0, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 
 import pytest
@@ -10,15 +11,9 @@ from hypothesis import strategies as st
 
 from imageshards.errors import UserError
 from tests.support.reader_sets import CLASSES, FEATURES, IMAGE, choose, make_set
+from trainer.dataset.filters import OPERATORS, Filter, parse_filters
 from trainer.dataset.spec import DataSet, FeatureSpec, Shard, Split
-from trainer.dataset.subset import (
-    OPERATORS,
-    Filter,
-    filter_function,
-    model_classes,
-    parse_filters,
-    subset_filter,
-)
+from trainer.dataset.subset import model_classes
 
 _FILTERED = {
     "image/width": FeatureSpec("int64", ()),
@@ -50,22 +45,15 @@ def test_class_counts_are_summed_over_shards_that_have_them() -> None:
     assert choose(_counted((4, 4, 4))).class_counts == (4, 6, 7)
 
 
-def test_classes_are_renumbered_in_the_order_given() -> None:
-    subset = choose(_counted((4, 5, 6)), classes=("cat", "ant"))
+def test_classes_are_renumbered_in_the_order_given(tmp_path: pathlib.Path) -> None:
+    dataset = make_set(tmp_path, [[0, 1, 2, 0, 1, 2], [2, 2]])
+    subset = choose(dataset, classes=("cat", "ant"), filters=("number>=1",))
     assert subset.classes == ("cat", "ant")
     assert subset.class_ids == (2, 0)
-    assert subset.class_counts == (9, 4)
-    assert subset.num_records == 13
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_records_are_counted_where_shards_have_no_counts(known: bool) -> None:
-    filters = ("number>=3",) if known else ()
-    subset = choose(
-        _counted((4, 4, 4), known), classes=("bee", "cat"), filters=filters, counts=(1, 2, 3)
-    )
-    assert (subset.num_records, subset.class_counts) == (5, (2, 3))
-    assert subset.filters == filters
+    assert subset.class_counts == (4, 1)
+    assert subset.num_records == 5
+    assert subset.record_classes.tolist() == [-1, -1, 0, 1, -1, 0, 0, 0]
+    assert choose(dataset, balance="sampling").num_records == 12
 
 
 def test_weights_make_every_class_weigh_the_same_and_one_in_the_mean() -> None:
@@ -82,24 +70,22 @@ def test_a_class_without_records_leaves_the_other_weights_alone() -> None:
     assert subset.class_weights == pytest.approx((1, 1, 1))
 
 
-def test_sampling_reads_every_class_as_often_as_the_largest() -> None:
-    subset = choose(_counted((10, 2, 1)), balance="sampling")
-    assert subset.sampling and subset.num_records == 30
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"classes": ("bea",)}, r"--classes received 'bea', .*mean bee\?.* 'ant', 'bee', 'cat'"),
         ({"filters": ("age>old",)}, "--where received"),
-        ({"filters": ("age>9",), "counts": (0, 0, 0)}, "--where 'age>9' left no record .* has 5"),
+        ({"filters": ("age>9",)}, "--where 'age>9' left no record .* has 5"),
         ({"classes": ("ant",)}, "--classes ant left no record of the split train"),
         ({"balance": "sampling"}, "no record of ant to repeat"),
     ],
 )
-def test_an_impossible_subset_is_refused_in_one_sentence(changes: dict, message: str) -> None:
+def test_an_impossible_subset_is_refused_in_one_sentence(
+    tmp_path: pathlib.Path, changes: dict, message: str
+) -> None:
+    dataset = make_set(tmp_path, [[1, 1], [2, 2, 2]])
     with pytest.raises(UserError, match=message):
-        choose(_counted((0, 0, 0)), **changes)
+        choose(dataset, **changes)
 
 
 @given(st.lists(st.integers(1, 10_000), min_size=3, max_size=3))
@@ -111,58 +97,13 @@ def test_weighted_records_sum_to_their_number(counts: list[int]) -> None:
     assert sum(n * w for n, w in pairs) == pytest.approx(subset.num_records)
 
 
-def test_filters_and_classes_keep_the_same_eagerly_and_in_a_pipeline(
-    tmp_path: pathlib.Path,
-) -> None:
-    tf = pytest.importorskip("tensorflow")
-    dataset = make_set(tmp_path, [[0, 1, 2, 0, 1, 2]], empty=(4,))
-    filters = ("number>=1", "age<2.5", "text!=record 2")
-    records = tf.data.TFRecordDataset(dataset.splits["train"].shards[0].path).batch(6)
-    labels, keep = filter_function(dataset, filters)(next(iter(records)))
-    assert labels.numpy().tolist() == [0, 1, 2, 0, -1, 2]
-    assert keep.numpy().tolist() == [False, True, False, True, False, False]
-    chosen = choose(dataset, classes=("cat", "ant"), filters=filters, counts=(1, 1, 0))
-    match = subset_filter(chosen)
-    assert match is not None
-    numbers = tf.data.Dataset.range(6).batch(6)
-    numbered = tf.data.Dataset.zip(records, numbers)
-    classes, keep = next(numbered.map(match).as_numpy_iterator())
-    assert classes.tolist() == [1, -1, 0, 1, -1, 0]
-    assert keep.tolist() == [False, False, False, True, False, False]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("number>2", [3]),
-        ("number<1", [0]),
-        ("number<=1", [0, 1]),
-        ("number==2", [2]),
-        ("number!=2", [0, 1, 3]),
-        ("age>=0.5", [1, 2, 3]),
-        ("text==record 3", [3]),
-    ],
-)
-def test_every_filter_operator_compares(
-    tmp_path: pathlib.Path, text: str, expected: list[int]
-) -> None:
-    tf = pytest.importorskip("tensorflow")
-    dataset = make_set(tmp_path, [[0, 0, 0, 0]])
-    records = tf.data.TFRecordDataset(dataset.splits["train"].shards[0].path).batch(4)
-    _, keep = filter_function(dataset, (text,))(next(iter(records)))
-    assert tf.where(keep)[:, 0].numpy().tolist() == expected
-
-
-def test_a_whole_split_needs_no_filter_function() -> None:
-    assert subset_filter(choose(_counted((1, 1, 1)))) is None
-
-
 def test_ids_of_the_data_set_become_ids_of_the_model() -> None:
     tf = pytest.importorskip("tensorflow")
-    subset = choose(_counted((1, 1, 1)), classes=("cat", "ant"))
-    labels = tf.constant([-1, 0, 1, 2], tf.int64)
-    found = model_classes(subset, labels)
-    assert found.numpy().tolist() == [-1, 1, -1, 0]
+    whole = choose(_counted((1, 1, 1)))
+    subset = dataclasses.replace(whole, classes=("cat", "ant"), class_ids=(2, 0))
+    labels = tf.constant([0, 1, 2], tf.int64)
+    assert model_classes(subset, labels).numpy().tolist() == [1, -1, 0]
+    assert model_classes(whole, labels) is labels
 
 
 @pytest.mark.parametrize(

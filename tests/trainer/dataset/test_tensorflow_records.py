@@ -15,7 +15,7 @@ def test_tensorflow_is_not_needed_for_local_records(tmp_path):
     shard = tmp_path / "x.tfrecord"
     write_records(str(shard), [b"x"])
     code = (
-        "import sys; from trainer.dataset import counting; "
+        "import sys; from trainer.dataset import index, mix; "
         "from trainer.reader import broken_records; "
         "from imageshards.tfrecord import read_records; "
         f"list(read_records({str(shard)!r})); "

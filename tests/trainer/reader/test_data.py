@@ -5,15 +5,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import json
 import pathlib
+import shutil
 from typing import Any
 
 import numpy as np
 import pytest
 
 import imageshards as ims
+from imageshards.tfrecord import read_records
 from tests.support.reader_sets import CLASSES, SIDE_PX, make_set, value_of
-from tests.support.trainer_data import edit_manifest, make_data_set
+from tests.support.trainer_data import edit_manifest, index_entry, make_data_set
 from trainer.config import ReadConfig
 from trainer.dataset.spec import Split
 from trainer.reader.data import Data
@@ -31,7 +34,16 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
     folder = tmp_path_factory.mktemp("data")
     dataset = make_set(folder, LABELS)
     train = dataset.splits["train"]
-    splits = {"train": train, "validation": Split("validation", train.shards[1:])}
+    told = json.loads((folder / "manifest.json").read_text())
+    name, entry = "validation-00000", told["splits"]["train"]["shards"][1]
+    path = str(shutil.copy(train.shards[1].path, folder / name))
+    payloads = [record.payload for record in read_records(path)]
+    index = index_entry(folder, "validation", name, payloads, told["features"], CLASSES)
+    shards = [entry | {"file": name, "index": index}]
+    told["splits"]["validation"] = {"num_records": entry["num_records"], "shards": shards}
+    edit_manifest(folder, splits=told["splits"])
+    copied = dataclasses.replace(train.shards[1], path=path)
+    splits = {"train": train, "validation": Split("validation", (copied,))}
     return Data(ReadConfig(str(folder)), dataclasses.replace(dataset, splits=splits))
 
 

@@ -1,31 +1,26 @@
-"""Several data sets read as one: order, shares, resuming, labels by name, broken records."""
+"""A mix of data sets: order, shares, resuming, broken records."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import pathlib
+import shutil
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import imageshards as ims
-from imageshards.adopt import AdoptOptions, adopt
 from imageshards.tfrecord import read_records
-from tests.support.external_sets import example, jpeg
-from tests.support.trainer_data import CLASSES, edit_manifest, make_data_set
+from tests.support.trainer_data import CLASSES, make_data_set
 from trainer.dataset.spec import Shares
-from trainer.reader.broken_records import BrokenRecordHandler, explain, repair
+from trainer.reader.broken_records import BrokenRecordHandler, explain
 from trainer.reader.data import Data
-from trainer.reader.find_broken import BrokenRecord, find_broken
 
 tf = pytest.importorskip("tensorflow")
 
-from trainer.reader import order, pipeline  # noqa: E402
 
-# Of `b` the same labels mean other classes than of `a`.
-CLASSES_OF_B = ("triangle", "circle", "square")
 COUNTS = {"a": 13, "b": 22}
 VALIDATION = {"a": 3, "b": 5}
 ALL = sum(COUNTS.values())
@@ -46,7 +41,6 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Sets:
     for seed, (name, count) in enumerate(COUNTS.items()):
         splits = {"train": count, "validation": VALIDATION[name]}
         make_data_set(home / name, splits, num_shards=2 + seed, size_px=((16, 16),), seed=seed)
-    edit_manifest(home / "b", classes=list(CLASSES_OF_B))
     paths = [home / name for name in COUNTS]
     return Sets(ims.open(paths[0]), ims.open(paths[1]), ims.open(*paths))
 
@@ -78,37 +72,20 @@ def _labels(path: str) -> list[int]:
 def test_several_data_sets_describe_themselves_as_one(sets: Sets) -> None:
     assert sets.both.classes == CLASSES and sets.both.splits == {"train": ALL, "validation": 8}
     assert len(sets.both.config.paths) == 2
-    train = sets.both.train(batch_size=4)
+    train = sets.both.train(batch_size=4, mix=MIX)
     assert (train.num_records, train.steps_per_epoch) == (ALL, ALL // 4)
     prints = {one.dataset.fingerprint for one in sets}
     assert len(prints) == 3 and train.identity["data"] == sets.both.dataset.fingerprint
 
 
-def test_without_shares_every_record_comes_once_in_a_pass(sets: Sets) -> None:
-    train = sets.both.train(batch_size=5, augment="none", seed=3)
-    stream = _flat(_records(train, 2 * ALL // 5))
-    passes = stream[:ALL], stream[ALL:]
-    assert [sorted(one) for one in passes] == [list(range(ALL))] * 2
-    # They are shuffled together.
-    assert len({record < COUNTS["a"] for record in passes[0][:12]}) == 2
-    for step in (1, 6, 9):
-        assert _flat(_records(train, 2, step)) == stream[5 * step : 5 * step + 10]
-
-
-@pytest.mark.parametrize("mix", [None, MIX])
-def test_labels_are_joined_by_the_names_of_the_classes(
-    sets: Sets, mix: dict[str, float] | None
-) -> None:
+def test_labels_are_those_of_the_records(sets: Sets) -> None:
     names = _names(sets.a, "train") + _names(sets.b, "train")
-    train = sets.both.train(batch_size=7, augment="none", mix=mix)
-    for batch in train.batches().take(10).as_numpy_iterator():
-        found = [CLASSES[label] for label in batch["label"]]
-        assert found == [names[record] for record in batch["record"]]
     # Classes of the caller's own order, some left out.
-    some = sets.both.train(batch_size=7, augment="none", mix=mix, classes=["square", "circle"])
+    classes = ["square", "circle"]
+    some = sets.both.train(batch_size=7, augment="none", mix=MIX, classes=classes)
     assert some.num_records == sum(name != "triangle" for name in names)
     for batch in some.batches().take(10).as_numpy_iterator():
-        found = [("square", "circle")[label] for label in batch["label"]]
+        found = [classes[label] for label in batch["label"]]
         assert found == [names[record] for record in batch["record"]]
 
 
@@ -128,84 +105,14 @@ def test_each_data_set_of_a_mix_has_its_share_and_its_own_order(sets: Sets) -> N
     assert _flat(_records(other, 20)) != stream
 
 
-@pytest.mark.parametrize("more", [{}, {"where": ["image/width>=10"]}, {"classes": ["square"]}])
+@pytest.mark.parametrize("more", [{}, {"where": ["image/class/label>0"]}, {"classes": ["square"]}])
 def test_a_mix_goes_on_at_any_step_with_the_batch_that_comes_there(
     sets: Sets, more: dict[str, Any]
 ) -> None:
-    data = sets.both
-    if "where" in more:
-        # The factory's manifests tell of the two features that a model needs.
-        features = {
-            **data.dataset.features,
-            "image/width": data.dataset.features["image/class/label"],
-        }
-        parts = [dataclasses.replace(p, features=features) for p in data.dataset.parts]
-        joined = dataclasses.replace(data.dataset, features=features, parts=tuple(parts))
-        data = dataclasses.replace(data, dataset=joined)
-    train = data.train(batch_size=4, augment="none", seed=5, mix={"a": 1, "b": 2}, **more)
+    train = sets.both.train(batch_size=4, augment="none", seed=5, mix={"a": 1, "b": 2}, **more)
     whole = _records(train, 24)
     for step in range(1, 22) if not more else (1, 17):
         assert _records(train, 2, step) == whole[step : step + 2]
-
-
-@pytest.fixture(scope="module")
-def others(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Data:
-    """One of ours, and records of others: other names of features, labels from 1, any size."""
-    folder = tmp_path_factory.mktemp("others") / "slim"
-    folder.mkdir()
-    for split, count in (("train", 6), ("validation", 2)):
-        records = [
-            {"picture": jpeg(i % 3, i), "class": i % 3 + 1, "image/encoded": b"no picture"}
-            for i in range(count)
-        ]
-        ims.write_records(str(folder / f"{split}-00.tfrecord"), map(example, records))
-    names = ("square", "triangle", "circle")
-    adopt(str(folder), options=AdoptOptions({"image": "picture", "label": "class"}, 1, names))
-    return ims.open(sets.a.config.data, folder)
-
-
-@pytest.mark.parametrize("more", [{}, {"mix": {"a": 1, "slim": 1}}, {"classes": CLASSES[::-1]}])
-def test_records_of_others_are_read_by_their_own_names(
-    sets: Sets, others: Data, more: dict[str, Any]
-) -> None:
-    names = _names(sets.a, "train") + ["square", "triangle", "circle"] * 2
-    alone = [
-        ims.open(part.data).train(batch_size=1, image_size=16, augment="none")
-        for part in others.dataset.parts
-    ]
-    images = [image for train in alone for image in _by_record(train, train.num_records)]
-    train = others.train(batch_size=4, image_size=16, augment="none", seed=2, **more)
-    assert train.num_records == len(names) == len(images)
-    for batch in train.batches().take(9).as_numpy_iterator():
-        assert [train.classes[label] for label in batch["label"]] == [
-            names[record] for record in batch["record"]
-        ]
-        for record, image in zip(batch["record"], batch["inputs"]["image"], strict=True):
-            np.testing.assert_array_equal(image, images[record])
-
-
-def _by_record(train: Any, count: int) -> list[Any]:
-    found = {
-        int(batch["record"][0]): batch["inputs"]["image"][0]
-        for batch in train.batches().take(count).as_numpy_iterator()
-    }
-    return [found[record] for record in range(count)]
-
-
-def test_placeholders_and_broken_records_of_others_are_found(
-    others: Data, tmp_path: pathlib.Path
-) -> None:
-    train = others.train(batch_size=4, image_size=16, augment="none", classes=CLASSES)
-    assert find_broken(train.subset) == []
-    shard = train.subset.split.shards[-1]
-    broken = BrokenRecord(shard.path, 1, train.subset.split.num_records - 5, 0, "for this test")
-    repaired = repair(train.subset, [broken], str(tmp_path))
-    assert repaired.placeholders == {broken.record: CLASSES.index("triangle")}
-    changed = dataclasses.replace(train, subset=repaired)
-    for batch in changed.batches().take(9).as_numpy_iterator():
-        lost = batch["record"] == broken.record
-        assert ((batch["weight"] == 0) == lost).all()
-        assert not batch["inputs"]["image"][lost].any()
 
 
 def test_hosts_read_their_parts_of_the_same_mixed_batches(sets: Sets) -> None:
@@ -234,8 +141,6 @@ def test_weights_balance_the_classes_as_often_as_a_mix_reads_them(sets: Sets) ->
     weights = train.subset.class_weights
     assert weights is not None
     np.testing.assert_allclose([n * w for n, w in zip(often, weights, strict=True)], ALL / 3)
-    plain = sets.both.train(batch_size=4, mix={"a": 1, "b": 1})
-    assert plain.class_weight is None  # the records of each class were not counted
 
 
 def test_evaluation_counts_every_record_of_all_data_sets_once(sets: Sets) -> None:
@@ -257,16 +162,13 @@ def _evaluated(data: Data) -> Any:
 def test_the_identity_tells_shares_and_data_apart(sets: Sets) -> None:
     mixed, other = (sets.both.train(batch_size=4, mix=mix) for mix in (MIX, {"a": 6, "b": 4}))
     assert mixed.identity["mix"] == [0.7, 0.3] and other.identity["mix"] == [0.6, 0.4]
-    assert sets.both.train(batch_size=4).identity["mix"] is None
+    assert sets.a.train(batch_size=4).identity["mix"] is None
     json.dumps(mixed.identity)
 
 
 def test_a_broken_record_of_a_mix_keeps_its_place(sets: Sets, tmp_path: pathlib.Path) -> None:
     for part in sets.both.dataset.parts:
-        copy = tmp_path / pathlib.Path(part.data).name
-        copy.mkdir()
-        for file in pathlib.Path(part.data).iterdir():
-            (copy / file.name).write_bytes(file.read_bytes())
+        shutil.copytree(part.data, tmp_path / pathlib.Path(part.data).name)
     shard = sorted((tmp_path / "b").glob("train-*"))[1]
     payloads = [record.payload for record in read_records(str(shard))]
     payloads[2] = b"\xff" * 9 + payloads[2][9:]
@@ -289,16 +191,6 @@ def test_a_broken_record_of_a_mix_keeps_its_place(sets: Sets, tmp_path: pathlib.
         assert ((batch["weight"] == 0) == (batch["record"] == found.record)).all()
 
 
-def test_the_estimate_of_memory_counts_the_buffers_of_all_streams(sets: Sets) -> None:
-    def buffered(**more: Any) -> int:
-        train = sets.both.train(batch_size=4, **more)
-        sizes = pipeline.memory_bytes(train.subset, train.read_options, 4, train.model_inputs)
-        return sizes["open shards"]
-
-    assert buffered(mix=MIX) == buffered()
-    assert order.OPEN_SECTIONS * 5 * 262144 == buffered()
-
-
 def test_what_cannot_be_joined_is_told_in_the_words_of_the_caller(
     sets: Sets, tmp_path: pathlib.Path
 ) -> None:
@@ -312,11 +204,6 @@ def test_what_cannot_be_joined_is_told_in_the_words_of_the_caller(
         sets.both.train(batch_size=4, mix={"a": 1, "c": 2})
     with pytest.raises(ims.UserError, match="mix received 'x' for 'a'; expected a number"):
         sets.both.train(batch_size=4, mix={"a": "x", "b": 2})  # type: ignore[dict-item]
-    fewer = make_data_set(tmp_path / "d", {"train": 4}, num_shards=1, size_px=((16, 16),))
-    edit_manifest(fewer, classes=["circle", "square", "star"])
-    joined = ims.open(a, fewer)
-    with pytest.raises(ims.UserError, match="lacks star; .*/d lacks triangle; .* by classes which"):
-        joined.train(batch_size=4)
-    # Those that are named may be in any of them.
-    some = joined.train(batch_size=4, classes=["star", "triangle", "circle"], augment="none")
-    assert some.num_records == 9 + 3
+    remedy = "imageshards build --input .*/a --input .*/b --output ALL .*copied.*, or .* by mix"
+    with pytest.raises(ims.UserError, match=f"several data sets without mix; .*{remedy}"):
+        sets.both.train(batch_size=4)

@@ -1,4 +1,4 @@
-"""Several data sets as one: classes by name, splits, pictures, and what cannot be joined."""
+"""The data sets of a mix: one form, their splits one after the other, their shares."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from imageshards.errors import UserError
 from tests.support.reader_sets import CLASSES, FEATURES, IMAGE
 from trainer.config import ReadConfig, join_paths, split_paths
-from trainer.dataset.joined import check_features, check_filters, check_same_classes, join_datasets
 from trainer.dataset.manifest import find_split, train_split, validation_split
+from trainer.dataset.mix import data_set_of_mix
 from trainer.dataset.spec import DataSet, FeatureSpec, ImageSpec, Shard, Split
 
 CONFIG = ReadConfig("a,b")
@@ -32,7 +32,7 @@ def _set(name: str, splits: dict[str, int] | None = None, **changes: Any) -> Dat
 
 
 def _join(*parts: DataSet) -> DataSet:
-    return join_datasets(CONFIG, parts)
+    return data_set_of_mix(CONFIG, parts)
 
 
 def _image(**options: Any) -> ImageSpec:
@@ -50,45 +50,10 @@ def test_splits_come_one_after_the_other_and_know_their_data_sets() -> None:
     assert joined.data == "a,b" and not joined.adopted
 
 
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        (("train", "training"), {"train": 5}),
-        (("training", "train"), {"training": 5}),
-        (("val", "validation"), {"val": 5}),
-        # A test split is no other word for one to validate on.
-        (("validation", "test"), {"validation": 4, "test": 1}),
-    ],
-)
-def test_usual_names_of_a_split_are_one_split(
-    names: tuple[str, str], expected: dict[str, int]
-) -> None:
-    joined = _join(*(_set(d, {name: n}) for d, name, n in zip("ab", names, (4, 1), strict=True)))
-    assert {name: split.num_records for name, split in joined.splits.items()} == expected
-
-
 def test_the_fingerprint_is_that_of_all_in_their_order() -> None:
     a, b, c = (_set(name) for name in "abc")
     prints = [_join(*parts).fingerprint for parts in ((a, b), (b, a), (a, c))]
     assert len(set(prints)) == 3 and _join(a, b).fingerprint == prints[0]
-
-
-def test_classes_in_another_order_are_the_same_classes() -> None:
-    joined = _join(_set("a"), _set("b", classes=CLASSES[::-1]))
-    assert joined.classes == CLASSES
-    check_same_classes(joined)
-
-
-def test_different_classes_are_listed_with_the_remedy() -> None:
-    joined = _join(_set("a", classes=("ant", "bee")), _set("b", classes=("cat", "ant")))
-    assert joined.classes == ("ant", "bee", "cat")
-    with pytest.raises(UserError, match="a lacks cat; b lacks bee; expected .* by --classes"):
-        check_same_classes(joined)
-    numbered = _set("b", classes=("0", "1"), adopted=True)
-    with pytest.raises(
-        UserError, match="by --class_names of imageshards adopt, or say by --classes"
-    ):
-        check_same_classes(_join(_set("a"), numbered))
 
 
 @pytest.mark.parametrize(
@@ -96,13 +61,17 @@ def test_different_classes_are_listed_with_the_remedy() -> None:
     [
         (
             {"features": FEATURES | {"image/class/label": FeatureSpec("string", ())}},
-            "image/class/label is int64 in a and string in b; .* read them one at a time",
+            "the form of the class is int64 in a and string in b; .* build --input a --input b",
         ),
+        ({"classes": CLASSES[::-1]}, "the classes is ant, bee, cat in a and cat, bee, ant in b"),
+        ({"label_offset": 1}, "the first class id is 0 in a and 1 in b"),
+        ({"label_feature": "number"}, "the feature of the class is image/class/label in a and num"),
+        ({"image_feature": "text"}, "the feature of the picture is image/encoded in a and text"),
         ({"image": _image(size=128)}, "the picture option size is None in a and 128 in b"),
         ({"image": _image(mode="pad")}, "the picture option mode is None in a and pad in b"),
         (
             {"image": dataclasses.replace(IMAGE, channels=1)},
-            "the number of channels is 3 in a and 1 in b; .* build them with the same options",
+            "the number of channels is 3 in a and 1 in b; expected the same in every data set",
         ),
     ],
 )
@@ -118,31 +87,11 @@ def test_quality_makes_no_difference() -> None:
     assert image.options["quality"] == 90 and not image.varies
 
 
-def test_columns_that_differ_are_refused_where_they_are_asked_for() -> None:
+def test_features_are_those_that_all_have_in_the_same_form() -> None:
     features = {**FEATURES, "age": FeatureSpec("int64", None)}
     del features["box"]
     joined = _join(_set("a"), _set("b", features=features))
     assert set(joined.features) == set(FEATURES) - {"age", "box"}
-    check_features(joined, "--inputs", ["image", "number"])
-    with pytest.raises(
-        UserError, match="'age', which is float32 in a and int64 of variable length"
-    ):
-        check_features(joined, "--inputs", ["age"])
-    with pytest.raises(
-        UserError, match=r"float32 of shape \[4\] in a and no feature in b; .* leave"
-    ):
-        check_features(joined, "--where", ["box"])
-
-
-def test_conditions_on_class_ids_are_refused_where_these_differ() -> None:
-    filters = ["image/class/label==1"]
-    check_filters(_set("a"), filters)
-    check_filters(_join(_set("a"), _set("b")), filters)
-    for other in (_set("b", classes=CLASSES[::-1]), _set("b", label_offset=1)):
-        with pytest.raises(
-            UserError, match="other classes in each data set of 'a,b'; .* --classes"
-        ):
-            check_filters(_join(_set("a"), other), filters)
 
 
 def test_mean_and_deviation_are_those_of_all_pictures() -> None:
@@ -158,14 +107,6 @@ def test_mean_and_deviation_are_those_of_all_pictures() -> None:
     everything = np.concatenate(pixels)
     np.testing.assert_allclose(image.mean, everything.mean((0, 1)))
     np.testing.assert_allclose(image.std, everything.std((0, 1)))
-
-
-def test_pictures_of_others_have_the_size_that_is_asked_for() -> None:
-    unknown = dataclasses.replace(IMAGE, size=None, varies=True)
-    parts = [_set("a"), _set("b", image=unknown, adopted=True)]
-    assert join_datasets(CONFIG, parts).image.size is None
-    asked = join_datasets(ReadConfig("a,b", image_size=(24, 24)), parts).image
-    assert asked.size == (24, 24) and asked.varies
 
 
 def test_every_data_set_needs_the_split_that_is_named_or_trained_on() -> None:
@@ -206,5 +147,5 @@ def test_a_comma_in_a_path_that_exists_separates_nothing(
 def test_shares_are_found_by_path_or_last_folder(
     mix: dict[str, float], expected: Sequence[Fraction]
 ) -> None:
-    assert ReadConfig("x/a,y/b", mix=mix).shares == expected
-    assert ReadConfig("x/a,y/b").shares == ()
+    assert ReadConfig("x/a,y/b", mix=mix).mix_shares == expected
+    assert ReadConfig("x/a,y/b").mix_shares == ()

@@ -1,0 +1,26 @@
+"""Proof that a stream goes on anywhere: restored at every step, compared with itself."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+
+def assert_resumes(stream: Callable[[int], Iterable[Any]], steps: int, more: int = 2) -> None:
+    """Begins at each of the first `steps` steps, and finds what the whole stream has there.
+
+    Args:
+        stream: Step → what comes from it on: arrays, or dictionaries and tuples of them.
+        steps: How many.
+        more: How many elements are looked at from each step on.
+    """
+    import tensorflow as tf
+
+    whole = list(itertools.islice(stream(0), steps + more))
+    for start in range(1, steps):
+        rest = list(itertools.islice(stream(start), more))
+        expected = whole[start : start + more]
+        tf.nest.map_structure(np.testing.assert_array_equal, rest, expected)

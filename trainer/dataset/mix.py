@@ -1,0 +1,135 @@
+"""The data sets of a mix: of one form, each with its share of what is trained on."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from imageshards.errors import UserError
+from trainer.config import ReadConfig
+from trainer.dataset.spec import DataSet, MixPart, Split, Subset
+from trainer.dataset.subset import balancing_weights, pass_counts, select
+
+# How pictures were made, as far as a model or a served file would see the difference.
+_IMAGE_OPTIONS = ("size", "mode", "filter", "only_shrink", "background")
+
+
+def one_of_all(paths: Sequence[str]) -> str:
+    """The command that makes one data set of several, for people."""
+    return f"imageshards build {' '.join(f'--input {path}' for path in paths)} --output ALL"
+
+
+def data_set_of_mix(config: ReadConfig, datasets: Sequence[DataSet]) -> DataSet:
+    """What is read and evaluated of several data sets: their splits one after the other.
+
+    Args:
+        config: How they were opened.
+        datasets: At least two.
+
+    Returns:
+        The first data set's form with the features that all have, the mean and deviation of all
+        pictures together, and `datasets` as its `parts`.
+
+    Raises:
+        UserError: Their records or classes differ.
+    """
+    parts, first = tuple(datasets), datasets[0]
+    _check_same_form(config, parts)
+    names = dict.fromkeys(name for part in parts for name in part.splits)
+    prints = json.dumps([part.fingerprint for part in parts])
+    mean, std = _pooled(parts)
+    image = dataclasses.replace(
+        first.image,
+        varies=any(part.image.varies for part in parts),
+        mean=mean,
+        std=std,
+        options={**first.image.options, "mean": mean, "std": std},
+    )
+    return dataclasses.replace(
+        first,
+        data=config.data,
+        splits={name: _joined_split(name, parts) for name in names},
+        image=image,
+        shard_by="class" if any(part.shard_by == "class" for part in parts) else "balanced",
+        features={
+            name: spec
+            for name, spec in first.features.items()
+            if all(part.features.get(name) == spec for part in parts)
+        },
+        fingerprint=hashlib.sha256(prints.encode()).hexdigest(),
+        adopted=any(part.adopted for part in parts),
+        parts=parts,
+    )
+
+
+def mixed(config: ReadConfig, subset: Subset) -> Subset:
+    """`subset` of several data sets, each read by its share.
+
+    Raises:
+        UserError: Nothing is left of one of them.
+    """
+    chosen = [
+        select(part, split, classes=config.classes, filters=config.where, balance=config.balance)
+        for part, split in subset.dataset.by_part(subset.split)
+    ]
+    parts = tuple(MixPart(*pair) for pair in zip(chosen, config.mix_shares, strict=True))
+    subset = dataclasses.replace(subset, mix=parts)
+    counts = pass_counts(subset)
+    if counts is None or subset.class_weights is None:
+        return subset
+    return dataclasses.replace(subset, class_weights=balancing_weights(counts))
+
+
+def _check_same_form(config: ReadConfig, parts: Sequence[DataSet]) -> None:
+    """Everything in which the records of all data sets have to agree."""
+    values_of: dict[str, Callable[[DataSet], Any]] = {
+        "classes": lambda part: ", ".join(part.classes),
+        "first class id": lambda part: part.label_offset,
+        "number of channels": lambda part: part.image.channels,
+        "feature of the picture": lambda part: part.image_feature,
+        "feature of the class": lambda part: part.label_feature,
+        "form of the class": lambda part: part.features[part.label_feature].dtype,
+    }
+    values_of |= {f"picture option {o}": functools.partial(_option, o) for o in _IMAGE_OPTIONS}
+    for what, value_of in values_of.items():
+        values = [value_of(part) for part in parts]
+        for part, value in zip(parts, values, strict=True):
+            if value != values[0]:
+                raise UserError(
+                    f"⟦--data⟧ received {config.data!r}, where the {what} is {values[0]} in "
+                    f"{parts[0].data} and {value} in {part.data}; expected the same in every data "
+                    f"set: make one of all by {one_of_all(config.paths)}."
+                )
+
+
+def _option(name: str, part: DataSet) -> Any:
+    return part.image.options.get(name)
+
+
+def _joined_split(name: str, parts: Sequence[DataSet]) -> Split:
+    owned = [part.splits[name].shards for part in parts if name in part.splits]
+    return Split(name, tuple(itertools.chain(*owned)))
+
+
+def _pooled(parts: Sequence[DataSet]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of all pictures, from those of each data set: the law of total variance.
+
+    Those of others' records are not known: they do not count.
+    """
+    known = [part for part in parts if not part.adopted] or list(parts)
+    weights = [sum(split.num_records for split in part.splits.values()) for part in known]
+    total = sum(weights) or 1
+    means, stds = [], []
+    for channel in range(parts[0].image.channels):
+        pairs = [(part.image.mean[channel], part.image.std[channel]) for part in known]
+        mean = sum(m * w for (m, _), w in zip(pairs, weights, strict=True)) / total
+        square = sum((s * s + m * m) * w for (m, s), w in zip(pairs, weights, strict=True)) / total
+        means.append(mean)
+        stds.append(math.sqrt(max(0.0, square - mean * mean)))
+    return tuple(means), tuple(stds)
