@@ -28,7 +28,6 @@ from imageshards.example import decode_example
 from imageshards.index import index_schema, read_shard_index
 from imageshards.jpeg import can_draft, open_picture
 from imageshards.manifest import roles_of, shard_path, shards_of
-from imageshards.processes import map_in_processes
 from imageshards.progress import with_progress
 from imageshards.tfrecord import RecordError, scan_file
 
@@ -70,7 +69,7 @@ def find_twins(
             lambda shard: _rows(shard, manifest, ["source_sha256"]), shards
         )
     ]
-    hashed = map_in_processes(_hash_shard, shards, workers)
+    hashed = storage.map_in_processes(_hash_shard, shards, workers)
     of_pictures = list(with_progress(hashed, len(shards), "shards", "hashing pictures"))
     originals, _ = _repeated(of_originals)
     repeated, different = _repeated([hashes[known] for hashes, known in of_pictures])

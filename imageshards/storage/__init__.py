@@ -21,7 +21,12 @@ from imageshards.storage.base import (
     reset_counts,
     unreported,
 )
-from imageshards.storage.concurrency import map_concurrently, run_concurrently, shared_memory
+from imageshards.storage.concurrency import (
+    map_concurrently,
+    map_in_processes,
+    run_concurrently,
+    shared_memory,
+)
 from imageshards.storage.files import (
     backend,
     check_bucket,
@@ -91,6 +96,7 @@ __all__ = [
     "local_copy",
     "lock_holder",
     "map_concurrently",
+    "map_in_processes",
     "move",
     "name_of",
     "open_read",

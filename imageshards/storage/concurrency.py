@@ -1,13 +1,18 @@
-"""Several calls at once, because a store answers slowly; memory for several processes."""
+"""Several calls at once: in threads, as a store answers slowly, and in processes; their memory."""
 
 from __future__ import annotations
 
 import collections
 import concurrent.futures
+import multiprocessing
 import os
+import signal
 import tempfile
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
+
+from imageshards.errors import UserError
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -39,6 +44,42 @@ def run_concurrently(*calls: Callable[[], Any]) -> list[Any]:
         Exception: What the first of them raised; those that were begun have ended.
     """
     return list(map_concurrently(lambda call: call(), calls))
+
+
+def map_in_processes(
+    function: Callable[[_In], _Out], tasks: Sequence[_In], workers: int | None = None
+) -> Iterator[_Out]:
+    """`map(function, tasks)` in processes, for a function of a module, in the order of the tasks.
+
+    Args:
+        function: What is done, in another process where there are several.
+        tasks: Its arguments.
+        workers: Processes; None for one per core.
+
+    Raises:
+        UserError: A process was killed.
+    """
+    workers = min(workers or len(os.sched_getaffinity(0)), len(tasks))
+    if workers <= 1:
+        yield from map(function, tasks)
+        return
+    # Not fork: the caller may run threads of Beam or TensorFlow.
+    context = multiprocessing.get_context("spawn")
+    pool = concurrent.futures.ProcessPoolExecutor(workers, context, _ignore_interrupt)
+    try:
+        yield from pool.map(function, tasks)
+    except BrokenProcessPool as e:
+        raise UserError(
+            "A process that reads shards was killed, most likely for lack of memory; run it again "
+            "with a smaller --workers."
+        ) from e
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _ignore_interrupt() -> None:
+    """Ctrl-C reaches all processes of a terminal; the first one ends the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def shared_memory(num_bytes: int) -> int:

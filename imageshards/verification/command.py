@@ -71,7 +71,6 @@ def verify(directory: str, workers: int | None = None, show_progress: bool = Fal
     """
     from imageshards import storage
     from imageshards.manifest import load_manifest, shards_of
-    from imageshards.processes import map_in_processes
     from imageshards.progress import with_progress
     from imageshards.verification.data_set import data_set_problems, notes_of
     from imageshards.verification.shard import ShardTask, check_shard
@@ -81,7 +80,7 @@ def verify(directory: str, workers: int | None = None, show_progress: bool = Fal
     storage.check_bucket(directory, "DIR")
     manifest = load_manifest(directory, "DIR", complete=True, adopted=True)
     tasks = [ShardTask(directory, shard) for _, shard in shards_of(manifest)]
-    checked = map_in_processes(check_shard, tasks, workers)
+    checked = storage.map_in_processes(check_shard, tasks, workers)
     if show_progress:
         checked = with_progress(checked, len(tasks), "shards", "verifying")
     results = list(checked)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -119,50 +119,31 @@ def test_an_empty_shard_has_an_empty_index(tmp_path):
     assert index.read_index(str(tmp_path), manifest(entry, 0)).num_rows == 0
 
 
-def damaged(directory, entry):
-    (directory / entry["file"]).write_bytes(b"PAR1" * 10)
-    return entry
-
-
-def half_written(directory, entry):
-    path = directory / entry["file"]
-    path.write_bytes(path.read_bytes()[:-10])
-    return entry
-
-
-def missing(directory, entry):
-    (directory / entry["file"]).unlink()
-    return entry
-
-
-def foreign(directory, entry):
-    import pyarrow as pa
-
-    there = index.write_index(str(directory), SHARD, pa.table({"key": ["a"] * 3, "x": [1] * 3}))
-    return entry | there
-
-
-def none(directory, entry):
-    return None
+def foreign(path):
+    pq.write_table(pa.table({"key": ["a"] * 3, "x": [1] * 3}), path)
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "is_named", "said"),
     [
-        (damaged, "its bytes are others"),
-        (half_written, "its bytes are others"),
-        (missing, "is missing"),
-        (foreign, "has not the columns of an index"),
-        (none, "a data set without index/"),
+        (lambda path: path.write_bytes(b"PAR1" * 10), False, "its bytes are others"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-10]), False, "its bytes are others"),
+        (lambda path: path.unlink(), False, "is missing"),
+        (foreign, True, "has not the columns of an index"),
     ],
+    ids=["damaged", "half written", "missing", "foreign"],
 )
-def test_another_or_damaged_index_is_refused_with_a_remedy(written, damage, said):
+def test_another_or_damaged_index_is_refused_with_a_remedy(written, damage, is_named, said):
     directory, entry = written
-    with pytest.raises(UserError, match=said) as caught:
-        index.read_index(str(directory), manifest(damage(directory, entry)))
-    assert re.search("--overwrite|imageshards adopt", str(caught.value)) and "\n" not in str(
-        caught.value
-    )
+    path = directory / entry["file"]
+    damage(path)
+    if is_named:
+        data = path.read_bytes()
+        entry |= {"num_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    with pytest.raises(IndexDamageError, match=f"{said}.*--overwrite"):
+        index.read_index(str(directory), manifest(entry))
+    with pytest.raises(UserError, match="a data set without index/.* imageshards adopt"):
+        index.read_index(str(directory), manifest(None))
 
 
 @pytest.mark.parametrize(
