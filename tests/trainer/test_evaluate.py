@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from imageshards.output_folder import check_page_folder
-from tests.support.commands import run_forked
-from tests.support.trainer_data import CLASSES, edit_manifest, make_data_set
+from tests.support.trainer_data import CLASSES, make_data_set
 from trainer import evaluate
 from trainer.dataset.spec import FeatureSpec, ImageSpec, ModelCard, ModelInputs
 
@@ -151,26 +150,6 @@ def test_some_classes_or_records_only(
     assert (found["num_examples"], found["classes"]) == (7, ["triangle"])
 
 
-def test_data_may_number_the_classes_differently(
-    folder: pathlib.Path,
-    model: str,
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    before = figures(capsys, "--model_path", model, "--data", folder)
-    # The same model with two outputs exchanged, and one more that is never right.
-    trained = keras.saving.load_model(model)
-    kernel, bias = trained.layers[-1].get_weights()
-    other = save_model(tmp_path / "other.keras", ("square", "circle", "star", "triangle"))
-    grown, card = model_file.load_model(other)
-    order = [1, 0, 0, 2]
-    grown.layers[-1].set_weights([kernel[:, order], bias[order] - [0, 0, 1e3, 0]])
-    model_file.save_model(grown, other, card)
-    after = figures(capsys, "--model_path", other, "--data", folder)
-    assert after["accuracy"] == before["accuracy"]
-    assert after["loss"] == pytest.approx(before["loss"], rel=1e-6)
-
-
 def test_a_broken_record_stops_or_is_left_out_and_listed(
     folder: pathlib.Path, model: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -235,22 +214,3 @@ def test_without_a_validation_split_one_has_to_be_named(
     assert code == 2 and "--split: train" in err
     tested = make_data_set(tmp_path / "tested", {"train": 2, "test": 3}, size_px=(SIZE,))
     assert figures(capsys, "--model_path", model, "--data", tested)["split"] == "test"
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_two_replicas_as_a_command(
-    folder: pathlib.Path, model: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    one = figures(capsys, "--model_path", model, "--data", folder)
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    scalars = {"image/class/label": "int64", "image/encoded": "string", "image/width": "int64"}
-    edit_manifest(copy, features={n: {"dtype": d, "shape": []} for n, d in scalars.items()})
-    done = run_forked(
-        "trainer.evaluate", "--model_path", model, "--data", copy, "--where", "image/width>=1",
-        "--batch_size", 6, "--replicas", 2, "--json", XDG_CACHE_HOME=str(tmp_path),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    two = json.loads(done.stdout)
-    assert two["replicas"] == 2 and two["accuracy"] == one["accuracy"]
-    assert two["loss"] == pytest.approx(one["loss"], rel=1e-6)

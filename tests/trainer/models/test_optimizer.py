@@ -187,14 +187,6 @@ def test_averaged_weights_replace_the_weights_for_a_while() -> None:
     np.testing.assert_array_equal(network.trainable_variables[0], last[0])
 
 
-def test_an_overflow_of_half_precision_skips_the_step() -> None:
-    config = OptimizerConfig(optimizer="sgd", precision="float16")
-    network, values = _one_matrix(config, [float("inf")])
-    np.testing.assert_array_equal(values[0], 1.0)
-    assert float(network.optimizer.dynamic_scale.numpy()) == 2.0**14
-    assert int(network.optimizer.iterations.numpy()) == 0
-
-
 def test_norms_of_any_shape_are_exempt_from_decay() -> None:
     picture = keras.Input((4, 6))
     x = keras.layers.LayerNormalization(axis=(1, 2))(picture)  # two variables of two dimensions

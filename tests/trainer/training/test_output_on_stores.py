@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import imageshards as ims
 from imageshards import storage
 from imageshards.errors import UserError
 from tests.support.commands import killed_train, run_forked
@@ -168,27 +167,6 @@ def test_the_other_commands_read_the_model_where_it_is(
     assert predict.main(["--model_path", f"{output}/none.keras", str(picture)]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "where there is no file; expected a .keras file that" in said
-
-
-def test_ims_fit_goes_on_in_a_bucket(shards: pathlib.Path, output: str) -> None:
-    train = ims.open(shards).train(batch_size=8, seed=3)
-    for epochs in (1, 2):
-        picture = keras.Input(train.image_shape)
-        model = keras.Model(picture, keras.layers.Dense(3)(keras.layers.Flatten()(picture)))
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile("sgd", loss, jit_compile=False)
-        history = ims.fit(model, train, epochs=epochs, resume=output, verbose=0)
-        assert history.epoch == list(range(epochs))
-    assert Checkpoints(output, 2).steps() == [2, 5]
-
-
-def test_a_dry_run_shows_its_batch_in_the_bucket(
-    shards: pathlib.Path, output: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(_flags(shards, output, "--dry_run")) == 0
-    assert f"gets it: {output}/report/dry_run.png" in capsys.readouterr().out
-    assert storage.read(f"{output}/report/dry_run.png").startswith(b"\x89PNG")
-    assert _files(output) == {".run", "report/dry_run.png"}
 
 
 def test_a_run_is_replaced_or_left_alone(
