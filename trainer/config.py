@@ -243,20 +243,15 @@ class ReadConfig:
         return shares
 
     def _find_path(self, name: str) -> str:
-        found = [path for path in self.paths if name.rstrip("/") == path.rstrip("/")]
-        found = found or [
-            p for p in self.paths if os.path.basename(p.rstrip("/")) == name.rstrip("/")
-        ]
+        bare = name.rstrip("/")
+        found = [path for path in self.paths if path.rstrip("/") == bare]
+        found = found or [p for p in self.paths if os.path.basename(p.rstrip("/")) == bare]
         if len(found) != 1 or len(self.paths) < 2:
-            if len(found) > 1:
-                what = "is the last folder of several data sets"
-            else:
-                what = "is the only data set" if found else "is no data set"
             raise UserError(
-                f"⟦--mix⟧ received a share for {name!r}, which {what} of ⟦--data⟧ {self.data!r}; "
-                "expected several data sets in ⟦--data⟧, each with a share by its path or its last "
-                "folder, for example ⟦--data a,b --mix a=0.7,b=0.3|ims.open('a', 'b') and "
-                "mix={'a': 0.7, 'b': 0.3}⟧."
+                f"⟦--mix⟧ received a share for {name!r}, which names {len(found)} of the data sets "
+                f"in ⟦--data⟧ {self.data!r}; expected several there, each with a share by its path "
+                "or its last folder, for example ⟦--data a,b --mix a=0.7,b=0.3|ims.open('a', 'b') "
+                "and mix={'a': 0.7, 'b': 0.3}⟧."
             )
         return found[0]
 

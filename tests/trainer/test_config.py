@@ -128,9 +128,9 @@ def test_several_data_sets_are_named_between_commas_or_by_the_flag_again(data: s
         ("--data a,b --mix a=1,b=x", "--mix received 'a=1,b=x'; expected NAME=SHARE for each"),
         ("--data a,b --mix 0.7,0.3", "--mix received a share for ''"),
         ("--data a,b --mix a=0.7", "--mix received no share for 'b'; expected one for each"),
-        ("--data a,b --mix a=1,c=1", "a share for 'c', which is no data set of --data"),
-        ("--data a --mix a=1", "for 'a', which is the only data set of --data 'a'; expected"),
-        ("--data x/a,y/a --mix a=1", "for 'a', which is the last folder of several data sets"),
+        ("--data a,b --mix a=1,c=1", "a share for 'c', which names 0 of the data sets in"),
+        ("--data a --mix a=1", "which names 1 of the data sets in --data 'a'; expected several"),
+        ("--data x/a,y/a --mix a=1", "for 'a', which names 2 of the data sets in"),
         ("--data x/a,b --mix a=1,x/a=1", "--mix received a, x/a; expected each data set"),
         *((f"--data a,b --mix a=1,b={share}", f"--mix received {share} for 'b'; expected a number")
           for share in ("0.0", "-1.0", "nan", "inf")),
