@@ -22,8 +22,9 @@ from beam_pipeline.inputs.data_sets import of_replaced, open_inputs, reads_outpu
 from beam_pipeline.inputs.layout import check_output_apart, is_same_folder
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.progress import PLANNING, final_table, pool_line
+from beam_pipeline.runners.choice import check_flags, choose
 from beam_pipeline.runners.flags import LOCAL_RUNNERS, GivenFlags, runner_name
-from beam_pipeline.runners.runner import Build, check_flags, choose, lost_a_worker
+from beam_pipeline.runners.runner import Build, lost_a_worker
 from beam_pipeline.startup import quick_imports
 from imageshards import storage
 from imageshards.errors import LeaseLostError, UserError

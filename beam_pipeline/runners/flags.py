@@ -11,12 +11,10 @@ import pathlib
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from beam_pipeline.runners.flink_rest import NoFlinkError, Overview, is_address, overview
 from imageshards.errors import UserError
-
-if TYPE_CHECKING:
-    from beam_pipeline.runners.flink import Overview
 
 LOCAL_RUNNERS = ("direct", "fnapi")
 POOL_ADDRESS = "localhost:50000"
@@ -115,18 +113,16 @@ def _pool(given: GivenFlags, reason: str) -> Iterator[DefaultFlag]:
 
 
 def _flink(given: GivenFlags, num_shards: int | None) -> Iterator[DefaultFlag]:
-    from beam_pipeline.runners import flink
-
     master = given["flink_master"] or "[auto]"
     cluster: Overview | None = None
-    if flink.is_address(master):
+    if is_address(master):
         try:
-            cluster = flink.overview(master)
-        except flink.NoFlinkError:
+            cluster = overview(master)
+        except NoFlinkError:
             # A job server may see a cluster that this host does not.
             if not given["job_endpoint"]:
                 raise
-    if flink.is_address(master) or given["job_endpoint"]:
+    if is_address(master) or given["job_endpoint"]:
         yield from _pool(given, "without this flag Flink's TaskManagers start Docker containers")
     if cluster is not None:
         yield DefaultFlag("flink_version", cluster.version, f"what runs at {master}")

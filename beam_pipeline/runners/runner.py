@@ -1,33 +1,17 @@
-"""What a runner does for a build, the local one, and which one Beam's flags ask for."""
+"""What a runner does for a build, and the local one."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
-import io
-import logging
 import os
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
 
 import apache_beam as beam
-from apache_beam.options import pipeline_options
-from apache_beam.options.pipeline_options import (
-    DirectOptions,
-    PipelineOptions,
-    StandardOptions,
-    TypeOptions,
-)
-from apache_beam.runners.portability.fn_api_runner import fn_runner, worker_handlers
+from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineRunner
 
-from beam_pipeline.runners import flags
-from beam_pipeline.runners.flags import LOCAL_RUNNERS, runner_name
 from imageshards import storage
-from imageshards.commands.command_line import did_you_mean, nearest_flags
-from imageshards.errors import UserError
 
 # What runners say of a killed worker: FnApiRunner, then Prism, which may stumble over the closed
 # channel.
@@ -121,146 +105,3 @@ def job_name(output: str) -> str:
     words = re.sub(r"[^a-z0-9]+", "-", place.rpartition("/")[2].lower())
     digest = hashlib.sha256(place.encode()).hexdigest()[:8]
     return f"imageshards-{words[:30].strip('-') or 'build'}-{digest}"
-
-
-# Flags of Beam's Flink runner that only its Java side declares.
-_FLINK_JAVA_FLAGS = {
-    "max_bundle_size": int,
-    "max_bundle_time_mills": int,
-    "number_of_execution_retries": int,
-    "execution_retry_delay": int,
-    "auto_watermark_interval": int,
-    "job_check_interval_in_secs": int,
-    "state_backend": str,
-    "state_backend_storage_path": str,
-    "flink_conf_dir": str,
-    "object_reuse": bool,
-    "faster_copy": bool,
-    "disable_metrics": bool,
-}
-
-
-class FlinkJavaOptions(PipelineOptions):
-    """Declares them: Beam's client learns of them from a running job server, too late to tell
-    a misspelled flag from a known one. A flag that is not given is not sent.
-    """
-
-    @classmethod
-    def _add_argparse_args(cls, parser: Any) -> None:
-        for name, kind in _FLINK_JAVA_FLAGS.items():
-            given: Any = {"action": "store_true"} if kind is bool else {"type": kind}
-            parser.add_argument(f"--{name}", default=None, **given)
-
-
-def choose(
-    beam_args: Sequence[str], build: Build | None = None, own_flags: Iterable[str] = ()
-) -> Runner:
-    """The runner that Beam's flags ask for; the one in this process if they ask for none.
-
-    Args:
-        beam_args: Flags for Beam.
-        build: What it is for.
-        own_flags: See `check_flags`.
-
-    Raises:
-        UserError: A flag is unknown, or asks for a mode that loses records.
-    """
-    build = build or Build()
-    check_flags(beam_args, own_flags)
-    beam_args = flags.fill_defaults(beam_args, build.num_shards)
-    # It logs the traceback of a worker's error, which we raise and report ourselves.
-    logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)
-    options = PipelineOptions(list(beam_args), save_main_session=False)
-    given = options.view_as(StandardOptions).runner
-    name = runner_name(given)
-    if name in LOCAL_RUNNERS:
-        _set_local_mode(options.view_as(DirectOptions), beam_args)
-        # Tests and clients of clusters check the types of the same graph; here it takes 0.1 s.
-        options.view_as(TypeOptions).pipeline_type_check = False
-        # Named explicitly: Beam's DirectRunner would try to download Prism.
-        return Runner(options, build, fn_runner.FnApiRunner())
-    _check_runner(str(given))
-    # Each imports what the others do not need.
-    if name == "flink":
-        from beam_pipeline.runners.flink import FlinkRunner
-
-        return FlinkRunner(options, build)
-    if name == "dataflow":
-        try:
-            from beam_pipeline.runners.dataflow import DataflowRunner
-        except ImportError as e:
-            raise UserError(
-                f"--runner {given} needs Google's clients, which are not installed ({e}); install "
-                "them with pip install 'imageshards[dataflow]'."
-            ) from e
-
-        return DataflowRunner(options, build)
-    from beam_pipeline.runners.remote import RemoteRunner
-
-    return RemoteRunner(options, build)
-
-
-def _set_local_mode(direct: Any, beam_args: Sequence[str]) -> None:
-    if direct.direct_running_mode == "multi_threading":
-        raise UserError(
-            "--direct_running_mode received 'multi_threading', which loses records in Beam "
-            f"{beam.__version__}; expected in_memory (the default: own processes write the "
-            "shards) or multi_processing."
-        )
-    if direct.direct_running_mode == "multi_processing":
-        # In Beam 2.77 a timer thread flushes, then clears, a buffer that the bundle's thread is
-        # writing to; 0 keeps the timer from being started. See TimeBasedBuffering… in data_plane.
-        worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = 0
-        if not any(arg.startswith("--direct_num_workers") for arg in beam_args):
-            direct.direct_num_workers = 0  # every core; Beam's default is one
-    else:
-        direct.direct_running_mode = "in_memory"
-        direct.direct_num_workers = 1  # the pool's processes do the work
-        # Each side input is read once, and weighing it for the cache takes longer than that.
-        worker_handlers.STATE_CACHE_SIZE_MB = 0
-
-
-def _check_runner(name: str) -> None:
-    known = [runner.lower() for runner in StandardOptions.KNOWN_RUNNER_NAMES]
-    if "." not in name and name.lower() not in known and f"{name.lower()}runner" not in known:
-        raise UserError(
-            f"--runner received {name!r}; expected one of "
-            f"{', '.join(StandardOptions.KNOWN_RUNNER_NAMES)}, or a class as module.Class."
-        )
-
-
-def check_flags(beam_args: Sequence[str], own_flags: Iterable[str] = ()) -> None:
-    """Refuses a flag that Beam does not know either.
-
-    Args:
-        beam_args: Flags that the command line did not know.
-        own_flags: Flags that it knows, one of which may have been meant.
-
-    Raises:
-        UserError: There is such a flag, or one of Beam's has no value.
-    """
-    if not beam_args:
-        return
-    parser = pipeline_options._BeamArgumentParser(allow_abbrev=False, add_help=False)
-    for cls in PipelineOptions.__subclasses__():
-        cls._add_argparse_args(parser)
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(printed):  # argparse prints all of Beam's flags
-            _, unknown = parser.parse_known_args(list(beam_args))
-    except SystemExit:
-        reason = printed.getvalue().strip().rpartition("error: ")[2]
-        raise UserError(f"Beam refuses its flags ({reason}); fix or leave out the flag.") from None
-    if not unknown:
-        return
-    names = [text.partition("=")[0] for text in unknown if text.startswith("-")]
-    if not names:
-        raise UserError(
-            f"{unknown[0]!r} belongs to no flag; expected --name value: put quotes around a glob "
-            "or a path with spaces."
-        )
-    # A flag of our own first: there are hundreds of Beam's.
-    near = nearest_flags(names[0], [*own_flags])
-    near = near or nearest_flags(names[0], [*parser._option_string_actions])
-    hint = did_you_mean(near) or "see --help."
-    raise UserError(f"{names[0]!r} is a flag neither of this program nor of Beam; {hint.rstrip()}")

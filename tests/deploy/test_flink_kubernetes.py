@@ -9,8 +9,8 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from beam_pipeline import cli
+from beam_pipeline.runners.choice import check_flags
 from beam_pipeline.runners.flags import POOL_ADDRESS
-from beam_pipeline.runners.runner import check_flags
 from imageshards.errors import UserError
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "flink" / "kubernetes"

@@ -101,7 +101,7 @@ def _mistake_of_beam(left_over: list[str]) -> str | None:
     if not left_over:
         return None
     # Late, as it imports Beam.
-    from beam_pipeline.runners.runner import check_flags
+    from beam_pipeline.runners.choice import check_flags
 
     try:
         check_flags(left_over)

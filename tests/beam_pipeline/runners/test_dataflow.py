@@ -26,7 +26,8 @@ from apache_beam.utils.plugin import BeamPlugin
 
 from beam_pipeline.__main__ import main
 from beam_pipeline.runners import dataflow
-from beam_pipeline.runners.runner import Build, choose, job_name
+from beam_pipeline.runners.choice import choose
+from beam_pipeline.runners.runner import Build, job_name
 from imageshards import storage
 from imageshards.errors import UserError
 from tests.conftest import REPOSITORY

@@ -7,7 +7,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability import portable_runner
 
 from beam_pipeline.runners import flags as runner_flags
-from beam_pipeline.runners.runner import check_flags
+from beam_pipeline.runners.choice import check_flags
 from imageshards.errors import UserError
 from tests.conftest import REPOSITORY
 from tests.support.flink_stand_in import overview, serving

@@ -7,8 +7,9 @@ import contextlib
 import apache_beam as beam
 import pytest
 
-from beam_pipeline.runners import flink, preflight
-from beam_pipeline.runners.runner import Build, choose, job_name
+from beam_pipeline.runners import flink, flink_rest, preflight
+from beam_pipeline.runners.choice import choose
+from beam_pipeline.runners.runner import Build, job_name
 from imageshards.errors import UserError
 from tests.support.flink_stand_in import Jobs, flags, overview, serving
 
@@ -42,9 +43,9 @@ def sentence(error: pytest.ExceptionInfo) -> str:
 def test_a_cluster_says_what_it_has():
     reply = overview(version="1.20.3", task_managers=3, slots=7, free=5)
     with serving({"/overview": reply}) as master:
-        found = flink.overview(master)
-        assert found == flink.overview(f"http://{master}/")
-    assert found == flink.Overview("1.20", task_managers=3, slots=7, free_slots=5)
+        found = flink_rest.overview(master)
+        assert found == flink_rest.overview(f"http://{master}/")
+    assert found == flink_rest.Overview("1.20", task_managers=3, slots=7, free_slots=5)
     assert found.slots_of_one == 3
 
 
@@ -61,12 +62,14 @@ def test_a_cluster_says_what_it_has():
 )
 def test_what_is_no_flink_is_one_sentence(replies, words, monkeypatch):
     if replies == {"/overview": None}:
-        monkeypatch.setattr(flink, "REST_TIMEOUT_SEC", 0.3)
+        monkeypatch.setattr(flink_rest, "REST_TIMEOUT_SEC", 0.3)
     with contextlib.ExitStack() as stack:
         master = stack.enter_context(serving(replies or {}))
         if replies is None:
             stack.close()  # its port is free again
-        with pytest.raises(flink.NoFlinkError, match="--flink_master received .*JobManager") as e:
+        with pytest.raises(
+            flink_rest.NoFlinkError, match="--flink_master received .*JobManager"
+        ) as e:
             runner("--runner=FlinkRunner", f"--flink_master={master}")
     assert words in sentence(e) and repr(master) in sentence(e)
 
@@ -130,8 +133,8 @@ def test_a_job_that_is_left_is_cancelled_at_the_cluster_and_no_other(tmp_path, m
 
 
 def test_a_job_that_does_not_end_is_one_sentence(monkeypatch):
-    monkeypatch.setattr(flink, "CANCEL_TIMEOUT_SEC", 0.3)
+    monkeypatch.setattr(flink_rest, "CANCEL_TIMEOUT_SEC", 0.3)
     jobs = Jobs(abc=NAME)
     replies = jobs.replies | {"PATCH /jobs/abc?mode=cancel": b"{}"}
     with serving(replies) as master, pytest.raises(UserError, match=r"abc at .* still runs after"):
-        flink.cancel_jobs(master, NAME)
+        flink_rest.cancel_jobs(master, NAME)

@@ -8,7 +8,8 @@ import apache_beam as beam
 import pytest
 
 from beam_pipeline.runners import preflight
-from beam_pipeline.runners.runner import Build, choose
+from beam_pipeline.runners.choice import choose
+from beam_pipeline.runners.runner import Build
 from imageshards.errors import UserError
 from tests.support import pool_tasks, portable_servers
 

@@ -11,7 +11,8 @@ from apache_beam.options.pipeline_options import StandardOptions
 from apache_beam.runners.portability import portable_runner
 
 from beam_pipeline.runners import remote
-from beam_pipeline.runners.runner import Build, Runner, choose, job_name
+from beam_pipeline.runners.choice import choose
+from beam_pipeline.runners.runner import Build, Runner, job_name
 from imageshards.errors import UserError
 
 pytestmark = pytest.mark.process

@@ -8,7 +8,7 @@ from apache_beam.runners.portability.fn_api_runner import fn_runner, worker_hand
 
 from beam_pipeline import cli
 from beam_pipeline import run as driver
-from beam_pipeline.runners.runner import check_flags, choose
+from beam_pipeline.runners.choice import check_flags, choose
 from imageshards.errors import UserError
 
 
