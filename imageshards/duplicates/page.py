@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from imageshards.duplicates.twins import Twin, counts_by_splits
 from imageshards.errors import UserError
@@ -21,19 +21,9 @@ MAX_SHOWN = 120
 _THUMB_PX = 160
 
 
-class Shown(NamedTuple):
-    """An image of a pair; no picture where it cannot be read."""
-
-    row: Mapping[str, Any]
-    picture: Image.Image | None
-
-
-class Pair(NamedTuple):
-    """A pair with its pictures."""
-
-    twin: Twin
-    kept: Shown
-    other: Shown
+# Two images with the picture of the one that stays and of the one that goes; None for one that
+# cannot be read.
+Pair = tuple[Twin, "Image.Image | None", "Image.Image | None"]
 
 
 def page_of(
@@ -95,17 +85,13 @@ def _with_pictures(
 ) -> list[Pair]:
     roles = roles_of(manifest)
 
-    def shown(row: Mapping[str, Any]) -> Shown:
+    def picture(row: Mapping[str, Any]) -> Image.Image | None:
         try:
-            features = read_record(directory, row, roles["filename"])
-        except (OSError, RecordError, UserError, ValueError):
-            return Shown(row, None)  # what is wrong is for verify to say
-        encoded = features[roles["image"] or ""][0]
-        return Shown(row, thumbnail(encoded, _THUMB_PX) if isinstance(encoded, bytes) else None)
+            encoded = read_record(directory, row, roles["filename"])[roles["image"] or ""][0]
+        except (LookupError, OSError, RecordError, UserError, ValueError):
+            return None  # what is wrong is for verify to say
+        return thumbnail(encoded, _THUMB_PX) if isinstance(encoded, bytes) else None
 
     rows = [row for twin in twins for row in (twin.kept, twin.other)]
-    found = list(map_concurrently(shown, rows))
-    return [
-        Pair(twin, kept, other)
-        for twin, kept, other in zip(twins, found[::2], found[1::2], strict=True)
-    ]
+    found = list(map_concurrently(picture, rows))
+    return list(zip(twins, found[::2], found[1::2], strict=True))
