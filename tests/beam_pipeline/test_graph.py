@@ -20,8 +20,7 @@ from beam_pipeline.planning import plan
 from beam_pipeline.planning import transforms as planning
 from tests.support import builds
 from tests.support import portable_graph as graphs
-from tests.support.graph_sizes import Sizes, sizes_of
-from tests.support.portable_graph import Graph
+from tests.support.portable_graph import Graph, Sizes, sizes_of
 
 KINDS = ("labels", "manifest", "columns")
 

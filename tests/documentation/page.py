@@ -12,7 +12,6 @@ import selectors
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -129,7 +128,8 @@ def run_bash(commands: str, folder: pathlib.Path, environ: dict[str, str]) -> st
 def prepared(shared: pathlib.Path, environ: dict[str, str]) -> pathlib.Path:
     """The folder that every page begins with; made once for all processes of tests."""
     folder = shared / "prepared"
-    with _alone(shared / "prepared.lock"):
+    with (shared / "prepared.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
             new = shared / "preparing"
             shutil.rmtree(new, ignore_errors=True)
@@ -140,27 +140,18 @@ def prepared(shared: pathlib.Path, environ: dict[str, str]) -> pathlib.Path:
     return folder
 
 
-@contextlib.contextmanager
-def _alone(lock: pathlib.Path) -> Iterator[None]:
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def _write_rows(folder: pathlib.Path) -> None:
     """Manifests of the photos, as CSV and JSON Lines."""
-    rows: list[dict[str, Any]] = []
-    for number, photo in enumerate(sorted((folder / "photos").rglob("*.[jJ]*"))):
-        kind = photo.parent.name
-        rows.append(
-            {
-                "path": str(photo.relative_to(folder)),
-                "label": kind,
-                "age": round(1 + number * 0.25, 2),
-                "caption": f"a {kind}, drawn",
-                "tokens": [number, number + 1, 7][: 1 + number % 3],
-            }
-        )
+    rows: list[dict[str, Any]] = [
+        {
+            "path": str(photo.relative_to(folder)),
+            "label": photo.parent.name,
+            "age": round(1 + number * 0.25, 2),
+            "caption": f"a {photo.parent.name}, drawn",
+            "tokens": [number, number + 1, 7][: 1 + number % 3],
+        }
+        for number, photo in enumerate(sorted((folder / "photos").rglob("*.[jJ]*")))
+    ]
     with (folder / "rows.jsonl").open("w", encoding="utf-8") as lines:
         lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     with (folder / "rows.csv").open("w", encoding="utf-8", newline="") as file:

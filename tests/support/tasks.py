@@ -1,4 +1,4 @@
-"""Tasks for `LocalPool` that a fresh process can import."""
+"""What processes of a pool, ours or Beam's, are asked to do, in a module that they can import."""
 
 from __future__ import annotations
 
@@ -87,6 +87,12 @@ def wait_until(condition: Callable[[], object]) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError("what was waited for did not happen within 60 s")
         time.sleep(0.005)
+
+
+def wait_for_file(path: str) -> str:
+    """Keeps a job running until a file is there."""
+    wait_until(pathlib.Path(path).exists)
+    return path
 
 
 def settings(batch: Batch, variable: str, watch) -> tuple[int, str | None, object]:

@@ -11,7 +11,7 @@ from beam_pipeline.runners import preflight
 from beam_pipeline.runners.choice import choose
 from beam_pipeline.runners.runner import Build
 from imageshards.errors import UserError
-from tests.support import pool_tasks, portable_servers
+from tests.support import portable_servers, tasks
 
 pytestmark = pytest.mark.process
 
@@ -83,7 +83,7 @@ def test_a_job_of_the_same_name_keeps_a_second_one_from_starting(servers, tmp_pa
     chosen.check()
     pipeline = chosen.new_pipeline()
     gate = tmp_path / "gate"
-    pipeline | beam.Create([str(gate)]) | beam.Map(pool_tasks.wait_for_file)
+    pipeline | beam.Create([str(gate)]) | beam.Map(tasks.wait_for_file)
     result = pipeline.run()
     try:
         with pytest.raises(UserError, match=r"still runs the job \S+ \(\w+\) for --output '.*set'"):
