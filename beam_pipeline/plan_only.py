@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam import pvalue
 
-from beam_pipeline.columns.arrow import ToRecordBatch
+from beam_pipeline.columns.arrow import to_record_batches
 from beam_pipeline.columns.transforms import AnalyseColumns
 from beam_pipeline.commit.quarantine import allowed_rejects
 from beam_pipeline.commit.staging import check_output, read_output_state
@@ -119,7 +119,7 @@ def _check_writable(output: str) -> None:
 
 def _check_columns(batch: RefBatch, columns: Sequence[ColumnSpec]) -> Iterator[Any]:
     if columns:
-        collections.deque(ToRecordBatch(columns)(batch), maxlen=0)
+        collections.deque(to_record_batches(batch, columns), maxlen=0)
     yield from ()
 
 

@@ -29,31 +29,23 @@ def arrow_schema(columns: Sequence[ColumnSpec]) -> pa.Schema:
     return pa.schema([*fields, pa.field(REF_COLUMN, pa.list_(pa.binary()))])
 
 
-class ToRecordBatch:
-    """`RefBatch` → one `pa.RecordBatch` with one row per reference, in order.
+def to_record_batches(batch: RefBatch, columns: Sequence[ColumnSpec]) -> Iterator[pa.RecordBatch]:
+    """`RefBatch` → one `pa.RecordBatch` with one row per reference, in order; none if it is empty.
 
     A missing scalar or vector is an error, a missing variable-length value becomes []. NaN and
     infinities are kept in unscaled columns and are an error in scaled ones.
+
+    Raises:
+        UserError: A value is missing or of another type or length; names key and column.
     """
-
-    def __init__(self, columns: Sequence[ColumnSpec]):
-        self._columns = tuple(columns)
-
-    def __call__(self, batch: RefBatch) -> Iterator[pa.RecordBatch]:
-        """Yields nothing for an empty batch.
-
-        Raises:
-            UserError: A value is missing or of another type or length; names key and column.
-        """
-        refs = batch.refs
-        if not refs:
-            return
-        schema = arrow_schema(self._columns)
-        arrays = [_one_value_lists(pa.array([ref.label for ref in refs], pa.binary()))]
-        arrays += [_column_array(refs, spec) for spec in self._columns]
-        pickled = [pickle.dumps(tuple(ref._replace(columns=None)), protocol=5) for ref in refs]
-        arrays.append(_one_value_lists(pa.array(pickled, pa.binary())))
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+    refs = batch.refs
+    if not refs:
+        return
+    arrays = [_one_value_lists(pa.array([ref.label for ref in refs], pa.binary()))]
+    arrays += [_column_array(refs, spec) for spec in columns]
+    pickled = [pickle.dumps(tuple(ref._replace(columns=None)), protocol=5) for ref in refs]
+    arrays.append(_one_value_lists(pa.array(pickled, pa.binary())))
+    yield pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
 
 
 def to_ref_batch(transformed: tuple[pa.RecordBatch, Any]) -> RefBatch:

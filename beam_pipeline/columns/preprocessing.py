@@ -27,7 +27,6 @@ from beam_pipeline.columns.arrow import REF_COLUMN
 from beam_pipeline.columns.export import LABEL_ID, LABEL_TEXT, LABEL_VOCABULARY, RAW_METADATA_DIR
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.planning.classes import ClassOrder
-from beam_pipeline.startup import quick_imports
 from imageshards.errors import UserError
 from imageshards.manifest import RECORD_FEATURES
 
@@ -62,7 +61,7 @@ def import_tensorflow_transform() -> None:
 
     sys.stderr.flush()
     real = os.dup(2)
-    with tempfile.TemporaryFile() as aside, quick_imports():
+    with tempfile.TemporaryFile() as aside:
         os.dup2(aside.fileno(), 2)
         try:
             import tensorflow_transform  # noqa: F401

@@ -28,8 +28,8 @@ import apache_beam as beam
 from beam_pipeline.columns.analyzers import UnionFn
 from beam_pipeline.columns.arrow import (
     REF_COLUMN,
-    ToRecordBatch,
     arrow_schema,
+    to_record_batches,
     to_ref_batch,
 )
 from beam_pipeline.columns.export import export_labels
@@ -145,7 +145,7 @@ class AnalyseColumns(beam.PTransform):
         raw = (
             batches
             | "CheckLabels" >> beam.Map(_with_checked_labels, self._order.class_names)
-            | "ToRecordBatches" >> beam.FlatMap(ToRecordBatch(self._columns))  # pa.RecordBatch
+            | "ToRecordBatches" >> beam.FlatMap(to_record_batches, self._columns)  # pa.RecordBatch
         )
         exported = self._transform_dir
         if not storage.is_local(exported):  # TensorFlow may not know the store

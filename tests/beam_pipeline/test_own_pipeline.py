@@ -17,6 +17,8 @@ def test_the_face_loads_nothing_until_it_is_asked():
         "import sys, beam_pipeline\n"
         "assert 'WriteBalancedTFRecord' in dir(beam_pipeline)\n"
         "assert not {'apache_beam', 'tensorflow', 'PIL'} & set(sys.modules)\n"
+        "import beam_pipeline.run\n"  # its processes start while Beam is imported
+        "assert 'apache_beam' not in sys.modules\n"
         "assert beam_pipeline.WriteBalancedTFRecord.__name__ == 'WriteBalancedTFRecord'\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

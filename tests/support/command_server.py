@@ -97,10 +97,7 @@ def _preload(program: str) -> None:
         with quiet_import():
             import trainer.training.run  # noqa: F401
     else:
-        from beam_pipeline.startup import quick_imports
-
-        with quick_imports():
-            import imageshards.report.page  # noqa: F401
+        import imageshards.report.page  # noqa: F401
     # Searching these libraries for garbage again and again is a quarter of what a command costs.
     gc.disable()
     gc.freeze()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from beam_pipeline.columns.arrow import ToRecordBatch
+from beam_pipeline.columns.arrow import to_record_batches
 from beam_pipeline.options import ColumnSpec
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.errors import UserError
@@ -43,7 +43,6 @@ def test_bad_value_names_key_and_column(spec, value, received):
         ImageRef("good", "u", "l", columns={"c": good}),
         ImageRef("bad", "u", "l", columns={"c": value}),
     ]
-    to_record_batch = ToRecordBatch((spec,))
     with pytest.raises(UserError, match=f"column 'c' of 'bad' received {received}; expected"):
-        list(to_record_batch(RefBatch(refs)))
-    assert next(to_record_batch(RefBatch(refs[:1]))).num_rows == 1
+        list(to_record_batches(RefBatch(refs), [spec]))
+    assert next(to_record_batches(RefBatch(refs[:1]), [spec])).num_rows == 1
