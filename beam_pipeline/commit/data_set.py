@@ -115,11 +115,13 @@ def begin_commit(
             "committed"
         )
     try:
+        # The list comes before the budget is checked: the error says where it is.
         where = quarantine.write_list(_rejects(shards, spec.places), spec.places.staging)
         quarantine.check_budget(summary.rejects, listed, spec.max_reject_fraction, where)
         features = exported_features(storage.join(spec.places.staging, TRANSFORM_NAME))
         tasks = plan_finalize(shards, features)
         backup_shards(tasks, spec.places)
+        # Last: until here the data set that is replaced is untouched.
         set_aside(spec.places.output, spec.places.staging)
     except OSError as e:
         raise output_error(spec.places.output, e) from e
@@ -164,6 +166,7 @@ def finish_commit(
             spec.places.output, manifest_of(shards, plan, summary, skipped, spec)
         )
         write_companions(manifest, shards, spec)
+        # Before the manifest, so that who finds that knows whose work it is.
         mark_committed(spec.places.staging, manifest["fingerprint"], summary.reused_images)
         write_manifest(spec.places.output, manifest)
     except OSError as e:
@@ -333,6 +336,7 @@ def write_companions(
     entries = [entry for _, entry in shards_of(manifest)]
     index = {entry["index"]["file"] for entry in entries}
     rejected = {shard["rejected"] for shard in shards if shard["rejected"]}
+    # At once, as each of them is a few requests where the output is a store.
     run_concurrently(
         lambda: _place_transform(spec.places.staging, output),
         lambda: _place_quarantine(spec.places.staging, output, rejected),

@@ -109,6 +109,7 @@ def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> dict[str, Any]:
         else:
             rows = read_result(shard.name, places).rows
             if shard.staged:
+                # Not moved: this step may be run again, and other shards may need its records.
                 storage.link(places.staged_path(shard.name), places.final_path(shard.name))
         table = index_table(rows, shard.split, file, task.features)
         entry["index"] = write_index(places.output, file, table)
@@ -134,6 +135,7 @@ def _damaged(path: str, how: str) -> OutputError:
 def _rewrite(task: FinalizeTask, places: ShardPlaces) -> tuple[dict[str, Any], IndexRows]:
     """Writes a shard anew from encoded records; the first version stays until the commit's end."""
     rows = IndexRows()
+    # Its own first, then what others give, in the order of their names: the same bytes every time.
     kept = {n: range(count - task.give.get(n, 0)) for n, count in task.shard.classes.items()}
     sources: list[tuple[str, Mapping[str, Container[int]]]] = [(task.shard.name, kept)]
     for name, taken in itertools.groupby(task.take, key=lambda record: record[0]):

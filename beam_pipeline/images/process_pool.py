@@ -93,6 +93,7 @@ class LocalPool:
         self._stopped = False
         self._changing = threading.Lock()
         self._workers: list[_Worker | None] = [None] * workers
+        # The one that was idle last comes first: few tasks keep few processes, which are warm.
         self._idle: queue.LifoQueue[int] = queue.LifoQueue()
         for number in range(workers):
             self._idle.put(number)
@@ -156,7 +157,7 @@ class LocalPool:
                 if death.picture is not None:
                     suspects[death.picture] += 1
                     if suspects[death.picture] == TRIES:
-                        deaths -= TRIES
+                        deaths -= TRIES  # they were the picture's, not the shard's
                         crashed[death.picture] = (
                             f"the process that decodes it {death.deed} in each of {TRIES} tries"
                         )

@@ -221,6 +221,7 @@ class ShardWriter(iobase.Writer):
         how = self._places, self._options
         future = self._pool.submit(name, write_shard, unit, *how, size=len(unit.refs))
         self._queued.append(future)
+        # In a worker of Beam's a bundle is lost as a whole: what is written is given out at once.
         if not self._pool.is_of_job:
             self.close()
 
