@@ -7,7 +7,6 @@ import concurrent.futures
 import multiprocessing
 import os
 import signal
-import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
@@ -84,10 +83,6 @@ def _ignore_interrupt() -> None:
 
 def shared_memory(num_bytes: int) -> int:
     """A descriptor of zeros that processes map; nothing of it can be lacking later."""
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("imageshards")
-    else:
-        with tempfile.TemporaryFile(prefix="imageshards-") as file:
-            fd = os.dup(file.fileno())
+    fd = os.memfd_create("imageshards")
     os.write(fd, bytes(num_bytes))
     return fd

@@ -37,7 +37,7 @@ class DirectReader:
 
     def __init__(self, base_url: str, trusted: str | None = None):
         parts = urllib.parse.urlsplit(base_url)
-        self.host = parts.netloc
+        self.base_url, self._host = base_url, parts.netloc
         self._tls = _tls(trusted) if parts.scheme == "https" else None
         self._idle: collections.deque[http.client.HTTPConnection] = collections.deque()
 
@@ -75,8 +75,8 @@ class DirectReader:
 
     def _connect(self) -> http.client.HTTPConnection:
         if self._tls is None:
-            return http.client.HTTPConnection(self.host, timeout=TIMEOUT_SEC)
-        return http.client.HTTPSConnection(self.host, timeout=TIMEOUT_SEC, context=self._tls)
+            return http.client.HTTPConnection(self._host, timeout=TIMEOUT_SEC)
+        return http.client.HTTPSConnection(self._host, timeout=TIMEOUT_SEC, context=self._tls)
 
 
 def _body(response: http.client.HTTPResponse, max_bytes: int | None) -> bytes:

@@ -261,18 +261,15 @@ def glob(pattern: str) -> list[str]:
     """The files, but no folders, that match a pattern, sorted; `*` does not cross a slash."""
     if is_local(pattern):
         return sorted(path for path in local_glob.glob(pattern) if os.path.isfile(path))
-    parts = pattern.split("/")
-    first = next((i for i, part in enumerate(parts) if _MAGIC.search(part)), len(parts) - 1)
-    found = ["/".join(parts[:first])]
-    for depth, part in enumerate(parts[first:], first):
-        wants_folders = depth < len(parts) - 1
-        found = [
-            entry.path
-            for folder in found
-            for entry in list_folder(folder)
-            if entry.is_folder == wants_folders and fnmatch.fnmatchcase(entry.name, part)
-        ]
-    return sorted(found)
+    wanted = pattern.split("/")
+    magic = _MAGIC.search(pattern)
+    found = files_from(pattern[: magic.start()] if magic else pattern)
+    names = ((file.path, file.path.split("/")) for file in found)
+    return [
+        path
+        for path, parts in names
+        if len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted))
+    ]
 
 
 def delete(paths: Iterable[str]) -> None:

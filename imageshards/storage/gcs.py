@@ -34,7 +34,7 @@ from imageshards.storage.objects import (
     HASTY_SEC,
     LimitedSink,
     ObjectStore,
-    StoreError,
+    StoreFailure,
     split_uri,
 )
 
@@ -138,15 +138,15 @@ class GcsBackend(ObjectStore):
             return f"{login}, or set {_KEY_VARIABLE} to a key file"
         return "give it the role Storage Object Admin there (to read only, Storage Object Viewer)"
 
-    def classify_error(self, error: BaseException) -> StoreError:
+    def classify_error(self, error: BaseException) -> StoreFailure:
         if isinstance(error, api_exceptions.RetryError) and error.cause is not None:
             error = error.cause
         if isinstance(error, google.auth.exceptions.GoogleAuthError):
-            return StoreError("credentials", str(error))
+            return StoreFailure("credentials", str(error))
         if isinstance(error, _NETWORK):
-            return StoreError("unreachable", str(error))
+            return StoreFailure("unreachable", str(error))
         text = getattr(error, "message", None) or str(error)
-        return StoreError(_KINDS.get(_code(error), "other"), f"{_code(error)}: {text}")
+        return StoreFailure(_KINDS.get(_code(error), "other"), f"{_code(error)}: {text}")
 
     def probe(self, bucket: str, prefix: str) -> None:
         query = {"prefix": prefix, "maxResults": "1", "fields": "items(name)"}

@@ -131,7 +131,7 @@ def hold_scratch(make: Callable[[], str]) -> tuple[str, int]:
         # On a file system without locks nothing is ever removed.
         with contextlib.suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX)
-        if _is_at(path, lock):
+        if is_at(path, lock):
             return path, lock
         os.close(lock)
 
@@ -147,13 +147,14 @@ def remove_abandoned(pattern: str) -> None:
             lock = os.open(path, os.O_RDONLY)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is_at(path, lock) and os.fstat(lock).st_uid == os.geteuid():
+                if is_at(path, lock) and os.fstat(lock).st_uid == os.geteuid():
                     shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
             finally:
                 os.close(lock)
 
 
-def _is_at(path: str, descriptor: int) -> bool:
+def is_at(path: str, descriptor: int) -> bool:
+    """Whether an open file is still the one at a path."""
     try:
         return os.path.samestat(os.lstat(path), os.fstat(descriptor))
     except FileNotFoundError:

@@ -29,6 +29,7 @@ from imageshards.form import keyed, loads, text, whole
 from imageshards.storage import files
 from imageshards.storage.base import WRITE_GUARDS
 from imageshards.storage.concurrency import shared_memory
+from imageshards.storage.local import is_at
 
 # How often a lease that changes hands is asked for again.
 _ATTEMPTS = 5
@@ -165,7 +166,7 @@ class FileLock(OutputLock):
         self._open()
         # The holder may remove the lock's folder when it ends; a lock on a file that is no
         # longer at its path would keep nobody out.
-        while not self._is_at_path():
+        while not is_at(self._path, self._file.fileno()):
             self._file.close()
             self._open()
         # A child that outlives this process must not hold its lock by chance.
@@ -219,12 +220,6 @@ class FileLock(OutputLock):
         except BlockingIOError:
             return False
         return True
-
-    def _is_at_path(self) -> bool:
-        try:
-            return os.path.samestat(os.stat(self._path), os.fstat(self._file.fileno()))
-        except FileNotFoundError:
-            return False
 
 
 class _Found(NamedTuple):
@@ -371,16 +366,13 @@ class Lease(OutputLock):
 
     def _check(self) -> None:
         if _now() >= self._until.value:
-            raise self._lost_error()
-
-    def _lost_error(self) -> LeaseLostError:
-        return _lost_error(self._path, self._lost or self._not_renewed())
+            raise _lost_error(self._path, self._lost or self._not_renewed())
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._stop.set()
         self._end_life()
         if self._lost:  # and what still runs of this job may never write there
-            raise self._lost_error() from error
+            raise _lost_error(self._path, self._lost) from error
         for thread in self._threads:
             thread.join(5)
         if self._version is not None:

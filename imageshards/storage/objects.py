@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from imageshards.errors import StorageError
 from imageshards.storage.base import RANGE_BYTES, Backend, Entry, Stat, check_may_write
@@ -43,19 +43,22 @@ def _folder_uri(uri: str) -> str:
     return uri.rstrip("/") + "/"
 
 
-class StoreError(Exception):
+class StoreFailure(NamedTuple):
     """What a store's library raised, classified.
 
     Attributes:
         kind: `missing`, `refused`, `credentials`, `changed` (a condition of a write does not
             hold), `range` (beyond the object's end), `unreachable` or `other`.
-        text: What it said, for a person.
+        said: What it said, in any number of lines.
     """
 
-    def __init__(self, kind: str, text: str):
-        super().__init__(kind, text)
-        self.kind = kind
-        self.text = next(iter(text.strip().splitlines()), kind).rstrip(". ")[:300]
+    kind: str
+    said: str
+
+    @property
+    def text(self) -> str:
+        """A line of it, for a person."""
+        return next(iter(self.said.strip().splitlines()), self.kind).rstrip(". ")[:300]
 
 
 class LimitedSink(io.BytesIO):
@@ -92,7 +95,7 @@ class ObjectStore(Backend):
         self._call = threading.local()
 
     @abc.abstractmethod
-    def classify_error(self, error: BaseException) -> StoreError:
+    def classify_error(self, error: BaseException) -> StoreFailure:
         """What kind of error of the library it is."""
 
     @abc.abstractmethod
@@ -157,7 +160,7 @@ class ObjectStore(Backend):
             try:
                 data = get_directly(max_bytes)
             except FileNotFoundError as e:
-                raise self._translated(path, StoreError("missing", "404")) from e
+                raise self._translated(path, StoreFailure("missing", "404")) from e
             if data is not None:
                 return data
         if max_bytes is not None:
@@ -165,7 +168,7 @@ class ObjectStore(Backend):
         with self.translate_errors(path):
             return self.get(path)
 
-    def _translated(self, path: str, error: StoreError) -> Exception:
+    def _translated(self, path: str, error: StoreFailure) -> Exception:
         bucket, _ = split_uri(path)
         if error.kind == "credentials":
             return self._bucket_error(f"{self.scheme}://{bucket}", error)
@@ -182,7 +185,7 @@ class ObjectStore(Backend):
             return PermissionError(errno.EACCES, text, path)
         return OSError(errno.EIO, error.text, path)
 
-    def _check(self, bucket: str, prefix: str, may_trust: bool) -> StoreError | None:
+    def _check(self, bucket: str, prefix: str, may_trust: bool) -> StoreFailure | None:
         """What is wrong with a bucket; one that answered just now is trusted."""
         with self._probing:
             answered = self._usable_at.get(bucket, -_TRUST_SEC)
@@ -195,7 +198,7 @@ class ObjectStore(Backend):
             self._usable_at[bucket] = time.monotonic()
             return None
 
-    def _bucket_error(self, what: str, error: StoreError) -> StorageError:
+    def _bucket_error(self, what: str, error: StoreFailure) -> StorageError:
         account = self.account() or _NOBODY
         found = {
             "missing": "names a bucket that does not exist",

@@ -33,7 +33,7 @@ from imageshards.storage.objects import (
     HASTY_SEC,
     LimitedSink,
     ObjectStore,
-    StoreError,
+    StoreFailure,
     split_uri,
 )
 
@@ -63,13 +63,11 @@ class _Direct(NamedTuple):
 
     Attributes:
         reader: Of its host.
-        host_url: Scheme and host.
         above: What comes before a key, in the path of its address.
         scope: Region and service of signatures; None without credentials.
     """
 
     reader: DirectReader
-    host_url: str
     above: str
     scope: tuple[str, str] | None
 
@@ -145,18 +143,18 @@ class S3Backend(ObjectStore):
             return "run `aws configure`, or set AWS_PROFILE or AWS_ACCESS_KEY_ID"
         return "give it the rights to list, read and write there, or use another AWS_PROFILE"
 
-    def classify_error(self, error: BaseException) -> StoreError:
+    def classify_error(self, error: BaseException) -> StoreFailure:
         if isinstance(error, exceptions.ClientError):
             code = str(error.response.get("Error", {}).get("Code", ""))
             text = error.response.get("Error", {}).get("Message") or code
-            return StoreError(_KIND_OF.get(code, "other"), f"{code}: {text}")
+            return StoreFailure(_KIND_OF.get(code, "other"), f"{code}: {text}")
         if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
-            return StoreError("credentials", str(error))
+            return StoreFailure("credentials", str(error))
         if isinstance(error, exceptions.ParamValidationError):
-            return StoreError("missing", "no bucket can have this name")
+            return StoreFailure("missing", "no bucket can have this name")
         if isinstance(error, exceptions.HTTPClientError | exceptions.ConnectionError):
-            return StoreError("unreachable", str(error))
-        return StoreError("other", str(error))
+            return StoreFailure("unreachable", str(error))
+        return StoreFailure("other", str(error))
 
     def probe(self, bucket: str, prefix: str) -> None:
         self._hasty_client.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1)
@@ -167,7 +165,7 @@ class S3Backend(ObjectStore):
         if direct is None:
             return None
         target = direct.above + urllib.parse.quote(key, safe="/")
-        request = AWSRequest("GET", direct.host_url + target)
+        request = AWSRequest("GET", direct.reader.base_url + target)
         if direct.scope is not None:
             region, service = direct.scope
             frozen = self._credentials.get_frozen_credentials()
@@ -212,7 +210,7 @@ class S3Backend(ObjectStore):
         bundle = os.environ.get("AWS_CA_BUNDLE") or os.environ.get("REQUESTS_CA_BUNDLE")
         trusted = get_cert_path(self._verify or bundle or True)
         reader = DirectReader(host_url, None if self._verify is False else trusted)
-        return _Direct(reader, host_url, parts.path.removesuffix(quoted), scope)
+        return _Direct(reader, parts.path.removesuffix(quoted), scope)
 
     def head(self, path: str) -> tuple[Stat, float]:
         bucket, key = split_uri(path)
