@@ -5,6 +5,7 @@ Each is shown by what it changes: a build that ends otherwise, or another caller
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 from collections.abc import Iterator
@@ -23,8 +24,6 @@ from tests.support.portable_servers import free_port
 from tests.support.store_servers import StoreServer, store_server
 
 pytestmark = pytest.mark.process
-
-NAMES = ("AWS_ENDPOINT_URL", "AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "STORAGE_EMULATOR_HOST")
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +75,8 @@ def read_from(bucket: str, output: pathlib.Path, *flags: str) -> int:
 
 
 class TestS3:
+    PATH = "s3://pictures/photos/cat/cat 0.jpg"
+
     @pytest.fixture(scope="class")
     def certificate(self, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         path = tmp_path_factory.mktemp("tls") / "s3.pem"
@@ -97,50 +98,40 @@ class TestS3:
         monkeypatch.setenv("AWS_ENDPOINT_URL", server.https_url)
 
     @pytest.mark.usefixtures("https")
-    def test_an_unknown_certificate_is_refused(self, tmp_path, capsys):
+    @pytest.mark.parametrize("is_in_worker", [False, True], ids=["main process", "worker of Beam"])
+    @pytest.mark.parametrize(
+        ("verify", "words"),
+        [
+            ("true", "certificate"),
+            ("false", ""),
+            ("CERTIFICATE", ""),
+            ("no.pem", "--s3_verify received 'no.pem'; expected true, false"),
+        ],
+        ids=["true", "false", "the certificate", "no file"],
+    )
+    def test_verify_names_the_certificates_or_looks_at_none(
+        self, certificate, verify, words, is_in_worker, monkeypatch
+    ):
+        flags = [f"--s3_verify={verify.replace('CERTIFICATE', str(certificate))}"]
+        if is_in_worker:
+            monkeypatch.setattr(FileSystems, "_pipeline_options", PipelineOptions(flags))
+        with contextlib.nullcontext() if is_in_worker else store_flags_of(flags):
+            for _ in range(2):  # the second goes past the library
+                if not words:
+                    assert storage.read(self.PATH) == builds.jpeg(10_000)
+                else:
+                    with pytest.raises(StorageError, match=words):
+                        storage.read(self.PATH)
+
+    @pytest.mark.usefixtures("https")
+    def test_all_processes_of_a_build_obey(self, tmp_path, capsys):
         assert read_from("s3://pictures", tmp_path / "out") == 2
         assert "certificate" in capsys.readouterr().err
+        assert read_from("s3://pictures", tmp_path / "out", "--s3_verify=false") == 0
 
-    @pytest.mark.usefixtures("https")
-    @pytest.mark.parametrize("is_named", [True, False])
-    def test_verify_names_the_certificates_or_looks_at_none(self, tmp_path, certificate, is_named):
-        flags = ["--s3_verify=false"]
-        if is_named:  # a plan lists, and has no processes: the other case is for them
-            flags = ["--s3_verify", str(certificate), "--plan_only"]
-        assert read_from("s3://pictures", tmp_path / "out", *flags) == 0
-
-    @pytest.mark.usefixtures("https")
-    def test_verify_with_a_file_that_is_not_there_is_one_sentence(self, tmp_path, capsys):
-        assert read_from("s3://pictures", tmp_path / "out", "--s3_verify=no.pem") == 2
-        assert "--s3_verify received 'no.pem'; expected true, false" in capsys.readouterr().err
-
-    @pytest.mark.usefixtures("https")
-    @pytest.mark.parametrize(
-        ("flags", "words"),
-        [((), "certificate"), (("--s3_verify=false",), "no job service of Beam's answers")],
-    )
-    def test_the_client_of_a_job_elsewhere_obeys(self, tmp_path, capsys, flags, words):
-        elsewhere = ("--runner=PortableRunner", f"--job_endpoint=localhost:{free_port()}")
-        assert read_from("s3://pictures", tmp_path / "out", *elsewhere, *flags) == 2
-        assert words in capsys.readouterr().err
-
-    @pytest.mark.usefixtures("https")
-    def test_a_worker_of_beam_obeys(self, monkeypatch):
-        path = "s3://pictures/photos/cat/cat 0.jpg"
-        for text, is_read in (("true", False), ("false", True)):
-            options = PipelineOptions([f"--s3_verify={text}"])
-            monkeypatch.setattr(FileSystems, "_pipeline_options", options)
-            storage.forget_clients()
-            for _ in range(2):  # the second goes past the library
-                if is_read:
-                    assert storage.read(path) == builds.jpeg(10_000)
-                else:
-                    with pytest.raises(StorageError, match="certificate"):
-                        storage.read(path)
-
-    @pytest.mark.parametrize("flags", [(), ("--s3_disable_ssl",)])
+    @pytest.mark.parametrize("flags", [[], ["--s3_disable_ssl"]], ids=["https", "http"])
     def test_without_ssl_a_store_of_amazon_s_is_asked_in_the_clear(
-        self, server, tmp_path, monkeypatch, capsys, flags
+        self, server, monkeypatch, flags
     ):
         """The proxy for http answers in its place; the one for https does not."""
         for name, value in server.environ.items():
@@ -148,39 +139,37 @@ class TestS3:
         monkeypatch.delenv("AWS_ENDPOINT_URL")
         monkeypatch.setenv("http_proxy", server.url)
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{free_port()}")
-        code = read_from("s3://pictures", tmp_path / "out", *flags)
-        said = capsys.readouterr()
-        assert code == (0 if flags else 2), said.err
+        with store_flags_of(flags):
+            if flags:
+                storage.check_bucket("s3://pictures", "--input")
+            else:
+                with pytest.raises(StorageError, match="cannot be reached"):
+                    storage.check_bucket("s3://pictures", "--input")
 
 
-class TestGcs:
-    @pytest.fixture(scope="class")
-    def front(self, photos, tmp_path_factory) -> Iterator[GoogleFront]:
-        """Google's addresses, which answer everybody; their callers are known."""
-        with store_server("gs") as emulator, emulator.environment():
+def test_the_caller_of_gs_is_who_the_flags_say(photos, tmp_path, monkeypatch, capsys):
+    """Google's addresses answer everybody; who asked is known."""
+    key = tmp_path / "key.json"
+    login = {"type": "authorized_user", "client_id": "c", "client_secret": "s"}
+    key.write_text(json.dumps(login | {"refresh_token": "r"}))
+    with store_server("gs") as emulator, GoogleFront(emulator.port, tmp_path) as front:
+        with emulator.environment():
             storage.copy_folder(str(photos), f"{emulator.bucket('pictures')}/photos")
-            with GoogleFront(emulator.port, tmp_path_factory.mktemp("google")) as front:
-                yield front
-
-    @pytest.mark.parametrize(
-        ("flags", "callers"),
-        [
-            ((), {"user"}),
-            (("--no_auth",), {""}),
-            (("--impersonate_service_account=boss@x.example",), {"boss@x.example"}),
-        ],
-    )
-    def test_the_caller_is_who_the_flags_say(
-        self, front, tmp_path, monkeypatch, capsys, flags, callers
-    ):
-        key = tmp_path / "key.json"
-        login = {"type": "authorized_user", "client_id": "c", "client_secret": "s"}
-        key.write_text(json.dumps(login | {"refresh_token": "r"}))
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key))
-        monkeypatch.delenv("STORAGE_EMULATOR_HOST")
         for name, value in front.environ.items():
             monkeypatch.setenv(name, value)
+        impersonate = "--impersonate_service_account=boss@x.example"
+        for flags, caller in (
+            ([], "user"),
+            (["--no_auth"], ""),
+            ([impersonate], "boss@x.example"),
+        ):
+            front.callers.clear()
+            with store_flags_of(flags):
+                storage.read("gs://pictures/photos/cat/cat 0.jpg")
+            assert set(front.callers) == {caller}
         front.callers.clear()
-        assert read_from("gs://pictures", tmp_path / "out", *flags) == 0, capsys.readouterr().err
-        assert set(front.callers) == callers
+        out = tmp_path / "out"
+        assert read_from("gs://pictures", out, impersonate) == 0, capsys.readouterr().err
+        assert set(front.callers) == {"boss@x.example"}
         assert len(front.callers) >= 16  # all pictures were read by this caller

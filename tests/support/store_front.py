@@ -67,6 +67,9 @@ class Front(HttpStandIn):
         if kind == "no_range":
             del request.headers["Range"]
             return self._forward(request)
+        if kind == "short":
+            status, body, headers = self._forward(request)
+            request.say(status, body[:1000], {**(headers or {}), "Content-Length": str(len(body))})
         if kind == "hang":
             self.ended.wait()
         if kind == "drop_answer":

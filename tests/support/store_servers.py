@@ -97,7 +97,8 @@ class StoreServer:
 
         Args:
             kind: A status (429, 503, …), `reset` (the connection is cut), `drop_answer` (it
-                is cut after the request was done), `hang`, or `no_range` (all is sent).
+                is cut after the request was done), `short` (within the answer), `hang`, or
+                `no_range` (all is sent).
             times: How many requests fail.
             matching: Text in the path and query of a request (escaped as it is sent).
             method: Of the requests; any if empty.

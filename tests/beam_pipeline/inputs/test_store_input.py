@@ -170,16 +170,6 @@ def _listed(uri: str, **options) -> list[ImageRef]:
     return sorted(refs, key=lambda ref: ref.key)
 
 
-@pytest.mark.parametrize("pattern", ["/*/*.jpg", "/cat/cat 1*.jpg", "/c*/**"])
-def test_a_glob_asks_for_no_more_than_its_beginning(server, photos, there, pattern):
-    storage.write(f"{there}-else/cat/cat 1.jpg", b"not asked for")
-    server.clear()
-    listed = [_listed(f"{root}{pattern}", label_regex=r"^(\w+) ") for root in (there, photos)]
-    found, expected = ([(r.key, r.label, r.size_bytes) for r in refs] for refs in listed)
-    assert found == expected and len(found) > 5
-    assert not [a for a in server.requests() if "else" in a.target]
-
-
 def test_one_object_that_fails_for_good_is_a_row_of_the_quarantine(server, there):
     refs = [ref._replace(size_bytes=-1) for ref in _listed(there)[:3]] + _listed(there)[3:10]
     for n, status in enumerate((403, 404, 400)):
