@@ -29,9 +29,6 @@ from imageshards.manifest import LOCK_NAME, PAGE_NAME, REPORT_NAME, STAGING_NAME
 from imageshards.progress import ProgressLine, activity_line, note_activity
 from imageshards.storage import OutputLock, output_lock, run_concurrently
 
-# As often as a worker of Beam's own local processes may be killed before we give up.
-MAX_RUNS = 3
-
 
 def run(options: BuildOptions, beam_args: Sequence[str]) -> str:
     """Builds a data set, or plans it; returns what to print.
@@ -164,7 +161,7 @@ def _run_pipeline(
 ) -> str:
     pipeline = _import_beam()
     from beam_pipeline.runners.choice import choose
-    from beam_pipeline.runners.runner import Build, lost_a_worker
+    from beam_pipeline.runners.runner import Build
 
     staging = state.staging
     shards = options.plan.num_shards
@@ -177,16 +174,9 @@ def _run_pipeline(
     if replaces_input and not any(source.read_from for source in options.sources):
         options = of_replaced(options, staging_folder.keep_replaced(state))
     staging_folder.prepare_staging(state, replaces_input)
-    for attempt in range(1, MAX_RUNS + 1):
-        try:
-            if not pipeline.build(options, runner, state, pool):
-                staging_folder.remove_empty(options.output, staging, fresh=False)
-                return runner.dry_run_message()
-            break
-        except RuntimeError as e:
-            if not lost_a_worker(e):
-                raise
-            _say_lost(attempt, staging, e)
+    if not pipeline.build(options, runner, state, pool):
+        staging_folder.remove_empty(options.output, staging, fresh=False)
+        return runner.dry_run_message()
     manifest, committed = run_concurrently(
         lambda: load_manifest(options.output, "--output", complete=True),
         lambda: staging_folder.committed(staging),
@@ -212,21 +202,6 @@ def _report_page(output: str) -> str:
     return storage.join(output, REPORT_NAME, PAGE_NAME)
 
 
-def _say_lost(attempt: int, staging: str, e: Exception) -> None:
-    if attempt == MAX_RUNS:
-        raise UserError(
-            f"worker processes of the runner were lost in {MAX_RUNS} runs; if the system was out "
-            "of memory, use fewer (--direct_num_workers) or a smaller --max_image_mpx; finished "
-            "shards are kept."
-        ) from e
-    finished = staging_folder.finished_shards(staging)
-    print(
-        f"a worker process of the runner was lost; going on after {finished} finished shards "
-        f"(run {attempt + 1} of {MAX_RUNS})",
-        file=sys.stderr,
-    )
-
-
 def _pool_size(options: BuildOptions, beam_args: Sequence[str]) -> tuple[bool, int]:
     """Whether our own processes write the shards, and how many; without importing Beam.
 
@@ -235,7 +210,6 @@ def _pool_size(options: BuildOptions, beam_args: Sequence[str]) -> tuple[bool, i
     """
     given = GivenFlags(beam_args)
     wanted = runner_name(given["runner"]) in LOCAL_RUNNERS
-    wanted = wanted and given["direct_running_mode"] in (None, "in_memory")
     count = given["direct_num_workers"] or "0"
     if not count.isdecimal():
         raise UserError(

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import apache_beam as beam
 from apache_beam.options import pipeline_options
 from apache_beam.options.pipeline_options import (
     DirectOptions,
@@ -75,7 +74,7 @@ def choose(
     given = options.view_as(StandardOptions).runner
     name = runner_name(given)
     if name in LOCAL_RUNNERS:
-        _set_local_mode(options.view_as(DirectOptions), beam_args)
+        _set_local_mode(options.view_as(DirectOptions))
         # Tests and clients of clusters check the types of the same graph; here it takes 0.1 s.
         options.view_as(TypeOptions).pipeline_type_check = False
         # Named explicitly: Beam's DirectRunner would try to download Prism.
@@ -101,24 +100,15 @@ def choose(
     return RemoteRunner(options, build)
 
 
-def _set_local_mode(direct: Any, beam_args: Sequence[str]) -> None:
-    if direct.direct_running_mode == "multi_threading":
+def _set_local_mode(direct: Any) -> None:
+    if direct.direct_running_mode != "in_memory":
         raise UserError(
-            "--direct_running_mode received 'multi_threading', which loses records in Beam "
-            f"{beam.__version__}; expected in_memory (the default: own processes write the "
-            "shards) or multi_processing."
+            f"--direct_running_mode received {direct.direct_running_mode!r}; expected in_memory, "
+            "the default: processes of our own write the shards, one per core."
         )
-    if direct.direct_running_mode == "multi_processing":
-        # In Beam 2.77 a timer thread flushes, then clears, a buffer that the bundle's thread is
-        # writing to; 0 keeps the timer from being started. See TimeBasedBuffering… in data_plane.
-        worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = 0
-        if not any(arg.startswith("--direct_num_workers") for arg in beam_args):
-            direct.direct_num_workers = 0  # every core; Beam's default is one
-    else:
-        direct.direct_running_mode = "in_memory"
-        direct.direct_num_workers = 1  # the pool's processes do the work
-        # Each side input is read once, and weighing it for the cache takes longer than that.
-        worker_handlers.STATE_CACHE_SIZE_MB = 0
+    direct.direct_num_workers = 1  # the pool's processes do the work
+    # Each side input is read once, and weighing it for the cache takes longer than that.
+    worker_handlers.STATE_CACHE_SIZE_MB = 0
 
 
 def _check_runner(name: str) -> None:

@@ -26,7 +26,7 @@ from apache_beam.options.pipeline_options import (
 from apache_beam.runners.runner import PipelineState
 
 from beam_pipeline.runners import preflight
-from beam_pipeline.runners.runner import Build, Runner, job_name, lost_a_worker
+from beam_pipeline.runners.runner import Build, Runner, job_name
 from imageshards import storage
 from imageshards.errors import UserError, last_line, user_error_in
 
@@ -72,7 +72,7 @@ class RemoteRunner(Runner):
                     raise known from e
                 if not isinstance(e, (RuntimeError, grpc.RpcError)):
                     raise
-                if lost_a_worker(e) or user_error_in(e):
+                if user_error_in(e):
                     raise
                 raise _failure(e, self.build.staging, lines) from e
         return True

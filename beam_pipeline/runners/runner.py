@@ -13,15 +13,6 @@ from apache_beam.runners.runner import PipelineRunner
 
 from imageshards import storage
 
-# What runners say of a killed worker: FnApiRunner, then Prism, which may stumble over the closed
-# channel.
-_LOST = (
-    re.compile("Channel closed prematurely"),
-    re.compile("SDK worker .*exit", re.DOTALL),
-    re.compile("SDK worker disconnected|worker stopped before"),
-    re.compile("panic in stage.Execute.*closed channel", re.DOTALL),
-)
-
 
 @dataclasses.dataclass(frozen=True)
 class Build:
@@ -83,7 +74,7 @@ class Runner:
 
         Raises:
             UserError: The job failed; says why, or where to read more.
-            RuntimeError: `lost_a_worker` tells whether the same pipeline may be run again.
+            RuntimeError: A worker failed; `imageshards.errors.user_error_in` finds its sentence.
             KeyboardInterrupt: On Ctrl-C, when the job has been cancelled.
         """
         pipeline.run().wait_until_finish()
@@ -92,11 +83,6 @@ class Runner:
     def dry_run_message(self) -> str:
         """What to say after a `run` that only checked the graph and the options."""
         return "the options and the graph are in order; nothing was submitted"
-
-
-def lost_a_worker(e: BaseException) -> bool:
-    """Whether a run ended because a worker process was killed."""
-    return any(words.search(str(e)) for words in _LOST)
 
 
 def job_name(output: str) -> str:

@@ -21,6 +21,7 @@ from beam_pipeline.planning.transforms import PlanShards
 from beam_pipeline.shards.transforms import WriteBalancedTFRecord
 from imageshards.example import decode_example
 from imageshards.tfrecord import read_records
+from tests.support import portable_servers
 from tests.support.builds import build, class_folders, jpeg, manifest, shard_bytes
 
 pytestmark = pytest.mark.process
@@ -28,7 +29,6 @@ pytestmark = pytest.mark.process
 # Their decoder is that of tests/support/dangerous_pictures.
 KILLING = {"cat/segfault.jpg": 61, "dog/abort.jpg": 62, "dog/killed.jpg": 63}
 HANGING = {"cat/hang.jpg": 64}
-OF_BEAM = ["--direct_running_mode", "multi_processing", "--direct_num_workers", "2"]
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def files(output: pathlib.Path) -> dict[str, bytes]:
 def test_a_build_names_them_and_keeps_their_bytes_and_all_others_become_records(
     photos, tmp_path, capfd
 ):
-    """The same by processes of our own, by one, after a plan from a sample, and by Beam's own."""
+    """The same by processes of our own, by one, and after a plan from a sample."""
     several = tmp_path / "several"
     assert build(*flags(photos, several, "--num_shards", "3")) == 0
     assert left_out(several) == dict.fromkeys(KILLING, "decoder_crashed")
@@ -98,10 +98,17 @@ def test_a_build_names_them_and_keeps_their_bytes_and_all_others_become_records(
     assert build(*flags(photos, small, "--direct_num_workers", "1")) == 0
     assert left_out(small) == left_out(several)
 
-    workers = tmp_path / "workers"
-    assert build(*flags(photos, workers, "--num_shards", "3"), *OF_BEAM) == 0
-    assert files(workers) == files(several)
-    assert kept(workers) == kept(several)
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_worker_of_a_cluster_leaves_out_the_same(photos, tmp_path):
+    """It has no pool of ours: a child of its own decodes."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    assert build(*flags(photos, here, "--num_shards", "3")) == 0
+    with portable_servers.running(tmp_path) as servers:
+        assert build(*flags(photos, there, "--num_shards", "3"), *servers.flags) == 0
+    assert files(there) == files(here)
+    assert kept(there) == kept(here)
 
 
 def test_one_that_never_ends_is_left_out(photos, tmp_path, monkeypatch, capfd):

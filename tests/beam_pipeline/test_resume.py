@@ -266,28 +266,6 @@ def test_a_job_waits_for_the_workers_of_one_that_was_killed(photos, tmp_path):
     assert shard_bytes(output) == shard_bytes(fresh)
 
 
-@pytest.mark.long
-def test_a_killed_worker_of_beams_own_processes_is_survived(tmp_path):
-    pictures = [jpeg(i, 900, 700) for i in range(16)]  # large, so that it is not over at once
-    for name in ("cat", "dog"):
-        (tmp_path / "in" / name).mkdir(parents=True)
-        for i in range(120):
-            (tmp_path / "in" / name / f"{i}.jpg").write_bytes(pictures[i % len(pictures)])
-    output, undisturbed = tmp_path / "set", tmp_path / "undisturbed"
-    assert build(*flags(tmp_path / "in", undisturbed)) == 0
-    process = start(tmp_path / "in", output, "--direct_running_mode", "multi_processing")
-    wait_for(lambda: finished_shards(output), process, "a shard")
-    workers = [
-        child for child in psutil.Process(process.pid).children(recursive=True)
-        if child.name().startswith("python") and "sdk_worker_main" in " ".join(child.cmdline())
-    ]  # fmt: skip
-    workers[0].kill()
-    said, _ = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 0, said
-    assert "a worker process" in said
-    assert shard_bytes(output) == shard_bytes(undisturbed)
-
-
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
 )

@@ -71,22 +71,13 @@ def test_another_runner_is_elsewhere(name, kind):
     ("flags", "sentence"),
     [
         (["--runner", "SparkleRunner"], "--runner received 'SparkleRunner'.*FlinkRunner"),
-        (["--direct_running_mode", "multi_threading"], "multi_threading.*loses records"),
+        (["--direct_running_mode", "multi_threading"], "multi_threading.; expected in_memory"),
     ],
     ids=["unknown", "loses-records"],
 )
 def test_a_runner_that_cannot_be_is_refused(flags, sentence):
     with pytest.raises(UserError, match=sentence):
         choose(flags)
-
-
-def test_beams_own_processes_use_every_core_without_the_timer_that_loses_data(monkeypatch):
-    monkeypatch.setattr(worker_handlers, "DATA_BUFFER_TIME_LIMIT_MS", 1000)
-    chosen = choose(["--direct_running_mode", "multi_processing"])
-    assert chosen.options.view_as(DirectOptions).direct_num_workers == 0
-    assert worker_handlers.DATA_BUFFER_TIME_LIMIT_MS == 0
-    chosen = choose(["--direct_running_mode=multi_processing", "--direct_num_workers=3"])
-    assert chosen.options.view_as(DirectOptions).direct_num_workers == 3
 
 
 def test_a_plan_knows_flags_as_well_as_a_build_does(tmp_path):

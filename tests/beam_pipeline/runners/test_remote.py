@@ -72,21 +72,6 @@ def test_what_a_worker_says_to_a_person_is_left_as_it_is(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "lost"),
-    [
-        ("SDK worker disconnected: worker[job-001_env], 1 active instructions", True),
-        ("Channel closed prematurely.", True),
-        ("SDK worker 3 exited with code -9", True),
-        ("panic in stage.Execute bundle: send on closed channel\n\ngoroutine 1:\nf.go:3", True),
-        ("KeyError: 'worker'", False),
-    ],
-)
-def test_a_lost_worker_is_told_from_a_failure(monkeypatch, tmp_path, text, lost):
-    error = fails(monkeypatch, tmp_path, RuntimeError(text))
-    assert isinstance(error, UserError) != lost
-
-
-@pytest.mark.parametrize(
     ("name", "error", "is_shown"),
     [
         ("wait_until_finish_read", grpc.RpcError(), False),
@@ -111,7 +96,7 @@ def test_the_runner_and_the_name_stay_in_the_options_for_the_next_run(monkeypatc
         assert isinstance(pipeline.runner, portable_runner.PortableRunner)
         seen.append(pipeline.options.get_all_options()["job_name"])
         pipeline.options.view_as(StandardOptions).runner = None
-        return Result(RuntimeError("SDK worker disconnected"))
+        return Result(RuntimeError("UserError: it is asked twice."))
 
     monkeypatch.setattr(beam.Pipeline, "run", run)
     for _ in range(2):
