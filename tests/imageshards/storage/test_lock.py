@@ -60,20 +60,21 @@ with FileLock(sys.argv[1]) as lock:
 """
 
 
-def start(path: object, program: str = HOLD) -> subprocess.Popen:
-    return subprocess.Popen(
+def holder_of(path: object, program: str = HOLD) -> subprocess.Popen:
+    """A process that holds a lock by now."""
+    process = subprocess.Popen(
         [sys.executable, "-c", program, str(path)], text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
+    assert process.stdout is not None and process.stdout.readline() == "held\n"
+    return process
 
 
 @pytest.fixture
 def held(tmp_path):
     """A path, and a process that holds its lock."""
     path = tmp_path / "out" / ".staging" / "lock"
-    with start(path) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
+    with holder_of(path) as process:
         yield path, process
         process.kill()
 
@@ -95,9 +96,7 @@ def test_a_lock_is_held_by_one_until_its_process_ends_however_it_ends(held):
 
 
 def kill_and_leave_a_worker(path: object) -> subprocess.Popen:
-    process = start(path, HOLD_WITH_WORKER)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "held\n"
+    process = holder_of(path, HOLD_WITH_WORKER)
     process.kill()
     process.wait()
     return process
@@ -137,6 +136,8 @@ def test_a_lock_is_free_again_after_its_block_even_after_an_error(tmp_path):
     with FileLock(path), pytest.raises(UserError, match="in use"), FileLock(path):
         pass
     with FileLock(path):
+        shutil.rmtree(os.path.dirname(path))  # as a job does when it is done
+    with FileLock(path), pytest.raises(UserError, match="in use"), FileLock(path):
         pass
 
 
@@ -235,9 +236,7 @@ def test_a_lease_is_free_when_it_was_not_renewed_for_too_long(path, content, wor
 
 
 def test_a_lease_is_free_at_once_when_its_process_surely_has_ended(path):
-    with start(path, HOLD_LEASE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
+    with holder_of(path, HOLD_LEASE) as process:
         with pytest.raises(UserError, match=f"in use by another job .process {process.pid} "):
             Lease(path).__enter__()
         holder = json.loads(storage.read(path))

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from typing import Any
+from unittest import mock
 
 import boto3
 import pytest
@@ -254,22 +255,15 @@ def test_plain_reads_go_past_the_library_and_troubled_ones_by_it(server, monkeyp
     storage.write(path, b"data")
     storage.read(path)
     client: Any = storage.backend(path)
-    asked: list[object] = []
-    by_library = client.get
-
-    def count(*args: object, **only: object) -> object:
-        asked.append(args)
-        return by_library(*args, **only)
-
-    monkeypatch.setattr(client, "get", count)
-    before = storage.counts().retries
-    assert {storage.read(path) for _ in range(5)} == {b"data"}
-    # But for trouble of the stand-in's own.
-    assert len(asked) <= storage.counts().retries - before < 5
-    asked.clear()
-    server.fail(503, times=1)
-    assert storage.read(path) == b"data"
-    assert len(asked) == 1
+    with mock.patch.object(client, "get", wraps=client.get) as by_library:
+        before = storage.counts().retries
+        assert {storage.read(path) for _ in range(5)} == {b"data"}
+        # But for trouble of the stand-in's own.
+        assert by_library.call_count <= storage.counts().retries - before < 5
+        by_library.reset_mock()
+        server.fail(503, times=1)
+        assert storage.read(path) == b"data"
+        assert by_library.call_count == 1
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # which only libraries know to use
     assert not needs_no_proxy(server.url.replace("127.0.0.1", "example.org"))
 
