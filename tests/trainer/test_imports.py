@@ -32,27 +32,20 @@ def imported(folder: pathlib.Path, source: str, **environment: str) -> str:
     return subprocess.run(command, env=variables, capture_output=True, text=True).stderr
 
 
-def test_an_import_says_nothing_and_leaves_the_terminal_as_it_was(tmp_path: pathlib.Path) -> None:
-    assert imported(tmp_path, "import os; os.write(2, b'noise')") == "afterwards\n"
+NOISE = "import os; os.write(2, b'noise '); "
+GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 
 
-def test_a_failed_import_shows_what_was_written(tmp_path: pathlib.Path) -> None:
-    said = imported(
-        tmp_path, "import os; os.write(2, b'no such device\\n'); raise ImportError('x')"
-    )
-    assert said.startswith("no such device\n") and "ImportError: x" in said
-
-
-@pytest.mark.parametrize("given", [None, "false"])
-def test_gpus_are_not_taken_whole_unless_that_was_asked_for(
-    tmp_path: pathlib.Path, given: str | None
+def test_the_terminal_is_quiet_unless_the_import_fails_or_a_log_level_is_set(
+    tmp_path: pathlib.Path,
 ) -> None:
-    name = "TF_FORCE_GPU_ALLOW_GROWTH"
-    source = f"import os; raise ImportError('growth ' + os.environ['{name}'])"
-    said = imported(tmp_path, source, **({name: given} if given else {}))
-    assert f"ImportError: growth {given or 'true'}" in said
+    assert imported(tmp_path, NOISE) == "afterwards\n"
+    assert imported(tmp_path, NOISE, TF_CPP_MIN_LOG_LEVEL="0") == "noise afterwards\n"
+    said = imported(tmp_path, NOISE + "raise ImportError('x')")
+    assert said.startswith("noise Traceback") and "ImportError: x" in said
 
 
-def test_a_log_level_of_the_users_own_keeps_the_log(tmp_path: pathlib.Path) -> None:
-    noisy = "import os; os.write(2, b'noise ')"
-    assert imported(tmp_path, noisy, TF_CPP_MIN_LOG_LEVEL="0") == "noise afterwards\n"
+def test_gpus_are_not_taken_whole_unless_that_was_asked_for(tmp_path: pathlib.Path) -> None:
+    source = f"import os; raise ImportError('growth ' + os.environ['{GROWTH}'])"
+    assert "ImportError: growth true" in imported(tmp_path, source)
+    assert "ImportError: growth false" in imported(tmp_path, source, **{GROWTH: "false"})
