@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -86,8 +85,11 @@ def build_variables(
         return
     # Only a train_step of its own knows what its loss and metrics are given. It is traced as on one
     # replica, and what it assigns is dropped; variables are made when the scope is left.
-    forward = functools.partial(_forward, model)
-    for step in (forward, model.train_step, *([model.test_step] if validates else [])):
+    for step in (
+        lambda data: model(data[0], training=False),
+        model.train_step,
+        *([model.test_step] if validates else []),
+    ):
         stateless = keras.StatelessScope()
         stateless.__enter__()
         try:
@@ -102,10 +104,6 @@ def build_variables(
             part is None or part.built for part in (model._compile_metrics, model._compile_loss)
         ):
             return
-
-
-def _forward(model: keras.Model, data: tuple[Any, ...]) -> Any:
-    return model(data[0], training=False)
 
 
 def _compiled(model: keras.Model, compute: Step) -> Step:

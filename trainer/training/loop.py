@@ -166,7 +166,12 @@ class Loop:
         model.train_function = lambda iterator: self._train_step(next(iterator))
         try:
             self._callbacks.on_train_begin()
-            logs = self._run_epochs(*self._resume())
+            logs: dict[str, Any] = {}
+            epoch, resumes_inside = self._resume()
+            with self._stop:
+                while epoch < self._epochs.count and not model.stop_training:
+                    logs = self._run_epoch(epoch, resumes_inside)
+                    epoch, resumes_inside = epoch + 1, False
             if self._finalize and self.step and model.optimizer is not None:
                 # As Keras does: averaged weights take the place of the last ones.
                 model.optimizer.finalize_variable_values(model.trainable_variables)
@@ -191,14 +196,6 @@ class Loop:
         if not has_begun:
             checkpoint.restore()
         return epoch, has_begun
-
-    def _run_epochs(self, epoch: int, resumes_inside: bool) -> dict[str, Any]:
-        logs: dict[str, Any] = {}
-        with self._stop:
-            while epoch < self._epochs.count and not self._model.stop_training:
-                logs = self._run_epoch(epoch, resumes_inside)
-                epoch, resumes_inside = epoch + 1, False
-        return logs
 
     def iterator(self) -> Iterator[Batch]:
         """What batches are drawn from, opened where it is not."""

@@ -104,17 +104,11 @@ def check_same(output: str, started: Mapping[str, Any], settings: Mapping[str, A
                 f"⟦--output⟧ received {output!r}, which holds a run on other data: the manifest "
                 "has changed since; use another ⟦--output⟧, or start over with ⟦--overwrite⟧."
             )
-        raise _other_value(name, output, started, settings)
-
-
-def _other_value(
-    name: str, output: str, started: Mapping[str, Any], settings: Mapping[str, Any]
-) -> UserError:
-    return UserError(
-        f"⟦--{name}⟧ received {_shown(settings.get(name))}, but the run in ⟦--output⟧ {output!r} "
-        f"was started with {_shown(started.get(name))}; use that to resume it, another "
-        "⟦--output⟧, or ⟦--overwrite⟧ to start over."
-    )
+        raise UserError(
+            f"⟦--{name}⟧ received {_shown(settings.get(name))}, but the run in ⟦--output⟧ "
+            f"{output!r} was started with {_shown(started.get(name))}; use that to resume it, "
+            "another ⟦--output⟧, or ⟦--overwrite⟧ to start over."
+        )
 
 
 def _shown(value: Any) -> str:
