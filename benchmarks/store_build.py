@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -10,7 +9,6 @@ import functools
 import json
 import os
 import pathlib
-import re
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -19,7 +17,7 @@ from benchmarks.cases import Settings, interleave
 from benchmarks.measure import BenchmarkError, Usage, remove, run_module
 from benchmarks.outcome import Figure, Outcome, medians
 from imageshards import storage
-from tests.support.store_servers import Asked, StoreServer, store_server
+from tests.support.store_servers import StoreServer, store_server
 
 LATENCY_SEC = 0.05
 _IMAGES = 6_000
@@ -29,25 +27,22 @@ _CLASSES = 10
 
 @dataclasses.dataclass
 class _Case:
-    """Where the photos are, on this machine and in a store, and what was asked of the store."""
+    """Where the photos are, on this machine and in a store."""
 
     settings: Settings
     images: int
     here: pathlib.Path
     there: str
     server: StoreServer
-    asked: dict[str, list[Asked]] = dataclasses.field(default_factory=dict)
 
-    def build(self, side: str, source: str, output: str) -> Usage:
+    def build(self, source: str, output: str) -> Usage:
         """One build on one core, to be compared with others of the same work."""
         storage.delete_folder(output)
-        self.server.clear()
         usage = run_module(
             "beam_pipeline", "--input", source, "--output", output, "--image_size", 256,
             "--splits", "train=1", "--num_shards", f"train={_SHARDS}", "--no_report",
             log=self.settings.log,
         )  # fmt: skip
-        self.asked[side] = self.server.requests()
         manifest = json.loads(storage.read(storage.join(output, "manifest.json")))
         found = manifest["splits"]["train"]["num_records"]
         if found != self.images:
@@ -75,12 +70,12 @@ def _outcome(scheme: str, s: Settings) -> Outcome:
         upload(case.here, photos, server)
         server.set_replay(photos)
         here = str(s.output)
-        case.build("warm", photos, here)  # the stand-in has answered everything once
+        case.build(photos, here)  # the stand-in has answered everything once
         server.set_latency(LATENCY_SEC)
         sides = {
-            "disk to disk": lambda: case.build("disk to disk", str(case.here), here),
-            "store to disk": lambda: case.build("store to disk", photos, here),
-            "store to store": lambda: case.build("store to store", photos, output),
+            "disk to disk": lambda: case.build(str(case.here), here),
+            "store to disk": lambda: case.build(photos, here),
+            "store to store": lambda: case.build(photos, output),
         }
         found = interleave(sides, s.rounds)
     remove(s.output)
@@ -101,7 +96,6 @@ def _outcome(scheme: str, s: Settings) -> Outcome:
         f"{images:,} images, {_SHARDS} shards, the build on one core, the store on another; "
         f"{LATENCY_SEC * 1e3:g} ms added to every request",
         ("images/s", "seconds", "CPU s"), rows, tuple(figures),
-        (*_requests(case.asked["store to disk"], case.asked["store to store"], images),),
     )  # fmt: skip
 
 
@@ -141,25 +135,6 @@ def _put_gcs(url: str, local_path: str, path: str) -> None:
     )
     with urllib.request.urlopen(request, timeout=60):
         pass
-
-
-def _requests(reading: list[Asked], both: list[Asked], images: int) -> Iterator[str]:
-    """How often the store was asked, in sentences."""
-    of_images = sum(".jpg" in asked.target for asked in reading)
-    yield (
-        f"requests per 1,000 images: {1000 * of_images / images:,.0f} for the images, "
-        f"{1000 * (len(reading) - of_images) / images:,.1f} to list them"
-    )
-    output = [asked for asked in both if "/shards" in asked.target]
-    shards = [asked for asked in output if re.search(r"train-\d+-of-", asked.target)]
-    yield (
-        f"requests of the output: {len(shards) / _SHARDS:.1f} per shard, "
-        f"{len(output) - len(shards)} for the rest of the data set"
-    )
-    kinds = collections.Counter(
-        f"{asked.method} {asked.status}{' shard' if asked in shards else ''}" for asked in output
-    )
-    yield "of them " + ", ".join(f"{kind}: {count}" for kind, count in sorted(kinds.items()))
 
 
 STORE_BENCHMARKS = {"gcs_build": gcs_build, "s3_build": s3_build}

@@ -162,12 +162,6 @@ def is_stand_in(options: PipelineOptions) -> bool:
 def check_flags(options: PipelineOptions) -> None:
     """Raises `UserError` for a flag that is missing or cannot be right; sends no request."""
     cloud = options.view_as(GoogleCloudOptions)
-    endpoint = cloud.dataflow_endpoint or ""
-    if (urllib.parse.urlsplit(endpoint).hostname or "") in ("127.0.0.1", "::1"):
-        raise UserError(
-            f"--dataflow_endpoint received {endpoint!r}, which Beam takes for a service of "
-            "Google's; expected http://localhost:PORT for a stand-in on this machine."
-        )
     for flag, (pattern, expected) in _EXPECTED.items():
         value = getattr(cloud, flag)
         may_be_anything = flag == "temp_location" and value is not None and is_stand_in(options)
@@ -273,18 +267,18 @@ def _refused(e: GoogleAPICallError, cloud: Any) -> UserError:
     text = _message_of(e)
     if e.code == 401:
         return _no_credentials(f"those found are refused ({text})")
-    where = f"project {cloud.project!r}, region {cloud.region!r}"
-    if e.reason == "SERVICE_DISABLED" or "has not been used" in text:
-        remedy = f"gcloud services enable dataflow.googleapis.com --project {cloud.project}"
-        return UserError(
-            f"the Dataflow API is off in {where} ({text}); switch it on with: {remedy}"
-        )
     remedy = {
         403: "give these credentials the role roles/dataflow.developer there, or use others",
         404: "fix --project or --region",
         400: "fix --project or --region",
     }.get(int(e.code or 0), "try again later")
-    return UserError(f"Dataflow refuses {where} ({e.code:d}: {text}); {remedy}.")
+    if e.reason == "SERVICE_DISABLED" or "has not been used" in text:
+        enable = "gcloud services enable dataflow.googleapis.com"
+        remedy = f"switch the API on with: {enable} --project {cloud.project}"
+    return UserError(
+        f"Dataflow refuses project {cloud.project!r}, region {cloud.region!r} ({e.code:d}: "
+        f"{text}); {remedy}."
+    )
 
 
 def explain(e: Exception) -> UserError | None:

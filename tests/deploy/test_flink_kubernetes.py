@@ -35,7 +35,7 @@ def containers(manifests) -> dict[str, dict]:
     return found | {"build": manifests["submit"]["spec"]["template"]["spec"]["containers"][0]}
 
 
-def test_the_cluster_is_written_in_the_operators_words(manifests):
+def test_the_cluster_is_written_in_the_operators_words_for_a_flink_that_beam_has(manifests):
     cluster = manifests["cluster"]
     assert (cluster["apiVersion"], cluster["kind"]) == (
         "flink.apache.org/v1beta1",
@@ -46,9 +46,6 @@ def test_the_cluster_is_written_in_the_operators_words(manifests):
         assert cluster["spec"][component].keys() <= COMPONENT
     # Configuration is text to the operator: a bare number is refused by the API server.
     assert all(isinstance(value, str) for value in cluster["spec"]["flinkConfiguration"].values())
-
-
-def test_the_image_is_of_the_version_that_is_named_and_that_beam_has_a_job_server_for(manifests):
     spec = manifests["cluster"]["spec"]
     version = re.match(r"flink:(\d+)\.(\d+)\.\d+", spec["image"])
     assert version is not None

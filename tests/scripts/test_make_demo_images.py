@@ -29,16 +29,12 @@ def test_the_same_seed_draws_the_same_bytes(files: dict[str, bytes]) -> None:
     assert dict(make_demo_images.pictures(PER_CLASS, seed=1)) == files
 
 
-def test_another_seed_draws_other_pictures(files: dict[str, bytes]) -> None:
+def test_another_seed_draws_others_and_more_pictures_change_none(files: dict[str, bytes]) -> None:
     other = dict(make_demo_images.pictures(PER_CLASS, seed=2))
     assert other.keys() == files.keys()
     assert all(other[path] != files[path] for path in files if "_0000" in path)
-
-
-def test_more_pictures_change_none_of_the_old_ones(files: dict[str, bytes]) -> None:
     more = dict(make_demo_images.pictures(PER_CLASS + 5, seed=1))
-    assert len(more) == len(files) + 15
-    assert all(more[path] == data for path, data in files.items())
+    assert len(more) == len(files) + 15 and files.items() <= more.items()
 
 
 def test_just_two_pictures_are_broken(files: dict[str, bytes]) -> None:
@@ -53,13 +49,10 @@ def test_just_two_pictures_are_broken(files: dict[str, bytes]) -> None:
     assert broken == ["square/square_0005.jpg", "triangle/triangle_0005.jpg"]
 
 
-def test_names_hold_spaces_accents_and_upper_case_extensions(files: dict[str, bytes]) -> None:
+def test_names_and_formats_are_untidy(files: dict[str, bytes]) -> None:
     assert any(" " in path for path in files)
     assert any(not path.isascii() for path in files)
     assert any(path.endswith(".JPG") for path in files)
-
-
-def test_odd_formats_are_there(files: dict[str, bytes]) -> None:
     assert _open(files["circle/circle_0003.jpg"]).mode == "L"
     assert _open(files["square/square_0003.jpg"]).mode == "CMYK"
     assert _open(files["triangle/triangle_0003.jpg"]).format == "PNG"

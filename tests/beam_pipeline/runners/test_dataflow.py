@@ -356,7 +356,6 @@ class TestPreflight:
             ({"temp_location": "gs://bucket"}, "--temp_location received 'gs://bucket'"),
             ({"temp_location": "/x"}, "--temp_location received '/x'"),
             ({"job_name": "Pets_1"}, "--job_name received 'Pets_1'"),
-            ({"dataflow_endpoint": "http://127.0.0.1:9"}, "expected http://localhost:PORT"),
             ({"s3_secret_access_key": "x"}, "--s3_secret_access_key was given, and Dataflow shows"),
             ({"sdk_container_image": None}, "workers would have no imageshards"),
             ({"setup_file": "/nowhere/setup.py"}, "--setup_file received '/nowhere/setup.py'"),
