@@ -162,9 +162,10 @@ def finish_commit(
     shards = list(entries)
     check_totals(shards, plan, summary)
     try:
-        manifest = with_copies(
-            spec.places.output, manifest_of(shards, plan, summary, skipped, spec)
-        )
+        manifest = manifest_of(shards, plan, summary, skipped, spec)
+        if copies := count_copies(spec.places.output, manifest):
+            manifest["copies"] = copies._asdict()
+            manifest["warnings"] += of_copies(copies.between_splits)
         write_companions(manifest, shards, spec)
         # Before the manifest, so that who finds that knows whose work it is.
         mark_committed(spec.places.staging, manifest["fingerprint"], summary.reused_images)
@@ -177,20 +178,6 @@ def finish_commit(
 
         try_report(spec.places.output, manifest)
     return str(manifest["fingerprint"])
-
-
-def with_copies(directory: str, manifest: dict[str, Any]) -> dict[str, Any]:
-    """A manifest that says how many originals its data set holds more than once.
-
-    Args:
-        directory: The data set; its shards and their index are in place.
-        manifest: What is known of it.
-    """
-    copies = count_copies(directory, manifest)
-    if copies is None:
-        return manifest
-    warnings = [*manifest["warnings"], *of_copies(copies.between_splits)]
-    return manifest | {"copies": copies._asdict(), "warnings": warnings}
 
 
 def check_totals(

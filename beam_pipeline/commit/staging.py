@@ -249,11 +249,11 @@ def prepare_staging(state: OutputState, reads_replaced: bool = False) -> None:
     """
     staging = state.staging
     keeps_replaced = reads_replaced or state.manifest is None
-    kept = {"pinned_classes": list(state.pinned_classes), "in_place": state.in_place}
+    notes = state.notes | {"pinned_classes": list(state.pinned_classes), "in_place": state.in_place}
     try:
         entries, *_ = run_concurrently(
             lambda: storage.list_folder(staging),
-            lambda: _write_notes(staging, state.notes | kept),
+            lambda: storage.write(storage.join(staging, JOB_NAME), json.dumps(notes) + "\n"),
             lambda: _drop_unfinished(state.output),
             lambda: _drop_unfinished(staging),
         )
@@ -290,10 +290,6 @@ def job_notes(staging: str) -> dict[str, Any]:
         ) from e
 
 
-def _write_notes(staging: str, notes: dict[str, Any]) -> None:
-    storage.write(storage.join(staging, JOB_NAME), json.dumps(notes) + "\n")
-
-
 def mark_committed(staging: str, fingerprint: str, reused_images: int = 0) -> None:
     """Records that the data set with this fingerprint is this job's work.
 
@@ -313,7 +309,8 @@ def committed(staging: str) -> dict[str, Any]:
 
 def finished_shards(staging: str) -> int:
     """How many shards are finished, from a listing of the folder."""
-    return sum(_is_result(entry.name) for entry in storage.list_folder(staging))
+    notes = (JOB_NAME, COMMITTED_NAME)
+    return sum(name.endswith(".json") and name not in notes for name in _names_in(staging))
 
 
 def remove(staging: str) -> None:
@@ -343,7 +340,9 @@ def remove_empty(output: str, staging: str, fresh: bool) -> None:
     """Removes the traces of a job that was refused before it had finished a shard."""
     try:
         # Shards that were written to their final place but have no result yet are this job's, too.
-        in_place = job_notes(staging).get("in_place") and any(map(_is_shard, _names_in(output)))
+        in_place = job_notes(staging).get("in_place") and any(
+            name.endswith(".tfrecord") for name in _names_in(output)
+        )
         aside = storage.exists(storage.join(staging, REPLACED_NAME, MANIFEST_NAME))
         keeps = in_place or (aside and not storage.exists(storage.join(output, MANIFEST_NAME)))
         if not keeps and not finished_shards(staging):
@@ -354,13 +353,5 @@ def remove_empty(output: str, staging: str, fresh: bool) -> None:
         return
 
 
-def _names_in(output: str) -> list[str]:
-    return [entry.name for entry in storage.list_folder(output)]
-
-
-def _is_shard(name: str) -> bool:
-    return name.endswith(".tfrecord")
-
-
-def _is_result(name: str) -> bool:
-    return name.endswith(".json") and name not in (JOB_NAME, COMMITTED_NAME)
+def _names_in(folder: str) -> list[str]:
+    return [entry.name for entry in storage.list_folder(folder)]

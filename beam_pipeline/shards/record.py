@@ -11,13 +11,13 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from beam_pipeline.images.encode import EncodedImage, encode_image
+from beam_pipeline.images.encode import EncodedImage, encode_image, sums_of_jpeg
 from beam_pipeline.images.geometry import map_boxes
 from beam_pipeline.options import ImageOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
 from beam_pipeline.shards.copying import copy_record
 from beam_pipeline.shards.places import WriteOptions
-from beam_pipeline.shards.result import ShardStats
+from beam_pipeline.shards.result import PIXEL_SAMPLE, ShardStats
 from imageshards.errors import ImageError
 from imageshards.example import Values, encode_example
 from imageshards.jpeg import can_draft
@@ -64,17 +64,18 @@ def make_record(
     Raises:
         ImageError: It cannot become a record.
     """
-    sample = stats.wants_pixels(index)
+    sample = index % PIXEL_SAMPLE == 0
     if ref.is_record:
         payload, features = copy_record(ref, data, unit.class_ids)
-        stats.add_record(features, len(payload), sample)
+        sums = sums_of_jpeg(features["image/encoded"][0]) if sample else ()
+        stats.add(ref.source, len(payload), sums, None)
         return Record(payload, features, ref.source_bytes)
     features, encoded = make_features(ref, data, unit.class_ids, options.image, sample)
     damage = damage_of(data) if options.damage else ""
     if damage and options.damage == "reject":
         raise ImageError("damaged", f"libjpeg: {damage}")
     payload = encode_example(features)
-    stats.add(encoded, len(payload))
+    stats.add(ref.source, len(payload), encoded.pixel_sums or (), encoded)
     return Record(payload, features, len(data), damage)
 
 

@@ -6,10 +6,9 @@ import bisect
 import collections
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from imageshards.example import Values
 from imageshards.form import loads, of_type
 from imageshards.index import IndexRows
 
@@ -60,50 +59,36 @@ class ShardStats:
     pixel_sums: list[list[int]] = dataclasses.field(default_factory=list)
     sources: dict[str, int] = dataclasses.field(default_factory=dict)
 
-    @staticmethod
-    def wants_pixels(record: int) -> bool:
-        """Whether the record with this index is one of the sample."""
-        return record % PIXEL_SAMPLE == 0
-
-    def add(self, encoded: EncodedImage, record_bytes: int) -> None:
-        """Counts one accepted image."""
-        self.formats[encoded.source_format] = self.formats.get(encoded.source_format, 0) + 1
-        for note in encoded.notes:
-            self.notes[note] = self.notes.get(note, 0) + 1
-        _count(self.source_width_px, SIZE_EDGES_PX, encoded.source_width_px)
-        _count(self.source_height_px, SIZE_EDGES_PX, encoded.source_height_px)
-        _count(self.record_bytes, BYTES_EDGES, record_bytes)
-        if encoded.pixel_sums is not None:
-            self._add_pixels([list(channel) for channel in encoded.pixel_sums])
-
-    def add_record(
-        self, features: Mapping[str, Values], record_bytes: int, wants_pixels: bool
+    def add(
+        self,
+        source: int,
+        record_bytes: int,
+        sums: Iterable[Iterable[int]],
+        encoded: EncodedImage | None,
     ) -> None:
-        """Counts a record that was copied; what its original was is not known.
+        """Counts one accepted image.
 
         Args:
-            features: Of the record.
-            record_bytes: Size of its payload.
-            wants_pixels: Whether it is one of the sample.
+            source: Number of its input.
+            record_bytes: Size of its record's payload.
+            sums: Of its pixels, if it is one of the sample.
+            encoded: The picture; None for a copied record, whose original is not known.
         """
-        self.formats[COPIED] = self.formats.get(COPIED, 0) + 1
+        _add(self.sources, str(source))
+        _add(self.formats, encoded.source_format if encoded else COPIED)
         _count(self.record_bytes, BYTES_EDGES, record_bytes)
-        if wants_pixels:
-            from beam_pipeline.images.encode import sums_of_jpeg
-
-            sums = sums_of_jpeg(features["image/encoded"][0])
-            self._add_pixels([list(channel) for channel in sums])
-
-    def count_source(self, source: int) -> None:
-        """Counts one accepted image of an input."""
-        self.sources[str(source)] = self.sources.get(str(source), 0) + 1
+        if encoded:
+            for note in encoded.notes:
+                _add(self.notes, note)
+            _count(self.source_width_px, SIZE_EDGES_PX, encoded.source_width_px)
+            _count(self.source_height_px, SIZE_EDGES_PX, encoded.source_height_px)
+        self._add_pixels([list(channel) for channel in sums])
 
     def merge(self, other: ShardStats) -> None:
         """Adds the counts of another shard."""
         for name in ("formats", "notes", "sources"):
-            mine = getattr(self, name)
             for key, count in getattr(other, name).items():
-                mine[key] = mine.get(key, 0) + count
+                _add(getattr(self, name), key, count)
         for name in ("source_width_px", "source_height_px", "record_bytes"):
             pairs = zip(getattr(self, name), getattr(other, name), strict=True)
             setattr(self, name, [a + b for a, b in pairs])
@@ -141,6 +126,10 @@ def merge_stats(found: Iterable[ShardStats]) -> ShardStats:
     for stats in found:
         total.merge(stats)
     return total
+
+
+def _add(counts: dict[str, int], name: str, count: int = 1) -> None:
+    counts[name] = counts.get(name, 0) + count
 
 
 def _count(bins: list[int], edges: list[int], value: int) -> None:

@@ -62,13 +62,13 @@ def test_sizes_are_counted_in_the_bin_that_begins_at_or_below_them():
     stats = ShardStats()
     for width, height in ((60, 40), (64, 63), (9000, 1)):
         data = jpeg(1, width, height)
-        stats.add(encode_image(data, SMALL), 1000)
+        stats.add(0, 1000, (), encode_image(data, SMALL))
     assert dict(zip(SIZE_EDGES_PX, stats.source_width_px, strict=True)) == {
         **dict.fromkeys(SIZE_EDGES_PX, 0), 0: 1, 64: 1, 8192: 1,
     }  # fmt: skip
     assert stats.source_height_px[0] == 3
     assert stats.record_bytes[BYTES_EDGES.index(1000)] == 3
-    assert stats.formats == {"JPEG": 3}
+    assert (stats.formats, stats.sources) == ({"JPEG": 3}, {"0": 3})
 
 
 def test_mean_and_deviation_of_known_sums():
