@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from beam_pipeline.images.encode import EncodedImage, encode_image, sums_of_jpeg
 from beam_pipeline.images.geometry import map_boxes
-from beam_pipeline.options import ImageOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
 from beam_pipeline.shards.copying import copy_record
 from beam_pipeline.shards.places import WriteOptions
@@ -70,35 +69,19 @@ def make_record(
         sums = sums_of_jpeg(features["image/encoded"][0]) if sample else ()
         stats.add(ref.source, len(payload), sums, None)
         return Record(payload, features, ref.source_bytes)
-    features, encoded = make_features(ref, data, unit.class_ids, options.image, sample)
+    encoded = encode_image(data, options.image, want_sums=sample)
     damage = damage_of(data) if options.damage else ""
     if damage and options.damage == "reject":
         raise ImageError("damaged", f"libjpeg: {damage}")
+    features = _features_of(ref, data, encoded, unit.class_ids)
     payload = encode_example(features)
     stats.add(ref.source, len(payload), encoded.pixel_sums or (), encoded)
     return Record(payload, features, len(data), damage)
 
 
-def make_features(
-    ref: ImageRef,
-    data: bytes,
-    class_ids: Mapping[str, int],
-    options: ImageOptions,
-    want_sums: bool,
-) -> tuple[dict[str, Values], EncodedImage]:
-    """The features of one record.
-
-    Args:
-        ref: The image, with its transformed columns.
-        data: Its original bytes.
-        class_ids: Label → id.
-        options: How the picture is encoded.
-        want_sums: Whether sums of its pixels are wanted.
-
-    Raises:
-        ImageError: The bytes cannot become a record.
-    """
-    encoded = encode_image(data, options, want_sums=want_sums)
+def _features_of(
+    ref: ImageRef, data: bytes, encoded: EncodedImage, class_ids: Mapping[str, int]
+) -> dict[str, Values]:
     features: dict[str, Values] = {
         "image/encoded": [encoded.data],
         "image/format": [b"JPEG"],
@@ -113,7 +96,7 @@ def make_features(
     }
     if ref.columns:
         features.update(_follow_picture(ref.columns, encoded))
-    return features, encoded
+    return features
 
 
 def _follow_picture(columns: Mapping[str, Any], encoded: EncodedImage) -> dict[str, Values]:

@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 
 from beam_pipeline.images.encode import encode_image
 from beam_pipeline.options import ImageOptions
-from beam_pipeline.planning.refs import ImageRef
-from beam_pipeline.shards.record import damage_of, make_features
+from beam_pipeline.planning.refs import ImageRef, ShardUnit
+from beam_pipeline.shards.places import WriteOptions
+from beam_pipeline.shards.record import damage_of, make_record
+from beam_pipeline.shards.result import ShardStats
 from imageshards.errors import ImageError
+from imageshards.example import Values, decode_example
 from imageshards.manifest import BOX_FEATURES, RECORD_FEATURES
 from tests.support.builds import jpeg
 from tests.support.pictures import JPEG, damaged_jpeg, flat, lossless_jpeg, saved, scene
@@ -21,13 +24,16 @@ REF = ImageRef("cat/ä 1.jpg", "/in/cat/ä 1.jpg", "cat")
 SMALL = ImageOptions(height_px=20, width_px=20)
 
 
-def make(ref: ImageRef = REF, options: ImageOptions = SMALL, **save):
-    return make_features(ref, jpeg(1, 60, 40, **save), {"cat": 4}, options, False)
+def make(ref: ImageRef = REF, data: bytes = jpeg(1, 60, 40)) -> dict[str, Values]:
+    unit = ShardUnit("train", 0, 1, "", {"cat": 4}, [ref])
+    record = make_record(ref, data, unit, WriteOptions(image=SMALL), ShardStats(), 0)
+    assert decode_example(record.payload).keys() == record.features.keys()
+    return record.features
 
 
 def test_a_record_has_the_features_that_the_manifest_promises():
     data = jpeg(1)
-    features, encoded = make_features(REF, data, {"cat": 4}, SMALL, False)
+    features, encoded = make(data=data), encode_image(data, SMALL)
     assert features.keys() == RECORD_FEATURES.keys()
     assert features == {
         "image/encoded": [encoded.data],
@@ -45,7 +51,7 @@ def test_a_record_has_the_features_that_the_manifest_promises():
 
 def test_what_is_no_picture_is_an_image_error():
     with pytest.raises(ImageError):
-        make_features(REF, b"text", {"cat": 4}, SMALL, False)
+        make(data=b"text")
 
 
 def boxes(*rows: tuple[float, float, float, float], **more: list) -> ImageRef:
@@ -59,7 +65,7 @@ def test_boxes_follow_the_crop_and_those_out_of_sight_leave_with_their_labels():
         (0.5, 0.75, 0.0, 0.5), (0.0, 0.1, 0.0, 1.0), (0.0, 1.0, 0.25, 1.0),
         **{"image/object/class/label": [7, 8, 9], "tokens": [1, 2, 3], "image/object/id": [1]},
     )  # fmt: skip
-    features, _ = make(ref)
+    features = make(ref)
     found = [features[name] for name in BOX_FEATURES]
     expected = [[0.5, 0.0], [0.875, 1.0], [0.0, 0.25], [0.5, 1.0]]
     for values, wanted in zip(found, expected, strict=True):
@@ -70,7 +76,7 @@ def test_boxes_follow_the_crop_and_those_out_of_sight_leave_with_their_labels():
 
 
 def test_no_box_and_no_picture_column_stay_as_they_are():
-    features, _ = make(boxes(age=[1.5]))
+    features = make(boxes(age=[1.5]))
     assert [features[name] for name in BOX_FEATURES] == [[], [], [], []]
     assert features["age"] == [1.5]
 
