@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import io
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from imageshards.manifest import IMAGE_FEATURE, LABEL_FEATURE
+from imageshards.tfrecord import write_records
+from tests.support.external_sets import example
 from tests.support.trainer_data import index_entry, write_manifest
 from trainer.dataset.spec import (
     DataSet,
@@ -53,22 +55,6 @@ def jpeg(value: int, size: tuple[int, int] = (SIDE_PX, SIDE_PX)) -> bytes:
     return out.getvalue()
 
 
-def example(values: Mapping[str, Any]) -> bytes:
-    """A serialized `tf.train.Example`: bytes, numbers, or lists of them."""
-    import tensorflow as tf
-
-    def feature(value: Any) -> Any:
-        items = value if isinstance(value, list) else [value]
-        if any(isinstance(item, bytes) for item in items):
-            return tf.train.Feature(bytes_list=tf.train.BytesList(value=items))
-        if any(isinstance(item, float) for item in items):
-            return tf.train.Feature(float_list=tf.train.FloatList(value=items))
-        return tf.train.Feature(int64_list=tf.train.Int64List(value=items))
-
-    named = {name: feature(value) for name, value in values.items()}
-    return bytes(tf.train.Example(features=tf.train.Features(feature=named)).SerializeToString())
-
-
 def record_of(record: int, label: int) -> bytes:
     """The record of this number: every feature tells it."""
     return example(
@@ -82,15 +68,6 @@ def record_of(record: int, label: int) -> bytes:
             "number": record,
         }
     )
-
-
-def write_shard(path: pathlib.Path, payloads: Sequence[bytes]) -> None:
-    """A TFRecord file."""
-    import tensorflow as tf
-
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for payload in payloads:
-            writer.write(payload)
 
 
 def make_set(
@@ -116,7 +93,7 @@ def make_set(
         path = folder / f"train-{k:05d}"
         numbered = enumerate(labels, number)
         records = {i: make_record(i, label) for i, label in numbered}
-        write_shard(path, [b"" if i in empty else r for i, r in records.items()])
+        write_records(str(path), [b"" if i in empty else r for i, r in records.items()])
         classes = {name: list(labels).count(c) for c, name in enumerate(CLASSES)}
         written.append(Shard(str(path), len(labels), path.stat().st_size, classes))
         number += len(labels)

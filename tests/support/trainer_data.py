@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from imageshards.example import decode_example
+from imageshards.example import Values, decode_example, encode_example
 from imageshards.index import IndexRows, index_table, write_index
+from imageshards.tfrecord import write_records
 
 CLASSES = ("circle", "square", "triangle")
 RECORD_FEATURES: dict[str, Any] = {
@@ -62,8 +63,6 @@ def make_data_set(
 
     Where `hot` is asked for, a column of this name has a 1 for the class, int64 [3].
     """
-    import tensorflow as tf
-
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(seed)
     features = RECORD_FEATURES | ({"hot": {"dtype": "int64", "shape": [3]}} if hot else {})
@@ -75,15 +74,28 @@ def make_data_set(
             image = draw_shape(i % 3, rng, size_px[i % len(size_px)], grey)
             means.append(np.asarray(image).reshape(-1, 1 if grey else 3).mean(0) / 255)
             place = i % 3 if shard_by == "class" else i
-            more = {"hot": [int(i % 3 == k) for k in range(3)]} if hot else {}
-            example = _example(tf, f"{split}-{i}", i % 3 + first_label, image, more)
-            shards[place % num_shards].append(example)
+            encoded = io.BytesIO()
+            image.save(encoded, "JPEG", quality=90)
+            values: dict[str, Values] = {
+                "image/encoded": [encoded.getvalue()],
+                "image/class/label": [i % 3 + first_label],
+                "image/filename": [f"{split}-{i}".encode()],
+                "image/height": [image.height],
+                "image/width": [image.width],
+            }
+            if hot:
+                values["hot"] = [int(i % 3 == k) for k in range(3)]
+            shards[place % num_shards].append(encode_example(values))
         told = []
         for k, records in enumerate(shards):
-            entry = _write_shard(tf, folder, split, k, num_shards, records)
-            index = index_entry(
-                folder, split, entry["file"], records, features, CLASSES, first_label
-            )
+            path = folder / f"{split}-{k:05d}-of-{num_shards:05d}.tfrecord"
+            entry = {
+                "file": path.name,
+                "num_records": len(records),
+                "num_bytes": write_records(str(path), records),
+                "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            }
+            index = index_entry(folder, split, path.name, records, features, CLASSES, first_label)
             told.append(entry | {"index": index})
         splits[split] = {"num_records": count, "shards": told}
     height, width = size_px[0]
@@ -162,48 +174,3 @@ def read_split(folder: pathlib.Path, split: str) -> tuple[Any, Any]:
             pictures.append(tf.io.decode_jpeg(encoded, channels=3).numpy())
             labels.append(feature["image/class/label"].int64_list.value[0])
     return np.stack(pictures), np.array(labels)
-
-
-def _example(
-    tf: Any, key: str, label: int, image: Image.Image, more: dict[str, list[int]]
-) -> bytes:
-    out = io.BytesIO()
-    image.save(out, "JPEG", quality=90)
-
-    def feature(value: bytes | int | list[int]) -> Any:
-        if isinstance(value, int | list):
-            values = value if isinstance(value, list) else [value]
-            return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
-
-    features: dict[str, bytes | int | list[int]] = {
-        "image/encoded": out.getvalue(),
-        "image/class/label": label,
-        "image/filename": key.encode(),
-        "image/height": image.height,
-        "image/width": image.width,
-        **more,
-    }
-    named = {name: feature(value) for name, value in features.items()}
-    return bytes(tf.train.Example(features=tf.train.Features(feature=named)).SerializeToString())
-
-
-def _write_shard(
-    tf: Any,
-    folder: pathlib.Path,
-    split: str,
-    index: int,
-    num_shards: int,
-    records: list[bytes],
-) -> dict[str, Any]:
-    path = folder / f"{split}-{index:05d}-of-{num_shards:05d}.tfrecord"
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for record in records:
-            writer.write(record)
-    data = path.read_bytes()
-    return {
-        "file": path.name,
-        "num_records": len(records),
-        "num_bytes": len(data),
-        "sha256": hashlib.sha256(data).hexdigest(),
-    }

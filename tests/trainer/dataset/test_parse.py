@@ -10,11 +10,11 @@ import pytest
 
 from imageshards.errors import UserError
 from imageshards.manifest import IMAGE_FEATURE, LABEL_FEATURE
+from tests.support.external_sets import example
 from tests.support.reader_sets import (
     CLASSES,
     FEATURES,
     MODEL,
-    example,
     jpeg,
     make_set,
     record_of,

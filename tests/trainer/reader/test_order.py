@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.reader_sets import READ_OPTIONS, choose, make_set, record_of, write_shard
+from imageshards.tfrecord import write_records
+from tests.support.reader_sets import READ_OPTIONS, choose, make_set, record_of
 from trainer.dataset.spec import DataSet, ReadOptions, Shard, Subset
 
 tf = pytest.importorskip("tensorflow")
@@ -260,7 +261,7 @@ def test_another_number_of_records_than_counted_is_an_error(
 ) -> None:
     dataset = make_set(tmp_path, [[0] * 4, [0] * 4])
     shard = dataset.splits["train"].shards[1]
-    write_shard(pathlib.Path(shard.path), [record_of(i, 0) for i in range(4 + change)])
+    write_records(shard.path, [record_of(i, 0) for i in range(4 + change)])
     subset = choose(dataset, filters=filters)
     with pytest.raises(tf.errors.FailedPreconditionError):
         _stream(subset, 16)

@@ -10,8 +10,8 @@ import pytest
 
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.tfrecord import read_records
-from tests.support.reader_sets import choose, make_set, record_of, write_shard
+from imageshards.tfrecord import read_records, write_records
+from tests.support.reader_sets import choose, make_set, record_of
 from trainer.cluster.connection import noted_work
 from trainer.dataset.spec import ReadOptions
 from trainer.reader.shard_cache import cache_on_disk
@@ -97,7 +97,7 @@ def test_a_shard_that_is_missing_or_of_another_size_is_left_to_the_reader(
     subset = choose(make_set(tmp_path / "set", [[0, 1], [2], [0]]))
     gone, grown, whole = subset.split.shards
     os.remove(gone.path)
-    write_shard(pathlib.Path(grown.path), [record_of(0, 0), record_of(1, 1)])
+    write_records(grown.path, [record_of(0, 0), record_of(1, 1)])
     near = cache_on_disk(subset, _on_disk(tmp_path / "cache"))
     assert near.split.shards[:2] == (gone, grown)
     assert near.split.shards[2].path != whole.path
