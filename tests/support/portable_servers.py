@@ -13,7 +13,7 @@ import random
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
@@ -126,44 +126,36 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def job_service(
-    folder: pathlib.Path, port: int | None = None, log_level: str = "warn"
+def _serving(
+    name: str, folder: pathlib.Path, port: int | None, command: Callable[[int], list[str]]
 ) -> Iterator[Server]:
-    """A running Prism."""
-    binary = prism_binary()
+    """A server at a port, or at a free one: there somebody else may be quicker."""
     for attempt in range(3):
         chosen = port or free_port()
-        log = folder / f"prism-{chosen}.log"
-        flags = [
-            f"--job_port={chosen}",
-            "--serve_http=false",
-            f"--log_level={log_level}",
-            "--log_kind=text",
-        ]
-        server = Server(chosen, _start([str(binary), *flags], log), log)
-        if _answers(server) or port or attempt == 2:
+        log = folder / f"{name}-{chosen}.log"
+        server = Server(chosen, _start(command(chosen), log), log)
+        answers = _answers(server)
+        if answers or port or attempt == 2:
             break
-    assert _answers(server), log.read_text()
+    assert answers, log.read_text()
     try:
         yield server
     finally:
         server.stop()
 
 
-@contextlib.contextmanager
-def worker_pool(folder: pathlib.Path) -> Iterator[Server]:
+def job_service(
+    folder: pathlib.Path, port: int | None = None, log_level: str = "warn"
+) -> contextlib.AbstractContextManager[Server]:
+    """A running Prism."""
+    flags = ["--serve_http=false", f"--log_level={log_level}", "--log_kind=text"]
+    prism_path = str(prism_binary())
+    return _serving("prism", folder, port, lambda at: [prism_path, f"--job_port={at}", *flags])
+
+
+def worker_pool(folder: pathlib.Path) -> contextlib.AbstractContextManager[Server]:
     """Beam's worker pool, whose workers have this checkout and this interpreter."""
-    for attempt in range(3):
-        port = free_port()
-        log = folder / f"pool-{port}.log"
-        server = Server(port, _start(servers.command("worker-pool", port), log), log)
-        if _answers(server) or attempt == 2:
-            break
-    assert _answers(server), log.read_text()
-    try:
-        yield server
-    finally:
-        server.stop()
+    return _serving("pool", folder, None, lambda at: servers.command("worker-pool", at))
 
 
 @contextlib.contextmanager
