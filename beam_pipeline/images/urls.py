@@ -233,10 +233,8 @@ class _Client:
 
     def _get(self, url: str, max_bytes: int, request: _Request) -> bytes | str:
         """The bytes at `url`, or where it redirects to."""
-        try:
+        with _as_image_errors(url, request):
             host = urllib3.util.parse_url(url).host
-        except LocationParseError:
-            host = None
         if not host:
             raise ImageError("url_invalid", f"{url} is no address with a host")
         with self._turn(host, request), _as_image_errors(url, request):

@@ -331,9 +331,6 @@ class _ObjectReader(io.RawIOBase):
         self._position = max(0, base + offset)
         return self._position
 
-    def tell(self) -> int:
-        return self._position
-
     def readinto(self, buffer: Any) -> int:
         data = self._read(len(buffer))
         buffer[: len(data)] = data
