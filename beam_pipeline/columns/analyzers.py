@@ -129,23 +129,6 @@ class MinMaxFn(beam.CombineFn):
         return np.array([low + 0.0, (high - low) or 1.0], np.float64)
 
 
-class UnionFn(beam.CombineFn):
-    """Iterables of labels → the set of all labels."""
-
-    def create_accumulator(self) -> set[str]:
-        return set()
-
-    def add_input(self, accumulator: set[str], element: Iterable[str]) -> set[str]:
-        accumulator.update(element)  # in place: a copy per batch is slow with many classes
-        return accumulator
-
-    def merge_accumulators(self, accumulators: Iterable[set[str]]) -> set[str]:
-        return set().union(*accumulators)
-
-    def extract_output(self, accumulator: set[str]) -> set[str]:
-        return accumulator
-
-
 class LabelVocabulary(beam.PTransform):
     """TFT analyzer: tuples of one array of labels (bytes) → path of the vocabulary file."""
 
@@ -157,8 +140,8 @@ class LabelVocabulary(beam.PTransform):
     def expand(self, tensors: beam.PCollection[tuple[np.ndarray]]) -> beam.PCollection[np.ndarray]:
         return (
             tensors
-            | "Labels" >> beam.Map(_decoded_labels)
-            | "Union" >> beam.CombineGlobally(UnionFn())
+            | "Labels" >> beam.FlatMap(_decoded_labels)
+            | "Union" >> beam.CombineGlobally(beam.combiners.ToSetCombineFn())
             | "WriteVocabulary" >> beam.Map(write_vocabulary, self._order, self._directory)
         )
 

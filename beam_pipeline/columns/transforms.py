@@ -25,7 +25,6 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 
-from beam_pipeline.columns.analyzers import UnionFn
 from beam_pipeline.columns.arrow import (
     REF_COLUMN,
     arrow_schema,
@@ -125,8 +124,9 @@ class AnalyseColumns(beam.PTransform):
     def _labels_only(self, batches: beam.PCollection[RefBatch]) -> Analysed:
         written = (
             batches
-            | "DistinctLabels" >> beam.Map(distinct_labels, self._order.class_names)  # sets
-            | "Union" >> beam.CombineGlobally(UnionFn()).without_defaults()  # one set
+            | "DistinctLabels" >> beam.FlatMap(distinct_labels, self._order.class_names)  # str
+            | "Union"
+            >> beam.CombineGlobally(beam.combiners.ToSetCombineFn()).without_defaults()  # one set
             | "ExportLabels"
             >> beam.Map(_export, self._order, self._transform_dir, self._copied_from)
         )

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-import numpy as np
 import pyarrow as pa
 from apache_beam import pvalue
 from pyarrow import parquet
@@ -165,8 +164,9 @@ class SelectImages(beam.PTransform):
         if self._class_map:
             checked.append(
                 batches
-                | "ListedLabels" >> beam.Map(lambda batch: {ref.label for ref in batch.refs})
-                | "AllLabels" >> beam.CombineGlobally(_union).without_defaults()
+                | "ListedLabels" >> beam.FlatMap(lambda batch: {ref.label for ref in batch.refs})
+                | "AllLabels"
+                >> beam.CombineGlobally(beam.combiners.ToSetCombineFn()).without_defaults()
                 | "CheckClassMap" >> beam.Map(check_class_map, self._class_map)
             )
             batches = batches | "RenameClasses" >> beam.Map(rename_classes, self._class_map)
@@ -178,14 +178,10 @@ class SelectImages(beam.PTransform):
             skipped.append(split.skipped)
             checked.append(
                 split.found
-                | "FoundKeys" >> beam.CombineGlobally(_FoundKeysFn(self._excluded.count))
+                | "FoundKeys" >> beam.CombineGlobally(beam.combiners.ToSetCombineFn())
                 | "CheckExcluded" >> beam.Map(check_excluded, self._excluded)
             )
         return Selected(batches, tuple(skipped), tuple(checked))
-
-
-def _union(found: Iterable[set[str]]) -> set[str]:
-    return set().union(*found)
 
 
 def rename_classes(batch: RefBatch, class_map: Mapping[str, str]) -> RefBatch:
@@ -229,37 +225,17 @@ class _ExcludeFn(beam.DoFn):
             yield RefBatch(left)
         found = [ranks[ref.key] for ref in batch.refs if ref.key in ranks]
         yield pvalue.TaggedOutput("skipped", {EXCLUDED: len(found)})
-        yield pvalue.TaggedOutput("found", np.array(found, "<u4").tobytes())
+        for rank in found:
+            yield pvalue.TaggedOutput("found", rank)
 
 
-class _FoundKeysFn(beam.CombineFn):
-    """Ranks of keys that were found, as bytes → a byte for each key, 1 where it was."""
-
-    def __init__(self, count: int):
-        super().__init__()
-        self._count = count
-
-    def create_accumulator(self) -> np.ndarray:
-        return np.zeros(self._count, bool)
-
-    def add_input(self, accumulator: np.ndarray, element: bytes) -> np.ndarray:
-        accumulator[np.frombuffer(element, "<u4")] = True
-        return accumulator
-
-    def merge_accumulators(self, accumulators: Iterable[np.ndarray]) -> np.ndarray:
-        return functools.reduce(np.logical_or, accumulators, self.create_accumulator())
-
-    def extract_output(self, accumulator: np.ndarray) -> bytes:
-        return accumulator.tobytes()
-
-
-def check_excluded(found: bytes, excluded: KeysFile) -> str:
+def check_excluded(found: set[int], excluded: KeysFile) -> str:
     """Refuses to leave out what is not there.
 
     Raises:
         UserError: Names the first key that no input has, and how many there are.
     """
-    absent = [key for key, rank in excluded.ranks().items() if not found[rank]]
+    absent = [key for key, rank in excluded.ranks().items() if rank not in found]
     if absent:
         raise UserError(
             f"--exclude {excluded.given!r} has {len(absent):,} of "

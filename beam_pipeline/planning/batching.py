@@ -72,23 +72,6 @@ class BatchByKeyFn(beam.DoFn):
             yield key, RefBatch(refs)
 
 
-class _BatchFn(beam.DoFn):
-    """ImageRef → RefBatch of up to `BATCH_SIZE` of a bundle."""
-
-    def start_bundle(self) -> None:
-        self._refs: list[ImageRef] = []
-
-    def process(self, ref: ImageRef) -> Iterator[RefBatch]:
-        self._refs.append(ref)
-        if len(self._refs) >= BATCH_SIZE:
-            yield RefBatch(self._refs)
-            self._refs = []
-
-    def finish_bundle(self) -> Iterator[Any]:
-        if self._refs:
-            yield GlobalWindows.windowed_value(RefBatch(self._refs))
-
-
 class BatchRefs(beam.PTransform):
     """`ImageRef`s of your own → `RefBatch`es, as `AssignSplits` and what follows it take them.
 
@@ -98,4 +81,8 @@ class BatchRefs(beam.PTransform):
     """
 
     def expand(self, refs: beam.PCollection[ImageRef]) -> beam.PCollection[RefBatch]:
-        return refs | "Batch" >> beam.ParDo(_BatchFn()).with_output_types(RefBatch)
+        return (
+            refs
+            | "Batch" >> beam.BatchElements(BATCH_SIZE, BATCH_SIZE)  # of a bundle
+            | "RefBatch" >> beam.Map(RefBatch).with_output_types(RefBatch)
+        )

@@ -204,7 +204,7 @@ def test_no_side_input_grows_with_the_images(growth):
 @pytest.mark.slow
 def test_no_grouped_value_is_larger_than_the_references_of_a_shard(growth):
     """Sums hold one number, or one result, for every shard."""
-    shards = (LARGE - SMALL) // SHARD
+    shards = LARGE // SHARD
     of_shards = {
         "Commit/SumSummaries/CombinePerKey/Group": 600,
         "Plan/SumSizes/CombinePerKey/Group": 60,
@@ -214,8 +214,8 @@ def test_no_grouped_value_is_larger_than_the_references_of_a_shard(growth):
     assert of_references
     shard = growth.large.grouped["Plan/GroupShards"]
     for name, size in growth.large.grouped.items():
-        # Hashes are random: a bucket may hold more than its share.
-        allowed = 3 * shard + shards * of_shards.get(name, 0)
+        # Hashes are random: a bucket may hold more than its share. A task of the commit has paths.
+        allowed = 3 * shard + 400 + shards * of_shards.get(name, 0)
         assert size <= allowed, name
         if name not in of_shards:
             assert size <= 1.6 * growth.small.grouped[name] + 200, name

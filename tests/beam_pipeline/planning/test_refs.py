@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 import apache_beam as beam
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from beam_pipeline.planning.batching import RefBatchCoder
@@ -13,8 +13,6 @@ from beam_pipeline.planning.refs import (
     ImageRef,
     RefBatch,
     ShardUnit,
-    pack_refs,
-    unpack_refs,
     with_split,
 )
 
@@ -27,6 +25,8 @@ REFS = st.builds(
 
 
 @given(st.lists(REFS, max_size=5))
+@example([])
+@example([ImageRef("nul\0in a key", "elsewhere", "x", None, "g", 2**64, -1, {"a": [1]})])
 def test_references_round_trip(refs):
     coder = RefBatchCoder()
     found = coder.decode(coder.encode(RefBatch(refs))).refs
@@ -38,14 +38,6 @@ def test_beam_uses_the_coder_for_batches_and_says_that_it_cannot_be_a_key():
     coder = beam.coders.registry.get_coder(RefBatch)
     assert isinstance(coder, RefBatchCoder)
     assert not coder.is_deterministic()
-
-
-def test_a_batch_may_have_as_many_labels_as_references():
-    refs = [ImageRef(f"{i}.jpg", f"/in/{i}.jpg", f"label {i}", f"s{i % 2}") for i in range(1000)]
-    refs.append(ImageRef("nul\0in a key", "elsewhere", "x", None, "g", 2**64, -1, {"a": [1]}))
-    assert unpack_refs(pack_refs(refs)) == refs
-    assert unpack_refs(pack_refs(refs[:-1])) == refs[:-1]
-    assert unpack_refs(pack_refs([])) == []
 
 
 def test_with_split_changes_nothing_else():
@@ -73,4 +65,4 @@ def test_a_unit_survives_a_shuffle():
 def test_a_reference_of_a_unit_travels_in_few_bytes():
     packed = len(pickle.dumps(unit_of(2000), protocol=5)) / 2000
     plain = len(pickle.dumps([tuple(ref) for ref in unit_of(2000).refs], protocol=5)) / 2000
-    assert packed < 0.6 * plain
+    assert packed < 0.3 * plain
