@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from trainer.reader.batches import EvaluationData, TrainingData
     from trainer.reader.data import Data
     from trainer.reader.data import open as open
-    from trainer.training.callbacks import MetricsFile, NaNGuard, WaitingTime
+    from trainer.training.callbacks import MetricsFile, WaitingTime
     from trainer.training.fit import fit
 
 __version__ = "0.1.0"
@@ -47,7 +47,7 @@ _HOMES = {
     "imageshards.verification.command": ["verify"],
     "trainer.reader.batches": ["EvaluationData", "TrainingData"],
     "trainer.reader.data": ["Data", "open"],
-    "trainer.training.callbacks": ["MetricsFile", "NaNGuard", "WaitingTime"],
+    "trainer.training.callbacks": ["MetricsFile", "WaitingTime"],
     "trainer.training.fit": ["fit"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -57,7 +57,6 @@ __all__ = [
     "Data",
     "EvaluationData",
     "MetricsFile",
-    "NaNGuard",
     "Record",
     "RecordError",
     "TrainingData",

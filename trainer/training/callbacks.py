@@ -191,14 +191,14 @@ class NaNGuard(Callback):
     """Ends a run whose loss is no finite number any more, with a sentence.
 
     Args:
-        error: What was seen → the error that is raised; None for one that says no more.
+        error: What was seen → the error that is raised.
     """
 
     async_safe = True
 
-    def __init__(self, error: Callable[[str], UserError] | None = None) -> None:
+    def __init__(self, error: Callable[[str], UserError]) -> None:
         super().__init__()
-        self._error = error or _diverged
+        self._error = error
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Looks at the mean loss of the epoch so far.
@@ -209,13 +209,6 @@ class NaNGuard(Callback):
         loss = (logs or {}).get("loss", 0.0)
         if not math.isfinite(loss):
             raise self._error(f"the loss became {loss}")
-
-
-def _diverged(what: str) -> UserError:
-    return UserError(
-        f"learning_rate received a value for which {what}; expected a run that converges: try a "
-        "tenth of it, or a warm-up."
-    )
 
 
 class Progress(Callback):
