@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup lock demo demo-shards cluster-demo test test-long test-fast prism worker-pool worker-pool-stop job-service job-service-stop \
-	test-flink lint docs install-check resolve-check bench clean
+	test-flink lint docs install-check bench clean
 
 # What a person may set: make test TESTS=tests/beam_pipeline/planning/test_plan.py PYTEST_ARGS=-x
 PYTHON ?=
@@ -95,12 +95,9 @@ docs: $(STAMP)  ## Build the documentation into site/; a warning is an error
 	$(PY) -m mkdocs build --strict
 	@echo "site/index.html"
 
-# Neither uses .venv, so that PYTHON=… makes none for another Python.
-install-check:  ## Install the built wheel in a new environment and run the demo there (PYTHON=…)
-	@python3 scripts/install_check.py run $(if $(PYTHON),--python "$(PYTHON)")
-
-resolve-check:  ## Resolve the requirements of each extra on each Python, without the lock
-	@python3 scripts/install_check.py resolve
+# It does not use .venv, so that PYTHON=… makes none for another Python.
+install-check:  ## Install the built wheel with each extra in a new environment and use it there (PYTHON=…)
+	@python3 scripts/install_check.py $(if $(PYTHON),--python "$(PYTHON)")
 
 bench: $(STAMP)  ## Measure speed and memory (BENCH_ARGS=… is passed on)
 	$(PY) -m benchmarks.run $(BENCH_ARGS)
