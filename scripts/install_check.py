@@ -31,13 +31,13 @@ class Installation(NamedTuple):
     Attributes:
         extra: What is asked for besides the leaf.
         absent: Packages that must not be importable there.
-        refused: A command that needs another extra, and the extra that it has to name.
+        refused: Commands that need another extra, each with the one that it has to name.
         steps: Commands of `imageshards`, in the folder that all environments share.
     """
 
     extra: str
     absent: tuple[str, ...]
-    refused: tuple[str, str] | None
+    refused: tuple[tuple[str, str], ...]
     steps: tuple[str, ...]
 
 
@@ -45,7 +45,7 @@ INSTALLATIONS = (
     Installation(
         "pipeline",
         ("tensorflow", "tensorflow_transform", "keras"),
-        ("build --input table.csv --output refused", "columns"),
+        (("build --input table.csv --output refused", "columns"),),
         (
             "build --input photos --output shards --image_size 96 --max_reject_fraction 0.05"
             " --splits train=0.8,validation=0.2 --num_shards train=4,validation=2",
@@ -54,7 +54,10 @@ INSTALLATIONS = (
     Installation(
         "",
         ("apache_beam", "tensorflow", "keras"),
-        ("build --input photos --output refused", "pipeline"),
+        (
+            ("build --input photos --output refused", "pipeline"),
+            ("train --data shards --output refused", "trainer"),
+        ),
         (
             "--version",
             "--help",
@@ -69,7 +72,7 @@ INSTALLATIONS = (
     Installation(
         "trainer",
         ("apache_beam", "tensorflow_transform"),
-        ("build --input photos --output refused", "pipeline"),
+        (("build --input photos --output refused", "pipeline"),),
         (
             "train --data shards --output model --model cnn --epochs 1 --batch_size 16",
             "evaluate --model_path model --data shards",
@@ -80,7 +83,7 @@ INSTALLATIONS = (
     Installation(
         "columns",
         (),
-        None,
+        (),
         (
             "build --input table.csv --output with-age --image_size 96 --columns age:float:zscore"
             " --max_reject_fraction 0.05",
@@ -173,8 +176,7 @@ def check_installation(
         draw(interpreter, work)
     for name in installation.absent:
         call(interpreter, "-c", f"import {name}", folder=work, code=1)
-    if installation.refused is not None:
-        command, needed = installation.refused
+    for command, needed in installation.refused:
         said = call(programs / "imageshards", *command.split(), folder=work, code=2)
         if f"imageshards[{needed}]" not in said:
             raise FailedError(f"imageshards {command}\n{said}")
