@@ -250,12 +250,12 @@ def _copied_columns(options: BuildOptions, found: Sequence[Found]) -> CopiedColu
         UserError: The records of all inputs would not have the same columns, made alike.
     """
     first, manifest = found[0]
-    columns = _extra_features(manifest)
+    columns = _extra_columns(manifest)
     for source, other in found[1:]:
-        if _extra_features(other) != columns:
+        if _extra_columns(other) != columns:
             raise UserError(
-                f"--input {first.input!r} has the extra columns {_named(columns)} and --input "
-                f"{source.input!r} {_named(_extra_features(other))}; expected the same ones of "
+                f"--input {first.input!r} has the extra columns {named(columns)} and --input "
+                f"{source.input!r} {named(_extra_columns(other))}; expected the same ones of "
                 "the same types: build one of them again from its original images."
             )
     if not columns:
@@ -266,7 +266,7 @@ def _copied_columns(options: BuildOptions, found: Sequence[Found]) -> CopiedColu
         return None  # they are read and analysed with those of the photos
     if photos:
         raise UserError(
-            f"--input {first.input!r} has records with the extra columns {_named(columns)}, scaled "
+            f"--input {first.input!r} has records with the extra columns {named(columns)}, scaled "
             f"or transformed, which those of --input {photos[0]!r} are not; expected data sets "
             "alone, whose columns are copied as they are, or columns without scaling: build from "
             "the original tables together."
@@ -274,7 +274,7 @@ def _copied_columns(options: BuildOptions, found: Sequence[Found]) -> CopiedColu
     if not as_given and len({_transform_digest(source) for source, _ in found}) > 1:
         raise UserError(
             f"--input {first.input!r} and --input {found[1][0].input!r} have the extra columns "
-            f"{_named(columns)}, scaled or transformed by statistics of each data set's own, "
+            f"{named(columns)}, scaled or transformed by statistics of each data set's own, "
             "which would mean different things in one; build from the original tables together."
         )
     return CopiedColumns(storage.join(first.location, TRANSFORM_NAME), as_given)
@@ -284,29 +284,31 @@ def _with_columns(source: InputOptions, found: Sequence[Found]) -> InputOptions:
     """A data set, with its extra columns as an image table would declare them."""
     if source.layout != DATA_SET:
         return source
-    columns = []
-    for name, spec in _extra_features(found[0][1]).items():
-        shape = spec["shape"]
-        if shape is not None and len(shape) > 1:
+    columns = _extra_columns(found[0][1])
+    for column in columns:
+        if column.shape is not None and len(column.shape) > 1:
             raise UserError(
-                f"--input {source.input!r} has the extra column {name!r} of the shape {shape}, "
-                "which no image table can have; expected data sets alone, whose columns are copied."
+                f"--input {source.input!r} has the extra column {column.name!r} of the shape "
+                f"{list(column.shape)}, which no image table can have; expected data sets alone, "
+                "whose columns are copied."
             )
-        kind = {"int64": "int", "float32": "float", "string": "string"}[spec["dtype"]]
-        columns.append(ColumnSpec(name, kind, None if shape is None else tuple(shape)))
-    return dataclasses.replace(source, record_columns=tuple(columns))
+    return dataclasses.replace(source, record_columns=columns)
 
 
-def _extra_features(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    return {n: s for n, s in sorted(manifest["features"].items()) if n not in RECORD_FEATURES}
+def _extra_columns(manifest: Mapping[str, Any]) -> tuple[ColumnSpec, ...]:
+    kinds = {"int64": "int", "float32": "float", "string": "string"}
+    return tuple(
+        ColumnSpec(
+            name, kinds[spec["dtype"]], None if spec["shape"] is None else tuple(spec["shape"])
+        )
+        for name, spec in sorted(manifest["features"].items())
+        if name not in RECORD_FEATURES
+    )
 
 
-def _named(features: Mapping[str, Any]) -> str:
-    def shape(spec: Mapping[str, Any]) -> str:
-        return "[]" if spec["shape"] is None else str(spec["shape"]) if spec["shape"] else ""
-
-    named = (f"{name} ({spec['dtype']}{shape(spec)})" for name, spec in features.items())
-    return ", ".join(named) or "(none)"
+def named(columns: Sequence[ColumnSpec]) -> str:
+    """Columns for a message, as --columns declares them."""
+    return ", ".join(map(str, columns)) or "(none)"
 
 
 def _has_columns_as_given(manifest: Mapping[str, Any]) -> bool:

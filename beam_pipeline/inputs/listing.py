@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from beam_pipeline.inputs import image_table
+from beam_pipeline.inputs.data_sets import named
 from beam_pipeline.inputs.folders import (
     FINISHED_DATA_SET,
     Skipped,
@@ -26,7 +27,6 @@ from beam_pipeline.options import (
     COLUMN_FLAGS,
     DATA_SET,
     TABLE,
-    ColumnSpec,
     InputOptions,
     label_group,
 )
@@ -101,15 +101,11 @@ def schemas_of(sources: Sequence[InputOptions]) -> tuple[TableSchema | None, ...
     for source, found in zip(sources[1:], columns[1:], strict=True):
         if set(found) != set(columns[0]):
             raise UserError(
-                f"--input {sources[0].input!r} has the extra columns {_named(columns[0])} and "
-                f"--input {source.input!r} {_named(found)}; expected the same ones in all: say "
+                f"--input {sources[0].input!r} has the extra columns {named(columns[0])} and "
+                f"--input {source.input!r} {named(found)}; expected the same ones in all: say "
                 "which by --columns, '' for none, or give a table with those of a data set."
             )
     return schemas
-
-
-def _named(columns: Sequence[ColumnSpec]) -> str:
-    return ", ".join(map(str, columns)) or "(none)"
 
 
 def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
@@ -283,8 +279,8 @@ def _labels(
             f"--label_regex {regex.pattern!r} does not match the file name {name!r}; fix the "
             "expression or take the file out."
         )
-    named = found.groupdict()
+    groups = found.groupdict()
     top = key.split("/")[0]
     known = source.layout == "auto" and _is_split(top)
     by_folder = top if top != key and (known or source.layout == "split_folders") else None
-    return label, named.get("split") or by_folder, named.get("group")
+    return label, groups.get("split") or by_folder, groups.get("group")

@@ -124,10 +124,10 @@ def test_columns_that_would_have_to_be_analysed_again_are_refused(tmp_path):
     assert opened(first.directory, second.directory).copied  # by one and the same transform
     (second.directory / "transform" / "transform_fn" / "saved_model.pb").write_bytes(b"other")
     said = error_of(first.directory, second.directory)
-    assert "age (float32)" in said and "original tables" in said
+    assert "age:float" in said and "original tables" in said
     none = Dataset(tmp_path / "c")
     said = error_of(first.directory, none.directory)
-    assert "age (float32)" in said and "(none)" in said and str(none.directory) in said
+    assert "age:float" in said and "(none)" in said and str(none.directory) in said
     (tmp_path / "photos" / "cat").mkdir(parents=True)
     said = error_of(first.directory, tmp_path / "photos")
     assert "scaled or transformed" in said and "original tables together" in said
