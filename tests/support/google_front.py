@@ -37,7 +37,8 @@ class GoogleFront(HttpStandIn):
     Attributes:
         environ: What a process has to have in its environment to take it for Google.
         read: (host, path, Range header) of every GET.
-        callers: Whose access token each of them had; empty without one.
+        callers: Whose access token each GET of contents had; empty without one. Of others there
+            may be stragglers: Google's library asks about buckets in a thread of its own.
         refusing: Whether every GET is answered with 403.
     """
 
@@ -64,7 +65,8 @@ class GoogleFront(HttpStandIn):
         if request.command == "POST":
             return self._token(request)
         path, span = request.path, request.headers.get("Range", "")
-        self.callers.append(request.headers.get("Authorization", "").removeprefix("Bearer "))
+        if "alt=media" in path:
+            self.callers.append(request.headers.get("Authorization", "").removeprefix("Bearer "))
         self.read.append((request.host, path, span))
         if self.refusing:
             return Reply(403, b'{"error": {"code": 403,\n "message": "Anonymous caller."}}')
