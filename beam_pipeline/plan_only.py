@@ -72,7 +72,9 @@ def plan_only(options: BuildOptions, runner: Runner) -> str:
     options = with_pinned_classes(options, state.pinned_classes)
     schemas = schemas_of(options.sources)
     columns = columns_of(schemas)
-    AnalyseColumns("", columns, transform_module=options.transform_module)  # checks them
+    copied = options.copied.transform if options.copied else ""
+    # Checks them.
+    AnalyseColumns("", columns, transform_module=options.transform_module, copied_from=copied)
     with tempfile.TemporaryDirectory() as folder:
         pipeline = runner.new_pipeline()
         excluded = share_keys(options.exclude, folder) if options.exclude else None
