@@ -397,7 +397,7 @@ class TestPreflight:
         begun = time.monotonic()
         with pytest.raises(UserError, match="and none were found; run `gcloud auth"):
             dataflow.preflight(options(), *GOOD)
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 60
 
     @pytest.mark.parametrize(
         ("status", "message", "reason", "sentence"),
