@@ -70,9 +70,7 @@ class RemoteRunner(Runner):
             except Exception as e:
                 if known := self.explain(e):
                     raise known from e
-                if not isinstance(e, (RuntimeError, grpc.RpcError)):
-                    raise
-                if user_error_in(e):
+                if not isinstance(e, (RuntimeError, grpc.RpcError)) or user_error_in(e):
                     raise
                 raise _failure(e, self.build.staging, lines) from e
         return True

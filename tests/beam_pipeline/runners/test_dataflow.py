@@ -239,19 +239,6 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return ["--extra_package", str(path)]
 
 
-def said_of_small_job(service: StandIn, bucket: str, *more: str) -> str:
-    """What is said of a job of one step that Beam's client cannot submit, or that fails."""
-    asked = PipelineOptions([*service.flags, f"--temp_location={bucket}/temp", *more])
-    job = beam.Pipeline(options=asked)
-    job | beam.Create([1])
-    with pytest.raises(Exception) as raised:
-        job.run().wait_until_finish()
-    known = dataflow.explain(raised.value)
-    assert known is not None
-    assert "\n" not in str(known)
-    return str(known)
-
-
 class TestASubmission:
     def test_that_only_tries_leaves_nothing_anywhere(
         self, bucket: str, package: list[str], tmp_path: pathlib.Path
@@ -266,28 +253,41 @@ class TestASubmission:
         assert list(storage.files_below(f"{bucket}/dry")) == []
         assert list(storage.files_below(f"{bucket}/dry_temp")) == []
 
-    def test_that_fails_otherwise_says_where_its_story_is(
-        self, bucket: str, service: StandIn
+    @pytest.mark.parametrize(
+        ("mishap", "flag", "sentences"),
+        [
+            (
+                "failed",
+                "--machine_type=n2",
+                ["ended as FAILED (Startup failed: no quota for CPUS)", f"/jobs/{REGION}/"],
+            ),
+            (
+                "refused",
+                "--machine_type=n9-huge",
+                ["(400: ", "The machine type 'n9-huge' does not exist); fix the flag"],
+            ),
+            # Its name was free when the preflight asked.
+            ("second", "--job_name=pets", ["already active job named pets with id: 7"]),
+        ],
+        ids=["failed", "refused", "second"],
+    )
+    def test_that_goes_wrong_is_one_sentence(
+        self, bucket: str, service: StandIn, mishap: str, flag: str, sentences: list[str]
     ) -> None:
-        service.end_jobs("FAILED", "Startup of the worker pool failed: no quota for CPUS")
-        said = said_of_small_job(service, bucket)
-        assert "ended as FAILED (Startup of the worker pool failed: no quota for CPUS)" in said
-        assert f"https://console.cloud.google.com/dataflow/jobs/{REGION}/" in said
-
-    def test_that_is_refused_is_one_sentence(self, bucket: str, service: StandIn) -> None:
-        service.refuse("POST", 400, "The machine type 'n9-huge' does not exist.")
-        said = said_of_small_job(service, bucket, "--machine_type=n9-huge")
-        assert "(400: " in said
-        assert "The machine type 'n9-huge' does not exist); fix the flag" in said
-
-    def test_beside_one_of_the_same_name_is_one_sentence(
-        self, bucket: str, service: StandIn
-    ) -> None:
-        """Its name was free when the preflight asked."""
-        service.jobs["7"] = {"id": "7", "name": "pets", "currentState": "JOB_STATE_RUNNING"}
-        service.jobs["7"]["clientRequestId"] = "another's"
-        said = said_of_small_job(service, bucket, "--job_name=pets")
-        assert "already active job named pets with id: 7" in said
+        if mishap == "failed":
+            service.end_jobs("FAILED", "Startup failed: no quota for CPUS")
+        elif mishap == "refused":
+            service.refuse("POST", 400, "The machine type 'n9-huge' does not exist.")
+        else:
+            job = {"id": "7", "name": "pets", "currentState": "JOB_STATE_RUNNING"}
+            service.jobs["7"] = job | {"clientRequestId": "another's"}
+        asked = PipelineOptions([*service.flags, f"--temp_location={bucket}/temp", flag])
+        job_of_one = beam.Pipeline(options=asked)
+        job_of_one | beam.Create([1])
+        with pytest.raises(Exception) as raised:
+            job_of_one.run().wait_until_finish()
+        known = str(dataflow.explain(raised.value))
+        assert all(sentence in known for sentence in sentences) and "\n" not in known
 
     def test_into_a_bucket_that_is_not_there_is_refused(
         self, bucket: str, service: StandIn, package: list[str]
