@@ -86,7 +86,7 @@ def parse_image_size(text: str) -> tuple[int, int]:
     return height_px, width_px
 
 
-def _shares(text: str) -> dict[str, float]:
+def _parse_mix(text: str) -> dict[str, float]:
     pairs = [pair.rpartition("=") for pair in split_paths(text)]
     try:
         return {name: float(share) for name, _, share in pairs}
@@ -113,7 +113,7 @@ class ReadConfig:
     mix: Annotated[Mapping[str, float], Option(
         "the share of each data set in what is trained on, by its path or last folder, for "
         "example a=0.7,b=0.3",
-        parse=_shares, metavar="A=X,B=Y")] = dataclasses.field(default_factory=dict)
+        parse=_parse_mix, metavar="A=X,B=Y")] = dataclasses.field(default_factory=dict)
     train_split: Annotated[str | None, Option(
         "split to train on (default: train or training)", metavar="NAME")] = None
     validation_split: Annotated[str | None, Option(

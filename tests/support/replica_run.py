@@ -252,15 +252,15 @@ def _check_augment(strategy: Any, level: str) -> Any:
 
     from tests.support.augment_pictures import batch as pictures_batch
     from tests.support.augment_pictures import smooth_picture
-    from trainer.augment import device
+    from trainer.augment import pixels
 
     whole = pictures_batch(np.stack([smooth_picture((40, 48), i) for i in range(8)]), start=16)
     data = tf.data.Dataset.from_tensors(whole).unbatch().batch(8, drop_remainder=True)
 
     def augment(some: Any) -> Any:
-        return device.augment_batch(some, level, 9, (32, 32), NUM_CLASSES)
+        return pixels.augment_batch(some, level, 9, (32, 32), NUM_CLASSES)
 
-    # Not traced, which takes seconds for two replicas: test_device has graphs of parts of a batch.
+    # Not traced, which takes seconds for two replicas: test_augment_batch has graphs of slices.
     shares = strategy.run(
         augment, args=(next(iter(strategy.experimental_distribute_dataset(data))),)
     )

@@ -1,4 +1,4 @@
-"""Proof that a stream goes on anywhere: restored at every step, compared with itself."""
+"""Proof that a stream goes on anywhere: begun at every step, compared with itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def assert_resumes(stream: Callable[[int], Iterable[Any]], steps: int, more: int = 2) -> None:
-    """Begins at each of the first `steps` steps, and finds what the whole stream has there.
+    """Begins at each step up to `steps`, and finds what the whole stream has there.
 
     Args:
         stream: Step → what comes from it on: arrays, or dictionaries and tuples of them.
@@ -20,7 +20,8 @@ def assert_resumes(stream: Callable[[int], Iterable[Any]], steps: int, more: int
     import tensorflow as tf
 
     whole = list(itertools.islice(stream(0), steps + more))
-    for start in range(1, steps):
+    assert len(whole) == steps + more
+    for start in range(1, steps + 1):
         rest = list(itertools.islice(stream(start), more))
         expected = whole[start : start + more]
         tf.nest.map_structure(np.testing.assert_array_equal, rest, expected)

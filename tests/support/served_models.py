@@ -61,12 +61,13 @@ def picture_reader(of: ImageSpec, size: tuple[int, int], crop: float = 1.0) -> A
     import tensorflow as tf
 
     from trainer.augment.decode import batch_pictures
-    from trainer.serving.preprocess import record_jpegs
+    from trainer.serving.preprocess import record_jpeg
 
     pictures = batch_pictures(of, size, crop)
 
     def read(encoded: Any) -> Any:
-        return pictures(record_jpegs(encoded, of.options), tf.zeros_like(encoded, tf.int64))
+        records = tf.map_fn(lambda one: record_jpeg(one, of.options), encoded)
+        return pictures(records, tf.zeros_like(encoded, tf.int64))
 
     return read
 

@@ -117,7 +117,7 @@ def make_augmentation(
     """
     if augment_on not in ("device", "host"):
         raise ValueError(f"augment_on received {augment_on!r}; expected 'device' or 'host'.")
-    from trainer.augment import device, host
+    from trainer.augment import host, pixels
     from trainer.augment.decode import batch_pictures
 
     if level == "none":
@@ -127,7 +127,7 @@ def make_augmentation(
     if augment_on == "device":
         shipped = shipped_size(image, size)
         augment = functools.partial(
-            device.augment_batch,
+            pixels.augment_batch,
             level=level,
             seed=seed,
             size=size,

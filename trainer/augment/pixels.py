@@ -1,17 +1,25 @@
-"""Colour, noise, erasing, and mixing of pairs (MixUp, CutMix).
+"""Augmentation of whole batches: colour, noise, erasing, and mixing of pairs (MixUp, CutMix).
 
-The same code changes one picture on the host and a batch on a GPU.
+`augment_batch` is what an accelerator does inside the training step: static shapes, no loop over
+pictures, and no answer that a step would wait for. The same code changes one picture on the host.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from trainer.augment.geometry import Window, place_window
-from trainer.augment.params import CUTMIX, MIXUP, Params, mix_bits
+from trainer.augment.geometry import (
+    Window,
+    affine_maps,
+    crop_windows,
+    place_window,
+    transform_pictures,
+)
+from trainer.augment.params import CUTMIX, LEVELS, MIXUP, Params, draw_params, mix_bits
 from trainer.dataset.spec import IMAGE_INPUT, Batch
 
 # Luminance of RGB, ITU-R BT.601.
@@ -22,6 +30,45 @@ _NOISE_ROWS = 1024
 _NOISE_SEED = (0x5EED, 0x0F)
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def augment_batch(
+    batch: Batch,
+    level: str,
+    seed: int,
+    size: tuple[int, int],
+    num_classes: int | None,
+    fill: Sequence[float] | None = None,
+) -> Batch:
+    """Augments a batch, or a replica's slice of one.
+
+    Args:
+        batch: For mixing it is even, and its positions begin with an even one.
+        level: `light` or `strong`.
+        seed: Of the run.
+        size: (height, width) in pixels of the result.
+        num_classes: Of the model; None to leave out mixing.
+        fill: Grey level per channel of erased rectangles; None for mid-grey.
+
+    Returns:
+        The batch with pictures uint8 [batch, *size, channels]; after mixing `label` is
+        float32 [batch, num_classes].
+    """
+    strengths = LEVELS[level]
+    params = draw_params(level, seed, batch["position"])
+    pictures = batch["inputs"][IMAGE_INPUT]
+    _, height_px, width_px, channels = pictures.shape
+    windows = crop_windows(strengths, params, float(height_px), float(width_px), size)
+    half_tangent = params.get("half_tangent", tf.zeros_like(windows.y))
+    maps = affine_maps(windows, params["flip"], half_tangent, size)
+    changed = transform_pictures(tf.cast(pictures, tf.float32), maps, size)
+    if strengths.changes_pixels:
+        noise = noise_rows(size[1], channels)
+        changed = adjust_pixels(changed, params, noise, list(fill or [MID_GREY] * channels))
+    batch = batch | {"inputs": batch["inputs"] | {IMAGE_INPUT: clip_to_uint8(changed)}}
+    if strengths.mixes and num_classes is not None:
+        return mix_pairs(batch, params, num_classes)
+    return batch
 
 
 def adjust_pixels(
@@ -140,7 +187,7 @@ def mix_pairs(batch: Batch, params: Params, num_classes: int) -> Batch:
     height_px, width_px = pictures.shape[1:3]
     whole = tf.logical_and(weight > 0, partners(weight) > 0)
     mix = tf.where(whole, params["mix"], 0.0)
-    share, box = _shares(mix, params, height_px, width_px)
+    share, box = _own_shares(mix, params, height_px, width_px)
     label = tf.one_hot(batch["label"], num_classes, dtype=tf.float32)
     own = share[:, tf.newaxis]
     return batch | {
@@ -183,7 +230,7 @@ def _side(side: tf.Tensor, most_px: int) -> tf.Tensor:
     return tf.clip_by_value(tf.round(side), 1.0, float(most_px))
 
 
-def _shares(
+def _own_shares(
     mix: tf.Tensor, params: Params, height_px: int, width_px: int
 ) -> tuple[tf.Tensor, Window]:
     """The share of each picture that stays its own, and the rectangle that does not."""

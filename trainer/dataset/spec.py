@@ -25,13 +25,13 @@ def model_input(inputs: Mapping[str, Any]) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class Shares:
-    """In how many equal parts a batch is made: one for each replica, so that nobody has to cut it.
+class ReplicaSlices:
+    """In how many equal slices a batch is made: one for each replica, so that nobody has to cut it.
 
     Attributes:
         replicas: Of each host.
         hosts: That share a batch.
-        host: Whose parts are made, one after the other.
+        host: Whose slices are made, one after the other.
     """
 
     replicas: int = 1
@@ -39,8 +39,8 @@ class Shares:
     host: int = 0
 
 
-# A batch in one part.
-WHOLE = Shares()
+# A batch in one slice.
+WHOLE = ReplicaSlices()
 
 
 @dataclasses.dataclass(frozen=True)

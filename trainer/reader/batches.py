@@ -30,7 +30,7 @@ from trainer.dataset.spec import (
     DataSet,
     ModelInputs,
     ReadOptions,
-    Shares,
+    ReplicaSlices,
     Subset,
     model_input,
 )
@@ -200,11 +200,11 @@ class TrainingData:
         """The batches of `dataset(start_step)` as NumPy arrays, for JAX or scikit-learn."""
         return iter(self.dataset(start_step).as_numpy_iterator())
 
-    def batches(self, start_step: int = 0, shares: Shares = WHOLE) -> tf.data.Dataset:
+    def batches(self, start_step: int = 0, slices: ReplicaSlices = WHOLE) -> tf.data.Dataset:
         """The same as `trainer.dataset.spec.Batch`es, which tell positions and records, too.
 
         With `augment_on="device"` they hold the pictures as they are sent to the device, for
-        `augmentation.device`. Of each come those `shares` that are asked for.
+        `augmentation.device`. Of each come those `slices` that are asked for.
         """
         from trainer.reader import pipeline
 
@@ -221,7 +221,7 @@ class TrainingData:
             augmentation.pictures,
             start_step=start_step,
             finish=augmentation.finish,
-            shares=shares,
+            slices=slices,
         )
 
 
@@ -267,12 +267,12 @@ class EvaluationData:
         """
         return _for_keras(self.batches())
 
-    def batches(self, shares: Shares = WHOLE) -> tf.data.Dataset:
-        """The same as `trainer.dataset.spec.Batch`es; of each those `shares` that are asked for."""
+    def batches(self, slices: ReplicaSlices = WHOLE) -> tf.data.Dataset:
+        """The same as `trainer.dataset.spec.Batch`es; of each those `slices` that are asked for."""
         from trainer.reader import pipeline
 
         return pipeline.evaluation_batches(
-            self.subset, self.read_options, self.batch_size, self.model_inputs, shares
+            self.subset, self.read_options, self.batch_size, self.model_inputs, slices
         )
 
     def as_numpy(self) -> Iterator[tuple[Any, Any, Any]]:

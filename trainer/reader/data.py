@@ -229,7 +229,7 @@ class Data:
             classes=classes,
             where=where,
             balance=balance,
-            mix=_shares(mix),
+            mix=_mix_numbers(mix),
             inputs=inputs,
             sequences=sequences,
             sequence_length=sequence_length,
@@ -343,7 +343,7 @@ def _whole_number(name: str, value: Any) -> Any:
     return int(value)
 
 
-def _shares(mix: Mapping[str, Any] | None) -> dict[str, float]:
+def _mix_numbers(mix: Mapping[str, Any] | None) -> dict[str, float]:
     shares = dict(mix or {})
     for path, share in shares.items():
         if isinstance(share, bool) or not isinstance(share, numbers.Real):

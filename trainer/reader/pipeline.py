@@ -36,7 +36,7 @@ from trainer.dataset.spec import (
     Batch,
     ModelInputs,
     ReadOptions,
-    Shares,
+    ReplicaSlices,
     Subset,
 )
 from trainer.dataset.subset import model_classes
@@ -64,7 +64,7 @@ def training_batches(
     start_step: int = 0,
     *,
     finish: Finish | None = None,
-    shares: Shares = WHOLE,
+    slices: ReplicaSlices = WHOLE,
 ) -> tf.data.Dataset:
     """Endless batches, of static shape.
 
@@ -79,8 +79,8 @@ def training_batches(
         model_inputs: What the model is fed with.
         pictures: Decodes; None for pictures as the model sees them, not augmented.
         start_step: How many batches of the stream were read before.
-        finish: Changes whole batches, or their shares, at the end, on the host.
-        shares: Which parts of each batch are made, one after the other.
+        finish: Changes whole batches, or their slices, at the end, on the host.
+        slices: Which parts of each batch are made, one after the other.
 
     Returns:
         `trainer.dataset.spec.Batch`es. A broken record has the weight 0, a black picture and
@@ -89,16 +89,16 @@ def training_batches(
     source = order.open_source(subset, read_options)
     chunks = order.training_chunks(source, subset, seed, start_step * batch_size)
     endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
-    batches = _divided(chunks, batch_size, shares).apply(endless)
-    batches = batches.enumerate(start_step * shares.replicas)
+    batches = _divided(chunks, batch_size, slices).apply(endless)
+    batches = batches.enumerate(start_step * slices.replicas)
     pictures = pictures or batch_pictures(model_inputs.image, model_inputs.size)
     changes = [_weigh_classes(subset.class_weights)] if subset.class_weights is not None else []
     changes += [finish] if finish is not None else []
-    share = batch_size // (shares.hosts * shares.replicas)
+    share = batch_size // (slices.hosts * slices.replicas)
     calls, at_once = _parallel_calls(read_options, share, model_inputs)
-    assemble = _assembler(source, subset, share, shares, model_inputs, pictures, at_once, changes)
+    assemble = _assembler(source, subset, share, slices, model_inputs, pictures, at_once, changes)
     batches = _decode(batches, assemble, read_options, calls)
-    return batches.prefetch(PREFETCH_BATCHES * shares.replicas)
+    return batches.prefetch(PREFETCH_BATCHES * slices.replicas)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -107,11 +107,11 @@ def evaluation_batches(
     read_options: ReadOptions,
     batch_size: int,
     model_inputs: ModelInputs,
-    shares: Shares = WHOLE,
+    slices: ReplicaSlices = WHOLE,
 ) -> tf.data.Dataset:
     """One pass, each record once, none augmented, none weighted; the last batch may be a short one.
 
-    Where batches are made in shares the last one is filled up with black pictures of weight 0,
+    Where batches are made in slices the last one is filled up with black pictures of weight 0,
     label 0 and record -1: none of several replicas may have an empty share.
 
     Args:
@@ -119,7 +119,7 @@ def evaluation_batches(
         read_options: How.
         batch_size: Global batch.
         model_inputs: What the model is fed with.
-        shares: Which parts of each batch are made, one after the other.
+        slices: Which parts of each batch are made, one after the other.
 
     Returns:
         `trainer.dataset.spec.Batch`es. The cardinality is known.
@@ -128,23 +128,23 @@ def evaluation_batches(
     source = order.open_source(subset, read_options)
     elements = order.ordered_elements(source, subset)
     missing = -subset.num_records % batch_size
-    if missing and shares != WHOLE:
+    if missing and slices != WHOLE:
         nothing = tf.constant(b""), tf.constant(-1, tf.int64)
         filling = tf.data.Dataset.from_tensors(nothing).repeat(missing)
         elements, missing = elements.concatenate(filling), 0
     counted = tf.data.experimental.assert_cardinality(
-        -(-subset.num_records // batch_size) * shares.replicas
+        -(-subset.num_records // batch_size) * slices.replicas
     )
     batches = elements.batch(batch_size, drop_remainder=not missing)
-    if shares != WHOLE:
-        batches = _divided(batches, batch_size, shares)
+    if slices != WHOLE:
+        batches = _divided(batches, batch_size, slices)
     batches = batches.apply(counted).enumerate()
     pictures = batch_pictures(model_inputs.image, model_inputs.size, model_inputs.eval_crop)
-    share = batch_size // (shares.hosts * shares.replicas)
+    share = batch_size // (slices.hosts * slices.replicas)
     calls, at_once = _parallel_calls(read_options, share, model_inputs)
-    assemble = _assembler(source, subset, share, shares, model_inputs, pictures, at_once)
+    assemble = _assembler(source, subset, share, slices, model_inputs, pictures, at_once)
     batches = _decode(batches, assemble, read_options, calls)
-    return batches.prefetch(PREFETCH_BATCHES * shares.replicas)
+    return batches.prefetch(PREFETCH_BATCHES * slices.replicas)
 
 
 def memory_bytes(
@@ -174,18 +174,18 @@ def memory_bytes(
     }
 
 
-def _divided(chunks: tf.data.Dataset, batch_size: int, shares: Shares) -> tf.data.Dataset:
+def _divided(chunks: tf.data.Dataset, batch_size: int, slices: ReplicaSlices) -> tf.data.Dataset:
     """Chunks of records → those parts of every global batch that are made here.
 
     All hosts read all records, and so agree on every position; from here on each handles its own.
     """
-    of_host = batch_size // shares.hosts
+    of_host = batch_size // slices.hosts
     # An endless stream has no remainder to drop; this only makes the batch size static.
     parts = chunks.rebatch(of_host, drop_remainder=True)
-    if shares.hosts > 1:
-        parts = parts.shard(shares.hosts, shares.host)
-    if shares.replicas > 1:
-        parts = parts.rebatch(of_host // shares.replicas, drop_remainder=True)
+    if slices.hosts > 1:
+        parts = parts.shard(slices.hosts, slices.host)
+    if slices.replicas > 1:
+        parts = parts.rebatch(of_host // slices.replicas, drop_remainder=True)
     return parts
 
 
@@ -193,7 +193,7 @@ def _assembler(
     source: Source,
     subset: Subset,
     batch_size: int,
-    shares: Shares,
+    slices: ReplicaSlices,
     model_inputs: ModelInputs,
     pictures: Pictures,
     at_once: int,
@@ -203,14 +203,14 @@ def _assembler(
 
     Args:
         batch_size: Of a part.
-        shares: Which parts are made here.
+        slices: Which parts are made here.
     """
-    elsewhere = (shares.hosts - 1) * shares.replicas
+    elsewhere = (slices.hosts - 1) * slices.replicas
     parse = batch_parser(subset.dataset, model_inputs)
 
     def assemble(number: Any, elements: Any) -> Batch:
         parsed = parse(elements[0])
-        number += number // shares.replicas * elsewhere + shares.host * shares.replicas
+        number += number // slices.replicas * elsewhere + slices.host * slices.replicas
         # Fewer than `batch_size`, and known only when they come, where a pass ends.
         count = elements[-1].shape[0] or tf.size(elements[-1], tf.int64)
         position = number * batch_size + tf.range(count, dtype=tf.int64)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from trainer.cluster.connection import note_work
 from trainer.cluster.hosts import ONE_HOST, Hosts
-from trainer.dataset.spec import Batch, Shares, Subset
+from trainer.dataset.spec import Batch, ReplicaSlices, Subset
 from trainer.reader import order
 from trainer.reader.batches import TrainingData
 from trainer.reader.broken_records import BrokenRecordHandler, unreadable
@@ -73,7 +73,7 @@ class TrainingStream:
         # The user's own function sees whole batches, whatever the number of replicas.
         if callable(self._data.augment):
             return iter(self._strategy.experimental_distribute_dataset(self._data.batches(step)))
-        return iter(distributed(self._strategy, lambda shares: self._data.batches(step, shares)))
+        return iter(distributed(self._strategy, lambda slices: self._data.batches(step, slices)))
 
     def first(self, step: int) -> Batch:
         """The batch of `step`, undivided, augmented as the model gets it.
@@ -164,20 +164,20 @@ class Reading(Iterator[Batch]):
 
 
 def distributed(
-    strategy: tf.distribute.Strategy, batches: Callable[[Shares], tf.data.Dataset]
+    strategy: tf.distribute.Strategy, batches: Callable[[ReplicaSlices], tf.data.Dataset]
 ) -> Any:
     """A dataset that gives every replica its own share of each batch, made by its host.
 
     Args:
         strategy: Whose replicas share each batch.
-        batches: Makes the shares of one host. Of several hosts none says when it ends, since
+        batches: Makes the slices of one host. Of several hosts none says when it ends, since
             TensorFlow would ask all of them before every batch: the caller counts.
     """
 
     def of_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
         hosts = context.num_input_pipelines
         replicas = context.num_replicas_in_sync // hosts
-        made = batches(Shares(replicas, hosts, context.input_pipeline_id))
+        made = batches(ReplicaSlices(replicas, hosts, context.input_pipeline_id))
         endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
         return made.apply(endless) if hosts > 1 else made
 

@@ -19,7 +19,7 @@ from imageshards.errors import UserError
 from trainer.augment.decode import batch_pictures
 from trainer.dataset.spec import ModelCard
 from trainer.serving.columns import Columns
-from trainer.serving.preprocess import record_jpegs
+from trainer.serving.preprocess import record_jpeg
 from trainer.serving.servable import probabilities
 
 # How the lines begin that TensorFlow adds to the reason of an error.
@@ -67,8 +67,8 @@ class Predictor:
         self._max_pixels = int(options.get("max_pixels", 0))
 
         def read(file: Any) -> tuple[Any, Any]:
-            records = record_jpegs(file[None], options)
-            return pictures(records, tf.zeros((1,), tf.int64))[0], records[0]
+            record = record_jpeg(file, options)
+            return pictures(record[None], tf.zeros((1,), tf.int64))[0], record
 
         def predict(images: Any, records: Any) -> Any:
             inputs = images

@@ -32,27 +32,18 @@ _WHITE = (255, 255, 255)
 _LUMA = (19595, 38470, 7471)
 
 
-def record_jpegs(encoded: Any, options: Mapping[str, Any]) -> Any:
-    """Original files as their data set's builder would have put them into records.
+def record_jpeg(encoded: Any, options: Mapping[str, Any]) -> Any:
+    """An original file as its data set's builder would have put it into a record.
 
     Args:
-        encoded: Files, string [b].
-        options: The manifest's `image` object; empty: files stay as they are.
+        encoded: The file, string scalar.
+        options: The manifest's `image` object; empty: the file stays as it is.
 
     Returns:
-        JPEGs, string [b].
+        A JPEG, string scalar.
     """
     if not options:
         return encoded
-
-    def one(file: Any) -> Any:
-        return record_jpeg(file, options)
-
-    return tf.map_fn(one, encoded, fn_output_signature=tf.string)
-
-
-def record_jpeg(encoded: Any, options: Mapping[str, Any]) -> Any:
-    """One original file as `record_jpegs` makes it; string scalar → string scalar."""
     # Strings are on the CPU anyway, and a GPU multiplies matrices in fewer digits.
     with tf.device("CPU:0"):
         is_jpeg = tf.equal(tf.strings.substr(encoded, 0, 2), b"\xff\xd8")

@@ -142,7 +142,7 @@ def _read_files(files: Any, inputs: ModelInputs) -> tuple[Any, Any]:
     options = inputs.image.options
 
     def read(index: Any, file: Any) -> tuple[Any, Any, Any]:
-        record = record_jpeg(file, options) if options else file
+        record = record_jpeg(file, options)
         return index, record, pictures(record[None], tf.zeros((1,), tf.int64))[0]
 
     shape = (*inputs.size, inputs.image.channels)

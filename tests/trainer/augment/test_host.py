@@ -11,7 +11,7 @@ tf = pytest.importorskip("tensorflow")
 
 from tests.support.augment_pictures import batch, image_spec, jpeg, smooth_picture  # noqa: E402
 from tests.support.pictures import saved, scene  # noqa: E402
-from trainer.augment import device, host  # noqa: E402
+from trainer.augment import host, pixels  # noqa: E402
 from trainer.augment.geometry import crop_windows  # noqa: E402
 from trainer.augment.params import LIGHT, draw_params  # noqa: E402
 
@@ -50,7 +50,7 @@ def test_pictures_are_those_of_the_device(level: str, size: tuple[int, int], cha
     encoded = _encoded(channels=channels)
     found = _pictures(encoded, size, level, channels=channels)
     decoded = [tf.io.decode_jpeg(one, channels=channels).numpy() for one in encoded]
-    result = device.augment_batch(batch(np.stack(decoded)), level, 3, size, None)
+    result = pixels.augment_batch(batch(np.stack(decoded)), level, 3, size, None)
     difference = np.abs(found - result["inputs"]["image"].numpy().astype(int))
     # Where a rotation mirrors at the edge, slopes are as steep as the colours' stretch.
     assert difference.max() <= 3 and (level == "light" or difference.mean() < 0.1)
@@ -114,10 +114,10 @@ def test_sizes_may_differ_within_a_batch(level: str) -> None:
 
 @pytest.mark.parametrize("level", ["light", "strong"])
 def test_png_records_give_the_pictures_of_jpeg_records(level: str) -> None:
-    pixels = [smooth_picture(FULL, i) for i in range(4)]
-    png = tf.constant([tf.io.encode_png(one).numpy() for one in pixels])
+    drawn = [smooth_picture(FULL, i) for i in range(4)]
+    png = tf.constant([tf.io.encode_png(one).numpy() for one in drawn])
     found = _pictures(png, (48, 48), level, own=None)
-    expected = _pictures(tf.constant([jpeg(one) for one in pixels]), (48, 48), level, own=None)
+    expected = _pictures(tf.constant([jpeg(one) for one in drawn]), (48, 48), level, own=None)
     # The JPEGs differ from the PNGs by what was lost, and colours may be stretched.
     assert np.abs(found - expected).max() <= 10 and np.abs(found - expected).mean() < 2
 
@@ -139,7 +139,7 @@ def test_large_pictures_are_averaged_when_shrunk(level: str, own: tuple[int, int
     smooth = tf.constant([jpeg(smooth_picture((512, 640), i)) for i in range(8)])
     scale_down = _pictures(smooth, (32, 32), level, own=own)
     same = [tf.io.decode_jpeg(one).numpy() for one in smooth]
-    result = device.augment_batch(batch(np.stack(same)), level, 3, (32, 32), None)
+    result = pixels.augment_batch(batch(np.stack(same)), level, 3, (32, 32), None)
     assert np.abs(scale_down - result["inputs"]["image"].numpy().astype(int)).mean() < 2
 
 

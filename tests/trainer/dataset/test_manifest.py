@@ -149,7 +149,6 @@ def test_no_split_to_train_on_is_an_error_that_lists_the_splits(folder: pathlib.
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format_version": 2}, "format_version 2; this release reads up to 1: upgrade"),
         ({"splits": None}, "splits is missing; expected an object"),
         ({"features": {}}, "the features lack 'image/encoded'"),
         ({"classes": []}, "names no class"),
@@ -165,22 +164,6 @@ def test_an_unusable_manifest_is_refused_in_one_sentence(
         _load(folder)
     assert str(caught.value).startswith(f"--data received {str(folder)!r}")
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "\ufffe"])
-def test_text_that_is_no_manifest_is_refused(folder: pathlib.Path, text: str) -> None:
-    (folder / "manifest.json").write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match="manifest.json"):
-        _load(folder)
-
-
-@pytest.mark.parametrize("below", ["absent", "file/below"])
-def test_a_folder_without_a_manifest_is_not_a_data_set(tmp_path: pathlib.Path, below: str) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(
-        UserError, match="which does not exist; expected the folder that a build wrote"
-    ):
-        load_manifest(str(tmp_path / below))
 
 
 def test_shards_must_be_there_with_their_size(folder: pathlib.Path) -> None:

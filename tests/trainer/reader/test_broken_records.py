@@ -89,13 +89,6 @@ def test_an_unreadable_record_is_found_with_number_and_offset(folder, payload, r
     assert find_broken(load(folder), [3, 8, 15]) == []
 
 
-def test_every_broken_record_is_found(folder):
-    for index, number in ((0, 0), (0, 1), (0, 6), (2, 5)):
-        spoil(folder, index, number, b"no example")
-    found = find_broken(load(folder))
-    assert [(r.number, r.record) for r in found] == [(0, 0), (1, 1), (6, 6), (5, 19)]
-
-
 def test_a_missing_input_of_the_model_is_found(folder):
     dataset = load_manifest(str(folder))
     extra = {"age": FeatureSpec("float32", ())}

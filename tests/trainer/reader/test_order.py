@@ -15,6 +15,7 @@ import pytest
 
 from imageshards.tfrecord import write_records
 from tests.support.reader_sets import READ_OPTIONS, choose, make_set, record_of
+from tests.support.resumed_stream import assert_resumes
 from trainer.dataset.spec import DataSet, ReadOptions, Shard, Subset
 
 tf = pytest.importorskip("tensorflow")
@@ -150,10 +151,18 @@ def test_neighbours_in_a_shard_are_separated(tmp_path: pathlib.Path) -> None:
     assert together < 8
 
 
-@pytest.mark.parametrize("start", [1, NUM_RECORDS - 1, NUM_RECORDS, NUM_RECORDS + 7])
-def test_the_stream_resumes_at_any_position(dataset: DataSet, start: int) -> None:
-    whole = _stream(choose(dataset), 2 * NUM_RECORDS, seed=3)
-    assert _stream(choose(dataset), 4, seed=3, start=start) == whole[start : start + 4]
+@pytest.mark.parametrize(
+    "choice",
+    [{}, {"balance": "sampling"}, {"classes": ("cat", "ant"), "filters": ("number>=5",)}],
+    ids=str,
+)
+def test_the_stream_resumes_at_every_position(dataset: DataSet, choice: dict[str, Any]) -> None:
+    subset = choose(dataset, **choice)
+
+    def stream(start: int) -> Any:
+        return order.training_records(subset, READ_OPTIONS, 3, start).as_numpy_iterator()
+
+    assert_resumes(stream, subset.num_records + 4)
 
 
 def test_resuming_opens_no_shard_of_a_section_that_was_read(
@@ -174,13 +183,6 @@ def test_resuming_opens_no_shard_of_a_section_that_was_read(
     for k in behind:
         (tmp_path / f"away-{k}").rename(subset.split.shards[k].path)
     assert _stream(subset, 80, seed=3, start=360)[:40] == whole[360:]
-
-
-def test_a_resampled_stream_resumes_at_any_position(dataset: DataSet) -> None:
-    subset = choose(dataset, balance="sampling")
-    start = subset.num_records + 5
-    whole = _stream(subset, 2 * subset.num_records, seed=3)
-    assert _stream(subset, 4, seed=3, start=start) == whole[start : start + 4]
 
 
 def test_one_pass_is_always_in_the_same_order(dataset: DataSet) -> None:

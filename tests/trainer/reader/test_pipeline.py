@@ -23,8 +23,7 @@ from tests.support.reader_sets import (
 )
 from tests.support.trainer_data import edit_manifest, make_data_set
 from trainer.dataset.manifest import load_manifest
-from trainer.dataset.open import check_inputs
-from trainer.dataset.spec import DataSet, ModelInputs, ReadOptions, Shares, Subset
+from trainer.dataset.spec import DataSet, ModelInputs, ReadOptions, ReplicaSlices, Subset
 
 tf = pytest.importorskip("tensorflow")
 
@@ -96,13 +95,6 @@ def test_left_over_records_open_the_next_epoch(dataset: DataSet, batch_size: int
         np.testing.assert_allclose(_pictures_of(batch), expected, atol=2)
 
 
-def test_a_resumed_run_continues_with_the_next_batch(dataset: DataSet) -> None:
-    whole = _train(choose(dataset), 5, 12)
-    for start in (1, 4, 9):
-        rest = _train(choose(dataset), 5, 12 - start, start_step=start)
-        _assert_same(rest, whole[start:])
-
-
 def test_the_number_of_threads_changes_nothing(dataset: DataSet) -> None:
     one, many = (_train(choose(dataset), 5, 9, read_options=ReadOptions(n)) for n in (1, 7))
     _assert_same(one, many)
@@ -161,7 +153,7 @@ def test_evaluation_holds_each_record_once_and_fills_up_for_replicas_only(
     dataset: DataSet, batch_size: int, replicas: int
 ) -> None:
     batches = pipeline.evaluation_batches(
-        choose(dataset), READ_OPTIONS, batch_size, MODEL, Shares(replicas)
+        choose(dataset), READ_OPTIONS, batch_size, MODEL, ReplicaSlices(replicas)
     )
     found = list(batches.as_numpy_iterator())
     assert batches.cardinality() == len(found) == -(-NUM_RECORDS // batch_size) * replicas
@@ -180,22 +172,6 @@ def test_evaluation_leaves_copies_out(dataset: DataSet) -> None:
     subset = choose(dataset, balance="sampling")
     found = list(pipeline.evaluation_batches(subset, READ_OPTIONS, 7, MODEL).as_numpy_iterator())
     assert sorted(r for r in _column(found, "record") if r >= 0) == list(range(NUM_RECORDS))
-
-
-@pytest.mark.parametrize("sequences", ["padded", "ragged"])
-def test_features_of_all_kinds_come_with_the_picture(dataset: DataSet, sequences: str) -> None:
-    features = check_inputs(dataset, ("image", "age", "box", "tokens"))
-    inputs = dataclasses.replace(MODEL, features=features, sequences=sequences)
-    training = pipeline.training_batches(choose(dataset), READ_OPTIONS, 3, 4, inputs).take(2)
-    evaluation = pipeline.evaluation_batches(choose(dataset), READ_OPTIONS, 4, inputs)
-    for batch in itertools.chain(training, evaluation):
-        for i, record in enumerate(batch["record"].numpy()):
-            there = record >= 0
-            assert float(batch["inputs"]["age"][i]) == (record / 2 if there else 0)
-            assert float(batch["inputs"]["box"][i][2]) == (record if there else 0)
-            tokens = [t for t in batch["inputs"]["tokens"][i].numpy().tolist() if t]
-            assert tokens == (list(range(1, record % 5 + 1)) if there else [])
-    assert isinstance(batch["inputs"]["tokens"], tf.RaggedTensor) == (sequences == "ragged")
 
 
 def test_a_label_that_is_no_class_stops_the_reader(tmp_path: pathlib.Path) -> None:
@@ -226,8 +202,8 @@ def test_shares_are_batches_cut_up(dataset: DataSet, augment_on: str) -> None:
     )
     changes = {"pictures": augmentation.pictures, "finish": augmentation.finish, "start_step": 3}
     whole = _train(choose(dataset), 8, 4, **changes)
-    shares = _train(choose(dataset), 8, 8, shares=Shares(2), **changes)
-    _assert_same([joined(shares[i : i + 2]) for i in range(0, 8, 2)], whole)
+    slices = _train(choose(dataset), 8, 8, slices=ReplicaSlices(2), **changes)
+    _assert_same([joined(slices[i : i + 2]) for i in range(0, 8, 2)], whole)
 
 
 @pytest.mark.parametrize(("hosts", "replicas"), [(2, 1), (2, 2), (4, 1)])
@@ -240,7 +216,9 @@ def test_hosts_make_the_shares_of_their_replicas(
     changes = {"pictures": augmentation.pictures, "start_step": 3}
     whole = _train(choose(dataset), 8, 3, **changes)
     of_hosts = [
-        _train(choose(dataset), 8, 3 * replicas, shares=Shares(replicas, hosts, host), **changes)
+        _train(
+            choose(dataset), 8, 3 * replicas, slices=ReplicaSlices(replicas, hosts, host), **changes
+        )
         for host in range(hosts)
     ]
     steps = range(0, 3 * replicas, replicas)
@@ -264,7 +242,7 @@ def test_a_host_decodes_no_pictures_of_others(
     monkeypatch.setattr(tf.io, "decode_jpeg", decode)
     monkeypatch.setattr(tf.io, "decode_and_crop_jpeg", decode)
     steps, share = 20, 2
-    _train(choose(dataset), 8, steps, shares=Shares(1, 4, 1))
+    _train(choose(dataset), 8, steps, slices=ReplicaSlices(1, 4, 1))
     ahead = pipeline.PREFETCH_BATCHES + READ_OPTIONS.threads + 1
     assert steps * share <= next(decoded) <= (steps + ahead) * share < steps * 8 // 2
 
@@ -275,8 +253,8 @@ def test_hosts_evaluate_each_record_once(dataset: DataSet, hosts: int, replicas:
     inputs = ModelInputs((SIDE_PX, SIDE_PX), IMAGE)
     found = []
     for host in range(hosts):
-        shares = Shares(replicas, hosts, host)
-        batches = pipeline.evaluation_batches(subset, READ_OPTIONS, 8, inputs, shares)
+        slices = ReplicaSlices(replicas, hosts, host)
+        batches = pipeline.evaluation_batches(subset, READ_OPTIONS, 8, inputs, slices)
         found += [record for batch in batches.as_numpy_iterator() for record in batch["record"]]
     assert sorted(record for record in found if record >= 0) == list(range(subset.num_records))
 

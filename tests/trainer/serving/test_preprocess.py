@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import pathlib
 import struct
 from typing import Any
 
@@ -157,15 +156,6 @@ def test_records_made_in_the_graph_are_the_builders(options: ImageOptions) -> No
         expected = tf.io.decode_jpeg(encode_image(data, options).data).numpy()
         found = tf.io.decode_jpeg(make(tf.constant(data))).numpy()
         np.testing.assert_array_equal(found, expected, f"{width}x{height}")
-
-
-def test_all_orientations_become_upright(exif_orientation: pathlib.Path) -> None:
-    options = ImageOptions(height_px=96, width_px=96)
-    for path in sorted(exif_orientation.glob("*_[1-8].jpg")):
-        data = path.read_bytes()
-        expected = tf.io.decode_jpeg(encode_image(data, options).data).numpy()
-        found = preprocess.record_jpeg(tf.constant(data), manifest_options(options))
-        np.testing.assert_array_equal(tf.io.decode_jpeg(found).numpy(), expected, path.name)
 
 
 def see_through() -> Image.Image:

@@ -10,7 +10,7 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 from tests.support.augment_pictures import batch, sliced, smooth_picture  # noqa: E402
-from trainer.augment import device, pixels  # noqa: E402
+from trainer.augment import pixels  # noqa: E402
 from trainer.augment.params import draw_params  # noqa: E402
 
 CLASSES = 3
@@ -24,7 +24,7 @@ def _batch(count: int = 12, start: int = 0, channels: int = 3) -> dict[str, Any]
 
 def _apply(given: dict[str, Any], level: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
     args: dict[str, Any] = {"size": SIZE, "num_classes": CLASSES} | changes
-    return device.augment_batch(given, level, seed, **args)
+    return pixels.augment_batch(given, level, seed, **args)
 
 
 def _image(result: dict[str, Any]) -> np.ndarray:
