@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Sequence
 
@@ -35,8 +34,7 @@ def _build(argv: Sequence[str] | None) -> int:
     options, beam_args = cli.parse(sys.argv[1:] if argv is None else argv)
     # Beam is imported after this: --help answers at once, and worker processes start now. Where
     # it is missing, that is said before anything is written.
-    if importlib.util.find_spec("apache_beam") is None:
-        raise ModuleNotFoundError("No module named 'apache_beam'", name="apache_beam")
+    command_line.check_installed("apache_beam")
     from beam_pipeline.run import run
 
     print(run(options, beam_args))

@@ -180,6 +180,8 @@ def check_installation(
         said = call(programs / "imageshards", *command.split(), folder=work, code=2)
         if f"imageshards[{needed}]" not in said:
             raise FailedError(f"imageshards {command}\n{said}")
+        if (work / "refused").exists():
+            raise FailedError(f"imageshards {command}: it has left its output folder")
     for step in installation.steps:
         print(f"  imageshards {step}", flush=True)
         call(programs / "imageshards", *step.split(), folder=work)

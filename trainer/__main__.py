@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from imageshards.commands import command_line
 from trainer.cluster.addresses import find_cluster
 from trainer.cluster.hosts import Ended, Hosts
 from trainer.cluster.rendezvous import joined
@@ -39,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _train(argv: Sequence[str] | None) -> int:
     config = parse_config(argv)
+    command_line.check_installed("keras")
     cluster = None
     if config.cluster is not None:
         with quiet_import():

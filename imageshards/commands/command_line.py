@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import difflib
+import importlib.util
 import os
 import re
 import select
@@ -144,6 +145,16 @@ def run(program: str, body: Callable[[], int], stopped: str = "stopped") -> int:
             raise
         print(f"{program}: {known}", file=sys.stderr)
         return EXIT_USER_ERROR
+
+
+def check_installed(package: str) -> None:
+    """Checks that a package is there, without importing it, before a command writes anything.
+
+    Raises:
+        ModuleNotFoundError: It is not; `run` makes a sentence of it.
+    """
+    if importlib.util.find_spec(package) is None:
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
 
 def _not_installed(e: Exception) -> UserError | None:
