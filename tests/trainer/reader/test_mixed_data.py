@@ -201,7 +201,9 @@ def test_what_cannot_be_joined_is_told_in_the_words_of_the_caller(
         ims.open(a, other)
     with pytest.raises(ims.UserError, match="several data sets; expected one: each has an index"):
         sets.both.index()
-    with pytest.raises(ims.UserError, match="mix received a share for 'c', which is no data set"):
+    with pytest.raises(
+        ims.UserError, match="mix received a share for 'c', which names 0 of the data sets"
+    ):
         sets.both.train(batch_size=4, mix={"a": 1, "c": 2})
     with pytest.raises(ims.UserError, match="mix received 'x' for 'a'; expected a number"):
         sets.both.train(batch_size=4, mix={"a": "x", "b": 2})  # type: ignore[dict-item]
