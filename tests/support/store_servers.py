@@ -10,6 +10,7 @@ Each is a process of its own on a free port, and ends with the process that star
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -23,6 +24,7 @@ from unittest import mock
 from imageshards import storage
 
 _REPOSITORY = pathlib.Path(__file__).parents[2]
+_BUCKETS = itertools.count()
 
 
 class Asked(NamedTuple):
@@ -48,7 +50,6 @@ class StoreServer:
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
         self.https_url = f"https://127.0.0.1:{https_port}"
-        self._buckets = 0
         self.environ = (
             {
                 "AWS_ENDPOINT_URL": self.url,
@@ -71,9 +72,12 @@ class StoreServer:
             storage.forget_clients()
 
     def bucket(self, name: str = "") -> str:
-        """A new bucket; its URI, without a slash at the end."""
-        name = name or f"bucket-{self._buckets}"
-        self._buckets += 1
+        """A new bucket; its URI, without a slash at the end.
+
+        A process has it once, on all stand-ins: what a job that lost its lease may no longer
+        write to stays so.
+        """
+        name = name or f"bucket-{next(_BUCKETS)}"
         if self.scheme == "s3":
             self._ask(name, method="PUT")
         else:

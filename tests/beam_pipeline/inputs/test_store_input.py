@@ -191,12 +191,12 @@ def test_one_object_that_fails_for_good_is_a_row_of_the_quarantine(server, there
     ("name", "words"),
     [
         ("no-such-bucket/photos", "names a bucket that does not exist"),
-        ("bucket-0/nothing", "holds nothing"),
-        ("bucket-0/rows.csv", "cannot be read"),
+        ("{}/nothing", "holds nothing"),
+        ("{}/rows.csv", "cannot be read"),
     ],
 )
 def test_a_missing_bucket_folder_or_table_is_one_sentence(server, there, name, words):
-    uri = f"{server.scheme}://{name}"
+    uri = f"{server.scheme}://{name.format(there.split('/')[2])}"
     with pytest.raises(UserError, match=f"^--input {uri!r} [^\n]*{words}[^\n]*$"):
         _listed(uri)
 
