@@ -16,7 +16,6 @@ from beam_pipeline import cli
 from beam_pipeline.beam_files import store_flags_of
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.staging import OutputState
-from beam_pipeline.images import process_pool
 from beam_pipeline.images.process_pool import LocalPool
 from beam_pipeline.inputs.data_sets import of_replaced, open_inputs, reads_output
 from beam_pipeline.inputs.layout import check_output_apart, is_same_folder
@@ -28,6 +27,7 @@ from imageshards.errors import LeaseLostError, UserError
 from imageshards.manifest import LOCK_NAME, PAGE_NAME, REPORT_NAME, STAGING_NAME, load_manifest
 from imageshards.progress import ProgressLine, activity_line, note_activity
 from imageshards.storage import OutputLock, output_lock, run_concurrently
+from imageshards.storage.concurrency import available_cores
 
 
 def run(options: BuildOptions, beam_args: Sequence[str]) -> str:
@@ -216,7 +216,7 @@ def _pool_size(options: BuildOptions, beam_args: Sequence[str]) -> tuple[bool, i
             f"--direct_num_workers received {count!r}; expected a number of processes, 0 for one "
             "per core."
         )
-    cores = process_pool.available_cores()
+    cores = available_cores()
     paths = [options.output, *(source.input for source in options.sources)]
     if not all(map(storage.is_local, paths)):
         cores += -(-cores // 8)

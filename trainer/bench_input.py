@@ -15,13 +15,14 @@ from typing import Any
 from imageshards.commands.command_line import Parser
 from imageshards.commands.options import add_options
 from imageshards.errors import UserError
+from imageshards.storage.concurrency import available_cores
 from imageshards.text import counted, wrapped
 from trainer.augment.augmentation import check_pairs, resolve_augment_on
 from trainer.commands import console
 from trainer.commands.flags import read_config
 from trainer.config import ReadConfig
 from trainer.dataset.manifest import find_split
-from trainer.dataset.open import cpu_count, open_dataset
+from trainer.dataset.open import open_dataset
 from trainer.imports import quiet_import
 from trainer.reader.batches import TrainingData, open_data
 
@@ -180,7 +181,7 @@ def measured(
         "augment": described.augment,
         "augment_on": augment_on,
         "threads": read_options.threads,
-        "cores": cpu_count(),
+        "cores": available_cores(),
     }
 
 

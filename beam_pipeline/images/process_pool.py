@@ -32,6 +32,7 @@ from beam_pipeline.images.pool_worker import AT, COUNTS, SINCE, WIDTH, Done
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.storage import OutputLock
+from imageshards.storage.concurrency import available_cores
 
 # A shard is given up after this many killed processes, those that a picture is to blame for not
 # counted. So many that a build survives any five kills, even if all should meet the same shard.
@@ -364,10 +365,3 @@ class _Worker:
             return self._process.wait(patience_sec)
         self._process.kill()
         return self._process.wait()
-
-
-def available_cores() -> int:
-    """Cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -19,6 +19,13 @@ _Out = TypeVar("_Out")
 _AT_ONCE = 16
 
 
+def available_cores() -> int:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def map_concurrently(
     function: Callable[[_In], _Out], items: Iterable[_In], at_once: int = _AT_ONCE
 ) -> Generator[_Out, None, None]:
@@ -58,7 +65,7 @@ def map_in_processes(
     Raises:
         UserError: A process was killed.
     """
-    workers = min(workers or len(os.sched_getaffinity(0)), len(tasks))
+    workers = min(workers or available_cores(), len(tasks))
     if workers <= 1:
         yield from map(function, tasks)
         return

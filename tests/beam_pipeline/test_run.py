@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from beam_pipeline import run as driver
-from beam_pipeline.images import process_pool
 from beam_pipeline.options import BuildOptions, InputOptions
 
 
@@ -24,7 +23,7 @@ from beam_pipeline.options import BuildOptions, InputOptions
     ],
 )
 def test_number_of_processes(monkeypatch, cores, source, output, flags, expected):
-    monkeypatch.setattr(process_pool, "available_cores", lambda: cores)
+    monkeypatch.setattr(driver, "available_cores", lambda: cores)
     options = BuildOptions(InputOptions(source), output)
     assert driver._pool_size(options, flags) == (True, expected)
 

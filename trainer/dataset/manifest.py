@@ -10,22 +10,10 @@ from typing import Any
 
 from imageshards import manifest, storage
 from imageshards.errors import UserError
-from imageshards.manifest import (
-    FILENAME_FEATURE,
-    IMAGE_FEATURE,
-    LABEL_FEATURE,
-    TRAIN_NAMES,
-    VALIDATION_NAMES,
-)
+from imageshards.manifest import TRAIN_NAMES, VALIDATION_NAMES
 from imageshards.text import counted
 from trainer.dataset.spec import DataSet, FeatureSpec, ImageSpec, Shard, Split
 
-# The features of what a build writes.
-_OWN_ROLES = {
-    "image": IMAGE_FEATURE,
-    "label": LABEL_FEATURE,
-    "filename": FILENAME_FEATURE,
-}
 _EXACT_SIZE_MODES = ("crop", "stretch", "pad", "exact")
 
 
@@ -139,15 +127,15 @@ def _data_set(data: str, raw: dict[str, Any]) -> DataSet:
     if not raw["classes"]:
         raise ValueError("it names no class; expected labelled pictures")
     features = {name: _feature(spec) for name, spec in raw["features"].items()}
-    adopted = raw.get("adopted")
-    roles = adopted or _OWN_ROLES
-    labels = ("int64", "string") if adopted else ("int64",)
-    for role, dtypes in (("image", ("string",)), ("label", labels)):
-        if (name := roles[role]) not in features:
+    is_adopted = "adopted" in raw
+    roles = manifest.roles_of(raw)
+    image, label, filename = (roles[role] or "" for role in ("image", "label", "filename"))
+    labels = ("int64", "string") if is_adopted else ("int64",)
+    for name, dtypes in ((image, ("string",)), (label, labels)):
+        if name not in features:
             raise ValueError(f"the features lack {name!r}")
         if features[name].dtype not in dtypes:
             raise ValueError(f"{name} is {features[name].dtype}, not {' or '.join(dtypes)}")
-    names = {role: name for role, name in roles.items() if name in features}
     return DataSet(
         data=data,
         splits={name: _split(data, name, split) for name, split in raw["splits"].items()},
@@ -155,12 +143,12 @@ def _data_set(data: str, raw: dict[str, Any]) -> DataSet:
         image=_image(raw["image"]),
         shard_by=raw.get("shard_by", "balanced"),
         features=features,
-        image_feature=names["image"],
-        label_feature=names["label"],
-        filename_feature=names.get("filename"),
+        image_feature=image,
+        label_feature=label,
+        filename_feature=filename if filename in features else None,
         label_offset=manifest.first_label_of(raw),
         fingerprint=_fingerprint(raw),
-        adopted=adopted is not None,
+        adopted=is_adopted,
     )
 
 

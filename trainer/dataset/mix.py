@@ -20,9 +20,15 @@ from trainer.dataset.subset import balancing_weights, pass_counts, select
 _IMAGE_OPTIONS = ("size", "mode", "filter", "only_shrink", "background")
 
 
-def one_of_all(paths: Sequence[str]) -> str:
+def one_of_all(parts: Sequence[DataSet]) -> str:
     """The command that makes one data set of several, for people."""
-    return f"imageshards build {' '.join(f'--input {path}' for path in paths)} --output ALL"
+    if any(part.adopted for part in parts):  # a build does not copy records of others
+        return (
+            f"imageshards adopt {parts[0].data} --output ALL, with --split NAME=PLACE for each "
+            "split of each (records stay where they are)"
+        )
+    inputs = " ".join(f"--input {part.data}" for part in parts)
+    return f"imageshards build {inputs} --output ALL (records are copied)"
 
 
 def data_set_of_mix(config: ReadConfig, datasets: Sequence[DataSet]) -> DataSet:
@@ -104,7 +110,7 @@ def _check_same_form(config: ReadConfig, parts: Sequence[DataSet]) -> None:
                 raise UserError(
                     f"⟦--data⟧ received {config.data!r}, where the {what} is {values[0]} in "
                     f"{parts[0].data} and {value} in {part.data}; expected the same in every data "
-                    f"set: make one of all by {one_of_all(config.paths)}."
+                    f"set: make one of all by {one_of_all(parts)}."
                 )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from imageshards import storage
 from imageshards.errors import UserError
+from imageshards.storage.concurrency import available_cores
 from imageshards.text import counted
 from trainer.config import ReadConfig
 from trainer.dataset.class_order import check_class_order
@@ -36,13 +37,6 @@ def cache_home() -> str:
     """The user's own folder for what can be had again: `$XDG_CACHE_HOME/imageshards`."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(home, "imageshards")
-
-
-def cpu_count() -> int:
-    """Cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def open_dataset(config: ReadConfig) -> DataSet:
@@ -97,7 +91,7 @@ def read_options(config: ReadConfig, dataset: DataSet, output: str | None = None
         folder = folder or os.path.join(output, CACHE_FOLDER)
     elif config.cache == "disk":
         folder = folder or os.path.join(cache_home(), SHARDS_FOLDER)
-    threads = config.threads or cpu_count()
+    threads = config.threads or available_cores()
     return ReadOptions(threads, config.cache, folder)
 
 
@@ -110,8 +104,7 @@ def select_training(config: ReadConfig, dataset: DataSet, split: Split) -> Subse
     if dataset.parts and not config.mix:
         raise UserError(
             f"⟦--data⟧ received {config.data!r}, several data sets without ⟦--mix⟧; expected one "
-            f"data set, made of all by {one_of_all(config.paths)} (records are copied), or a share "
-            "of each by ⟦--mix⟧."
+            f"data set, made of all by {one_of_all(dataset.parts)}, or a share of each by ⟦--mix⟧."
         )
     subset = select(config, dataset, split, config.balance)
     if config.mix:

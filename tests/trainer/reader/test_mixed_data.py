@@ -210,3 +210,7 @@ def test_what_cannot_be_joined_is_told_in_the_words_of_the_caller(
     remedy = "imageshards build --input .*/a --input .*/b --output ALL .*copied.*, or .* by mix"
     with pytest.raises(ims.UserError, match=f"several data sets without mix; .*{remedy}"):
         sets.both.train(batch_size=4)
+    parts = tuple(dataclasses.replace(part.dataset, adopted=True) for part in (sets.a, sets.b))
+    theirs = dataclasses.replace(sets.both.dataset, parts=parts)
+    with pytest.raises(ims.UserError, match="imageshards adopt .*/a --output ALL, with --split"):
+        dataclasses.replace(sets.both, dataset=theirs).train(batch_size=4)
