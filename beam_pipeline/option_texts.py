@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import re
 from typing import Any
@@ -67,25 +66,6 @@ def parse_size(text: str) -> tuple[int, int]:
     if not found:
         raise _refused("--image_size", repr(text), "pixels as N or HEIGHTxWIDTH")
     return int(found[1]), int(found[2] or found[1])
-
-
-def parse_color(text: str) -> tuple[int, int, int]:
-    """`RRGGBB` → (red, green, blue), 0..255."""
-    if not re.fullmatch(r"#?[0-9a-fA-F]{6}", text):
-        raise _refused("--background", repr(text), "RRGGBB, for example ffffff")
-    red, green, blue = bytes.fromhex(text.lstrip("#"))
-    return red, green, blue
-
-
-def parse_limit(flag: str, unit: float, text: str) -> int:
-    """A limit in large units → in whole small ones, at least one."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value) or value * unit < 1:
-        raise _refused(flag, text, "a number above 0")
-    return round(value * unit)
 
 
 def parse_timeouts(text: str) -> tuple[float, ...]:

@@ -12,10 +12,8 @@ from typing import Annotated, Any
 from beam_pipeline.option_texts import ColumnSpec as ColumnSpec
 from beam_pipeline.option_texts import (
     parse_class_map,
-    parse_color,
     parse_columns,
     parse_extensions,
-    parse_limit,
     parse_num_shards,
     parse_pairs,
     parse_timeouts,
@@ -23,15 +21,11 @@ from beam_pipeline.option_texts import (
 from imageshards.commands.command_line import names_or_file, parse_path
 from imageshards.commands.options import Option, check_options
 from imageshards.errors import UserError
+from imageshards.images.options import ImageOptions as ImageOptions
 
-RESIZE_MODES = ("crop", "stretch", "pad", "shortest", "none")
-FILTERS = ("bicubic", "bilinear", "box", "hamming", "lanczos", "nearest")
-SUBSAMPLINGS = ("4:2:0", "4:2:2", "4:4:4")
-COLORSPACES = ("rgb", "grey")
 DATA_SET = "data_set"
 TABLE = "table"
 LAYOUTS = ("auto", "class_folders", "split_folders", "flat", TABLE, DATA_SET)
-BBOX_FRAMES = ("stored", "upright")
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".pq")
 # Options of an image table alone.
 COLUMN_FLAGS = (
@@ -58,62 +52,6 @@ def label_group(regex: re.Pattern[str]) -> str | int | None:
         return "label"
     taken = {regex.groupindex.get("split"), regex.groupindex.get("group")}
     return next((i for i in range(1, regex.groups + 1) if i not in taken), None)
-
-
-@dataclasses.dataclass(frozen=True)
-class ImageOptions:
-    """How one picture becomes the JPEG of a record.
-
-    With `shortest` the shortest side becomes `height_px`; with `none` no size is used.
-    """
-
-    # fmt: off
-    height_px: int = 256
-    width_px: int = 256
-    resize_mode: Annotated[str, Option(
-        "crop: centre crop to the aspect; stretch; pad: fit and fill with --background; "
-        "shortest: shortest side to --image_size; none", choices=RESIZE_MODES)] = "crop"
-    filter: Annotated[str, Option(
-        "resampling filter, antialiased", choices=FILTERS)] = "bicubic"
-    quality: Annotated[int, Option(
-        "JPEG quality of records", least=1, most=100, metavar="1..100")] = 90
-    subsampling: Annotated[str, Option(
-        "chroma subsampling of records", choices=SUBSAMPLINGS)] = "4:2:0"
-    colorspace: Annotated[str, Option("3 channels or 1", choices=COLORSPACES)] = "rgb"
-    background: Annotated[tuple[int, int, int], Option(
-        "under transparent pixels and around padded pictures (default: ffffff)",
-        parse=parse_color, metavar="RRGGBB")] = (255, 255, 255)
-    only_shrink: Annotated[bool, Option("never enlarge a picture")] = False
-    max_pixels: Annotated[int, Option(
-        "larger pictures are rejected undecoded, in MPX (default: 100)", flag="max_image_mpx",
-        parse=functools.partial(parse_limit, "--max_image_mpx", 1e6), metavar="MPX", least=1,
-        )] = 100_000_000
-    max_bytes: Annotated[int, Option(
-        "larger files are rejected unread, in MiB (default: 64)", flag="max_image_mb",
-        parse=functools.partial(parse_limit, "--max_image_mb", 2**20), metavar="MIB", least=1,
-        )] = 64 * 1024 * 1024
-    bbox_frame: Annotated[str, Option(
-        "whether boxes in image/object/bbox/{xmin,xmax,ymin,ymax} (0..1) are relative to the "
-        "pixels as stored or to the picture made upright by EXIF", choices=BBOX_FRAMES)] = "stored"
-    # fmt: on
-
-    def __post_init__(self) -> None:
-        check_options(self)
-        if min(self.height_px, self.width_px) < 1 or max(self.height_px, self.width_px) > 16384:
-            raise UserError(
-                f"--image_size received {self.height_px}x{self.width_px}; expected 1 to 16384 "
-                "pixels a side."
-            )
-        if self.resize_mode == "shortest" and self.height_px != self.width_px:
-            raise UserError(
-                f"--image_size received {self.height_px}x{self.width_px} with --resize_mode "
-                "shortest; expected one number, the shortest side."
-            )
-
-    @property
-    def channels(self) -> int:
-        """Channels of every record's picture: 3 or 1."""
-        return 3 if self.colorspace == "rgb" else 1
 
 
 @dataclasses.dataclass(frozen=True)

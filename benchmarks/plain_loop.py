@@ -16,9 +16,9 @@ import os
 import random
 from collections.abc import Sequence
 
-from beam_pipeline.images.encode import encode_image
 from beam_pipeline.options import ImageOptions
 from imageshards.example import Values, encode_example
+from imageshards.images.encode import encode_image
 from imageshards.tfrecord import frame_record
 
 Image = tuple[str, str, str, int]

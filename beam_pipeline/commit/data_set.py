@@ -19,7 +19,6 @@ from beam_pipeline.commit.finalize import FinalizeTask, backup_shards, plan_fina
 from beam_pipeline.commit.staging import mark_committed, set_aside
 from beam_pipeline.commit.summary import WriteSummary
 from beam_pipeline.commit.warnings import counts_and_names, of_copies, of_unchecked, warnings_of
-from beam_pipeline.options import ImageOptions
 from beam_pipeline.planning.classes import names_by_label
 from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.shards.finished import output_error, read_result
@@ -250,7 +249,7 @@ def manifest_of(
         "classes": classes,
         "shard_by": spec.shard_by,
         "features": {**RECORD_FEATURES, **features},
-        "image": {**_image_of(spec.write.image), "mean": mean, "std": std},
+        "image": {**spec.write.image.to_manifest(), "mean": mean, "std": std},
         "listed": plan.num_images,
         "rejects": quarantine.most_first(summary.rejects),
         "skipped": passed_over,
@@ -286,16 +285,6 @@ def manifest_of(
         "warnings": [*spec.warnings, *warnings, *of_unchecked(summary.unchecked_images)],
         **(_damaged(summary, stats) if spec.write.damage else {}),
     }
-
-
-def _image_of(options: ImageOptions) -> dict[str, Any]:
-    """How pictures are encoded, as the manifest tells it."""
-    image = dataclasses.asdict(options)
-    height, width = image.pop("height_px"), image.pop("width_px")
-    size = height if height == width else [height, width]
-    return {
-        "size": size, "mode": image.pop("resize_mode"), **image, "channels": options.channels,
-    }  # fmt: skip
 
 
 def _damaged(summary: WriteSummary, stats: ShardStats) -> dict[str, Any]:

@@ -1,5 +1,4 @@
-"""Pictures: original files are read, decoded, made upright, resized and encoded as JPEG; the
-processes that do it.
+"""Original files: read from disks, stores and web addresses; the processes that encode them.
 
-Pillow only: neither Beam nor TensorFlow is imported here.
+Neither Beam nor TensorFlow is imported here.
 """

@@ -16,9 +16,9 @@ from multiprocessing import connection
 from typing import Any, NamedTuple
 
 from beam_pipeline import beam_files
-from beam_pipeline.images.encode import tune_allocator
 from imageshards import storage
 from imageshards.errors import ImageError, UserError
+from imageshards.images.encode import tune_allocator
 
 # What each process notes in shared memory, as numbers of 8 bytes: images, bytes read, rejects and
 # images of shards that were finished before, of its current task; then one more than the number of

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from beam_pipeline.images.encode import encode_image
 from beam_pipeline.images.pool_worker import Watch
 from beam_pipeline.images.process_pool import LocalPool, own_pool
 from beam_pipeline.images.read import read_images
 from beam_pipeline.options import ImageOptions, UrlOptions
 from imageshards.errors import ImageError
+from imageshards.images.encode import encode_image
 
 
 def encoded_sizes(

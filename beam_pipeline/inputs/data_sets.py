@@ -226,12 +226,11 @@ def image_options_of(path: str, manifest: Mapping[str, Any]) -> ImageOptions:
     Raises:
         UserError: The manifest does not say it.
     """
-    said = dict(manifest["image"])
+    said = manifest["image"]
     try:
-        size, said["resize_mode"] = said["size"], said["mode"]
-        said["height_px"], said["width_px"] = (size, size) if isinstance(size, int) else size
-        said["background"] = tuple(said["background"])
-        return ImageOptions(**{f.name: said[f.name] for f in dataclasses.fields(ImageOptions)})
+        if absent := sorted(ImageOptions().to_manifest().keys() - said.keys()):
+            raise KeyError(absent[0])
+        return ImageOptions.from_manifest(said)
     except (KeyError, TypeError, ValueError, UserError) as e:
         raise UserError(
             f"--input {path!r} is a data set whose manifest.json does not say how its pictures "

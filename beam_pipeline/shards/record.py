@@ -11,14 +11,14 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from beam_pipeline.images.encode import EncodedImage, encode_image, sums_of_jpeg
-from beam_pipeline.images.geometry import map_boxes
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
 from beam_pipeline.shards.copying import copy_record
 from beam_pipeline.shards.places import WriteOptions
 from beam_pipeline.shards.result import PIXEL_SAMPLE, ShardStats
 from imageshards.errors import ImageError
 from imageshards.example import Values, encode_example
+from imageshards.images.encode import EncodedImage, encode_image, sums_of_jpeg
+from imageshards.images.geometry import map_boxes
 from imageshards.jpeg import can_draft
 from imageshards.manifest import BOX_FEATURES, OBJECT_PREFIX
 

@@ -13,7 +13,7 @@ from imageshards.form import loads, of_type
 from imageshards.index import IndexRows
 
 if TYPE_CHECKING:  # the commit needs no Pillow
-    from beam_pipeline.images.encode import EncodedImage
+    from imageshards.images.encode import EncodedImage
 
 SIZE_EDGES_PX = [0, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192]
 BYTES_EDGES = [0, *(1000 * 2**i for i in range(14))]

@@ -15,6 +15,7 @@ from beam_pipeline import option_texts as texts
 from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions
 from imageshards.commands.command_line import parse_path
 from imageshards.errors import UserError
+from imageshards.images.options import parse_color
 
 BASE = ["--input", "/in", "--output", "/out"]
 
@@ -221,8 +222,8 @@ VALUES = [
     (texts.parse_size, "256", (256, 256)),
     (texts.parse_size, "32x48", (32, 48)),
     (texts.parse_size, " 7 ", (7, 7)),
-    (texts.parse_color, "#102030", (16, 32, 48)),
-    (texts.parse_color, "00FF7f", (0, 255, 127)),
+    (parse_color, "#102030", (16, 32, 48)),
+    (parse_color, "00FF7f", (0, 255, 127)),
     (texts.parse_num_shards, "8", {"*": 8}),
     (texts.parse_num_shards, " train = 64 , validation=8", {"train": 64, "validation": 8}),
     (texts.parse_columns, "", ()),
@@ -263,7 +264,7 @@ def test_a_class_map_of_json_is_an_object_of_names(tmp_path, text):
 @pytest.mark.parametrize(
     "parse",
     [
-        texts.parse_size, texts.parse_color, texts.parse_num_shards, texts.parse_extensions,
+        texts.parse_size, parse_color, texts.parse_num_shards, texts.parse_extensions,
         texts.parse_columns, lambda t: texts.parse_pairs("--splits", float, t),
     ],
 )  # fmt: skip

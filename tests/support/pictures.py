@@ -9,9 +9,9 @@ import random
 import pytest
 from PIL import Image, ImageChops, ImageDraw, ImageStat
 
-from beam_pipeline.images.encode import EncodedImage, encode_image
-from beam_pipeline.options import ImageOptions
 from imageshards.errors import ImageError
+from imageshards.images.encode import EncodedImage, encode_image
+from imageshards.images.options import ImageOptions
 
 SMALL = ImageOptions(height_px=64, width_px=64)
 EXACT = ImageOptions(resize_mode="none", quality=100, subsampling="4:4:4")

@@ -66,8 +66,9 @@ def main(graph_file: pathlib.Path) -> None:
             if payload.do_fn.payload:
                 pickler.loads(payload.do_fn.payload)
     recorder.end("steps unpickled")
-    from beam_pipeline.images import encode, sample
+    from beam_pipeline.images import sample
     from beam_pipeline.shards import sink
+    from imageshards.images import encode
 
     def stop(*args: Any, **kwargs: Any) -> None:
         recorder.end("until the first image")

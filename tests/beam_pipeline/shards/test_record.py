@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.images.encode import encode_image
 from beam_pipeline.options import ImageOptions
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
 from beam_pipeline.shards.places import WriteOptions
@@ -16,6 +15,7 @@ from beam_pipeline.shards.record import damage_of, make_record
 from beam_pipeline.shards.result import ShardStats
 from imageshards.errors import ImageError
 from imageshards.example import Values, decode_example
+from imageshards.images.encode import encode_image
 from imageshards.manifest import BOX_FEATURES, RECORD_FEATURES
 from tests.support.builds import jpeg
 from tests.support.pictures import JPEG, damaged_jpeg, flat, lossless_jpeg, saved, scene

@@ -9,7 +9,6 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.images.encode import encode_image
 from beam_pipeline.options import ImageOptions
 from beam_pipeline.shards.result import (
     BYTES_EDGES,
@@ -19,6 +18,7 @@ from beam_pipeline.shards.result import (
     ShardStats,
     merge_stats,
 )
+from imageshards.images.encode import encode_image
 from imageshards.index import IndexRows, index_table
 from imageshards.manifest import RECORD_FEATURES
 from tests.support.builds import jpeg

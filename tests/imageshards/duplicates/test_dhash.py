@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from PIL import Image
 
-from beam_pipeline.images.encode import encode_image
 from imageshards.duplicates.search import difference_hash, hash_of_jpeg
+from imageshards.images.encode import encode_image
 from tests.support.pictures import JPEG, SMALL, opened, opened_bytes, saved, scene
 
 MIRRORED = Image.Transpose.FLIP_LEFT_RIGHT

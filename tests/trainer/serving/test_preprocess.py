@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from beam_pipeline.images import geometry
-from beam_pipeline.images.decode import exif_orientation
-from beam_pipeline.images.encode import encode_image
-from beam_pipeline.options import RESIZE_MODES, ImageOptions
+from imageshards.images import geometry
+from imageshards.images.decode import exif_orientation
+from imageshards.images.encode import encode_image
+from imageshards.images.options import RESIZE_MODES, ImageOptions
 from tests.support.pictures import saved, scene
 from tests.support.served_models import picture_reader
 from trainer.dataset.spec import ImageSpec

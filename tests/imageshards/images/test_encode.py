@@ -10,8 +10,8 @@ import sys
 import pytest
 from PIL import Image, JpegImagePlugin, PngImagePlugin
 
-from beam_pipeline.images.encode import encode_image, tune_allocator
-from beam_pipeline.options import FILTERS, ImageOptions
+from imageshards.images.encode import encode_image, tune_allocator
+from imageshards.images.options import FILTERS, ImageOptions
 from tests.support.pictures import (
     EXACT,
     JPEG,
@@ -152,7 +152,7 @@ def test_the_same_bytes_again_and_in_another_process_that_imports_little():
     tune_allocator()
     assert encode_image(JPEG, SMALL) == once
     code = (
-        "import sys; from beam_pipeline import options; from beam_pipeline.images import encode\n"
+        "import sys; from imageshards.images import encode, options\n"
         "made = encode.encode_image(sys.stdin.buffer.read(), options.ImageOptions(64, 64))\n"
         "sys.stdout.buffer.write(made.data)\n"
         "sys.exit(str({'numpy', 'apache_beam', 'tensorflow'} & set(sys.modules) or ''))"

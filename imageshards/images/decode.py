@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 
 from PIL import Image, JpegImagePlugin
 
-from beam_pipeline.options import ImageOptions
 from imageshards.errors import ImageError
+from imageshards.images.options import ImageOptions
 from imageshards.jpeg import can_draft
 
 # Pillow warns about odd metadata, which is dropped here anyway.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from beam_pipeline.options import ImageOptions
+from imageshards.images.options import ImageOptions
 
 Box = tuple[float, float, float, float]
 """`xmin, xmax, ymin, ymax`, relative to the picture's sides (0..1)."""

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageOps
 
-from beam_pipeline.images.encode import encode_image
-from beam_pipeline.images.geometry import (
+from imageshards.images.encode import encode_image
+from imageshards.images.geometry import (
     BoxTransform,
     canvas_layout,
     map_boxes,
 )
-from beam_pipeline.options import RESIZE_MODES, ImageOptions
+from imageshards.images.options import RESIZE_MODES, ImageOptions
 from tests.support.pictures import opened_bytes, saved
 
 _WHOLE = (0.0, 1.0, 0.0, 1.0)

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from beam_pipeline.images import geometry
-from beam_pipeline.images.decode import Source, load_pixels, open_source
-from beam_pipeline.images.geometry import BoxTransform, CanvasLayout
-from beam_pipeline.options import ImageOptions
 from imageshards.errors import ImageError
+from imageshards.images import geometry
+from imageshards.images.decode import Source, load_pixels, open_source
+from imageshards.images.geometry import BoxTransform, CanvasLayout
+from imageshards.images.options import ImageOptions
 
 # A JPEG is decoded at 1/8, 1/4 or 1/2 while at least this many decoded pixels are left for
 # each output pixel, so that the chosen filter still does the antialiasing. Lowest PSNR against

@@ -9,8 +9,8 @@ import struct
 import pytest
 from PIL import Image, ImageChops, ImageStat, JpegImagePlugin
 
-from beam_pipeline.images.encode import encode_image
-from beam_pipeline.options import ImageOptions
+from imageshards.images.encode import encode_image
+from imageshards.images.options import ImageOptions
 from tests.support.pictures import (
     EXACT,
     SMALL,

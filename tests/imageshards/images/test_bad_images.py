@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from beam_pipeline.images.encode import encode_image
-from beam_pipeline.options import ImageOptions
 from imageshards.errors import ImageError
+from imageshards.images.encode import encode_image
+from imageshards.images.options import ImageOptions
 from tests.support.pictures import (
     JPEG,
     SMALL,
@@ -131,8 +131,8 @@ def test_nothing_is_printed_about_bad_files(tmp_path):
         (tmp_path / name).write_bytes(data)
     code = (
         "import pathlib, sys\n"
-        "from beam_pipeline import options\n"
-        "from beam_pipeline.images.encode import encode_image\n"
+        "from imageshards.images import options\n"
+        "from imageshards.images.encode import encode_image\n"
         "from imageshards import errors\n"
         "for file in sorted(pathlib.Path(sys.argv[1]).iterdir()):\n"
         "    try:\n"

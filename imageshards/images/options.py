@@ -1,0 +1,121 @@
+"""How photos become the pictures of records: options of a build, which its manifest tells."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from imageshards.commands.options import Option, check_options
+from imageshards.errors import UserError
+
+RESIZE_MODES = ("crop", "stretch", "pad", "shortest", "none")
+FILTERS = ("bicubic", "bilinear", "box", "hamming", "lanczos", "nearest")
+SUBSAMPLINGS = ("4:2:0", "4:2:2", "4:4:4")
+COLORSPACES = ("rgb", "grey")
+BBOX_FRAMES = ("stored", "upright")
+
+
+def parse_color(text: str) -> tuple[int, int, int]:
+    """`RRGGBB` → (red, green, blue), 0..255."""
+    if not re.fullmatch(r"#?[0-9a-fA-F]{6}", text):
+        raise UserError(f"--background received {text!r}; expected RRGGBB, for example ffffff.")
+    red, green, blue = bytes.fromhex(text.lstrip("#"))
+    return red, green, blue
+
+
+def parse_limit(flag: str, unit: float, text: str) -> int:
+    """A limit in large units → in whole small ones, at least one."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value * unit < 1:
+        raise UserError(f"{flag} received {text}; expected a number above 0.")
+    return round(value * unit)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageOptions:
+    """How one picture becomes the JPEG of a record.
+
+    With `shortest` the shortest side becomes `height_px`; with `none` no size is used.
+    """
+
+    # fmt: off
+    height_px: int = 256
+    width_px: int = 256
+    resize_mode: Annotated[str, Option(
+        "crop: centre crop to the aspect; stretch; pad: fit and fill with --background; "
+        "shortest: shortest side to --image_size; none", choices=RESIZE_MODES)] = "crop"
+    filter: Annotated[str, Option(
+        "resampling filter, antialiased", choices=FILTERS)] = "bicubic"
+    quality: Annotated[int, Option(
+        "JPEG quality of records", least=1, most=100, metavar="1..100")] = 90
+    subsampling: Annotated[str, Option(
+        "chroma subsampling of records", choices=SUBSAMPLINGS)] = "4:2:0"
+    colorspace: Annotated[str, Option("3 channels or 1", choices=COLORSPACES)] = "rgb"
+    background: Annotated[tuple[int, int, int], Option(
+        "under transparent pixels and around padded pictures (default: ffffff)",
+        parse=parse_color, metavar="RRGGBB")] = (255, 255, 255)
+    only_shrink: Annotated[bool, Option("never enlarge a picture")] = False
+    max_pixels: Annotated[int, Option(
+        "larger pictures are rejected undecoded, in MPX (default: 100)", flag="max_image_mpx",
+        parse=functools.partial(parse_limit, "--max_image_mpx", 1e6), metavar="MPX", least=1,
+        )] = 100_000_000
+    max_bytes: Annotated[int, Option(
+        "larger files are rejected unread, in MiB (default: 64)", flag="max_image_mb",
+        parse=functools.partial(parse_limit, "--max_image_mb", 2**20), metavar="MIB", least=1,
+        )] = 64 * 1024 * 1024
+    bbox_frame: Annotated[str, Option(
+        "whether boxes in image/object/bbox/{xmin,xmax,ymin,ymax} (0..1) are relative to the "
+        "pixels as stored or to the picture made upright by EXIF", choices=BBOX_FRAMES)] = "stored"
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if min(self.height_px, self.width_px) < 1 or max(self.height_px, self.width_px) > 16384:
+            raise UserError(
+                f"--image_size received {self.height_px}x{self.width_px}; expected 1 to 16384 "
+                "pixels a side."
+            )
+        if self.resize_mode == "shortest" and self.height_px != self.width_px:
+            raise UserError(
+                f"--image_size received {self.height_px}x{self.width_px} with --resize_mode "
+                "shortest; expected one number, the shortest side."
+            )
+
+    @property
+    def channels(self) -> int:
+        """Channels of every record's picture: 3 or 1."""
+        return 3 if self.colorspace == "rgb" else 1
+
+    def to_manifest(self) -> dict[str, Any]:
+        """The manifest's `image` object, without the statistics of pixels."""
+        image = dataclasses.asdict(self)
+        height, width = image.pop("height_px"), image.pop("width_px")
+        size = height if height == width else [height, width]
+        return {
+            "size": size, "mode": image.pop("resize_mode"), **image, "channels": self.channels,
+        }  # fmt: skip
+
+    @classmethod
+    def from_manifest(cls, image: Mapping[str, Any]) -> ImageOptions:
+        """The options that a manifest's `image` object tells; what it does not tell has defaults.
+
+        Raises:
+            UserError, ValueError, TypeError: They are none.
+        """
+        said = {f.name: image[f.name] for f in dataclasses.fields(cls) if f.name in image}
+        # Of records that others wrote only their size is known, `exact`, if they share one.
+        mode = image.get("mode", "none")
+        said["resize_mode"] = "stretch" if mode == "exact" else mode
+        said["colorspace"] = "grey" if image.get("channels") == 1 else "rgb"
+        if (size := image.get("size")) is not None:
+            said["height_px"], said["width_px"] = (size, size) if isinstance(size, int) else size
+        if "background" in said:
+            said["background"] = tuple(said["background"])
+        return cls(**said)
