@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lock demo demo-shards cluster-demo test test-long test-fast prism worker-pool worker-pool-stop job-service job-service-stop \
+.PHONY: help setup lock demo test test-long test-fast prism worker-pool job-service \
 	test-flink lint docs install-check bench clean
 
 # What a person may set: make test TESTS=tests/beam_pipeline/planning/test_plan.py PYTEST_ARGS=-x
@@ -37,23 +37,16 @@ lock:  ## Write constraints.txt anew after a change in setup.py (needs uv: pip i
 	uv pip compile --quiet --universal --python-version 3.11 --no-annotate \
 		--no-emit-index-url --extra dev setup.py --output-file constraints.txt
 
-demo-shards: $(STAMP)
-	@rm -rf $(DEMO)/images
+demo: export TF_CPP_MIN_LOG_LEVEL = 3
+demo: $(STAMP)  ## Draw a small set of pictures, build shards, verify them, train on 2 replicas
+	@rm -rf $(DEMO)/images $(DEMO)/model
 	@$(PY) scripts/make_demo_images.py --output $(DEMO)/images
 	$(PY) -m imageshards build --input $(DEMO)/images --output $(DEMO)/shards --image_size 96 \
 		--splits train=0.8,validation=0.2 --num_shards train=8,validation=2 --overwrite
-
-demo: export TF_CPP_MIN_LOG_LEVEL = 3
-demo: demo-shards  ## Draw a small set of pictures, build shards, verify them, train on 2 replicas
-	@rm -rf $(DEMO)/model
 	$(PY) -m imageshards verify $(DEMO)/shards
 	$(PY) -m imageshards train --data $(DEMO)/shards --output $(DEMO)/model --model cnn --epochs 5 \
 		--batch_size 32 --replicas 2 --seed 1
 	@$(PY) scripts/demo_summary.py --shards $(DEMO)/shards --model $(DEMO)/model
-
-cluster-demo: export TF_CPP_MIN_LOG_LEVEL = 3
-cluster-demo: demo-shards  ## Train on two hosts that are processes here, kill one, restart, compare
-	@$(PY) -m scripts.cluster_demo --data $(DEMO)/shards --output $(DEMO)/cluster
 
 test: $(STAMP) prism  ## Run the tests (TESTS=… and PYTEST_ARGS=… narrow it; TEST_JOBS=2 at once)
 	$(RUN_TESTS) $(PYTEST_ARGS) $(TESTS)
@@ -66,19 +59,16 @@ test-fast: $(STAMP)  ## Run the tests that need no server, no TensorFlow and no 
 
 # Where it cannot be had, the tests that need it skip and say so.
 prism: $(STAMP)  ## Have Prism ready, a portable runner for this host: copied or built once by Go
-	@$(PY) scripts/servers.py prism || true
+	@$(PY) scripts/prism.py >/dev/null || true
 
-worker-pool: $(STAMP)  ## Start Beam workers on this host, without Docker (POOL_PORT=…)
-	@$(PY) scripts/servers.py start worker-pool --port $(POOL_PORT)
+# Beam's pool starts the first `python` on its PATH for each worker.
+worker-pool: $(STAMP)  ## Serve Beam workers on this host, without Docker, until Ctrl-C (POOL_PORT=…)
+	@PATH="$(abspath $(VENV))/bin:$$PATH" exec $(PY) \
+		-m apache_beam.runners.worker.worker_pool_main --service_port $(POOL_PORT)
 
-worker-pool-stop: $(STAMP)  ## Stop them
-	@$(PY) scripts/servers.py stop worker-pool --port $(POOL_PORT)
-
-job-service: $(STAMP)  ## Start Prism as a job service (JOB_PORT=…)
-	@$(PY) scripts/servers.py start job-service --port $(JOB_PORT)
-
-job-service-stop: $(STAMP)  ## Stop it
-	@$(PY) scripts/servers.py stop job-service --port $(JOB_PORT)
+job-service: $(STAMP)  ## Serve Prism as a job service until Ctrl-C (JOB_PORT=…)
+	@prism=$$($(PY) scripts/prism.py) && \
+		exec "$$prism" --job_port=$(JOB_PORT) --serve_http=false --log_level=warn --log_kind=text
 
 test-flink: $(STAMP)  ## Run a build on a real Flink cluster that you started (FLINK_MASTER=localhost:8081)
 	$(PY) -m pytest -rs -p no:cacheprovider $(PYTEST_ARGS) tests/deploy/flink_end_to_end.py

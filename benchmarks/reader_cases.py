@@ -18,7 +18,7 @@ from benchmarks.measure import REPOSITORY, BenchmarkError, remove, run_module
 from benchmarks.outcome import Figure, Outcome, medians
 from benchmarks.reader_kinds import BATCH, SIZE, cores
 from benchmarks.reader_rounds import Window, in_turn
-from scripts.local_hosts import free_addresses, host_environment
+from tests.support.cluster import free_addresses, host_environment
 
 CLASSES = 2
 _WINDOWS_PER_ROUND = 3

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import pathlib
 import random
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
 
-from scripts import servers
+from scripts import prism
 
 START_TIMEOUT_S = 60
+POOL = "apache_beam.runners.worker.worker_pool_main"
 NAMED_PORTS = (10_000, 32_000)
 # Beam runs `pip freeze` for each job that is submitted, which takes as long as a small job.
 NO_FREEZE = "--experiments=disable_logging_submission_environment"
@@ -30,8 +33,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 def prism_binary() -> pathlib.Path:
     """Prism, which `make prism` has ready; the test is skipped where it is not."""
     try:
-        return servers.prism()
-    except servers.ServerError as e:
+        return prism.find_prism()
+    except prism.PrismError as e:
         pytest.skip(str(e))
 
 
@@ -155,7 +158,10 @@ def job_service(
 
 def worker_pool(folder: pathlib.Path) -> contextlib.AbstractContextManager[Server]:
     """Beam's worker pool, whose workers have this checkout and this interpreter."""
-    return _serving("pool", folder, None, lambda at: servers.command("worker-pool", at))
+    # It starts the `python` that is first on its PATH for each worker.
+    path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
+    pool = ["env", f"PATH={path}", sys.executable, "-m", POOL]
+    return _serving("pool", folder, None, lambda at: [*pool, "--service_port", str(at)])
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from imageshards.errors import UserError
-from scripts.local_hosts import free_addresses
+from tests.support.cluster import free_addresses
 from trainer.cluster import connection
 from trainer.cluster.addresses import Cluster
 from trainer.cluster.hosts import EXIT_LOST, Ended, Hosts
