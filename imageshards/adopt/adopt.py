@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import hashlib
-import itertools
 import json
 import sys
 from collections import Counter
@@ -13,41 +10,27 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imageshards import manifest, storage
-from imageshards.adopt.classes import check_labels, find_classes, name_classes, texts_agree
-from imageshards.adopt.features import (
-    AdoptOptions,
-    check_picture,
-    find_roles,
-    lengths_of,
-    specs_of,
-)
-from imageshards.adopt.files import expand, find_splits, folder_from, reading
-from imageshards.adopt.scan import (
-    Roles,
-    ScannedFile,
-    add_own_row,
-    add_row,
-    scan_all,
-)
+from imageshards.adopt.classes import name_classes
+from imageshards.adopt.features import AdoptOptions, check_picture, features_of, find_roles
+from imageshards.adopt.files import expand, find_splits, folder_from
+from imageshards.adopt.scan import Roles, ScannedFile, examples_of, scan_files
 from imageshards.adopt.tfds import TfdsFolder, find_folder, open_tfds
 from imageshards.errors import UserError
-from imageshards.example import Values, decode_example
+from imageshards.example import Values
 from imageshards.form import FormError
-from imageshards.index import has_index, index_table, write_index
+from imageshards.index import index_table, write_index
 from imageshards.manifest import TRAIN_NAMES
 from imageshards.text import counted
-from imageshards.tfrecord import Record, scan_file
-
-_SAMPLE_RECORDS = 16
+from imageshards.tfrecord import RecordError
 
 
 def adopt(
     directory: str, output: str | None = None, options: AdoptOptions | None = None
 ) -> dict[str, Any]:
-    """Writes the manifest and the index of TFRecords; of a data set with a manifest its index.
+    """Writes the manifest and the index of TFRecords.
 
     Args:
-        directory: A folder of TFRecords or of TFDS, or a data set of ours without an index.
+        directory: A folder of TFRecords or of TFDS.
         output: Where manifest and index are written, and plain copies of files that are
             compressed; None for beside the files.
         options: What the files do not say.
@@ -58,44 +41,50 @@ def adopt(
     Raises:
         UserError: The files, the features or the labels are not what a trainer needs.
     """
-    options = options or AdoptOptions()
     output = output or directory
-    if (before := _built_in(output)) is not None:
-        if has_index(before) or output != directory or options != AdoptOptions():
-            raise UserError(
-                f"DIR received {output!r}, a data set that imageshards build wrote; expected "
-                "TFRecords of others, or, without other flags, a data set of an older version, "
-                f"which has no {manifest.INDEX_NAME}/."
-            )
-        return _add_index(directory)
+    try:
+        described = _adopt(directory, output, options or AdoptOptions())
+        manifest.write_manifest(output, described)
+    except RecordError as e:
+        raise UserError(
+            f"DIR received {directory!r}, of which this is damaged: {str(e).rstrip('.')}; expected "
+            "whole TFRecords: copy the file again, or name the others by --split NAME=GLOB."
+        ) from e
+    except OSError as e:
+        raise UserError(
+            f"DIR received {directory!r}, where {e.filename or 'a file'} cannot be read or written "
+            f"({e.strerror or e}); expected TFRecords, and a folder that may be written: copy them "
+            "again, or give another folder by --output."
+        ) from e
+    return described
+
+
+def _adopt(directory: str, output: str, options: AdoptOptions) -> dict[str, Any]:
+    _check_no_build(output)
     folder = find_folder(directory)
     tfds = None if folder is None else open_tfds(folder)
     if tfds is not None and not options.splits:
-        splits = {name: [path for path, _ in shards] for name, shards in tfds.splits.items()}
+        splits = {name: [*lengths] for name, lengths in tfds.splits.items()}
     else:
         splits = find_splits(directory, options.splits)
     plain = expand(splits, directory, output)
     splits = {name: [plain.get(path, path) for path in paths] for name, paths in splits.items()}
-    samples = {name: found for name, paths in splits.items() if (found := _sample(paths))}
-    if not samples:
+    firsts = {name: first for name, paths in splits.items() if (first := _first_example(paths))}
+    if not firsts:
         raise UserError(
-            f"DIR received {directory!r}, whose first files hold no tf.train.Example; expected "
-            "plain TFRecords of tf.train.Example with a picture and a label."
+            f"DIR received {directory!r}, whose files hold no record; expected TFRecords of "
+            "tf.train.Example with a picture and a label."
         )
-    main = next((name for name in TRAIN_NAMES if name in samples), min(samples))
-    roles = find_roles(directory, options, tfds, specs_of(*map(lengths_of, samples[main])))
-    check_picture(directory, roles.image, samples[main][0][roles.image])
-    splits = _labelled(splits, samples, roles.label)
-    files = scan_all(
-        [path for paths in splits.values() for path in paths],
-        functools.partial(add_row, roles=roles),
-    )
-    _check_lengths(tfds, files, plain)
-    classes = find_classes(directory, options, tfds, files, roles)
-    check_labels(files, roles.label, options.label_offset, classes)
-    if not texts_agree(files, classes, options.label_offset):
-        roles = roles._replace(text=None)
-    name_classes(files, classes, options.label_offset)
+    main = next((name for name in TRAIN_NAMES if name in firsts), min(firsts))
+    roles = find_roles(directory, options, tfds, firsts[main])
+    check_picture(directory, roles.image, firsts[main][roles.image])
+    splits = _labelled(splits, firsts, roles.label)
+    files = scan_files([path for paths in splits.values() for path in paths], roles)
+    if tfds is not None:
+        _check_lengths(tfds, files, plain)
+    # TFDS's names belong to its label only, not to another one that was mapped.
+    of_tfds = tfds.classes if tfds is not None and tfds.label_feature == roles.label else None
+    classes = name_classes(files, options.class_names or of_tfds, options.label_offset, roles.label)
     described = _described(output, options, tfds, splits, files, classes, roles)
     try:
         manifest.check_form(described)
@@ -104,53 +93,50 @@ def adopt(
             f"DIR received {directory!r}, whose manifest.json would say what none can: {e}."
         ) from e
     _write_index(output, described, splits, files)
-    manifest.write_manifest(output, described)
     return described
 
 
-def _built_in(output: str) -> dict[str, Any] | None:
-    """The manifest of a build that is there."""
+def _check_no_build(output: str) -> None:
+    """Refuses to replace the manifest of a build."""
     if not storage.exists(storage.join(output, manifest.MANIFEST_NAME)):
-        return None
-    found = manifest.load_manifest(output, "DIR", adopted=True)
-    return None if "adopted" in found else found
+        return
+    if "adopted" not in manifest.load_manifest(output, "DIR", adopted=True):
+        raise UserError(
+            f"DIR received {output!r}, a data set that imageshards build wrote; expected TFRecords "
+            "of others: those of a build need no adopt, or another folder by --output."
+        )
 
 
-def _add_index(directory: str) -> dict[str, Any]:
-    """Gives a data set of an older build its index."""
-    before = manifest.load_manifest(directory, "DIR", complete=True)
-    paths = {
-        name: [manifest.shard_path(directory, shard) for shard in split["shards"]]
-        for name, split in before["splits"].items()
-    }
-    files = scan_all([*itertools.chain(*paths.values())], add_own_row)
-    for _, shard in manifest.shards_of(before):
-        path = manifest.shard_path(directory, shard)
-        if files[path].sha256 != shard["sha256"]:
-            raise UserError(
-                f"DIR received {directory!r}, whose shard {path} is not the one that manifest.json "
-                "names: its SHA-256 is another; expected the data set as it was built: copy it "
-                "again."
-            )
-    _write_index(directory, before, paths, files)
-    manifest.write_manifest(directory, before)
-    return before
+def _first_example(paths: Sequence[str]) -> dict[str, Values] | None:
+    return next((features for path in paths for _, features in examples_of(path)), None)
 
 
-def _write_index(
-    output: str,
-    described: Mapping[str, Any],
-    splits: Mapping[str, Sequence[str]],
-    files: Mapping[str, ScannedFile],
+def _labelled(
+    splits: Mapping[str, list[str]], firsts: Mapping[str, Mapping[str, Values]], label: str
+) -> dict[str, list[str]]:
+    """Splits with labels: those of a competition's test have none."""
+    without = [name for name, first in firsts.items() if label not in first]
+    for name in without:
+        print(
+            f"note: the split {name} is left out, since its records have no feature {label}",
+            file=sys.stderr,
+        )
+    return {name: paths for name, paths in splits.items() if name not in without}
+
+
+def _check_lengths(
+    tfds: TfdsFolder, files: Mapping[str, ScannedFile], plain: Mapping[str, str]
 ) -> None:
-    """Writes an index file for every shard, and names it in the manifest's entry."""
-    for name, paths in splits.items():
-        for number, path in enumerate(paths):
-            shard = described["splits"][name]["shards"][number]
-            rows = files[path].rows
-            table = index_table(rows, name, manifest.shard_name(shard), described["features"])
-            stem = f"{name}-{number:05d}" if "adopted" in described else shard["file"]
-            shard["index"] = write_index(output, stem, table)
+    """A file that ends between two records has no damage; TFDS says how many there were."""
+    for lengths in tfds.splits.values():
+        for stored, length in lengths.items():
+            path = plain.get(stored, stored)
+            if path in files and len(files[path].rows) != length:
+                raise UserError(
+                    f"DIR received a data set whose file {path} holds "
+                    f"{counted(len(files[path].rows), 'record')}, not the {length} it should; "
+                    "expected the file as it was written: copy it again."
+                )
 
 
 def _described(
@@ -165,28 +151,29 @@ def _described(
     """The manifest."""
 
     def shard(path: str) -> dict[str, Any]:
-        file, folder = files[path], folder_from(output, path)
-        counts = Counter(file.rows.columns["class_name"])
+        columns, folder = files[path].rows.columns, folder_from(output, path)
+        counts = Counter(columns["class_name"])
         return {
             "file": storage.name_of(path),
             **({"folder": folder} if folder else {}),
-            "num_records": len(file.rows),
-            "num_bytes": file.num_bytes,
-            "sha256": file.sha256,
+            "num_records": len(files[path].rows),
+            "num_bytes": sum(columns["num_bytes"]),
+            "sha256": files[path].sha256,
             "classes": {name: counts[name] for name in classes if counts[name]},
         }
 
     shards = {name: [shard(path) for path in paths] for name, paths in splits.items()}
     counts = {name: sum(one["num_records"] for one in found) for name, found in shards.items()}
+    num_records = sum(counts.values())
     told: dict[str, Any] = {
         "format_version": manifest.FORMAT_VERSION,
         "splits": {n: {"num_records": counts[n], "shards": found} for n, found in shards.items()},
         "classes": list(classes),
         "first_label": options.label_offset,
-        "features": specs_of(*(file.lengths for file in files.values())),
+        "features": features_of([file.lengths for file in files.values()], num_records),
         "image": _image(tfds, roles.image, files),
         "shard_by": _shard_by([one["classes"] for found in shards.values() for one in found]),
-        "listed": sum(counts.values()),
+        "listed": num_records,
         "rejects": {},
         "adopted": roles._asdict(),
     }
@@ -205,54 +192,26 @@ def _image(
     tfds: TfdsFolder | None, feature: str, files: Mapping[str, ScannedFile]
 ) -> dict[str, Any]:
     grey = tfds is not None and tfds.image_feature == feature and tfds.channels == 1
+    # Transparency and the like is decoded to RGB.
+    channels = 1 if grey else 3
     columns = [file.rows.columns for file in files.values()]
     sizes = {size for one in columns for size in zip(one["height"], one["width"], strict=True)}
     if len(sizes) == 1 and min(sizes) > (0, 0):
-        return {"size": [*min(sizes)], "mode": "exact", "channels": 1 if grey else 3}
-    # Transparency and the like is decoded to RGB.
-    return {"size": None, "mode": "none", "channels": 1 if grey else 3}
+        return {"size": [*min(sizes)], "mode": "exact", "channels": channels}
+    return {"size": None, "mode": "none", "channels": channels}
 
 
-def _sample(paths: Sequence[str]) -> list[dict[str, Values]]:
-    """The first records of the first file that has any; the pass over all tells of damage."""
-    for path in paths:
-        found = []
-        with reading(path):
-            for record in itertools.islice(scan_file(path), _SAMPLE_RECORDS):
-                with contextlib.suppress(ValueError):
-                    if isinstance(record, Record):
-                        found.append(decode_example(record.payload))
-        if found:
-            return found
-    return []
-
-
-def _labelled(
-    splits: Mapping[str, list[str]],
-    samples: Mapping[str, Sequence[Mapping[str, Values]]],
-    label: str,
-) -> dict[str, list[str]]:
-    """Splits with labels: those of a competition's test have none."""
-    kept = {}
-    for name, paths in splits.items():
-        if name in samples and label not in samples[name][0]:
-            print(
-                f"note: the split {name} is left out, since its records have no feature {label}",
-                file=sys.stderr,
-            )
-        else:
-            kept[name] = paths
-    return kept
-
-
-def _check_lengths(
-    tfds: TfdsFolder | None, files: Mapping[str, ScannedFile], plain: Mapping[str, str]
+def _write_index(
+    output: str,
+    described: Mapping[str, Any],
+    splits: Mapping[str, Sequence[str]],
+    files: Mapping[str, ScannedFile],
 ) -> None:
-    for stored, length in itertools.chain(*tfds.splits.values()) if tfds else ():
-        path = plain.get(stored, stored)
-        if path in files and len(files[path].rows) != length:
-            raise UserError(
-                f"DIR received a data set whose file {path} holds "
-                f"{counted(len(files[path].rows), 'record')}, not the {length} it should; expected "
-                "the file as it was written: copy it again."
-            )
+    """Writes an index file for every shard, and names it in the manifest's entry."""
+    for name, paths in splits.items():
+        for number, path in enumerate(paths):
+            shard = described["splits"][name]["shards"][number]
+            file = manifest.shard_name(shard)
+            table = index_table(files[path].rows, name, file, described["features"])
+            # Files of two folders may have one name.
+            shard["index"] = write_index(output, f"{name}-{number:05d}", table)

@@ -1,112 +1,106 @@
-"""The classes of somebody else's records: names by ids, and whether labels and texts agree."""
+"""The classes of somebody else's records: their names, and whether labels and texts agree."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from imageshards.adopt.features import AdoptOptions
-from imageshards.adopt.scan import Label, Roles, ScannedFile
-from imageshards.adopt.tfds import TfdsFolder
+from imageshards.adopt.scan import ScannedFile
 from imageshards.errors import UserError
 from imageshards.text import counted
 
 # More than any data set of pictures has: a larger label is some other number.
 _MAX_CLASSES = 100_000
 
-
-def find_classes(
-    directory: str,
-    options: AdoptOptions,
-    tfds: TfdsFolder | None,
-    files: Mapping[str, ScannedFile],
-    roles: Roles,
-) -> tuple[str, ...]:
-    if options.class_names is not None:
-        return options.class_names
-    # TFDS's names belong to its label only, not to another one that was mapped.
-    if tfds is not None and tfds.classes is not None and tfds.label_feature == roles.label:
-        return tfds.classes
-    labels = {label for file in files.values() for label in file.labels}
-    if not labels:
-        raise UserError(
-            f"DIR received {directory!r}, which holds no record; expected TFRecords of labelled "
-            "pictures."
-        )
-    ids = sorted(label for label in labels if isinstance(label, int))
-    if not ids:
-        return tuple(sorted(map(str, labels)))
-    if ids[-1] - options.label_offset >= _MAX_CLASSES:
-        raise UserError(
-            f"DIR received {directory!r}, where {roles.label} is up to {ids[-1]}; expected class "
-            "ids from 0 or 1 on: name the right feature by --feature_map label=FEATURE."
-        )
-    if ids[0] == 1 and not options.label_offset:
-        print(
-            f"note: the labels of {directory} begin at 1, so class 0 has no records; "
-            "--label_offset 1 makes the first class number 0",
-            file=sys.stderr,
-        )
-    # The texts that come with the ids, else the ids themselves.
-    texts = {label: text for label, text in _named(files) if text}
-    num_classes = max(1, ids[-1] + 1 - options.label_offset)
-    names = [texts.get(i + options.label_offset, str(i)) for i in range(num_classes)]
-    # ImageNet has two kinds of crane: their numbers tell them apart.
-    times = Counter(names)
-    return tuple(f"{n} {i}" if times[n] > 1 else n for i, n in enumerate(names))
+# A label, which is a class id or the name of a class, with the text beside it → records.
+_Pairs = Mapping[tuple[int | str, str], int]
 
 
-def _named(files: Mapping[str, ScannedFile]) -> Iterable[tuple[Label, str]]:
-    """The label of every record with the text that stands beside it."""
-    for file in files.values():
-        yield from zip(file.labels, file.rows.columns["class_name"], strict=True)
+def name_classes(
+    files: Mapping[str, ScannedFile], known: Sequence[str] | None, first: int, feature: str
+) -> Sequence[str]:
+    """The classes; their ids and names are put into the rows of the files.
 
-
-def check_labels(
-    files: Mapping[str, ScannedFile], feature: str, first: int, classes: Sequence[str]
-) -> None:
-    """Compares every label with the classes; a wrong one is told with its file and record."""
-    last = first + len(classes) - 1
-    ids = f"{first} to {last}" if last > first else str(first)
-    for path, file in files.items():
-        good = {label for label in {*file.labels} if _is_class(label, first, last, classes)}
-        for record, label in enumerate(file.labels) if len(good) < len({*file.labels}) else ():
-            if label in good:
-                continue
-            if isinstance(label, str):
-                raise UserError(
-                    f"--class_names received {','.join(classes)!r}, but record {record} of "
-                    f"{path} has {feature} {label!r}; expected the name of every class."
-                )
-            remedy = "name every class by --class_names"
-            if label == len(classes) and not first:
-                remedy = "labels that begin at 1 need --label_offset 1"
-            elif label < first:
-                remedy = "lower --label_offset, or leave these records out"
-            raise UserError(
-                f"--label_offset received {first}, and record {record} of {path} has {feature} "
-                f"{label}; expected {ids} for {counted(len(classes), 'class')}: {remedy}."
-            )
-
-
-def _is_class(label: Label, first: int, last: int, classes: Sequence[str]) -> bool:
-    return label in classes if isinstance(label, str) else first <= label <= last
-
-
-def texts_agree(files: Mapping[str, ScannedFile], classes: Sequence[str], first: int) -> bool:
-    """Whether the texts beside ids are the names of their classes.
-
-    Others write descriptions there, or one name for several classes, as ImageNet has two kinds of
-    crane: then they name none.
+    Args:
+        files: By their paths.
+        known: Names of the classes in the order of their ids; None for what the records say.
+        first: The label of the first class.
+        feature: That of the label, for messages.
 
     Raises:
-        UserError: Most of those that are names of classes are those of others.
+        UserError: A label is of no class, or the names are in another order than the texts.
     """
+    rows = [file.rows.columns for file in files.values()]
+    pairs = Counter(
+        pair for each in rows for pair in zip(each["label"], each["class_name"], strict=True)
+    )
+    classes = known or _classes_in(pairs, first, feature)
+    _check_labels(files, pairs, feature, first, classes)
+    _check_texts(pairs, first, classes)
+    labels = {name: number for number, name in enumerate(classes, first)}
+    for each in rows:
+        each["label"] = [labels.get(label, label) for label in each["label"]]
+        each["class_name"] = [classes[label - first] for label in each["label"]]
+    return classes
+
+
+def _classes_in(pairs: _Pairs, first: int, feature: str) -> Sequence[str]:
+    """The names that are labels; else the texts that come with the ids, else the ids themselves."""
+    ids = sorted({label for label, _ in pairs if isinstance(label, int)})
+    if not ids:
+        return sorted({str(label) for label, _ in pairs})
+    if ids[-1] - first >= _MAX_CLASSES:
+        raise UserError(
+            f"DIR received records whose {feature} is up to {ids[-1]}; expected class ids from 0 "
+            "or 1 on: name the right feature by --feature_map label=FEATURE."
+        )
+    if ids[0] == 1 and not first:
+        print(
+            "note: the labels begin at 1, so class 0 has no records; --label_offset 1 makes the "
+            "first class number 0",
+            file=sys.stderr,
+        )
+    texts = {label: text for label, text in pairs if text}
+    names = [texts.get(label, str(label)) for label in range(first, max(first, ids[-1]) + 1)]
+    # ImageNet has two kinds of crane: their numbers tell them apart.
+    times = Counter(names)
+    return [f"{name} {i}" if times[name] > 1 else name for i, name in enumerate(names)]
+
+
+def _check_labels(
+    files: Mapping[str, ScannedFile],
+    pairs: _Pairs,
+    feature: str,
+    first: int,
+    classes: Sequence[str],
+) -> None:
+    known: set[int | str] = {*classes, *range(first, first + len(classes))}
+    wrong = next((label for label, _ in pairs if label not in known), None)
+    if wrong is None:
+        return
+    path, record = next(
+        (path, file.rows.columns["label"].index(wrong))
+        for path, file in files.items()
+        if wrong in file.rows.columns["label"]
+    )
+    raise UserError(
+        f"--label_offset received {first}, and record {record} of {path} has {feature} {wrong!r}; "
+        f"expected {first} to {first + len(classes) - 1} or the name for "
+        f"{counted(len(classes), 'class')}: correct it, or name every class by --class_names."
+    )
+
+
+def _check_texts(pairs: _Pairs, first: int, classes: Sequence[str]) -> None:
+    """Refuses names in another order than the texts; others write descriptions there, which agree
+    with no name."""
     known = {*classes}
-    pairs = {pair: n for pair, n in Counter(_named(files)).items() if isinstance(pair[0], int)}
-    named = {(int(label) - first, text): n for (label, text), n in pairs.items() if text in known}
-    wrong = {(c, text): n for (c, text), n in named.items() if classes[c] != text}
+    named = {
+        (label - first, text): records
+        for (label, text), records in pairs.items()
+        if isinstance(label, int) and text in known
+    }
+    wrong = {pair: n for pair, n in named.items() if classes[pair[0]] != pair[1]}
     if 2 * sum(wrong.values()) > sum(named.values()):
         number, text = next(iter(wrong))
         raise UserError(
@@ -114,15 +108,3 @@ def texts_agree(files: Mapping[str, ScannedFile], classes: Sequence[str], first:
             f"{classes[number]!r}, but most records of this id have the text {text!r}; expected "
             "the names in the order of the ids: put them into it, or correct --label_offset."
         )
-    return not wrong and len(named) == len(pairs)
-
-
-def name_classes(files: Mapping[str, ScannedFile], classes: Sequence[str], first: int) -> None:
-    """Puts ids and names of the classes into the rows."""
-    numbers = {name: number for number, name in enumerate(classes)}
-    for file in files.values():
-        columns = file.rows.columns
-        columns["label"] = [
-            numbers[label] + first if isinstance(label, str) else label for label in file.labels
-        ]
-        columns["class_name"] = [classes[label - first] for label in columns["label"]]

@@ -12,7 +12,6 @@ from imageshards.adopt.features import AdoptOptions
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser, parse_path
 from imageshards.commands.options import add_options
-from imageshards.errors import UserError
 from imageshards.manifest import MANIFEST_NAME
 from imageshards.text import counted
 
@@ -22,7 +21,6 @@ _EPILOG = """examples:
   imageshards adopt gs://theirs/imagenet/ --output imagenet/ --label_offset 1
   imageshards adopt dogs/ --split 'train=dogs/a*' --split validation=more/
 
-A data set of an older imageshards build gets its index by the same command.
 Exit code: 0 manifest and index are written, 2 they could not be."""
 
 
@@ -39,7 +37,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "directory",
         metavar="DIR",
-        help="a folder of TFRecords or of TFDS, or one that a build wrote: local, gs:// or s3://",
+        help="a folder of TFRecords or of TFDS: local, gs:// or s3://",
     )
     parser.add_argument(
         "--output",
@@ -59,14 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         output = parse_path("--output", args.pop("output") or directory)
         options = AdoptOptions(**args)
         storage.check_bucket(output, "--output" if output != directory else "DIR")
-        try:
-            told = adopt(directory, output, options)
-        except OSError as e:
-            raise UserError(
-                f"DIR received {directory!r}, where {e.filename or 'a file'} cannot be read or "
-                f"written ({e.strerror or e}); expected a folder that may be written: give another "
-                "by --output."
-            ) from e
+        told = adopt(directory, output, options)
         written = storage.join(output, MANIFEST_NAME)
         splits_told = ", ".join(
             f"{name} {counted(split['num_records'], 'record')}"

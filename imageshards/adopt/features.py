@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from imageshards.adopt.scan import Roles
@@ -93,93 +92,76 @@ class AdoptOptions:
             )
 
 
-def lengths_of(features: Mapping[str, Values]) -> dict[str, Counter[tuple[str, int]]]:
-    return {name: Counter([(dtype_of(v), len(v))]) for name, v in features.items()}
-
-
-def specs_of(*parts: Mapping[str, Counter[tuple[str, int]]]) -> dict[str, dict[str, Any]]:
+def features_of(
+    files: Sequence[Counter[tuple[str, str, int]]], num_records: int
+) -> dict[str, dict[str, Any]]:
     """Dtype and shape of every feature, as the manifest has them.
 
     One value everywhere is a scalar, the same number of values everywhere a fixed length, anything
     else a variable length. What has no values, or those of several types, no model could read.
+
+    Args:
+        files: (feature, dtype, number of values) → records, of every file.
+        num_records: How many there are.
     """
-    total: dict[str, Counter[tuple[str, int]]] = {}
-    for part in parts:
-        for name, lengths in part.items():
-            total.setdefault(name, Counter()).update(lengths)
-    most = max((lengths.total() for lengths in total.values()), default=0)
+    found: dict[str, Counter[tuple[str, int]]] = defaultdict(Counter)
+    for lengths in files:
+        for (name, dtype, size), records in lengths.items():
+            found[name][dtype, size] += records
     specs = {}
-    for name in sorted(total):
-        dtypes = {dtype for dtype, _ in total[name] if dtype}
+    for name in sorted(found):
+        dtypes = {dtype for dtype, _ in found[name] if dtype}
+        sizes = {size for _, size in found[name]}
         if len(dtypes) == 1:
-            sizes = {size for _, size in total[name]}
-            fixed = len(sizes) == 1 and total[name].total() == most
-            shape = ([] if sizes == {1} else [*sizes]) if fixed else None
+            is_fixed = len(sizes) == 1 and found[name].total() == num_records
+            shape = ([] if sizes == {1} else [*sizes]) if is_fixed else None
             specs[name] = {"dtype": dtypes.pop(), "shape": shape}
     return specs
 
 
 def find_roles(
-    directory: str,
-    options: AdoptOptions,
-    tfds: TfdsFolder | None,
-    features: Mapping[str, Mapping[str, Any]],
+    directory: str, options: AdoptOptions, tfds: TfdsFolder | None, example: Mapping[str, Values]
 ) -> Roles:
-    """By `--feature_map`, else as TFDS says, else by the usual names."""
+    """By `--feature_map`, else as TFDS says, else by the usual names.
+
+    Args:
+        directory: For messages.
+        options: With the `feature_map`.
+        tfds: What its folder says of itself.
+        example: The features of the first record.
+    """
     said = {"image": tfds.image_feature, "label": tfds.label_feature} if tfds else {}
-    scalars = {name: spec["dtype"] for name, spec in features.items() if spec["shape"] == []}
+    dtype_of_single = {n: dtype_of(values) for n, values in example.items() if len(values) == 1}
 
-    def find(key: str) -> str | None:
-        if key in options.feature_map:
-            return _mapped_feature(directory, key, options.feature_map[key], features)
-        names = [n for n in (said.get(key) or "", *_USUAL_NAMES[key]) if n in scalars]
-        return next((n for dtype in _DTYPES[key] for n in names if scalars[n] == dtype), None)
-
-    def need(key: str) -> str:
-        found = find(key)
-        if found is None:
-            raise UserError(
-                f"DIR received {directory!r}, where no feature is known to be the {key}; "
-                f"expected --feature_map {key}=FEATURE with one of {_listed(features)}."
-            )
-        return found
-
-    return Roles(need("image"), need("label"), find("filename"), find("text"))
-
-
-def _mapped_feature(
-    directory: str, key: str, name: str, features: Mapping[str, Mapping[str, Any]]
-) -> str:
-    """What `--feature_map KEY=NAME` names, checked."""
-    if name not in features:
-        near = difflib.get_close_matches(name, features, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise UserError(
-            f"--feature_map received {key}={name}, but the records of {directory!r} have no such "
-            f"feature; {hint}expected one of {_listed(features)}."
+    def find(role: str, needed: bool = False) -> str | None:
+        dtypes, mapped = _DTYPES[role], options.feature_map.get(role)
+        names = (mapped,) if mapped else (said.get(role) or "", *_USUAL_NAMES[role])
+        fit = [name for name in names if dtype_of_single.get(name) in dtypes]
+        if fit:
+            return min(fit, key=lambda name: dtypes.index(dtype_of_single[name]))
+        if not (needed or mapped):
+            return None
+        received = (
+            f"--feature_map received {role}={mapped}, which the records of {directory!r} have not"
+            if mapped
+            else f"DIR received {directory!r}, where no feature is known to be the {role}"
         )
-    spec, dtypes = features[name], _DTYPES[key]
-    if spec["dtype"] not in dtypes or spec["shape"] != []:
-        usable = [n for n, f in features.items() if f["dtype"] in dtypes and f["shape"] == []]
-        many = "" if spec["shape"] == [] else ", not one for each record"
+        usable = [name for name, dtype in dtype_of_single.items() if dtype in dtypes]
         raise UserError(
-            f"--feature_map received {key}={name}, a feature of {spec['dtype']}{many}; expected "
-            f"one {' or '.join(dtypes)} for each record: {_listed(usable)}."
+            f"{received}; expected --feature_map {role}=FEATURE, one {' or '.join(dtypes)} in each "
+            f"record: {', '.join(sorted(usable)) or 'there is none'}."
         )
-    return name
 
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names) or "none"
+    image, label = find("image", needed=True), find("label", needed=True)
+    return Roles(image or "", label or "", find("filename"), find("text"))
 
 
 def check_picture(directory: str, feature: str, values: Values) -> None:
     """Looks at the first bytes of a picture: raw pixels are a common surprise."""
-    first = values[0] if values else b""
+    first = values[0]
     if not isinstance(first, bytes) or not first.startswith(_PICTURES):
         raise UserError(
             f"DIR received {directory!r}, whose feature {feature!r} holds no encoded picture (it "
-            f"begins with {str(first)[:16]}); expected a JPEG (PNG and GIF work, too): name "
-            "another feature by --feature_map image=FEATURE, or write the records again with "
-            "tf.io.encode_jpeg."
+            f"begins with {str(first)[:16]}); expected a JPEG, PNG or GIF: name another feature by "
+            "--feature_map image=FEATURE, or write the records again with tf.io.encode_jpeg."
         )

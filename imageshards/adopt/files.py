@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import gzip
 import os
 import re
 import shutil
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from imageshards import storage
 from imageshards.errors import UserError
@@ -22,7 +20,8 @@ ENDINGS = "*.tfrec, *.tfrecord, *.tfrecords or NAME-00000-of-00008"
 
 _COPIED_BYTES = 1 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
-_PART = re.compile(r"^(.*?)-(\d+)-of-(\d+)(.*)$")
+# Path before it, number, how many, what follows in the file's name.
+_PART = re.compile(r"(.*)-(\d+)-of-(\d+)([^/]*)$")
 
 
 def find_splits(directory: str, given: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
@@ -55,27 +54,20 @@ def list_files(argument: str, place: str) -> list[str]:
 
     Args:
         argument: Named in errors.
-        place: A file, a glob, or a folder, whose own files and whose sub-folders' count.
+        place: A file, a glob, or a folder, of which all below it count.
 
     Raises:
-        UserError: There are none, or they cannot be listed, or a part of a numbered series is
-            missing from a folder.
+        UserError: There are none, or a part of a numbered series is missing from a folder.
+        OSError: They cannot be listed.
     """
-    try:
-        if any(c in place for c in "*?["):
-            paths = storage.glob(place)
-        elif storage.is_folder(place):
-            paths = _files_below(place)
-            _check_series(argument, place, paths)
-        elif storage.exists(place):
-            paths = [place]
-        else:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place)
-    except OSError as e:
-        raise UserError(
-            f"{argument} received {place!r}, which cannot be listed ({e.strerror or e}); expected "
-            f"a folder of TFRecords, {ENDINGS}."
-        ) from e
+    if any(c in place for c in "*?["):
+        paths = storage.glob(place)
+    elif storage.is_folder(place):
+        start = len(place.rstrip("/"))
+        paths = [f.path for f in storage.files_below(place) if _is_records(f.path[start:])]
+        _check_series(argument, place, paths)
+    else:
+        paths = [place] if storage.exists(place) else []
     if not paths:
         raise UserError(
             f"{argument} received {place!r}, where there is no TFRecord; expected files called "
@@ -83,6 +75,27 @@ def list_files(argument: str, place: str) -> list[str]:
             "imageshards build --input PHOTOS --output FOLDER."
         )
     return paths
+
+
+def _is_records(path: str) -> bool:
+    """Whether a path below a folder is that of TFRecords, and neither it nor a part is hidden."""
+    return not re.search(r"/[._]", path) and bool(FILE_NAME.search(os.path.basename(path)))
+
+
+def _check_series(argument: str, place: str, paths: Sequence[str]) -> None:
+    """Of `…-00000-of-00008` all eight have to be there: a half-copied folder is found now."""
+    series: dict[tuple[str, int], set[int]] = defaultdict(set)
+    for path in paths:
+        if found := _PART.match(path):
+            series[f"{found[1]}-*-of-{found[3]}{found[4]}", int(found[3])].add(int(found[2]))
+    for (pattern, total), numbers in series.items():
+        if missing := sorted({*range(total)} - numbers):
+            raise UserError(
+                f"{argument} received {place!r}, where of {os.path.basename(pattern)} "
+                f"{len(missing)} of {total} files are missing (the first is number {missing[0]}); "
+                "expected all of them: copy the folder again, or name the files that are meant by "
+                "--split NAME=GLOB."
+            )
 
 
 def split_files(directory: str, paths: Sequence[str]) -> dict[str, list[str]]:
@@ -126,18 +139,6 @@ def folder_from(output: str, path: str) -> str:
     return folder.removeprefix(f"{output}/")
 
 
-@contextlib.contextmanager
-def reading(path: str) -> Iterator[None]:
-    """Makes a sentence of the error of a file that cannot be read."""
-    try:
-        yield
-    except OSError as e:
-        raise UserError(
-            f"DIR received a data set whose file {path} cannot be read ({e.strerror or e}); "
-            "expected every file of it: copy it again."
-        ) from e
-
-
 def expand(splits: Mapping[str, Sequence[str]], directory: str, output: str) -> dict[str, str]:
     """Writes plain copies of the files that are compressed as a whole: nobody can seek in those.
 
@@ -150,7 +151,8 @@ def expand(splits: Mapping[str, Sequence[str]], directory: str, output: str) -> 
         Compressed file → its copy.
 
     Raises:
-        UserError: A file is damaged or cannot be read, or `output` is where the files are.
+        UserError: A file is damaged, or `output` is where the files are.
+        OSError: A file cannot be read or written.
     """
     copies = {
         path: storage.join(output, f"{split}-{number:05d}-of-{len(paths):05d}.tfrecord")
@@ -172,8 +174,7 @@ def expand(splits: Mapping[str, Sequence[str]], directory: str, output: str) -> 
 
 
 def _is_gzip(path: str) -> bool:
-    with reading(path):
-        head = storage.read_range(path, 0, HEADER_BYTES)
+    head = storage.read_range(path, 0, HEADER_BYTES)
     # The length of a plain record may look like gzip's magic number.
     return head.startswith(_GZIP_MAGIC) and not is_header(head)
 
@@ -188,35 +189,3 @@ def _expand(path: str, copy: str) -> None:
             f"DIR received a data set whose file {path} is damaged: its gzip stream is not whole "
             f"({str(e).rstrip('.')}); expected whole files: copy it again."
         ) from e
-
-
-def _files_below(folder: str) -> list[str]:
-    """Every TFRecord file in a folder and in its sub-folders, sorted."""
-    entries = storage.list_folder(folder)
-    for entry in entries.copy():
-        if entry.is_folder and not entry.name.startswith("."):
-            entries += storage.list_folder(entry.path)
-    return sorted(e.path for e in entries if not e.is_folder and _is_records(e.name))
-
-
-def _is_records(name: str) -> bool:
-    return not name.startswith((".", "_")) and bool(FILE_NAME.search(name))
-
-
-def _check_series(argument: str, place: str, paths: Sequence[str]) -> None:
-    """Of `…-00000-of-00008` all eight have to be there: a half-copied folder is found now."""
-    series: dict[tuple[str, str, str], set[int]] = defaultdict(set)
-    for path in paths:
-        found = _PART.match(os.path.basename(path))
-        if found:
-            stem = os.path.join(os.path.dirname(path), found[1])
-            series[stem, found[3], found[4]].add(int(found[2]))
-    for (stem, total, _), numbers in series.items():
-        missing = sorted(set(range(int(total))) - numbers)
-        if missing:
-            raise UserError(
-                f"{argument} received {place!r}, where of {os.path.basename(stem)}-…-of-{total} "
-                f"{len(missing)} of {int(total)} files are missing (the first is number "
-                f"{missing[0]}); expected all of them: copy the folder again, or name the files "
-                "that are meant by --split NAME=GLOB."
-            )

@@ -6,20 +6,17 @@ The layout is https://www.tensorflow.org/datasets/external_tfrecord; only its JS
 from __future__ import annotations
 
 import dataclasses
+import glob
 import json
-import os
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.text import counted
 
 INFO_FILE = "dataset_info.json"
 _FEATURES_FILE = "features.json"
 _DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-_VERSION = re.compile(r"^\d+\.\d+\.\d+$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,42 +24,39 @@ class TfdsFolder:
     """A TFDS data set.
 
     Attributes:
-        splits: For each split (path, records) of every shard.
+        splits: For each split, path of every shard → its records.
         image_feature, label_feature: Its Image and its ClassLabel, None without one.
         channels: Of its pictures; None where they are not fixed.
         classes: Names in the order of the ids, None without a ClassLabel.
     """
 
-    splits: Mapping[str, tuple[tuple[str, int], ...]]
+    splits: Mapping[str, Mapping[str, int]]
     image_feature: str | None
     label_feature: str | None
     channels: int | None
     classes: tuple[str, ...] | None
 
 
-def find_folder(data: str) -> str | None:
-    """The folder with `dataset_info.json`: `data`, or its latest version; None without one.
+def find_folder(directory: str) -> str | None:
+    """The folder with `dataset_info.json`: `directory`, or its one version; None without one.
 
     Raises:
-        UserError: There are several configurations to choose from.
+        UserError: There are several versions or configurations to choose from.
         OSError: A folder cannot be listed.
     """
-    if any(c in data for c in "*?[") or not storage.is_folder(data):
-        return None
-    found = _latest(data)
-    if found is not None:
-        return found
-    configurations = {
-        entry.name: below
-        for entry in storage.list_folder(data)
-        if entry.is_folder and (below := _latest(entry.path)) is not None
-    }
-    if len(configurations) > 1:
+    if storage.exists(storage.join(directory, INFO_FILE)):
+        return directory
+    below = [
+        storage.parent_of(path)
+        for version in ("*", "*/*")  # name/version, name/configuration/version
+        for path in storage.glob(storage.join(glob.escape(directory), version, INFO_FILE))
+    ]
+    if len(below) > 1:
         raise UserError(
-            f"DIR received {data!r}, which holds several TFDS configurations "
-            f"({', '.join(configurations)}); expected one of these folders."
+            f"DIR received {directory!r}, which holds several data sets of TFDS "
+            f"({', '.join(below)}); expected one of these folders."
         )
-    return next(iter(configurations.values()), None)
+    return next(iter(below), None)
 
 
 def open_tfds(folder: str) -> TfdsFolder:
@@ -72,8 +66,8 @@ def open_tfds(folder: str) -> TfdsFolder:
         UserError: They are missing, or say something this reader does not know.
     """
     try:
-        info = json.loads(_read_text(os.path.join(folder, INFO_FILE)))
-        features = json.loads(_read_text(os.path.join(folder, _FEATURES_FILE)))
+        info = json.loads(_read_text(storage.join(folder, INFO_FILE)))
+        features = json.loads(_read_text(storage.join(folder, _FEATURES_FILE)))
         fields = dict(_walk("", features))
         image, label = _image_and_label(info, fields)
         channels = _channels(fields[image]["image"]) if image else None
@@ -92,22 +86,6 @@ def open_tfds(folder: str) -> TfdsFolder:
             "prepare it with file_format='tfrecord'."
         )
     return TfdsFolder(splits, image, label, channels, classes)
-
-
-def _latest(folder: str) -> str | None:
-    entries = storage.list_folder(folder)
-    if _has_info(entries):
-        return folder
-    versions = sorted(
-        (entry for entry in entries if entry.is_folder and _VERSION.match(entry.name)),
-        key=lambda entry: [int(n) for n in entry.name.split(".")],
-        reverse=True,
-    )
-    return next((e.path for e in versions if _has_info(storage.list_folder(e.path))), None)
-
-
-def _has_info(entries: list[storage.Entry]) -> bool:
-    return any(entry.name == INFO_FILE and not entry.is_folder for entry in entries)
 
 
 def _read_text(path: str) -> str:
@@ -145,25 +123,17 @@ def _channels(image: dict[str, Any]) -> int | None:
 
 
 def _classes(folder: str, label: str, raw: dict[str, Any]) -> tuple[str, ...]:
-    path = os.path.join(folder, f"{label.replace('/', '.')}.labels.txt")
     try:
-        names = tuple(_read_text(path).split("\n"))
+        names = _read_text(storage.join(folder, f"{label.replace('/', '.')}.labels.txt"))
     except FileNotFoundError:
         return tuple(str(i) for i in range(int(raw["numClasses"])))
-    while names and not names[-1]:
-        names = names[:-1]
-    expected = int(raw.get("numClasses", len(names)))
-    if len(names) != expected:
-        raise ValueError(f"{path} has {counted(len(names), 'name')}, expected {expected}")
-    return names
+    return tuple(names.rstrip("\n").split("\n"))
 
 
-def _shards(
-    folder: str, info: dict[str, Any], split: dict[str, Any]
-) -> tuple[tuple[str, int], ...]:
+def _shards(folder: str, info: dict[str, Any], split: dict[str, Any]) -> dict[str, int]:
     lengths = [int(length) for length in split.get("shardLengths", [])]
     template = split.get("filepathTemplate") or _DEFAULT_TEMPLATE
-    shards = []
+    shards = {}
     for index, length in enumerate(lengths):
         words = {
             "DATASET": info["name"],
@@ -173,5 +143,5 @@ def _shards(
             "NUM_SHARDS": f"{len(lengths):05d}",
             "SHARD_X_OF_Y": f"{index:05d}-of-{len(lengths):05d}",
         }
-        shards.append((os.path.join(folder, template.format_map(words)), length))
-    return tuple(shards)
+        shards[storage.join(folder, template.format_map(words))] = length
+    return shards

@@ -95,11 +95,11 @@ def _thumbs(
 
 
 def _class(features: Mapping[str, Values], manifest: Mapping[str, Any]) -> str:
-    """The name of a record's class; others write ids alone."""
-    roles, classes = roles_of(manifest), manifest["classes"]
-    said = _text(features, roles["text"] or roles["label"])
+    """The name of a record's class; others write ids, or names themselves."""
+    label = roles_of(manifest)["label"]
+    said, classes = _text(features, label), manifest["classes"]
     number = int(said) - first_label_of(manifest) if said.isdecimal() else -1
-    return classes[number] if not roles["text"] and 0 <= number < len(classes) else said
+    return classes[number] if 0 <= number < len(classes) else said
 
 
 def _text(features: Mapping[str, Values], name: str | None) -> str:

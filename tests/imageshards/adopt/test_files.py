@@ -25,67 +25,57 @@ def test_splits_in_names(path, split):
     assert split_of(path) == split
 
 
-def test_files_that_name_no_split_are_train():
+def test_files_that_name_no_split_are_train_but_not_beside_others():
     assert split_files("d", ["d/a.tfrec", "d/b.tfrec"]) == {"train": ["d/a.tfrec", "d/b.tfrec"]}
-
-
-def test_a_file_of_no_split_among_others_is_refused():
     with pytest.raises(UserError, match="extra.tfrec belongs to no split, but val-1.tfrec to val"):
         split_files("d", ["d/extra.tfrec", "d/val-1.tfrec"])
 
 
-class TestListing:
-    @pytest.fixture
-    def folder(self, tmp_path):
-        for name in (
-            "a.tfrec",
-            "b.tfrecord.gz",
-            "c.tfrecord-00000-of-00002",
-            "c.tfrecord-00001-of-00002",
-            "train-00000-of-00001",
-            "sub/d.tfrecords",
-            "sub/notes.txt",
-            "sub/deeper/e.tfrec",
-            ".hidden/f.tfrec",
-            ".g.tfrec",
-            "dataset.json",
-            "report-1-of-2.html",
-        ):
-            path = tmp_path / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
-        return tmp_path
+FOUND = [
+    "a.tfrec",
+    "b.tfrecord.gz",
+    "c.tfrecord-00000-of-00002",
+    "c.tfrecord-00001-of-00002",
+    "sub/d.tfrecords",
+    "sub/deeper/e.tfrec",
+    "train-00000-of-00001",
+]
+OTHERS = ["sub/notes.txt", ".hidden/f.tfrec", ".g.tfrec", "dataset.json", "report-1-of-2.html"]
 
-    def names(self, folder, data):
-        return [p.removeprefix(f"{folder}/") for p in list_files("DIR", str(data))]
 
-    def test_a_folder_and_its_sub_folders_are_listed(self, folder):
-        assert self.names(folder, folder) == [
-            "a.tfrec",
-            "b.tfrecord.gz",
-            "c.tfrecord-00000-of-00002",
-            "c.tfrecord-00001-of-00002",
-            "sub/d.tfrecords",
-            "train-00000-of-00001",
-        ]
+@pytest.fixture
+def folder(tmp_path):
+    for name in (*FOUND, *OTHERS):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return tmp_path
 
-    def test_a_glob_takes_any_name(self, folder):
-        assert self.names(folder, folder / "*.json") == ["dataset.json"]
-        assert self.names(folder, folder / "c*00001*") == ["c.tfrecord-00001-of-00002"]
 
-    def test_a_file_is_taken(self, folder):
-        assert self.names(folder, folder / "a.tfrec") == ["a.tfrec"]
+@pytest.mark.parametrize(
+    ("place", "found"),
+    [
+        ("", FOUND),
+        ("/*.json", ["dataset.json"]),
+        ("/c*00001*", ["c.tfrecord-00001-of-00002"]),
+        ("/a.tfrec", ["a.tfrec"]),
+    ],
+    ids=["folder", "any name by a glob", "part of a series by a glob", "file"],
+)
+def test_a_place_is_a_folder_a_glob_or_a_file(folder, place, found):
+    listed = list_files("DIR", f"{folder}{place}")
+    assert [path.removeprefix(f"{folder}/") for path in listed] == found
 
-    def test_a_series_with_a_missing_file_is_refused(self, folder):
-        (folder / "c.tfrecord-00000-of-00002").unlink()
-        with pytest.raises(UserError, match=r"1 of 2 files are missing \(the first is number 0\)"):
-            list_files("DIR", str(folder))
-        assert self.names(folder, folder / "c*") == ["c.tfrecord-00001-of-00002"]
 
-    def test_a_folder_without_records_is_refused(self, tmp_path):
-        (tmp_path / "x.jpg").touch()
-        for data in (tmp_path, tmp_path / "*.tfrec"):
-            with pytest.raises(UserError, match="there is no TFRecord"):
-                list_files("DIR", str(data))
-        with pytest.raises(UserError, match="--split received .* cannot be listed"):
-            list_files("--split", str(tmp_path / "none"))
+@pytest.mark.parametrize("place", ["/.hidden", "/*.tfr", "/none"])
+def test_a_place_without_records_is_refused(folder, place):
+    (folder / ".hidden" / "f.tfrec").unlink()
+    with pytest.raises(UserError, match="--split received .*, where there is no TFRecord"):
+        list_files("--split", f"{folder}{place}")
+
+
+def test_a_series_with_a_missing_file_is_refused(folder):
+    (folder / "c.tfrecord-00000-of-00002").unlink()
+    said = r"of c.tfrecord-\*-of-00002 1 of 2 files are missing \(the first is number 0\)"
+    with pytest.raises(UserError, match=said):
+        list_files("DIR", str(folder))

@@ -60,7 +60,7 @@ def test_splits_classes_and_features_are_its_own(folder):
             ),
             "whose fileFormat is riegeli",
         ),
-        (lambda f: (f / "kind.labels.txt").write_text("cat"), "1 name, expected 2"),
+        (lambda f: (f / "kind.labels.txt").write_text("cat"), "has kind 1; expected 0 to 0"),
     ],
     ids=["missing", "emptied", "no JSON of its own", "format", "labels"],
 )

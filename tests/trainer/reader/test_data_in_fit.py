@@ -128,7 +128,7 @@ def test_a_folder_of_tfds_is_opened(tmp_path: pathlib.Path) -> None:
                 yield i, {"image": np.full((16, 16, 3), 40 * i + 9, np.uint8), "label": i % 2}
 
     OpenedShapes(data_dir=str(tmp_path / "tfds")).download_and_prepare()
-    adopt(folder := str(tmp_path / "tfds" / "opened_shapes"))  # its latest version
+    adopt(folder := str(tmp_path / "tfds" / "opened_shapes"))  # its one version
     data = ims.open(folder)
     assert (data.classes, data.splits) == (("cat", "dog"), {"train": 5, "test": 3})
     assert labels_of(data, split="test") == [0, 0, 1]
