@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -251,11 +250,9 @@ def prepare_staging(state: OutputState, reads_replaced: bool = False) -> None:
     keeps_replaced = reads_replaced or state.manifest is None
     notes = state.notes | {"pinned_classes": list(state.pinned_classes), "in_place": state.in_place}
     try:
-        entries, *_ = run_concurrently(
+        entries, _ = run_concurrently(
             lambda: storage.list_folder(staging),
             lambda: storage.write(storage.join(staging, JOB_NAME), json.dumps(notes) + "\n"),
-            lambda: _drop_unfinished(state.output),
-            lambda: _drop_unfinished(staging),
         )
         for entry in entries:
             if entry.is_folder and not (keeps_replaced and entry.name == REPLACED_NAME):
@@ -320,20 +317,10 @@ def remove(staging: str) -> None:
         return
     lock = storage.join(staging, LOCK_NAME)
     try:
-        found, *_ = run_concurrently(
-            lambda: list(storage.files_below(staging)),
-            lambda: _drop_unfinished(storage.parent_of(staging)),
-            lambda: _drop_unfinished(staging),
-        )
+        found = storage.files_below(staging)
         storage.delete(file.path for file in found if file.path != lock)
     except OSError:
         return  # the data set is there; what is left may be deleted at any time
-
-
-def _drop_unfinished(folder: str) -> None:
-    """Drops uploads that killed processes left unfinished; the lock says there are no others."""
-    with contextlib.suppress(OSError, UserError):  # needs a permission of its own
-        storage.drop_unfinished(folder)
 
 
 def remove_empty(output: str, staging: str, fresh: bool) -> None:

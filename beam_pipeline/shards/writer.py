@@ -100,7 +100,6 @@ def _write_records(
             if record.damage:
                 damaged[ref.key] = record.damage
             rows.add(record.features, frame_bytes, record.source_bytes)
-            file.note_size(records.num_bytes)
             watch.add(1, len(data), 0)
     return ShardResult(
         name=name,

@@ -184,16 +184,6 @@ class Backend(abc.ABC):
         """Writes an object from a file of this machine; it appears whole or not at all."""
         raise NotImplementedError
 
-    #: Size of the parts that `upload_stream` sends; 0 where a file is sent when it is whole.
-    part_bytes = 0
-
-    def upload_stream(self, stream: BinaryIO, path: str) -> Stat:
-        """Writes an object from a stream of any length; it appears whole or not at all."""
-        raise NotImplementedError
-
-    def drop_unfinished(self, folder: str) -> None:  # noqa: B027  # most keep nothing
-        """Drops the parts that killed uploads have left in a folder, not in those below it."""
-
     def write_if(self, path: str, data: bytes, version: str | None) -> str | None:
         """Writes an object if it has a version (None: if there is none); its new version, or None
         if it had another."""

@@ -222,11 +222,6 @@ def _copies() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="imageshards-")
 
 
-def drop_unfinished(folder: str) -> None:
-    """Deletes the parts that killed uploads left in a folder of a store."""
-    backend(folder).drop_unfinished(folder)
-
-
 def stat(path: str) -> Stat | None:
     """Size, time and version of a file; None if there is none, or a folder."""
     return backend(path).stat(path)

@@ -207,20 +207,18 @@ class GcsBackend(ObjectStore):
             query["pageToken"] = page["nextPageToken"]
 
     def write(self, path: str, data: bytes) -> Stat:
-        return self._send(self._blob(path), path, io.BytesIO(data), size=len(data))
+        return self._send(path, io.BytesIO(data), len(data))
 
     def upload(self, local_path: str, path: str) -> Stat:
         with open(local_path, "rb") as file:
-            return self._send(self._blob(path), path, file, size=os.path.getsize(local_path))
+            return self._send(path, file, os.path.getsize(local_path))
 
-    def upload_stream(self, stream: BinaryIO, path: str) -> Stat:
+    def _send(self, path: str, file: BinaryIO, size_bytes: int) -> Stat:
         blob = self._blob(path)
-        blob.chunk_size = self.part_bytes
-        return self._send(blob, path, stream)
-
-    def _send(self, blob: Any, path: str, stream: Any, **more: Any) -> Stat:
         with self.translate_errors(path):
-            blob.upload_from_file(stream, content_type=_CONTENT_TYPE, **more, **self._options)
+            blob.upload_from_file(
+                file, size=size_bytes, content_type=_CONTENT_TYPE, **self._options
+            )
         return _written(path, blob)
 
     def put_if(self, path: str, data: bytes, version: str | None) -> str:

@@ -86,7 +86,6 @@ class ObjectStore(Backend):
     page_objects = 1000
     #: How many objects are deleted by one request, at most.
     deleted_at_once = 1000
-    part_bytes = 8 << 20  # s3:// takes no fewer than 5 MiB, gs:// multiples of 256 KiB
 
     def __init__(self) -> None:
         self._usable_at: dict[str, float] = {}  # bucket → when it last answered

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import email.utils
 import errno
 import functools
@@ -12,11 +11,12 @@ import re
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import boto3
 import botocore
 import urllib3
+from boto3.s3.transfer import TransferConfig
 from botocore import exceptions
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
@@ -37,7 +37,7 @@ from imageshards.storage.objects import (
     split_uri,
 )
 
-# What one PUT may carry; above it the parts of an upload do.
+# What one PUT may carry; above it boto3 sends parts.
 _MAX_PUT_BYTES = 5 << 30
 # Tries of a GET whose answer breaks off: botocore's own end when an answer begins.
 _TRIES = 5
@@ -244,49 +244,11 @@ class S3Backend(ObjectStore):
             file.seek(0)
             if size_bytes <= _MAX_PUT_BYTES:
                 return self._put(self._client, path, file, size_bytes)
-            return self._send_parts(file, path)
-
-    def upload_stream(self, stream: BinaryIO, path: str) -> Stat:
-        with self.translate_errors(path):
-            return self._send_parts(stream, path)
-
-    def _send_parts(self, stream: BinaryIO, path: str) -> Stat:
-        """Sends a stream part by part; there is no object before the last call."""
-        bucket, key = split_uri(path)
-        where = {"Bucket": bucket, "Key": key}
-        where["UploadId"] = self._client.create_multipart_upload(**where)["UploadId"]
-        try:
-            sent: list[dict[str, Any]] = []
-            size_bytes = 0
-            while data := stream.read(self.part_bytes):
-                number = len(sent) + 1
-                done = self._client.upload_part(Body=data, PartNumber=number, **where)
-                sums = {name: done[name] for name in done if name.startswith("Checksum")}
-                sent.append({"PartNumber": number, "ETag": done["ETag"], **sums})
-                size_bytes += len(data)
-                count(bytes_written=len(data))
-            done = self._client.complete_multipart_upload(MultipartUpload={"Parts": sent}, **where)
-            return _written(path, size_bytes, done)
-        except BaseException:
-            self._abort_parts(**where)
-            raise
-
-    def _abort_parts(self, **where: str) -> None:
-        # Parts that are not deleted are charged for until a lifecycle rule of the bucket does it.
-        with contextlib.suppress(*self.errors):
-            self._client.abort_multipart_upload(**where)
-
-    def drop_unfinished(self, folder: str) -> None:
-        bucket, name = split_uri(folder)
-        prefix = name.rstrip("/") + "/"
-        with self.translate_errors(folder):
-            pages = self._client.get_paginator("list_multipart_uploads").paginate(
-                Bucket=bucket, Prefix=prefix, Delimiter="/"
-            )
-            for found in (upload for page in pages for upload in page.get("Uploads", ())):
-                key = found["Key"]
-                if key.startswith(prefix) and "/" not in key.removeprefix(prefix):
-                    self._abort_parts(Bucket=bucket, Key=key, UploadId=found["UploadId"])
+            bucket, key = split_uri(path)
+            # No threads: what is sent is known by the thread that sends it (`translate_errors`).
+            self._client.upload_fileobj(file, bucket, key, Config=TransferConfig(use_threads=False))
+        count(bytes_written=size_bytes)
+        return self.head(path)[0]
 
     def put_if(self, path: str, data: bytes, version: str | None) -> str:
         condition = {"IfNoneMatch": "*"} if version is None else {"IfMatch": version}
