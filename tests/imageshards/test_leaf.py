@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 
@@ -34,12 +35,15 @@ sys.exit(main(sys.argv[1:]))
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_the_commands_of_a_finished_data_set_need_the_leaf_alone(tmp_path, argv, said):
-    Dataset(tmp_path, index=True)
-    if argv == ["adopt"]:  # of the shards alone
-        for name in ("manifest.json", "dataset_info.json"):
-            (tmp_path / name).unlink()
+    made = Dataset(tmp_path / "set", index=True).directory
+    if argv == ["adopt"]:  # shards alone, as if somebody else had written them
+        for path in (*made.iterdir(),):
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.suffix != ".tfrecord":
+                path.unlink()
     done = subprocess.run(
-        [sys.executable, "-c", ALONE, argv[0], str(tmp_path), *argv[1:]],
+        [sys.executable, "-c", ALONE, argv[0], str(made), *argv[1:]],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
