@@ -7,34 +7,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.coders import Coder
 from apache_beam.transforms.window import GlobalWindows
 
-from beam_pipeline.planning.refs import ImageRef, RefBatch, pack_refs, unpack_refs
+from beam_pipeline.planning.refs import ImageRef, RefBatch
 
 # References that a worker holds, about 80 MB, before it sends its batches.
 MAX_HELD_REFS = 200_000
 # References of a batch where no key says otherwise.
 BATCH_SIZE = 1000
-
-
-class RefBatchCoder(Coder):
-    """A batch as the bytes of `pack_refs`."""
-
-    def encode(self, value: RefBatch) -> bytes:
-        return pack_refs(value.refs)
-
-    def decode(self, encoded: bytes) -> RefBatch:
-        return RefBatch(unpack_refs(encoded))
-
-    def is_deterministic(self) -> bool:
-        return False
-
-    def to_type_hint(self) -> type[RefBatch]:
-        return RefBatch
-
-
-beam.coders.registry.register_coder(RefBatch, RefBatchCoder)
 
 
 class BatchByKeyFn(beam.DoFn):

@@ -15,13 +15,13 @@ def class_order(
     """Class names by class id.
 
     Args:
-        labels: Distinct labels of the data, in any order.
+        labels: Distinct labels of the data, in any order, checked by `distinct_labels`.
         class_names: Given order, taken as it is: classes without an image keep their id.
         pinned: Order of the data set being rebuilt; new labels follow, sorted by code
             point, so no old class is renumbered.
 
     Raises:
-        UserError: A label is not among `class_names`, or there is none at all.
+        UserError: There is no label at all.
     """
     found = set(labels)
     if not found:
@@ -30,9 +30,6 @@ def class_order(
             "(.jpg, .png and others); convert HEIC and raw pictures to JPEG first."
         )
     if class_names is not None:
-        unknown = sorted(found.difference(class_names))
-        if unknown:
-            raise UserError(_unknown_label(unknown[0], None, class_names))
         return list(class_names)
     return [*pinned, *sorted(found.difference(pinned))]
 
@@ -62,64 +59,27 @@ class ClassOrder(NamedTuple):
         return names_by_label(class_order(labels, self.class_names, self.pinned), self.first_label)
 
 
-def _unknown_label(label: str, key: str | None, class_names: Sequence[str]) -> str:
-    """The sentence for a label outside `--class_names`, with the image `key` where known."""
-    of_image = "" if key is None else f" of {key!r}"
-    known = ", ".join(repr(name) for name in class_names[:5])
-    more = ", …" if len(class_names) > 5 else ""
-    return (
-        f"--class_names does not hold the label {label!r}{of_image}; expected one of "
-        f"{known}{more}; add the class or leave the image out."
-    )
-
-
-def check_classes(labels: Iterable[str], classes: Sequence[str], allow_one_class: bool) -> None:
-    """Checks the number and the names of the classes.
-
-    Args:
-        labels: Distinct labels of the data.
-        classes: Class names by class id.
-        allow_one_class: Whether a single class is accepted.
-
-    Raises:
-        UserError: One class only, or a class whose name is blank or has a line break.
-    """
-    found = sorted(labels)
-    if len(found) == 1 and not allow_one_class:
-        raise UserError(
-            f"--input holds one class only, {found[0]!r}; expected at least two "
-            "(ROOT/<class>/*.jpg, or a --label_regex that captures the class); pass "
-            "--allow_one_class if that is meant."
-        )
-    bad = [name for name in classes if not _can_name_a_class(name)]
-    if bad:
-        raise UserError(
-            f"--input holds the label {bad[0]!r}; expected text on one line that is not blank; "
-            "rename it."
-        )
-
-
-def _can_name_a_class(label: str) -> bool:
-    return bool(label.strip()) and not {"\n", "\r"} & set(label) and is_text(label)
-
-
 def distinct_labels(batch: RefBatch, class_names: Sequence[str] | None) -> set[str]:
     """The labels of a batch, each checked once.
 
     Raises:
-        UserError: A blank label, one with a line break or bytes that are no text, or one
-            outside `class_names`; names the label and an image's key.
+        UserError: A label that is blank, has a line break, is no text or is not one of
+            `class_names`; names the label and the key of an image.
     """
     keys = {ref.label: ref.key for ref in reversed(batch.refs)}
-    unknown = keys.keys() - (keys if class_names is None else class_names)
-    for label in sorted(keys):
-        if not _can_name_a_class(label):
+    for label, key in sorted(keys.items()):
+        if not label.strip() or {"\n", "\r"} & set(label) or not is_text(label):
             raise UserError(
-                f"the label {label!r} of {keys[label]!r} cannot name a class; expected text that "
-                "is not blank and has no line break; rename it."
+                f"the label {label!r} of {key!r} cannot name a class; expected text on one line "
+                "that is not blank; rename it."
             )
-        if label in unknown and class_names is not None:
-            raise UserError(_unknown_label(label, keys[label], class_names))
+        if class_names is not None and label not in class_names:
+            known = ", ".join(repr(name) for name in class_names[:5])
+            more = ", …" if len(class_names) > 5 else ""
+            raise UserError(
+                f"--class_names does not hold the label {label!r} of {key!r}; expected one of "
+                f"{known}{more}; add the class or leave the image out."
+            )
     return set(keys)
 
 

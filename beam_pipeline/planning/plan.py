@@ -12,10 +12,10 @@ import bisect
 import collections
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from beam_pipeline.options import MAX_SHARDS, PlanOptions, is_split_name
-from beam_pipeline.planning.classes import check_classes, class_order
+from beam_pipeline.planning.classes import class_order
 from beam_pipeline.planning.hashing import SPLIT, KeyHasher
 from imageshards.errors import UserError
 from imageshards.text import counted
@@ -160,21 +160,21 @@ def make_plan(
         mean_record_bytes: Mean size of a record, for the target size.
 
     Raises:
-        UserError: No image, one class only, an unknown label, an unknown split in
-            --num_shards, or fewer images than shards.
+        UserError: No image, one class only, an unknown split in --num_shards, or fewer images
+            than shards.
     """
     labels = {label for _, label in counts_by_label}
     classes = class_order(labels, options.class_names, options.pinned_classes)
-    check_classes(labels, classes, options.allow_one_class)
+    if len(labels) == 1 and not options.allow_one_class:
+        raise UserError(
+            f"--input holds one class only, {min(labels)!r}; expected at least two "
+            "(ROOT/<class>/*.jpg, or a --label_regex that captures the class); pass "
+            "--allow_one_class if that is meant."
+        )
     ids = {name: i for i, name in enumerate(classes)}
     counts = {(s, ids[label]): n for (s, label), n in counts_by_label.items() if n}
-    splits = _checked_splits({split for split, _ in counts})
-    unknown = sorted(set(options.num_shards) - set(splits) - {"*"})
-    if unknown:
-        raise UserError(
-            f"--num_shards received the split {unknown[0]!r}; the splits of this input are "
-            f"{', '.join(splits)}."
-        )
+    splits = sorted({split for split, _ in counts})
+    _check_splits(splits, options.num_shards)
     num_shards: dict[str, int] = {}
     ranges: dict[SplitClass, ClassRange] = {}
     for split in splits:
@@ -192,27 +192,26 @@ def make_plan(
                 ranges[split, c] = ClassRange(first_shard, shards, rank)
                 rank += of_split[c]
             first_shard += shards
-        _check_shards(split, first_shard)
+        if first_shard > MAX_SHARDS:
+            raise UserError(
+                f"--num_shards, --shard_mb and --shard_by make {counted(first_shard, 'shard')} of "
+                f"split {split!r}; expected at most {MAX_SHARDS}; ask for fewer or larger shards."
+            )
         num_shards[split] = first_shard
     return ShardPlan(tuple(classes), counts, num_shards, ranges)
 
 
-def _checked_splits(splits: Iterable[str]) -> list[str]:
-    for split in sorted(splits):
+def _check_splits(splits: Sequence[str], num_shards: Mapping[str, int]) -> None:
+    for split in splits:
         if not is_split_name(split):
             raise UserError(
                 f"--input gives the split {split!r}; expected letters, digits and underscores, as "
                 "it becomes part of file names; rename it."
             )
-    return sorted(splits)
-
-
-def _check_shards(split: str, shards: int) -> None:
-    if shards > MAX_SHARDS:
+    for split in sorted(set(num_shards) - {*splits, "*"}):
         raise UserError(
-            f"--num_shards, --shard_mb and --shard_by make {counted(shards, 'shard')} of split "
-            f"{split!r}; "
-            f"expected at most {MAX_SHARDS}; ask for fewer or larger shards."
+            f"--num_shards received the split {split!r}; the splits of this input are "
+            f"{', '.join(splits)}."
         )
 
 
@@ -231,7 +230,7 @@ def _shards_for(
         what = f"class {classes[group[0]]!r} of split" if options.shard_by == "class" else "split"
         raise UserError(
             f"--num_shards received {wanted} for {what} {split!r}, which has "
-            f"{counted(images, 'image')}; "
-            "expected at most one shard per image; ask for fewer shards or change --splits."
+            f"{counted(images, 'image')}; expected at most one shard per image; ask for fewer "
+            "shards or change --splits."
         )
     return wanted

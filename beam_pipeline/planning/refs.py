@@ -130,11 +130,6 @@ def _unpickle_unit(
 _as_ref = functools.partial(tuple.__new__, ImageRef)
 
 
-def with_split(ref: ImageRef, split: str) -> ImageRef:
-    """As `ref._replace(split=split)`, in a fifth of the time."""
-    return _as_ref((*ref[:3], split, *ref[4:]))
-
-
 def pack_refs(refs: Sequence[ImageRef]) -> bytes:
     """References as bytes, column by column and compressed.
 

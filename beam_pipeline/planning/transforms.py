@@ -8,9 +8,7 @@ however many images there are: docs/design/scale.md.
 from __future__ import annotations
 
 import collections
-import functools
-import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import apache_beam as beam
@@ -20,6 +18,7 @@ from beam_pipeline.images.process_pool import LocalPool
 from beam_pipeline.images.sample import encoded_sizes
 from beam_pipeline.options import ImageOptions, PlanOptions, UrlOptions
 from beam_pipeline.planning.batching import BatchByKeyFn
+from beam_pipeline.planning.classes import distinct_labels
 from beam_pipeline.planning.hashing import ORDER, RANK, KeyHasher
 from beam_pipeline.planning.plan import (
     RECORD_OVERHEAD_BYTES,
@@ -29,7 +28,7 @@ from beam_pipeline.planning.plan import (
     bucket_ranks,
     make_plan,
 )
-from beam_pipeline.planning.refs import ImageRef, RefBatch, ShardUnit, with_split
+from beam_pipeline.planning.refs import ImageRef, RefBatch, ShardUnit
 from imageshards.errors import UserError
 from imageshards.progress import note_activity
 from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
@@ -44,15 +43,20 @@ ShardKey = tuple[str, int]
 def assign_splits(batch: RefBatch, options: PlanOptions) -> RefBatch:
     """Gives every reference without a split the one its group or key draws."""
     draw = SplitAssigner(options.splits, options.salt)
-    return RefBatch([r if r.split else with_split(r, draw(r.group or r.key)) for r in batch.refs])
+    return RefBatch(
+        [r if r.split else r._replace(split=draw(r.group or r.key)) for r in batch.refs]
+    )
 
 
-def count_labels(batch: RefBatch) -> collections.Counter[tuple[str, str]]:
+def count_labels(
+    batch: RefBatch, class_names: Sequence[str] | None
+) -> collections.Counter[tuple[str, str]]:
     """(split, label) → images of one batch.
 
     Raises:
-        UserError: A reference has no split.
+        UserError: A reference has no split, or as `distinct_labels`.
     """
+    distinct_labels(batch, class_names)
     for ref in batch.refs:
         if ref.split is None:
             raise UserError(
@@ -111,14 +115,7 @@ def make_unit(
 
 def sample_of(batches: Iterable[RefBatch], salt: str) -> RefBatch:
     """The `SAMPLE_SIZE` references with the smallest hashes: random, yet always the same."""
-    hasher = KeyHasher(salt)
-    return RefBatch(
-        heapq.nsmallest(
-            SAMPLE_SIZE,
-            (ref for batch in batches for ref in batch.refs),
-            key=lambda r: (hasher(r.key), r.key),
-        )
-    )
+    return RefBatch(sort_by_hash(batches, salt)[:SAMPLE_SIZE])
 
 
 class Survey(NamedTuple):
@@ -133,26 +130,13 @@ class Survey(NamedTuple):
     sample: RefBatch
 
 
-class _MergeSurveysFn(beam.CombineFn):
-    """Surveys → that of all their images; counts are added in place."""
-
-    def __init__(self, salt: str):
-        super().__init__()
-        self._salt = salt
-
-    def create_accumulator(self) -> Survey:
-        return Survey(collections.Counter(), RefBatch([]))
-
-    def add_input(self, accumulator: Survey, element: Survey) -> Survey:
-        accumulator.counts.update(element.counts)
-        sample = sample_of([accumulator.sample, element.sample], self._salt)
-        return accumulator._replace(sample=sample)
-
-    def merge_accumulators(self, accumulators: Iterable[Survey]) -> Survey:
-        return functools.reduce(self.add_input, accumulators, self.create_accumulator())
-
-    def extract_output(self, accumulator: Survey) -> Survey:
-        return accumulator
+def merge_surveys(surveys: Iterable[Survey], salt: str) -> Survey:
+    """What is known of all their images."""
+    found = list(surveys)
+    counts = collections.Counter[tuple[str, str]]()
+    for survey in found:
+        counts.update(survey.counts)
+    return Survey(counts, sample_of([survey.sample for survey in found], salt))
 
 
 def mean_record_bytes(
@@ -207,12 +191,13 @@ def survey_and_plan(
     salt, with_sample = options.salt, "*" not in options.num_shards
 
     def survey(batch: RefBatch) -> Survey:
-        return Survey(count_labels(batch), sample_of([batch] if with_sample else [], salt))
+        counts = count_labels(batch, options.class_names)
+        return Survey(counts, sample_of([batch] if with_sample else [], salt))
 
     return (
         batches
         | "Survey" >> beam.Map(survey)
-        | "MergeSurveys" >> beam.CombineGlobally(_MergeSurveysFn(salt))
+        | "MergeSurveys" >> beam.CombineGlobally(merge_surveys, salt)
         | "MakePlan" >> beam.Map(plan_of, options, image, urls, pool)
     )
 

@@ -15,14 +15,6 @@ def by_label(batch: RefBatch, suffix: str = ""):
         yield ref.label + suffix, ref
 
 
-def run_bundle(
-    fn: BatchByKeyFn, batches: list[RefBatch], *sides: str
-) -> list[tuple[str, RefBatch]]:
-    fn.start_bundle()
-    sent = [keyed for batch in batches for keyed in fn.process(batch, *sides)]
-    return sent + [windowed.value for windowed in fn.finish_bundle()]
-
-
 def batches_of(labels: str) -> list[RefBatch]:
     refs = [ImageRef(str(i), "u", label) for i, label in enumerate(labels)]
     return [RefBatch(refs[i : i + 3]) for i in range(0, len(refs), 3)]
@@ -30,9 +22,14 @@ def batches_of(labels: str) -> list[RefBatch]:
 
 def test_references_of_one_key_are_sent_together_over_a_bundle_and_no_other():
     fn = BatchByKeyFn(by_label)
-    sent = run_bundle(fn, batches_of("abcabcaab"), "!")
-    assert [(key, len(batch)) for key, batch in sent] == [("a!", 4), ("b!", 3), ("c!", 2)]
-    assert [(key, len(batch)) for key, batch in run_bundle(fn, batches_of("b"))] == [("b", 1)]
+    for labels, expected in (
+        ("abcabcaab", [("a!", 4), ("b!", 3), ("c!", 2)]),
+        ("b", [("b!", 1)]),
+    ):
+        fn.start_bundle()
+        assert [sent for batch in batches_of(labels) for sent in fn.process(batch, "!")] == []
+        sent = [windowed.value for windowed in fn.finish_bundle()]
+        assert [(key, len(batch)) for key, batch in sent] == expected
 
 
 @given(st.text("abcd", max_size=60), st.integers(1, 20))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import math
 
 import pytest
@@ -26,7 +25,7 @@ COUNTS = st.dictionaries(
 
 
 def make_plan(counts, **options):
-    return planning.make_plan(counts, PlanOptions(allow_one_class=True, **options), 1000.0)
+    return planning.make_plan(counts, PlanOptions(**{"allow_one_class": True} | options), 1000.0)
 
 
 def assigned(plan):
@@ -59,20 +58,17 @@ def test_balanced_shards_are_even_in_records_and_in_every_class(counts, wanted):
 def test_shards_by_class_hold_one_class_each_and_are_even(counts, wanted):
     wanted = min([wanted, *counts.values()])
     plan = make_plan(counts, shard_by="class", num_shards={"*": wanted})
-    shards = assigned(plan)
-    assert len(shards) == sum(plan.num_shards.values()) == wanted * len(counts)
-    for split in plan.num_shards:
-        sizes = [found.total() for (name, _), found in shards.items() if name == split]
-        assert plan.images_per_shard(split) == (min(sizes), max(sizes))
     by_class = collections.defaultdict(list)
-    for (split, _), found in shards.items():
-        assert len(found) == 1
+    for (split, _), found in assigned(plan).items():
         ((class_id, images),) = found.items()
         by_class[split, plan.classes[class_id]].append(images)
+    assert by_class.keys() == counts.keys()
     for key, images in by_class.items():
-        assert len(images) == wanted
-        assert sum(images) == counts[key]
+        assert (len(images), sum(images)) == (wanted, counts[key])
         assert max(images) - min(images) <= 1
+    for split in plan.num_shards:
+        sizes = [n for (name, _), images in by_class.items() if name == split for n in images]
+        assert plan.images_per_shard(split) == (min(sizes), max(sizes))
 
 
 @given(COUNTS, st.floats(1e-4, 1.0))
@@ -141,15 +137,9 @@ def test_buckets_in_order_are_hashes_in_order(keys, num_buckets):
 def test_buckets_are_about_as_large_as_shards(monkeypatch, counts, shards, expected):
     monkeypatch.setattr(planning, "MIN_BUCKET_SIZE", 10)
     plan = make_plan({("train", name): n for name, n in counts.items()}, num_shards={"*": shards})
-    assert [plan.num_buckets("train", i) for i in range(len(counts))] == expected
-
-
-@given(COUNTS, st.integers(1, 25), st.sampled_from(["balanced", "class"]))
-def test_buckets_are_never_many_more_than_shards(counts, wanted, shard_by):
-    wanted = min([wanted, *counts.values()])
-    plan = make_plan(counts, num_shards={"*": wanted}, shard_by=shard_by)
-    buckets = sum(plan.num_buckets(split, class_id) for split, class_id in plan.counts)
-    assert buckets <= sum(plan.num_shards.values()) + len(plan.counts)
+    buckets = [plan.num_buckets("train", i) for i in range(len(counts))]
+    assert buckets == expected
+    assert sum(buckets) <= shards + len(counts)  # never many more than shards
 
 
 def test_hashes_are_stable_across_releases_and_differ_by_salt_and_purpose():
@@ -160,21 +150,8 @@ def test_hashes_are_stable_across_releases_and_differ_by_salt_and_purpose():
     assert len(KeyHasher("s")("\udcff")) == 16  # bytes of a name that are no text
 
 
-@given(
-    st.lists(st.integers(1, 20), min_size=1, max_size=5),
-    st.lists(st.text(max_size=8), unique=True, max_size=30),
-)
-def test_a_split_is_a_function_of_the_key_alone(weights, keys):
-    splits = {f"s{i}": w / sum(weights) for i, w in enumerate(weights)}
-    draw = planning.SplitAssigner(splits, "salt")
-    alone = {key: planning.SplitAssigner(splits, "salt")(key) for key in keys}
-    assert {key: draw(key) for key in reversed(keys)} == alone
-    assert set(alone.values()) <= set(splits)
-
-
-@pytest.mark.parametrize("fractions", [(0.9, 0.1), (0.5, 0.25, 0.25), (0.98, 0.02)])
-def test_fractions_are_kept_within_chance(fractions):
-    splits = {f"s{i}": f for i, f in enumerate(fractions)}
+def test_fractions_are_kept_within_chance():
+    splits = {"train": 0.7, "test": 0.02, "validation": 0.28}
     draw = planning.SplitAssigner(splits, "salt")
     n = 20_000
     found = collections.Counter(draw(f"class/{i}.jpg") for i in range(n))
@@ -214,22 +191,23 @@ def test_class_order(labels, class_names, pinned, expected):
 @pytest.mark.parametrize(
     ("label", "class_names", "words"),
     [
-        ("", None, "the label '' of 'bad.jpg' cannot name a class"),
+        (" ", None, "the label ' ' of 'bad.jpg' cannot name a class"),
         ("a\nb", None, r"the label 'a\\nb' of 'bad.jpg' cannot name a class"),
         ("a\rb", None, r"the label 'a\\rb' of 'bad.jpg' cannot name a class"),
         ("\udcff", None, r"the label '\\udcff' of 'bad.jpg' cannot name a class"),
-        ("cow", ("cat",), "--class_names does not hold the label 'cow' of 'bad.jpg'"),
+        (
+            "cow",
+            ("cat",),
+            "--class_names does not hold the label 'cow' of 'bad.jpg'; expected one of 'cat';",
+        ),
     ],
-    ids=["empty", "newline", "carriage return", "no text", "unknown"],
+    ids=["blank", "newline", "carriage return", "no text", "unknown"],
 )
 def test_a_bad_label_is_told_with_its_image(label, class_names, words):
     refs = [ImageRef("good.jpg", "u", "cat"), ImageRef("bad.jpg", "u", label)]
     assert distinct_labels(RefBatch(refs[:1]), class_names) == {"cat"}
     with pytest.raises(UserError, match=words):
         distinct_labels(RefBatch(refs), class_names)
-
-
-OPTIONS = PlanOptions(allow_one_class=True)
 
 
 @pytest.mark.parametrize(
@@ -244,17 +222,13 @@ OPTIONS = PlanOptions(allow_one_class=True)
             {"num_shards": {"*": 4}, "shard_by": "class"},
             ["class 'a'", "3 images"],
         ),
-        ({("train", "x"): 3}, {"class_names": ("a", "b")}, ["--class_names", "'x'", "'a', 'b'"]),
-        ({("train", "a\nb"): 3}, {}, ["one line", "a\\nb"]),
-        ({("train", " "): 3}, {}, ["blank"]),
         ({("tr/ain", "a"): 3}, {}, ["split", "'tr/ain'", "letters"]),
-        ({("my split", "a"): 3}, {}, ["split", "'my split'"]),
         ({("train", "a"): 100_001}, {"shard_mb": 1e-9}, ["100,001 shards", "99999"]),
     ],
 )  # fmt: skip
 def test_what_cannot_be_planned_is_one_sentence(counts, options, words):
     with pytest.raises(UserError) as error:
-        planning.make_plan(counts, dataclasses.replace(OPTIONS, **options), 1000.0)
+        make_plan(counts, **options)
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
