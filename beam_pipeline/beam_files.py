@@ -42,20 +42,26 @@ _SWITCHES = ("s3_disable_ssl", "no_auth")
 _given: Mapping[str, Any] | None = None
 
 
+def given_flags(beam_args: Sequence[str], *names: str) -> dict[str, str]:
+    """Those of some of Beam's flags that a command line has, `--name=value` or `--name value`.
+
+    Read without Beam, which takes seconds to import. One without its value is "", which is
+    refused where all of Beam's flags are checked.
+    """
+    parser = argparse.ArgumentParser(
+        add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS
+    )
+    for name in names:
+        parser.add_argument(f"--{name}", nargs="?", const="")
+    return vars(parser.parse_known_args(list(beam_args))[0])
+
+
 @contextlib.contextmanager
 def store_flags_of(beam_args: Sequence[str]) -> Iterator[None]:
-    """Makes the flags about stores in a command line act while a build runs.
-
-    Args:
-        beam_args: Beam's flags: `--name=value` or `--name value`.
-    """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for flag in _STORE_FLAGS:
-        # A value that is missing, or too much, is refused where all of Beam's flags are checked.
-        parser.add_argument(f"--{flag}", nargs="?", const="true" if flag in _SWITCHES else "")
-    found = vars(parser.parse_known_args(list(beam_args))[0])
+    """Makes the flags about stores in a command line act while a build runs."""
+    found = given_flags(beam_args, *_STORE_FLAGS)
     before = _given
-    use_flags({flag: value for flag, value in found.items() if value})
+    use_flags({flag: text or "true" for flag, text in found.items() if text or flag in _SWITCHES})
     try:
         yield
     finally:

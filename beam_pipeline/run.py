@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from beam_pipeline import cli
-from beam_pipeline.beam_files import store_flags_of
+from beam_pipeline.beam_files import given_flags, store_flags_of
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.staging import OutputState
 from beam_pipeline.images.process_pool import LocalPool
@@ -21,7 +21,7 @@ from beam_pipeline.inputs.data_sets import of_replaced, open_inputs, reads_outpu
 from beam_pipeline.inputs.layout import check_output_apart, is_same_folder
 from beam_pipeline.options import BuildOptions
 from beam_pipeline.progress import PLANNING, final_table, pool_line
-from beam_pipeline.runners.flags import LOCAL_RUNNERS, GivenFlags, runner_name
+from beam_pipeline.runners.flags import LOCAL_RUNNERS, runner_name
 from imageshards import storage
 from imageshards.errors import LeaseLostError, UserError
 from imageshards.manifest import LOCK_NAME, PAGE_NAME, REPORT_NAME, STAGING_NAME, load_manifest
@@ -79,7 +79,7 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
         # A plan is made here, wherever the job is to run: it takes seconds.
         note_activity("")
         with ProgressLine(activity_line, PLANNING):
-            return plan_only(options, choose([]))
+            return plan_only(options, choose([], options))
     storage.check_bucket(options.output, "--output")
     fresh = not os.path.exists(options.output)
     staging = storage.join(options.output, STAGING_NAME)
@@ -161,14 +161,9 @@ def _run_pipeline(
 ) -> str:
     pipeline = _import_beam()
     from beam_pipeline.runners.choice import choose
-    from beam_pipeline.runners.runner import Build
 
     staging = state.staging
-    shards = options.plan.num_shards
-    known = None if "*" in shards else sum(shards.values()) or None
-    inputs = tuple(source.input for source in options.sources)
-    build = Build(inputs, options.output, staging, known)
-    runner = choose(beam_args, build, cli.flag_names())
+    runner = choose(beam_args, options, cli.flag_names())
     replaces_input = any(reads_output(source, options.output) for source in options.sources)
     runner.check()
     if replaces_input and not any(source.read_from for source in options.sources):
@@ -176,7 +171,7 @@ def _run_pipeline(
     staging_folder.prepare_staging(state, replaces_input)
     if not pipeline.build(options, runner, state, pool):
         staging_folder.remove_empty(options.output, staging, fresh=False)
-        return runner.dry_run_message()
+        return "nothing was submitted: the flags and the graph are in order"
     manifest, committed = run_concurrently(
         lambda: load_manifest(options.output, "--output", complete=True),
         lambda: staging_folder.committed(staging),
@@ -208,9 +203,9 @@ def _pool_size(options: BuildOptions, beam_args: Sequence[str]) -> tuple[bool, i
     By default one per core; where a store is read or written one more for every eight, as each
     waits now and then: for the first images of a shard, and until its end has been sent.
     """
-    given = GivenFlags(beam_args)
-    wanted = runner_name(given["runner"]) in LOCAL_RUNNERS
-    count = given["direct_num_workers"] or "0"
+    given = given_flags(beam_args, "runner", "direct_num_workers")
+    wanted = runner_name(given.get("runner")) in LOCAL_RUNNERS
+    count = given.get("direct_num_workers") or "0"
     if not count.isdecimal():
         raise UserError(
             f"--direct_num_workers received {count!r}; expected a number of processes, 0 for one "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,9 +18,9 @@ from apache_beam.options.pipeline_options import (
 )
 from apache_beam.runners.portability.fn_api_runner import fn_runner, worker_handlers
 
-from beam_pipeline.runners import flags
-from beam_pipeline.runners.flags import LOCAL_RUNNERS, runner_name
-from beam_pipeline.runners.runner import Build, Runner
+from beam_pipeline.options import BuildOptions
+from beam_pipeline.runners.flags import LOCAL_RUNNERS, missing_defaults, runner_name
+from beam_pipeline.runners.runner import Runner
 from imageshards.commands.command_line import did_you_mean, nearest_flags
 from imageshards.errors import UserError
 
@@ -52,9 +53,7 @@ class FlinkJavaOptions(PipelineOptions):
             parser.add_argument(f"--{name}", default=None, **given)
 
 
-def choose(
-    beam_args: Sequence[str], build: Build | None = None, own_flags: Iterable[str] = ()
-) -> Runner:
+def choose(beam_args: Sequence[str], build: BuildOptions, own_flags: Iterable[str] = ()) -> Runner:
     """The runner that Beam's flags ask for; the one in this process if they ask for none.
 
     Args:
@@ -65,9 +64,7 @@ def choose(
     Raises:
         UserError: A flag is unknown, or asks for a mode that loses records.
     """
-    build = build or Build()
     check_flags(beam_args, own_flags)
-    beam_args = flags.fill_defaults(beam_args, build.num_shards)
     # It logs the traceback of a worker's error, which we raise and report ourselves.
     logging.getLogger("apache_beam.runners.common").setLevel(logging.CRITICAL)
     options = PipelineOptions(list(beam_args), save_main_session=False)
@@ -80,6 +77,11 @@ def choose(
         # Named explicitly: Beam's DirectRunner would try to download Prism.
         return Runner(options, build, fn_runner.FnApiRunner())
     _check_runner(str(given))
+    added = missing_defaults(options.get_all_options(drop_default=True))
+    for each in added:
+        print(f"{each.argument}: {each.reason}", file=sys.stderr)
+    arguments = [*beam_args, *(each.argument for each in added)]
+    options = PipelineOptions(arguments, save_main_session=False)
     # Each imports what the others do not need.
     if name == "flink":
         from beam_pipeline.runners.flink import FlinkRunner

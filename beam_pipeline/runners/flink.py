@@ -9,7 +9,6 @@ REST interface by a name that follows from the output.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 from typing import Any
 
@@ -29,14 +28,14 @@ from beam_pipeline.runners.flink_rest import (
     running_jobs,
 )
 from beam_pipeline.runners.remote import RemoteRunner
-from imageshards.errors import UserError, last_line
+from imageshards.errors import UserError
 
 
 class FlinkRunner(RemoteRunner):
     """A Flink cluster, reached through Beam's job server, which Beam starts if none is named."""
 
     def check(self) -> None:
-        """Checks the cluster, Java and the jar; see `Runner.check`."""
+        """Checks the cluster and Java; see `Runner.check`."""
         flags = self.options.view_as(FlinkRunnerOptions)
         only_by_service = bool(self.options.view_as(PortableOptions).job_endpoint)
         if not only_by_service:  # else that job server, not this host, talks to the master
@@ -74,12 +73,6 @@ class FlinkRunner(RemoteRunner):
                 "expected Java 11 or later (17 for Flink 2): install one, or name it by "
                 "--job_server_java_launcher."
             )
-        jar = flags.flink_job_server_jar
-        if jar and "://" not in jar and not os.path.isfile(jar):
-            raise UserError(
-                f"--flink_job_server_jar received {jar!r}, which is no file; expected Beam's job "
-                f"server for Flink {flags.flink_version}, or its URL."
-            )
 
     def run(self, pipeline: beam.Pipeline) -> bool:
         """Runs a job to its end; where that is left early, the job at the cluster is cancelled."""
@@ -91,9 +84,3 @@ class FlinkRunner(RemoteRunner):
             with contextlib.suppress(UserError):  # there is a better error to raise
                 cancel_jobs(flags.flink_master, name)
             raise
-
-    def explain(self, e: Exception) -> UserError | None:
-        """The sentence where Beam cannot fetch or start its job server."""
-        if isinstance(e, RuntimeError) and "job server jar" in str(e):
-            return UserError(f"{last_line(str(e))}; or name it by --flink_job_server_jar.")
-        return None

@@ -7,10 +7,17 @@ Dataflow's console, the log of a job service.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
+import json
 import logging
+import re
+import shutil
+import socket
 import sys
 import threading
 import time
+import traceback
+import uuid
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -20,22 +27,35 @@ import grpc
 from apache_beam.options.pipeline_options import (
     GoogleCloudOptions,
     PipelineOptions,
+    PortableOptions,
     StandardOptions,
     TestOptions,
 )
+from apache_beam.portability.api import (
+    beam_fn_api_pb2,
+    beam_fn_api_pb2_grpc,
+    beam_job_api_pb2,
+    beam_job_api_pb2_grpc,
+)
 from apache_beam.runners.runner import PipelineState
 
-from beam_pipeline.runners import preflight
-from beam_pipeline.runners.runner import Build, Runner, job_name
+from beam_pipeline.options import BuildOptions
+from beam_pipeline.runners.flags import runner_name
+from beam_pipeline.runners.runner import Runner, job_name
 from imageshards import storage
 from imageshards.errors import UserError, last_line, user_error_in
+from imageshards.manifest import STAGING_NAME
 
 FAILURE_NAME = "failure.txt"
+CONNECT_TIMEOUT_SEC = 5.0
 CANCEL_TIMEOUT_SEC = 40.0
 _POLL_SEC = 0.25
 _LOG_LINES = 500
 # Threads of Beam's client, and of workers inside this process, that hold a connection.
 _CONNECTED = ("wait_until_finish_read", "read_grpc_client_inputs", "run_worker")
+
+_JOB_NAME = "beam:option:job_name:v1"
+_ENDED = ("DONE", "FAILED", "CANCELLED", "DRAINED", "UPDATED")
 
 
 class RemoteRunner(Runner):
@@ -46,17 +66,17 @@ class RemoteRunner(Runner):
 
     local = False
 
-    def __init__(self, options: PipelineOptions, build: Build):
+    def __init__(self, options: PipelineOptions, build: BuildOptions):
         # By its name: Beam takes the runner out of the options when it submits a job.
         super().__init__(options, build, options.view_as(StandardOptions).runner)
         google = options.view_as(GoogleCloudOptions)
-        if build.output and not google.job_name:
+        if not google.job_name:
             google.job_name = job_name(build.output)
 
     def check(self) -> None:
         """Checks that job service and worker pool answer, and that no other job writes here."""
-        preflight.check_servers(self.options)
-        preflight.refuse_second(self.options, self.build.output)
+        check_servers(self.options)
+        refuse_second(self.options, self.build.output)
 
     def run(self, pipeline: beam.Pipeline) -> bool:
         """Runs a job to its end; see `Runner.run`."""
@@ -70,9 +90,9 @@ class RemoteRunner(Runner):
             except Exception as e:
                 if known := self.explain(e):
                     raise known from e
-                if not isinstance(e, (RuntimeError, grpc.RpcError)) or user_error_in(e):
+                if user_error_in(e):
                     raise
-                raise _failure(e, self.build.staging, lines) from e
+                raise _failure(e, self.build.output, lines) from e
         return True
 
     def explain(self, e: Exception) -> UserError | None:
@@ -143,12 +163,12 @@ def _hook(args: Any, show: Any = threading.excepthook) -> None:
         show(args)
 
 
-def _failure(e: BaseException, staging: str, lines: deque[str]) -> UserError:
-    """The sentence for an unexpected failure; its log goes to a file."""
-    path = storage.join(staging, FAILURE_NAME)
+def _failure(e: BaseException, output: str, lines: deque[str]) -> UserError:
+    """The sentence for an unexpected failure; its log and its traceback go to a file."""
+    path = storage.join(output, STAGING_NAME, FAILURE_NAME)
     text = error_text(e)
     with contextlib.suppress(OSError):
-        storage.write(path, "\n".join([*lines, text]) + "\n")
+        storage.write(path, "\n".join([*lines, *traceback.format_exception(e)]))
     if isinstance(e, grpc.RpcError):
         return UserError(
             f"the job service does not answer any more ({last_line(text)}); start it "
@@ -159,3 +179,112 @@ def _failure(e: BaseException, staging: str, lines: deque[str]) -> UserError:
         "logs of the job service and its workers; finished shards are kept for the same "
         "command."
     )
+
+
+def check_servers(options: PipelineOptions) -> None:
+    """Whether job service and worker pool answer, as far as this machine can ask them.
+
+    Raises:
+        UserError: One does not, or there is no Docker for workers that are containers.
+    """
+    portable = options.view_as(PortableOptions)
+    service = portable.job_endpoint or ""
+    is_portable = runner_name(options.view_as(StandardOptions).runner) == "portable"
+    if service and service != "embed":
+        with _asked("--job_endpoint", service, "job service", "make job-service") as channel:
+            beam_job_api_pb2_grpc.JobServiceStub(channel).DescribePipelineOptions(
+                beam_job_api_pb2.DescribePipelineOptionsRequest(), timeout=CONNECT_TIMEOUT_SEC
+            )
+    elif not service and is_portable:
+        raise UserError(
+            "--job_endpoint is missing; expected host:port of a job service for --runner "
+            "PortableRunner: start one on this host with make job-service."
+        )
+    kind = (portable.environment_type or "").upper()
+    if kind == "EXTERNAL":
+        _check_pool(str(portable.environment_config or ""), service)
+    elif kind in ("", "DOCKER") and is_portable and _is_here(service):
+        if shutil.which("docker") is None:
+            raise UserError(
+                f"--environment_type received {kind or 'nothing'}, so every worker is a Docker "
+                "container, and there is no docker on this host; expected EXTERNAL: start a pool "
+                "with make worker-pool, and give --environment_type EXTERNAL "
+                "--environment_config localhost:50000."
+            )
+
+
+def refuse_second(options: PipelineOptions, output: str) -> None:
+    """Refuses to begin while a job of the same name runs at --job_endpoint.
+
+    A client that was killed leaves its job behind, which may still write to the same output.
+
+    Raises:
+        UserError: There is such a job.
+    """
+    endpoint = options.view_as(PortableOptions).job_endpoint
+    if not endpoint or endpoint == "embed":
+        return
+    name = options.view_as(GoogleCloudOptions).job_name
+    with grpc.insecure_channel(endpoint) as channel:
+        service = beam_job_api_pb2_grpc.JobServiceStub(channel)
+        try:
+            found = service.GetJobs(beam_job_api_pb2.GetJobsRequest(), timeout=CONNECT_TIMEOUT_SEC)
+        except grpc.RpcError:
+            return  # a job service need not tell of its jobs
+    for info in found.job_info:
+        state = str(beam_job_api_pb2.JobState.Enum.Name(info.state))
+        if info.pipeline_options.fields[_JOB_NAME].string_value == name and state not in _ENDED:
+            raise UserError(
+                f"the job service at {endpoint} still runs the job {info.job_id} ({state}) for "
+                f"--output {output!r}; wait until it has ended, or stop the job service, then give "
+                "the same command again: finished shards are kept."
+            )
+
+
+def _check_pool(config: str, service: str) -> None:
+    """Asks a pool on this host whether it is one.
+
+    It is looked for by the runner's hosts: `localhost` means this one only if the runner is here.
+    """
+    address = config
+    if config.startswith("{"):
+        with contextlib.suppress(ValueError):
+            address = str(json.loads(config).get("url", ""))
+    if ":" in address and not (_is_here(address) and (not service or _is_here(service))):
+        return
+    with _asked("--environment_config", address, "worker pool", "make worker-pool") as channel:
+        # Stops nothing: no worker has this name.
+        beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel).StopWorker(
+            beam_fn_api_pb2.StopWorkerRequest(worker_id=f"nobody-{uuid.uuid4().hex}"),
+            timeout=CONNECT_TIMEOUT_SEC,
+        )
+
+
+@contextlib.contextmanager
+def _asked(flag: str, address: str, server: str, command: str) -> Iterator[grpc.Channel]:
+    """A connection to a server; makes a sentence of what goes wrong in a call."""
+    if not re.fullmatch(r".+:[1-9]\d{0,4}", address):
+        raise UserError(
+            f"{flag} received {address!r}; expected host:port of a {server}: start one on this "
+            f"host with {command}."
+        )
+    try:
+        with grpc.insecure_channel(address) as channel:
+            yield channel
+    except grpc.RpcError as e:
+        code = e.code().name.lower().replace("_", " ")
+        raise UserError(
+            f"{flag} received {address!r}, where no {server} of Beam's answers ({code}); start "
+            f"it (on this host: {command}), or fix the address."
+        ) from None
+
+
+def _is_here(address: str) -> bool:
+    """Whether host:port is an address of this machine itself."""
+    host = address.rpartition(":")[0].strip("[]")
+    if host in ("localhost", socket.gethostname()):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 import re
@@ -11,23 +10,8 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineRunner
 
+from beam_pipeline.options import BuildOptions
 from imageshards import storage
-
-
-@dataclasses.dataclass(frozen=True)
-class Build:
-    """What a runner has to know of a build.
-
-    Attributes:
-        inputs, output: Every --input, and --output.
-        staging: Folder of the unfinished data set, below the output.
-        num_shards: Shards of all splits together; None while that is not known.
-    """
-
-    inputs: tuple[str, ...] = ()
-    output: str = ""
-    staging: str = ""
-    num_shards: int | None = None
 
 
 class Runner:
@@ -44,7 +28,7 @@ class Runner:
     def __init__(
         self,
         options: PipelineOptions,
-        build: Build,
+        build: BuildOptions,
         beam_runner: PipelineRunner | str | None = None,
     ):
         self.options = options
@@ -79,10 +63,6 @@ class Runner:
         """
         pipeline.run().wait_until_finish()
         return True
-
-    def dry_run_message(self) -> str:
-        """What to say after a `run` that only checked the graph and the options."""
-        return "the options and the graph are in order; nothing was submitted"
 
 
 def job_name(output: str) -> str:

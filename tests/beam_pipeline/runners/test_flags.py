@@ -6,35 +6,27 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability import portable_runner
 
-from beam_pipeline.runners import flags as runner_flags
-from beam_pipeline.runners.choice import check_flags
+from beam_pipeline.options import BuildOptions, InputOptions
+from beam_pipeline.runners.choice import check_flags, choose
+from beam_pipeline.runners.flags import checkout_setup, missing_defaults
 from imageshards.errors import UserError
 from tests.conftest import REPOSITORY
 from tests.support.flink_stand_in import overview, serving
 
 pytestmark = pytest.mark.process
 
+BUILD = BuildOptions(InputOptions("in"), "out")
 FLINK = ["--runner", "FlinkRunner"]
 
 
-def filled(args, num_shards=None, environ=None):
-    found = runner_flags.missing_defaults(args, num_shards, environ or {})
-    return {each.flag: each.value for each in found}
+def filled(args):
+    given = PipelineOptions(args).get_all_options(drop_default=True)
+    return {each.flag: each.value for each in missing_defaults(given)}
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        [],
-        ["--runner", "DirectRunner"],
-        ["--runner=direct", "--direct_num_workers=2"],
-        ["--runner", "PortableRunner"],  # refused later, for want of --job_endpoint
-        ["--runner", "SparkRunner"],
-    ],
-)
-def test_other_runners_are_left_alone(args, capsys):
-    assert runner_flags.fill_defaults(args) == args
-    assert capsys.readouterr().err == ""
+def test_other_runners_are_left_alone():
+    # One without --job_endpoint is refused later.
+    assert filled(["--runner", "PortableRunner"]) == filled(["--runner", "SparkRunner"]) == {}
 
 
 @pytest.mark.parametrize(
@@ -45,7 +37,6 @@ def test_other_runners_are_left_alone(args, capsys):
         (["--environment_config=h:1"], {"environment_type": "EXTERNAL"}),
         (["--environment_type", "EXTERNAL", "--environment_config", "h:1"], {}),
         (["--environment_type=DOCKER"], {}),
-        (["--environment_type=LOOPBACK"], {}),
         (["--environment_type=EXTERNAL", "--environment_option=external_service_address=h:1"], {}),
     ],
 )
@@ -55,46 +46,29 @@ def test_a_job_service_gets_workers_of_a_pool_unless_told_otherwise(flags, expec
 
 
 def test_a_flink_cluster_is_asked_what_it_has():
-    with serving({"/overview": overview(version="2.1.0", task_managers=3, slots=12)}) as master:
-        assert filled([*FLINK, "--flink_master", master]) == {
+    with serving(
+        {"/overview": overview(version="2.1.0", task_managers=3, slots=12, free=11)}
+    ) as master:
+        assert filled([*FLINK, f"--flink_master=http://{master}/"]) == {
             "environment_type": "EXTERNAL",
             "environment_config": "localhost:50000",
             "flink_version": "2.1",
-            "parallelism": "12",
+            "parallelism": "11",
             "sdk_worker_parallelism": "4",
             "max_bundle_size": "1000",
             "number_of_execution_retries": "0",
         }
 
 
-@pytest.mark.parametrize(
-    ("slots", "free", "shards", "expected", "words"),
-    [
-        (8, 8, None, "8", "free task slots of 2"),
-        (8, 3, None, "3", "free task slots"),
-        (8, 8, 32, "8", "free task slots"),
-        (8, 8, 31, "8", "31 shards are few"),
-        (8, 8, 5, "5", "the shards; 8 task slots are free"),
-    ],
-)
-def test_no_more_tasks_than_slots_or_shards(slots, free, shards, expected, words):
-    with serving({"/overview": overview(slots=slots, free=free)}) as master:
-        found = runner_flags.missing_defaults([*FLINK, f"--flink_master=http://{master}/"], shards)
-    (parallelism,) = (each for each in found if each.flag == "parallelism")
-    assert parallelism.value == expected
-    assert words in parallelism.reason
-
-
 def test_what_was_given_stays_and_each_addition_is_shown_with_its_reason(capsys):
     given = [*FLINK, "--parallelism=3", "--max_bundle_size", "7", "--sdk_worker_parallelism=0"]
     with serving({"/overview": overview()}) as master:
-        args = runner_flags.fill_defaults([*given, "--flink_master", master])
-    assert args[: len(given)] == given
-    said = capsys.readouterr().err.splitlines()
-    added = args[len(given) + 2 :]
-    assert [line.split(": ")[0] for line in said] == added
-    assert all(len(line.split(": ")[1]) > 10 for line in said)
-    assert not any(arg.startswith(("--parallelism", "--max_bundle", "--sdk_")) for arg in added)
+        options = choose([*given, "--flink_master", master], BUILD).options.get_all_options()
+    assert (options["parallelism"], options["max_bundle_size"]) == (3, 7)
+    assert (options["sdk_worker_parallelism"], options["flink_version"]) == ("0", "2.2")
+    said = capsys.readouterr().err
+    assert f"--flink_version=2.2: what runs at {master}\n" in said
+    assert not any(flag in said for flag in ("--parallelism", "--max_bundle", "--sdk_"))
 
 
 def test_a_cluster_without_a_free_slot_is_one_sentence_unless_the_user_knows_better():
@@ -134,37 +108,31 @@ DATAFLOW = "--runner=DataflowRunner"
 @pytest.mark.parametrize(
     ("given", "environ", "expected"),
     [
-        ((), {"GOOGLE_CLOUD_PROJECT": "p-1"}, {"project": "p-1"}),
-        ((), {"CLOUDSDK_CORE_PROJECT": "p-2"}, {"project": "p-2"}),
-        ((), {"CLOUDSDK_COMPUTE_REGION": "europe-west4"}, {"region": "europe-west4"}),
-        (("--project=x",), {"GOOGLE_CLOUD_PROJECT": "p-1"}, {"project": None}),
-        (("--temp_location", "gs://b/t"), {}, {"staging_location": "gs://b/t"}),
-        (
-            ("--temp_location=gs://b/t", "--staging_location=gs://b/s"),
-            {},
-            {"staging_location": None},
-        ),
-        ((), {}, {"setup_file": str(REPOSITORY / "setup.py"), "experiments": None}),
-        (("--sdk_container_image=i",), {}, {"experiments": "pip_no_build_isolation"}),
-        (("--setup_file=/a/setup.py",), {}, {"setup_file": None}),
-        (("--extra_package", "a.whl"), {}, {"setup_file": None}),
-        ((), {}, {"beam_plugins": "beam_pipeline.columns.tensorflow_settings"}),
+        ((), "GOOGLE_CLOUD_PROJECT", {"project": "x"}),
+        ((), "CLOUDSDK_CORE_PROJECT", {"project": "x"}),
+        ((), "CLOUDSDK_COMPUTE_REGION", {"region": "x"}),
+        (("--project=y",), "GOOGLE_CLOUD_PROJECT", {"project": None}),
+        (("--temp_location", "gs://b/t"), "", {"staging_location": "gs://b/t"}),
+        (("--temp_location=gs://b/t", "--staging_location=gs://b/s"), "",
+         {"staging_location": None}),
+        ((), "", {"setup_file": str(REPOSITORY / "setup.py"), "experiments": None}),
+        (("--sdk_container_image=i", "--experiments=y"), "",
+         {"experiments": "pip_no_build_isolation"}),  # is added to those that were given
+        (("--setup_file=/a/setup.py",), "", {"setup_file": None}),
+        (("--extra_package", "a.whl"), "", {"setup_file": None}),
+        (("--beam_plugins=x",), "", {"beam_plugins": "beam_pipeline.columns.tensorflow_settings"}),
     ],
-)
-def test_flags_of_dataflow_that_can_be_known_are_filled_in(given, environ, expected):
-    found = filled([DATAFLOW, *given], environ=environ)
+    ids=lambda case: " ".join(case) if isinstance(case, tuple) else None,
+)  # fmt: skip
+def test_flags_of_dataflow_that_can_be_known_are_filled_in(given, environ, expected, monkeypatch):
+    if environ:
+        monkeypatch.setenv(environ, "x")
+    found = filled([DATAFLOW, *given])
     assert {flag: found.get(flag) for flag in expected} == expected
 
 
-def test_what_may_be_given_several_times_is_added_to():
-    given = [DATAFLOW, "--beam_plugins=x", "--experiments=y", "--sdk_container_image=i"]
-    assert {"beam_plugins", "experiments"} <= filled(given).keys()
-
-
-@pytest.mark.parametrize("setup", [None, "setuptools.setup(name='another')\n"])
-def test_an_installed_package_is_no_checkout(tmp_path, setup):
+def test_an_installed_package_is_no_checkout(tmp_path):
     package = tmp_path / "beam_pipeline"
-    package.mkdir()
-    if setup is not None:
-        (tmp_path / "setup.py").write_text(setup)
-    assert runner_flags.checkout_setup(package) is None
+    assert checkout_setup(package) is None
+    (tmp_path / "setup.py").write_text("setuptools.setup(name='another')\n")
+    assert checkout_setup(package) is None

@@ -1,7 +1,8 @@
-"""A job elsewhere: its name, how it fails, and how it is cancelled."""
+"""A job elsewhere: what it needs, its name, how it fails, and how it is cancelled."""
 
 from __future__ import annotations
 
+import shutil
 import threading
 
 import apache_beam as beam
@@ -10,12 +11,16 @@ import pytest
 from apache_beam.options.pipeline_options import StandardOptions
 from apache_beam.runners.portability import portable_runner
 
+from beam_pipeline.options import BuildOptions, InputOptions
 from beam_pipeline.runners import remote
 from beam_pipeline.runners.choice import choose
-from beam_pipeline.runners.runner import Build, Runner, job_name
+from beam_pipeline.runners.runner import Runner, job_name
 from imageshards.errors import UserError
+from tests.support import portable_servers, tasks
 
 pytestmark = pytest.mark.process
+
+BUILD = BuildOptions(InputOptions("in"), "out")
 
 
 class Result:
@@ -39,15 +44,14 @@ class Result:
         return self.states[-1]
 
 
-def flags_chosen(staging: object, *flags: str) -> Runner:
-    build = Build(("in",), "out", str(staging))
-    return choose(["--runner", "PortableRunner", *flags], build)
+def flags_chosen(output: str, *flags: str) -> Runner:
+    return choose(["--runner", "PortableRunner", *flags], BuildOptions(InputOptions("in"), output))
 
 
 def fails(monkeypatch, tmp_path, error: Exception) -> BaseException:
     """What `run` makes of a job that ends with an error."""
     monkeypatch.setattr(beam.Pipeline, "run", lambda pipeline: Result(error))
-    runner = flags_chosen(tmp_path)
+    runner = flags_chosen(str(tmp_path))
     with pytest.raises((UserError, RuntimeError)) as caught:
         runner.run(runner.new_pipeline())
     return caught.value
@@ -59,7 +63,7 @@ def test_an_error_nobody_foresaw_is_one_sentence_and_a_file(monkeypatch, tmp_pat
     assert isinstance(error, UserError)
     said = str(error)
     assert "the job failed (KeyError: 'q')" in said and "\n" not in said
-    path = tmp_path / remote.FAILURE_NAME
+    path = tmp_path / ".staging" / remote.FAILURE_NAME
     assert str(path) in said
     assert "Traceback" in path.read_text()
 
@@ -89,7 +93,7 @@ def test_threads_of_beam_that_lost_their_server_say_nothing(name, error, is_show
 
 
 def test_the_runner_and_the_name_stay_in_the_options_for_the_next_run(monkeypatch, tmp_path):
-    runner = flags_chosen(tmp_path, "--job_name", "mine")
+    runner = flags_chosen(str(tmp_path), "--job_name", "mine")
     seen = []
 
     def run(pipeline):
@@ -109,7 +113,7 @@ def test_ctrl_c_cancels_the_job_and_waits_for_its_end(monkeypatch, tmp_path, cap
     result = Result(KeyboardInterrupt(), running_for=3)
     monkeypatch.setattr(beam.Pipeline, "run", lambda pipeline: result)
     monkeypatch.setattr(remote, "_POLL_SEC", 0.0)
-    runner = flags_chosen(tmp_path)
+    runner = flags_chosen(str(tmp_path))
     with pytest.raises(KeyboardInterrupt):
         runner.run(runner.new_pipeline())
     assert result.states == ["RUNNING"] * 3 + ["CANCELLED"]
@@ -125,7 +129,7 @@ def test_a_job_that_cannot_be_cancelled_may_still_write(mishap, monkeypatch, tmp
     monkeypatch.setattr(beam.Pipeline, "run", lambda pipeline: result)
     monkeypatch.setattr(remote, "_POLL_SEC", 0.0)
     monkeypatch.setattr(remote, "CANCEL_TIMEOUT_SEC", 0.0)
-    runner = flags_chosen(tmp_path, "--job_name=mine")
+    runner = flags_chosen(str(tmp_path), "--job_name=mine")
     with pytest.raises(KeyboardInterrupt):
         runner.run(runner.new_pipeline())
     assert "the job mine may still write to the output: " in capsys.readouterr().err
@@ -147,3 +151,83 @@ def test_a_job_is_named_after_its_output(output, stem, tmp_path, monkeypatch):
     assert name == job_name(output.rstrip("/")) != job_name(output.rstrip("/") + "2")
     monkeypatch.chdir(tmp_path)  # a folder has one name however it is written
     assert job_name("out") == job_name(f"{tmp_path}/x/../out/")
+
+
+HERE = "--runner PortableRunner --job_endpoint"
+EXTERNAL = "--environment_type EXTERNAL --environment_config"
+# Flags, and the sentence; servers are named by what they are.
+REFUSED = [
+    ("--runner PortableRunner", "--job_endpoint is missing; .* make job-service."),
+    *((f"{HERE} {address}", f"received '{address}'; expected host:port of a job service")
+      for address in ("8073", "localhost:", "localhost:x", "localhost:0")),
+    (f"{HERE} NOBODY", "where no job service of Beam's answers .unavailable.; .*make job-service"),
+    (f"{HERE} SILENT", "where no job service of Beam's answers .*make job-service"),
+    (f"{HERE} POOL", "where no job service of Beam's answers .unimplemented."),
+    (f"{HERE} SERVICE {EXTERNAL} x", "--environment_config received 'x'; expected host:port of a"),
+    (f"{HERE} SERVICE {EXTERNAL} NOBODY", "where no worker pool of Beam's answers .unavailable"),
+    (f"{HERE} SERVICE {EXTERNAL} SILENT", "where no worker pool of Beam's .*make worker-pool"),
+    (f"{HERE} SERVICE {EXTERNAL} SERVICE", "where no worker pool of Beam's .*unimplemented"),
+    (f"{HERE} SERVICE --environment_type DOCKER", "DOCKER, .* no docker on this host"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    with portable_servers.running(tmp_path_factory.mktemp("servers")) as both:
+        yield both
+
+
+@pytest.fixture
+def addresses(servers, silent):
+    """host:port by the words of `REFUSED`."""
+    return {
+        "NOBODY": f"localhost:{portable_servers.free_port()}",
+        "SILENT": silent,
+        "SERVICE": servers.job_service.address,
+        "POOL": servers.pool.address,
+    }
+
+
+@pytest.mark.parametrize(("flags", "sentence"), REFUSED, ids=[flags for flags, _ in REFUSED])
+def test_a_server_that_does_not_answer_is_one_sentence(flags, sentence, addresses, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    if "SILENT" in flags:
+        monkeypatch.setattr(remote, "CONNECT_TIMEOUT_SEC", 0.5)
+    given = [addresses.get(word, word) for word in flags.split()]
+    with pytest.raises(UserError, match=sentence) as error:
+        remote.check_servers(choose(given, BUILD).options)
+    assert "\n" not in str(error.value) and str(error.value).endswith(".")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        f"{HERE} SERVICE {EXTERNAL} POOL",
+        # A pool of another host is left to its runner.
+        f"{HERE} SERVICE {EXTERNAL} worker.invalid:50000",
+        f"--runner FlinkRunner --flink_master [local] {EXTERNAL} worker.invalid:50000",
+    ],
+)
+def test_servers_that_answer_or_cannot_be_asked_are_no_mistake(flags, addresses):
+    given = [addresses.get(word, word) for word in flags.split()]
+    remote.check_servers(choose(given, BUILD).options)
+    given[-1] = f'{{"url": "{given[-1]}"}}'
+    remote.check_servers(choose(given, BUILD).options)
+
+
+def test_a_job_of_the_same_name_keeps_a_second_one_from_starting(servers, tmp_path):
+    build = BuildOptions(InputOptions("in"), str(tmp_path / "set"))
+    chosen = choose(servers.flags, build)
+    chosen.check()
+    pipeline = chosen.new_pipeline()
+    gate = tmp_path / "gate"
+    pipeline | beam.Create([str(gate)]) | beam.Map(tasks.wait_for_file)
+    result = pipeline.run()
+    try:
+        with pytest.raises(UserError, match=r"still runs the job \S+ \(\w+\) for --output '.*set'"):
+            chosen.check()
+        choose(servers.flags, BuildOptions(InputOptions("in"), str(tmp_path / "other"))).check()
+    finally:
+        gate.touch()
+        result.wait_until_finish()
+    chosen.check()
