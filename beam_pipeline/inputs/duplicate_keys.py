@@ -6,6 +6,7 @@ keys and images.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -49,9 +50,7 @@ def images_with_hashes(batch: RefBatch, suspects: list[int]) -> Iterator[tuple[s
     if not suspects:
         return
     wanted = np.isin(hash_keys(batch), np.array(suspects, "<i8"))
-    for index in np.flatnonzero(wanted):
-        ref = batch.refs[index]
-        yield ref.key, [ref.origin]
+    yield from ((ref.key, [ref.origin]) for ref in itertools.compress(batch.refs, wanted))
 
 
 def first_two(found: Iterable[list[str]]) -> list[str]:
@@ -78,14 +77,12 @@ class _HashKeysFn(beam.DoFn):
 
     def start_bundle(self) -> None:
         self._held: list[np.ndarray] = []
-        self._count = 0
         self._buckets = 1
 
     def process(self, batch: RefBatch, images: int) -> Iterator[tuple[int, bytes]]:
         self._buckets = max(1, -(-images // BUCKET_SIZE))
         self._held.append(hash_keys(batch))
-        self._count += len(batch)
-        if self._count >= MAX_HELD_HASHES:
+        if sum(map(len, self._held)) >= MAX_HELD_HASHES:
             yield from self._flush()
 
     def finish_bundle(self) -> Iterator[Any]:
@@ -93,18 +90,14 @@ class _HashKeysFn(beam.DoFn):
             yield GlobalWindows.windowed_value(cut)
 
     def _flush(self) -> Iterator[tuple[int, bytes]]:
-        hashes = np.sort(np.concatenate([np.empty(0, "<i8"), *self._held]))
-        self._held, self._count = [], 0
-        third = np.zeros(hashes.size, bool)
-        third[2:] = hashes[2:] == hashes[:-2]  # two equal hashes tell enough
-        hashes = hashes[~third]
-        buckets = hashes % self._buckets
-        order = np.argsort(buckets, kind="stable")
-        bounds = np.searchsorted(buckets[order], np.arange(self._buckets + 1))
-        for bucket in range(self._buckets):
-            cut = hashes[order[bounds[bucket] : bounds[bucket + 1]]]
-            if cut.size:
-                yield bucket, cut.tobytes()
+        held = np.concatenate([np.empty(0, "<i8"), *self._held])
+        self._held = []
+        hashes, counts = np.unique(held, return_counts=True)
+        hashes = np.repeat(hashes, np.minimum(counts, 2))  # two equal hashes tell enough
+        hashes = hashes[np.argsort(hashes % self._buckets, kind="stable")]
+        buckets, starts = np.unique(hashes % self._buckets, return_index=True)
+        for bucket, cut in zip(buckets.tolist(), np.split(hashes, starts[1:]), strict=False):
+            yield bucket, cut.tobytes()
 
 
 class FindEqualHashes(beam.PTransform):

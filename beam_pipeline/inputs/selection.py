@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
-import functools
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -28,69 +25,53 @@ EXCLUDED = "excluded"
 _EXCLUDED_NAME = "excluded.keys"
 
 
-@dataclasses.dataclass(frozen=True)
-class KeysFile:
-    """Keys that a build left for all its workers.
+class KeysFile(NamedTuple):
+    """The keys of `--exclude`, in a file that every worker sees: they may be too many for a graph.
 
     Attributes:
         given: What named them.
-        path: The file, which every worker sees.
-        digest: Of its bytes.
-        count: How many there are.
+        path: The file.
     """
 
     given: str
     path: str
-    digest: str
-    count: int
 
-    def ranks(self) -> dict[str, int]:
-        """Key → its rank among all; read once by each process."""
-        return _ranks(self.path, self.digest)
-
-
-@functools.lru_cache(maxsize=1)
-def _ranks(path: str, digest: str) -> dict[str, int]:
-    return {key: rank for rank, key in enumerate(json.loads(storage.read(path)))}
+    def keys(self) -> frozenset[str]:
+        """The keys, read from the file."""
+        return frozenset(json.loads(storage.read(self.path)))
 
 
 def share_keys(given: str, folder: str) -> KeysFile:
-    """Writes the keys of a file where every worker sees them.
-
-    Args:
-        given: As for `read_keys`.
-        folder: Of the unfinished data set.
+    """Writes the keys that a file names, as for `read_keys`, to the folder of the unfinished build.
 
     Raises:
         UserError: As `read_keys`.
     """
-    keys = read_keys(given, "--exclude")
-    data = json.dumps(keys).encode()
     path = storage.join(folder, _EXCLUDED_NAME)
-    storage.write(path, data)
-    return KeysFile(given, path, hashlib.sha256(data).hexdigest(), len(keys))
+    storage.write(path, json.dumps(read_keys(given)))
+    return KeysFile(given, path)
 
 
-def read_keys(path: str, flag: str) -> list[str]:
+def read_keys(path: str) -> list[str]:
     """The keys that a file names, sorted, each once.
 
     Args:
         path: A text file with a key on each line; a `.parquet` file with a column `key`; a folder
             of such files, as the `index/` of a data set; or a data set that has one.
-        flag: What named it, for messages.
 
     Raises:
         UserError: It cannot be read, has no such column, or names no key.
     """
     try:
         if storage.exists(storage.join(path, MANIFEST_NAME)):
-            index = read_index(path, load_manifest(path, flag), columns=["key"], argument=flag)
+            manifest = load_manifest(path, "--exclude")
+            index = read_index(path, manifest, columns=["key"], argument="--exclude")
             keys = index["key"].to_pylist()
         elif path.lower().endswith((".parquet", ".pq")):
-            keys = _of_parquet(path, flag)
+            keys = _of_parquet(path)
         elif storage.is_folder(path):
             files = [e.path for e in storage.list_folder(path) if e.name.endswith(".parquet")]
-            keys = [key for file in files for key in _of_parquet(file, flag)]
+            keys = [key for file in files for key in _of_parquet(file)]
         else:
             text = storage.read(path).decode("utf-8-sig")
             # Not splitlines(): a key may hold U+2028 and other ends of lines.
@@ -98,26 +79,26 @@ def read_keys(path: str, flag: str) -> list[str]:
     except (OSError, UnicodeDecodeError) as e:
         reason = getattr(e, "strerror", None) or str(e)
         raise UserError(
-            f"{flag} {path!r} cannot be read ({reason}); expected a text file with a key on each "
-            "line, a .parquet file with a column 'key', or the index/ of a data set."
+            f"--exclude {path!r} cannot be read ({reason}); expected a text file with a key on "
+            "each line, a .parquet file with a column 'key', or the index/ of a data set."
         ) from e
     if not keys:
         raise UserError(
-            f"{flag} {path!r} names no key; expected at least one: a key on each line, or a column "
-            "'key' of .parquet files."
+            f"--exclude {path!r} names no key; expected a key on each line, or a column 'key' of "
+            ".parquet files."
         )
     return sorted(set(keys))
 
 
-def _of_parquet(path: str, flag: str) -> list[str]:
+def _of_parquet(path: str) -> list[str]:
     try:
         with storage.open_read(path) as file:
             table = parquet.ParquetFile(file).read(["key"])
             found: list[str | None] = table["key"].cast(pa.string()).to_pylist()
     except (pa.ArrowException, KeyError, ValueError) as e:
         raise UserError(
-            f"{flag} {path!r} has no column 'key' of texts ({str(e).splitlines()[0]}); expected a "
-            "Parquet file as index/ has them."
+            f"--exclude {path!r} has no column 'key' of texts ({str(e).splitlines()[0]}); expected "
+            "a Parquet file as index/ has them."
         ) from e
     return [key for key in found if key]
 
@@ -210,38 +191,35 @@ def check_class_map(labels: Iterable[str], class_map: Mapping[str, str]) -> str:
 
 
 class _ExcludeFn(beam.DoFn):
-    """RefBatch → the images that are left; tagged `skipped`: counts, `found`: ranks."""
+    """RefBatch → the images that are left; tagged `skipped`: counts, `found`: keys left out."""
 
     def __init__(self, excluded: KeysFile):
         self._excluded = excluded
 
+    def setup(self) -> None:
+        self._keys = self._excluded.keys()
+
     def process(self, batch: RefBatch) -> Iterator[Any]:
-        ranks = self._excluded.ranks()
-        left = [ref for ref in batch.refs if ref.key not in ranks]
-        if len(left) == len(batch):
-            yield batch
-            return
+        left = [ref for ref in batch.refs if ref.key not in self._keys]
         if left:
             yield RefBatch(left)
-        found = [ranks[ref.key] for ref in batch.refs if ref.key in ranks]
-        yield pvalue.TaggedOutput("skipped", {EXCLUDED: len(found)})
-        for rank in found:
-            yield pvalue.TaggedOutput("found", rank)
+        if len(left) < len(batch):
+            yield pvalue.TaggedOutput("skipped", {EXCLUDED: len(batch) - len(left)})
+            found = {ref.key for ref in batch.refs if ref.key in self._keys}
+            yield from (pvalue.TaggedOutput("found", key) for key in found)
 
 
-def check_excluded(found: set[int], excluded: KeysFile) -> str:
+def check_excluded(found: set[str], excluded: KeysFile) -> str:
     """Refuses to leave out what is not there.
 
     Raises:
         UserError: Names the first key that no input has, and how many there are.
     """
-    absent = [key for key, rank in excluded.ranks().items() if rank not in found]
-    if absent:
+    keys = excluded.keys()
+    if absent := keys - found:
         raise UserError(
-            f"--exclude {excluded.given!r} has {len(absent):,} of "
-            f"{counted(excluded.count, 'key')} that no "
-            f"--input has, {min(absent)!r} among them; expected keys as records have them in "
-            "image/filename: the path below the input's folder, or the key of an image table: fix "
-            "them or leave them out."
+            f"--exclude {excluded.given!r} has {len(absent):,} of {counted(len(keys), 'key')} that "
+            f"no --input has, {min(absent)!r} among them; expected keys as image/filename has them "
+            "(paths below the input's folder, or keys of the image table): fix or remove them."
         )
     return "checked"

@@ -87,16 +87,16 @@ def test_an_unknown_class_is_told_with_those_of_similar_names():
 
 def test_keys_are_read_from_lines_parquet_an_index_and_a_data_set(tmp_path):
     made = Dataset(tmp_path / "a", index=True)
-    every = read_keys(str(made.directory), "--exclude")
+    every = read_keys(str(made.directory))
     assert len(every) == 30 and every == sorted(every)
-    assert read_keys(str(made.directory / "index"), "--exclude") == every
+    assert read_keys(str(made.directory / "index")) == every
     pq.write_table(pa.table({"key": ["b", "a", "b"], "other": [1, 2, 3]}), tmp_path / "k.parquet")
-    assert read_keys(str(tmp_path / "k.parquet"), "--exclude") == ["a", "b"]
+    assert read_keys(str(tmp_path / "k.parquet")) == ["a", "b"]
     (tmp_path / "keys.txt").write_bytes("\ufeffcat/ü 1.jpg\r\n\r\n#2\n".encode())
-    assert read_keys(str(tmp_path / "keys.txt"), "--exclude") == ["#2", "cat/ü 1.jpg"]
+    assert read_keys(str(tmp_path / "keys.txt")) == ["#2", "cat/ü 1.jpg"]
     odd = ["a\x0bb", "a\x85b", "a\u2028b", "a\rb"]
     (tmp_path / "odd.txt").write_bytes("\n".join(odd).encode())
-    assert read_keys(str(tmp_path / "odd.txt"), "--exclude") == sorted(odd)
+    assert read_keys(str(tmp_path / "odd.txt")) == sorted(odd)
 
 
 def write_table(path: pathlib.Path) -> None:
@@ -117,4 +117,4 @@ def write_table(path: pathlib.Path) -> None:
 def test_a_file_that_names_no_keys_is_told(tmp_path, name, write, words):
     write(tmp_path / name)
     with pytest.raises(UserError, match=f"--exclude .*{name}'.* {words}.*expected"):
-        read_keys(str(tmp_path / name), "--exclude")
+        read_keys(str(tmp_path / name))
