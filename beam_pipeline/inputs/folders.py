@@ -8,12 +8,12 @@ so the order in which they are found changes no byte.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
+import pathlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from beam_pipeline.inputs.layout import FileId, ancestors, file_id, glob_root, literal_prefix
+from beam_pipeline.inputs.layout import glob_root, literal_prefix
 from imageshards import storage
 from imageshards.errors import UserError
 from imageshards.form import anything, loads
@@ -27,7 +27,6 @@ Found = tuple[str, "int | Skipped", int]
 FINISHED_DATA_SET = "finished_data_set"
 
 _RESOURCE_FORKS = "__MACOSX"  # what macOS adds to archives; looks like a class folder
-_PAGE_OBJECTS = 1000
 _HEAD_BYTES = 1024  # the version comes first
 
 
@@ -94,8 +93,8 @@ def files_outside_folders(path: str) -> Iterator[Skipped]:
 
 
 def _entries(path: str) -> Iterator[tuple[str, str, bool]]:
-    """(name, path, whether it is a folder) of what is in a folder."""
     if is_local(path):
+        # Not storage.list_folder, which passes over broken links: these are counted, too.
         yield from ((entry.name, entry.path, _is_dir(entry)) for entry in _scan(path))
         return
     try:
@@ -103,13 +102,14 @@ def _entries(path: str) -> Iterator[tuple[str, str, bool]]:
     except OSError as e:
         raise _cannot_list(path, e) from e
     if not entries:
-        raise UserError(f"--input {path!r} holds nothing; expected a folder, glob or image table.")
+        raise _cannot_list(path, OSError("it holds nothing"))
     yield from ((entry.name, entry.path, entry.is_folder) for entry in entries)
 
 
 def _cannot_list(path: str, e: OSError) -> UserError:
     return UserError(
-        f"--input {path!r} cannot be listed ({e.strerror or e}); fix the path or its permissions."
+        f"--input {path!r} cannot be listed ({e.strerror or e}); expected a folder, a glob, or an "
+        "image table named .csv, .jsonl or .parquet: fix the path or its permissions."
     )
 
 
@@ -120,8 +120,8 @@ def files_below(path: str) -> Iterator[Found]:
         UserError: There is no such folder, or it cannot be listed.
     """
     if is_local(path):
-        return _finished(path) if is_data_set(path) else _walk(path, None)
-    return _stored_below(path)
+        return _walk(path, None)
+    return _without_data_sets(path, storage.files_below(path))
 
 
 def files_matching(pattern: str) -> Iterator[Found]:
@@ -130,35 +130,22 @@ def files_matching(pattern: str) -> Iterator[Found]:
     Raises:
         UserError: Its root cannot be listed.
     """
-    if is_local(pattern):
-        yield from _local_matches(pattern)
-        return
-    matches = _matcher(pattern)
-    # A store lists no other names than those with this prefix.
-    found = _without_data_sets(pattern, storage.files_from(literal_prefix(pattern)))
-    yield from (file for file in found if _is_finished(file) or matches(file[0]))
-
-
-def _matcher(pattern: str) -> Callable[[str], object]:
     from apache_beam.io.filesystem import FileSystem  # imports all of Beam
 
-    return re.compile(FileSystem.translate_pattern(pattern)).match
-
-
-def _stored_below(folder: str) -> Iterator[Found]:
-    """The files below a folder of a store; of a finished data set it yields that alone."""
-    manifest = storage.join(folder, MANIFEST_NAME)
-    found = storage.files_below(folder)
-    try:
-        # Mostly the first page tells, without a request, that there is no manifest.json.
-        page = list(itertools.islice(found, _PAGE_OBJECTS))
-    except OSError as e:
-        raise _cannot_list(folder, e) from e
-    may_follow = len(page) == _PAGE_OBJECTS and page[-1].path < manifest
-    if (may_follow or any(file.path == manifest for file in page)) and is_data_set(folder):
-        yield from _finished(folder)
-        return
-    yield from _without_data_sets(folder, itertools.chain(page, found))
+    if is_local(pattern):
+        # Beam's own walk does not follow links to folders, and drops broken links without a word.
+        root = glob_root(pattern)
+        below = pattern.removeprefix(root).lstrip("/")
+        pattern = os.path.join(root, below)
+        found = _walk(root, None if "**" in below else below.count("/"))
+    else:
+        # A store lists no other names than those with this prefix.
+        found = _without_data_sets(pattern, storage.files_from(literal_prefix(pattern)))
+    matches = re.compile(FileSystem.translate_pattern(pattern)).match
+    for path, size_bytes, mtime_ns in found:
+        is_finished = isinstance(size_bytes, Skipped) and size_bytes.reason == FINISHED_DATA_SET
+        if is_finished or matches(path):
+            yield path, size_bytes, mtime_ns
 
 
 def _without_data_sets(path: str, found: Iterator[Stat]) -> Iterator[Found]:
@@ -174,40 +161,28 @@ def _without_data_sets(path: str, found: Iterator[Stat]) -> Iterator[Found]:
             folder, _, name = file.path.rpartition("/")
             if name == MANIFEST_NAME and is_data_set(folder):
                 inside = folder + "/"
-                yield from _finished(folder)
+                yield folder, Skipped(FINISHED_DATA_SET, printable(folder)), 0
             else:
                 yield file.path, file.size_bytes, file.mtime_ns
     except OSError as e:
         raise _cannot_list(path, e) from e
 
 
-def _finished(folder: str) -> Iterator[Found]:
-    yield folder, Skipped(FINISHED_DATA_SET, printable(folder)), 0
-
-
-def _is_finished(found: Found) -> bool:
-    return isinstance(found[1], Skipped) and found[1].reason == FINISHED_DATA_SET
-
-
-def _local_matches(pattern: str) -> Iterator[Found]:
-    # Beam's own walk does not follow links to folders, and drops broken links without a word.
-    root = glob_root(pattern)
-    below = pattern.removeprefix(root).lstrip("/")
-    matches = _matcher(os.path.join(root, below))
-    depth = None if "**" in below else below.count("/")
-    for found in _walk(root, depth):
-        if _is_finished(found) or matches(found[0]):
-            yield found
-
-
-def _walk(path: str, depth: int | None, above: frozenset[FileId] | None = None) -> Iterator[Found]:
-    """Files below a folder.
+def _walk(path: str, depth: int | None, above: frozenset[str] | None = None) -> Iterator[Found]:
+    """Files below a folder; of a finished data set nothing but that it is one.
 
     Args:
         path: The folder.
         depth: How many levels of folders are entered; None for all.
-        above: The folder and those above it, if they are known: a link to one would never end.
+        above: The folder and those above it, links resolved; a link to one of them would never
+            end. Default: as the file system has them.
     """
+    if is_data_set(path):
+        yield path, Skipped(FINISHED_DATA_SET, printable(path)), 0
+        return
+    if above is None:
+        real = pathlib.Path(os.path.realpath(path))
+        above = frozenset(map(str, (real, *real.parents)))
     for entry in _scan(path):
         if not _is_dir(entry):
             yield _file(entry)
@@ -216,16 +191,12 @@ def _walk(path: str, depth: int | None, above: frozenset[FileId] | None = None) 
         elif depth == 0:
             yield entry.path, Skipped("directory"), 0
         else:
-            if above is None:  # mostly no folder is inside, and nobody asks
-                above = ancestors(path)
-            here = file_id(entry.path)
+            here = os.path.realpath(entry.path)
             if here in above:
                 yield entry.path, Skipped("link_to_a_folder_above"), 0
-            elif is_data_set(entry.path):
-                yield from _finished(entry.path)
             else:
-                inside = above if here is None else above | {here}
-                yield from _walk(entry.path, None if depth is None else depth - 1, inside)
+                left = None if depth is None else depth - 1
+                yield from _walk(entry.path, left, above | {here})
 
 
 def _file(entry: os.DirEntry[str]) -> Found:
@@ -253,16 +224,5 @@ def _scan(path: str) -> Iterator[os.DirEntry[str]]:
     try:
         with os.scandir(path) as entries:
             yield from entries
-    except FileNotFoundError:
-        raise UserError(
-            f"--input {path!r} does not exist; expected a folder, glob or image table."
-        ) from None
-    except NotADirectoryError:
-        raise UserError(
-            f"--input {path!r} is a file, not a folder; expected a folder, or an image table named "
-            ".csv, .jsonl or .parquet."
-        ) from None
     except OSError as e:
-        raise UserError(
-            f"--input {path!r} cannot be listed ({e.strerror}); fix its permissions."
-        ) from e
+        raise _cannot_list(path, e) from e

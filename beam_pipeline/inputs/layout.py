@@ -22,8 +22,6 @@ _MAGIC = re.compile(r"[*?\[]")
 # Folders of a data set that a build replaces as a whole.
 _REPLACED = (STAGING_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
 
-FileId = tuple[int, int]
-
 
 def is_glob(path: str) -> bool:
     """Whether a path is a pattern; `photos [2020]` is a folder if there is one of that name."""
@@ -75,12 +73,7 @@ def layout_of(source: InputOptions) -> str:
 
 def is_same_folder(path: str, other: str) -> bool:
     """Whether two paths are one folder, also by way of links."""
-    if path.rstrip("/") == other.rstrip("/"):
-        return True
-    if not (is_local(path) and is_local(other)):
-        return False
-    found = file_id(path)
-    return found is not None and found == file_id(other)
+    return _real(path) == _real(other)
 
 
 def check_output_apart(source: InputOptions, output: str) -> None:
@@ -113,47 +106,24 @@ def check_output_apart(source: InputOptions, output: str) -> None:
     )
 
 
+def _real(path: str) -> str:
+    return (os.path.realpath(path) if is_local(path) else path).rstrip("/")
+
+
 def _is_within(path: str, folder: str) -> bool:
     """Whether a path is a folder or below it, also by way of links."""
-    if is_local(path) != is_local(folder):
-        return False
-    if is_local(path):
-        found = file_id(folder)
-        # Neither may be there yet: an output is made by the build.
-        by_name = os.path.realpath(path) + "/", os.path.realpath(folder).rstrip("/") + "/"
-        return by_name[0].startswith(by_name[1]) or (found is not None and found in ancestors(path))
-    return f"{path.rstrip('/')}/".startswith(f"{folder.rstrip('/')}/")
+    real = _real(folder)
+    # A link in the folder may lead out of it, and the listing follows links.
+    above = map(str, pathlib.Path(os.path.abspath(path)).parents) if is_local(path) else ()
+    return f"{_real(path)}/".startswith(f"{real}/") or real in map(_real, above)
 
 
 def _may_match_inside(pattern: str, root: str, folder: str) -> bool:
     """Whether a pattern may match files below a folder that is below its root."""
-    if is_local(folder):
-        below = os.path.relpath(os.path.realpath(folder), os.path.realpath(root))
-        names = [] if below == "." else below.split("/")
-    else:
-        names = folder[len(root) :].strip("/").split("/") if folder.rstrip("/") != root else []
-    parts = pattern[len(root) :].strip("/").split("/")
-    for number, part in enumerate(parts):
+    names = [name for name in _real(folder).removeprefix(_real(root)).split("/") if name]
+    for number, part in enumerate(pattern[len(root) :].strip("/").split("/")):
         if "**" in part or number >= len(names):
             return True
         if not fnmatch.fnmatchcase(names[number], part):
             return False
     return False
-
-
-def ancestors(path: str) -> frozenset[FileId]:
-    """The ids of a folder and of all above it, by its name and by what links in it lead to."""
-    found: set[FileId | None] = set()
-    for way in (os.path.abspath(path), os.path.realpath(path)):
-        here = pathlib.Path(way)
-        found.update(map(file_id, [here, *here.parents]))
-    return frozenset(filter(None, found))
-
-
-def file_id(path: str | pathlib.Path) -> FileId | None:
-    """What tells a file or folder from all others; None if there is none."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino

@@ -131,7 +131,7 @@ def listing_tasks(source: InputOptions) -> Iterator[ListingTask]:
                 f"--input {source.input!r} is a flat folder or glob, so the label must be in the "
                 "file name; expected --label_regex, for example '^([a-z]+)\\.' for cat.0.jpg."
             )
-        if is_local(source.input) and is_data_set(input_root(source)):
+        if is_data_set(input_root(source)):
             raise finished_input(input_root(source))
         yield ListingTask(source.input, kind="glob" if is_glob(source.input) else "folder")
     else:
@@ -204,8 +204,7 @@ def list_task(
     """Lists what a task says: batches of references, and files that were passed over.
 
     Raises:
-        UserError: A file name does not match --label_regex; a row of a table is wrong; the input
-            is a finished data set.
+        UserError: A file name does not match --label_regex, or a row of a table is wrong.
     """
     if task.kind == "outside":
         yield from files_outside_folders(task.path)
@@ -225,8 +224,6 @@ def list_task(
     is_empty = task.label is not None
     for ref in refs:
         if isinstance(ref, Skipped):
-            if task.path == source.input and ref.name == printable(task.path):
-                raise finished_input(task.path)
             is_empty = is_empty and ref.reason != FINISHED_DATA_SET  # no empty class folder
             yield ref
             continue

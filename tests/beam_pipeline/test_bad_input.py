@@ -74,7 +74,7 @@ def test_a_table_with_a_wrong_row(tmp_path, capfd, rows, expected):
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (["--input", "absent"], "absent' does not exist"),
+        (["--input", "absent"], "absent' cannot be listed (No such file"),
         (["--num_shards", "train=99"], "--num_shards received 99 for split 'train'"),
         (["--class_names", "cat,cow"], "--class_names does not hold the label 'dog'"),
         (["--label_regex", r"^([0-9]+)\."], "does not match"),

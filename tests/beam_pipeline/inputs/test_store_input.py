@@ -191,7 +191,7 @@ def test_one_object_that_fails_for_good_is_a_row_of_the_quarantine(server, there
     ("name", "words"),
     [
         ("no-such-bucket/photos", "names a bucket that does not exist"),
-        ("{}/nothing", "holds nothing"),
+        ("{}/nothing", "it holds nothing"),
         ("{}/rows.csv", "cannot be read"),
     ],
 )
@@ -217,4 +217,4 @@ def test_a_flat_folder_or_glob_is_listed_by_few_requests(server, pattern, expect
     server.clear()
     found = _listed(root + pattern, layout="flat", label_regex=r"(.)\.")
     assert [ref.key for ref in found] == expected
-    assert len(server.requests()) == 2  # one for the bucket, one for the names
+    assert len(server.requests()) == 3  # for the bucket, a manifest.json, and the names
