@@ -19,16 +19,15 @@ if TYPE_CHECKING:
     from beam_pipeline.commit.transforms import CommitShards
     from beam_pipeline.inputs.transforms import ListImages
     from beam_pipeline.options import ImageOptions, InputOptions, PlanOptions
-    from beam_pipeline.planning.batching import BatchRefs
     from beam_pipeline.planning.refs import ImageRef, RefBatch, ShardUnit
-    from beam_pipeline.planning.transforms import AssignSplits, PlanShards
+    from beam_pipeline.planning.transforms import AssignSplits, BatchRefs, PlanShards
     from beam_pipeline.shards.result import Reject
     from beam_pipeline.shards.transforms import WriteBalancedTFRecord, WrittenShards
 
 _HOMES = {
     "AnalyseColumns": "columns.transforms",
     "AssignSplits": "planning.transforms",
-    "BatchRefs": "planning.batching",
+    "BatchRefs": "planning.transforms",
     "CommitShards": "commit.transforms",
     "CommitSpec": "commit.data_set",
     "ImageOptions": "options",

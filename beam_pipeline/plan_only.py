@@ -19,7 +19,7 @@ from apache_beam import pvalue
 
 from beam_pipeline.columns.arrow import to_record_batches
 from beam_pipeline.columns.transforms import AnalyseColumns
-from beam_pipeline.commit.quarantine import allowed_rejects
+from beam_pipeline.commit.quarantine import check_budget
 from beam_pipeline.commit.staging import check_output, read_output_state
 from beam_pipeline.commit.warnings import counts_and_names, warnings_of
 from beam_pipeline.images.read import read_images
@@ -33,10 +33,10 @@ from beam_pipeline.planning.transforms import survey_and_plan
 from beam_pipeline.progress import class_line, reasons, warning_lines
 from beam_pipeline.runners.runner import Runner
 from imageshards import storage
-from imageshards.errors import ImageError, OutputError, UserError
+from imageshards.errors import ImageError, UserError
 from imageshards.manifest import STAGING_NAME
 from imageshards.progress import text_table
-from imageshards.text import counted, for_output
+from imageshards.text import for_output
 
 
 class Reject(NamedTuple):
@@ -68,7 +68,6 @@ def plan_only(options: BuildOptions, runner: Runner) -> str:
     """
     state = read_output_state(options.output, storage.join(options.output, STAGING_NAME))
     check_output(state, options.overwrite)
-    _check_writable(options.output)
     options = with_pinned_classes(options, state.pinned_classes)
     schemas = schemas_of(options.sources)
     columns = columns_of(schemas)
@@ -99,24 +98,13 @@ def plan_only(options: BuildOptions, runner: Runner) -> str:
             found: Planned = pickle.load(file)
     warnings = [text for schema in schemas if schema for text in schema.warnings]
     text = plan_table(found, options.plan.splits, warnings)
-    if refusal := _too_many_rejects(found, options.max_reject_fraction):
+    try:
+        budget = options.max_reject_fraction
+        check_budget(found.rejects, found.plan.num_images, budget, "some of them above")
+    except UserError:
         print(text, flush=True)
-        raise UserError(refusal)
+        raise
     return text
-
-
-def _check_writable(output: str) -> None:
-    if not storage.is_local(output):
-        return
-    here = output
-    while not os.path.lexists(here):
-        here = os.path.dirname(here)
-    if not os.path.isdir(here) or not os.access(here, os.W_OK | os.X_OK):
-        what = "permission denied" if os.path.isdir(here) else "not a folder"
-        raise OutputError(
-            f"--output {output!r} cannot be written ({here!r}: {what}); choose another folder or "
-            "fix its permissions."
-        )
 
 
 def _check_columns(batch: RefBatch, columns: Sequence[ColumnSpec]) -> Iterator[Any]:
@@ -179,19 +167,3 @@ def plan_table(found: Planned, splits: Mapping[str, float], warnings: Iterable[s
         lines.append(for_output(f"rejected already when listed: {known}"))
     lines += warning_lines([*warnings, *warnings_of(counts, splits, names)])
     return "\n".join([*lines, "nothing was written"])
-
-
-def _too_many_rejects(found: Planned, max_fraction: float) -> str:
-    """The sentence of a build that would end with more rejects than it may have; or ""."""
-    number = sum(found.rejects.values())
-    images = found.plan.num_images
-    allowed = allowed_rejects(images, max_fraction)
-    if number <= allowed:
-        return ""
-    example = min(found.examples.values())
-    return (
-        f"--max_reject_fraction {max_fraction:g} allows {allowed:,} of "
-        f"{counted(images, 'image')} to be rejected, but {number:,} would be "
-        f"({', '.join(found.examples)}), for example {example.uri!r} ({example.message}); fix or "
-        "remove them or raise the fraction."
-    )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from types import ModuleType
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from beam_pipeline import cli
 from beam_pipeline.beam_files import given_flags, store_flags_of
@@ -43,9 +44,8 @@ def run(options: BuildOptions, beam_args: Sequence[str]) -> str:
         stopped.set()
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        with store_flags_of(beam_args):
+        with _on_signal(stop), store_flags_of(beam_args):
             return _run(options, beam_args)
     except LeaseLostError:
         raise  # it stopped the job, as Ctrl-C does
@@ -53,9 +53,17 @@ def run(options: BuildOptions, beam_args: Sequence[str]) -> str:
         if stopped.is_set():  # Beam wraps what is raised inside a stage
             raise KeyboardInterrupt from e
         raise
+
+
+@contextlib.contextmanager
+def _on_signal(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """Has Ctrl-C and SIGTERM handled by a function."""
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, handler_before in before.items():
+            signal.signal(number, handler_before)
 
 
 def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
@@ -92,32 +100,27 @@ def _run(options: BuildOptions, beam_args: Sequence[str]) -> str:
             raise
 
 
-def _say_class_ids_unknown(damage: UserError) -> None:
-    print(
-        f"{damage} It is replaced now; if --class_names does not give them, its classes may get "
-        "other ids than they had.",
-        file=sys.stderr,
-    )
-
-
-def _import_beam() -> ModuleType:
-    """`beam_pipeline.pipeline`, while the pool's processes start.
+def _import_beam() -> None:
+    """Imports Beam and the job's steps, while the pool's processes start.
 
     Without the garbage collector Beam is imported in 0.4 to 0.7 CPU s less (of 2.5; minima of 6 to
     8 rounds, Python 3.11, 2 shared cores). Each full collection afterwards would look through
     215,000 objects in 0.3 s, were they not frozen.
     """
-    gc.disable()
-    import pyarrow
-
-    from beam_pipeline import pipeline
-
-    # PyArrow looks for pandas once, at the first array: half a second of the index's first.
-    pyarrow.array([])
-    gc.freeze()
-    gc.enable()
-    gc.set_threshold(100_000)  # millions of references are no garbage
-    return pipeline
+    # A signal waits for the end of the import: what is raised inside of it may be swallowed by
+    # whatever module is being imported, or printed as a traceback.
+    signals: list[int] = []
+    with _on_signal(lambda number, frame: signals.append(number)):
+        gc.disable()
+        for module in ("pipeline", "plan_only", "runners.choice"):
+            importlib.import_module(f"beam_pipeline.{module}")
+        # PyArrow looks for pandas once, at the first array: half a second of the index's first.
+        importlib.import_module("pyarrow").array([])
+        gc.freeze()
+        gc.enable()
+        gc.set_threshold(100_000)  # millions of references are no garbage
+    for number in signals:
+        signal.raise_signal(number)
 
 
 def _build(
@@ -135,19 +138,21 @@ def _build(
         staging_folder.remove(state.staging)
         return final_table(done, 0.0, done["listed"]) + f"\ndata set in {options.output}"
     if state.damage:
-        _say_class_ids_unknown(state.damage)
-    wants_pool, workers = _pool_size(options, beam_args)
-    if not wants_pool:
-        lock.renew()
-        return _run_pipeline(options, beam_args, state, begun, None)
-    note_activity("")
+        print(
+            f"{state.damage} It is replaced now; if --class_names does not give them, its classes "
+            "may get other ids than they had.",
+            file=sys.stderr,
+        )
+    workers = _pool_size(options, beam_args)
+    pool = None
     progress: list[ProgressLine] = []
     with contextlib.ExitStack() as stack:
-        # Its processes start while this one imports Beam.
-        pool = stack.enter_context(
-            LocalPool(workers, lambda sentence: progress[0].say(sentence), lock)
-        )
-        progress.append(stack.enter_context(ProgressLine(pool_line(pool), PLANNING)))
+        if workers:
+            note_activity("")
+            # Its processes start while this one imports Beam.
+            pool = LocalPool(workers, lambda sentence: progress[0].say(sentence), lock)
+            stack.enter_context(pool)
+            progress.append(stack.enter_context(ProgressLine(pool_line(pool), PLANNING)))
         lock.renew()
         return _run_pipeline(options, beam_args, state, begun, pool)
 
@@ -159,7 +164,8 @@ def _run_pipeline(
     begun: float,
     pool: LocalPool | None,
 ) -> str:
-    pipeline = _import_beam()
+    _import_beam()
+    from beam_pipeline import pipeline
     from beam_pipeline.runners.choice import choose
 
     staging = state.staging
@@ -197,22 +203,23 @@ def _report_page(output: str) -> str:
     return storage.join(output, REPORT_NAME, PAGE_NAME)
 
 
-def _pool_size(options: BuildOptions, beam_args: Sequence[str]) -> tuple[bool, int]:
-    """Whether our own processes write the shards, and how many; without importing Beam.
+def _pool_size(options: BuildOptions, beam_args: Sequence[str]) -> int:
+    """How many of our own processes write the shards; 0 where a runner's workers do.
 
     By default one per core; where a store is read or written one more for every eight, as each
     waits now and then: for the first images of a shard, and until its end has been sent.
     """
     given = given_flags(beam_args, "runner", "direct_num_workers")
-    wanted = runner_name(given.get("runner")) in LOCAL_RUNNERS
     count = given.get("direct_num_workers") or "0"
     if not count.isdecimal():
         raise UserError(
             f"--direct_num_workers received {count!r}; expected a number of processes, 0 for one "
             "per core."
         )
+    if runner_name(given.get("runner")) not in LOCAL_RUNNERS:
+        return 0
     cores = available_cores()
     paths = [options.output, *(source.input for source in options.sources)]
     if not all(map(storage.is_local, paths)):
         cores += -(-cores // 8)
-    return wanted, int(count) or cores
+    return int(count) or cores

@@ -8,16 +8,16 @@ however many images there are: docs/design/scale.md.
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam import pvalue
+from apache_beam.transforms.window import GlobalWindows
 
 from beam_pipeline.images.process_pool import LocalPool
 from beam_pipeline.images.sample import encoded_sizes
 from beam_pipeline.options import ImageOptions, PlanOptions, UrlOptions
-from beam_pipeline.planning.batching import BatchByKeyFn
 from beam_pipeline.planning.classes import distinct_labels
 from beam_pipeline.planning.hashing import ORDER, RANK, KeyHasher
 from beam_pipeline.planning.plan import (
@@ -35,6 +35,10 @@ from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 # Enough for a mean within a few percent; encoding them takes well under a second.
 SAMPLE_SIZE = 64
+# References that a worker holds, about 80 MB, before it sends its batches.
+MAX_HELD_REFS = 200_000
+# References of a batch where no key says otherwise.
+BATCH_SIZE = 1000
 
 Bucket = tuple[str, int, int]
 ShardKey = tuple[str, int]
@@ -202,6 +206,22 @@ def survey_and_plan(
     )
 
 
+class BatchRefs(beam.PTransform):
+    """`ImageRef`s of your own → `RefBatch`es, as `AssignSplits` and what follows it take them.
+
+        batches = pipeline | beam.Create([ImageRef("1", "gs://b/1.jpg", "cat"), …]) | BatchRefs()
+
+    Keys must be unique, and all of the global window.
+    """
+
+    def expand(self, refs: beam.PCollection[ImageRef]) -> beam.PCollection[RefBatch]:
+        return (
+            refs
+            | "Batch" >> beam.BatchElements(BATCH_SIZE, BATCH_SIZE)  # of a bundle
+            | "RefBatch" >> beam.Map(RefBatch).with_output_types(RefBatch)
+        )
+
+
 class AssignSplits(beam.PTransform):
     """`RefBatch`es → `RefBatch`es in which every reference has a split.
 
@@ -221,6 +241,41 @@ class AssignSplits(beam.PTransform):
 
     def expand(self, batches: beam.PCollection[RefBatch]) -> beam.PCollection[RefBatch]:
         return batches | "AssignSplits" >> beam.Map(assign_splits, self._options)
+
+
+class BatchByKeyFn(beam.DoFn):
+    """Elements → (key, RefBatch): the references of a bundle, batched by a key.
+
+    Without it a thousand classes in a thousand shards would be a million elements of one
+    reference, and so would a thousand rows of a shuffled table.
+
+    Args:
+        keyed: `keyed(element, *sides)` gives (key, reference) pairs.
+    """
+
+    def __init__(self, keyed: Callable[..., Iterable[tuple[Any, ImageRef]]]):
+        self._keyed = keyed
+
+    def start_bundle(self) -> None:
+        self._batches: dict[Any, list[ImageRef]] = collections.defaultdict(list)
+        self._held = 0
+
+    def process(self, element: Any, *sides: Any) -> Iterator[tuple[Any, RefBatch]]:
+        for key, ref in self._keyed(element, *sides):
+            self._batches[key].append(ref)
+            self._held += 1
+        if self._held >= MAX_HELD_REFS:
+            yield from self._flush()
+
+    def finish_bundle(self) -> Iterator[Any]:
+        for keyed_batch in self._flush():
+            yield GlobalWindows.windowed_value(keyed_batch)
+
+    def _flush(self) -> Iterator[tuple[Any, RefBatch]]:
+        batches = self._batches
+        self.start_bundle()
+        for key, refs in batches.items():
+            yield key, RefBatch(refs)
 
 
 class PlannedShards(NamedTuple):

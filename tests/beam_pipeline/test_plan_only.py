@@ -35,11 +35,8 @@ def test_wrong_paths_of_a_table_are_told_with_one_of_them_resolved(tmp_path, cap
     code, out, err = rehearse(capfd, "--input", rows, "--output", tmp_path / "out")
     assert code == 2
     assert f"not_found 12 such as '{tmp_path}/wrong/00.jpg' (No such file" in out
-    assert (
-        "--max_reject_fraction 0.01 allows 0 of 12 images" in err
-        and "but 12 would be (not_found)" in err
-    )
-    assert f"'{tmp_path}/wrong/00.jpg'" in err and "raise the fraction" in err
+    assert "--max_reject_fraction 0.01 allows 0 of 12 images" in err
+    assert "but 12 were (not_found 12); see some of them above" in err
     assert not (tmp_path / "out").exists()
 
 
@@ -51,7 +48,7 @@ def test_rejects_within_the_budget_are_told_and_are_no_error(tmp_path, capfd):
     assert (code, err) == (0, "")
     assert "empty 1 such as" in out
     code, out, err = rehearse(capfd, *flags)
-    assert code == 2 and "but 1 would be (empty)" in err
+    assert code == 2 and "but 1 were (empty 1)" in err
 
 
 def test_equal_keys_are_told_as_by_the_build(tmp_path, capfd):
@@ -67,8 +64,6 @@ def test_what_is_in_the_way_of_the_build_is_told(tmp_path, capfd):
     photos = class_folders(tmp_path / "in", {"cat": 4, "dog": 4})
     output = tmp_path / "out"
     flags = ("--input", photos, "--output", output)
-    (tmp_path / "file").write_text("")
-    assert rehearse(capfd, "--input", photos, "--output", tmp_path / "file" / "out")[0] == 2
     assert build(*flags, *FLAGS) == 0
     capfd.readouterr()
     code, _, err = rehearse(capfd, *flags)

@@ -1,11 +1,15 @@
-"""What is decided before Beam is imported."""
+"""What is decided before Beam is imported, and a signal that comes meanwhile."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
 
 import pytest
 
 from beam_pipeline import run as driver
 from beam_pipeline.options import BuildOptions, InputOptions
+from tests.support.builds import class_folders
 
 
 @pytest.mark.parametrize(
@@ -25,10 +29,42 @@ from beam_pipeline.options import BuildOptions, InputOptions
 def test_number_of_processes(monkeypatch, cores, source, output, flags, expected):
     monkeypatch.setattr(driver, "available_cores", lambda: cores)
     options = BuildOptions(InputOptions(source), output)
-    assert driver._pool_size(options, flags) == (True, expected)
+    assert driver._pool_size(options, flags) == expected
 
 
 @pytest.mark.parametrize("runner", ["FlinkRunner", "PortableRunner", "PrismRunner"])
 def test_other_runners_bring_their_own_processes(runner):
     options = BuildOptions(InputOptions("in"), "out")
-    assert not driver._pool_size(options, ["--runner", runner])[0]
+    assert driver._pool_size(options, ["--runner", runner]) == 0
+
+
+# A build that is sent a signal while a module of Beam is looked for, by code that swallows all.
+STOPPED = """
+import importlib.abc, os, signal, sys
+from beam_pipeline.__main__ import main
+
+class Swallow(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "apache_beam.pipeline":
+            try:
+                os.kill(os.getpid(), signal.Signals[sys.argv[1]])
+            except BaseException:
+                pass
+
+sys.meta_path.insert(0, Swallow())
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_a_signal_while_beam_is_imported_stops_the_build(number, tmp_path):
+    photos = class_folders(tmp_path / "in", {"cat": 2, "dog": 2})
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED, number, "--input", photos, "--output", tmp_path / "out"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 130, done.stderr
+    (line,) = done.stderr.strip().splitlines()
+    assert "stopped; no data set was committed" in line
+    assert not (tmp_path / "out" / "manifest.json").exists()
