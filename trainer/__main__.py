@@ -15,7 +15,6 @@ from trainer.commands.flags import make_parser, parse_config
 from trainer.config import RunConfig
 from trainer.imports import quiet_import
 from trainer.reader.batches import open_data
-from trainer.training.output_folder import check_only_ours, prepare_output
 from trainer.training.several_hosts import described, only_chief_writes
 from trainer.training.signals import Stopped, stopped_by_sigterm
 
@@ -73,8 +72,6 @@ def _train_on(config: RunConfig, hosts: Hosts) -> None:
         devices = make_strategy(config.replicas, config.read.batch_size, hosts)
     # Before TensorFlow's import, which takes seconds, so that mistakes are reported at once.
     data = open_data(config.read, output=config.output)
-    check_only_ours(config.output)
-    prepare_output(config.output)
     with quiet_import():
         from trainer.training.run import train
     train(config, data, devices, hosts)

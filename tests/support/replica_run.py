@@ -258,7 +258,7 @@ def _check_augment(strategy: Any, level: str) -> Any:
     data = tf.data.Dataset.from_tensors(whole).unbatch().batch(8, drop_remainder=True)
 
     def augment(some: Any) -> Any:
-        return pixels.augment_batch(some, level, 9, (32, 32), NUM_CLASSES)
+        return pixels.augment_batch(some, level, 9, (32, 32), NUM_CLASSES, [127.5] * 3)
 
     # Not traced, which takes seconds for two replicas: test_augment_batch has graphs of slices.
     shares = strategy.run(

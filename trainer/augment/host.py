@@ -17,12 +17,10 @@ from trainer.augment.geometry import (
 )
 from trainer.augment.params import LEVELS, NO_MIX, Params, Strengths, draw_params
 from trainer.augment.pixels import (
-    MID_GREY,
     adjust_pixels,
     clip_to_uint8,
     mix_pairs,
     noise_rows,
-    round_to_uint8,
 )
 from trainer.dataset.spec import IMAGE_INPUT, Batch, ImageSpec
 
@@ -39,7 +37,7 @@ def augmented_pictures(
     size: tuple[int, int],
     level: str,
     seed: int,
-    fill: Sequence[float] | None = None,
+    fill: Sequence[float],
 ) -> Pictures:
     """A function that decodes and augments a batch, but does not mix it: see `mix_batch`.
 
@@ -48,7 +46,7 @@ def augmented_pictures(
         size: (height, width) in pixels of the result.
         level: `light` or `strong`.
         seed: Of the run.
-        fill: Grey level per channel of erased rectangles; None for mid-grey.
+        fill: Grey level per channel of erased rectangles.
 
     Returns:
         Encoded, string [batch], and position, int64 [batch] → uint8 [batch, *size,
@@ -56,11 +54,8 @@ def augmented_pictures(
     """
     strengths = LEVELS[level]
     source = _Source(image, size)
-    finish_one = (
-        _strong_picture(source, list(fill or [MID_GREY] * image.channels))
-        if strengths.changes_pixels
-        else _light_picture(source)
-    )
+    strong = strengths.changes_pixels
+    finish_one = _strong_picture(source, fill) if strong else _light_picture(source)
 
     def pictures(
         encoded: tf.Tensor, position: tf.Tensor, at_once: int = DECODED_AT_ONCE
@@ -82,42 +77,28 @@ def mix_batch(batch: Batch, level: str, seed: int, num_classes: int) -> Batch:
     cost nothing.
     """
     params = draw_params(level, seed, batch["position"])
-    names = ("mix", "mix_share", "mix_y", "mix_x")
+    drawn = {name: params[name] for name in ("mix", "mix_share", "mix_y", "mix_x")}
+    given = {
+        "inputs": {IMAGE_INPUT: batch["inputs"][IMAGE_INPUT]},
+        "label": batch["label"],
+        "weight": batch["weight"],
+    }
+
+    def mixed(of_pair: tuple[Batch, Params]) -> Batch:
+        pair, params = of_pair
+        return tf.cond(
+            tf.equal(params["mix"][0], NO_MIX),
+            lambda: pair | {"label": tf.one_hot(pair["label"], num_classes)},
+            lambda: mix_pairs(pair, params, num_classes),
+        )
+
     # Element: the two members of one pair.
-    pairs = {name: _in_pairs(params[name]) for name in names} | {
-        "image": _in_pairs(batch["inputs"][IMAGE_INPUT]),
-        "label": _in_pairs(batch["label"]),
-        "weight": _in_pairs(batch["weight"]),
-    }
-
-    def mix_pair(pair: Work) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        two = {
-            "inputs": {IMAGE_INPUT: pair["image"]},
-            "label": pair["label"],
-            "weight": pair["weight"],
-        }
-        result = mix_pairs(two, pair, num_classes)
-        return result["inputs"][IMAGE_INPUT], result["label"], result["weight"]
-
-    def keep_pair(pair: Work) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        return pair["image"], tf.one_hot(pair["label"], num_classes), pair["weight"]
-
-    image, label, weight = tf.map_fn(
-        lambda pair: tf.cond(
-            tf.equal(pair["mix"][0], NO_MIX), lambda: keep_pair(pair), lambda: mix_pair(pair)
-        ),
-        pairs,
-        fn_output_signature=(
-            tf.TensorSpec(pairs["image"].shape[1:], tf.uint8),
-            tf.TensorSpec((2, num_classes), tf.float32),
-            tf.TensorSpec((2,), tf.float32),
-        ),
-    )
-    return batch | {
-        "inputs": batch["inputs"] | {IMAGE_INPUT: _joined(image)},
-        "label": _joined(label),
-        "weight": _joined(weight),
-    }
+    pairs = tf.nest.map_structure(lambda v: tf.reshape(v, [-1, 2, *v.shape[1:]]), (given, drawn))
+    signature = tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape[1:], v.dtype), pairs[0])
+    signature["label"] = tf.TensorSpec((2, num_classes), tf.float32)
+    found = tf.map_fn(mixed, pairs, fn_output_signature=signature)
+    found = tf.nest.map_structure(lambda v: tf.reshape(v, [-1, *v.shape[2:]]), found)
+    return batch | found | {"inputs": batch["inputs"] | found["inputs"]}
 
 
 class _Source:
@@ -207,14 +188,14 @@ def _light_picture(source: _Source) -> Callable[[Work], tf.Tensor]:
         resized = tf.raw_ops.ResizeBilinear(
             images=part[tf.newaxis], size=list(source.size), half_pixel_centers=True
         )[0]
-        pixels = round_to_uint8(resized)
+        pixels = clip_to_uint8(resized)
         # In three dimensions, `reverse` has a fast path for rows of RGB pixels.
         return tf.cond(work["flip"], lambda: tf.reverse(pixels, [1]), lambda: pixels)
 
     return picture
 
 
-def _strong_picture(source: _Source, fill: list[float]) -> Callable[[Work], tf.Tensor]:
+def _strong_picture(source: _Source, fill: Sequence[float]) -> Callable[[Work], tf.Tensor]:
     noise = noise_rows(source.size[1], source.channels)
 
     def picture(work: Work) -> tf.Tensor:
@@ -245,11 +226,3 @@ def _is_jpeg(encoded: tf.Tensor) -> tf.Tensor:
 
 def _as_integers(window: Window) -> tf.Tensor:
     return tf.cast(tf.stack(window, axis=1), tf.int32)
-
-
-def _in_pairs(values: tf.Tensor) -> tf.Tensor:
-    return tf.reshape(values, [-1, 2, *values.shape[1:]])
-
-
-def _joined(pairs: tf.Tensor) -> tf.Tensor:
-    return tf.reshape(pairs, [-1, *pairs.shape[2:]])

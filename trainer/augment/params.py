@@ -172,13 +172,13 @@ def random_bits(seed: int, number: tf.Tensor, count: int, purpose: int = 0) -> t
     Returns:
         uint32 [batch, count], whatever batch a number comes in.
     """
-    first = _mixed_int(_mixed_int(seed & _MASK) + purpose * _STRIDE)
-    second = _mixed_int(first + (seed >> 32) + _STRIDE)
+    first = mix_bits(mix_bits(_uint32(seed)) + _uint32(purpose * _STRIDE))
+    second = mix_bits(first + _uint32((seed >> 32) + _STRIDE))
     low = tf.cast(tf.bitwise.bitwise_and(number, tf.constant(_MASK, tf.int64)), tf.uint32)
     high = tf.cast(tf.bitwise.right_shift(number, tf.constant(32, tf.int64)), tf.uint32)
     # One-to-one in `low`: no two numbers of the same 2**32 share their hashes.
-    state = mix_bits(tf.bitwise.bitwise_xor(low, _uint32(first)))
-    state = mix_bits(state + high * _uint32(_STRIDE) + _uint32(second))
+    state = mix_bits(tf.bitwise.bitwise_xor(low, first))
+    state = mix_bits(state + high * _uint32(_STRIDE) + second)
     counters = tf.constant([(i + 1) * _STRIDE & _MASK for i in range(count)], tf.uint32)
     return mix_bits(state[:, tf.newaxis] + counters)
 
@@ -196,14 +196,6 @@ def mix_bits(state: tf.Tensor) -> tf.Tensor:
 def unit_floats(bits: tf.Tensor) -> tf.Tensor:
     """uint32 → float32 in [0, 1), a multiple of 2**-24: exact, so equal on every device."""
     return tf.cast(tf.bitwise.right_shift(bits, tf.constant(8, tf.uint32)), tf.float32) * 2.0**-24
-
-
-def _mixed_int(state: int) -> int:
-    """`mix_bits` of one Python integer."""
-    state &= _MASK
-    for shift, multiplier in zip(_SHIFTS, (*_MULTIPLIERS, 1), strict=True):
-        state = (state ^ state >> shift) * multiplier & _MASK
-    return state
 
 
 def _pixel_params(strengths: Strengths, unit: Params) -> dict[str, tf.Tensor]:

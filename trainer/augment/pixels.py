@@ -24,7 +24,6 @@ from trainer.dataset.spec import IMAGE_INPUT, Batch
 
 # Luminance of RGB, ITU-R BT.601.
 _LUMINANCE = (0.299, 0.587, 0.114)
-MID_GREY = 127.5
 # Rows of precomputed noise: a power of two, so that the last bits of a hash name a row.
 _NOISE_ROWS = 1024
 _NOISE_SEED = (0x5EED, 0x0F)
@@ -38,7 +37,7 @@ def augment_batch(
     seed: int,
     size: tuple[int, int],
     num_classes: int | None,
-    fill: Sequence[float] | None = None,
+    fill: Sequence[float],
 ) -> Batch:
     """Augments a batch, or a replica's slice of one.
 
@@ -48,7 +47,7 @@ def augment_batch(
         seed: Of the run.
         size: (height, width) in pixels of the result.
         num_classes: Of the model; None to leave out mixing.
-        fill: Grey level per channel of erased rectangles; None for mid-grey.
+        fill: Grey level per channel of erased rectangles.
 
     Returns:
         The batch with pictures uint8 [batch, *size, channels]; after mixing `label` is
@@ -63,8 +62,7 @@ def augment_batch(
     maps = affine_maps(windows, params["flip"], half_tangent, size)
     changed = transform_pictures(tf.cast(pictures, tf.float32), maps, size)
     if strengths.changes_pixels:
-        noise = noise_rows(size[1], channels)
-        changed = adjust_pixels(changed, params, noise, list(fill or [MID_GREY] * channels))
+        changed = adjust_pixels(changed, params, noise_rows(size[1], channels), fill)
     batch = batch | {"inputs": batch["inputs"] | {IMAGE_INPUT: clip_to_uint8(changed)}}
     if strengths.mixes and num_classes is not None:
         return mix_pairs(batch, params, num_classes)
@@ -72,7 +70,7 @@ def augment_batch(
 
 
 def adjust_pixels(
-    pictures: tf.Tensor, params: Params, noise: Array, fill: list[float], single: bool = False
+    pictures: tf.Tensor, params: Params, noise: Array, fill: Sequence[float], single: bool = False
 ) -> tf.Tensor:
     """Colour, then noise, then the erased rectangle.
 
@@ -160,12 +158,8 @@ def box_mask(box: Window, height_px: int, width_px: int, channels: int) -> tuple
 
 def clip_to_uint8(pictures: tf.Tensor) -> tf.Tensor:
     """float32 → uint8, rounded to the nearest integer of 0..255."""
-    return round_to_uint8(tf.clip_by_value(pictures, 0.0, 255.0))
-
-
-def round_to_uint8(pictures: tf.Tensor) -> tf.Tensor:
-    """float32 within 0..255 → uint8; a cast alone truncates: half a grey level darker."""
-    return tf.cast(pictures + 0.5, tf.uint8)
+    # A cast alone truncates: half a grey level darker.
+    return tf.cast(tf.clip_by_value(pictures, 0.0, 255.0) + 0.5, tf.uint8)
 
 
 def mix_pairs(batch: Batch, params: Params, num_classes: int) -> Batch:
@@ -212,7 +206,7 @@ def _add_noise(rows: tf.Tensor, params: Params, noise: Array) -> tf.Tensor:
     return rows + added * params["noise_std"][:, tf.newaxis, tf.newaxis]
 
 
-def _erase(rows: tf.Tensor, params: Params, fill: list[float]) -> tf.Tensor:
+def _erase(rows: tf.Tensor, params: Params, fill: Sequence[float]) -> tf.Tensor:
     channels = len(fill)
     height_px, width_px = rows.shape[1], rows.shape[2] // channels
     area = params["erase_area"] * (height_px * width_px)
@@ -222,7 +216,7 @@ def _erase(rows: tf.Tensor, params: Params, fill: list[float]) -> tf.Tensor:
     height = tf.where(params["erase"], height, 0.0)
     box = place_window(params["erase_y"], params["erase_x"], height, width, height_px, width_px)
     in_rows, in_columns = box_mask(box, height_px, width_px, channels)
-    filled = tf.constant(fill * width_px, tf.float32)
+    filled = tf.constant([*fill] * width_px, tf.float32)
     return rows + (in_rows * in_columns) * (filled - rows)
 
 

@@ -1,11 +1,8 @@
-"""Checkpoints: variables, position and callbacks of a run, written whole or not at all.
+"""Checkpoints: variables, position and callbacks of a run, in one file that is whole or not there.
 
-    checkpoints/step-00000123/variables-2.npz   # every variable, with its path
-    checkpoints/step-00000123/callbacks-2.npz   # arrays that callbacks remember
-    checkpoints/step-00000123/state.json        # the position, here in the third epoch
+    checkpoints/step-00000123.npz   # replaced where the step is saved again, after its validation
 
-`state.json` is written last and names the others by its number of epochs: a folder without it is no
-checkpoint. On a disk and in a store alike, where a folder cannot be renamed.
+It is a NumPy archive: `state` is JSON, every other entry one array.
 
 The position is {seed, step, batch_size, fingerprint of the data}: the reader's order is a
 pure function of it, so nothing of the reader has to be saved. Variables are saved by
@@ -20,8 +17,7 @@ import io
 import json
 import re
 import zipfile
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import IO, Any
 
 import ml_dtypes  # noqa: F401  so that NumPy knows bfloat16 by name
@@ -29,55 +25,12 @@ import numpy as np
 
 from imageshards import storage
 from imageshards.errors import StorageError, UserError
-from imageshards.form import (
-    FormError,
-    anything,
-    flag,
-    keyed,
-    listed,
-    loads,
-    mapped,
-    nullable,
-    number,
-    one_of,
-    text,
-    whole,
-)
 from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.output_errors import output_errors
-from trainer.training.output_folder import CHECKPOINTS_FOLDER
+from trainer.training.output_folder import CHECKPOINT_FILE, CHECKPOINTS_FOLDER
 
-FORMAT_VERSION = 2
-_STATE = "state.json"
-_COMMITTED = re.compile(rf"/step-(\d+)/{re.escape(_STATE)}$")
-_FOLDER = re.compile(r"step-\d")
-_INDEX = "index"
+FORMAT_VERSION = 3
 _OF_REPLICAS = ", of every replica"
-
-
-def _callback(value: Any) -> None:
-    """Class of a callback, and what it remembers."""
-    listed(anything)(value)
-    if len(value) != 2:
-        raise FormError(value, "a pair")
-    text()(value[0])
-    mapped(anything)(value[1])
-
-
-_STATE_FORM = keyed(
-    {
-        "format_version": one_of(FORMAT_VERSION),
-        "identity": mapped(anything),
-        "callbacks": listed(_callback),
-    },
-    {
-        "step": whole(),
-        "epochs": whole(),
-        "stopped": flag,
-        "best_step": nullable(whole()),
-        "best_value": nullable(number),
-    },
-)
 
 Array = np.ndarray[Any, Any]
 # (path, value) of every variable, in order.
@@ -86,10 +39,10 @@ Values = list[tuple[str, Array]]
 
 @dataclasses.dataclass
 class RunState:
-    """The state of a run besides its variables.
+    """The state of a run.
 
     Attributes:
-        identity: The settings a resumed run must share: see `trainer.training.resume_check`.
+        identity: The settings a resumed run must share: see `trainer.training.open_run`.
         step: Training steps done.
         epochs: Epochs finished, their validation included.
         stopped: Whether a callback ended the training.
@@ -97,6 +50,7 @@ class RunState:
         best_value: Its val_loss.
         callbacks: What every callback remembers: its class, and JSON values by name.
         arrays: The arrays among these, by the names that stand in their place.
+        variables: Only while the state is written or read.
     """
 
     identity: Mapping[str, Any]
@@ -107,6 +61,7 @@ class RunState:
     best_value: float | None = None
     callbacks: list[tuple[str, dict[str, Any]]] = dataclasses.field(default_factory=list)
     arrays: dict[str, Array] = dataclasses.field(default_factory=dict)
+    variables: Values = dataclasses.field(default_factory=list)
 
 
 class Checkpoints:
@@ -115,33 +70,24 @@ class Checkpoints:
     Args:
         output: The run's folder, local or in a store.
         keep: How many of the last ones stay, besides the best.
+        hosts: Those that train together; the chief alone reads and writes, for all.
     """
 
-    def __init__(self, output: str, keep: int) -> None:
+    def __init__(self, output: str, keep: int, hosts: Hosts = ONE_HOST) -> None:
         self.folder = storage.join(output, CHECKPOINTS_FOLDER)
-        self._output = output
-        self._keep = keep
+        self._output, self._keep, self._hosts = output, keep, hosts
 
     def steps(self) -> list[int]:
         """The steps there are checkpoints of, ascending."""
-        found = (_COMMITTED.search(file.path) for file in storage.files_below(self.folder))
-        return sorted(int(match[1]) for match in found if match)
+        names = (CHECKPOINT_FILE.fullmatch(one.name) for one in storage.list_folder(self.folder))
+        return sorted(int(match[1]) for match in names if match)
 
     def path(self, step: int) -> str:
-        """The folder of one checkpoint."""
-        return storage.join(self.folder, f"step-{step:08d}")
+        """The file of one checkpoint."""
+        return storage.join(self.folder, f"step-{step:08d}.npz")
 
-    def save(self, state: RunState, variables: Values) -> str:
-        """Writes a checkpoint, and deletes old ones.
-
-        Where there is one of this step already, it stays whole until the new one is.
-
-        Args:
-            state: The run's state.
-            variables: As `values_of` returns them.
-
-        Returns:
-            Its folder.
+    def save(self, state: RunState) -> str:
+        """Writes a checkpoint, and deletes old ones; returns its path.
 
         Raises:
             UserError: It cannot be written.
@@ -152,39 +98,34 @@ class Checkpoints:
             f"the checkpoint of step {state.step}",
             "run the same command again to resume from the checkpoint before",
         ):
-            arrays = list(state.arrays.items())
-            for name, values in zip(_array_files(state), (variables, arrays), strict=True):
-                with storage.open_write(storage.join(path, name)) as file:
-                    _write_arrays(file, values)
-            _sync(path)
-            storage.write(storage.join(path, _STATE), _state_text(state))
-            _sync(path, self.folder)
-        self._delete_old(state)
+            with storage.open_write(path) as file:
+                _write(file, state)
+            # So that its name survives a power cut, where the file system allows it.
+            with contextlib.suppress(OSError):
+                storage.sync(self.folder)
+        # What cannot be deleted now is deleted after the next checkpoint.
+        with contextlib.suppress(OSError, StorageError):
+            self._delete_old(state)
         return path
 
-    def load_latest(self) -> tuple[RunState, Values] | None:
+    def load_latest(self) -> RunState | None:
         """The last checkpoint, or None where there is none.
 
         Raises:
             UserError: It cannot be read.
         """
-        steps = self.steps()
+        steps = self._hosts.gather("checkpoints", self.steps())[0]
         return self.load(steps[-1]) if steps else None
 
-    def load(self, step: int) -> tuple[RunState, Values]:
-        """The checkpoint of `step`: the run's state, and its variables in order.
+    def load(self, step: int) -> RunState:
+        """The checkpoint of `step`.
 
         Raises:
             UserError: It cannot be read.
         """
         path = self.path(step)
         try:
-            state = _parsed_state(storage.read(storage.join(path, _STATE)))
-            variables, arrays = (
-                _read_arrays(storage.join(path, name)) for name in _array_files(state)
-            )
-            state.arrays = dict(arrays)
-            return state, variables
+            return _parsed(self._hosts.share("checkpoint", lambda: storage.read(path)))
         except (EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, OSError) as e:
             remedy = "delete it to resume from the one before, or start over with ⟦--overwrite⟧"
             if isinstance(e, OSError) and not isinstance(e, FileNotFoundError):
@@ -195,60 +136,43 @@ class Checkpoints:
 
     def _delete_old(self, state: RunState) -> None:
         """Deletes what the checkpoint of `state` replaces, and what killed processes left."""
-        path, current = self.path(state.step), {_STATE, *_array_files(state)}
-        # What cannot be deleted now is deleted after the next checkpoint.
-        with contextlib.suppress(OSError, StorageError):
-            steps = [*self.steps()[-self._keep :], state.best_step]
-            kept = {self.path(step) for step in steps if step is not None}
-            storage.delete(e.path for e in storage.list_folder(path) if e.name not in current)
-            for entry in storage.list_folder(self.folder):
-                if entry.is_folder and _FOLDER.match(entry.name) and entry.path not in kept:
-                    # state.json first: if we are killed here, the rest is no checkpoint any more.
-                    storage.delete([storage.join(entry.path, _STATE)])
-                    storage.delete_folder(entry.path)
+        steps = [*self.steps()[-self._keep :], state.best_step]
+        kept = {storage.name_of(self.path(step)) for step in steps if step is not None}
+        found = (one for one in storage.list_folder(self.folder) if not one.is_folder)
+        # A process that was killed while it wrote left a file of this name and more.
+        storage.delete(
+            one.path for one in found if CHECKPOINT_FILE.match(one.name) and one.name not in kept
+        )
 
 
-def _array_files(state: RunState) -> tuple[str, str]:
-    """The files of arrays that belong to a state: its variables, and those of callbacks."""
-    # By finished epochs, as the step with which one ends is saved before and after its validation.
-    return f"variables-{state.epochs}.npz", f"callbacks-{state.epochs}.npz"
+def _write(file: IO[bytes], state: RunState) -> None:
+    arrays = {f"callback-{name}": array for name, array in state.arrays.items()}
+    arrays |= {f"variable-{i}": array for i, (_, array) in enumerate(state.variables)}
+    raw = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
+    raw |= {
+        "format_version": FORMAT_VERSION,
+        "arrays": list(state.arrays),
+        "variables": [path for path, _ in state.variables],
+        # NumPy's files know no bfloat16: it is written as bits without a type.
+        "types": {name: a.dtype.name for name, a in arrays.items() if a.dtype.kind == "V"},
+    }
+    np.savez(file, state=np.array(json.dumps(raw).encode()), **arrays)  # type: ignore[arg-type]
 
 
-def from_chief(
-    hosts: Hosts, load: Callable[[], tuple[RunState, Values] | None]
-) -> tuple[RunState, Values] | None:
-    """What the chief has loaded, on all hosts: others need not see the run's folder.
+def _parsed(data: bytes) -> RunState:
+    with np.load(io.BytesIO(data), allow_pickle=False) as found:
+        raw = json.loads(found["state"].item())
+        if (version := raw.pop("format_version")) != FORMAT_VERSION:
+            raise ValueError(f"format_version is {version}; expected {FORMAT_VERSION}")
+        types = raw.pop("types")
 
-    Args:
-        hosts: Of the run.
-        load: Called on the chief.
-    """
-    found = load() if hosts.is_chief else None
-    if hosts.count == 1:
-        return found
-    state, values = found or (None, [])
-    text = hosts.share("checkpoint", lambda: _state_text(state).encode() if state else b"")
-    if not text:
-        return None
-    variables = hosts.share("variables", lambda: _as_bytes(values))
-    arrays = list(state.arrays.items()) if state else []
-    callbacks = hosts.share("callbacks", lambda: _as_bytes(arrays))
-    if found is not None:
-        return found
-    state = _parsed_state(text)
-    state.arrays = dict(_parsed_arrays(io.BytesIO(callbacks)))
-    return state, _parsed_arrays(io.BytesIO(variables))
+        def array(name: str) -> Array:
+            return found[name].view(types[name]) if name in types else found[name]
 
-
-def _state_text(state: RunState) -> str:
-    raw = dataclasses.asdict(dataclasses.replace(state, arrays={}))
-    del raw["arrays"]
-    return json.dumps({"format_version": FORMAT_VERSION, **raw}, indent=1)
-
-
-def _parsed_state(text: str | bytes) -> RunState:
-    raw = loads(text, _STATE_FORM)
-    del raw["format_version"]
+        raw["arrays"] = {name: array(f"callback-{name}") for name in raw["arrays"]}
+        raw["variables"] = [
+            (path, array(f"variable-{i}")) for i, path in enumerate(raw["variables"])
+        ]
     raw["callbacks"] = [(name, remembered) for name, remembered in raw["callbacks"]]
     return RunState(**raw)
 
@@ -272,7 +196,7 @@ def values_of(
             found.append((variable.path + _OF_REPLICAS, array))
         else:
             found.append((variable.path, np.asarray(variable.numpy())))
-    mine = {f"{i}": _as_bits(a) for i, (name, a) in enumerate(found) if name.endswith(_OF_REPLICAS)}
+    mine = {f"{i}": array for i, (name, array) in enumerate(found) if name.endswith(_OF_REPLICAS)}
     for i, bits in hosts.concatenate("replicas", mine).items():
         name, array = found[int(i)]
         found[int(i)] = name, bits.view(array.dtype)
@@ -290,17 +214,16 @@ def restore(variables: Sequence[Any], values: Values, hosts: Hosts = ONE_HOST) -
     Raises:
         UserError: They do not fit: another model, or another version.
     """
-    paths = [variable.path for variable in variables]
-    names = [path.removesuffix(_OF_REPLICAS) for path, _ in values]
-    saved = _by_path(names)
-    if sorted(paths) != sorted(names):
-        paths = [_unnumbered(path) for path in paths]
-        if paths != (names := [_unnumbered(name) for name in names]):
+    mine = sorted(variables, key=lambda variable: variable.path)
+    saved = sorted(values, key=_path)
+    if [variable.path for variable in mine] != [_path(value) for value in saved]:
+        mine, saved = list(variables), values
+        paths = [_unnumbered(variable.path) for variable in mine]
+        names = [_unnumbered(_path(value)) for value in saved]
+        if paths != names:
             strangers = sorted(set(names) - set(paths))
             raise _other_model(f"a variable {strangers[0]!r}" if strangers else "other variables")
-        saved = _by_path(names)
-    for variable, path in zip(variables, paths, strict=True):
-        name, array = values[saved[path].pop(0)]
+    for variable, (name, array) in zip(mine, saved, strict=True):
         if name.endswith(_OF_REPLICAS):
             parts = _parts(variable)
             if len(parts) * hosts.count == len(array):
@@ -319,12 +242,8 @@ def _parts(variable: Any) -> tuple[Any, ...]:
     return getattr(variable.value, "values", ())
 
 
-def _by_path(paths: Sequence[str]) -> dict[str, list[int]]:
-    """Where each path stands."""
-    found: dict[str, list[int]] = defaultdict(list)
-    for i, path in enumerate(paths):
-        found[path].append(i)
-    return found
+def _path(value: tuple[str, Array]) -> str:
+    return value[0].removesuffix(_OF_REPLICAS)
 
 
 def _unnumbered(path: str) -> str:
@@ -338,39 +257,3 @@ def _other_model(what: str) -> UserError:
         "expected the same ⟦--model⟧ in the same version: use another ⟦--output⟧, or start over "
         "with ⟦--overwrite⟧."
     )
-
-
-def _write_arrays(file: IO[bytes], arrays: Values) -> None:
-    # NumPy's files know no bfloat16: bits are written, and the type beside them.
-    bits = {f"{i:05d}": _as_bits(array) for i, (_, array) in enumerate(arrays)}
-    index = json.dumps([[name, array.dtype.name] for name, array in arrays])
-    np.savez(file, **{_INDEX: np.array(index)}, **bits)  # type: ignore[arg-type]
-
-
-def _as_bytes(arrays: Values) -> bytes:
-    file = io.BytesIO()
-    _write_arrays(file, arrays)
-    return file.getvalue()
-
-
-def _read_arrays(path: str) -> Values:
-    with storage.open_read(path) as file:
-        return _parsed_arrays(file)
-
-
-def _parsed_arrays(file: IO[bytes]) -> Values:
-    with np.load(file, allow_pickle=False) as found:
-        index = json.loads(str(found[_INDEX]))
-        return [
-            (name, found[f"{i:05d}"].view(np.dtype(dtype))) for i, (name, dtype) in enumerate(index)
-        ]
-
-
-def _as_bits(array: Array) -> Array:
-    return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
-
-
-def _sync(*folders: str) -> None:
-    """Makes the names in folders survive a power cut, where the file system allows it."""
-    with contextlib.suppress(OSError):
-        storage.sync(*folders)

@@ -10,20 +10,17 @@ from typing import Any
 import keras
 from keras.callbacks import Callback
 
-from imageshards.commands.options import check_option
 from imageshards.errors import UserError, names_arguments
 from trainer.augment.augmentation import check_pairs
-from trainer.config import RunConfig, path_text, uneven_batch
+from trainer.config import ReadConfig, RunConfig, path_text, uneven_batch
 from trainer.evaluation.evaluator import Evaluator
 from trainer.models.keras_internals import check_keras
 from trainer.models.optimizer import check_compiled
 from trainer.models.strategy import host_count, separate_replicas
 from trainer.reader.batches import EvaluationData, TrainingData
-from trainer.reader.broken_records import BrokenRecordHandler
-from trainer.reader.stream import TrainingStream
-from trainer.training.loop import Epochs, Loop, Run, make_ready, total_steps
+from trainer.training.loop import Loop, make_ready
+from trainer.training.open_run import open_run
 from trainer.training.output_folder import begin_run
-from trainer.training.resume_check import open_checkpoint
 from trainer.training.signals import Stopped
 
 
@@ -90,35 +87,29 @@ def fit(
     replicas = strategy.num_replicas_in_sync
     check_keras()
     _check(model, train, validation, replicas)
-    check_option(RunConfig, "epochs", epochs)
-    check_option(RunConfig, "checkpoint_steps", checkpoint_steps)
-    check_option(RunConfig, "keep_checkpoints", keep_checkpoints)
     folder = None if resume is None else path_text("resume", resume)
+    config = RunConfig(
+        ReadConfig(train.subset.dataset.data, skip_broken=train.skip_broken),
+        folder or "",
+        epochs=epochs,
+        checkpoint_steps=checkpoint_steps,
+        keep_checkpoints=keep_checkpoints,
+    )
     if folder is None and train.skip_broken:
         raise UserError(
             f"skip_broken received {train.skip_broken} without resume; expected a folder as resume "
             "for copies of the shards without their broken records."
         )
     with nullcontext() if folder is None else begin_run(folder, overwrite):
-        total = total_steps(epochs, None, train.num_records, train.batch_size)
-        checkpoint = None
-        if folder is not None:
-            length = f"⟦--epochs⟧ received {epochs}"
-            checkpoint = open_checkpoint(
-                folder, checkpoint_steps, keep_checkpoints, train.identity, total, length
-            )
-        broken = BrokenRecordHandler(
-            train.skip_broken, folder, train.subset.dataset.data, train.model_inputs.features
-        )
-        stream = TrainingStream(train, strategy, broken)
-        lasts = Epochs(train.num_records, train.batch_size, total)
-        run = Run(train, validation, lasts, strategy, stream, broken, checkpoint)
+        settings = train.identity if folder is not None else {}
+        run = open_run(config, train, validation, strategy, settings)
         if replicas > 1:
             separate_replicas(model)
         make_ready(run, model)
         validate = None
         if validation is not None:
-            validate = Evaluator(model, strategy, validation, broken, own_step=True).run
+            evaluator = Evaluator(model, strategy, validation, run.broken_handler, own_step=True)
+            validate = evaluator.run
         try:
             return Loop(run, model, callbacks, validate, verbose, finalize=True).run()
         except Stopped as e:

@@ -3,7 +3,6 @@ entered again inside an epoch, and takes any number of replicas."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,92 +10,17 @@ import keras
 import tensorflow as tf
 from keras.callbacks import Callback, CallbackList
 
-from trainer.cluster.hosts import ONE_HOST, Hosts
 from trainer.dataset.spec import Batch
-from trainer.models.keras_internals import check_weights, undo_sum_before_clipping
+from trainer.models.keras_internals import undo_sum_before_clipping
 from trainer.models.model import check_optimizers
 from trainer.models.step import build_variables, make_train_step
 from trainer.models.strategy import memory_errors
-from trainer.reader.batches import EvaluationData, TrainingData
-from trainer.reader.broken_records import BrokenRecordHandler
-from trainer.reader.stream import TrainingStream, next_batch
-from trainer.training.saved_run import SavedRun
+from trainer.reader.stream import next_batch
+from trainer.training.open_run import Run
 from trainer.training.signals import Stopped, StopRequest
 
 # Calls the hooks of each batch; returns the figures of the validation split by name.
 Validate = Callable[[CallbackList], dict[str, float]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Epochs:
-    """The epochs of a run, each by the step it ends with.
-
-    Batches are cut from one endless stream, so an epoch's leftover records open the next one:
-    after E epochs all but the last < `batch_size` records were seen E times.
-
-    Attributes:
-        num_records: In one pass over the data.
-        batch_size: Global batch.
-        total_steps: Of the whole run, which may end within an epoch.
-    """
-
-    num_records: int
-    batch_size: int
-    total_steps: int
-
-    @property
-    def count(self) -> int:
-        """Number of epochs, the last one perhaps cut short."""
-        return self.of_step(self.total_steps - 1) + 1
-
-    def end(self, epoch: int) -> int:
-        """The step with which `epoch` (from 0) ends, or with which the run ends within it."""
-        return min(self.total_steps, self.full_end(epoch))
-
-    def full_end(self, epoch: int) -> int:
-        """The step with which `epoch` would end: floor((epoch + 1) * records / batch)."""
-        return (epoch + 1) * self.num_records // self.batch_size
-
-    def of_step(self, step: int) -> int:
-        """The epoch (from 0) that the step after `step` steps belongs to."""
-        # The first whose end is beyond `step`: (epoch + 1) * records >= (step + 1) * batch.
-        return -(-(step + 1) * self.batch_size // self.num_records) - 1
-
-
-def total_steps(epochs: int, steps: int | None, num_records: int, batch_size: int) -> int:
-    """Steps of a whole run: `steps` where given, else those of `epochs`."""
-    return steps if steps is not None else epochs * num_records // batch_size
-
-
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """A run that is open: what it trains on, where, and what it goes on from.
-
-    Attributes:
-        train: What is trained on.
-        validation: What is validated on, or None.
-        epochs: How long.
-        devices: Whose replicas share each batch.
-        stream: The batches of `train`, from any step on.
-        broken_handler: Replaces broken records of both.
-        checkpoint: Saves and restores. Without one the run begins with step 0, and a signal ends
-            it as it ends any program.
-        hosts: Those that share each batch; they stop, and leave out records, together.
-    """
-
-    train: TrainingData
-    validation: EvaluationData | None
-    epochs: Epochs
-    devices: tf.distribute.Strategy
-    stream: TrainingStream
-    broken_handler: BrokenRecordHandler
-    checkpoint: SavedRun | None
-    hosts: Hosts = ONE_HOST
-
-    @property
-    def step(self) -> int:
-        """Training steps done, as far as they are saved."""
-        return self.checkpoint.step if self.checkpoint else 0
 
 
 def make_ready(run: Run, model: keras.Model) -> None:
@@ -106,7 +30,7 @@ def make_ready(run: Run, model: keras.Model) -> None:
         UserError: One of its optimizers has no variables before its first step.
     """
     build_variables(model, run.devices, run.train.element_spec, run.validation is not None)
-    if run.checkpoint is not None:
+    if run.saved.checkpoints is not None:
         check_optimizers(model)
 
 
@@ -133,13 +57,13 @@ class Loop:
         finalize: bool = False,
     ) -> None:
         self._model, self._stream, self._epochs = model, run.stream, run.epochs
-        self._checkpoint, self._hosts = run.checkpoint, run.hosts
+        self._saved, self._hosts = run.saved, run.hosts
         self._validate, self._finalize = validate, finalize
-        self._stop = StopRequest(enabled=run.checkpoint is not None)
+        # Where nothing is saved, a signal ends a run as it ends any program.
+        self._stop = StopRequest(enabled=run.saved.checkpoints is not None)
         self._agreed_stop: int | None = None
         self._iterator: Iterator[Batch] | None = None
         self._train_step = make_train_step(model, run.devices, run.train.augmentation.device)
-        self.step = 0
         self._callbacks = CallbackList(
             list(callbacks),
             add_history=True,
@@ -167,11 +91,11 @@ class Loop:
         try:
             self._callbacks.on_train_begin()
             logs: dict[str, Any] = {}
-            epoch, resumes_inside = self._resume()
+            resumes_inside = self._resume()
             with self._stop:
-                while epoch < self._epochs.count and not model.stop_training:
-                    logs = self._run_epoch(epoch, resumes_inside)
-                    epoch, resumes_inside = epoch + 1, False
+                while self._saved.state.epochs < self._epochs.count and not model.stop_training:
+                    logs = self._run_epoch(self._saved.state.epochs, resumes_inside)
+                    resumes_inside = False
             if self._finalize and self.step and model.optimizer is not None:
                 # As Keras does: averaged weights take the place of the last ones.
                 model.optimizer.finalize_variable_values(model.trainable_variables)
@@ -182,20 +106,21 @@ class Loop:
                 undo_sum_before_clipping(model.optimizer)
         return model.history
 
-    def _resume(self) -> tuple[int, bool]:
-        """The epoch to go on with, and whether it had begun; restores the run if it had not."""
-        checkpoint = self._checkpoint
-        if checkpoint is None:
-            return 0, False
-        checkpoint.attach(self._model, self._callbacks.callbacks)
-        self.step, epoch = checkpoint.step, checkpoint.epochs
-        if epoch and self.step < self._epochs.end(epoch - 1) and not checkpoint.state.stopped:
-            epoch -= 1  # `--steps` had cut it short
-            checkpoint.epochs = epoch
-        has_begun = self.step > (self._epochs.end(epoch - 1) if epoch else 0)
+    @property
+    def step(self) -> int:
+        """Training steps done."""
+        return self._saved.state.step
+
+    def _resume(self) -> bool:
+        """Whether the epoch to go on with had begun; restores the run if it had not."""
+        saved, state, epochs = self._saved, self._saved.state, self._epochs
+        saved.attach(self._model, self._callbacks.callbacks)
+        if state.epochs and self.step < epochs.end(state.epochs - 1) and not state.stopped:
+            state.epochs -= 1  # `--steps` had cut it short
+        has_begun = self.step > (epochs.end(state.epochs - 1) if state.epochs else 0)
         if not has_begun:
-            checkpoint.restore()
-        return epoch, has_begun
+            saved.restore()
+        return has_begun
 
     def iterator(self) -> Iterator[Batch]:
         """What batches are drawn from, opened where it is not."""
@@ -233,28 +158,23 @@ class Loop:
         return self._stop.requested if self._hosts.count == 1 else self._agreed_stop
 
     def _run_epoch(self, epoch: int, resumes_inside: bool) -> dict[str, Any]:
-        model, callbacks, checkpoint = self._model, self._callbacks, self._checkpoint
+        model, callbacks, saved = self._model, self._callbacks, self._saved
         begin, end = self._epochs.end(epoch - 1) if epoch else 0, self._epochs.end(epoch)
         callbacks.set_params({**callbacks.params, "steps": end - begin})
         model.reset_metrics()
         callbacks.on_epoch_begin(epoch)
-        if resumes_inside and checkpoint is not None:
-            checkpoint.restore()  # after all that an epoch begins with
+        if resumes_inside:
+            saved.restore()  # after all that an epoch begins with
         logs: dict[str, Any] = {}
         while self.step < end and not model.stop_training:
             callbacks.on_train_batch_begin(self.step - begin)
             logs = self._train()
             callbacks.on_train_batch_end(self.step - begin, logs)
-            self.step += 1
-            if checkpoint is not None:
-                checkpoint.count_step()
-            if checkpoint is not None and (signum := self._stopped_by()):
-                checkpoint.save()
+            saved.count_step()
+            if signum := self._stopped_by():
+                saved.save()
                 raise Stopped(signum)
-        if checkpoint is not None:
-            checkpoint.save()  # before validation, so that a kill there costs no training
-        else:
-            check_weights(model, self.step, self._hosts)
+        saved.save()  # before validation, so that a kill there costs no training
         # Where the epoch was over before a restart, no step has said anything.
         with self._hosts.limited("The metrics of an epoch"):
             logs = dict(
@@ -264,8 +184,7 @@ class Loop:
             with self._stop.interruptible():
                 logs |= self._validated()
         callbacks.on_epoch_end(epoch, logs)
-        if checkpoint is not None:
-            checkpoint.end_epoch(epoch, logs)  # after all others, whose memory it saves
+        saved.end_epoch(logs)  # after all others, whose memory it saves
         return logs
 
     def _train(self) -> dict[str, Any]:

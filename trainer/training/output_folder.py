@@ -7,7 +7,6 @@ import hashlib
 import re
 import sys
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +21,7 @@ from trainer.output_errors import output_errors
 from trainer.serving.model_file import BEST_MODEL_FILE, MODEL_FILE, TRANSFORM_FOLDER
 
 CHECKPOINTS_FOLDER = "checkpoints"
+CHECKPOINT_FILE = re.compile(r"step-(\d+)\.npz")
 METRICS_FILE = "metrics.jsonl"
 DIGEST_FILE = "weights.sha256"
 
@@ -43,26 +43,6 @@ _RUN_FILES = (
     "broken.json",
     _RUN_MARK,
 )
-_CHECKPOINT = re.compile(r"/step-\d+/state\.json$")
-
-
-def prepare_output(output: str) -> None:
-    """Makes the folder and checks, before any training, that files can be written there.
-
-    Raises:
-        UserError: They cannot, or there is no such bucket.
-    """
-    storage.check_bucket(output, "⟦--output⟧")
-    probe = storage.join(output, f".probe-{uuid.uuid4().hex[:8]}")
-    try:
-        storage.write(probe, b"\0")
-        storage.delete([probe])
-    except OSError as e:
-        raise UserError(
-            f"⟦--output⟧ received {output!r}, which cannot be written ({e.strerror or e}); "
-            "expected a folder of this machine, gs:// or s3://, or a name for a new one, where you "
-            "may write and delete."
-        ) from e
 
 
 @contextmanager
@@ -102,7 +82,6 @@ def begin_run(output: str, overwrite: bool) -> Iterator[None]:
         UserError: Another run is there, files that are no run's, or nothing can be written.
     """
     check_only_ours(output)
-    prepare_output(output)
     with hold_output(output):
         if overwrite:
             remove_run(output)
@@ -121,7 +100,7 @@ def check_only_ours(output: str) -> None:
     try:
         names = [entry.name for entry in storage.list_folder(output)]
     except OSError:
-        return  # `prepare_output` tells what is wrong with it
+        return  # its lock tells what is wrong with it
     # A cache may be shared by runs, and filled before the first of them begins.
     foreign = [name for name in foreign_files(names) if name != CACHE_FOLDER]
     if foreign and not _holds_run(output):
@@ -132,20 +111,23 @@ def _holds_run(output: str) -> bool:
     """Whether a run has begun there, also one of `imageshards.fit`, which leaves checkpoints."""
     if storage.exists(storage.join(output, _RUN_MARK)):
         return True
-    saved = storage.files_below(storage.join(output, CHECKPOINTS_FOLDER))
-    return any(_CHECKPOINT.search(file.path) for file in saved)
+    saved = storage.list_folder(storage.join(output, CHECKPOINTS_FOLDER))
+    return any(CHECKPOINT_FILE.fullmatch(file.name) for file in saved)
 
 
 def check_no_model(output: str) -> None:
-    """Refuses to replace a trained model whose checkpoints are gone.
+    """Refuses to replace a run that cannot be resumed: its checkpoints are gone, or old folders.
 
     Raises:
         UserError: There is one.
     """
-    if storage.exists(storage.join(output, MODEL_FILE)):
+    checkpoints = storage.list_folder(storage.join(output, CHECKPOINTS_FOLDER))
+    old = any(entry.is_folder for entry in checkpoints)
+    if old or storage.exists(storage.join(output, MODEL_FILE)):
+        what = "checkpoints of another version" if old else f"a {MODEL_FILE} but no checkpoint"
         raise UserError(
-            f"⟦--output⟧ received {output!r}, which holds a {MODEL_FILE} but no checkpoint to "
-            "resume from; use another ⟦--output⟧, or ⟦--overwrite⟧ to replace it."
+            f"⟦--output⟧ received {output!r}, which holds {what}, so that nothing can be resumed; "
+            "use another ⟦--output⟧, or ⟦--overwrite⟧ to replace it."
         )
 
 

@@ -23,8 +23,6 @@ from trainer.models import model, optimizer, strategy, user_model
 from trainer.models.keras_internals import check_keras
 from trainer.reader import pipeline
 from trainer.reader.batches import EvaluationData, TrainingData, open_data
-from trainer.reader.broken_records import BrokenRecordHandler
-from trainer.reader.stream import TrainingStream
 from trainer.report.page import write_report
 from trainer.serving.model_file import BEST_MODEL_FILE, MODEL_FILE, save_model
 from trainer.training.callbacks import (
@@ -34,14 +32,14 @@ from trainer.training.callbacks import (
     WaitingTime,
 )
 from trainer.training.checkpoint import restore
-from trainer.training.loop import Epochs, Loop, Run, make_ready, total_steps
+from trainer.training.loop import Loop, make_ready
+from trainer.training.open_run import Run, open_run, settings_of
 from trainer.training.output_folder import (
     METRICS_FILE,
     begin_run,
     copy_transform,
     write_digest,
 )
-from trainer.training.resume_check import open_checkpoint, settings_of
 from trainer.training.saved_run import state_values
 from trainer.training.several_hosts import digest
 from trainer.training.summary import plan_lines, result_lines, show_batch, waiting_line
@@ -100,7 +98,8 @@ def train(
     name = model.resolve_name(config.model)
     # Others than the chief write to a folder of their own; a dry run, too, leaves a picture.
     with begin_run(config.output, config.overwrite and not config.dry_run):
-        run = open_run(config, training, validation, devices, hosts)
+        settings = settings_of(config, training)
+        run = open_run(config, training, validation, devices, settings, hosts)
         with hosts.limited("The making of the model's variables"):
             built = build_and_compile(config, run, name)
         print_plan(config, run, built.model)
@@ -126,46 +125,6 @@ def describe_data(
     check_pairs(config.read.augment, training.batch_size, replicas, mixes)
     augment_on = resolve_augment_on(training.augment_on, strategy.gpu_count())
     return dataclasses.replace(training, augment_on=augment_on), validation
-
-
-def open_run(
-    config: RunConfig,
-    training: TrainingData,
-    validation: EvaluationData | None,
-    devices: tf.distribute.Strategy,
-    hosts: Hosts,
-) -> Run:
-    """Begins in the output folder, or goes on with the run there."""
-    num_records, batch_size = training.num_records, training.batch_size
-    total = total_steps(config.epochs, config.steps, num_records, batch_size)
-    features = training.model_inputs.features
-    broken = BrokenRecordHandler(
-        config.read.skip_broken, config.output, config.read.data, features, hosts
-    )
-    settings = settings_of(config, training, total)
-    # Hosts with other data are refused before any of them makes a variable.
-    shared = {f"--{name}": value for name, value in settings.items() if name != "data"}
-    for name, data in (("--data", training), ("--validation_data", validation)):
-        fingerprint = data.subset.dataset.fingerprint if data is not None else None
-        shared[f"The fingerprint of {name}"] = fingerprint
-    hosts.compare(shared)
-    checkpoint = None
-    if not config.dry_run:
-        length = f"--epochs received {config.epochs}"
-        if config.steps is not None:
-            length = f"--steps received {config.steps}"
-        checkpoint = open_checkpoint(
-            config.output,
-            config.checkpoint_steps,
-            config.keep_checkpoints,
-            settings,
-            total,
-            length,
-            hosts,
-        )
-    stream = TrainingStream(training, devices, broken, hosts)
-    epochs = Epochs(num_records, batch_size, total)
-    return Run(training, validation, epochs, devices, stream, broken, checkpoint, hosts)
 
 
 def build_and_compile(config: RunConfig, run: Run, name: str) -> Built:
@@ -257,8 +216,7 @@ def train_loop(config: RunConfig, run: Run, built: Built) -> MetricsFile:
             callbacks.append(progress)
         if config.callbacks is not None:
             callbacks += user_model.load_callbacks(config.callbacks)
-        if run.checkpoint is not None:
-            callbacks.append(NaNGuard(run.checkpoint.diverged))
+        callbacks.append(NaNGuard(run.saved.diverged))
         Loop(run, built.model, callbacks, built.validate if built.evaluator else None).run()
     if config.callbacks is not None and built.evaluator is not None:
         built.evaluator.evaluation = None  # they may have changed the weights
@@ -292,14 +250,14 @@ def _save(config: RunConfig, run: Run, built: Built, name: str, step: int) -> No
 
 def _save_best_model(config: RunConfig, run: Run, built: Built) -> None:
     """Writes best.keras where an earlier epoch than the last was the best, else removes it."""
-    best = run.checkpoint.state.best_step if run.checkpoint else None
-    if run.checkpoint is None or best is None or best == run.step:
+    best, checkpoints = run.saved.state.best_step, run.saved.checkpoints
+    if checkpoints is None or best is None or best == run.step:
         if run.hosts.is_chief:  # one of a shorter run, which this one went on with
             storage.delete([storage.join(config.output, BEST_MODEL_FILE)])
         return
     variables = model.state_variables(built.model)
     last = state_values(built.model, run.hosts)
-    restore(variables, run.checkpoint.load(best), run.hosts)
+    restore(variables, checkpoints.load(best).variables, run.hosts)
     with optimizer.averaged_weights(built.model):
         _save(config, run, built, BEST_MODEL_FILE, best)
     restore(variables, last, run.hosts)
@@ -335,6 +293,6 @@ def _report(config: RunConfig, run: Run, built: Built, metrics: MetricsFile) -> 
     print(f"model    {storage.join(output, MODEL_FILE)}")
     print(f"metrics  {storage.join(output, METRICS_FILE)}")
     print(f"report   {page}")
-    best = run.checkpoint.state.best_step if run.checkpoint else None
+    best = run.saved.state.best_step
     for line in result_lines(history, best, run.broken_handler.found, speed):
         print(for_output(line))

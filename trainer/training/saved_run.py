@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,6 @@ from trainer.training.checkpoint import (
     Checkpoints,
     RunState,
     Values,
-    from_chief,
     restore,
     values_of,
 )
@@ -45,36 +45,34 @@ class SavedRun:
     `load_state_dict(state)`. Others begin anew, which is said when a run is resumed.
 
     Args:
-        folder: Of the run; checkpoints go into `checkpoints/` there.
+        folder: Of the run; checkpoints go into `checkpoints/` there. None to save nothing.
         every_steps: Steps between two checkpoints, besides those at the ends of epochs.
         keep: How many of the last ones stay, besides the one with the lowest val_loss.
         identity: JSON values that a resumed run must share.
         hosts: Those that train together; the chief alone uses `folder`.
 
     Attributes:
-        step: Training steps done.
-        epochs: Epochs finished.
+        checkpoints: Where it saves; None where it does not.
+        state: Where the run is.
     """
 
     def __init__(
         self,
-        folder: str,
+        folder: str | None,
         every_steps: int,
         keep: int,
         identity: Mapping[str, Any],
         hosts: Hosts = ONE_HOST,
     ) -> None:
         self._hosts = hosts
-        self.checkpoints = Checkpoints(folder, keep)
-        self.state = RunState(identity)
         self._every_steps = every_steps
-        self._loaded: Values | None = None
+        self.checkpoints = Checkpoints(folder, keep, hosts) if folder is not None else None
+        latest = self.checkpoints.load_latest() if self.checkpoints else None
+        self.state = latest or RunState(identity)
+        self._is_restored = latest is None
+        # (step, epochs) that were looked at last, and saved where anything is.
         self._saved: tuple[int, int] | None = None
         self._told = False
-        latest = from_chief(hosts, self.checkpoints.load_latest)
-        if latest is not None:
-            self.state, self._loaded = latest
-        self.step, self.epochs = self.state.step, self.state.epochs
 
     def attach(self, model: keras.Model, callbacks: Sequence[Callback]) -> None:
         """Says whose variables and whose memory are saved and restored."""
@@ -86,32 +84,25 @@ class SavedRun:
         Raises:
             UserError: The model, or a callback, is another one.
         """
-        if self._loaded is None:
+        if self._is_restored:
             return
-        restore(state_variables(self._model), self._loaded, self._hosts)
-        self._loaded, self._saved = None, (self.step, self.epochs)
-        self._model.stop_training = self.state.stopped
-        remembered = list(self.state.callbacks)
+        state = self.state
+        restore(state_variables(self._model), state.variables, self._hosts)
+        self._is_restored, self._saved = True, (state.step, state.epochs)
+        self._model.stop_training = state.stopped
+        remembered = list(state.callbacks)
         for callback in self._callbacks:
             name = type(callback).__name__
             mine = next((i for i, (other, _) in enumerate(remembered) if other == name), None)
             if mine is not None:
-                _remind(callback, remembered.pop(mine)[1], self.state.arrays)
+                _remind(callback, remembered.pop(mine)[1], state.arrays)
             if _forgets(callback) and self._hosts.is_chief:
                 print(
                     f"note: {name} begins anew, as it has no state_dict() and "
                     "load_state_dict(state) that tell what it remembers",
                     file=sys.stderr,
                 )
-
-    def load(self, step: int) -> Values:
-        """The variables of an earlier checkpoint.
-
-        Raises:
-            UserError: It cannot be read.
-        """
-        found = from_chief(self._hosts, lambda: self.checkpoints.load(step))
-        return found[1] if found else []
+        state.variables, state.arrays = [], {}  # copies of what the model holds now
 
     def save(self) -> None:
         """Saves now.
@@ -120,33 +111,41 @@ class SavedRun:
             UserError: It cannot be written, or a weight is no finite number, or another one on
                 another replica.
         """
-        if self._saved == (self.step, self.epochs):
-            return
-        check_weights(self._model, self.step, self._hosts)
-        values = state_values(self._model, self._hosts)
-        if (bad := self._no_number(values)) is not None:
-            what = f"{bad} became infinite or not a number"
-            # Where a callback ends such a run, it ends as in Keras's `fit`.
-            ends = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._callbacks)
-            if not (ends or self._model.stop_training):
-                raise self.diverged(what)
-            if self._hosts.is_chief and not self._told:
-                print(f"{what} {self._since()}, so it is not saved", file=sys.stderr)
-            self._told = True
-            return
         state = self.state
-        state.step, state.epochs = self.step, self.epochs
-        state.stopped = bool(self._model.stop_training)
-        state.arrays = {}
-        state.callbacks = [
-            (type(callback).__name__, _remembered(callback, state.arrays))
-            for callback in self._callbacks
-        ]
+        if self._saved == (state.step, state.epochs):
+            return
+        check_weights(self._model, state.step, self._hosts)
+        if self.checkpoints is not None:
+            values = state_values(self._model, self._hosts)
+            if (bad := self._no_number(values)) is not None:
+                self._refuse(bad)
+                return
+            self._write(self.checkpoints, values)
+        self._saved = state.step, state.epochs
+
+    def _write(self, checkpoints: Checkpoints, values: Values) -> None:
+        arrays: dict[str, Array] = {}
+        callbacks = [(type(one).__name__, _remembered(one, arrays)) for one in self._callbacks]
+        self.state.stopped = bool(self._model.stop_training)
         if self._hosts.is_chief:
-            self.checkpoints.save(state, values)
+            checkpoints.save(
+                dataclasses.replace(
+                    self.state, callbacks=callbacks, arrays=arrays, variables=values
+                )
+            )
         # All hosts wait until the checkpoint is written.
         self._hosts.gather("checkpoint saved", None, patient=True)
-        self._saved = self.step, self.epochs
+
+    def _refuse(self, bad: str) -> None:
+        """Ends the run, or says that it is not saved, where `bad` is no finite number."""
+        what = f"{bad} became infinite or not a number"
+        # Where a callback ends such a run, it ends as in Keras's `fit`.
+        ends = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._callbacks)
+        if not (ends or self._model.stop_training):
+            raise self.diverged(what)
+        if self._hosts.is_chief and not self._told:
+            print(f"{what} {self._since()}, so it is not saved", file=sys.stderr)
+        self._told = True
 
     def diverged(self, what: str) -> UserError:
         """What a person is told whose run does not converge."""
@@ -157,12 +156,10 @@ class SavedRun:
         )
 
     def _since(self) -> str:
-        since, good = 0, "none"
-        if self._saved:
-            since = self._saved[0]
-            good = self.checkpoints.path(since) if self._hosts.is_chief else f"that of step {since}"
+        since = self._saved[0] if self._saved else 0
+        good = f"step {since}" if self._saved else "none"
         return (
-            f"between the steps {since + 1} and {max(since + 1, self.step)} (last good "
+            f"between the steps {since + 1} and {max(since + 1, self.state.step)} (last good "
             f"checkpoint: {good})"
         )
 
@@ -174,17 +171,18 @@ class SavedRun:
 
     def count_step(self) -> None:
         """Counts a step that was taken, and saves after some of them."""
-        self.step += 1
-        if self.step % self._every_steps == 0:
+        self.state.step += 1
+        if self.state.step % self._every_steps == 0:
             self.save()
 
-    def end_epoch(self, epoch: int, logs: Mapping[str, Any]) -> None:
-        """Saves the end of an epoch, its validation included."""
-        self.epochs = epoch + 1
+    def end_epoch(self, logs: Mapping[str, Any]) -> None:
+        """Counts and saves an epoch that has ended, its validation included."""
+        state = self.state
+        state.epochs += 1
         loss = logs.get("val_loss")
-        best = self.state.best_value
+        best = state.best_value
         if loss is not None and math.isfinite(loss) and (best is None or loss < best):
-            self.state.best_step, self.state.best_value = self.step, float(loss)
+            state.best_step, state.best_value = state.step, float(loss)
         self.save()
 
 

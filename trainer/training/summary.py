@@ -17,7 +17,7 @@ from trainer.config import RunConfig
 from trainer.dataset.spec import Batch
 from trainer.models import strategy
 from trainer.reader.find_broken import BrokenRecord
-from trainer.training.loop import Run
+from trainer.training.open_run import Run
 
 # Up to this share of the time, waiting for data does not limit the speed.
 _MIN_WAIT_FRACTION = 0.05

@@ -24,21 +24,11 @@ def test_it_is_imported_without_tensorflow() -> None:
 
 @pytest.mark.parametrize(
     ("augment_on", "gpus", "expected"),
-    [
-        ("auto", 0, "host"),
-        ("auto", 1, "device"),
-        ("auto", 8, "device"),
-        ("host", 8, "host"),
-        ("device", 0, "device"),
-    ],
+    [("auto", 0, "host"), ("auto", 8, "device"), ("host", 8, "host"), ("device", 0, "device")],
+    ids=str,
 )
 def test_auto_is_the_device_if_there_are_gpus(augment_on: str, gpus: int, expected: str) -> None:
     assert augmentation.resolve_augment_on(augment_on, gpus) == expected
-
-
-def test_an_unknown_augment_on_is_refused() -> None:
-    with pytest.raises(ValueError, match="'cloud'.*auto, device, host"):
-        augmentation.resolve_augment_on("cloud", 0)
 
 
 @pytest.mark.parametrize(
@@ -120,9 +110,8 @@ def _images(batches: list[dict[str, Any]]) -> np.ndarray:
     return np.concatenate([batch["inputs"]["image"] for batch in batches]).astype(int)
 
 
-@pytest.mark.parametrize("level", ["light", "strong"])
-def test_host_and_device_make_the_same_of_a_stream(level: str) -> None:
-    host, device = (_make(level, augment_on) for augment_on in ("host", "device"))
+def test_host_and_device_make_the_same_of_a_stream() -> None:
+    host, device = (_make("strong", augment_on) for augment_on in ("host", "device"))
     assert host.reader_size == (48, 48) and host.device is None
     assert device.reader_size == (64, 64) and device.finish is None
     on_host, on_device = _stream(host), _stream(device)
@@ -132,6 +121,8 @@ def test_host_and_device_make_the_same_of_a_stream(level: str) -> None:
     for left, right in zip(on_host, on_device, strict=True):
         for name in ("label", "weight", "position"):
             np.testing.assert_allclose(left[name], right[name], atol=1e-6)
+    other = _stream(_make("strong", "device", seed=6))
+    assert np.abs(_images(other) - _images(on_device)).max() > 10
 
 
 @pytest.mark.parametrize("augment_on", ["host", "device"])
@@ -149,14 +140,3 @@ def test_none_is_the_picture_itself(augment_on: str) -> None:
 def test_strong_without_mixing_keeps_the_labels(augment_on: str) -> None:
     for batch in _stream(_make("strong", augment_on, mix=False)):
         np.testing.assert_array_equal(batch["label"], batch["position"] % CLASSES)
-
-
-@pytest.mark.parametrize("augment_on", ["host", "device"])
-def test_the_seed_changes_the_pictures(augment_on: str) -> None:
-    one, other = (_images(_stream(_make("light", augment_on, seed=seed))) for seed in (1, 2))
-    assert np.abs(one - other).max() > 10
-
-
-def test_auto_must_be_resolved_first() -> None:
-    with pytest.raises(ValueError, match="'auto'"):
-        _make("light", "auto")

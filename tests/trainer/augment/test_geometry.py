@@ -73,10 +73,6 @@ def test_wide_and_tall_windows_are_equally_likely() -> None:
     assert np.std(log_aspect[small]) == pytest.approx(math.log(16 / 9) / math.sqrt(12), rel=0.05)
 
 
-def test_the_whole_square_is_kept_at_full_area() -> None:
-    assert _window(LIGHT, _params(1.0, 0.3), 256.0, 256.0, (224, 224)) == (0, 0, 256, 256)
-
-
 def test_pictures_of_different_sizes_have_windows_of_their_own() -> None:
     params = {name: tf.tile(value, [2]) for name, value in _params(1.0, 0.5).items()}
     sizes = tf.constant([100.0, 48.0])
@@ -121,21 +117,20 @@ def _corners(window: geometry.Window, flip: bool, angle_rad: float) -> np.ndarra
 WINDOW = geometry.Window(*(tf.constant([value]) for value in (10.0, 20.0, 8.0, 30.0)))
 
 
-def test_corners_go_to_the_corners_of_the_window() -> None:
-    expected = [(10, 20), (10, 50), (18, 20), (18, 50)]
-    np.testing.assert_allclose(_corners(WINDOW, False, 0.0), expected, atol=1e-4)
-
-
-def test_a_flip_exchanges_left_and_right() -> None:
-    expected = [(10, 50), (10, 20), (18, 50), (18, 20)]
-    np.testing.assert_allclose(_corners(WINDOW, True, 0.0), expected, atol=1e-4)
-
-
-def test_a_rotation_turns_the_window_about_its_centre() -> None:
-    turned = _corners(WINDOW, False, math.pi / 2)
-    # A quarter turn: the centre is (14, 35), half the sides 4 and 15.
-    expected = [(-1, 39), (29, 39), (-1, 31), (29, 31)]
-    np.testing.assert_allclose(turned, expected, atol=1e-4)
+@pytest.mark.parametrize(
+    ("flip", "angle_rad", "expected"),
+    [
+        (False, 0.0, [(10, 20), (10, 50), (18, 20), (18, 50)]),
+        (True, 0.0, [(10, 50), (10, 20), (18, 50), (18, 20)]),
+        # The centre is (14, 35), half the sides 4 and 15.
+        (False, math.pi / 2, [(-1, 39), (29, 39), (-1, 31), (29, 31)]),
+    ],
+    ids=["as it is", "flipped", "quarter turn"],
+)
+def test_corners_go_to_the_corners_of_the_window(
+    flip: bool, angle_rad: float, expected: list[tuple[int, int]]
+) -> None:
+    np.testing.assert_allclose(_corners(WINDOW, flip, angle_rad), expected, atol=1e-4)
 
 
 @settings(max_examples=100, deadline=None)
@@ -178,15 +173,6 @@ def test_mirroring_at_the_part_is_mirroring_at_the_picture() -> None:
             geometry.transform_pictures(picture, whole, (16, 16)),
             atol=0.05,
         )
-
-
-def test_a_transform_of_the_whole_at_its_own_size_changes_nothing() -> None:
-    picture = tf.constant(np.random.default_rng(0).uniform(0, 255, (1, 9, 7, 2)), tf.float32)
-    window = geometry.Window(*(tf.constant([value]) for value in (0.0, 0.0, 9.0, 7.0)))
-    maps = geometry.affine_maps(window, tf.constant([False]), tf.constant([0.0]), (9, 7))
-    np.testing.assert_allclose(
-        geometry.transform_pictures(picture, maps, (9, 7)), picture, atol=1e-3
-    )
 
 
 def test_a_transform_of_a_window_is_its_bilinear_resize() -> None:

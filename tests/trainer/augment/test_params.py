@@ -65,22 +65,15 @@ def test_draws_never_change_between_versions() -> None:
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.lists(positions, min_size=2, max_size=9), seeds, st.data())
+@given(st.lists(positions, min_size=2, max_size=40), seeds, st.data())
 def test_any_slice_of_a_batch_draws_the_same(chosen: list[int], seed: int, data: Any) -> None:
+    """To the last bit, which a sine would not keep: its vectorised loop has a remainder."""
     cut = data.draw(st.integers(1, len(chosen) - 1))
     whole = _draw("strong", seed, tf.constant(chosen, tf.int64))
     first = _draw("strong", seed, tf.constant(chosen[:cut], tf.int64))
     second = _draw("strong", seed, tf.constant(chosen[cut:], tf.int64))
     for name, values in whole.items():
         np.testing.assert_array_equal(values, np.concatenate([first[name], second[name]]))
-
-
-def test_a_value_does_not_depend_on_its_index_in_the_batch() -> None:
-    """To the last bit, which a sine would not keep: its vectorised loop has a remainder."""
-    whole = _draw("strong", 6, _positions(0, 600))
-    parts = [_draw("strong", 6, _positions(first, 3)) for first in range(0, 600, 3)]
-    for name, values in whole.items():
-        np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), values)
 
 
 @pytest.mark.parametrize("level", ["light", "strong"])
@@ -98,12 +91,6 @@ def test_eagerly_and_inside_of_tf_data_the_draws_are_the_same(level: str) -> Non
     )
 
 
-def test_levels_agree_where_they_draw_the_same_thing() -> None:
-    light, strong = (_draw(level, 5, _positions(0, 50)) for level in ("light", "strong"))
-    for name in ("crop_aspect", "crop_y", "crop_x", "flip"):
-        np.testing.assert_array_equal(light[name], strong[name])
-
-
 @pytest.mark.parametrize(("seed", "start"), [(0, 0), (1, 0), (2**31 - 1, 2**32 - MANY // 2)])
 def test_every_number_is_uniform(seed: int, start: int) -> None:
     bits = params.random_bits(seed, _positions(start), 16, 1)
@@ -114,12 +101,6 @@ def test_every_number_is_uniform(seed: int, start: int) -> None:
         counts = np.bincount((column * bins).astype(int), minlength=bins)
         chi_square = float(np.sum((counts - MANY / bins) ** 2) / (MANY / bins))
         assert abs(chi_square - (bins - 1)) < SIGMAS * math.sqrt(2 * (bins - 1))
-
-
-def test_every_bit_is_as_often_one_as_zero() -> None:
-    bits = params.random_bits(0, _positions(), 4, 1).numpy()
-    ones = np.mean((bits[..., None] >> np.arange(32)) & 1, axis=0)
-    assert np.abs(ones - 0.5).max() < SIGMAS * 0.5 / math.sqrt(MANY)
 
 
 def test_numbers_are_uncorrelated() -> None:
@@ -136,11 +117,6 @@ def test_numbers_are_uncorrelated() -> None:
     assert np.abs(inner).max() < limit
     for other in others:
         assert np.abs(np.corrcoef(numbers.T, other.T)[:16, 16:]).max() < limit
-
-
-def test_positions_do_not_share_their_numbers() -> None:
-    first = params.random_bits(9, _positions(0, 200_000), 1, 1).numpy()[:, 0]
-    assert len(np.unique(first)) == 200_000
 
 
 def test_the_crop_area_is_uniform_and_half_of_the_pictures_are_flipped() -> None:
@@ -168,6 +144,8 @@ def test_strong_stays_within_its_strengths() -> None:
         assert least - 1e-5 <= drawn[name].min() <= least + 0.01 * reach, name
         assert greatest - 0.01 * reach <= drawn[name].max() <= greatest + 1e-5, name
     assert abs(drawn["erase"].mean() - 0.25) < SIGMAS * 0.5 / math.sqrt(MANY)
+    # Flat rectangles are as likely as tall ones.
+    assert np.mean(np.log(drawn["erase_aspect"])) == pytest.approx(0, abs=0.02)
 
 
 def test_a_pair_shares_how_it_is_mixed_and_nothing_else() -> None:
@@ -176,10 +154,6 @@ def test_a_pair_shares_how_it_is_mixed_and_nothing_else() -> None:
         np.testing.assert_array_equal(drawn[name][0::2], drawn[name][1::2])
         assert len(np.unique(drawn[name][0::2])) > 2
     assert not np.array_equal(drawn["crop_y"][0::2], drawn["crop_y"][1::2])
-
-
-def test_a_quarter_of_the_pairs_is_mixed_up_and_a_quarter_cut_mixed() -> None:
-    drawn = _draw("strong", 4, _positions())
     for kind in (params.MIXUP, params.CUTMIX):
         share = np.mean(drawn["mix"][0::2] == kind)
         assert abs(share - 0.25) < SIGMAS * 0.5 / math.sqrt(MANY / 2)
@@ -192,9 +166,3 @@ def test_shares_of_mixup_nearly_follow_the_arcsine_law() -> None:
     expected = np.sin(np.pi / 2 * np.linspace(0, 1, len(share))) ** 2
     assert np.abs(share - expected).max() < 0.01 + 2 / math.sqrt(len(share))
     assert share.mean() == pytest.approx(0.5, abs=0.02)
-
-
-def test_flat_and_tall_rectangles_are_erased_alike() -> None:
-    aspect = _draw("strong", 4, _positions())["erase_aspect"]
-    assert np.mean(np.log(aspect)) == pytest.approx(0, abs=0.02)
-    assert np.mean(aspect > 1) == pytest.approx(0.5, abs=0.02)

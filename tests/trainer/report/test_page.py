@@ -174,28 +174,6 @@ def test_the_most_wrong_pictures_come_with_their_source_file(folder: pathlib.Pat
     assert "validation-00002-of-00003.tfrecord, record 2" in page.words
 
 
-def test_texts_in_the_records_are_shown(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    import tensorflow as tf
-
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    shard = copy / "validation-00000-of-00003.tfrecord"
-    records = list(tf.data.TFRecordDataset(str(shard)).as_numpy_iterator())
-    with tf.io.TFRecordWriter(str(shard)) as writer:
-        for record in records:
-            example = tf.train.Example.FromString(record)
-            texts = example.features.feature["caption"].bytes_list.value
-            texts.extend([b"a <b>round</b>\n thing", "ñ".encode() * 300])
-            example.features.feature["mask"].bytes_list.value.append(b"\0\1\2")
-            writer.write(example.SerializeToString())
-    features = {"image/encoded": "string", "caption": "string", "mask": "string"}
-    features["image/class/label"] = "int64"
-    edit_manifest(copy, features={n: {"dtype": d, "shape": None} for n, d in features.items()})
-    source = look_up(subset_of(copy), [0])[0]
-    assert set(source.texts) == {"caption"}
-    assert source.texts["caption"].startswith("a <b>round</b> thing | ñññ")
-    assert len(source.texts["caption"]) <= 201
-
-
 def test_records_that_cannot_be_read_again_have_no_picture(
     folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

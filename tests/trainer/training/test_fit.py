@@ -65,7 +65,7 @@ def test_sigterm_saves_at_once(shapes: pathlib.Path, tmp_path: pathlib.Path) -> 
         "KeyboardInterrupt: SIGTERM: saved; run the same command again to resume.\n"
     )
     steps = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
-    assert steps[-1] == "step-00000003"
+    assert steps[-1] == "step-00000003.npz"
 
 
 def test_replicas_that_train_models_of_their_own_end_the_run(

@@ -208,7 +208,7 @@ def test_terminate_on_nan_ends_quietly_and_what_is_no_number_is_not_saved(
     assert len(history["loss"]) < 4
     told = capsys.readouterr().err
     assert told.count("became infinite or not a number between the steps 2 and 2 (last good") == 1
-    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000001.npz"]
     with pytest.raises(UserError, match="learning rate for which .* the steps 2 and 2") as caught:
         fit()
     assert "--" not in str(caught.value)
@@ -305,7 +305,7 @@ def test_what_callbacks_remember_is_restored_or_said_to_be_forgotten(
     assert told.count("\n") == 1
     with pytest.raises(UserError, match=r"Remembers, whose state_dict\(\) returned set among its"):
         unsaved = watching(Remembers(seen={1}))
-        unsaved.step = 1
+        unsaved.state.step = 1
         unsaved.save()
     another = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
     another.compile("sgd", "mse")

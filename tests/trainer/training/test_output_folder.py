@@ -22,7 +22,7 @@ def _make(folder: pathlib.Path, names: tuple[str, ...]) -> None:
         ((), ""),
         ((".gitkeep", "train.log", "job.out", "log.txt", "lost+found/x", "cache/x"), ""),
         (("notes.txt", "report/index.html", ".run"), ""),  # a run has begun there
-        (("notes.txt", "checkpoints/step-00000004/state.json"), ""),
+        (("notes.txt", "checkpoints/step-00000004.npz"), ""),
         (("notes.txt",), "holds 1 file or folder that no former run accounts for ('notes.txt');"),
         (("report/thesis.tex",), "('report'); expected a new or empty folder"),
         (("checkpoints/mine.h5",), "('checkpoints')"),

@@ -20,14 +20,13 @@ from tests.support.trainer_data import make_data_set
 from tests.trainer.training.test_checkpoint import kill_at_every_write
 from trainer import evaluate, export, predict
 from trainer.__main__ import main
-from trainer.training.checkpoint import Checkpoints, RunState, Values
+from trainer.training.checkpoint import Checkpoints, RunState
 
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
 
 pytestmark = pytest.mark.process
 
-VALUES: Values = [("dense/kernel", np.ones((2, 3), np.float32))]
 # Augmentation, whose graph takes half a second of each process, does not depend on the output.
 DENSE = ["--model", "tests.support.tiny_models:dense", "--augment", "none"]
 SHORT = ["--steps", 4, "--checkpoint_steps", 1]
@@ -64,6 +63,10 @@ def output(store: StoreServer) -> str:
 def _flags(data: pathlib.Path, output: object, *more: object) -> list[str]:
     flags = ["--data", data, "--output", output, "--batch_size", 8, "--seed", 3, *DENSE, *more]
     return [str(flag) for flag in flags]
+
+
+def _state(step: int) -> RunState:
+    return RunState({}, step, variables=[("dense/kernel", np.ones((2, 3), np.float32))])
 
 
 def _files(folder: str) -> set[str]:
@@ -173,14 +176,8 @@ def test_a_run_is_replaced_or_left_alone(
     store: StoreServer, output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from trainer.training import output_folder
-    from trainer.training.output_folder import (
-        check_no_model,
-        hold_output,
-        prepare_output,
-        remove_run,
-    )
+    from trainer.training.output_folder import check_no_model, hold_output, remove_run
 
-    prepare_output(output)
     monkeypatch.setattr(output_folder, "LEASE_ENDS_SEC", 0.0)
     with hold_output(output), pytest.raises(UserError, match="is in use by another job"):
         with hold_output(output):
@@ -188,7 +185,7 @@ def test_a_run_is_replaced_or_left_alone(
     assert _files(output) == set()
     for name in ("model.keras", "notes.txt", "report/index.html", "report-2/index.html"):
         storage.write(f"{output}/{name}", b"")
-    Checkpoints(output, 1).save(RunState({}, 4), VALUES)
+    Checkpoints(output, 1).save(_state(4))
     with pytest.raises(UserError, match=rf"--output received '{output}', which holds a model.ker"):
         check_no_model(output)
     remove_run(output)
@@ -202,7 +199,7 @@ def test_a_bucket_that_cannot_be_used_is_one_sentence_before_training(
     for folder, status, expected in (
         (missing, 0, f"--output '{missing}' names a bucket that does not exist; fix the name, or"),
         ("s3:///run", 0, "--output 's3:///run' names no bucket; expected s3://BUCKET/FOLDER"),
-        (output, 403, f"--output received '{output}', which cannot be written (access to the obj"),
+        (output, 403, f"--output '{output}' cannot be written (access to the obj"),
     ):
         store.fail(status, times=1 if status else 0, method="PUT")
         assert main(_flags(shards, folder)) == 2
@@ -214,20 +211,20 @@ def test_a_store_that_goes_away_ends_the_run_with_a_sentence(
     store: StoreServer, output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoints = Checkpoints(output, 1)
-    checkpoints.save(RunState({}, 4), VALUES)
+    checkpoints.save(_state(4))
     store.fail(503, times=2, method="PUT")
-    checkpoints.save(RunState({}, 5), VALUES)  # It passed.
+    checkpoints.save(_state(5))  # It passed.
     store.fail(403, method="PUT")
     resume = "run the same command again to resume from the checkpoint before"
     with pytest.raises(UserError, match=f"step 6 cannot be written .*403.*; get the .* {resume}"):
-        checkpoints.save(RunState({}, 6), VALUES)
+        checkpoints.save(_state(6))
     assert checkpoints.steps() == [5]
     # Nobody waits for many retries here.
     client: Any = storage.backend(output)
     monkeypatch.setattr(client, "_client", client._hasty_client)
     store.fail("reset", times=1000)
     with pytest.raises(UserError, match=rf"step 6 cannot be written: .* reached .*, then {resume}"):
-        checkpoints.save(RunState({}, 6), VALUES)
+        checkpoints.save(_state(6))
     store.heal()
     assert checkpoints.steps() == [5]
 
@@ -235,11 +232,11 @@ def test_a_store_that_goes_away_ends_the_run_with_a_sentence(
 def test_a_checkpoint_that_cannot_be_read_now_is_not_to_be_deleted(
     store: StoreServer, output: str
 ) -> None:
-    path = Checkpoints(output, 1).save(RunState({}, 4), VALUES)
-    store.fail(403, times=3, matching="state.json")
+    path = Checkpoints(output, 1).save(_state(4))
+    store.fail(403, times=3, matching="step-")
     with pytest.raises(UserError, match="cannot be read .*403.* again when it can be read"):
         Checkpoints(output, 1).load_latest()
     store.heal()
-    storage.delete([f"{path}/variables-0.npz"])
-    with pytest.raises(UserError, match="step-00000004, which cannot be read .* delete it to"):
+    storage.write(path, b"PK")
+    with pytest.raises(UserError, match="step-00000004.npz, which cannot be read .* delete it to"):
         Checkpoints(output, 1).load_latest()

@@ -1,0 +1,162 @@
+"""What may change between the parts of one run, and what may not."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imageshards.errors import UserError
+from tests.support.trainer_data import edit_manifest, make_data_set
+from trainer.config import OptimizerConfig, ReadConfig, RunConfig
+from trainer.reader.batches import open_data
+from trainer.training.output_folder import begin_run, check_no_model
+
+pytest.importorskip("tensorflow")
+
+from trainer.training.open_run import (
+    Epochs,
+    check_same,
+    epochs_of,
+    open_run,
+    settings_of,
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    path = tmp_path_factory.mktemp("settings") / "shards"
+    return make_data_set(path, {"train": 12, "validation": 3}, size_px=((8, 8),))
+
+
+def _config(folder: pathlib.Path, read: dict[str, Any], **changes: Any) -> RunConfig:
+    given: dict[str, Any] = {"batch_size": 4, "augment_on": "host", **read}
+    return RunConfig(ReadConfig(str(folder), **given), "out", **changes)
+
+
+def _settings(
+    folder: pathlib.Path, read: dict[str, Any] | None = None, **changes: Any
+) -> dict[str, Any]:
+    config = _config(folder, read or {}, **changes)
+    return settings_of(config, open_data(config.read)[0])
+
+
+@given(
+    st.integers(1, 64).flatmap(lambda b: st.tuples(st.integers(b, 5000), st.just(b))),
+    st.integers(1, 3000),
+)
+def test_every_epoch_ends_with_its_last_whole_batch(counts: tuple[int, int], total: int) -> None:
+    records, batch = counts
+    epochs = Epochs(records, batch, total)
+    ends = [epochs.end(epoch) for epoch in range(epochs.count)]
+    assert ends == sorted(set(ends)) and ends[0] > 0
+    assert all(0 <= n * records - end * batch < batch for n, end in enumerate(ends[:-1], 1))
+    assert ends[-1] == total <= epochs.count * records // batch
+
+
+def test_a_run_is_as_long_as_its_epochs_or_steps(folder: pathlib.Path) -> None:
+    for changes, total in (({"epochs": 3}, 9), ({"steps": 17}, 17)):
+        config = _config(folder, {}, **changes)
+        assert epochs_of(config, open_data(config.read)[0]) == Epochs(12, 4, total)
+
+
+_ANY_TIME = [
+    {"read": {"cache": "disk"}},
+    {"read": {"threads": 1, "skip_broken": 3}},
+    {"read": {"image_size": (8, 8)}},  # the data set's own
+    {"replicas": 2},
+    {"checkpoint_steps": 1, "keep_checkpoints": 9},
+    {"epochs": 50},
+    {"epochs": 50, "optimizer": OptimizerConfig(schedule="step", decay_steps=5)},
+]
+
+
+@pytest.mark.parametrize("changes", _ANY_TIME, ids=str)
+def test_settings_that_change_no_step_may_differ(
+    folder: pathlib.Path, changes: dict[str, Any]
+) -> None:
+    begun = {"optimizer": changes["optimizer"]} if "optimizer" in changes else {}
+    check_same("out", _settings(folder, **begun), _settings(folder, **changes))
+
+
+_NEVER = [
+    ({"read": {"classes": ("square", "circle")}}, "--classes received square,circle"),
+    ({"read": {"image_size": (8, 16)}}, "--image_size received 8,16"),
+    ({"read": {"balance": "sampling"}}, "--balance"),
+    ({"read": {"seed": 3}}, "--seed received 3, but the run in --output 'out' was started with 0"),
+    ({"read": {"batch_size": 6}}, "--batch_size received 6"),
+    ({"read": {"augment": "strong"}}, "--augment received strong"),
+    ({"read": {"augment_on": "device"}}, "--augment_on received device"),
+    ({"model": "MobileNetV2"}, "--model"),
+    ({"optimizer": OptimizerConfig(learning_rate=0.5)}, "--learning_rate received 0.5"),
+    ({"optimizer": OptimizerConfig(ema=0.9)}, "--ema received 0.9"),
+]
+
+
+@pytest.mark.parametrize(("changes", "flag"), _NEVER, ids=[flag for _, flag in _NEVER])
+def test_a_changed_setting_is_refused_by_its_flag(
+    folder: pathlib.Path, changes: dict[str, Any], flag: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        check_same("out", _settings(folder), _settings(folder, **changes))
+    assert str(caught.value).startswith(flag) and "--overwrite" in str(caught.value)
+
+
+def test_augment_on_may_differ_without_augmentation(folder: pathlib.Path) -> None:
+    host, device = (
+        _settings(folder, read={"augment": "none", "augment_on": on}) for on in ("host", "device")
+    )
+    assert host == device
+
+
+@pytest.mark.parametrize("schedule", ["step", "cosine"])
+def test_a_run_may_not_become_longer_where_its_schedule_depends_on_the_length(
+    folder: pathlib.Path, schedule: str
+) -> None:
+    optimizer = OptimizerConfig(schedule=schedule)
+    begun, wanted = (_settings(folder, optimizer=optimizer, epochs=n) for n in (3, 6))
+    with pytest.raises(UserError, match="--steps received 18"):
+        check_same("out", begun, wanted)
+
+
+def test_another_data_set_is_refused(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    other = make_data_set(tmp_path / "o", {"train": 12, "validation": 3}, size_px=((8, 8),))
+    edit_manifest(other, classes=["circle", "square", "oval"])
+    with pytest.raises(UserError, match="a run on other data: the manifest has changed"):
+        check_same("out", _settings(folder), _settings(other))
+
+
+def test_a_run_in_another_order_is_not_resumed(folder: pathlib.Path) -> None:
+    settings = _settings(folder)
+    older = {name: value for name, value in settings.items() if name != "order_version"}
+    with pytest.raises(UserError, match="version 1 of their order, .* --overwrite") as caught:
+        check_same("out", older, settings)
+    assert "order_version" not in str(caught.value)
+
+
+def test_overwriting_reads_nothing_of_the_old_run(
+    folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """Its list of broken records may be of other data, or no list at all."""
+    tf = pytest.importorskip("tensorflow")
+    broken = tmp_path / "broken.json"
+    broken.write_text("no list")
+    (tmp_path / ".run").touch()
+    config = _config(folder, {"skip_broken": 1})
+    config = dataclasses.replace(config, output=str(tmp_path))
+    with begin_run(str(tmp_path), overwrite=True):
+        run = open_run(config, *open_data(config.read), tf.distribute.get_strategy(), {})
+    assert run.broken_handler.found == [] and not broken.exists()
+
+
+def test_checkpoints_of_another_version_are_neither_resumed_nor_replaced(
+    tmp_path: pathlib.Path,
+) -> None:
+    check_no_model(str(tmp_path))
+    (tmp_path / "checkpoints" / "step-00000004").mkdir(parents=True)
+    with pytest.raises(UserError, match="holds checkpoints of another version.* --overwrite"):
+        check_no_model(str(tmp_path))

@@ -1,0 +1,201 @@
+"""A run is begun, or gone on with; the settings must be those it was started with."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from imageshards.errors import UserError
+from imageshards.text import counted
+from trainer.cluster.hosts import ONE_HOST, Hosts
+from trainer.config import RunConfig
+from trainer.reader.batches import EvaluationData, TrainingData
+from trainer.reader.broken_records import BrokenRecordHandler
+from trainer.reader.stream import TrainingStream
+from trainer.training.output_folder import check_no_model
+from trainer.training.saved_run import SavedRun
+
+# Schedules whose rate at a step depends on the number of all steps.
+_NEEDS_TOTAL = ("linear", "cosine")
+
+
+@dataclasses.dataclass(frozen=True)
+class Epochs:
+    """The epochs of a run, each by the step it ends with.
+
+    Batches are cut from one endless stream, so an epoch's leftover records open the next one:
+    after E epochs all but the last < `batch_size` records were seen E times.
+
+    Attributes:
+        num_records: In one pass over the data.
+        batch_size: Global batch.
+        total_steps: Of the whole run, which may end within an epoch.
+    """
+
+    num_records: int
+    batch_size: int
+    total_steps: int
+
+    @property
+    def count(self) -> int:
+        """Number of epochs, the last one perhaps cut short."""
+        return -(-self.total_steps * self.batch_size // self.num_records)
+
+    def end(self, epoch: int) -> int:
+        """The step with which `epoch` (from 0) ends, or with which the run ends within it."""
+        return min(self.total_steps, (epoch + 1) * self.num_records // self.batch_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run that is open: what it trains on, where, and what it goes on from.
+
+    Attributes:
+        train: What is trained on.
+        validation: What is validated on, or None.
+        epochs: How long.
+        devices: Whose replicas share each batch.
+        stream: The batches of `train`, from any step on.
+        broken_handler: Replaces broken records of both.
+        saved: Counts, saves and restores.
+        hosts: Those that share each batch; they stop, and leave out records, together.
+    """
+
+    train: TrainingData
+    validation: EvaluationData | None
+    epochs: Epochs
+    devices: tf.distribute.Strategy
+    stream: TrainingStream
+    broken_handler: BrokenRecordHandler
+    saved: SavedRun
+    hosts: Hosts = ONE_HOST
+
+    @property
+    def step(self) -> int:
+        """Training steps done."""
+        return self.saved.state.step
+
+
+def open_run(
+    config: RunConfig,
+    train: TrainingData,
+    validation: EvaluationData | None,
+    devices: tf.distribute.Strategy,
+    settings: Mapping[str, Any],
+    hosts: Hosts = ONE_HOST,
+) -> Run:
+    """Begins in the output folder, or goes on with the run there.
+
+    Args:
+        config: Of it counts how long the run is, and where and how often it is saved; nothing is
+            where `output` is empty, or in a dry run.
+        train, validation: What is read.
+        devices: Whose replicas share each batch.
+        settings: What a resumed run must share.
+        hosts: Those that train together.
+
+    Raises:
+        UserError: Another run is there, or a longer one, and must not be replaced.
+    """
+    # Hosts with other data are refused before any of them makes a variable.
+    prints = [data and data.subset.dataset.fingerprint for data in (train, validation)]
+    hosts.compare({"The fingerprint of --data": prints})
+    output = config.output or None
+    features = train.model_inputs.features
+    data = train.subset.dataset.data
+    broken = BrokenRecordHandler(config.read.skip_broken, output, data, features, hosts)
+    saved = SavedRun(
+        None if config.dry_run else output,
+        config.checkpoint_steps,
+        config.keep_checkpoints,
+        settings,
+        hosts,
+    )
+    epochs = epochs_of(config, train)
+    if hosts.is_chief and saved.checkpoints is not None:  # for all hosts
+        _check_resumed(config, saved, settings, epochs.total_steps)
+    stream = TrainingStream(train, devices, broken, hosts)
+    return Run(train, validation, epochs, devices, stream, broken, saved, hosts)
+
+
+def epochs_of(config: RunConfig, train: TrainingData) -> Epochs:
+    """How long a run is."""
+    num_records, batch_size = train.num_records, train.batch_size
+    total = config.steps
+    if total is None:
+        total = config.epochs * num_records // batch_size
+    return Epochs(num_records, batch_size, total)
+
+
+def _check_resumed(
+    config: RunConfig, saved: SavedRun, settings: Mapping[str, Any], total_steps: int
+) -> None:
+    state = saved.state
+    if not state.step:
+        check_no_model(config.output)
+        return
+    check_same(config.output, state.identity, settings)
+    if state.step > total_steps:
+        flag = "epochs" if config.steps is None else "steps"
+        raise UserError(
+            f"⟦--{flag}⟧ received {getattr(config, flag)} ({counted(total_steps, 'step')}), but "
+            f"the run in ⟦--output⟧ {config.output!r} has trained {counted(state.step, 'step')}, "
+            f"{counted(state.epochs, 'epoch')}, already; expected no fewer: use another "
+            "⟦--output⟧, or ⟦--overwrite⟧ to start over."
+        )
+
+
+def settings_of(config: RunConfig, train: TrainingData) -> dict[str, Any]:
+    """The settings that decide what a step computes, as JSON values.
+
+    Neither the number of replicas nor anything that only changes the speed.
+    """
+    optimizer = config.optimizer
+    found: dict[str, Any] = {
+        **train.identity,
+        "model": config.model,
+        "weights": config.weights,
+        "metrics": list(config.metrics),
+        **dataclasses.asdict(optimizer),
+    }
+    by_thirds = optimizer.schedule in ("step", "exponential") and optimizer.decay_steps is None
+    if optimizer.schedule in _NEEDS_TOTAL or by_thirds:
+        found["steps"] = epochs_of(config, train).total_steps
+    return found
+
+
+def check_same(output: str, started: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Compares the settings a run was started with to those of the command that resumes it.
+
+    Raises:
+        UserError: They differ; the sentence names the first flag.
+    """
+    for name in sorted({*started, *settings}, key=lambda name: (name != "data", name)):
+        if started.get(name) == settings.get(name):
+            continue
+        if name == "order_version":
+            raise UserError(
+                f"⟦--output⟧ received {output!r}, which holds a run whose records come in version "
+                f"{started.get(name, 1)} of their order, and this trainer reads them in version "
+                f"{settings.get(name)}; resume it with the version of the trainer that started it, "
+                "use another ⟦--output⟧, or start over with ⟦--overwrite⟧."
+            )
+        if name == "data":
+            raise UserError(
+                f"⟦--output⟧ received {output!r}, which holds a run on other data: the manifest "
+                "has changed since; use another ⟦--output⟧, or start over with ⟦--overwrite⟧."
+            )
+        raise UserError(
+            f"⟦--{name}⟧ received {_shown(settings.get(name))}, but the run in ⟦--output⟧ "
+            f"{output!r} was started with {_shown(started.get(name))}; use that to resume it, "
+            "another ⟦--output⟧, or ⟦--overwrite⟧ to start over."
+        )
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)
