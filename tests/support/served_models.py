@@ -60,13 +60,16 @@ def picture_reader(of: ImageSpec, size: tuple[int, int], crop: float = 1.0) -> A
     """Files, string [b] → the pictures a model of `size` sees, uint8 [b, *size, channels]."""
     import tensorflow as tf
 
+    from imageshards.images.options import ImageOptions
     from trainer.augment.decode import batch_pictures
     from trainer.serving.preprocess import record_jpeg
+
+    options = ImageOptions.from_manifest(of.options)
 
     pictures = batch_pictures(of, size, crop)
 
     def read(encoded: Any) -> Any:
-        records = tf.map_fn(lambda one: record_jpeg(one, of.options), encoded)
+        records = tf.map_fn(lambda one: record_jpeg(one, options), encoded)
         return pictures(records, tf.zeros_like(encoded, tf.int64))
 
     return read

@@ -5,21 +5,22 @@ EXIF orientation, resized, compressed to JPEG), then by the trainer's reader. So
 training and serving comes from libjpeg and rounding alone, except that:
 
 * TIFF, and JPEGs that TensorFlow refuses, are not decoded; JPEG, PNG, WebP, GIF and BMP are, of
-  several pictures the first. (`predict` has Pillow decode the others.)
+  several pictures the first.
 * EXIF is read in JPEGs only, transparency in PNG and WebP only.
-* 4:2:2 chroma subsampling becomes 4:2:0, the nearest TensorFlow writes.
+* 4:2:2 chroma subsampling becomes 4:2:0, and the Hamming filter bicubic, the nearest that
+  TensorFlow has.
 
-Without a manifest, which says how the pictures were made, a file is read as the trainer reads a
-record: it has to be a JPEG, and EXIF is ignored.
+(`predict` does without this: it has the builder's own functions.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from imageshards.images.options import ImageOptions
 from trainer.serving import exif
 from trainer.serving.resize import ResizeGeometry, resize, resize_geometry
 
@@ -27,23 +28,20 @@ from trainer.serving.resize import ResizeGeometry, resize, resize_geometry
 # decodes large JPEGs by scaled inverse DCTs, so the graph does, too.
 _DRAFTS = ((8, 1.4), (4, 2.0), (2, 2.0))
 
-_WHITE = (255, 255, 255)
 # ITU-R 601-2 luma in 16 bits, as Pillow has it.
 _LUMA = (19595, 38470, 7471)
 
 
-def record_jpeg(encoded: Any, options: Mapping[str, Any]) -> Any:
+def record_jpeg(encoded: Any, options: ImageOptions) -> Any:
     """An original file as its data set's builder would have put it into a record.
 
     Args:
         encoded: The file, string scalar.
-        options: The manifest's `image` object; empty: the file stays as it is.
+        options: Of the build.
 
     Returns:
         A JPEG, string scalar.
     """
-    if not options:
-        return encoded
     # Strings are on the CPU anyway, and a GPU multiplies matrices in fewer digits.
     with tf.device("CPU:0"):
         is_jpeg = tf.equal(tf.strings.substr(encoded, 0, 2), b"\xff\xd8")
@@ -54,8 +52,8 @@ def record_jpeg(encoded: Any, options: Mapping[str, Any]) -> Any:
         )
         return tf.io.encode_jpeg(
             _resized_upright(decoded, options),
-            quality=int(options.get("quality", 90)),
-            chroma_downsampling=options.get("subsampling", "4:2:0") != "4:4:4",
+            quality=options.quality,
+            chroma_downsampling=options.subsampling != "4:4:4",
         )
 
 
@@ -75,11 +73,7 @@ class _Decoded(NamedTuple):
     size: tuple[Any, Any]
 
 
-def _channels(options: Mapping[str, Any]) -> int:
-    return int(options.get("channels", 3))
-
-
-def _decode_jpeg(encoded: Any, options: Mapping[str, Any]) -> _Decoded:
+def _decode_jpeg(encoded: Any, options: ImageOptions) -> _Decoded:
     height, width, _ = tf.unstack(tf.io.extract_jpeg_shape(encoded))
     _check_pixels(height, width, options)
     turn = exif.orientation(encoded)
@@ -90,7 +84,7 @@ def _decode_jpeg(encoded: Any, options: Mapping[str, Any]) -> _Decoded:
     def decode(ratio: int) -> Callable[[], Any]:
         # Pillow's inverse DCT; TensorFlow's default is a coarser one.
         return lambda: tf.io.decode_jpeg(
-            encoded, channels=_channels(options), ratio=ratio, dct_method="INTEGER_ACCURATE"
+            encoded, channels=options.channels, ratio=ratio, dct_method="INTEGER_ACCURATE"
         )
 
     ratios = [1, *(shrink for shrink, _ in _DRAFTS)]
@@ -98,9 +92,9 @@ def _decode_jpeg(encoded: Any, options: Mapping[str, Any]) -> _Decoded:
     return _Decoded(pixels, tf.gather(tf.constant(ratios, tf.float64), draft), turn, size)
 
 
-def _draft(shrink: Any, options: Mapping[str, Any]) -> Any:
+def _draft(shrink: Any, options: ImageOptions) -> Any:
     """Index into the ratios: 0 for the full size, else that of `_DRAFTS` plus 1; int32."""
-    if options.get("filter") == "nearest":
+    if options.filter == "nearest":
         return tf.constant(0)
     index = tf.constant(0)
     for number, (ratio, margin) in reversed(list(enumerate(_DRAFTS, 1))):
@@ -108,7 +102,7 @@ def _draft(shrink: Any, options: Mapping[str, Any]) -> Any:
     return index
 
 
-def _decode_other(encoded: Any, options: Mapping[str, Any]) -> _Decoded:
+def _decode_other(encoded: Any, options: ImageOptions) -> _Decoded:
     """A picture of any other format, transparent parts on the background."""
     head = tf.strings.join([tf.strings.substr(encoded, 0, 12), bytes(12)])
     is_png = tf.equal(tf.strings.substr(head, 0, 4), b"\x89PNG")
@@ -126,10 +120,10 @@ def _decode_other(encoded: Any, options: Mapping[str, Any]) -> _Decoded:
     layers = tf.cast(tf.ensure_shape(layers, (None, None, 4)), tf.float32)
     height, width = tf.unstack(tf.shape(layers)[:2])
     _check_pixels(height, width, options)
-    below = tf.constant(options.get("background", _WHITE), tf.float32)
+    below = tf.constant(options.background, tf.float32)
     alpha = layers[..., 3:] / 255
     pixels = tf.cast(tf.round(layers[..., :3] * alpha + below * (1 - alpha)), tf.uint8)
-    if _channels(options) == 1:
+    if options.channels == 1:
         pixels = _grey(pixels)
     return _Decoded(pixels, tf.constant(1.0, tf.float64), tf.constant(1), (height, width))
 
@@ -140,9 +134,9 @@ def _with_alpha(pixels: Any) -> Any:
     return tf.concat([pixels, opaque], -1)[..., :4]
 
 
-def _resized_upright(decoded: _Decoded, options: Mapping[str, Any]) -> Any:
+def _resized_upright(decoded: _Decoded, options: ImageOptions) -> Any:
     """The picture of a record: resized as stored, turned upright, put on the canvas."""
-    pixels = tf.ensure_shape(decoded.pixels, (None, None, _channels(options)))
+    pixels = tf.ensure_shape(decoded.pixels, (None, None, options.channels))
     geometry = resize_geometry(*decoded.size, options)
     swap = exif.swaps_axes(decoded.turn)
     # The kept part lies around the middle: mirroring does not move it.
@@ -157,17 +151,17 @@ def _resized_upright(decoded: _Decoded, options: Mapping[str, Any]) -> Any:
         tf.where(swap, geometry.content[1], geometry.content[0]),
         tf.where(swap, geometry.content[0], geometry.content[1]),
     )
-    resized = resize(pixels, size, box, str(options.get("filter", "bicubic")))
+    resized = resize(pixels, size, box, options.filter)
     return _on_canvas(exif.upright(resized, decoded.turn), geometry, options)
 
 
-def _on_canvas(content: Any, geometry: ResizeGeometry, options: Mapping[str, Any]) -> Any:
-    if options.get("mode") != "pad":
+def _on_canvas(content: Any, geometry: ResizeGeometry, options: ImageOptions) -> Any:
+    if options.resize_mode != "pad":
         return content
-    ground = tf.constant([[options.get("background", _WHITE)]], tf.uint8)
-    if _channels(options) == 1:
+    ground = tf.constant([[options.background]], tf.uint8)
+    if options.channels == 1:
         ground = _grey(ground)
-    top, left = geometry.offset
+    top, left = ((geometry.canvas[i] - geometry.content[i]) // 2 for i in (0, 1))
     bottom = geometry.canvas[0] - top - geometry.content[0]
     right = geometry.canvas[1] - left - geometry.content[1]
     ground = tf.cast(ground, tf.int32)
@@ -180,9 +174,8 @@ def _grey(pixels: Any) -> Any:
     return tf.cast((luma + 0x8000) // 0x10000, tf.uint8)
 
 
-def _check_pixels(height: Any, width: Any, options: Mapping[str, Any]) -> None:
-    if limit := options.get("max_pixels"):
-        found = tf.cast(height, tf.int64) * tf.cast(width, tf.int64)
-        tf.debugging.assert_less_equal(
-            found, tf.constant(int(limit), tf.int64), f"The picture has more than {limit} pixels."
-        )
+def _check_pixels(height: Any, width: Any, options: ImageOptions) -> None:
+    limit = options.max_pixels
+    found = tf.cast(height, tf.int64) * tf.cast(width, tf.int64)
+    message = f"The picture has more than {limit} pixels."
+    tf.debugging.assert_less_equal(found, tf.constant(limit, tf.int64), message)

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from imageshards.errors import UserError
+from imageshards.images.options import ImageOptions
 from trainer.augment.decode import batch_pictures
 from trainer.dataset.spec import ModelCard, ModelInputs
 from trainer.serving.columns import Columns
@@ -139,7 +140,7 @@ def _read_files(files: Any, inputs: ModelInputs) -> tuple[Any, Any]:
     out, and then the missing indices are known.
     """
     pictures = batch_pictures(inputs.image, inputs.size, inputs.eval_crop)
-    options = inputs.image.options
+    options = ImageOptions.from_manifest(inputs.image.options)
 
     def read(index: Any, file: Any) -> tuple[Any, Any, Any]:
         record = record_jpeg(file, options)
@@ -176,11 +177,8 @@ def _described(card: ModelCard, columns: Columns, function: Any) -> list[str]:
             f"note: no transform makes {', '.join(columns.taken_as_recorded)}; give the values "
             "that the records have"
         )
-    if not card.inputs.image.options:
-        lines.append(
-            "note: nothing says how the records' pictures were made: JPEGs are decoded as they "
-            "are, without EXIF"
-        )
+    if card.inputs.image.options.get("filter") == "hamming":
+        lines.append("note: TensorFlow has no Hamming filter; the bicubic one takes its place")
     return lines
 
 
