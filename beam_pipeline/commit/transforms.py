@@ -44,7 +44,7 @@ class CommitShards(beam.PTransform):
             columns = batches | bp.AnalyseColumns("shards/.staging/transform")
             planned = columns.batches | bp.PlanShards(image=image)
             written = planned.units | write
-            written.files | bp.CommitShards(
+            written | bp.CommitShards(
                 bp.CommitSpec(write.places, write.options),
                 planned.plan,
                 (listed.skipped,),

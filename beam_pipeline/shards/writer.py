@@ -49,10 +49,9 @@ def write_shard(
         watch.add(len(unit.refs), 0, 0, len(unit.refs))
         return finished.without_rows()
     try:
-        rejects_path = places.rejects_path(name) if places.keeps_rejects else ""
         with (
             AtomicFile(places.finished_path(name)) as file,
-            RejectsFile(rejects_path, options.quarantine_bytes) as rejects,
+            RejectsFile(places.rejects_path(name), options.quarantine_bytes) as rejects,
         ):
             result = _write_records(unit, name, digest, options, file, rejects, watch)
             rejects.commit()
@@ -155,7 +154,7 @@ class RejectsFile:
     So the commit need not read an original again, which may be gone by then, or another.
 
     Args:
-        path: Of the file; "" for none.
+        path: Of the file.
         keeps_bytes: Whether original bytes are part of it.
 
     Attributes:
@@ -191,8 +190,6 @@ class RejectsFile:
             ref.key, ref.origin, ref.label, str(ref.split), error.code, stage, error.message
         )
         self.rejects.append(reject)
-        if not self._path:
-            return
         if self._handle is None:
             self._file = self._stack.enter_context(AtomicFile(self._path))
             self._handle = self._stack.enter_context(open(self._file.local_path, "wb"))
