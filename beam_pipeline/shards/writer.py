@@ -31,7 +31,7 @@ def write_shard(
 ) -> ShardResult:
     """Reads, encodes and writes the images of one shard, unless that is done already.
 
-    Its rows for the index are in the file beside it, not in the result.
+    Details are in the file beside it, not in the result.
 
     Args:
         unit: The shard.
@@ -47,7 +47,7 @@ def write_shard(
     watch = watch or Watch()
     if finished := finished_result(name, places, digest):
         watch.add(len(unit.refs), 0, 0, len(unit.refs))
-        return finished.without_rows()
+        return finished.without_details()
     try:
         with (
             AtomicFile(places.finished_path(name)) as file,
@@ -58,7 +58,7 @@ def write_shard(
             staged = places.finished_path(name) == places.staged_path(name)
             result = dataclasses.replace(result, staged=staged, stored=file.commit())
         write_result(result, places)  # only now is it finished
-        return result.without_rows()
+        return result.without_details()
     except OSError as e:
         raise output_error(places.staging, e) from e
 
@@ -100,6 +100,8 @@ def _write_records(
                 damaged[ref.key] = record.damage
             rows.add(record.features, frame_bytes, record.source_bytes)
             watch.add(1, len(data), 0)
+    for reject in rejects.rejects:
+        stats.count("rejects", reject.reason)
     return ShardResult(
         name=name,
         split=unit.split,
