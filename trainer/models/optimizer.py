@@ -236,8 +236,8 @@ def check_replicas(model: keras.Model, replicas: int) -> None:
         problem = "clipping and float16, whose loss scaling takes gradients before they are summed"
     if problem:
         raise UserError(
-            f"⟦--replicas|the strategy of model⟧ received {replicas}, where {model.name} cannot have "
-            f"{problem}; expected a model compiled without it, or one replica."
+            f"⟦--replicas|the strategy of model⟧ received {replicas}, where {model.name} has "
+            f"{problem}; expected it to be compiled without that, or one replica."
         )
 
 
