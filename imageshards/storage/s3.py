@@ -37,7 +37,7 @@ from imageshards.storage.objects import (
 # What one PUT may carry; above it boto3 sends parts.
 _MAX_PUT_BYTES = 5 << 30
 # By the calling thread, as that says where its requests write (`translate_errors`).
-_IN_PARTS = TransferConfig(_MAX_PUT_BYTES, use_threads=False)
+_IN_PARTS = TransferConfig(use_threads=False)
 # Tries of a GET whose answer breaks off: botocore's own end when an answer begins.
 _TRIES = 5
 # Headers of a GET that say nothing a plain read needs.
@@ -261,7 +261,12 @@ class S3Backend(ObjectStore):
         there = {"Bucket": from_bucket, "Key": from_key}
         with self.translate_errors(source):
             self._call.path = target
-            self._client.copy(there, bucket, key, Config=_IN_PARTS)
+            try:
+                self._client.copy_object(Bucket=bucket, Key=key, CopySource=there)
+            except exceptions.ClientError as e:
+                if e.response["Error"].get("Code") not in ("InvalidRequest", "EntityTooLarge"):
+                    raise
+                self._client.copy(there, bucket, key, Config=_IN_PARTS)  # above 5 GiB
 
 
 def signature_scope(authorization: str) -> tuple[str, str] | None:
