@@ -62,8 +62,6 @@ COLUMNS = {
     "width": "int64",
     "height": "int64",
 }
-# Indexes of older builds have this column, too; it is not read.
-_RESERVED = {*COLUMNS, "dhash"}
 # Feature of a record → the column that says the same.
 COLUMN_OF = {
     FILENAME_FEATURE: "key",
@@ -168,7 +166,7 @@ def extra_columns(features: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         features: Those of the manifest.
     """
     return {
-        f"extra/{name}" if name in _RESERVED else name: name
+        f"extra/{name}" if name in COLUMNS else name: name
         for name in sorted(features.keys() - RECORD_FEATURES.keys())
         if features[name]["shape"] is not None and math.prod(features[name]["shape"]) <= MAX_VALUES
     }
@@ -291,11 +289,6 @@ def read_index(
     return pa.concat_tables([schema.empty_table(), *tables])
 
 
-def has_index(manifest: Mapping[str, Any]) -> bool:
-    """Whether a data set has an index; those of older versions have none."""
-    return all("index" in shard for _, shard in shards_of(manifest))
-
-
 def read_shard_index(
     directory: str, shard: Mapping[str, Any], schema: pa.Schema, argument: str = "directory"
 ) -> pa.Table:
@@ -309,17 +302,11 @@ def read_shard_index(
 
     Raises:
         IndexDamageError: The file is missing, damaged, or not the one that the manifest names.
-        UserError: The manifest names none.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    entry = shard.get("index")
-    if entry is None:
-        raise UserError(
-            f"{argument} received {directory!r}, a data set without {INDEX_NAME}/ (an older "
-            f"version built it); expected one with it: write it by imageshards adopt {directory}."
-        )
+    entry = shard["index"]
     path = storage.join(directory, entry["file"])
     problem = ""
     try:

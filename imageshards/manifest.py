@@ -54,6 +54,8 @@ REPLACED_NAME = "replaced"  # in there: the data set that a build reads and repl
 TRAIN_NAMES = ("train", "training")
 VALIDATION_NAMES = ("validation", "val", "valid")
 
+# A split's name becomes part of file names.
+SPLIT_NAME = re.compile(r"[A-Za-z0-9_]{1,100}")
 SHARD_NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.tfrecord")
 """Split, number, number of shards."""
 
@@ -137,14 +139,17 @@ def _size(value: Any) -> None:
 _COUNTS = mapped(whole())
 _SHA256 = text("[0-9a-f]{64}", "64 hexadecimal digits")
 _SHARD = keyed(
-    {"file": _file_name, "num_records": whole(), "num_bytes": whole()},
+    {
+        "file": _file_name,
+        "num_records": whole(),
+        "num_bytes": whole(),
+        "index": keyed({"file": _index_name, "num_bytes": whole(), "sha256": _SHA256}),
+    },
     {
         "sha256": _SHA256,
         "classes": _COUNTS,
         # Of one that `imageshards adopt` left where it was: below the data set, or anywhere.
         "folder": text(),
-        # Older versions made none.
-        "index": nullable(keyed({"file": _index_name, "num_bytes": whole(), "sha256": _SHA256})),
     },
 )
 _MANIFEST = keyed(
@@ -152,8 +157,7 @@ _MANIFEST = keyed(
         "format_version": one_of(FORMAT_VERSION),
         "splits": mapped(
             keyed({"num_records": whole(), "shards": listed(_SHARD)}),
-            # It becomes part of file names.
-            text(r"[A-Za-z0-9_]{1,100}", "the name of a split: letters, digits and underscores"),
+            text(SPLIT_NAME.pattern, "the name of a split: letters, digits and underscores"),
         ),
         "classes": _classes,
         "features": mapped(keyed({"dtype": one_of(*DTYPES), "shape": nullable(_shape)})),
@@ -175,7 +179,7 @@ _MANIFEST = keyed(
         "fingerprint": text(),
     },
     {
-        "compression": one_of("none"),  # that of older versions, which could do another
+        "compression": one_of("none"),
         "shard_by": text(),
         "skipped": _COUNTS,
         "copies": _COUNTS,
@@ -286,12 +290,6 @@ def load_manifest(
         raise UserError(
             f"{received}, whose {MANIFEST_NAME} has format_version {version}; this release reads "
             f"up to {FORMAT_VERSION}: upgrade imageshards."
-        )
-    if version is not None and manifest.get("compression") == "gzip":
-        raise UserError(
-            f"{received}, whose shards are compressed with gzip, as older versions could; expected "
-            "plain ones: write them decompressed into another folder by imageshards adopt "
-            f"{directory} --output FOLDER."
         )
     try:
         check_form(manifest)
@@ -456,8 +454,7 @@ def find_split(name: str, splits: Collection[str], argument: str, where: str = "
 def without_index(splits: Mapping[str, Any]) -> dict[str, Any]:
     """The splits of a manifest for a fingerprint: an index follows from its shard, but for PyArrow.
 
-    So data sets with the same shards have the same fingerprint, with an index or without, and
-    wherever they lie.
+    So data sets with the same shards have the same fingerprint, wherever they lie.
     """
     return {
         name: {

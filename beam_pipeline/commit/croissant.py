@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from imageshards.index import COLUMNS, extra_columns, has_index
+from imageshards.index import COLUMNS, extra_columns
 from imageshards.manifest import INDEX_NAME, first_label_of, shards_of, to_json
 from imageshards.text import counted
 
@@ -81,9 +81,7 @@ def croissant_text(manifest: Mapping[str, Any], name: str) -> str:
         # --creator does not say whether a name is a person's or an organisation's.
         described["creator"] = [{"@type": "sc:Organization", "name": name} for name in creators]
     described["distribution"] = _files(manifest)
-    described["recordSet"] = [_splits(manifest), _classes(manifest)]
-    if has_index(manifest):
-        described["recordSet"].append(_records(manifest))
+    described["recordSet"] = [_splits(manifest), _classes(manifest), _records(manifest)]
     return to_json(described)
 
 
@@ -98,7 +96,15 @@ def _description(manifest: Mapping[str, Any]) -> str:
 
 
 def _files(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
-    files: list[dict[str, Any]] = [
+    index = {
+        "@type": "cr:FileSet",
+        "@id": INDEX_NAME,
+        "name": INDEX_NAME,
+        "description": "A row for each record of the shards.",
+        "encodingFormat": "application/x-parquet",
+        "includes": f"{INDEX_NAME}/*.parquet",
+    }
+    shards = [
         {
             "@type": "cr:FileObject",
             "@id": shard["file"],
@@ -110,17 +116,7 @@ def _files(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
         }
         for _, shard in shards_of(manifest)
     ]
-    if has_index(manifest):
-        index = {
-            "@type": "cr:FileSet",
-            "@id": INDEX_NAME,
-            "name": INDEX_NAME,
-            "description": "A row for each record of the shards.",
-            "encodingFormat": "application/x-parquet",
-            "includes": f"{INDEX_NAME}/*.parquet",
-        }
-        files.insert(0, index)
-    return files
+    return [index, *shards]
 
 
 def _splits(manifest: Mapping[str, Any]) -> dict[str, Any]:

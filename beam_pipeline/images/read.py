@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
-import contextlib
 import errno
-import functools
 import os
 import re
 import stat
@@ -98,8 +96,11 @@ def _open_local(path: str) -> int | ImageError:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as e:
         return _read_error(e)
-    with contextlib.suppress(OSError):  # not a regular file; said below
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_WILLNEED)
+    if hasattr(os, "posix_fadvise"):
+        try:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_WILLNEED)
+        except OSError:
+            pass  # not a regular file; said below
     return fd
 
 
@@ -130,21 +131,28 @@ def _read_error(e: Exception) -> ImageError:
 
 
 def _read_remote(refs: Sequence[File], max_bytes: int, urls: UrlOptions) -> Read[File]:
-    waiting: collections.deque[concurrent.futures.Future[bytes | ImageError]] = collections.deque()
-    ahead_bytes = 0
-    ahead = iter(refs)
+    waiting: collections.deque[tuple[concurrent.futures.Future[bytes | ImageError], int]]
+    waiting = collections.deque()
+    expected_bytes = 0
+    following = 0
+    threads = _threads()
     try:
         for ref in refs:
-            while (
+            while following < len(refs) and (
                 len(waiting) < _REMOTE_FEW
-                or (len(waiting) < REMOTE_DEPTH and ahead_bytes < _REMOTE_BYTES)
-            ) and (following := next(ahead, None)) is not None:
-                waiting.append(_threads().submit(_fetch, following, max_bytes, urls))
-                ahead_bytes += max(0, following.size_bytes)
-            ahead_bytes -= max(0, ref.size_bytes)
-            yield ref, waiting.popleft().result()
+                or (len(waiting) < REMOTE_DEPTH and expected_bytes < _REMOTE_BYTES)
+            ):
+                size_bytes = max(0, refs[following].size_bytes)
+                waiting.append(
+                    (threads.submit(_fetch, refs[following], max_bytes, urls), size_bytes)
+                )
+                expected_bytes += size_bytes
+                following += 1
+            future, size_bytes = waiting.popleft()
+            expected_bytes -= size_bytes
+            yield ref, future.result()
     finally:
-        for future in waiting:
+        for future, _ in waiting:
             future.cancel()
 
 
@@ -165,10 +173,21 @@ def _fetch(ref: ImageFile, max_bytes: int, urls: UrlOptions) -> bytes | ImageErr
     return data if len(data) <= max_bytes else _too_many_bytes(len(data), max_bytes)
 
 
-@functools.cache
+_pool: concurrent.futures.ThreadPoolExecutor | None = None
+
+
 def _threads() -> concurrent.futures.ThreadPoolExecutor:
     """Threads of this process; with each shard's own, each shard would connect anew."""
-    return concurrent.futures.ThreadPoolExecutor(REMOTE_DEPTH, "read-ahead")
+    global _pool
+    if _pool is None:
+        _pool = concurrent.futures.ThreadPoolExecutor(REMOTE_DEPTH, "read-ahead")
+    return _pool
 
 
-os.register_at_fork(after_in_child=_threads.cache_clear)  # a fork has no threads
+def _forget_threads() -> None:
+    global _pool
+    _pool = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)  # a fork has no threads

@@ -67,6 +67,12 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> dict[str, Any]
         splits = {name: [*lengths] for name, lengths in tfds.splits.items()}
     else:
         splits = find_splits(directory, options.splits)
+    for name in splits:
+        if not manifest.SPLIT_NAME.fullmatch(name):
+            raise UserError(
+                f"--split received {name!r}; expected the name of a split: letters, digits and "
+                "underscores."
+            )
     plain = expand(splits, directory, output)
     splits = {name: [plain.get(path, path) for path in paths] for name, paths in splits.items()}
     firsts = {name: first for name, paths in splits.items() if (first := _first_example(paths))}
@@ -86,13 +92,13 @@ def _adopt(directory: str, output: str, options: AdoptOptions) -> dict[str, Any]
     of_tfds = tfds.classes if tfds is not None and tfds.label_feature == roles.label else None
     classes = name_classes(files, options.class_names or of_tfds, options.label_offset, roles.label)
     described = _described(output, options, tfds, splits, files, classes, roles)
+    _write_index(output, described, splits, files)
     try:
         manifest.check_form(described)
     except FormError as e:
         raise UserError(
             f"DIR received {directory!r}, whose manifest.json would say what none can: {e}."
         ) from e
-    _write_index(output, described, splits, files)
     return described
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -77,13 +76,15 @@ def find(directory: str, distance: int, output: str | None, workers: int | None 
     manifest = load_manifest(directory, "DIR", complete=True, adopted=True)
     folder = parse_path("--output", output or storage.join(directory, FOLDER_NAME))
     check_page_folder("--output", folder, PAGE_NAME, JSON_NAME, EXCLUDE_NAME)
-    _check_writable(folder)  # before the work
-    twins, undecodable = find_twins(directory, manifest, distance, workers)
     exclude = storage.join(folder, EXCLUDE_NAME)
-    with ProgressLine(lambda: "drawing the page"):
-        page = page_of(os.path.basename(directory), directory, manifest, twins, distance, exclude)
-    found = summary(manifest, distance, twins, undecodable)
     try:
+        probe = storage.join(folder, ".probe")
+        storage.write(probe, b"")  # before the work
+        storage.delete([probe])
+        twins, undecodable = find_twins(directory, manifest, distance, workers)
+        found = summary(manifest, distance, twins, undecodable)
+        with ProgressLine(lambda: "drawing the page"):
+            page = page_of(directory, manifest, twins, found, exclude)
         # First: it says that the others are ours, whenever this is stopped.
         storage.write(storage.join(folder, PAGE_NAME), page.encode())
         keys, unfit = key_lines([twin.other["key"] for twin in twins])
@@ -91,7 +92,10 @@ def find(directory: str, distance: int, output: str | None, workers: int | None 
         storage.write(exclude, keys.encode()) if keys else storage.delete([exclude])
         storage.write(storage.join(folder, JSON_NAME), to_json(found).encode())
     except OSError as e:
-        raise _cannot_write(folder, e) from e
+        raise UserError(
+            f"--output {folder!r} cannot be written ({e.strerror or e}); fix its permissions, or "
+            "give another folder."
+        ) from e
     lines = [table_of(found), f"page: {storage.join(folder, PAGE_NAME)}"]
     if keys:
         lines.append(f"keys of those that should go: {exclude}")
@@ -107,27 +111,6 @@ def key_lines(keys: Sequence[str]) -> tuple[str, int]:
     """The text of a file that `--exclude` reads, and how many of the keys no line can hold."""
     fit = [key for key in keys if "\n" not in key and not key.endswith("\r")]
     return "".join(f"{key}\n" for key in fit), len(keys) - len(fit)
-
-
-def _check_writable(folder: str) -> None:
-    from imageshards import storage
-
-    probe = storage.join(folder, ".probe")
-    is_new = storage.is_local(folder) and not storage.is_folder(folder)
-    try:
-        storage.write(probe, b"")
-        storage.delete([probe])
-        if is_new:
-            os.rmdir(folder)  # nothing is left of a run that fails
-    except OSError as e:
-        raise _cannot_write(folder, e) from e
-
-
-def _cannot_write(folder: str, e: OSError) -> UserError:
-    return UserError(
-        f"--output {folder!r} cannot be written ({e.strerror or e}); fix its permissions, or give "
-        "another folder."
-    )
 
 
 def summary(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from imageshards.duplicates.twins import Twin, counts_by_splits
+from imageshards.duplicates.twins import Twin
 from imageshards.errors import UserError
 from imageshards.index import read_record
 from imageshards.manifest import roles_of
@@ -27,57 +28,47 @@ Pair = tuple[Twin, "Image.Image | None", "Image.Image | None"]
 
 
 def page_of(
-    title: str,
     directory: str,
     manifest: Mapping[str, Any],
     twins: Sequence[Twin],
-    distance: int,
+    found: Mapping[str, Any],
     exclude: str,
 ) -> str:
     """The page as one HTML document without outside resources.
 
     Args:
-        title: Its heading.
         directory: The data set.
         manifest: Its manifest.
         twins: What was found, worst first.
-        distance: Bits in which hashes of near duplicates differ at most.
+        found: The same as duplicates.json says it.
         exclude: Path of the file with the keys of those that go.
     """
     between = [twin for twin in twins if twin.splits[0] != twin.splits[1]]
     within = [twin for twin in twins if twin.splits[0] == twin.splits[1]]
+    mixed = sum(twin.kept["class_name"] != twin.other["class_name"] for twin in twins)
     return render(
         "imageshards.duplicates",
         "page.jinja",
-        title=title,
-        tiles=_tiles(manifest, twins, len(between)),
+        title=os.path.basename(directory),
+        tiles=[
+            ("Images", number(found["num_records"]), ""),
+            ("Duplicates", number(len(twins)), share(len(twins), found["num_records"])),
+            ("Same file", number(found["exact"]), "byte for byte"),
+            ("Near", number(found["near"]), "look alike"),
+            ("Between splits", number(len(between)), "leaks"),
+            ("Of two classes", number(mixed), "labels to check"),
+        ],
         counts=[
-            (other, kept, number(exact), number(near))
-            for (kept, other), (exact, near) in counts_by_splits(twins).items()
+            (one["other"], one["kept"], number(one["exact"]), number(one["near"]))
+            for one in found["splits"]
         ],
         between=_with_pictures(between[:MAX_SHOWN], directory, manifest),
         within=_with_pictures(within[:MAX_SHOWN], directory, manifest),
         num_between=len(between),
         num_within=len(within),
-        distance=distance,
+        distance=found["distance"],
         exclude=exclude,
     )
-
-
-def _tiles(
-    manifest: Mapping[str, Any], twins: Sequence[Twin], between: int
-) -> list[tuple[str, str, str]]:
-    records = sum(split["num_records"] for split in manifest["splits"].values())
-    exact = sum(twin.exact for twin in twins)
-    mixed = sum(twin.kept["class_name"] != twin.other["class_name"] for twin in twins)
-    return [
-        ("Images", number(records), ""),
-        ("Duplicates", number(len(twins)), share(len(twins), records)),
-        ("Same file", number(exact), "byte for byte"),
-        ("Near", number(len(twins) - exact), "look alike"),
-        ("Between splits", number(between), "leaks"),
-        ("Of two classes", number(mixed), "labels to check"),
-    ]
 
 
 def _with_pictures(

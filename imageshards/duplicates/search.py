@@ -12,7 +12,8 @@ scenes in about 32.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,6 @@ import pyarrow as pa
 from PIL import Image
 
 from imageshards import storage
-from imageshards.duplicates.copies import hashes_of_originals
 from imageshards.duplicates.near import near_pairs
 from imageshards.duplicates.twins import COLUMNS, Twin, choose_twins
 from imageshards.errors import UserError
@@ -63,34 +63,58 @@ def find_twins(
     """
     image = roles_of(manifest)["image"] or ""
     shards = [_Shard(directory, entry, image) for _, entry in shards_of(manifest)]
-    of_originals = [
-        hashes_of_originals(table)
-        for table in storage.map_concurrently(
-            lambda shard: _rows(shard, manifest, ["source_sha256"]), shards
-        )
-    ]
+    of_originals = list(_hashes_of_originals(directory, manifest))
     hashed = storage.map_in_processes(_hash_shard, shards, workers)
     of_pictures = list(with_progress(hashed, len(shards), "shards", "hashing pictures"))
     originals, _ = _repeated(of_originals)
     repeated, different = _repeated([hashes[known] for hashes, known in of_pictures])
     pairs = near_pairs(different, distance)
-    pictures = np.concatenate([repeated, pairs["low"], pairs["high"]])
+    pictures = np.concatenate([repeated, pairs.ravel()])
     tables = []
     for shard, files, (hashes, known) in zip(shards, of_originals, of_pictures, strict=True):
         wanted = np.isin(files, originals) | (np.isin(hashes, pictures) & known)
         if wanted.any():
-            table = _rows(shard, manifest, COLUMNS).filter(pa.array(wanted))
+            table = _rows(directory, shard.entry, COLUMNS).filter(pa.array(wanted))
             column = pa.array(hashes[wanted], mask=~known[wanted])
             tables.append(table.append_column("dhash", column))
-    near = np.stack([pairs["low"], pairs["high"]], axis=1)
-    twins = choose_twins(pa.concat_tables(tables), near) if tables else []
+    twins = choose_twins(pa.concat_tables(tables), pairs) if tables else []
     return twins, sum(int((~known).sum()) for _, known in of_pictures)
 
 
-def _rows(shard: _Shard, manifest: Mapping[str, Any], columns: list[str]) -> pa.Table:
-    schema = index_schema(manifest["features"])
+def count_copies(directory: str, manifest: Mapping[str, Any]) -> tuple[int, int]:
+    """Counts equal originals by the index; of each record 10 bytes are held.
+
+    Args:
+        directory: The data set.
+        manifest: Its manifest.
+
+    Returns:
+        Images that are a copy of another one, byte for byte: all but one of each original. And
+        originals that stand in more than one split.
+    """
+    of_splits, num_records = defaultdict(list), 0
+    shards = zip(shards_of(manifest), _hashes_of_originals(directory, manifest), strict=True)
+    for (split, _), hashes in shards:
+        of_splits[split].append(hashes)
+        num_records += len(hashes)
+    each_once = [np.unique(np.concatenate(hashes)) for hashes in of_splits.values()]
+    between, different = _repeated(each_once)
+    return num_records - len(different), len(between)
+
+
+def _hashes_of_originals(directory: str, manifest: Mapping[str, Any]) -> Iterator[np.ndarray]:
+    """Of each shard 64 bits of the SHA-256 of each record's original, uint64."""
+    entries = [entry for _, entry in shards_of(manifest)]
+    columns = ["source_sha256"]
+    for table in storage.map_concurrently(lambda e: _rows(directory, e, columns), entries):
+        digits = "".join(table["source_sha256"].to_pylist())
+        yield np.frombuffer(bytes.fromhex(digits), ">u8")[::4].astype(np.uint64)
+
+
+def _rows(directory: str, entry: Mapping[str, Any], columns: list[str]) -> pa.Table:
+    schema = index_schema({})
     wanted = pa.schema([schema.field(name) for name in columns])
-    return read_shard_index(shard.directory, shard.entry, wanted, "DIR").combine_chunks()
+    return read_shard_index(directory, entry, wanted, "DIR").combine_chunks()
 
 
 def _hash_shard(shard: _Shard) -> tuple[np.ndarray, np.ndarray]:
@@ -120,9 +144,8 @@ def _hash_shard(shard: _Shard) -> tuple[np.ndarray, np.ndarray]:
 
 def _repeated(hashes: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Those that occur more than once, and all that are different."""
-    if not hashes:
-        return np.empty(0, np.uint64), np.empty(0, np.uint64)
-    different, counts = np.unique(np.concatenate(hashes), return_counts=True)
+    every = np.concatenate([np.empty(0, np.uint64), *hashes])
+    different, counts = np.unique(every, return_counts=True)
     return different[counts > 1], different
 
 

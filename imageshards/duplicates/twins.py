@@ -17,9 +17,6 @@ COLUMNS = [
     "source_sha256", "source_bytes",
 ]  # fmt: skip
 
-# What models are compared on stays as it is: its twins leave the training split.
-_TEST = ("test",)
-
 
 class Twin(NamedTuple):
     """An image that should go, since another one that stays shows the same.
@@ -63,49 +60,35 @@ def choose_twins(table: pa.Table, pairs: np.ndarray) -> list[Twin]:
     Returns:
         The twins, worst first.
     """
-    rows = sorted(table.to_pylist(), key=_rank)
     near = defaultdict(list)
     for low, high in pairs.tolist():
         near[low].append(high)
         near[high].append(low)
-    # The kept twins of everything with a hash, or original, that was met: one for each split.
-    of_hash: dict[int, dict[str, dict[str, Any]]] = {}
-    of_original: dict[str, dict[str, Any]] = {}
-    kept: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    # Of each hash, and of each original, one row is kept at most: equal ones are its twins.
+    kept_of_hash: dict[int, dict[str, Any]] = {}
+    kept_of_original: dict[str, dict[str, Any]] = {}
     twins = []
-    for row in rows:
-        known = of_hash.get(row["dhash"])
-        if known is None:
-            neighbours = [r for each in near.get(row["dhash"], ()) for r in kept.get(each, ())]
-            known = _nearest_by_split(row["dhash"], neighbours)
-            if row["dhash"] is not None:
-                of_hash[row["dhash"]] = known
-        candidates = [*known.values()]
-        if equal := of_original.get(row["source_sha256"]):
-            candidates.append(equal)
-        if candidates:
-            best = min((_twin(other, row) for other in candidates), key=_preference)
-            twins.append(best)
+    for row in sorted(table.to_pylist(), key=_rank):
+        dhash, original = row["dhash"], row["source_sha256"]
+        kept = [kept_of_hash[h] for h in (dhash, *near.get(dhash, ())) if h in kept_of_hash]
+        kept += [kept_of_original[original]] if original in kept_of_original else []
+        if kept:
+            twins.append(min((_twin(other, row) for other in kept), key=_preference))
             continue
-        of_original[row["source_sha256"]] = row
-        if row["dhash"] is not None:
-            kept[row["dhash"]].append(row)
-            known[row["split"]] = row
+        kept_of_original[original] = row
+        if dhash is not None:
+            kept_of_hash[dhash] = row
     return sorted(twins, key=lambda twin: twin.badness)
 
 
 def _rank(row: dict[str, Any]) -> tuple[Any, ...]:
-    """What is worth keeping sorts first: test, validation, others, training; the larger file."""
-    orders = [(_TEST, 0), (VALIDATION_NAMES, 1), (TRAIN_NAMES, 3)]
+    """What is worth keeping sorts first: test, validation, others, training; the larger file.
+
+    What models are compared on stays as it is: its twins leave the training split.
+    """
+    orders = [(("test",), 0), (VALIDATION_NAMES, 1), (TRAIN_NAMES, 3)]
     order = next((place for names, place in orders if row["split"] in names), 2)
     return order, row["split"], -(row["source_bytes"] or 0), row["key"]
-
-
-def _nearest_by_split(dhash: int, rows: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for row in sorted(rows, key=lambda r: ((r["dhash"] ^ dhash).bit_count(), r["key"])):
-        found.setdefault(row["split"], row)
-    return found
 
 
 def _twin(kept: dict[str, Any], other: dict[str, Any]) -> Twin:

@@ -14,6 +14,7 @@ from imageshards.storage.atomic_file import AtomicFile
 from imageshards.storage.base import (
     Backend,
     Counts,
+    Entry,
     Stat,
     count,
     counts,
@@ -65,6 +66,7 @@ __all__ = [
     "AtomicFile",
     "Backend",
     "Counts",
+    "Entry",
     "OutputLock",
     "Stat",
     "backend",

@@ -36,25 +36,27 @@ class Verdict:
 
     Attributes:
         problems: In the order of `CHECKS`, then of the shards.
-        found: Number of problems of every check, those not listed one by one included.
         notes: Sentences that are no problems.
-        not_looked_at: Check → shards in which it could not be made.
+        num_shards, num_records, num_bytes: What was read.
     """
 
     directory: str
-    problems: list[Problem] = dataclasses.field(default_factory=list)
-    found: Counter[str] = dataclasses.field(default_factory=Counter)
-    notes: list[str] = dataclasses.field(default_factory=list)
-    not_looked_at: Counter[str] = dataclasses.field(default_factory=Counter)
-    num_shards: int = 0
-    num_records: int = 0
-    num_bytes: int = 0
-    seconds: float = 0.0
+    problems: list[Problem]
+    notes: list[str]
+    num_shards: int
+    num_records: int
+    num_bytes: int
+    seconds: float
 
     @property
     def ok(self) -> bool:
         """Whether the data set is what its manifest says."""
         return not self.problems
+
+    @property
+    def found(self) -> Counter[str]:
+        """Number of problems of every check that has any."""
+        return Counter(problem.check for problem in self.problems)
 
 
 def verify(directory: str, workers: int | None = None, show_progress: bool = False) -> Verdict:
@@ -70,9 +72,9 @@ def verify(directory: str, workers: int | None = None, show_progress: bool = Fal
             write, its store cannot be used, or a process was killed.
     """
     from imageshards import storage
-    from imageshards.manifest import load_manifest, shards_of
+    from imageshards.manifest import STAGING_NAME, load_manifest, shards_of
     from imageshards.progress import with_progress
-    from imageshards.verification.data_set import data_set_problems, notes_of
+    from imageshards.verification.data_set import data_set_problems
     from imageshards.verification.shard import ShardTask, check_shard
 
     started = time.monotonic()
@@ -84,40 +86,41 @@ def verify(directory: str, workers: int | None = None, show_progress: bool = Fal
     if show_progress:
         checked = with_progress(checked, len(tasks), "shards", "verifying")
     results = list(checked)
-    found = data_set_problems(directory, manifest, results)
-    verdict = Verdict(directory, notes=notes_of(manifest, directory))
-    for result in results:
-        found.extend(result.problems)
-        verdict.found.update(result.hidden)
-        verdict.not_looked_at.update(result.not_looked_at)
-        verdict.num_shards += bool(result.sha256)  # it was read
-        verdict.num_records += result.num_records
-        verdict.num_bytes += result.num_bytes
-    verdict.found.update(problem.check for problem in found)
+    found = [*data_set_problems(directory, manifest)]
+    found += [problem for result in results for problem in result.problems]
+    read = [result for result in results if result.sha256]
+    notes = []
+    if storage.is_folder(storage.join(directory, STAGING_NAME)):
+        notes.append(
+            f"{STAGING_NAME}/ is left over from an unfinished build; it may be deleted unless a "
+            "build is running."
+        )
     order = list(CHECKS)
-    verdict.problems = sorted(found, key=lambda problem: order.index(problem.check))
-    verdict.seconds = time.monotonic() - started
-    return verdict
+    return Verdict(
+        directory,
+        sorted(found, key=lambda problem: order.index(problem.check)),
+        notes,
+        len(read),
+        sum(result.num_records for result in read),
+        sum(result.num_bytes for result in read),
+        time.monotonic() - started,
+    )
 
 
 def text_of(verdict: Verdict) -> str:
     """The table of checks, the problems and the notes, for a terminal."""
     from imageshards.progress import text_table
 
-    rows = []
-    for check, what in CHECKS.items():
-        count, unseen = verdict.found[check], verdict.not_looked_at[check]
-        states = [f"{count} wrong"] * bool(count)
-        states += [f"not looked at in {counted(unseen, 'shard')}"] * bool(unseen)
-        rows.append((check, ", ".join(states) or "ok", what))
+    # What is missing or damaged hides what else may be wrong with it.
+    well = "ok where read" if {"files", "index"} & verdict.found.keys() else "ok"
+    rows = [
+        (check, f"{verdict.found[check]} wrong" if verdict.found[check] else well, what)
+        for check, what in CHECKS.items()
+    ]
     lines = [text_table(("check", "result", "what was looked at"), rows, texts=(0, 1, 2)), ""]
     lines.extend(problem.message for problem in verdict.problems)
-    hidden = sum(verdict.found.values()) - len(verdict.problems)
-    if hidden:
-        lines.append(f"… and {hidden} more of the same kinds in the same shards.")
     lines.extend(f"Note: {note}" for note in verdict.notes)
-    total = sum(verdict.found.values())
-    outcome = "All is well" if verdict.ok else counted(total, "problem")
+    outcome = "All is well" if verdict.ok else counted(len(verdict.problems), "problem")
     lines.append(
         f"{outcome}: {counted(verdict.num_records, 'record')}, {verdict.num_bytes / 1e6:.1f} MB in "
         f"{counted(verdict.num_shards, 'shard')} read, {verdict.seconds:.1f} s."
@@ -134,6 +137,7 @@ def json_of(verdict: Verdict) -> str:
     document = {
         **{f.name: getattr(verdict, f.name) for f in dataclasses.fields(verdict)},
         "ok": verdict.ok,
+        "found": verdict.found,
         "problems": [problem._asdict() for problem in verdict.problems],
     }
     return json.dumps(document, indent=1, ensure_ascii=False)

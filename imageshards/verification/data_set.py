@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from imageshards import storage
+from imageshards.errors import IndexDamageError
 from imageshards.example import decode_example
-from imageshards.index import has_index, index_schema, read_shard_index
+from imageshards.index import index_schema, read_shard_index
 from imageshards.manifest import (
     IMAGE_FEATURE,
     INDEX_NAME,
     QUARANTINE_NAME,
     REJECTS_NAME,
     SHARD_NAME,
-    STAGING_NAME,
     TRANSFORM_NAME,
     read_rejects,
     shard_name,
@@ -23,29 +23,24 @@ from imageshards.manifest import (
 )
 from imageshards.text import counted
 from imageshards.tfrecord import RecordError, read_records
-from imageshards.verification.shard import MAX_PROBLEMS, Problem, ShardResult, repeated
+from imageshards.verification.shard import Problem
 
 _REJECTS = f"{QUARANTINE_NAME}/{REJECTS_NAME}"
 
 
-def data_set_problems(
-    directory: str, manifest: Mapping[str, Any], results: Sequence[ShardResult]
-) -> list[Problem]:
+def data_set_problems(directory: str, manifest: Mapping[str, Any]) -> Iterator[Problem]:
     """Problems that no single shard shows."""
     phrases = {
         "manifest": (f"manifest.json: {phrase}" for phrase in manifest_problems(manifest)),
         "accounting": accounting_problems(manifest, directory),
-        "index": index_problems(manifest, directory),
     }
-    own = "adopted" not in manifest
-    if own:  # others name and fill their shards as they like, and have other files beside them
+    if "adopted" not in manifest:
+        # Others name and fill their shards as they like, and have other files beside them.
         phrases |= {"balance": balance_problems(manifest), "files": missing_files(directory)}
-    return [
-        *(Problem(check, f"{phrase}.") for check, found in phrases.items() for phrase in found),
-        *(extra_shards(manifest, directory) if own else ()),
-        *checksum_problems(results, manifest),
-        *duplicate_problems(results, manifest, directory),
-    ]
+        yield from unlisted_files(manifest, directory)
+    for check, found in phrases.items():
+        yield from (Problem(check, f"{phrase}.") for phrase in found)
+    yield from index_problems(manifest, directory)
 
 
 def manifest_problems(manifest: Mapping[str, Any]) -> Iterator[str]:
@@ -92,97 +87,55 @@ def balance_problems(manifest: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def extra_shards(manifest: Mapping[str, Any], directory: str) -> list[Problem]:
-    """Files that look like shards but are not listed."""
-    listed = {shard["file"] for _, shard in shards_of(manifest)}
-    message = "{}: it looks like a shard, but the manifest does not list it."
-    return [
-        Problem("files", message.format(name), name)
-        for name in names_in(directory)
-        if SHARD_NAME.fullmatch(name) and name not in listed
-    ]
-
-
-def checksum_problems(results: Iterable[ShardResult], manifest: Mapping[str, Any]) -> list[Problem]:
-    """Shards whose SHA-256 is not the manifest's, or is that of another shard."""
-    expected = {shard_name(shard): shard["sha256"] for _, shard in shards_of(manifest)}
-    file_of = {sha256: file for file, sha256 in expected.items()}
-    problems = []
-    for result in results:
-        if result.sha256 in ("", expected[result.file]):
-            continue
-        other = file_of.get(result.sha256)
-        what = (
-            f"it holds the bytes of {other}"
-            if other
-            else f"its SHA-256 is {result.sha256}; the manifest says {expected[result.file]}"
-        )
-        problems.append(Problem("checksums", f"{result.file}: {what}.", result.file))
-    return problems
-
-
-def duplicate_problems(
-    results: Sequence[ShardResult], manifest: Mapping[str, Any], directory: str
-) -> list[Problem]:
-    """Keys that more than one record has, each with all its places."""
-    twice = repeated(value for result in results for value in result.key_hashes)
-    entries = {shard_name(shard): shard for _, shard in shards_of(manifest)}
-    places: defaultdict[str, list[tuple[str, int, int]]] = defaultdict(list)
-    for result in results:
-        wanted = {i for i, value in enumerate(result.key_hashes) if value in twice}
-        for number, offset, key in _keys(directory, entries[result.file], wanted):
-            places[key].append((result.file, number, offset))
-    problems = []
-    for key, found in sorted(places.items()):
-        if len(found) > 1:  # else two keys that only share their hash
-            shown = "; ".join(
-                f"{file}, record {number}" for file, number, _ in found[:MAX_PROBLEMS]
-            )
-            message = f"The key {key!r} is held by {len(found)} records: {shown}."
-            problems.append(Problem("keys", message, *found[0]))
-    return problems
-
-
-def _keys(
-    directory: str, entry: Mapping[str, Any], wanted: set[int]
-) -> Iterator[tuple[int, int, str]]:
-    """(number, offset, key) of some records of a shard, by its index."""
-    if wanted:
-        rows = read_shard_index(directory, entry, index_schema({})).to_pylist()
-        yield from ((number, rows[number]["offset"], rows[number]["key"]) for number in wanted)
-
-
-def notes_of(manifest: Mapping[str, Any], directory: str) -> list[str]:
-    """Remarks for a person that are no problems."""
-    notes = []
-    if storage.is_folder(storage.join(directory, STAGING_NAME)):
-        notes.append(
-            f"{STAGING_NAME}/ is left over from an unfinished build; it may be deleted unless a "
-            "build is running."
-        )
-    if not any(True for _ in shards_of(manifest)):
-        notes.append("The manifest lists no shard at all.")
-    elif not has_index(manifest):
-        notes.append(
-            f"There is no {INDEX_NAME}/ (an older version built it), so classes and keys were not "
-            f"looked at; write it by imageshards adopt {directory}."
-        )
-    return notes
-
-
-def index_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[str]:
-    """Where the files of `index/` are not those that the manifest names, as phrases.
-
-    A data set without any is fine: an older version built it.
-    """
+def unlisted_files(manifest: Mapping[str, Any], directory: str) -> Iterator[Problem]:
+    """Files that look like shards, and files of `index/`, that are not listed."""
     shards = [shard for _, shard in shards_of(manifest)]
-    without = [shard["file"] for shard in shards if shard.get("index") is None]
-    if without and len(without) < len(shards):
-        yield f"manifest.json names no index of {without[0]}, though it does of other shards"
-    listed = {shard["index"]["file"] for shard in shards if shard.get("index") is not None}
-    for name in names_in(storage.join(directory, INDEX_NAME)):
-        if f"{INDEX_NAME}/{name}" not in listed:
-            yield f"{INDEX_NAME}/{name}: the manifest does not list it"
+    listed = {shard["file"] for shard in shards} | {shard["index"]["file"] for shard in shards}
+    message = "{}: the manifest does not list it."
+    for name in names_in(directory):
+        if SHARD_NAME.fullmatch(name) and name not in listed:
+            yield Problem("files", message.format(name), name)
+    for file in names_in(storage.join(directory, INDEX_NAME)):
+        if (name := f"{INDEX_NAME}/{file}") not in listed:
+            yield Problem("index", message.format(name), name)
+
+
+def index_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[Problem]:
+    """Where `index/` is damaged, its classes are not the manifest's, or a key is there twice."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    schema = index_schema({})
+    schema = pa.schema([schema.field(name) for name in ("key", "class_name", "shard", "record")])
+
+    def rows(shard: Mapping[str, Any]) -> pa.Table | str:
+        try:
+            return read_shard_index(directory, shard, schema)
+        except IndexDamageError as e:
+            return e.problem
+
+    shards = [shard for _, shard in shards_of(manifest)]
+    tables = [schema.empty_table()]
+    for shard, found in zip(shards, storage.map_concurrently(rows, shards), strict=True):
+        name = shard_name(shard)
+        if isinstance(found, str):
+            yield Problem("index", f"{name}: its {shard['index']['file']} {found}.", name)
+            continue
+        tables.append(found)
+        held, said = Counter(found["class_name"].to_pylist()), Counter(shard["classes"])
+        for each in sorted({*held, *said}):
+            if held[each] != said[each]:
+                what = f"it holds {counted(held[each], 'record')} of class {each!r}"
+                yield Problem("records", f"{name}: {what}; the manifest says {said[each]}.", name)
+    table = pa.concat_tables(tables)
+    keys = pa.table(table["key"].value_counts().flatten(), ["key", "count"])
+    twice = keys.filter(pc.greater(keys["count"], 1))["key"]
+    places = defaultdict(list)
+    for row in table.filter(pc.is_in(table["key"], twice)).to_pylist():
+        places[row["key"]].append(f"{row['shard']}, record {row['record']}")
+    for key, found in sorted(places.items()):
+        message = f"The key {key!r} is held by {len(found)} records: {'; '.join(found)}."
+        yield Problem("keys", message, found[0].rpartition(", ")[0])
 
 
 def accounting_problems(manifest: Mapping[str, Any], directory: str) -> Iterator[str]:
@@ -195,9 +148,7 @@ def accounting_problems(manifest: Mapping[str, Any], directory: str) -> Iterator
             f"{counted(records, 'record')} + {counted(rejects, 'reject')} = {records + rejects}"
         )
     yield from _quarantine_problems(manifest["rejects"], directory, rejects)
-    # Data sets of older versions do not say whether bytes were kept.
-    options = manifest.get("options")
-    keeps_bytes = isinstance(options, dict) and options.get("quarantine_bytes") is True
+    keeps_bytes = manifest.get("options", {}).get("quarantine_bytes") is True
     yield from _originals_problems(directory, rejects, keeps_bytes)
 
 

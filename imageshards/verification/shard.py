@@ -7,24 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from array import array
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from imageshards import storage
-from imageshards.errors import IndexDamageError
-from imageshards.index import index_schema, read_shard_index
 from imageshards.manifest import shard_name, shard_path
 from imageshards.text import counted
-from imageshards.tfrecord import Record, RecordError, scan_file
-
-# Problems of one kind that are listed per shard; more are counted.
-MAX_PROBLEMS = 5
+from imageshards.tfrecord import RecordError, scan_file
 
 _BUFFER_BYTES = 1 << 20
-# What is known of a shard only when it was read.
-_BY_READING = ("checksums", "records", "keys", "index")
 
 
 class Problem(NamedTuple):
@@ -46,120 +37,50 @@ class ShardTask(NamedTuple):
 
 @dataclasses.dataclass
 class ShardResult:
-    """What was found in one shard.
+    """What was found in one shard; one that could not be read has no `sha256`."""
 
-    Attributes:
-        key_hashes: 64 bits of every record's key, in the order of the records; equal ones are
-            candidates for keys that are there twice.
-        not_looked_at: Checks that could not be made, or not of all its records.
-    """
-
-    file: str
     problems: list[Problem] = dataclasses.field(default_factory=list)
-    found: Counter[str] = dataclasses.field(default_factory=Counter)
     num_records: int = 0
     num_bytes: int = 0
     sha256: str = ""
-    key_hashes: array[int] = dataclasses.field(default_factory=lambda: array("Q"))
-    not_looked_at: tuple[str, ...] = ()
-
-    @property
-    def hidden(self) -> Counter[str]:
-        """Problems that were found but, being too many, not listed."""
-        return self.found - Counter(problem.check for problem in self.problems)
-
-    def add(self, check: str, what: str, record: Record | RecordError | None = None) -> None:
-        """Notes one problem of this shard; `what` has no full stop."""
-        self.found[check] += 1
-        if self.found[check] > MAX_PROBLEMS:
-            return
-        if record is None:
-            self.problems.append(Problem(check, f"{self.file}: {what}.", self.file))
-            return
-        number, offset = record.number, record.offset_bytes
-        message = f"{self.file}, record {number} at byte {offset}: {what}."
-        self.problems.append(Problem(check, message, self.file, number, offset))
 
 
 def check_shard(task: ShardTask) -> ShardResult:
     """Reads one shard whole and compares it with its entry."""
-    entry = task.entry
-    result = ShardResult(shard_name(entry), num_records=entry["num_records"])
-    path = shard_path(task.directory, entry)
+    name, path = shard_name(task.entry), shard_path(task.directory, task.entry)
     try:
-        digest = hashlib.sha256()
-        with storage.open_read(path) as file:
-            while data := file.read(_BUFFER_BYTES):
-                digest.update(data)
-                result.num_bytes += len(data)
-        result.sha256 = digest.hexdigest()
-        if result.num_bytes != entry["num_bytes"]:
-            what = f"it has {result.num_bytes} bytes; the manifest says {entry['num_bytes']}"
-            result.add("files", what)
-        if result.sha256 != entry["sha256"]:
-            _scan(entry, result, path)
+        return _checked(task.entry, name, path)
     except OSError as e:
-        missing = isinstance(e, FileNotFoundError)
-        reason = "the manifest lists it, but it is missing"
-        result.add("files", reason if missing else f"it could not be read ({e.strerror or e})")
-        result.num_records, result.not_looked_at = 0, _BY_READING
+        what = f"it could not be read ({e.strerror or e})"
+        if isinstance(e, FileNotFoundError):
+            what = "the manifest lists it, but it is missing"
+        return ShardResult([Problem("files", f"{name}: {what}.", name)])
+
+
+def _checked(entry: Mapping[str, Any], name: str, path: str) -> ShardResult:
+    result, digest = ShardResult(num_records=entry["num_records"]), hashlib.sha256()
+
+    def add(check: str, what: str) -> None:
+        result.problems.append(Problem(check, f"{name}: {what}.", name))
+
+    with storage.open_read(path) as file:
+        while data := file.read(_BUFFER_BYTES):
+            digest.update(data)
+            result.num_bytes += len(data)
+    result.sha256 = digest.hexdigest()
+    if result.num_bytes != entry["num_bytes"]:
+        add("files", f"it has {result.num_bytes} bytes; the manifest says {entry['num_bytes']}")
+    if result.sha256 == entry["sha256"]:
         return result
-    if entry.get("index") is None:
-        result.not_looked_at = ("records", "keys")  # only the index says it
-    else:
-        _check_index(task, result)
-    return result
-
-
-def _scan(entry: Mapping[str, Any], result: ShardResult, path: str) -> None:
-    """Names each broken record of a shard that is not the one that was built."""
+    add("checksums", f"its SHA-256 is {result.sha256}; the manifest says {entry['sha256']}")
     result.num_records = 0
     for record in scan_file(path):
         result.num_records += 1
         if isinstance(record, RecordError):
-            result.add("checksums", record.reason, record)
-    if result.found["checksums"]:
-        result.not_looked_at = ("records",)
+            number, offset = record.number, record.offset_bytes
+            message = f"{name}, record {number} at byte {offset}: {record.reason}."
+            result.problems.append(Problem("checksums", message, name, number, offset))
     if result.num_records != entry["num_records"]:
         held = counted(result.num_records, "record")
-        result.add("records", f"it holds {held}; the manifest says {entry['num_records']}")
-
-
-def _check_index(task: ShardTask, result: ShardResult) -> None:
-    """Holds the index of a shard against the counts of the manifest; its keys are the shard's."""
-    wanted = index_schema({})
-    try:
-        table = read_shard_index(task.directory, task.entry, wanted)
-    except IndexDamageError as e:
-        result.add("index", f"its {task.entry['index']['file']} {e.problem}")
-        result.not_looked_at = (*result.not_looked_at, "keys")
-        return
-    result.key_hashes = array("Q", (_hash(key.encode()) for key in table["key"].to_pylist()))
-    _compare_classes(result, task.entry["classes"], Counter(table["class_name"].to_pylist()))
-
-
-def _compare_classes(result: ShardResult, said: Mapping[str, int], held: Counter[str]) -> None:
-    for name in sorted({name for name, count in said.items() if count} | held.keys()):
-        if said.get(name, 0) != held[name]:
-            records = counted(held[name], "record")
-            what = f"it holds {records} of class {name!r}; the manifest says {said.get(name, 0)}"
-            result.add("records", what)
-
-
-def repeated(values: Iterable[int]) -> set[int]:
-    """Those that come more than once, 0 aside."""
-    seen: set[int] = set()
-    twice: set[int] = set()
-    for value in values:
-        if value in seen:
-            twice.add(value)
-        elif value:
-            seen.add(value)
-    return twice
-
-
-def _hash(value: object) -> int:
-    """64 bits that stand for a key; 0 for none."""
-    if not isinstance(value, bytes) or not value:
-        return 0
-    return int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "little")
+        add("records", f"it holds {held}; the manifest says {entry['num_records']}")
+    return result

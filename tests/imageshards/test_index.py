@@ -142,8 +142,6 @@ def test_another_or_damaged_index_is_refused_with_a_remedy(written, damage, is_n
         entry |= {"num_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     with pytest.raises(IndexDamageError, match=f"{said}.*--overwrite"):
         index.read_index(str(directory), manifest(entry))
-    with pytest.raises(UserError, match="a data set without index/.* imageshards adopt"):
-        index.read_index(str(directory), manifest(None))
 
 
 @pytest.mark.parametrize(
@@ -168,14 +166,6 @@ def test_an_index_of_other_rows_than_the_manifest_says_is_not_read(written):
     directory, entry = written
     with pytest.raises(IndexDamageError, match="has 3 rows; the manifest says 2 records"):
         index.read_index(str(directory), manifest(entry, 2))
-
-
-def test_the_column_that_older_builds_wrote_is_passed_over(tmp_path):
-    rows = table(rows_of_three())
-    entry = index.write_index(str(tmp_path), SHARD, rows.append_column("dhash", [[7] * 3]))
-    assert index.read_index(str(tmp_path), manifest(entry)).equals(rows)
-    spec = {"dtype": "int64", "shape": []}
-    assert index.extra_columns({"dhash": spec}) == {"extra/dhash": "dhash"}
 
 
 def test_unknown_splits_and_columns_are_named(written):

@@ -35,7 +35,7 @@ sys.exit(main(sys.argv[1:]))
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_the_commands_of_a_finished_data_set_need_the_leaf_alone(tmp_path, argv, said):
-    made = Dataset(tmp_path / "set", index=True).directory
+    made = Dataset(tmp_path / "set").directory
     if argv == ["adopt"]:  # shards alone, as if somebody else had written them
         for path in (*made.iterdir(),):
             if path.is_dir():

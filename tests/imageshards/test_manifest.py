@@ -23,7 +23,7 @@ from tests.support.dataset_factory import Dataset
 
 @pytest.fixture(scope="module")
 def made_once(tmp_path_factory):
-    return Dataset(tmp_path_factory.mktemp("made") / "set", per_shard=1, index=True)
+    return Dataset(tmp_path_factory.mktemp("made") / "set", per_shard=1)
 
 
 @pytest.fixture

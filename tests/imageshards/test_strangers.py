@@ -116,7 +116,7 @@ def works_or_says_why(made: Dataset) -> None:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Dataset:
     folder = tmp_path_factory.mktemp("strangers") / "set"
-    dataset = Dataset(folder, per_shard=2, rejects={"truncated": 1}, index=True)
+    dataset = Dataset(folder, per_shard=2, rejects={"truncated": 1})
     dataset.manifest["inputs"] = [{"path": "p", "num_records": 3, "fingerprint": None}]
     dataset.manifest["warnings"] = ["one"]
     return dataset

@@ -69,10 +69,8 @@ class Dataset:
         per_shard: int = 6,
         classes: Sequence[str] = CLASSES,
         rejects: Mapping[str, int] | None = None,
-        index: bool = False,
     ):
         self.directory = directory
-        self.index = index
         self.payloads: dict[str, list[bytes]] = {}
         self.splits: dict[str, list[str]] = {}
         number = 0
@@ -144,9 +142,7 @@ class Dataset:
         }
 
     def _index_of(self, split: str, name: str) -> dict[str, Any]:
-        """Writes the index of a shard, if it is to have one."""
-        if not self.index:
-            return {}
+        """Writes the index of a shard."""
         rows, features = IndexRows(), self.manifest["features"]
         for payload in self.payloads[name]:
             rows.add(decode_example(payload), len(payload) + 16, 1000)

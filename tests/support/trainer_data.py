@@ -155,6 +155,10 @@ def index_entry(
     return write_index(str(folder), file, table)
 
 
+# What a manifest says of an index that no test reads.
+ANY_INDEX = {"file": "index/any.parquet", "num_bytes": 1, "sha256": "0" * 64}
+
+
 def edit_manifest(folder: pathlib.Path, **changes: Any) -> None:
     """Replaces keys of an existing manifest; None removes one."""
     old = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))

@@ -14,7 +14,7 @@ import pytest
 
 from imageshards.commands.options import options_of
 from tests.support.commands import ROOT, run_forked
-from tests.support.trainer_data import make_data_set, read_split, write_manifest
+from tests.support.trainer_data import ANY_INDEX, make_data_set, read_split, write_manifest
 from trainer.__main__ import main
 from trainer.config import OptimizerConfig, ReadConfig, RunConfig
 
@@ -34,6 +34,7 @@ def _metrics(output: pathlib.Path) -> list[dict[str, Any]]:
 def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     """A data set in name only: enough for every check made before training."""
     shard = {"file": "train-00000-of-00001.tfrecord", "num_records": 64, "num_bytes": 4096}
+    shard["index"] = ANY_INDEX
     (tmp_path / shard["file"]).write_bytes(b"\0" * 4096)  # type: ignore[operator]
     write_manifest(
         tmp_path,

@@ -16,8 +16,8 @@ _COLUMNS = ("class_name", "label", "shard", "record")
 def check_class_order(dataset: DataSet, split: Split) -> None:
     """Compares the class ids in the index of some shards with the names that stand beside them.
 
-    A name that is no class of the data set says nothing: others write descriptions there. Without
-    an index, or with a damaged one, nothing is compared.
+    A name that is no class of the data set says nothing: others write descriptions there. With a
+    damaged index nothing is compared.
 
     Args:
         dataset: Where `split` belongs.
@@ -29,7 +29,7 @@ def check_class_order(dataset: DataSet, split: Split) -> None:
     import pyarrow as pa  # a data set is opened without it
 
     manifest = load_manifest(dataset.data, "⟦--data⟧", adopted=True)
-    indexed = [shard for shard in manifest["splits"][split.name]["shards"] if "index" in shard]
+    shards = manifest["splits"][split.name]["shards"]
     schema = index_schema(manifest["features"])
     schema = pa.schema([schema.field(name) for name in _COLUMNS])
 
@@ -42,7 +42,7 @@ def check_class_order(dataset: DataSet, split: Split) -> None:
         pairs = table.group_by(["class_name", "label", "shard"]).aggregate([("record", "min")])
         return pairs.to_pylist()
 
-    chosen = indexed[:: max(1, -(-len(indexed) // _SHARDS))]
+    chosen = shards[:: max(1, -(-len(shards) // _SHARDS))]
     for row in (row for found in storage.map_concurrently(rows, chosen) for row in found):
         label, text = row["label"] - dataset.label_offset, row["class_name"]
         if text not in dataset.classes or dataset.classes.index(text) == label:

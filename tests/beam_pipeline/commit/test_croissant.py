@@ -47,10 +47,9 @@ def test_lists_shards_with_checksums_the_index_splits_classes_and_columns(insect
     assert "isArray" not in fields["age"]
 
 
-def test_without_an_index_and_flags_little_is_said(tmp_path):
+def test_without_flags_little_is_said(tmp_path):
     found = json.loads(croissant_text(Dataset(tmp_path).manifest, "insects"))
-    assert set(by_id(found["recordSet"])) == {"splits", "classes"}
-    assert "index" not in by_id(found["distribution"])
+    assert set(by_id(found["recordSet"])) == {"splits", "classes", "records"}
     assert not {"license", "creator", "url", "datePublished"} & found.keys()
     assert found["description"].startswith("30 labelled JPEG images of 2 classes (train 18, val")
 

@@ -21,7 +21,7 @@ SHARD = "train-00000-of-00003.tfrecord"
 
 @pytest.fixture
 def made(tmp_path):
-    return Dataset(tmp_path / "a", index=True)
+    return Dataset(tmp_path / "a")
 
 
 def source_of(made: Dataset) -> InputOptions:
@@ -78,8 +78,3 @@ def test_a_data_set_that_is_not_the_one_of_the_beginning_ends_the_build(made):
     (made.directory / "manifest.json").write_text(json.dumps(made.manifest))
     with pytest.raises(UserError, match="was replaced while this build read it"):
         list(shards_to_list(source))
-
-
-def test_a_data_set_without_an_index_is_adopted_first(tmp_path):
-    with pytest.raises(UserError, match="without index/ .*imageshards adopt"):
-        refs_of(Dataset(tmp_path / "old"))

@@ -86,7 +86,7 @@ def test_an_unknown_class_is_told_with_those_of_similar_names():
 
 
 def test_keys_are_read_from_lines_parquet_an_index_and_a_data_set(tmp_path):
-    made = Dataset(tmp_path / "a", index=True)
+    made = Dataset(tmp_path / "a")
     every = read_keys(str(made.directory))
     assert len(every) == 30 and every == sorted(every)
     assert read_keys(str(made.directory / "index")) == every
@@ -111,7 +111,6 @@ def write_table(path: pathlib.Path) -> None:
         ("bytes.txt", lambda path: path.write_bytes(b"\xff\xfe"), "cannot be read"),
         ("half.parquet", lambda path: path.write_bytes(b"PAR1"), "no column 'key'"),
         ("other.parquet", write_table, "no column 'key'"),
-        ("no_index", lambda path: Dataset(path), "without index/"),
     ],
 )
 def test_a_file_that_names_no_keys_is_told(tmp_path, name, write, words):

@@ -10,7 +10,7 @@ from tests.support.dataset_factory import Dataset
 
 
 def test_lines_are_offset_and_size_of_each_frame(tmp_path, capsys):
-    dataset = Dataset(tmp_path, index=True)
+    dataset = Dataset(tmp_path)
     assert main([str(tmp_path), "--format", "dali"]) == 0
     assert "wrote 5 .idx files for 30 records" in capsys.readouterr().out
     for name, payloads in dataset.payloads.items():
@@ -23,16 +23,16 @@ def test_lines_are_offset_and_size_of_each_frame(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("index", "missing", "said"),
+    ("missing", "said"),
     [
-        (True, "index/train-00000-of-00003.parquet", "parquet is missing"),
-        (False, "report", "a data set without index/"),
-        (True, "manifest.json", "there is no manifest.json"),
+        ("index/train-00000-of-00003.parquet", "parquet is missing"),
+        ("manifest.json", "there is no manifest.json"),
     ],
+    ids=["index", "manifest"],
 )
-def test_what_cannot_be_exported_is_one_sentence(tmp_path, index, missing, said, capsys):
-    Dataset(tmp_path, index=index)
-    (tmp_path / missing).unlink(missing_ok=True)
+def test_what_cannot_be_exported_is_one_sentence(tmp_path, missing, said, capsys):
+    Dataset(tmp_path)
+    (tmp_path / missing).unlink()
     assert main([str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert error.startswith("imageshards export-index: DIR received")

@@ -24,7 +24,7 @@ CLASSES = ("ant", "bee", "cat")
 @pytest.fixture
 def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     """A shard of each class."""
-    dataset = Dataset(tmp_path, {"train": 3}, per_shard=1, classes=CLASSES, index=True)
+    dataset = Dataset(tmp_path, {"train": 3}, per_shard=1, classes=CLASSES)
     return dataset.directory
 
 
@@ -59,7 +59,7 @@ def test_nothing_is_selected_from_classes_in_another_order(folder: pathlib.Path)
 def test_the_index_of_few_shards_is_read(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Dataset(tmp_path, {"train": 20}, per_shard=1, index=True)
+    Dataset(tmp_path, {"train": 20}, per_shard=1)
     read: list[str] = []
 
     def noting_read(directory: str, shard: Mapping[str, Any], schema: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import pathlib
 from collections.abc import Callable
@@ -50,7 +49,7 @@ FILTERS: dict[tuple[str, ...], Callable[[int], bool]] = {
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> pathlib.Path:
     """18 records to train on, without their shards: the index has to do."""
-    dataset = Dataset(tmp_path_factory.mktemp("data") / "set", classes=CLASSES, index=True)
+    dataset = Dataset(tmp_path_factory.mktemp("data") / "set", classes=CLASSES)
     dataset.manifest["features"] |= EXTRA
     number = 0
     for name, payloads in dataset.payloads.items():
@@ -80,7 +79,7 @@ def test_records_that_pass_have_their_class_and_others_none(made, filters):
 
 
 def test_a_condition_on_the_label_means_the_class_where_labels_begin_at_1(tmp_path):
-    dataset = Dataset(tmp_path, {"train": 1}, index=True)
+    dataset = Dataset(tmp_path, {"train": 1})
     name = next(iter(dataset.payloads))
     for place, payload in enumerate(dataset.payloads[name]):
         label = {"image/class/label": [place % 2 + 1]}
@@ -105,22 +104,13 @@ def test_a_condition_that_the_index_cannot_answer_is_refused(made, condition, me
         found(made, condition)
 
 
-def test_a_data_set_without_an_index_is_told_how_to_get_one(tmp_path):
-    dataset = Dataset(tmp_path, index=True)
-    with_index = load_manifest(str(tmp_path))
+def test_a_missing_index_is_told(tmp_path):
+    dataset = Dataset(tmp_path)
     (tmp_path / dataset.manifest["splits"]["train"]["shards"][2]["index"]["file"]).unlink()
     with pytest.raises(
         UserError, match=r"--data received .* whose index/train-00002\S+ is missing"
     ):
         found(tmp_path)
-    for split in dataset.manifest["splits"].values():
-        for shard in split["shards"]:
-            del shard["index"]
-    (tmp_path / "manifest.json").write_text(json.dumps(dataset.manifest))
-    with pytest.raises(UserError, match=f"without index/ .* by imageshards adopt {tmp_path}"):
-        found(tmp_path)
-    # A run that was begun without it goes on.
-    assert load_manifest(str(tmp_path)).fingerprint == with_index.fingerprint
 
 
 def test_others_records_are_asked_by_what_their_features_are(tmp_path):

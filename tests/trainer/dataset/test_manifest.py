@@ -10,7 +10,7 @@ import pytest
 from imageshards.errors import UserError
 from imageshards.manifest import MANIFEST_NAME, STAGING_NAME
 from tests.support.dataset_factory import Dataset
-from tests.support.trainer_data import edit_manifest, write_manifest
+from tests.support.trainer_data import ANY_INDEX, edit_manifest, write_manifest
 from trainer.config import ReadConfig
 from trainer.dataset.manifest import (
     check_shards,
@@ -38,7 +38,7 @@ def _splits(folder: pathlib.Path, **num_records: int) -> dict[str, Any]:
     for name, count in num_records.items():
         file = f"{name}-00000-of-00001.tfrecord"
         (folder / file).write_bytes(b"\0" * 1000)
-        shard = {"file": file, "num_records": count, "num_bytes": 1000}
+        shard = {"file": file, "num_records": count, "num_bytes": 1000, "index": ANY_INDEX}
         splits[name] = {"num_records": count, "shards": [shard]}
     return splits
 

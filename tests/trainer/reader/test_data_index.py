@@ -22,7 +22,7 @@ KEYS = [f"{('cat', 'dog')[i % 2]}/{i}.jpg" for i in range(30)]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> pathlib.Path:
-    return Dataset(tmp_path_factory.mktemp("data") / "set", index=True).directory
+    return Dataset(tmp_path_factory.mktemp("data") / "set").directory
 
 
 @pytest.fixture(scope="module", params=["s3", "gs"])
@@ -41,7 +41,7 @@ def test_the_index_is_a_table_of_all_or_one_split(made):
 
 
 def test_any_record_is_found_by_its_key(tmp_path):
-    dataset = Dataset(tmp_path, index=True)
+    dataset = Dataset(tmp_path)
     data = ims.open(tmp_path)
     payloads = [payload for of_shard in dataset.payloads.values() for payload in of_shard]
     for key, payload in zip(KEYS, payloads, strict=True):
@@ -68,7 +68,7 @@ def test_an_unknown_key_is_named_with_the_nearest_one(made):
 
 
 def test_a_damaged_record_is_named_by_its_place(tmp_path):
-    Dataset(tmp_path, index=True)
+    Dataset(tmp_path)
     shard = tmp_path / "train-00001-of-00003.tfrecord"
     row = ims.open(tmp_path).index("train").slice(8, 1).to_pylist()[0]
     data = bytearray(shard.read_bytes())
@@ -86,11 +86,3 @@ def test_a_record_of_another_build_is_noticed(made):
     row = ims.open(made).index().slice(0, 1).to_pylist()[0]
     with pytest.raises(UserError, match=r"holds at record 0 not 'a.jpg', as its index says"):
         read_record(str(made), row | {"key": "a.jpg"})
-
-
-def test_data_sets_without_an_index_say_what_to_do(tmp_path):
-    Dataset(tmp_path / "old")
-    data = ims.open(tmp_path / "old")
-    for ask in (data.index, lambda: data.record("x")):
-        with pytest.raises(UserError, match="path received .* without index/ .*rds adopt"):
-            ask()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from imageshards.errors import UserError
-from tests.support.trainer_data import edit_manifest, make_data_set
+from tests.support.trainer_data import ANY_INDEX, edit_manifest, make_data_set
 from trainer.config import ReadConfig
 from trainer.reader.broken_records import LIST_FILE, BrokenRecordHandler
 
@@ -66,7 +66,7 @@ def _write(folder: pathlib.Path, records: list[bytes]) -> None:
         for record in records:
             writer.write(record)
     size = (folder / FILE).stat().st_size
-    shard = {"file": FILE, "num_records": 6, "num_bytes": size}
+    shard = {"file": FILE, "num_records": 6, "num_bytes": size, "index": ANY_INDEX}
     edit_manifest(folder, splits={"train": {"num_records": 6, "shards": [shard]}})
 
 
