@@ -67,8 +67,7 @@ class RemoteRunner(Runner):
     local = False
 
     def __init__(self, options: PipelineOptions, build: BuildOptions):
-        # By its name: Beam takes the runner out of the options when it submits a job.
-        super().__init__(options, build, options.view_as(StandardOptions).runner)
+        super().__init__(options, build)
         google = options.view_as(GoogleCloudOptions)
         if not google.job_name:
             google.job_name = job_name(build.output)

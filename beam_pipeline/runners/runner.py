@@ -20,7 +20,7 @@ class Runner:
     Args:
         options: Beam's.
         build: What is built.
-        beam_runner: Beam's, or its name; None lets Beam find it by the options.
+        beam_runner: Beam's; None lets Beam find it by the options.
     """
 
     local = True
@@ -29,7 +29,7 @@ class Runner:
         self,
         options: PipelineOptions,
         build: BuildOptions,
-        beam_runner: PipelineRunner | str | None = None,
+        beam_runner: PipelineRunner | None = None,
     ):
         self.options = options
         self.build = build

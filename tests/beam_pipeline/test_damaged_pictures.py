@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from tests.support.builds import build, class_folders, jpeg, manifest, shard_bytes
+from tests.support.builds import build, class_folders, jpeg, manifest, rejects_of, shard_bytes
 from tests.support.pictures import damaged_jpeg
 
 pytestmark = pytest.mark.process
@@ -47,8 +45,7 @@ def test_they_are_found_where_that_is_asked_for(tmp_path, capfd):
     assert rejected["rejects"] == {"damaged": 2, "corrupt": 1}
     assert (rejected["damaged"]["num_checked"], rejected["damaged"]["num_images"]) == (16, 0)
     assert "simplejpeg" in rejected["versions"]
-    rows = (tmp_path / "rejected" / "quarantine" / "rejects.jsonl").read_text().splitlines()
-    reasons = {row["key"]: (row["reason"], row["stage"]) for row in map(json.loads, rows)}
-    assert [reasons[key] for key in DAMAGED] == [("damaged", "decode")] * 2
+    rows = rejects_of(tmp_path / "rejected")
+    assert [(rows[k]["reason"], rows[k]["stage"]) for k in DAMAGED] == [("damaged", "decode")] * 2
 
     assert "damaged" not in made["copied"][0]  # a record tells nothing of its original

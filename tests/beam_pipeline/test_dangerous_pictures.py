@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import functools
-import json
 import pathlib
-from collections.abc import Iterator
-from typing import Any
 
 import apache_beam as beam
 import pytest
@@ -19,10 +16,17 @@ from beam_pipeline.options import ImageOptions, PlanOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from beam_pipeline.planning.transforms import PlanShards
 from beam_pipeline.shards.transforms import WriteBalancedTFRecord
-from imageshards.example import decode_example
 from imageshards.tfrecord import read_records
 from tests.support import portable_servers
-from tests.support.builds import build, class_folders, jpeg, manifest, shard_bytes
+from tests.support.builds import (
+    build,
+    class_folders,
+    jpeg,
+    manifest,
+    quarantined,
+    rejects_of,
+    shard_bytes,
+)  # fmt: skip
 
 pytestmark = pytest.mark.process
 
@@ -55,18 +59,7 @@ def flags(photos: pathlib.Path, output: pathlib.Path, *more: str) -> list[str]:
 
 def left_out(output: pathlib.Path) -> dict[str, str]:
     """Key → reason, of the rejects."""
-    rows = (output / "quarantine" / "rejects.jsonl").read_text().splitlines()
-    return {row["key"]: row["reason"] for row in map(json.loads, rows)}
-
-
-def kept(output: pathlib.Path) -> dict[str, bytes]:
-    """Key → bytes in the quarantine."""
-    records: Iterator[Any] = (
-        decode_example(record.payload)
-        for path in (output / "quarantine").glob("*.tfrecord")
-        for record in read_records(str(path))
-    )
-    return {r["image/filename"][0].decode(): r["image/encoded"][0] for r in records}
+    return {key: row["reason"] for key, row in rejects_of(output).items()}
 
 
 def files(output: pathlib.Path) -> dict[str, bytes]:
@@ -85,7 +78,7 @@ def test_a_build_names_them_and_keeps_their_bytes_and_all_others_become_records(
     several = tmp_path / "several"
     assert build(*flags(photos, several, "--num_shards", "3")) == 0
     assert left_out(several) == dict.fromkeys(KILLING, "decoder_crashed")
-    assert kept(several) == {key: (photos / key).read_bytes() for key in KILLING}
+    assert quarantined(several) == {key: [(photos / key).read_bytes()] for key in KILLING}
     found = manifest(several)
     assert (found["listed"], found["rejects"]) == (27, {"decoder_crashed": 3})
     assert found["splits"]["train"]["num_records"] == 24
@@ -108,7 +101,7 @@ def test_a_worker_of_a_cluster_leaves_out_the_same(photos, tmp_path):
     with portable_servers.running(tmp_path) as servers:
         assert build(*flags(photos, there, "--num_shards", "3"), *servers.flags) == 0
     assert files(there) == files(here)
-    assert kept(there) == kept(here)
+    assert quarantined(there) == quarantined(here)
 
 
 def test_one_that_never_ends_is_left_out(photos, tmp_path, monkeypatch, capfd):

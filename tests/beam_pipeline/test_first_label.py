@@ -10,10 +10,8 @@ import pytest
 
 from beam_pipeline.columns.export import exported_classes
 from beam_pipeline.planning.classes import names_by_label
-from imageshards.example import decode_example
-from imageshards.tfrecord import read_records
 from imageshards.verification import command as verify
-from tests.support.builds import build, class_folders, manifest, shard_bytes
+from tests.support.builds import build, class_folders, manifest, records_of, shard_bytes
 from tests.support.built_records import assert_records_are_as_described
 
 pytestmark = pytest.mark.process
@@ -35,19 +33,14 @@ def built(photos, tmp_path_factory):
     return output
 
 
-def labels_of(output: pathlib.Path) -> dict[str, set[Any]]:
-    """Class name → the labels its records have."""
-    found: dict[str, set[Any]] = {}
-    for path in output.glob("*.tfrecord"):
-        for record in read_records(str(path)):
-            features: dict[str, Any] = decode_example(record.payload)
-            text = features["image/class/text"][0].decode()
-            found.setdefault(text, set()).add(features["image/class/label"][0])
-    return found
+def labels_of(output: pathlib.Path) -> set[tuple[str, Any]]:
+    """The pairs of class name and label of all records."""
+    records = records_of(output).values()
+    return {(r["image/class/text"][0].decode(), r["image/class/label"][0]) for r in records}
 
 
 def test_the_first_class_is_1_in_records_and_the_manifest_says_so(built):
-    assert labels_of(built) == {"ant": {1}, "bee": {2}, "cat": {3}}
+    assert labels_of(built) == {("ant", 1), ("bee", 2), ("cat", 3)}
     assert manifest(built)["first_label"] == 1
     assert manifest(built)["classes"] == list(COUNTS)
     assert verify.main([str(built)]) == 0
@@ -72,7 +65,7 @@ def test_extra_columns_go_with_labels_from_1_and_the_transform_gives_the_same(ph
     listed.write_text("".join(json.dumps(row) + "\n" for row in rows))
     output = tmp_path / "set"
     assert build("--input", listed, "--output", output, *SMALL, "--first_label", "1") == 0
-    assert labels_of(output) == {"ant": {1}, "bee": {2}, "cat": {3}}
+    assert labels_of(output) == {("ant", 1), ("bee", 2), ("cat", 3)}
     loaded = tf.saved_model.load(str(output / "transform" / "transform_fn"))
     raw = {
         "image/class/text": tf.constant(["cat", "ant", "dog"]),

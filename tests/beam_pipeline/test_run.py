@@ -1,4 +1,4 @@
-"""What is decided before Beam is imported, and a signal that comes meanwhile."""
+"""Before Beam is imported: what is decided, a signal that comes, and the package's face."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import beam_pipeline
 from beam_pipeline import run as driver
 from beam_pipeline.options import BuildOptions, InputOptions
 from tests.support.builds import class_folders
@@ -68,3 +69,23 @@ def test_a_signal_while_beam_is_imported_stops_the_build(number, tmp_path):
     (line,) = done.stderr.strip().splitlines()
     assert "stopped; no data set was committed" in line
     assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+@pytest.mark.process
+def test_the_face_loads_nothing_until_it_is_asked():
+    code = (
+        "import sys, beam_pipeline\n"
+        "assert 'WriteBalancedTFRecord' in dir(beam_pipeline)\n"
+        "assert not {'apache_beam', 'tensorflow', 'PIL'} & set(sys.modules)\n"
+        "import beam_pipeline.run\n"  # its processes start while Beam is imported
+        "assert 'apache_beam' not in sys.modules\n"
+        "assert beam_pipeline.WriteBalancedTFRecord.__name__ == 'WriteBalancedTFRecord'\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.process
+def test_every_name_of_the_face_is_there():
+    assert "ListImages" in beam_pipeline.__all__
+    for name in beam_pipeline.__all__:
+        assert getattr(beam_pipeline, name).__name__ == name

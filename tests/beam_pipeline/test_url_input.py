@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from imageshards.verification import command as verify
-from tests.support.builds import build, jpeg, manifest
+from tests.support.builds import build, jpeg, manifest, rejects_of
 from tests.support.built_records import assert_records_are_as_described
 from tests.support.web_server import WebServer
 
@@ -37,8 +35,7 @@ def test_a_list_of_addresses_becomes_a_data_set_and_failures_have_their_status(l
     assert build("--input", path, "--output", output, *FLAGS, "--allow_private_hosts") == 0
     assert manifest(output)["rejects"] == dict.fromkeys(sorted(WRONG.values()), 1)
     assert sum(split["num_records"] for split in manifest(output)["splits"].values()) == 12
-    lines = (output / "quarantine" / "rejects.jsonl").read_text().splitlines()
-    rejects = {row["uri"]: row for row in map(json.loads, lines)}
+    rejects = {row["uri"]: row for row in rejects_of(output).values()}
     assert {uri.removeprefix(root): row["reason"] for uri, row in rejects.items()} == WRONG
     assert rejects[root + "/gone.jpg"]["message"] == f"{root}/gone.jpg answered 404 Not Found"
     assert verify.main([str(output)]) == 0

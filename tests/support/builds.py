@@ -16,6 +16,8 @@ from PIL import Image
 
 from beam_pipeline.__main__ import main
 from beam_pipeline.images import process_pool
+from imageshards.example import decode_example
+from imageshards.tfrecord import read_records
 
 
 def jpeg(seed: int, width: int = 60, height: int = 40, **save: Any) -> bytes:
@@ -51,6 +53,33 @@ def manifest(output: pathlib.Path) -> dict[str, Any]:
 def shard_bytes(output: pathlib.Path) -> dict[str, bytes]:
     """File name → bytes, of all shards."""
     return {path.name: path.read_bytes() for path in sorted(output.glob("*.tfrecord*"))}
+
+
+def records_of(output: pathlib.Path) -> dict[str, dict[str, Any]]:
+    """Key → features, and `split`, of every record of a data set, shard by shard."""
+    return {
+        features["image/filename"][0].decode(): features | {"split": split}
+        for split, found in manifest(output)["splits"].items()
+        for shard in found["shards"]
+        for record in read_records(str(output / shard["file"]))
+        for features in [dict[str, Any](decode_example(record.payload))]
+    }
+
+
+def rejects_of(output: pathlib.Path) -> dict[str, dict[str, Any]]:
+    """Key → row of the quarantine's list."""
+    lines = (output / "quarantine" / "rejects.jsonl").read_text().splitlines()
+    return {row["key"]: row for row in map(json.loads, lines)}
+
+
+def quarantined(output: pathlib.Path) -> dict[str, Any]:
+    """Key → original bytes in the quarantine, in a list; None where they are not kept."""
+    rejects = [
+        dict[str, Any](decode_example(record.payload))
+        for path in sorted((output / "quarantine").glob("*.tfrecord"))
+        for record in read_records(str(path))
+    ]
+    return {r["image/filename"][0].decode(): r.get("image/encoded") for r in rejects}
 
 
 def run_example(documented: object, folder: pathlib.Path, monkeypatch) -> None:

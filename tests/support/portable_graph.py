@@ -114,10 +114,6 @@ class Graph:
             return None
         return beam_runner_api_pb2.ParDoPayload.FromString(transform.spec.payload)
 
-    def producer(self, collection: str) -> str:
-        """The leaf that makes a collection."""
-        return self._producers[collection]
-
     def side_inputs(self, key: str) -> dict[str, str]:
         """Tag → collection, of the side inputs of a leaf."""
         payload = self.par_do(key)
@@ -143,15 +139,6 @@ class Graph:
                 found.add(current)
                 ahead += [self._producers[each] for each in self.leaves[current].inputs.values()]
         return found
-
-    def coder(self, collection: str) -> tuple[Any, ...]:
-        """A collection's coder with its parts, to be compared."""
-        return self._coder(self.proto.components.pcollections[collection].coder_id)
-
-    def _coder(self, key: str) -> tuple[Any, ...]:
-        coder = self.proto.components.coders[key]
-        parts = tuple(self._coder(part) for part in coder.component_coder_ids)
-        return (coder.spec.urn, coder.spec.payload, parts)
 
 
 _ELEMENT_COUNT = "beam:metric:element_count:v1"

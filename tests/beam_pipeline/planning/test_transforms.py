@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import itertools
 import random
 import subprocess
 import sys
@@ -171,17 +170,6 @@ def test_mean_record_bytes_passes_over_what_cannot_be_read_or_decoded(tmp_path):
     assert mean_of(refs[1:]) == RECORD_OVERHEAD_BYTES
     assert mean_of(refs, PlanOptions(num_shards={"train": 2})) == 0  # nobody asks
     assert mean_of(refs, PlanOptions(num_shards={"*": 2})) == 0
-
-
-def test_the_order_inside_a_shard_tells_nothing_of_the_ranks():
-    """By the hash of the ranks neighbouring shards would begin with the same classes."""
-    counts = {f"c{i:02d}": 200 for i in range(30)}
-    options = PlanOptions(splits={"train": 1.0}, num_shards={"*": 64})
-    units = run(batched(refs_of(counts), 500), options)
-    rows = list(zip(*(unit.refs for unit in units), strict=False))
-    alike = sum(a.label == b.label for row in rows[:90] for a, b in itertools.pairwise(row))
-    expected = 90 * 63 / 30
-    assert 0.6 * expected < alike < 1.4 * expected
 
 
 def test_an_image_without_a_split_is_one_sentence():

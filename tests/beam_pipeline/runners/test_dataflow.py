@@ -10,7 +10,6 @@ import contextlib
 import io
 import json
 import pathlib
-import signal
 import sys
 import time
 import types
@@ -20,7 +19,6 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.runners.dataflow import dataflow_runner
 from apache_beam.utils.plugin import BeamPlugin
 
@@ -33,7 +31,6 @@ from imageshards import storage
 from imageshards.errors import UserError
 from tests.conftest import REPOSITORY
 from tests.support import builds
-from tests.support.commands import ForkedBuild
 from tests.support.dataflow_stand_in import PROJECT, REGION, StandIn
 from tests.support.store_servers import StoreServer, store_server
 
@@ -113,11 +110,6 @@ class Submitted(NamedTuple):
         found: dict[str, Any] = self.job["environment"]["sdkPipelineOptions"]["options"]
         return found
 
-    @property
-    def graph(self) -> beam_runner_api_pb2.Pipeline:
-        staged = storage.read(self.options["pipelineUrl"])
-        return beam_runner_api_pb2.Pipeline.FromString(staged)
-
 
 @pytest.fixture(scope="module")
 def submitted(
@@ -143,9 +135,7 @@ def built_package(submitted: Submitted, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.mark.slow
 class TestTheStagedJob:
-    def test_gives_the_shards_and_the_manifest_of_a_local_run(
-        self, submitted: Submitted, tmp_path: pathlib.Path
-    ) -> None:
+    def test_gives_the_shards_and_the_manifest_of_a_local_run(self, submitted, tmp_path):
         assert submitted.run.code == 0, submitted.run.said
         bucket = submitted.bucket
         assert (
@@ -160,36 +150,29 @@ class TestTheStagedJob:
         manifest = storage.read(f"{bucket}/sets/pets/manifest.json")
         assert manifest == (tmp_path / "here" / "manifest.json").read_bytes()
 
-    def test_ran_from_what_was_staged(self, submitted: Submitted) -> None:
+    def test_ran_from_what_was_staged_for_it_alone(self, submitted):
         (used,) = [json.loads(path.read_text()) for path in submitted.jobs.rglob("used.json")]
         assert "workflow.tar.gz" in used["staged"]
         assert "requirements.txt" not in used["staged"], "labels alone need no TensorFlow"
         assert used["package"].startswith(str(submitted.jobs))
         assert not used["keras"]
+        name = submitted.job["name"]
+        assert name == job_name(f"{submitted.bucket}/sets/pets")
+        prefix = f"{submitted.bucket}/temp/{name}."
+        assert submitted.options["pipelineUrl"].startswith(prefix)
+        files = storage.files_below(prefix.rpartition("/")[0])
+        staged = {storage.name_of(file.path) for file in files}
+        assert {"pipeline.pb", "workflow.tar.gz"} <= staged
+        assert "pickled_main_session" not in staged
+        graph = storage.read(submitted.options["pipelineUrl"])
+        assert str(REPOSITORY).encode() not in graph
 
-    def test_has_a_batch_pool_of_one_process_per_core(self, submitted: Submitted) -> None:
+    def test_is_a_batch_of_one_process_per_core_and_its_flags_were_said(self, submitted):
         assert submitted.job["type"] in (1, "JOB_TYPE_BATCH")
         (pool,) = submitted.job["environment"]["workerPools"]
         (image,) = pool["sdkHarnessContainerImages"]
         assert image["useSingleCorePerContainer"]
         assert f"python{sys.version_info[0]}.{sys.version_info[1]}" in image["containerImage"]
-
-    def test_has_a_folder_of_its_own_below_the_staging_folder(self, submitted: Submitted) -> None:
-        name = submitted.job["name"]
-        assert name == job_name(f"{submitted.bucket}/sets/pets")
-        prefix = f"{submitted.bucket}/temp/{name}."
-        assert submitted.options["pipelineUrl"].startswith(prefix)
-        staged = {
-            storage.name_of(file.path) for file in storage.files_below(prefix.rpartition("/")[0])
-        }
-        assert {"pipeline.pb", "workflow.tar.gz"} <= staged
-        assert "pickled_main_session" not in staged
-        assert not submitted.options.get("save_main_session")
-
-    def test_carries_no_path_of_this_checkout_in_its_graph(self, submitted: Submitted) -> None:
-        assert str(REPOSITORY).encode() not in submitted.graph.SerializeToString()
-
-    def test_says_which_flags_were_filled_in_and_why(self, submitted: Submitted) -> None:
         assert f"--staging_location={submitted.bucket}/temp: " in submitted.run.said
         assert f"--setup_file={REPOSITORY / 'setup.py'}: workers install" in submitted.run.said
 
@@ -197,8 +180,8 @@ class TestTheStagedJob:
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_staged_job_with_extra_columns_gives_the_shards_and_the_transform_of_a_local_run(
-    bucket: str, service: StandIn, built_package: list[str], tmp_path: pathlib.Path
-) -> None:
+    bucket, service, built_package, tmp_path
+):
     """tensorflow-transform analyses them in the job, from an image table in the bucket.
 
     Its files are in a folder that client and worker see: TensorFlow knows of no emulator.
@@ -241,9 +224,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 class TestASubmission:
-    def test_that_only_tries_leaves_nothing_anywhere(
-        self, bucket: str, package: list[str], tmp_path: pathlib.Path
-    ) -> None:
+    def test_that_only_tries_leaves_nothing_anywhere(self, bucket, package, tmp_path):
         """On Google's own endpoint, which is not asked for anything."""
         done = run(
             *flags(bucket, "dry"), *REAL, *package,
@@ -254,9 +235,7 @@ class TestASubmission:
         assert list(storage.files_below(f"{bucket}/dry")) == []
         assert list(storage.files_below(f"{bucket}/dry_temp")) == []
 
-    def test_that_fails_is_one_sentence_with_its_page(
-        self, bucket: str, service: StandIn, package: list[str]
-    ) -> None:
+    def test_that_fails_is_one_sentence_with_its_page(self, bucket, service, package):
         service.end_jobs("FAILED", "Startup failed: no quota for CPUS")
         done = run(
             *flags(bucket, "x"), *service.flags, *package, "--temp_location", f"{bucket}/temp"
@@ -265,9 +244,7 @@ class TestASubmission:
         assert "ended as FAILED (Startup failed: no quota for CPUS)" in done.said
         assert f"/jobs/{REGION}/" in done.said and "Traceback" not in done.said
 
-    def test_that_is_refused_is_one_sentence(
-        self, bucket: str, service: StandIn, package: list[str]
-    ) -> None:
+    def test_that_is_refused_is_one_sentence(self, bucket, service, package):
         service.refuse("POST", 400, "The machine type 'n9-huge' does not exist.")
         done = run(
             *flags(bucket, "x"), *service.flags, *package, "--temp_location", f"{bucket}/temp"
@@ -276,9 +253,7 @@ class TestASubmission:
         assert "the job failed (400 POST " in done.said and "does not exist.)" in done.said
         assert "Traceback" not in done.said
 
-    def test_into_a_bucket_that_is_not_there_is_refused(
-        self, bucket: str, service: StandIn, package: list[str]
-    ) -> None:
+    def test_into_a_bucket_that_is_not_there_is_refused(self, bucket, service, package):
         done = run(
             *flags(bucket, "x"), *service.flags, *package, "--temp_location", "gs://nowhere-9/temp"
         )
@@ -287,29 +262,6 @@ class TestASubmission:
             "--temp_location 'gs://nowhere-9/temp' names a bucket that does not exist" in done.said
         )
         assert service.jobs == {}
-
-    @pytest.mark.long
-    @pytest.mark.slow
-    def test_is_cancelled_by_ctrl_c(
-        self, bucket: str, service: StandIn, package: list[str]
-    ) -> None:
-        service.end_jobs("RUNNING")
-        build = ForkedBuild(
-            *flags(bucket, "stopped"), *service.flags, *package,
-            "--temp_location", f"{bucket}/temp",
-        )  # fmt: skip
-        try:
-            deadline = time.monotonic() + 120
-            # At once: the client may not know the job's id yet.
-            while not service.jobs and build.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.05)
-            build.send_signal(signal.SIGINT)
-            said, _ = build.communicate(timeout=90)
-        finally:
-            build.kill()
-        assert build.returncode == 130, said
-        assert [job["currentState"] for job in service.jobs.values()] == ["JOB_STATE_CANCELLED"]
-        assert "Traceback" not in said
 
 
 def options(*arguments: str, **given: str | None) -> PipelineOptions:
@@ -346,24 +298,22 @@ class TestPreflight:
             ({"sdk_container_image": None}, "workers would have no imageshards"),
         ],
     )
-    def test_a_wrong_flag_is_one_sentence(self, given: dict[str, Any], sentence: str) -> None:
+    def test_a_wrong_flag_is_one_sentence(self, given, sentence):
         with pytest.raises(UserError, match=sentence):
             check(options("--dry_run=True", **given))
 
-    def test_a_stream_is_refused(self) -> None:
+    def test_a_stream_is_refused(self):
         with pytest.raises(UserError, match="--streaming was given"):
             check(options("--streaming", "--dry_run=True"))
 
     @pytest.mark.parametrize(
         ("paths", "flag"), [(("/data", GOOD[1]), "--input"), ((GOOD[0], "out"), "--output")]
     )
-    def test_a_path_of_this_machine_is_refused(self, paths: tuple[str, str], flag: str) -> None:
+    def test_a_path_of_this_machine_is_refused(self, paths, flag):
         with pytest.raises(UserError, match=f"{flag} .* is on this machine"):
             check(options("--dry_run=True"), *paths)
 
-    def test_missing_credentials_are_found_out_at_once(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-    ) -> None:
+    def test_missing_credentials_are_found_out_at_once(self, monkeypatch, tmp_path):
         monkeypatch.setattr(storage, "check_bucket", lambda path, flag: None)
         for name in ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"):
             monkeypatch.delenv(name, raising=False)
@@ -372,15 +322,13 @@ class TestPreflight:
         with pytest.raises(UserError, match="and none were found; run `gcloud auth"):
             check(options())
 
-    def test_what_the_service_refuses_is_one_sentence(self, tmp_path: pathlib.Path) -> None:
+    def test_what_the_service_refuses_is_one_sentence(self, tmp_path):
         with StandIn(tmp_path) as service:
             service.refuse("GET", 403, "Dataflow API has not been used.")
             with pytest.raises(UserError, match="403: .*has not been used.*dataflow.developer"):
                 check(options("--no_auth", dataflow_endpoint=service.endpoint, temp_location="/x"))
 
-    def test_a_second_job_for_an_output_is_refused_while_the_first_runs(
-        self, tmp_path: pathlib.Path
-    ) -> None:
+    def test_a_second_job_for_an_output_is_refused_while_the_first_runs(self, tmp_path):
         with StandIn(tmp_path) as service:
             name = job_name(GOOD[1])
             service.jobs["7"] = {"id": "7", "name": name, "currentState": "JOB_STATE_RUNNING"}
@@ -393,8 +341,8 @@ class TestPreflight:
             check(asked)
 
     def test_a_job_that_was_sent_when_ctrl_c_came_is_cancelled_by_its_name(
-        self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+        self, tmp_path, monkeypatch
+    ):
         def run(pipeline: beam.Pipeline) -> None:
             raise KeyboardInterrupt
 
@@ -410,7 +358,7 @@ class TestPreflight:
             states = [job["currentState"] for job in service.jobs.values()]
         assert states == ["JOB_STATE_CANCELLED", "JOB_STATE_RUNNING"]
 
-    def test_a_service_that_is_not_there_is_one_sentence(self) -> None:
+    def test_a_service_that_is_not_there_is_one_sentence(self):
         asked = options("--no_auth", dataflow_endpoint="http://localhost:9", temp_location="/x")
         with pytest.raises(UserError, match="localhost:9 does not answer"):
             check(asked)

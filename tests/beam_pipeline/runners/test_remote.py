@@ -8,8 +8,6 @@ import threading
 import apache_beam as beam
 import grpc
 import pytest
-from apache_beam.options.pipeline_options import StandardOptions
-from apache_beam.runners.portability import portable_runner
 
 from beam_pipeline.options import BuildOptions, InputOptions
 from beam_pipeline.runners import remote
@@ -79,7 +77,6 @@ def test_what_a_worker_says_to_a_person_is_left_as_it_is(monkeypatch, tmp_path):
     ("name", "error", "is_shown"),
     [
         ("wait_until_finish_read", grpc.RpcError(), False),
-        ("read_grpc_client_inputs", grpc.RpcError(), False),
         ("run_worker_7-1", grpc.RpcError(), False),
         ("run_worker_7-1", ValueError(), True),
         ("another", grpc.RpcError(), True),
@@ -90,23 +87,6 @@ def test_threads_of_beam_that_lost_their_server_say_nothing(name, error, is_show
     thread = threading.Thread(name=name)
     remote._hook(threading.ExceptHookArgs((type(error), error, None, thread)), shown.append)
     assert bool(shown) == is_shown
-
-
-def test_the_runner_and_the_name_stay_in_the_options_for_the_next_run(monkeypatch, tmp_path):
-    runner = flags_chosen(str(tmp_path), "--job_name", "mine")
-    seen = []
-
-    def run(pipeline):
-        assert isinstance(pipeline.runner, portable_runner.PortableRunner)
-        seen.append(pipeline.options.get_all_options()["job_name"])
-        pipeline.options.view_as(StandardOptions).runner = None
-        return Result(RuntimeError("UserError: it is asked twice."))
-
-    monkeypatch.setattr(beam.Pipeline, "run", run)
-    for _ in range(2):
-        with pytest.raises(RuntimeError):
-            runner.run(runner.new_pipeline())
-    assert seen == ["mine", "mine"]
 
 
 def test_ctrl_c_cancels_the_job_and_waits_for_its_end(monkeypatch, tmp_path, capsys):
