@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from beam_pipeline.options import ImageOptions, InputOptions, PlanOptions
     from beam_pipeline.planning.refs import ImageRef, RefBatch, ShardUnit
     from beam_pipeline.planning.transforms import AssignSplits, BatchRefs, PlanShards
-    from beam_pipeline.shards.result import Reject
-    from beam_pipeline.shards.transforms import WriteBalancedTFRecord, WrittenShards
+    from beam_pipeline.shards.transforms import WriteBalancedTFRecord
 
 _HOMES = {
     "AnalyseColumns": "columns.transforms",
@@ -37,10 +36,8 @@ _HOMES = {
     "PlanOptions": "options",
     "PlanShards": "planning.transforms",
     "RefBatch": "planning.refs",
-    "Reject": "shards.result",
     "ShardUnit": "planning.refs",
     "WriteBalancedTFRecord": "shards.transforms",
-    "WrittenShards": "shards.transforms",
 }
 
 __all__ = [
@@ -56,10 +53,8 @@ __all__ = [
     "PlanOptions",
     "PlanShards",
     "RefBatch",
-    "Reject",
     "ShardUnit",
     "WriteBalancedTFRecord",
-    "WrittenShards",
 ]
 
 # Called when a path first needs them: neither loads Beam now.

@@ -110,7 +110,7 @@ def construct(
         pool=pool,
     )
     written = planned.units | "Write" >> write  # final paths of the shards
-    written.files | "Commit" >> CommitShards(
+    written | "Commit" >> CommitShards(
         commit_spec(options, write, schemas),
         planned.plan,
         listed.skipped,

@@ -19,8 +19,8 @@ from apache_beam import pvalue
 
 from beam_pipeline.columns.arrow import to_record_batches
 from beam_pipeline.columns.transforms import AnalyseColumns
-from beam_pipeline.commit.quarantine import check_budget
 from beam_pipeline.commit.staging import check_output, read_output_state
+from beam_pipeline.commit.summary import check_budget
 from beam_pipeline.commit.warnings import counts_and_names, warnings_of
 from beam_pipeline.images.read import read_images
 from beam_pipeline.inputs.listing import schemas_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -14,7 +13,6 @@ from imageshards.commands.command_line import Parser
 from imageshards.errors import UserError
 from trainer.commands import console
 from trainer.commands.saved_model import add_model_flags, chosen, find_model, load_classifier
-from trainer.dataset.spec import ModelCard
 from trainer.imports import quiet_import
 from trainer.serving import model_file
 
@@ -22,18 +20,15 @@ if TYPE_CHECKING:
     import argparse
 
 PROGRAM = "imageshards export"
-FORMATS = ("saved_model", "tflite", "keras")
-LABELS_FILE = "labels.txt"
+FORMATS = ("saved_model", "tflite")
 _SAVED_MODEL = "saved_model.pb"
-
-_SUFFIXES = {"tflite": ".tflite", "keras": ".keras"}
+_TFLITE_SUFFIX = ".tflite"
 _EPILOG = (
     "saved_model: a folder for TensorFlow Serving or tf.saved_model.load; its signature takes the "
     "bytes of image files (and raw columns where the model has such inputs) and gives class, "
     "class_id, probability and probabilities. tflite: one file that takes decoded pixels, "
-    "0..255, of the model's own size and gives probabilities; labels.txt, one class a line, is "
-    "written beside it. "
-    "keras: a copy of the .keras file."
+    "0..255, of the model's own size and gives probabilities; as a zip file it holds labels.txt, "
+    "one class a line."
 )
 
 
@@ -46,8 +41,7 @@ def make_parser() -> Parser:
         "--output",
         required=True,
         metavar="PATH",
-        help="new folder for saved_model; file ending in .tflite or .keras for the others; local, "
-        "gs:// or s3://",
+        help="new folder for saved_model; file ending in .tflite; local, gs:// or s3://",
     )
     parser.add_argument(
         "--overwrite", action="store_true", help="replaces an earlier export of the same format"
@@ -89,19 +83,14 @@ def export(args: argparse.Namespace) -> list[str]:
     if storage.is_local(output):
         output = os.path.normpath(args.output)
     check_output(output, args.format, args.overwrite)
-    source, card = find_model(args, is_run=args.format != "keras")
+    source, card = find_model(args)
     lines = [f"model    {chosen(args, source, card)}"]
-    if args.format == "tflite":
-        _check_labels(card, output, args.overwrite)
-    if args.format == "keras":
-        return [*lines, *_written(output, lambda path: _copied(source, path, output))]
     with quiet_import():
         from trainer.serving import servable
 
         model = load_classifier(source, args)
     if args.format == "tflite":
-        lines += _written(output, lambda path: servable.write_tflite(model, card, path))
-        return [*lines, *_write_labels(card, output)]
+        return lines + _written(output, lambda path: servable.write_tflite(model, card, path))
     transform = model_file.find_transform(source)
     return lines + _written(
         output, lambda path: servable.write_saved_model(model, card, transform, path)
@@ -114,11 +103,10 @@ def check_output(output: str, kind: str, overwrite: bool) -> None:
     Raises:
         UserError: Of either.
     """
-    suffix = _SUFFIXES.get(kind)
-    if suffix and not output.endswith(suffix):
+    is_file = kind == "tflite"
+    if is_file and not output.endswith(_TFLITE_SUFFIX):
         raise UserError(
-            f"--output received {output!r}; expected a file name ending in {suffix}, which "
-            f"--format {kind} writes."
+            f"--output received {output!r}; expected a file name ending in {_TFLITE_SUFFIX}."
         )
     storage.check_bucket(output, "--output")
     if not _is_there(output):
@@ -128,27 +116,12 @@ def check_output(output: str, kind: str, overwrite: bool) -> None:
             f"--output received {output!r}, which is there already; use another name, or "
             "--overwrite to replace it."
         )
-    whole = storage.exists(output) if suffix else _is_saved_model(output)
+    whole = storage.exists(output) if is_file else _is_saved_model(output)
     if not whole:
         raise UserError(
             f"--output received {output!r} with --overwrite, which is not a {kind} export; "
             "expected one, or a new name: nothing else is replaced."
         )
-
-
-def _check_labels(card: ModelCard, output: str, overwrite: bool) -> None:
-    """Refuses to replace a file beside the output that names other classes, or is anything else."""
-    path = _labels_path(output)
-    if not _is_there(path):
-        return
-    is_file = storage.exists(path)
-    if is_file and (overwrite or storage.read(path) == _labels_text(card).encode()):
-        return
-    raise UserError(
-        f"--output received {output!r}, beside which {LABELS_FILE} is there already, with other "
-        "contents than the names of the model's classes; use another folder"
-        + (", or --overwrite to replace it." if is_file else ".")
-    )
 
 
 def _is_there(path: str) -> bool:
@@ -169,7 +142,6 @@ def _written(output: str, write: Callable[[str], list[str]]) -> list[str]:
             beside = storage.parent_of(output) or "."
             os.makedirs(beside, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".export-", dir=beside) as near:
-            # The same name: Keras insists on its own suffix.
             made = os.path.join(near, storage.name_of(output))
             lines = write(made)
             if os.path.isdir(made):
@@ -191,35 +163,6 @@ def _upload(folder: str, output: str) -> None:
     files = [file.path for file in storage.files_below(folder)]
     for path in sorted(files, key=lambda path: storage.name_of(path) == _SAVED_MODEL):
         storage.upload(path, storage.join(output, os.path.relpath(path, folder)))
-
-
-def _copied(source: str, path: str, output: str) -> list[str]:
-    is_local = storage.is_local(source) and os.path.exists(output)
-    if os.path.samefile(source, output) if is_local else source == output:
-        raise UserError(
-            f"--output received {output!r}, which is the model itself; use another name."
-        )
-    shutil.copyfile(model_file.find_model(source), path)
-    return ["load it with keras.saving.load_model: pixels 0..255 in, logits out"]
-
-
-def _labels_path(output: str) -> str:
-    return storage.join(storage.parent_of(output), LABELS_FILE)
-
-
-def _labels_text(card: ModelCard) -> str:
-    return "".join(f"{name}\n" for name in card.classes)
-
-
-def _write_labels(card: ModelCard, output: str) -> list[str]:
-    def write(path: str) -> list[str]:
-        with open(path, "w", encoding="utf-8") as f:
-            f.write(_labels_text(card))
-        return []
-
-    path = _labels_path(output)
-    _written(path, write)
-    return [f"labels   {path}"]
 
 
 if __name__ == "__main__":

@@ -17,12 +17,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from beam_pipeline.columns.analyzers import (
-    LabelVocabulary,
-    MinMaxFn,
-    ScaleStatistics,
-    ZScoreFn,
-)
+from beam_pipeline.columns.analyzers import LabelVocabulary, MeanAndDeviation
 from beam_pipeline.columns.arrow import REF_COLUMN
 from beam_pipeline.columns.export import LABEL_ID, LABEL_TEXT, LABEL_VOCABULARY, RAW_METADATA_DIR
 from beam_pipeline.options import ColumnSpec
@@ -257,16 +252,27 @@ def _scaled(values: Any, spec: ColumnSpec) -> Any:
     import tensorflow as tf
     import tensorflow_transform as tft
 
-    (statistics,) = tft.experimental.ptransform_analyzer(
-        inputs=[values],
-        ptransform=ScaleStatistics({"zscore": ZScoreFn, "minmax": MinMaxFn}[spec.scale]),
-        output_dtypes=[tf.float64],
-        output_shapes=[[2]],
-        name=f"{spec.scale}_of_{_scope(spec.name)}",
-    )
+    name = f"{spec.scale}_of_{_scope(spec.name)}"
+    if spec.scale == "minmax":
+        low, high = (
+            tf.cast(find(values, name=f"{name}_{place}"), tf.float64)
+            for place, find in (("min", tft.min), ("max", tft.max))
+        )
+        # The least of 0.0 and -0.0 is the one that came first.
+        offset = tf.where(low == 0, tf.zeros_like(low), low)
+        # Where all values are equal, or there are none: scaled by 1, to 0.
+        divisor = tf.where(high > low, high - low, tf.ones_like(low))
+    else:
+        (statistics,) = tft.experimental.ptransform_analyzer(
+            inputs=[values],
+            ptransform=MeanAndDeviation(),
+            output_dtypes=[tf.float64],
+            output_shapes=[[2]],
+            name=name,
+        )
+        offset, divisor = statistics[0], statistics[1]
     # In float64, so that the float32 result is the correctly rounded one.
-    scaled = (tf.cast(values, tf.float64) - statistics[0]) / statistics[1]
-    return tf.cast(scaled, tf.float32)
+    return tf.cast((tf.cast(values, tf.float64) - offset) / divisor, tf.float32)
 
 
 def _checked_output(name: Any, tensor: Any, module: str) -> Any:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from beam_pipeline.columns.export import exported_classes, exported_features
-from beam_pipeline.commit import quarantine, tfds
 from beam_pipeline.commit.croissant import croissant_text
 from beam_pipeline.commit.finalize import FinalizeTask, backup_shards, plan_finalize
 from beam_pipeline.commit.staging import mark_committed, set_aside
-from beam_pipeline.commit.summary import WriteSummary
+from beam_pipeline.commit.summary import WriteSummary, check_budget, write_list
+from beam_pipeline.commit.tfds import tfds_files
 from beam_pipeline.commit.warnings import counts_and_names, of_copies, of_unchecked, warnings_of
 from beam_pipeline.planning.classes import names_by_label
 from beam_pipeline.planning.plan import ShardPlan
@@ -53,6 +53,9 @@ from imageshards.manifest import (
 from imageshards.progress import note_activity
 from imageshards.report.sections import class_counts
 from imageshards.storage import map_concurrently, run_concurrently
+
+# Folders of a data set, beside its shards.
+_FOLDERS = (INDEX_NAME, TRANSFORM_NAME, QUARANTINE_NAME, REPORT_NAME)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,8 +106,8 @@ def begin_commit(
         RuntimeError: Records and rejects do not add up to what was listed.
     """
     note_activity("committing", 0, "shard")
-    shards, rejected = summary.shards, sum(summary.rejects.values())
-    listed = plan.num_images
+    shards, rejects, listed = summary.shards, summary.rejects, plan.num_images
+    rejected = sum(rejects.values())
     accepted = sum(shard.num_records for shard in shards)
     planned = sum(plan.num_shards.values())
     if accepted + rejected != listed or len(shards) != planned:
@@ -115,8 +118,8 @@ def begin_commit(
         )
     try:
         # The list comes before the budget is checked: the error says where it is.
-        where = quarantine.write_list(_rejects(shards, spec.places), spec.places.staging)
-        quarantine.check_budget(summary.rejects, listed, spec.max_reject_fraction, where)
+        where = write_list(_rejects(shards, spec.places), spec.places.staging)
+        check_budget(rejects, listed, spec.max_reject_fraction, where)
         features = exported_features(storage.join(spec.places.staging, TRANSFORM_NAME))
         tasks = plan_finalize(shards, features)
         backup_shards(tasks, spec.places)
@@ -129,7 +132,7 @@ def begin_commit(
 
 def _rejects(shards: Iterable[ShardResult], places: ShardPlaces) -> Iterator[Reject]:
     """The rejected images of all shards, from the files beside those that have some."""
-    names = [shard.name for shard in shards if shard.num_rejects]
+    names = sorted(shard.name for shard in shards if shard.num_rejects)
     for result in map_concurrently(lambda name: read_result(name, places), names):
         yield from result.rejects
 
@@ -191,7 +194,7 @@ def check_totals(
     for shard in shards:
         records[shard["split"]] += shard["num_records"]
         classes.update(shard["classes"])
-    written = {split: sum(stats.formats.values()) for split, stats in summary.stats.items()}
+    written = {split: stats.total("formats") for split, stats in summary.stats.items()}
     rejected = sum(summary.rejects.values())
     if (
         +records != +collections.Counter(written)
@@ -228,21 +231,10 @@ def manifest_of(
             "its columns were analysed: it changed while it was read; give the same command again."
         )
     passed_over, names = counts_and_names(skipped)
-    splits: dict[str, Any] = {}
-    for split in sorted(plan.num_shards):
-        of_split = [dict(shard) for shard in shards if shard["split"] == split]
-        of_split.sort(key=lambda shard: shard["file"])
-        for shard in of_split:
-            del shard["split"], shard["rejected"]
-        splits[split] = {
-            "num_records": sum(shard["num_records"] for shard in of_split),
-            "shards": of_split,
-        }
-    stats_by_split = summary.stats
-    stats = merge_stats(stats_by_split.values())
-    train = [name for name in stats_by_split if name in TRAIN_NAMES]
-    pixels = merge_stats(stats_by_split[name] for name in train) if train else stats
-    mean, std = pixels.mean_and_std()
+    splits = {split: _split_of(split, shards) for split in sorted(plan.num_shards)}
+    stats = merge_stats(summary.stats.values())
+    train = [stats for split, stats in summary.stats.items() if split in TRAIN_NAMES]
+    mean, std = merge_stats(train or [stats]).mean_and_std()
     manifest: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "splits": splits,
@@ -251,16 +243,13 @@ def manifest_of(
         "features": {**RECORD_FEATURES, **features},
         "image": {**spec.write.image.to_manifest(), "mean": mean, "std": std},
         "listed": plan.num_images,
-        "rejects": quarantine.most_first(summary.rejects),
+        "rejects": summary.rejects,
         "skipped": passed_over,
-        "source": {
-            "formats": quarantine.most_first(stats.formats),
-            "notes": quarantine.most_first(stats.notes),
-        },
+        "source": {"formats": stats.of("formats"), "notes": stats.of("notes")},
         "histograms": {
-            "source_width_px": {"edges": SIZE_EDGES_PX, "counts": stats.source_width_px},
-            "source_height_px": {"edges": SIZE_EDGES_PX, "counts": stats.source_height_px},
-            "record_bytes": {"edges": BYTES_EDGES, "counts": stats.record_bytes},
+            "source_width_px": stats.histogram("source_width_px", SIZE_EDGES_PX),
+            "source_height_px": stats.histogram("source_height_px", SIZE_EDGES_PX),
+            "record_bytes": stats.histogram("record_bytes", BYTES_EDGES),
         },
     }
     if spec.first_label:
@@ -269,12 +258,9 @@ def manifest_of(
     text = json.dumps(of_bytes, sort_keys=True).encode()
     manifest["fingerprint"] = hashlib.sha256(text).hexdigest()
     warnings = warnings_of(class_counts(manifest), spec.splits, names)
+    records = stats.of("sources")
     inputs = [
-        {
-            "path": path,
-            "fingerprint": fingerprint,
-            "num_records": stats.sources.get(str(number), 0),
-        }
+        {"path": path, "fingerprint": fingerprint, "num_records": records.get(str(number), 0)}
         for number, (path, fingerprint) in enumerate(spec.inputs)
     ]
     return manifest | {
@@ -287,9 +273,21 @@ def manifest_of(
     }
 
 
+def _split_of(split: str, shards: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """A split as the manifest has it."""
+    told = ("split", "rejected")  # of the commit alone
+    found = [
+        {name: value for name, value in shard.items() if name not in told}
+        for shard in sorted(shards, key=lambda shard: str(shard["file"]))
+        if shard["split"] == split
+    ]
+    return {"num_records": sum(shard["num_records"] for shard in found), "shards": found}
+
+
 def _damaged(summary: WriteSummary, stats: ShardStats) -> dict[str, Any]:
     """What is said of damaged originals; nothing of records that were copied."""
-    checked = sum(stats.formats.get(name, 0) for name in ("JPEG", "MPO"))
+    formats = stats.of("formats")
+    checked = sum(formats.get(name, 0) for name in ("JPEG", "MPO"))
     if not checked:
         return {}
     found = {"num_checked": checked, "num_images": summary.num_damaged, "keys": summary.damaged}
@@ -306,67 +304,44 @@ def write_companions(
         shards: What `finalize_shard` returned.
         spec: Where and how.
     """
-    output = spec.places.output
-    files = tfds.tfds_files(manifest, "image_shards")
+    output, staging = spec.places.output, spec.places.staging
+    files = tfds_files(manifest, "image_shards")
     files[CROISSANT_NAME] = croissant_text(manifest, storage.name_of(output))
+    beside = [f"{QUARANTINE_NAME}/{shard['rejected']}" for shard in shards if shard["rejected"]]
+    if beside:
+        beside.append(f"{QUARANTINE_NAME}/{REJECTS_NAME}")
+        storage.link(storage.join(staging, REJECTS_NAME), storage.join(output, beside[-1]))
+    transform = (storage.join(folder, TRANSFORM_NAME) for folder in (staging, output))
+    beside += [f"{TRANSFORM_NAME}/{name}" for name in storage.link_folder(*transform)]
     entries = [entry for _, entry in shards_of(manifest)]
-    index = {entry["index"]["file"] for entry in entries}
-    rejected = {shard["rejected"] for shard in shards if shard["rejected"]}
-    # At once, as each of them is a few requests where the output is a store.
+    shard_files = [name for entry in entries for name in (entry["file"], entry["index"]["file"])]
+    # At once, as each of them is a request where the output is a store.
     run_concurrently(
-        lambda: _place_transform(spec.places.staging, output),
-        lambda: _place_quarantine(spec.places.staging, output, rejected),
-        lambda: _keep_only(output, INDEX_NAME, {storage.name_of(name) for name in index}),
-        lambda: _remove_old_shards(output, {entry["file"] for entry in entries}),
-        lambda: _remove_folder(storage.join(output, REPORT_NAME)),
+        lambda: _remove_others(output, {*beside, *shard_files}),
         *(functools.partial(storage.write, storage.join(output, n), t) for n, t in files.items()),
     )
     if storage.is_local(output):
-        kept = (storage.join(output, name) for name in (TRANSFORM_NAME, QUARANTINE_NAME))
-        beside = (file.path for folder in kept for file in storage.files_below(folder))
         folder = storage.join(output, INDEX_NAME)  # its files are on the disk, but not their names
-        storage.sync(*beside, *([folder] if os.path.isdir(folder) else []), output)
+        folders = [output, *([folder] if os.path.isdir(folder) else [])]
+        storage.sync(*(storage.join(output, name) for name in beside), *folders)
 
 
-def _place_transform(staging: str, output: str) -> None:
-    source = storage.join(staging, TRANSFORM_NAME)
-    _keep_only(
-        output, TRANSFORM_NAME, storage.link_folder(source, storage.join(output, TRANSFORM_NAME))
-    )
+def _remove_others(output: str, kept: set[str]) -> None:
+    """Deletes what an earlier data set has left: shards, and files in the folders of a data set.
 
-
-def _place_quarantine(staging: str, output: str, rejected: set[str]) -> None:
-    """Puts the list of rejects beside the originals, which `finalize_shard` has put in place."""
-    if rejected:
-        listed = storage.join(output, QUARANTINE_NAME, REJECTS_NAME)
-        storage.link(storage.join(staging, REJECTS_NAME), listed)
-        _keep_only(output, QUARANTINE_NAME, rejected | {REJECTS_NAME})
-    else:
-        _remove_folder(storage.join(output, QUARANTINE_NAME))
-
-
-def _keep_only(output: str, name: str, kept: set[str]) -> None:
-    """Deletes what an earlier data set has left in a folder.
-
-    It is done file by file: another attempt at this step may have written the manifest by now.
+    Of a folder that is in use file by file, as another attempt at this step may have written the
+    manifest by now.
     """
-    folder = storage.join(output, name)
-    prefix = len(folder) + 1
-    found = (file.path for file in storage.files_below(folder))
-    storage.delete(path for path in found if path[prefix:] not in kept)
-
-
-def _remove_old_shards(output: str, kept: set[str]) -> None:
-    """Deletes shards of an earlier data set, and all `.idx` files, which tell of its records."""
-    storage.delete(
-        entry.path
-        for entry in storage.list_folder(output)
-        if SHARD_NAME.fullmatch(entry.name.removesuffix(DALI_SUFFIX)) and entry.name not in kept
-    )
-
-
-def _remove_folder(folder: str) -> None:
-    if storage.is_local(folder):
-        shutil.rmtree(folder, ignore_errors=True)  # a link to one, for example, stays
-    else:
-        storage.delete_folder(folder)
+    left = []
+    for entry in storage.list_folder(output):
+        if entry.is_folder and entry.name in _FOLDERS:
+            if any(name.startswith(f"{entry.name}/") for name in kept):
+                left += [file.path for file in storage.files_below(entry.path)]
+            else:
+                with contextlib.suppress(OSError):  # a link to a folder, for example, stays
+                    storage.delete_folder(entry.path)
+        # `.idx` files tell of the records of an earlier shard.
+        elif SHARD_NAME.fullmatch(entry.name.removesuffix(DALI_SUFFIX)):
+            left.append(entry.path)
+    paths = {storage.join(output, name) for name in kept}
+    storage.delete(path for path in left if path not in paths)

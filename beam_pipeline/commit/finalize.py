@@ -16,7 +16,6 @@ from beam_pipeline.shards.writer import RecordFile
 from imageshards import storage, tfrecord
 from imageshards.errors import OutputError
 from imageshards.index import IndexRows, index_table, write_index
-from imageshards.manifest import QUARANTINE_NAME
 from imageshards.progress import note_activity
 from imageshards.storage import AtomicFile, map_concurrently
 
@@ -94,7 +93,7 @@ def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> dict[str, Any]:
         Its entry in the manifest, its split, and the name in the quarantine of what it rejected.
     """
     shard, file = task.shard, places.file_of(task.shard.name)
-    rejected = f"{shard.name}.tfrecord" if shard.num_rejects else ""
+    rejected = places.quarantine_path(shard.name) if shard.num_rejects else ""
     entry: dict[str, Any] = {
         "file": file,
         "num_records": shard.num_records,
@@ -114,15 +113,14 @@ def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> dict[str, Any]:
         table = index_table(rows, shard.split, file, task.features)
         entry["index"] = write_index(places.output, file, table)
         if rejected:
-            quarantine = storage.join(places.output, QUARANTINE_NAME)
-            storage.link(places.rejects_path(shard.name), storage.join(quarantine, rejected))
+            storage.link(places.rejects_path(shard.name), rejected)
         storage.sync(places.final_path(shard.name))  # the manifest will name it, and that is synced
     except FileNotFoundError as e:
         raise _damaged(str(e.filename), "is gone") from e
     except OSError as e:
         raise output_error(places.output, e) from e
     note_activity("committing", 1, "shard")
-    return {"split": shard.split, "rejected": rejected, **entry}
+    return {"split": shard.split, "rejected": storage.name_of(rejected), **entry}
 
 
 def _damaged(path: str, how: str) -> OutputError:

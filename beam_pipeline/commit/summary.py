@@ -1,12 +1,18 @@
-"""What a write came to, added up for the commit."""
+"""What a write came to, added up for the commit, and whether too much was rejected."""
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-from collections.abc import Iterable
+import json
+import math
+from collections.abc import Iterable, Mapping
 
-from beam_pipeline.shards.result import ShardResult, ShardStats
+from beam_pipeline.shards.result import Reject, ShardResult, ShardStats, merge_stats, most_first
+from imageshards import storage
+from imageshards.errors import UserError
+from imageshards.manifest import REJECTS_NAME
+from imageshards.storage import AtomicFile
+from imageshards.text import counted, printable
 
 # Damaged images that the manifest names; more are counted.
 MAX_DAMAGED = 1000
@@ -18,8 +24,7 @@ class WriteSummary:
 
     Attributes:
         shards: The shards, without details.
-        rejects: Reason → rejected images.
-        stats: Split → counts over accepted images.
+        stats: Split → counts over its images.
         reused_images: Images whose shards an earlier run had finished.
         unchecked_images: Those of them that may have been replaced since, for all that is known.
         num_damaged: Images that became records although libjpeg warns about them.
@@ -27,42 +32,42 @@ class WriteSummary:
     """
 
     shards: list[ShardResult] = dataclasses.field(default_factory=list)
-    rejects: dict[str, int] = dataclasses.field(default_factory=dict)
     stats: dict[str, ShardStats] = dataclasses.field(default_factory=dict)
     reused_images: int = 0
     unchecked_images: int = 0
     num_damaged: int = 0
     damaged: dict[str, str] = dataclasses.field(default_factory=dict)
 
+    @property
+    def rejects(self) -> dict[str, int]:
+        """Reason → rejected images, the most first."""
+        return merge_stats(self.stats.values()).of("rejects")
 
-def summarise(result: ShardResult) -> WriteSummary:
-    """The part of one result that travels to the commit."""
-    reasons = dict(collections.Counter(reject.reason for reject in result.rejects))
-    reused, unchecked = (result.num_images, result.unversioned) if result.reused else (0, 0)
+
+def summarise(result: ShardResult, run_id: str) -> WriteSummary:
+    """The part of one result that travels to the commit of a run."""
+    reused = result.run_id != run_id
     return WriteSummary(
-        [result.without_details()],
-        reasons,
-        {result.split: result.stats},
-        reused,
-        unchecked,
-        len(result.damaged),
-        result.damaged,
+        shards=[result.without_details()],
+        stats={result.split: result.stats},
+        reused_images=result.num_images if reused else 0,
+        unchecked_images=result.unversioned if reused else 0,
+        num_damaged=len(result.damaged),
+        damaged=result.damaged,
     )
 
 
 def add_up(summaries: Iterable[WriteSummary]) -> WriteSummary:
     """What all their shards came to."""
-    total, rejects = WriteSummary(), collections.Counter[str]()
+    total = WriteSummary()
     for summary in summaries:
         total.shards += summary.shards
-        rejects.update(summary.rejects)
         for split, stats in summary.stats.items():
-            total.stats.setdefault(split, ShardStats()).merge(stats)
+            total.stats[split] = merge_stats([total.stats.get(split, ShardStats()), stats])
         total.reused_images += summary.reused_images
         total.unchecked_images += summary.unchecked_images
         total.num_damaged += summary.num_damaged
         total.damaged |= summary.damaged
-    total.rejects = dict(rejects)
     total.damaged = dict(sorted(total.damaged.items())[:MAX_DAMAGED])
     return total
 
@@ -70,3 +75,37 @@ def add_up(summaries: Iterable[WriteSummary]) -> WriteSummary:
 def without_shards(summary: WriteSummary) -> WriteSummary:
     """The totals alone: of a size that does not depend on the number of shards."""
     return dataclasses.replace(summary, shards=[])
+
+
+def write_list(rejects: Iterable[Reject], folder: str) -> str:
+    """Writes one JSON object per reject, as they come; returns the path."""
+    path = storage.join(folder, REJECTS_NAME)
+    with AtomicFile(path) as file:
+        with open(file.local_path, "w", encoding="utf-8") as lines:
+            for reject in rejects:
+                fields = {n: printable(text) for n, text in dataclasses.asdict(reject).items()}
+                lines.write(json.dumps(fields, ensure_ascii=False) + "\n")
+        file.commit()
+    return path
+
+
+def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, where: str) -> None:
+    """Raises `UserError`, with the reasons, if more images were rejected than allowed.
+
+    Args:
+        counts: Reason → rejected images.
+        listed: Images in all.
+        max_fraction: Of them that may be rejected.
+        where: The list of rejects.
+    """
+    allowed = math.floor(max_fraction * listed + 1e-9)  # 0.29 * 100 is a little below 29
+    rejected = sum(counts.values())
+    if rejected <= allowed:
+        return
+    table = ", ".join(f"{reason} {count}" for reason, count in most_first(counts).items())
+    raise UserError(
+        f"--max_reject_fraction {max_fraction:g} allows {allowed} of {counted(listed, 'image')} "
+        f"to be rejected, but {rejected} were ({table}); see {where}, fix or remove them or raise "
+        "the fraction, then give the same command again: finished shards are kept and nothing "
+        "was committed."
+    )

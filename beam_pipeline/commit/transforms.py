@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import apache_beam as beam
 from apache_beam import pvalue
 from apache_beam.transforms.window import TimestampedValue
@@ -11,15 +9,14 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
 from beam_pipeline.commit.data_set import CommitSpec, begin_commit, finish_commit
 from beam_pipeline.commit.finalize import finalize_shard
-from beam_pipeline.commit.summary import add_up, summarise, without_shards
+from beam_pipeline.commit.summary import WriteSummary, add_up, summarise, without_shards
 from beam_pipeline.shards.finished import read_result
-from beam_pipeline.shards.result import ShardResult
 
 
-def result_of(path: str, spec: CommitSpec) -> ShardResult:
-    """What is known of a shard, by the final path that `WriteBalancedTFRecord` gave out."""
-    result = read_result(spec.places.name_of(path), spec.places).without_rows()
-    return dataclasses.replace(result, reused=result.run_id != spec.write.run_id)
+def summary_of(path: str, spec: CommitSpec) -> WriteSummary:
+    """What a shard came to, by the final path that `WriteBalancedTFRecord` gave out."""
+    result = read_result(spec.places.name_of(path), spec.places)
+    return summarise(result, spec.write.run_id)
 
 
 class CommitShards(beam.PTransform):
@@ -44,7 +41,7 @@ class CommitShards(beam.PTransform):
             columns = batches | bp.AnalyseColumns("shards/.staging/transform")
             planned = columns.batches | bp.PlanShards(image=image)
             written = planned.units | write
-            written.files | bp.CommitShards(
+            written | bp.CommitShards(
                 bp.CommitSpec(write.places, write.options),
                 planned.plan,
                 (listed.skipped,),
@@ -73,17 +70,13 @@ class CommitShards(beam.PTransform):
 
     def expand(self, paths: beam.PCollection) -> beam.PCollection:
         spec = self._spec
-        results = (
+        summary = (
             paths
             # Beam gives them a time after the end of the global window, where Flink 2.x, which
             # runs a batch job as a stream, does not let them into a side input.
             | "InWindow" >> beam.Map(TimestampedValue, MIN_TIMESTAMP)
             | "SpreadPaths" >> beam.Reshuffle()
-            | "ReadResult" >> beam.Map(result_of, spec)
-        )  # ShardResult
-        summary = (
-            results
-            | "Summarise" >> beam.Map(summarise)
+            | "Summarise" >> beam.Map(summary_of, spec)
             | "SumSummaries" >> beam.CombineGlobally(add_up).without_defaults()
         )  # WriteSummary
         shards = (

@@ -77,15 +77,14 @@ class Done(NamedTuple):
     counts: storage.Counts
 
 
-def serve(tasks_fd: int, memory_fd: int, number: int, job: tuple[str, int] | None) -> None:
+def serve(tasks_fd: int, memory_fd: int, job: tuple[str, int] | None) -> None:
     """Does tasks until the process that started this one is gone."""
     if job is not None:
         storage.join_job(*job)
     connected = connection.Connection(tasks_fd)
     tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connected, tasks), daemon=True).start()
-    first = number * WIDTH
-    noted = memoryview(mmap.mmap(memory_fd, 0)).cast("q")[first : first + WIDTH]
+    noted = memoryview(mmap.mmap(memory_fd, 0)).cast("q")
     tune_allocator()
     gc.set_threshold(100_000)  # thousands of references are no garbage
     known: tuple[dict[str, str], dict[str, Any]] | None = None

@@ -28,9 +28,13 @@ from typing import Any, NamedTuple
 
 from beam_pipeline import beam_files
 from beam_pipeline.images import pool_worker
-from beam_pipeline.images.pool_worker import AT, COUNTS, SINCE, WIDTH, Done
+from beam_pipeline.images.pool_worker import AT, COUNTS, SINCE, WIDTH, Done, Watch
+from beam_pipeline.images.read import read_images
+from beam_pipeline.options import UrlOptions
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import ImageError, UserError
+from imageshards.images.encode import encode_image
+from imageshards.images.options import ImageOptions
 from imageshards.storage import OutputLock
 from imageshards.storage.concurrency import available_cores
 
@@ -86,26 +90,24 @@ class LocalPool:
         self.total = 0
         self._say = say
         self._picture_sec = picture_sec
-        size = 8 * WIDTH * workers
-        self._memory_fd = storage.shared_memory(size)
-        self._noted = memoryview(mmap.mmap(self._memory_fd, size)).cast("q")
         self._done = [0] * COUNTS
         self._lock = lock
         self._stopped = False
         self._changing = threading.Lock()
-        self._workers: list[_Worker | None] = [None] * workers
+        self._workers: list[_Worker] = []
         # The one that was idle last comes first: few tasks keep few processes, which are warm.
-        self._idle: queue.LifoQueue[int] = queue.LifoQueue()
-        for number in range(workers):
-            self._idle.put(number)
+        self._idle: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
+        for _ in range(workers):
+            self._idle.put(None)  # one that is not started yet
         self._threads = concurrent.futures.ThreadPoolExecutor(workers, "shard")
 
     def __enter__(self) -> LocalPool:
         """Starts all processes, as those of a job."""
         self.is_of_job = True
         _of_jobs[id(self)] = self
-        for number in range(len(self._workers)):
-            self._ready(number)
+        started = [self._ready(self._idle.get()) for _ in range(self._idle.qsize())]
+        for worker in started:
+            self._idle.put(worker)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -137,13 +139,13 @@ class LocalPool:
 
     def _do(self, name: str, packed: bytes) -> Any:
         """Has a task done by an idle process, by another one if that is killed."""
-        number = self._idle.get()
+        worker = self._idle.get()
         suspects: collections.Counter[int] = collections.Counter()
         crashed: dict[int, str] = {}
         deaths = 0
         try:
             while deaths < MAX_ATTEMPTS:
-                worker = self._ready(number)
+                worker = self._ready(worker)
                 try:
                     done = worker.call(packed, crashed, self._picture_sec)
                 except (EOFError, OSError):
@@ -170,10 +172,10 @@ class LocalPool:
                 f"were lost; {remedy}finished shards are kept."
             )
         finally:
-            self._idle.put(number)
+            self._idle.put(worker)
 
-    def _ready(self, number: int) -> _Worker:
-        """The process of this number, another one in place of one that has ended.
+    def _ready(self, worker: _Worker | None) -> _Worker:
+        """The process, or another one in place of one that has ended.
 
         Raises:
             UserError: The pool was stopped.
@@ -183,48 +185,41 @@ class LocalPool:
                 raise UserError(
                     "the job was stopped; run the same command again to resume from its shards."
                 )
-            worker = self._workers[number]
-            if worker is None or worker.has_ended():
-                if worker is not None:
-                    worker.end(_ENDING_SEC)
-                noted = self._noted[number * WIDTH : (number + 1) * WIDTH]
-                worker = _Worker(self._memory_fd, noted, number, self._lock)
-                self._workers[number] = worker
+            if worker is not None and worker.has_ended():
+                worker.end(_ENDING_SEC)
+                self._workers.remove(worker)
+                worker = None
+            if worker is None:
+                worker = _Worker(self._lock)
+                self._workers.append(worker)
             worker.forget()
             return worker
 
     def _count(self, worker: _Worker) -> None:
         """Makes the counts of its task final."""
         with self._changing:
-            for field in range(COUNTS):
-                self._done[field] += worker.noted[field]
+            self._done = [sum(pair) for pair in zip(self._done, worker.noted, strict=False)]
             worker.forget()
 
     def progress(self) -> tuple[int, int, int, int]:
         """(images, bytes read, rejects, images of shards finished before) so far."""
         with self._changing:
-            images, read_bytes, rejects, before = (
-                done + sum(self._noted[field::WIDTH]) for field, done in enumerate(self._done)
-            )
+            noted = [self._done, *(worker.noted[:COUNTS] for worker in self._workers)]
+            images, read_bytes, rejects, before = map(sum, zip(*noted, strict=True))
         return images, read_bytes, rejects, before
 
     def kill(self) -> None:
         """Ends all processes at once; what they were writing is lost."""
         with self._changing:
-            if self._stopped:
-                return
             self._stopped = True
             for worker in self._workers:
-                if worker is not None:
-                    worker.end(0)
+                worker.end(0)
         self._threads.shutdown(cancel_futures=True)
-        os.close(self._memory_fd)
 
     def disown(self) -> None:
         """In a fork: the processes are the parent's, and end with it alone."""
         for worker in self._workers:
-            if worker is not None:
-                worker.connection.close()
+            worker.connection.close()
 
 
 # A job hands its pool to the steps that need it. Where it has none, as in a worker of Beam's on
@@ -257,8 +252,26 @@ def _forget_pools() -> None:
     _own = None
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_pools)
+os.register_at_fork(after_in_child=_forget_pools)
+
+
+def encoded_sizes(
+    files: Any, options: ImageOptions, urls: UrlOptions, pool: LocalPool | None
+) -> list[int]:
+    """Bytes of the pictures of `files.refs`, as records hold them; of those that become one."""
+    found = (pool or own_pool()).submit("of a sample", _sizes, files, options, urls)
+    sizes: list[int] = found.result()
+    return sizes
+
+
+def _sizes(files: Any, options: ImageOptions, urls: UrlOptions, watch: Watch) -> list[int]:
+    sizes: list[int] = []
+    for number, (_, data) in enumerate(read_images(files.refs, options.max_bytes, urls)):
+        # Why a picture becomes none is told, and counted, when its shard is written.
+        with contextlib.suppress(ImageError), watch.picture(number):
+            if not isinstance(data, ImageError):
+                sizes.append(len(encode_image(data, options).data))
+    return sizes
 
 
 class _Death(NamedTuple):
@@ -274,22 +287,7 @@ class _Death(NamedTuple):
     picture: int | None
     how: str
     deed: str
-    may_be_memory: bool = False
-
-
-def _death(picture: int | None, code: int, hung_sec: float | None) -> _Death:
-    """How a process has ended, by its exit code, or by the time it was at one picture."""
-    if hung_sec is not None:
-        how = f"was at one picture for more than {hung_sec:g} s"
-        return _Death(picture, how, f"took longer than {hung_sec:g} s")
-    if code >= 0:
-        return _Death(picture, f"ended with exit code {code}", "crashed")
-    how = f"was killed by signal {-code} ({_SIGNALS.get(-code, 'unknown')})"
-    if code != -signal.SIGKILL:
-        # A broken heap is noticed by one signal or another.
-        return _Death(picture, how, "crashed")
-    deed = "was killed (SIGKILL), as the system does when it is out of memory,"
-    return _Death(picture, how, deed, may_be_memory=True)
+    may_be_memory: bool
 
 
 def _lost(name: str, packed: bytes, death: _Death, crashed: Mapping[int, str], deaths: int) -> str:
@@ -307,12 +305,14 @@ def _lost(name: str, packed: bytes, death: _Death, crashed: Mapping[int, str], d
 class _Worker:
     """A process that does one task after the other, as seen by the one that started it."""
 
-    def __init__(self, memory_fd: int, noted: memoryview, number: int, lock: OutputLock | None):
-        self.noted = noted
+    def __init__(self, lock: OutputLock | None):
+        size_bytes = 8 * WIDTH
+        memory_fd = storage.shared_memory(size_bytes)
+        self.noted = memoryview(mmap.mmap(memory_fd, size_bytes)).cast("q")
         self.connection, its_end = multiprocessing.Pipe()
         self._hung_sec: float | None = None
         job = None if lock is None else (lock.path, lock.fileno())
-        given = [sys.path, [its_end.fileno(), memory_fd, number, job]]
+        given = [sys.path, [its_end.fileno(), memory_fd, job]]
         # Blocked for good in what is started: the process that starts it answers Ctrl-C.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
@@ -324,6 +324,7 @@ class _Worker:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             its_end.close()
+            os.close(memory_fd)
 
     def forget(self) -> None:
         """Clears what was noted of a task that is over."""
@@ -351,9 +352,19 @@ class _Worker:
         return done
 
     def death(self) -> _Death:
-        """How it has ended."""
+        """How it has ended, by its exit code, or by the time that it was at one picture."""
         picture = self.noted[AT] - 1 if self.noted[AT] else None
-        return _death(picture, self.end(_ENDING_SEC), self._hung_sec)
+        code = self.end(_ENDING_SEC)
+        deed = "crashed"  # by whatever signal: a broken heap is noticed by one or another
+        if self._hung_sec is not None:
+            how = f"was at one picture for more than {self._hung_sec:g} s"
+            return _Death(picture, how, f"took longer than {self._hung_sec:g} s", False)
+        if code >= 0:
+            return _Death(picture, f"ended with exit code {code}", deed, False)
+        if code == -signal.SIGKILL:
+            deed = "was killed (SIGKILL), as the system does when it is out of memory,"
+        how = f"was killed by signal {-code} ({_SIGNALS.get(-code, 'unknown')})"
+        return _Death(picture, how, deed, code == -signal.SIGKILL)
 
     def has_ended(self) -> bool:
         """Whether a process without a task has been killed."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import contextlib
 import errno
+import functools
 import os
 import re
 import stat
@@ -96,11 +98,8 @@ def _open_local(path: str) -> int | ImageError:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as e:
         return _read_error(e)
-    if hasattr(os, "posix_fadvise"):
-        try:
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_WILLNEED)
-        except OSError:
-            pass  # not a regular file; said below
+    with contextlib.suppress(OSError):  # not a regular file; said below
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_WILLNEED)
     return fd
 
 
@@ -131,28 +130,21 @@ def _read_error(e: Exception) -> ImageError:
 
 
 def _read_remote(refs: Sequence[File], max_bytes: int, urls: UrlOptions) -> Read[File]:
-    waiting: collections.deque[tuple[concurrent.futures.Future[bytes | ImageError], int]]
-    waiting = collections.deque()
-    expected_bytes = 0
-    following = 0
-    threads = _threads()
+    waiting: collections.deque[concurrent.futures.Future[bytes | ImageError]] = collections.deque()
+    ahead_bytes = 0
+    ahead = iter(refs)
     try:
         for ref in refs:
-            while following < len(refs) and (
+            while (
                 len(waiting) < _REMOTE_FEW
-                or (len(waiting) < REMOTE_DEPTH and expected_bytes < _REMOTE_BYTES)
-            ):
-                size_bytes = max(0, refs[following].size_bytes)
-                waiting.append(
-                    (threads.submit(_fetch, refs[following], max_bytes, urls), size_bytes)
-                )
-                expected_bytes += size_bytes
-                following += 1
-            future, size_bytes = waiting.popleft()
-            expected_bytes -= size_bytes
-            yield ref, future.result()
+                or (len(waiting) < REMOTE_DEPTH and ahead_bytes < _REMOTE_BYTES)
+            ) and (following := next(ahead, None)) is not None:
+                waiting.append(_threads().submit(_fetch, following, max_bytes, urls))
+                ahead_bytes += max(0, following.size_bytes)
+            ahead_bytes -= max(0, ref.size_bytes)
+            yield ref, waiting.popleft().result()
     finally:
-        for future, _ in waiting:
+        for future in waiting:
             future.cancel()
 
 
@@ -173,21 +165,10 @@ def _fetch(ref: ImageFile, max_bytes: int, urls: UrlOptions) -> bytes | ImageErr
     return data if len(data) <= max_bytes else _too_many_bytes(len(data), max_bytes)
 
 
-_pool: concurrent.futures.ThreadPoolExecutor | None = None
-
-
+@functools.cache
 def _threads() -> concurrent.futures.ThreadPoolExecutor:
     """Threads of this process; with each shard's own, each shard would connect anew."""
-    global _pool
-    if _pool is None:
-        _pool = concurrent.futures.ThreadPoolExecutor(REMOTE_DEPTH, "read-ahead")
-    return _pool
+    return concurrent.futures.ThreadPoolExecutor(REMOTE_DEPTH, "read-ahead")
 
 
-def _forget_threads() -> None:
-    global _pool
-    _pool = None
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_threads)  # a fork has no threads
+os.register_at_fork(after_in_child=_threads.cache_clear)  # a fork has no threads

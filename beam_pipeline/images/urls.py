@@ -6,7 +6,6 @@ redirect nor the answer of a name server leads into the network of the worker.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import ipaddress
 import os
@@ -21,7 +20,7 @@ from typing import Any
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.exceptions import IncompleteRead, LocationParseError, ProtocolError, SSLError
+from urllib3.exceptions import IncompleteRead, LocationValueError, ProtocolError, SSLError
 
 from beam_pipeline.options import UrlOptions
 from imageshards import __version__
@@ -34,8 +33,7 @@ BACKOFF_S = 0.5
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 _PIECE_BYTES = 1 << 16
-_MAX_POOLS = 32
-_MAX_DIGITS = 18  # of a number of bytes; int() itself refuses thousands
+_MAX_POOLS = 64  # more than threads that fetch: the limit of a host is that of its pool
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _HEADERS = {
     "Accept": "image/*,*/*;q=0.5",
@@ -178,16 +176,26 @@ class _HttpsConnection(HTTPSConnection):
         return _connect(self.host, self.port)
 
 
-class _HttpPool(urllib3.HTTPConnectionPool):
+class _WaitsForTurn:
+    """A pool that gives out so many connections; waiting for one is not the host's time."""
+
+    def _get_conn(self, timeout: float | None = None) -> Any:
+        began = time.monotonic()
+        connection = super()._get_conn(timeout)  # type: ignore[misc]
+        _current.request.deadline += time.monotonic() - began
+        return connection
+
+
+class _HttpPool(_WaitsForTurn, urllib3.HTTPConnectionPool):
     ConnectionCls = _HttpConnection
 
 
-class _HttpsPool(urllib3.HTTPSConnectionPool):
+class _HttpsPool(_WaitsForTurn, urllib3.HTTPSConnectionPool):
     ConnectionCls = _HttpsConnection
 
 
 class _Client:
-    """Connections that are kept, and how many requests each host is answering; for many threads."""
+    """Connections that are kept, so many to a host at the same time; for many threads."""
 
     def __init__(self, options: UrlOptions):
         self._options = options
@@ -195,11 +203,13 @@ class _Client:
         context.sslsocket_class = _TlsSocket
         context.load_default_certs()
         self._pools = urllib3.PoolManager(
-            _MAX_POOLS, _HEADERS, maxsize=options.url_requests_per_host, ssl_context=context
+            _MAX_POOLS,
+            _HEADERS,
+            maxsize=options.url_requests_per_host,
+            block=True,
+            ssl_context=context,
         )
         self._pools.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
-        self._active: collections.Counter[str] = collections.Counter()
-        self._freed = threading.Condition()
 
     def fetch(self, url: str, max_bytes: int) -> bytes:
         """The bytes at `url`, after as many attempts as needed and allowed.
@@ -234,10 +244,6 @@ class _Client:
     def _get(self, url: str, max_bytes: int, request: _Request) -> bytes | str:
         """The bytes at `url`, or where it redirects to."""
         with _as_image_errors(url, request):
-            host = urllib3.util.parse_url(url).host
-        if not host:
-            raise ImageError("url_invalid", f"{url} is no address with a host")
-        with self._turn(host, request), _as_image_errors(url, request):
             count(requests=1)
             response = self._pools.request(
                 "GET",
@@ -255,24 +261,7 @@ class _Client:
                 return _body(response, max_bytes)
             finally:
                 response.close()  # a connection whose answer was read to its end is kept
-
-    @contextlib.contextmanager
-    def _turn(self, host: str, request: _Request) -> Iterator[None]:
-        """Waits until a host has few enough requests; that is not the host's time."""
-        began = time.monotonic()
-        with self._freed:
-            while self._active[host] >= self._options.url_requests_per_host:
-                self._freed.wait()
-            self._active[host] += 1
-        request.deadline += time.monotonic() - began
-        try:
-            yield
-        finally:
-            with self._freed:
-                self._active[host] -= 1
-                if not self._active[host]:
-                    del self._active[host]
-                self._freed.notify_all()
+                response.release_conn()
 
 
 def _target(url: str, location: str) -> str:
@@ -300,9 +289,8 @@ def _status_error(url: str, response: urllib3.BaseHTTPResponse) -> ImageError:
 
 
 def _body(response: urllib3.BaseHTTPResponse, max_bytes: int) -> bytes:
-    told = response.headers.get("Content-Length", "")
-    if told.isdecimal() and (len(told) > _MAX_DIGITS or int(told) > max_bytes):
-        told = told if len(told) <= _MAX_DIGITS else f"a number of {len(told)} digits of"
+    told = response.length_remaining or 0
+    if told > max_bytes:
         raise ImageError("too_many_bytes", f"{told} bytes; the limit is {max_bytes}")
     data = bytearray()
     while piece := response.read1(_PIECE_BYTES, decode_content=True):
@@ -325,7 +313,7 @@ def _as_image_errors(url: str, request: _Request) -> Iterator[None]:
         raise _TryAgainError("url_timeout", f"{url} {what}") from e
     except SSLError as e:
         raise ImageError("url_unreachable", f"{url} cannot be trusted ({e})") from e
-    except (LocationParseError, UnicodeError) as e:
+    except (LocationValueError, UnicodeError) as e:
         raise ImageError("url_invalid", f"{url} is no address ({e})") from e
     except ProtocolError as e:
         if any(isinstance(arg, IncompleteRead) for arg in (e, *e.args)):

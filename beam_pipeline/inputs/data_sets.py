@@ -12,11 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from beam_pipeline.inputs.folders import is_data_set
-from beam_pipeline.inputs.layout import (
-    is_glob,
-    is_same_folder,
-    layout_of,
-)
+from beam_pipeline.inputs.layout import is_glob, is_same_folder, layout_of
 from beam_pipeline.options import (
     COLUMN_FLAGS,
     DATA_SET,
@@ -29,24 +25,16 @@ from beam_pipeline.options import (
 )
 from imageshards import storage
 from imageshards.errors import UserError
-from imageshards.manifest import (
-    RECORD_FEATURES,
-    TRANSFORM_NAME,
-    load_manifest,
-)
+from imageshards.manifest import RECORD_FEATURES, TRANSFORM_NAME, load_manifest
 
-# What decides the bytes of a record's picture, and its flag.
-_IMAGE_FLAGS = {
-    "height_px": "--image_size",
-    "width_px": "--image_size",
-    "resize_mode": "--resize_mode",
-    "filter": "--filter",
-    "quality": "--quality",
-    "subsampling": "--subsampling",
-    "colorspace": "--colorspace",
-    "background": "--background",
-    "only_shrink": "--only_shrink",
-}
+# What decides the bytes of a record's picture has the flag of its name, but for the size.
+_IMAGE_FLAGS = {"height_px": "--image_size", "width_px": "--image_size"} | {
+    name: f"--{name}"
+    for name in (
+        "resize_mode", "filter", "quality", "subsampling", "colorspace", "background",
+        "only_shrink",
+    )
+}  # fmt: skip
 # Of an exported transform: the class names, and how many they are. Each build writes its own.
 _OF_CLASSES = ("transform_fn/assets/label", "transformed_metadata/schema.pbtxt")
 
@@ -150,20 +138,20 @@ def _with_plan(options: BuildOptions, found: Sequence[Found]) -> BuildOptions:
 
 def _first_label(found: Sequence[Found]) -> int:
     """The number of the first class, alike in all data sets."""
-    (first, _), *_ = found
-    labels = {source.input: int(manifest.get("first_label", 0)) for source, manifest in found}
-    for path, label in labels.items():
-        if label != labels[first.input]:
+    (first, manifest), *others = found
+    label = int(manifest.get("first_label", 0))
+    for source, of_other in others:
+        if (other := int(of_other.get("first_label", 0))) != label:
             raise UserError(
-                f"--input {first.input!r} was built with --first_label {labels[first.input]} and "
-                f"--input {path!r} with --first_label {label}; say by --first_label which one this "
+                f"--input {first.input!r} was built with --first_label {label} and --input "
+                f"{source.input!r} with --first_label {other}; say by --first_label which one this "
                 "data set is to have."
             )
-    return labels[first.input]
+    return label
 
 
 def _options_of(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a manifest says of its build's options; older builds say less."""
+    """What a manifest says of its build's options."""
     return manifest.get("options", {})
 
 
@@ -190,37 +178,40 @@ def _opened(
 
 def _image_options(options: BuildOptions, found: Sequence[Found]) -> ImageOptions:
     """Those of the data sets: what is given must be the same, limits may be others."""
-    first, manifest = found[0]
-    image = image_options_of(first.input, manifest)
-    for source, of_other in found[1:]:
-        other = image_options_of(source.input, of_other)
-        for name, flag in _IMAGE_FLAGS.items():
-            if getattr(image, name) != getattr(other, name):
+    (first, manifest), *others = found
+    image = _image_options_of(first.input, manifest)
+    said, asked = _as_flags(image), _as_flags(options.image)
+    for source, of_other in others:
+        other = _as_flags(_image_options_of(source.input, of_other))
+        for name, flag in said.items():
+            if flag != other[name]:
                 raise UserError(
-                    f"--input {first.input!r} was built with {flag} {_shown(image, name)} and "
-                    f"--input {source.input!r} with {flag} {_shown(other, name)}; expected the "
-                    "same image options, as records are copied: build one of them again from its "
-                    "original images."
+                    f"--input {first.input!r} was built with {flag} and --input {source.input!r} "
+                    f"with {other[name]}; expected the same image options, as records are copied: "
+                    "build one of them again from its original images."
                 )
-    for name, flag in _IMAGE_FLAGS.items():
-        if name in options.given and getattr(options.image, name) != getattr(image, name):
+    for name, flag in said.items():
+        if name in options.given and asked[name] != flag:
             raise UserError(
-                f"{flag} received {_shown(options.image, name)}, but --input {first.input!r} is a "
-                f"finished data set built with {flag} {_shown(image, name)}, whose records are "
-                "copied; leave the flag out, or build from the original images."
+                f"{asked[name].replace(' ', ' received ')}, but --input {first.input!r} is a "
+                f"finished data set built with {flag}, whose records are copied; leave the flag "
+                "out, or build from the original images."
             )
-    others = {field.name for field in dataclasses.fields(image)} - _IMAGE_FLAGS.keys()
-    given = {name: getattr(options.image, name) for name in others & options.given}
+    limits = {field.name for field in dataclasses.fields(image)} - said.keys()
+    given = {name: getattr(options.image, name) for name in limits & options.given}
     return dataclasses.replace(image, **given)
 
 
-def _shown(image: ImageOptions, name: str) -> str:
-    if _IMAGE_FLAGS[name] == "--image_size":
-        return f"{image.height_px}x{image.width_px}"
-    return bytes(image.background).hex() if name == "background" else str(getattr(image, name))
+def _as_flags(image: ImageOptions) -> dict[str, str]:
+    """What decides the bytes of a picture, by name, as its flag would be given."""
+    size = f"{image.height_px}x{image.width_px}"
+    values = dataclasses.asdict(image) | {
+        "height_px": size, "width_px": size, "background": bytes(image.background).hex(),
+    }  # fmt: skip
+    return {name: f"{flag} {values[name]}" for name, flag in _IMAGE_FLAGS.items()}
 
 
-def image_options_of(path: str, manifest: Mapping[str, Any]) -> ImageOptions:
+def _image_options_of(path: str, manifest: Mapping[str, Any]) -> ImageOptions:
     """How the pictures of a data set were made.
 
     Raises:
@@ -234,8 +225,7 @@ def image_options_of(path: str, manifest: Mapping[str, Any]) -> ImageOptions:
     except (KeyError, TypeError, ValueError, UserError) as e:
         raise UserError(
             f"--input {path!r} is a data set whose manifest.json does not say how its pictures "
-            f"were made ({e}); expected the 'image' that this release writes: build it again from "
-            "its original images."
+            f"were made ({e}); build it again from its original images."
         ) from e
 
 
@@ -259,22 +249,21 @@ def _copied_columns(options: BuildOptions, found: Sequence[Found]) -> CopiedColu
             )
     if not columns:
         return None
-    as_given = all(_has_columns_as_given(manifest) for _, manifest in found)
+    as_given = all(_options_of(manifest).get("columns_as_given") for _, manifest in found)
     photos = [source.input for source in options.sources if source.layout != DATA_SET]
     if photos and as_given:
         return None  # they are read and analysed with those of the photos
     if photos:
         raise UserError(
-            f"--input {first.input!r} has records with the extra columns {named(columns)}, scaled "
-            f"or transformed, which those of --input {photos[0]!r} are not; expected data sets "
-            "alone, whose columns are copied as they are, or columns without scaling: build from "
-            "the original tables together."
+            f"--input {first.input!r} has the extra columns {named(columns)}, scaled or "
+            f"transformed, which those of --input {photos[0]!r} are not; expected data sets alone, "
+            "or columns without scaling: build from the original tables together."
         )
     if not as_given and len({_transform_digest(source) for source, _ in found}) > 1:
         raise UserError(
             f"--input {first.input!r} and --input {found[1][0].input!r} have the extra columns "
-            f"{named(columns)}, scaled or transformed by statistics of each data set's own, "
-            "which would mean different things in one; build from the original tables together."
+            f"{named(columns)}, scaled or transformed by statistics of each data set's own; build "
+            "from the original tables together."
         )
     return CopiedColumns(storage.join(first.location, TRANSFORM_NAME), as_given)
 
@@ -287,9 +276,8 @@ def _with_columns(source: InputOptions, found: Sequence[Found]) -> InputOptions:
     for column in columns:
         if column.shape is not None and len(column.shape) > 1:
             raise UserError(
-                f"--input {source.input!r} has the extra column {column.name!r} of the shape "
-                f"{list(column.shape)}, which no image table can have; expected data sets alone, "
-                "whose columns are copied."
+                f"--input {source.input!r} has the extra column {column.name!r} of shape "
+                f"{list(column.shape)}, which no table can have; expected data sets alone."
             )
     return dataclasses.replace(source, record_columns=columns)
 
@@ -310,16 +298,6 @@ def named(columns: Sequence[ColumnSpec]) -> str:
     return ", ".join(map(str, columns)) or "(none)"
 
 
-def _has_columns_as_given(manifest: Mapping[str, Any]) -> bool:
-    """Whether records hold extra columns as the input had them, neither scaled nor transformed."""
-    options = _options_of(manifest)
-    if "columns_as_given" in options:
-        return bool(options["columns_as_given"])
-    columns = options.get("input", {}).get("columns") or ()
-    is_scaled = any(column.get("scale", "none") != "none" for column in columns)
-    return not is_scaled and options.get("transform_module") is None
-
-
 def _transform_digest(source: InputOptions) -> str:
     """Hash of an exported transform, its classes aside."""
     folder = storage.join(source.location, TRANSFORM_NAME)
@@ -335,10 +313,8 @@ def of_replaced(options: BuildOptions, folder: str) -> BuildOptions:
     """The build, reading the data set that it replaces from the folder where that is kept."""
     return options.with_sources(
         [
-            dataclasses.replace(source, read_from=folder)
-            if reads_output(source, options.output)
-            else source
-            for source in options.sources
+            dataclasses.replace(s, read_from=folder) if reads_output(s, options.output) else s
+            for s in options.sources
         ]
     )
 

@@ -124,7 +124,7 @@ class RefuseDuplicateKeys(beam.PTransform):
     """RefBatches → nothing, when it is known that no key occurs twice.
 
         checked = listed.batches | RefuseDuplicateKeys()
-        written.files | CommitShards(spec, planned.plan, skipped, after=(checked,))
+        written | CommitShards(spec, planned.plan, skipped, after=(checked,))
 
     Args:
         inputs: How many `--input` there are.

@@ -7,24 +7,25 @@ import dataclasses
 import itertools
 import os
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import pyarrow as pa
 
 from beam_pipeline.inputs.folders import Skipped, files_matching
 from beam_pipeline.inputs.layout import glob_root, is_glob
 from beam_pipeline.inputs.table_cells import (
+    about_commas,
     check_box_columns,
     check_boxes,
-    check_one_type,
+    column_of,
     column_of_arrow,
     convert,
-    decimal_comma_in,
     infer,
     shown,
-    with_box_type,
     wrong_cell,
 )
-from beam_pipeline.inputs.table_rows import is_parquet, parquet_schema, read_rows
+from beam_pipeline.inputs.table_rows import Row, is_parquet, parquet_schema, read_rows
 from beam_pipeline.options import ColumnSpec, InputOptions, is_split_name
 from beam_pipeline.planning.classes import is_text
 from beam_pipeline.planning.refs import ImageRef
@@ -74,35 +75,29 @@ class TableSchema:
         return list(dict.fromkeys([*filter(None, roles), *(c.name for c in self.columns)]))
 
 
-def table_files(path: str) -> Iterator[str]:
+def table_files(path: str) -> list[str]:
     """The files of an image table: the path itself, or those that match a glob, ordered by path.
 
     Raises:
         UserError: None matches.
     """
     if not is_glob(path) or _is_object(path):
-        yield path
-        return
+        return [path]
     above = len(glob_root(path).rstrip("/"))
-    names = sorted(
-        file
-        for file, size_bytes, _ in files_matching(path)
-        if "/." not in file[above:] and not (isinstance(size_bytes, Skipped) and size_bytes.name)
+    found = (file for file, size, _ in files_matching(path) if not isinstance(size, Skipped))
+    if names := sorted(file for file in found if "/." not in file[above:]):
+        return names
+    raise UserError(
+        f"--input {path!r} matches no file; expected image tables (.csv, .jsonl, .parquet) outside "
+        "of finished data sets: fix the pattern."
     )
-    if not names:
-        raise UserError(
-            f"--input {path!r} matches no file; expected image tables (.csv, .jsonl, "
-            ".parquet) outside of finished data sets: fix the pattern."
-        )
-    yield from names
 
 
 def _is_object(path: str) -> bool:
     """Whether a store has an object of exactly this name, although it looks like a glob."""
-    try:
+    with contextlib.suppress(OSError):  # no right to look
         return not is_local(path) and storage.exists(path)
-    except OSError:
-        return False
+    return False
 
 
 def read_schema(source: InputOptions) -> TableSchema:
@@ -114,9 +109,9 @@ def read_schema(source: InputOptions) -> TableSchema:
     """
     if not is_local(source.input):
         storage.check_bucket(source.input, "--input")
-    first = next(table_files(source.input))
-    types: dict[str, Any] = {}
-    head: list[tuple[str, dict[str, Any]]] = []
+    first = table_files(source.input)[0]
+    types: dict[str, pa.DataType] = {}
+    head: list[Row] = []
     if is_parquet(first):
         schema = parquet_schema(first)
         types = dict(zip(schema.names, schema.types, strict=True))
@@ -128,61 +123,35 @@ def read_schema(source: InputOptions) -> TableSchema:
             raise UserError(
                 f"--input {first!r} has no row; expected a header and one row per image."
             )
-    roles = {role: _role(source, names, role) for role in _USUAL_NAMES}
-    image, label = roles["image"] or "", roles["label"] or ""
 
-    def cells(name: str) -> list[Any]:
-        return [row.get(name) for _, row in head]
+    def cells(name: str) -> list[tuple[str, Any]]:
+        return [(where, row.get(name)) for where, row in head]
 
     def column(name: str) -> ColumnSpec:
-        if types:
-            return with_box_type(column_of_arrow(name, types[name]))
-        found = infer(name, cells(name))
-        check_one_type(found, [(where, row.get(name)) for where, row in head])
-        return with_box_type(found)
+        return column_of_arrow(name, types[name]) if types else column_of(name, cells(name))
 
-    warnings = list(_about_labels(first, label, cells(label)))
+    roles = {role: _role(source, names, role) for role in _USUAL_NAMES}
+    image, label = roles["image"] or "", roles["label"] or ""
     others = [name for name in names if name not in roles.values()]
-    if source.columns is None:
-        columns = tuple(map(column, others))
-        for spec in columns:
-            warnings += _about_decimal_commas(spec, cells(spec.name))
-    else:
-        columns = source.columns
-        declared = {spec.name for spec in columns}
-        left_out = [name for name in others if columns and name not in declared]
-        warnings += _about_left_out(left_out, column)
+    columns = tuple(map(column, others)) if source.columns is None else source.columns
     _check_columns(source, names, columns)
+    warnings = [*_about_labels(first, label, cells(label))]
+    if source.columns is None:
+        warnings += [each for spec in columns for each in about_commas(spec, cells(spec.name))]
+    elif columns and (left_out := set(others).difference(spec.name for spec in columns)):
+        names = [name for name in others if name in left_out]
+        warnings.append(f"--columns leaves out {_quoted(names)} of --input; name what is to stay")
     more = roles["key"], roles["split"], roles["group"]
     return TableSchema(image, label, *more, columns, tuple(warnings))
 
 
-def _about_left_out(names: Sequence[str], column: Callable[[str], ColumnSpec]) -> Iterator[str]:
-    """A warning of columns that --columns leaves out, with how it would declare them."""
-    to_add = []
-    for name in names:
-        with contextlib.suppress(UserError):  # a type that records cannot hold
-            to_add.append(str(column(name)))
-    if names:
-        remedy = f"; to keep them, add {','.join(to_add)}" if to_add else ""
-        yield f"--columns leaves out {_quoted(names)} of --input{remedy}"
-
-
-def _about_decimal_commas(column: ColumnSpec, cells: Sequence[Any]) -> Iterator[str]:
-    if value := decimal_comma_in(column, cells):
-        yield (
-            f"column {column.name!r} of --input is taken as text, as values such as {value!r} have "
-            f"a decimal comma; to have numbers, write decimal points ({value.replace(',', '.')})"
-        )
-
-
-def _about_labels(path: str, name: str, cells: Sequence[Any]) -> Iterator[str]:
+def _about_labels(path: str, name: str, cells: Sequence[tuple[str, Any]]) -> Iterator[str]:
     """A warning of labels that all are numbers, some with decimals: hardly names of classes.
 
     Raises:
         UserError: The labels are lists.
     """
-    given = [cell for cell in cells if cell not in (None, "")]
+    given = [cell for _, cell in cells if cell not in (None, "")]
     labels = infer(name, given)
     if labels.shape is None:
         raise UserError(
@@ -292,7 +261,7 @@ def _stat(uri: str) -> tuple[int, int]:
 def _text(where: str, row: Mapping[str, Any], column: str) -> str:
     text = _optional_text(where, row, column)
     if text is None:
-        raise _wrong_text(where, row.get(column), column, "text that is not empty")
+        raise wrong_cell(where, column, row.get(column), "text that is not empty")
     return text
 
 
@@ -304,22 +273,16 @@ def _optional_text(where: str, row: Mapping[str, Any], column: str | None) -> st
     text = str(value)
     # A lone surrogate is not text either.
     if isinstance(value, bool) or not isinstance(value, str | int) or not is_text(text):
-        raise _wrong_text(where, value, column, "text")
+        raise wrong_cell(where, column, value, "text")
     return text
 
 
 def _split(where: str, row: Mapping[str, Any], column: str | None) -> str | None:
     split = _optional_text(where, row, column)
-    if split is not None and column is not None and not is_split_name(split):
+    if split is not None and not is_split_name(split):
         expected = "the name of a split, in letters, digits and underscores"
-        raise _wrong_text(where, split, column, expected)
+        raise wrong_cell(where, column, split, expected)
     return split
-
-
-def _wrong_text(where: str, value: Any, column: str, expected: str) -> UserError:
-    return UserError(
-        f"{where} has {shown(value)} in column {column!r}; expected {expected}: fix the row."
-    )
 
 
 def _value(where: str, row: Mapping[str, Any], column: ColumnSpec) -> Any:
@@ -328,8 +291,4 @@ def _value(where: str, row: Mapping[str, Any], column: ColumnSpec) -> Any:
             f"{where} has no column {column.name!r}; expected it in every row: fix the row, or "
             "leave the column out by --columns."
         )
-    cell = row.get(column.name)
-    try:
-        return convert(column, cell)
-    except ValueError as e:
-        raise wrong_cell(where, column, cell) from e
+    return convert(where, column, row.get(column.name))

@@ -15,7 +15,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -30,8 +30,6 @@ _FLOAT = re.compile(
     r"-?(?:(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?|inf|infinity|nan)",
     re.ASCII | re.IGNORECASE,
 )
-# As some spreadsheets write 0.5; no list and no `007`.
-_DECIMAL_COMMA = re.compile(r"-?(?:0|[1-9]\d*),\d+", re.ASCII)
 # A double that rounds to a finite float32 is smaller than this.
 _FLOAT32_END = (2.0 - 2.0**-24) * 2.0**127
 _SHOWN_CHARACTERS = 80
@@ -50,6 +48,23 @@ _ARROW_KINDS = (
 _BOX_MARGIN = 1.0
 
 
+def column_of(name: str, cells: Sequence[tuple[str, Any]]) -> ColumnSpec:
+    """The column that cells of a text format make.
+
+    Args:
+        name: Of the column.
+        cells: (location of the row, cell).
+
+    Raises:
+        UserError: Numbers stand among texts, or a list that is not written as one among lists; the
+            sentence names the row that does not fit the others.
+    """
+    column = infer(name, [cell for _, cell in cells])
+    if column.kind == "string":
+        _check_one_form(name, cells)
+    return _with_box_type(column)
+
+
 def infer(name: str, cells: Sequence[Any]) -> ColumnSpec:
     """Infers a column's type from its cells: int, else float, else string; lists vary in length."""
     given = [cell for cell in map(_parse_cell, cells) if cell is not None]
@@ -64,6 +79,31 @@ def infer(name: str, cells: Sequence[Any]) -> ColumnSpec:
     # Strings count as lists only if all cells are: a single caption may read "[1]".
     variable = lists and (kind != "string" or lists == len(given))
     return ColumnSpec(name, kind, None if variable else ())
+
+
+def _check_one_form(name: str, cells: Sequence[tuple[str, Any]]) -> None:
+    given = [(where, cell, _form(cell)) for where, cell in cells if cell not in (None, "")]
+    ((usual, _),) = Counter(form for *_, form in given).most_common(1) or [("", 0)]
+    for where, cell, form in given:
+        if form == usual or (usual == "text" and isinstance(cell, str)):
+            continue  # a caption may read "[1]"
+        example = next(each for _, each, its_form in given if its_form == usual)
+        expected = "one type in a column"
+        if "list" in usual and isinstance(cell, str):
+            expected += f", written {' or '.join(_HOW_LISTS_ARE_WRITTEN.values())}"
+        raise UserError(
+            f"{where} has {shown(cell)} in column {name!r}, where most rows have values such as "
+            f"{shown(example)}; expected {expected}: fix the row, declare the type by --columns "
+            f"({name}:string) or leave the column out."
+        )
+
+
+def _form(cell: Any) -> str:
+    """What a cell is like: a text, a number, or a list of these."""
+    value = _parse_cell(cell)
+    if isinstance(value, list):
+        return "list of texts" if all(isinstance(v, str) for v in value) else "list of numbers"
+    return "text" if isinstance(cell, str) else "number"
 
 
 def _parse_cell(cell: Any) -> Any:
@@ -105,28 +145,47 @@ def column_of_arrow(name: str, kind: pa.DataType) -> ColumnSpec:
     value = value.value_type if types.is_dictionary(value) else value
     for is_of, kind_name in _ARROW_KINDS:
         if is_of(value):
-            return ColumnSpec(name, kind_name, shape)
+            return _with_box_type(ColumnSpec(name, kind_name, shape))
     raise UserError(
         f"--input has the column {name!r} of type {kind}; expected int, float, string or lists "
         "of them: cast it, or name the columns wanted by --columns."
     )
 
 
-def convert(column: ColumnSpec, cell: Any) -> Any:
+def convert(where: str, column: ColumnSpec, cell: Any) -> Any:
     """Converts a cell to its column's type: a scalar or a list.
 
     Text in a list column is a JSON list or values separated by spaces. A missing string becomes
     "", a missing list of variable length becomes [].
 
     Raises:
-        ValueError: It has another type or length, or is beyond int64 or float32.
+        UserError: It has another type or length, or is beyond int64 or float32.
     """
-    if column.shape == ():
-        return _scalar(column.kind, "" if cell is None and column.kind == "string" else cell)
-    values = [_scalar(column.kind, value) for value in _elements(cell)]
-    if column.shape is not None and len(values) != column.shape[0]:
-        raise ValueError("another length")
-    return values
+    try:
+        if column.shape == ():
+            return _scalar(column.kind, "" if cell is None and column.kind == "string" else cell)
+        values = [_scalar(column.kind, value) for value in _elements(cell)]
+        if column.shape is None or len(values) == column.shape[0]:
+            return values
+    except ValueError:
+        pass  # told below, as another length is
+    expected, remedy = column.kind, "fix the row, or declare another type by --columns"
+    if column.shape != ():
+        expected += f" x {column.shape[0] if column.shape else 'any number'}"
+        if isinstance(cell, str):
+            expected += f" (a list is written {_HOW_LISTS_ARE_WRITTEN[column.kind]})"
+    if cell in (None, ""):
+        remedy += f" ({column.name}:{column.kind}[] if values may be missing)"
+    raise wrong_cell(where, column.name, cell, expected, remedy)
+
+
+def wrong_cell(
+    where: str, column: str | None, cell: Any, expected: str, remedy: str = "fix the row"
+) -> UserError:
+    """The error for a cell that cannot be taken."""
+    return UserError(
+        f"{where} has {shown(cell)} in column {column!r}; expected {expected}: {remedy}."
+    )
 
 
 def _elements(cell: Any) -> Sequence[Any]:
@@ -168,65 +227,16 @@ def _number(text: str) -> int | float:
     return number
 
 
-def wrong_cell(where: str, column: ColumnSpec, cell: Any) -> UserError:
-    """The error for a cell that `convert` refused."""
-    expected, remedy = column.kind, "fix the row, or declare another type by --columns"
-    if column.shape != ():
-        expected += f" x {column.shape[0] if column.shape else 'any number'}"
-        if isinstance(cell, str):
-            expected += f" (a list is written {_HOW_LISTS_ARE_WRITTEN[column.kind]})"
-    if cell in (None, ""):
-        remedy += f" ({column.name}:{column.kind}[] if values may be missing)"
-    return UserError(
-        f"{where} has {shown(cell)} in column {column.name!r}; expected {expected}: {remedy}."
-    )
-
-
-def check_one_type(column: ColumnSpec, cells: Sequence[tuple[str, Any]]) -> None:
-    """Checks that the cells from which a column's type was inferred all have that type.
-
-    Args:
-        column: What `infer` made of them.
-        cells: (location of the row, cell).
-
-    Raises:
-        UserError: Numbers stand among texts, or a list that is not written as one among lists; the
-            sentence names the row that does not fit the others.
-    """
-    if column.kind != "string":
-        return
-    given = [(where, cell, _form(cell)) for where, cell in cells if cell not in (None, "")]
-    ((usual, _),) = Counter(form for *_, form in given).most_common(1) or [("", 0)]
-    for where, cell, form in given:
-        if form == usual or (usual == "text" and isinstance(cell, str)):
-            continue  # a caption may read "[1]"
-        example = next(each for _, each, its_form in given if its_form == usual)
-        expected = "one type in a column"
-        if "list" in usual and isinstance(cell, str):
-            expected += f", written {' or '.join(_HOW_LISTS_ARE_WRITTEN.values())}"
-        raise UserError(
-            f"{where} has {shown(cell)} in column {column.name!r}, where most rows have values "
-            f"such as {shown(example)}; expected {expected}: fix the row, declare the type by "
-            f"--columns ({column.name}:string) or leave the column out."
+def about_commas(column: ColumnSpec, cells: Sequence[tuple[str, Any]]) -> Iterator[str]:
+    """A warning where nothing but decimal commas makes a column one of texts."""
+    texts = [cell for _, cell in cells if isinstance(cell, str)]
+    with_points = infer(column.name, [text.replace(",", ".") for text in texts])
+    if column.kind == "string" and with_points == ColumnSpec(column.name, "float"):
+        value = next(text for text in texts if "," in text).strip()
+        yield (
+            f"column {column.name!r} of --input is taken as text, as values such as {value!r} have "
+            f"a decimal comma; to have numbers, write decimal points ({value.replace(',', '.')})"
         )
-
-
-def _form(cell: Any) -> str:
-    """What a cell is like: a text, a number, or a list of these."""
-    value = _parse_cell(cell)
-    if isinstance(value, list):
-        return "list of texts" if all(isinstance(v, str) for v in value) else "list of numbers"
-    return "text" if isinstance(cell, str) else "number"
-
-
-def decimal_comma_in(column: ColumnSpec, cells: Sequence[Any]) -> str | None:
-    """The first number with a decimal comma, if nothing else makes a column one of texts."""
-    if (column.kind, column.shape) != ("string", ()):
-        return None
-    texts = [text for cell in cells if (text := str("" if cell is None else cell).strip())]
-    with_comma = [text for text in texts if _DECIMAL_COMMA.fullmatch(text)]
-    plain = sum(bool(_INT.fullmatch(text) or _FLOAT.fullmatch(text)) for text in texts)
-    return with_comma[0] if with_comma and len(with_comma) + plain == len(texts) else None
 
 
 def shown(cell: Any) -> str:
@@ -235,7 +245,7 @@ def shown(cell: Any) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
 
 
-def with_box_type(column: ColumnSpec) -> ColumnSpec:
+def _with_box_type(column: ColumnSpec) -> ColumnSpec:
     """A column of boxes with variable length, as images have different numbers of boxes.
 
     Sides are floats. Any other column is returned as it is.
@@ -254,10 +264,10 @@ def check_box_columns(path: str, columns: Sequence[ColumnSpec]) -> None:
     """
     for column in columns:
         scaled_side = column.name in BOX_FEATURES and column.scale != "none"
-        if scaled_side or column != with_box_type(column):
+        if scaled_side or column != _with_box_type(column):
             raise UserError(
                 f"--columns received another type for {column.name!r}; expected "
-                f"{column.name}:{with_box_type(column).kind}[], one value per box."
+                f"{column.name}:{_with_box_type(column).kind}[], one value per box."
             )
     sides = [column.name for column in columns if column.name in BOX_FEATURES]
     absent = [name for name in BOX_FEATURES if name not in sides]

@@ -10,9 +10,6 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import apache_beam as beam
-from apache_beam.transforms.window import GlobalWindow
-from apache_beam.utils.timestamp import MIN_TIMESTAMP
-from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_pipeline.inputs import listing
 from beam_pipeline.inputs.folders import Skipped
@@ -23,7 +20,9 @@ from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards.progress import note_activity
 from imageshards.storage import is_local
 
+# Folders of a store that are listed at once, and tasks that are one element.
 _TASKS_AT_ONCE = 16
+_TASKS_TOGETHER = 64
 
 _T = TypeVar("_T")
 _Inputs = tuple[tuple[InputOptions, TableSchema | None], ...]
@@ -77,8 +76,9 @@ class ListImages(beam.PTransform):
             | "ListingTasks"
             >> beam.FlatMap(lambda _, inputs: tasks_of_all(inputs), self._inputs)  # ListingTask
             | "Spread" >> beam.Reshuffle()
-            | "ListTask"
-            >> beam.ParDo(_ListTaskFn(self._inputs))
+            | "Some" >> beam.BatchElements(_TASKS_TOGETHER, _TASKS_TOGETHER)  # [ListingTask]
+            | "ListTasks"
+            >> beam.FlatMap(list_tasks, self._inputs)
             .with_output_types(RefBatch, skipped=dict[str, int])
             .with_outputs("skipped", main="batches")
         )
@@ -94,52 +94,38 @@ def tasks_of_all(inputs: _Inputs) -> Iterator[ListingTask]:
         yield from (dataclasses.replace(t, source=number) for t in tasks) if number else tasks
 
 
-class _ListTaskFn(beam.DoFn):
-    """ListingTask → RefBatch; tagged `skipped`: {reason: files}.
+def list_tasks(tasks: Sequence[ListingTask], inputs: _Inputs) -> Iterator[Any]:
+    """ListingTasks → `RefBatch`es; tagged `skipped`: {reason: files}.
 
     A store gives a thousand names per request, so several of its folders are listed at once, each
     no further than one batch ahead. What small folders hold travels together.
     """
+    # Parts of tables are read in turn, as each may need much memory; a disk answers at once.
+    in_turn = any(is_local(task.path) or task.kind == "table" for task in tasks)
+    held: list[ImageRef] = []
+    listed = (_list(task, inputs) for task in tasks)
+    for each in interleave(listed, 1 if in_turn else _TASKS_AT_ONCE):
+        if not isinstance(each, RefBatch):
+            yield each
+            continue
+        held += each.refs
+        note_activity("listing", len(each.refs), "image")
+        if len(held) >= listing.BATCH_SIZE:
+            yield RefBatch(held)
+            held = []
+    if held:
+        yield RefBatch(held)
 
-    def __init__(self, inputs: _Inputs):
-        self._inputs = inputs
 
-    def start_bundle(self) -> None:
-        self._stored: list[ListingTask] = []
-        self._held: list[ImageRef] = []
-
-    def process(self, task: ListingTask) -> Iterator[Any]:
-        if is_local(task.path) or task.kind == "table":
-            yield from self._packed(self._list(task))
+def _list(task: ListingTask, inputs: _Inputs) -> Iterator[Any]:
+    skipped: collections.Counter[str] = collections.Counter()
+    for found in list_task(task, *inputs[task.source]):
+        if isinstance(found, Skipped):
+            skipped[str(found)] += 1
         else:
-            self._stored.append(task)
-
-    def finish_bundle(self) -> Iterator[Any]:
-        for found in self._packed(interleave(map(self._list, self._stored), _TASKS_AT_ONCE)):
-            yield _windowed(found)
-        if self._held:
-            yield _windowed(RefBatch(self._held))
-
-    def _list(self, task: ListingTask) -> Iterator[Any]:
-        skipped: collections.Counter[str] = collections.Counter()
-        for found in list_task(task, *self._inputs[task.source]):
-            if isinstance(found, Skipped):
-                skipped[str(found)] += 1
-            else:
-                yield found
-        if skipped:
-            yield beam.pvalue.TaggedOutput("skipped", dict(skipped))
-
-    def _packed(self, found: Iterable[Any]) -> Iterator[Any]:
-        for each in found:
-            if not isinstance(each, RefBatch):
-                yield each
-                continue
-            self._held += each.refs
-            note_activity("listing", len(each.refs), "image")
-            if len(self._held) >= listing.BATCH_SIZE:
-                yield RefBatch(self._held)
-                self._held = []
+            yield found
+    if skipped:
+        yield beam.pvalue.TaggedOutput("skipped", dict(skipped))
 
 
 def interleave(sources: Iterable[Iterator[_T]], at_once: int) -> Generator[_T, None, None]:
@@ -167,10 +153,3 @@ def interleave(sources: Iterable[Iterator[_T]], at_once: int) -> Generator[_T, N
                 yield found
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _windowed(found: Any) -> Any:
-    """What a bundle's end may emit: an element with its window."""
-    if isinstance(found, beam.pvalue.TaggedOutput):
-        return beam.pvalue.TaggedOutput(found.tag, _windowed(found.value))
-    return WindowedValue(found, MIN_TIMESTAMP, (GlobalWindow(),))

@@ -15,8 +15,7 @@ import apache_beam as beam
 from apache_beam import pvalue
 from apache_beam.transforms.window import GlobalWindows
 
-from beam_pipeline.images.process_pool import LocalPool
-from beam_pipeline.images.sample import encoded_sizes
+from beam_pipeline.images.process_pool import LocalPool, encoded_sizes
 from beam_pipeline.options import ImageOptions, PlanOptions, UrlOptions
 from beam_pipeline.planning.classes import distinct_labels
 from beam_pipeline.planning.hashing import ORDER, RANK, KeyHasher

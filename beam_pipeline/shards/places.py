@@ -8,6 +8,7 @@ import uuid
 from beam_pipeline.options import ImageOptions, UrlOptions
 from beam_pipeline.planning.refs import ShardUnit
 from imageshards import storage
+from imageshards.manifest import QUARANTINE_NAME
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,6 @@ class ShardPlaces:
         finished: Folder that finished shards are written to; default: `staging`.
         first_name, name_format, suffix: A file is called first name + split + filled-in format +
             suffix.
-        keeps_rejects: Whether there is a file of the rejected images beside each result.
     """
 
     output: str
@@ -35,7 +35,6 @@ class ShardPlaces:
     first_name: str = ""
     name_format: str = "-%(shard_num)05d-of-%(num_shards)05d"
     suffix: str = ".tfrecord"
-    keeps_rejects: bool = True
 
     def shard_name(self, unit: ShardUnit) -> str:
         """Name of a shard: its split and the filled-in template.
@@ -78,8 +77,13 @@ class ShardPlaces:
         return storage.join(self.staging, name + ".json")
 
     def rejects_path(self, name: str) -> str:
-        """Where its rejected images are, as records."""
+        """Where its rejected images are, as records; there is no file without any."""
         return storage.join(self.staging, name + ".rejects")
+
+    def quarantine_path(self, name: str) -> str:
+        """Where they are in the end."""
+        file = f"{self.first_name}{name}.tfrecord"
+        return storage.join(self.output, QUARANTINE_NAME, file)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

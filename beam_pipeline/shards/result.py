@@ -6,7 +6,7 @@ import bisect
 import collections
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from imageshards.form import loads, of_type
@@ -21,6 +21,7 @@ BYTES_EDGES = [0, *(1000 * 2**i for i in range(14))]
 COPIED = "TFRECORD"
 # Every 16th record of a shard counts towards the mean and deviation of pixels.
 PIXEL_SAMPLE = 16
+_PIXEL_SUMS = ("pixels", "sums", "squares")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,26 +39,21 @@ class Reject:
 
 @dataclasses.dataclass
 class ShardStats:
-    """Counts over the accepted images of a shard; whole numbers, so any order gives the same.
+    """Counts over the images of a shard; whole numbers, so any order of adding up gives the same.
 
     Attributes:
-        formats: File format of the original → images.
-        notes: What was noticed while decoding → images.
-        source_width_px, source_height_px, record_bytes: Histograms over `SIZE_EDGES_PX` and
-            `BYTES_EDGES`.
-        pixel_sums: For each channel [pixels, sum, sum of squares] of the sampled records.
-        sources: Number of the input, as text → records from it.
+        counts: What is counted → its value, as text → how many:
+
+            - `formats` of originals, and `notes` that were made while they were decoded;
+            - `source_width_px`, `source_height_px`, `record_bytes`: edges of `SIZE_EDGES_PX` and
+              `BYTES_EDGES`, the largest that is not above an image's;
+            - `sources`: numbers of the inputs that records are from;
+            - `pixels`, `sums`, `squares`: channels, with the pixels of the sampled records, their
+              sum, and the sum of their squares;
+            - `rejects`: reasons. All else is counted of accepted images alone.
     """
 
-    formats: dict[str, int] = dataclasses.field(default_factory=dict)
-    notes: dict[str, int] = dataclasses.field(default_factory=dict)
-    source_width_px: list[int] = dataclasses.field(default_factory=lambda: [0] * len(SIZE_EDGES_PX))
-    source_height_px: list[int] = dataclasses.field(
-        default_factory=lambda: [0] * len(SIZE_EDGES_PX)
-    )
-    record_bytes: list[int] = dataclasses.field(default_factory=lambda: [0] * len(BYTES_EDGES))
-    pixel_sums: list[list[int]] = dataclasses.field(default_factory=list)
-    sources: dict[str, int] = dataclasses.field(default_factory=dict)
+    counts: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
 
     def add(
         self,
@@ -71,51 +67,49 @@ class ShardStats:
         Args:
             source: Number of its input.
             record_bytes: Size of its record's payload.
-            sums: Of its pixels, if it is one of the sample.
+            sums: For each channel pixels, sum and sum of squares, if it is one of the sample.
             encoded: The picture; None for a copied record, whose original is not known.
         """
-        _add(self.sources, str(source))
-        _add(self.formats, encoded.source_format if encoded else COPIED)
-        _count(self.record_bytes, BYTES_EDGES, record_bytes)
+        self.count("sources", str(source))
+        self.count("formats", encoded.source_format if encoded else COPIED)
+        self.count("record_bytes", _edge(BYTES_EDGES, record_bytes))
         if encoded:
             for note in encoded.notes:
-                _add(self.notes, note)
-            _count(self.source_width_px, SIZE_EDGES_PX, encoded.source_width_px)
-            _count(self.source_height_px, SIZE_EDGES_PX, encoded.source_height_px)
-        self._add_pixels([list(channel) for channel in sums])
+                self.count("notes", note)
+            self.count("source_width_px", _edge(SIZE_EDGES_PX, encoded.source_width_px))
+            self.count("source_height_px", _edge(SIZE_EDGES_PX, encoded.source_height_px))
+        for channel, values in enumerate(sums):
+            for name, value in zip(_PIXEL_SUMS, values, strict=True):
+                self.count(name, str(channel), value)
 
-    def merge(self, other: ShardStats) -> None:
-        """Adds the counts of another shard."""
-        for name in ("formats", "notes", "sources"):
-            for key, count in getattr(other, name).items():
-                _add(getattr(self, name), key, count)
-        for name in ("source_width_px", "source_height_px", "record_bytes"):
-            pairs = zip(getattr(self, name), getattr(other, name), strict=True)
-            setattr(self, name, [a + b for a, b in pairs])
-        self._add_pixels(other.pixel_sums)
+    def count(self, name: str, value: str, number: int = 1) -> None:
+        """Adds to one of the counts."""
+        of_name = self.counts.setdefault(name, {})
+        of_name[value] = of_name.get(value, 0) + number
 
-    def _add_pixels(self, sums: list[list[int]]) -> None:
-        if not self.pixel_sums:
-            self.pixel_sums = [[0, 0, 0] for _ in sums]
-        for mine, theirs in zip(self.pixel_sums, sums, strict=False):
-            for i, value in enumerate(theirs):
-                mine[i] += value
+    def of(self, name: str) -> dict[str, int]:
+        """One of the counts, the largest first."""
+        return most_first(self.counts.get(name, {}))
 
-    def check(self) -> None:
-        """Raises ValueError for counts that are of other histograms or channels."""
-        lengths = [len(self.source_width_px), len(self.source_height_px), len(self.record_bytes)]
-        if lengths != [len(SIZE_EDGES_PX), len(SIZE_EDGES_PX), len(BYTES_EDGES)]:
-            raise ValueError(f"its histograms have {lengths} bins")
-        if any(len(sums) != 3 or not sums[0] for sums in self.pixel_sums):
-            raise ValueError("its sums of pixels are none")
+    def total(self, name: str) -> int:
+        """The sum of one of the counts."""
+        return sum(self.counts.get(name, {}).values())
+
+    def histogram(self, name: str, edges: list[int]) -> dict[str, list[int]]:
+        """One of the counts by edges, as the manifest has it."""
+        counts = self.counts.get(name, {})
+        return {"edges": edges, "counts": [counts.get(str(edge), 0) for edge in edges]}
 
     def mean_and_std(self) -> tuple[list[float], list[float]]:
         """Per channel, of pixels scaled to 0..1."""
         means, deviations = [], []
-        for pixels, total, squares in self.pixel_sums:
-            mean = total / pixels
+        for channel in sorted(self.counts.get("pixels", {})):
+            pixels, total, squares = (
+                self.counts.get(name, {}).get(channel, 0) for name in _PIXEL_SUMS
+            )
+            pixels = max(pixels, 1)
             variance = max(0.0, (squares * pixels - total * total) / (pixels * pixels))
-            means.append(round(mean / 255, 6))
+            means.append(round(total / pixels / 255, 6))
             deviations.append(round(variance**0.5 / 255, 6))
         return means, deviations
 
@@ -124,16 +118,19 @@ def merge_stats(found: Iterable[ShardStats]) -> ShardStats:
     """Sum of counts."""
     total = ShardStats()
     for stats in found:
-        total.merge(stats)
+        for name, counts in stats.counts.items():
+            for value, number in counts.items():
+                total.count(name, value, number)
     return total
 
 
-def _add(counts: dict[str, int], name: str, count: int = 1) -> None:
-    counts[name] = counts.get(name, 0) + count
+def most_first(counts: Mapping[str, int]) -> dict[str, int]:
+    """Counts by their names, the largest first."""
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _count(bins: list[int], edges: list[int], value: int) -> None:
-    bins[bisect.bisect_right(edges, value) - 1] += 1
+def _edge(edges: list[int], value: int) -> str:
+    return str(edges[bisect.bisect_right(edges, value) - 1])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -185,22 +182,19 @@ class ShardResult:
         """Images of the shard, rejected ones included."""
         return self.num_records + self.num_rejects
 
-    def without_rows(self) -> ShardResult:
-        """All but the rows, which are read again where they are needed.
-
-        One process sees the results of all shards, and would hold a row for each image.
-        """
-        return dataclasses.replace(self, rows=IndexRows())
-
     def without_details(self) -> ShardResult:
-        """What the commit plans by: of a size that does not grow with the shard's."""
+        """What the commit plans by: of a size that does not grow with the shard's.
+
+        One process sees the results of all shards; details are read again where they are needed.
+        """
         return dataclasses.replace(
             self, rows=IndexRows(), rejects=[], stats=ShardStats(), damaged={}
         )
 
     def to_json(self) -> str:
         """The text of the file beside a finished shard."""
-        rest = dataclasses.asdict(self.without_rows())  # it would copy every value of every row
+        # asdict would copy every value of every row.
+        rest = dataclasses.asdict(dataclasses.replace(self, rows=IndexRows()))
         return json.dumps(rest | {"rows": vars(self.rows)})
 
     @classmethod
@@ -214,7 +208,6 @@ class ShardResult:
             result = cls(**fields)
         except TypeError as e:  # a key that this version does not know
             raise ValueError(str(e)) from e
-        result.stats.check()
         result.rows.check(result.num_records)
         return result
 

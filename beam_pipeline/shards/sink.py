@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import collections
 import concurrent.futures
 import contextlib
 import dataclasses
 import functools
-import json
 import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -20,67 +18,57 @@ from apache_beam.io.filesystem import CompressionTypes
 from beam_pipeline.images.process_pool import LocalPool, own_pool
 from beam_pipeline.planning.refs import ShardUnit
 from beam_pipeline.shards.places import ShardPlaces, WriteOptions
-from beam_pipeline.shards.result import Reject, ShardResult
+from beam_pipeline.shards.result import ShardResult
 from beam_pipeline.shards.versions import check_versions
 from beam_pipeline.shards.writer import write_shard
 from imageshards import storage
 from imageshards.progress import note_activity
 from imageshards.storage import map_concurrently
-from imageshards.text import counted, printable
+from imageshards.text import counted
 
 _LOGGER = logging.getLogger(__name__)
 
-
-# A written shard as Beam groups them, in few bytes: its name, and its rejected images, where these
-# are not beside the shard, in `staging`.
-Written = tuple[str, tuple[Reject, ...]]
+# What Beam groups are the names of written shards; all else that is known of one lies beside it.
+Names = tuple[str, ...]
 
 
 class BalancedSink(tfrecordio._TFRecordSink):
     """Beam's TFRecord sink whose elements are `ShardUnit`s instead of encoded records.
 
     Args:
-        file_path_prefix, coder, file_name_suffix, shard_name_template, compression_type, staging,
-            finished, pool: As of `WriteBalancedTFRecord`.
+        file_path_prefix, file_name_suffix, shard_name_template, staging, finished, pool: As of
+            `WriteBalancedTFRecord`.
         options: How shards are written.
 
     Attributes:
         places: Where they lie.
 
     Raises:
-        ValueError: The records were to be compressed, or the coder is not of bytes.
+        ValueError: The suffix is that of compressed files.
     """
 
     def __init__(
         self,
         file_path_prefix: str,
-        coder: beam.coders.Coder,
         file_name_suffix: str,
         shard_name_template: str | None,
-        compression_type: str,
         *,
         staging: str,
         finished: str,
         options: WriteOptions,
         pool: LocalPool | None = None,
     ):
-        if not isinstance(coder, BytesCoder):
+        plain = CompressionTypes.UNCOMPRESSED
+        if CompressionTypes.detect_compression_type(file_name_suffix) != plain:
             raise ValueError(
-                f"coder received {coder!r}; expected BytesCoder(): records are bytes, and another "
-                "coder would change their sizes, by which they are found."
+                f"file_name_suffix received {file_name_suffix!r}, of compressed files; expected "
+                "another: JPEG does not shrink, and nobody can seek in such shards."
             )
         super().__init__(
-            file_path_prefix, coder, file_name_suffix, 0, shard_name_template, compression_type
+            file_path_prefix, BytesCoder(), file_name_suffix, 0, shard_name_template, plain
         )
         # Beam makes 1 of it for an empty template; then one worker would write everything.
         self.num_shards = 0
-        if compression_type == CompressionTypes.AUTO:
-            self.compression_type = CompressionTypes.detect_compression_type(file_name_suffix)
-        if self.compression_type != CompressionTypes.UNCOMPRESSED:
-            raise ValueError(
-                f"compression_type received {self.compression_type!r}; expected UNCOMPRESSED: JPEG "
-                "does not shrink, TFDS cannot read such shards, and nobody can seek in them."
-            )
         output, _, first_name = file_path_prefix.rpartition("/")
         self.places = ShardPlaces(
             output=output,
@@ -89,7 +77,6 @@ class BalancedSink(tfrecordio._TFRecordSink):
             first_name=first_name,
             name_format=str(self.shard_name_format),
             suffix=file_name_suffix,
-            keeps_rejects=bool(staging),
         )
         self._options = options
         self._pool = pool
@@ -109,87 +96,74 @@ class BalancedSink(tfrecordio._TFRecordSink):
             UserError: This worker's libraries would write other bytes than the client's.
         """
         check_versions(self._options.versions)
-        places = dataclasses.replace(self.places, staging=init_result)
-        return ShardWriter(places, self._options, self._pool or own_pool())
+        return ShardWriter(self._places_in(init_result), self._options, self._pool or own_pool())
 
-    def pre_finalize(self, init_result: str, writer_results: Iterable[Any]) -> list[Any]:
+    def _places_in(self, init_result: str) -> ShardPlaces:
+        return dataclasses.replace(self.places, staging=init_result)
+
+    def pre_finalize(self, init_result: str, writer_results: Iterable[Names]) -> list[Any]:
         """Deletes files that have the names of these shards, as Beam's own sink does.
 
         So a shard that is in its place when `finalize_write` is run again is known to be its work.
         With `staging` old shards are the commit's business.
         """
         if not self.places.staging:
-            names = [name for results in writer_results for name, _ in results]
-            for _ in map_concurrently(functools.partial(self._delete_old, init_result), names):
+            delete_old = functools.partial(_delete_old, self._places_in(init_result))
+            for _ in map_concurrently(delete_old, [n for names in writer_results for n in names]):
                 pass
         return []
-
-    def _delete_old(self, init_result: str, name: str) -> None:
-        # A shard that is gone from here was moved to its final name by a `finalize_write` before.
-        if storage.exists(storage.join(init_result, self.places.file_of(name))):
-            storage.delete([self.places.final_path(name)])
 
     def finalize_write(
         self,
         init_result: str,
-        writer_results: Iterable[tuple[Written, ...]],
+        writer_results: Iterable[Names],
         unused_pre_finalize_results: Any,
         w: Any = None,
     ) -> Iterator[str]:
-        """The final paths of all shards, and, without `staging`, their rejects as `reject_text`.
+        """The final paths of all shards.
 
-        Without `staging` shards are moved there first. A call after one that succeeded or failed,
-        or beside one, finds each shard in one of these states:
+        Without `staging` they, and files of what they rejected, are moved there first. A call after
+        one that succeeded or failed, or beside one, finds each file in one of these states:
 
         - only in the temporary folder, or, in a store, in both places: it is moved;
         - only in its final place: it was moved before, as `pre_finalize` left no other file there;
-        - in neither: it is lost.
+        - in neither: a shard is lost; there are no rejects.
 
         Raises:
             FileNotFoundError: A shard is lost.
         """
-        written = dict(shard for results in writer_results for shard in results)
-        names = sorted(written)
+        names = sorted({name for names in writer_results for name in names})
         if not self.places.staging:
-            move = functools.partial(self._move_to_final_path, init_result)
-            for _ in map_concurrently(move, names):
-                pass
-            rejects = [reject for name in names for reject in written[name]]
-            if rejects:
-                reasons = collections.Counter(reject.reason for reject in rejects)
+            places = self._places_in(init_result)
+            with_rejects = sum(map_concurrently(functools.partial(_put_in_place, places), names))
+            if with_rejects:
                 _LOGGER.warning(
-                    "%s of %s* left out as rejected: %s",
-                    counted(len(rejects), "image"),
+                    "%s of %s* rejected images, which are in %s, with the reasons",
+                    counted(with_rejects, "shard"),
                     self.file_path_prefix.get(),
-                    dict(reasons.most_common()),
+                    storage.parent_of(places.quarantine_path("")),
                 )
-            with contextlib.suppress(OSError):  # what is left of it is empty, or copies
+            with contextlib.suppress(OSError):  # what is left of it is nobody's
                 storage.delete_folder(init_result)
-            yield from map(reject_text, rejects)
         yield from map(self.places.final_path, names)
 
-    def _move_to_final_path(self, init_result: str, name: str) -> None:
-        final = self.places.final_path(name)
-        try:
-            storage.move(storage.join(init_result, self.places.file_of(name)), final)
-        except FileNotFoundError:
-            if not storage.exists(final):
-                raise
+
+def _delete_old(places: ShardPlaces, name: str) -> None:
+    # A shard that is gone from here was moved to its final name by a `finalize_write` before.
+    if storage.exists(places.staged_path(name)):
+        storage.delete([places.final_path(name), places.quarantine_path(name)])
 
 
-# Beam declares that what comes out of a write is text. No path begins with this.
-_REJECT_MARK = "\0"
-
-
-def reject_text(reject: Reject) -> str:
-    """A reject as text, which `reject_of` knows from a path."""
-    fields = {name: printable(value) for name, value in dataclasses.asdict(reject).items()}
-    return _REJECT_MARK + json.dumps(fields)
-
-
-def reject_of(text: str) -> Reject | None:
-    """The reject of `reject_text`; None for a path."""
-    return Reject(**json.loads(text[1:])) if text.startswith(_REJECT_MARK) else None
+def _put_in_place(places: ShardPlaces, name: str) -> bool:
+    """Moves a shard and, after it, what it rejected; returns whether there is something of that."""
+    try:
+        storage.move(places.staged_path(name), places.final_path(name))
+    except FileNotFoundError:
+        if not storage.exists(places.final_path(name)):
+            raise
+    with contextlib.suppress(FileNotFoundError):
+        storage.move(places.rejects_path(name), places.quarantine_path(name))
+    return storage.exists(places.quarantine_path(name))
 
 
 class ShardWriter(iobase.Writer):
@@ -205,7 +179,7 @@ class ShardWriter(iobase.Writer):
         self._options = options
         self._pool = pool
         self._queued: list[concurrent.futures.Future[ShardResult]] = []
-        self._written: list[Written] = []
+        self._written: list[str] = []
         counter = beam.metrics.Metrics.counter
         self._images = counter("write", "images")
         self._bytes = counter("write", "bytes_read")
@@ -219,8 +193,7 @@ class ShardWriter(iobase.Writer):
         note_activity("writing shards")
         name = self._places.shard_name(unit)
         how = self._places, self._options
-        future = self._pool.submit(name, write_shard, unit, *how, size=len(unit.refs))
-        self._queued.append(future)
+        self._queued.append(self._pool.submit(name, write_shard, unit, *how, size=len(unit.refs)))
         # In a worker of Beam's a bundle is lost as a whole: what is written is given out at once.
         if not self._pool.is_of_job:
             self.close()
@@ -229,8 +202,8 @@ class ShardWriter(iobase.Writer):
         """Whether there are shards to give out at once."""
         return bool(self._written)
 
-    def close(self) -> tuple[Written, ...]:
-        """The shards, when all of them are written."""
+    def close(self) -> Names:
+        """The names of the shards, when all of them are written."""
         while self._queued:
             self._written.append(self._done(self._queued.pop(0).result()))
         asked = storage.unreported()
@@ -238,12 +211,11 @@ class ShardWriter(iobase.Writer):
         self._retries.inc(asked.retries)
         return tuple(self._written)
 
-    def _done(self, result: ShardResult) -> Written:
+    def _done(self, result: ShardResult) -> str:
         if result.reused:
             self._reused.inc(result.num_images)
         else:
             self._images.inc(result.num_images)
             self._bytes.inc(result.read_bytes)
             self._rejects.inc(result.num_rejects)
-        # Where they are in a file, one process need not hold the rejects of all shards.
-        return result.name, () if self._places.keeps_rejects else tuple(result.rejects)
+        return result.name

@@ -31,7 +31,7 @@ def write_shard(
 ) -> ShardResult:
     """Reads, encodes and writes the images of one shard, unless that is done already.
 
-    Its rows for the index are in the file beside it, not in the result.
+    Details are in the file beside it, not in the result.
 
     Args:
         unit: The shard.
@@ -47,19 +47,18 @@ def write_shard(
     watch = watch or Watch()
     if finished := finished_result(name, places, digest):
         watch.add(len(unit.refs), 0, 0, len(unit.refs))
-        return finished.without_rows()
+        return finished.without_details()
     try:
-        rejects_path = places.rejects_path(name) if places.keeps_rejects else ""
         with (
             AtomicFile(places.finished_path(name)) as file,
-            RejectsFile(rejects_path, options.quarantine_bytes) as rejects,
+            RejectsFile(places.rejects_path(name), options.quarantine_bytes) as rejects,
         ):
             result = _write_records(unit, name, digest, options, file, rejects, watch)
             rejects.commit()
             staged = places.finished_path(name) == places.staged_path(name)
             result = dataclasses.replace(result, staged=staged, stored=file.commit())
         write_result(result, places)  # only now is it finished
-        return result.without_rows()
+        return result.without_details()
     except OSError as e:
         raise output_error(places.staging, e) from e
 
@@ -101,6 +100,8 @@ def _write_records(
                 damaged[ref.key] = record.damage
             rows.add(record.features, frame_bytes, record.source_bytes)
             watch.add(1, len(data), 0)
+    for reject in rejects.rejects:
+        stats.count("rejects", reject.reason)
     return ShardResult(
         name=name,
         split=unit.split,
@@ -155,7 +156,7 @@ class RejectsFile:
     So the commit need not read an original again, which may be gone by then, or another.
 
     Args:
-        path: Of the file; "" for none.
+        path: Of the file.
         keeps_bytes: Whether original bytes are part of it.
 
     Attributes:
@@ -191,8 +192,6 @@ class RejectsFile:
             ref.key, ref.origin, ref.label, str(ref.split), error.code, stage, error.message
         )
         self.rejects.append(reject)
-        if not self._path:
-            return
         if self._handle is None:
             self._file = self._stack.enter_context(AtomicFile(self._path))
             self._handle = self._stack.enter_context(open(self._file.local_path, "wb"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -125,7 +126,7 @@ def histogram(
     if last + 1 < len(edges):
         end = (len(bars), unit(edges[last + 1]))
         ticks = [tick for tick in ticks if len(bars) - tick[0] >= every * 0.9] + [end]
-    return _bar_chart(title, subtitle, f"{title}: {span(first, last)}.", bars, ticks, number)
+    return _bar_chart(title, subtitle, f"{title}: {span(first, last)}.", bars, ticks)
 
 
 def strip(
@@ -134,17 +135,15 @@ def strip(
     description: str,
     values: Sequence[int],
     noun: str,
-    unit: Unit = number,
-    ends: tuple[str, str] | None = None,
+    ends: tuple[str, str],
 ) -> BarChart:
     """One bar per value, or per group of neighbours where there are too many.
 
     Args:
         title, subtitle, description: See `BarChart`.
-        values: One per shard or class; one at least.
+        values: One for each thing that is compared, for example a class; one at least.
         noun: What each value belongs to.
-        unit: Writes a value.
-        ends: Written below the first and the last bar; None for their numbers.
+        ends: Written below the first and the last bar.
     """
     group = -(-len(values) // MAX_BARS)
     bars = []
@@ -152,11 +151,10 @@ def strip(
         some = values[start : start + group]
         low, high = min(some), max(some)
         where = f"{noun} {start}" if len(some) == 1 else f"{noun} {start}–{start + len(some) - 1}"
-        what = unit(low) if low == high else f"{unit(low)} to {unit(high)}"
+        what = number(low) if low == high else f"{number(low)} to {number(high)}"
         bars.append(Bar(low, high, f"{where}: {what}"))
-    first, last = ends or (f"{noun} 0", str(len(values) - 1))
-    ticks = [(0, first), (len(bars), last)][: min(2, len(values))]
-    return _bar_chart(title, subtitle, description, bars, ticks, unit)
+    ticks = [(0, ends[0]), (len(bars), ends[1])][: min(2, len(values))]
+    return _bar_chart(title, subtitle, description, bars, ticks)
 
 
 def _bar_chart(
@@ -165,7 +163,6 @@ def _bar_chart(
     description: str,
     bars: Sequence[Bar],
     ticks: Sequence[tuple[int, str]],
-    unit: Unit,
 ) -> BarChart:
     """Bars in the unit of their axis, ticks in bars from the left → both in percent."""
     top = _round_up(max(bar.high for bar in bars))
@@ -174,7 +171,7 @@ def _bar_chart(
         subtitle,
         description,
         [Bar(100 * bar.low / top, 100 * bar.high / top, bar.title) for bar in bars],
-        _scale(0, top, unit),
+        _scale(0, top, number),
         [(100 * position / len(bars), text) for position, text in ticks],
     )
 
@@ -289,7 +286,7 @@ def _scale(bottom: float, top: float, unit: Unit) -> tuple[str, str, str]:
 
 def _round_up(value: float, steps: Sequence[float] = _ROUND) -> float:
     """The next number that is one of `steps` times a power of ten; 1 for nothing."""
-    if value <= 0:
+    if value < sys.float_info.min:  # below it there are not all powers of ten
         return 1
     power = 10.0 ** math.floor(math.log10(value))
     return next(power * step for step in steps if power * step >= value * 0.9999)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import glob
+import io
 import itertools
 import logging
 import os
-import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -56,11 +55,7 @@ def write_report(directory: str, manifest: Mapping[str, Any]) -> list[str]:
     """
     folder = storage.join(directory, REPORT_NAME)
     try:
-        if storage.is_local(directory):
-            return _write_files(directory, folder, manifest)
-        with tempfile.TemporaryDirectory(prefix="imageshards-") as local:
-            paths = _write_files(directory, local, manifest)
-            return _upload(paths, folder)
+        return _write_files(directory, folder, manifest)
     except OSError as e:
         raise OutputError(
             f"{folder} could not be written ({e.strerror or e}); expected a folder with room and "
@@ -81,25 +76,16 @@ def try_report(directory: str, manifest: Mapping[str, Any]) -> None:
 
 
 def _write_files(directory: str, folder: str, manifest: Mapping[str, Any]) -> list[str]:
-    """Writes the report of a data set into a folder of this machine."""
-    os.makedirs(folder, exist_ok=True)
-    for old in glob.glob(os.path.join(glob.escape(folder), _SHEET_NAME.format("*"))):
-        os.remove(old)
+    """Writes the report, and removes the contact sheets of an earlier one that are not replaced."""
     paths, sheets = _write_sheets(directory, folder, manifest)
-    path = os.path.join(folder, PAGE_NAME)
-    title = os.path.abspath(directory) if storage.is_local(directory) else directory
-    title = os.path.basename(title)
+    path = storage.join(folder, PAGE_NAME)
+    whole = os.path.abspath(directory) if storage.is_local(directory) else directory
+    title = storage.name_of(whole)
     storage.write(path, page_of(title, manifest, sheets, _reject_examples(directory)))
+    prefix = _SHEET_NAME.partition("{")[0]
+    sheets_there = (e.path for e in storage.list_folder(folder) if e.name.startswith(prefix))
+    storage.delete(there for there in sheets_there if there not in paths)
     return [path, *paths]
-
-
-def _upload(paths: list[str], folder: str) -> list[str]:
-    """Puts a report into a store, in place of an earlier one."""
-    placed = [storage.join(folder, os.path.basename(path)) for path in paths]
-    for path, place in zip(paths, placed, strict=True):
-        storage.upload(path, place)
-    storage.delete(e.path for e in storage.list_folder(folder) if e.path not in placed)
-    return placed
 
 
 def page_of(
@@ -128,8 +114,6 @@ def page_of(
         sheets=sheets,
         classes=sections.classes(manifest),
         source=sections.source(manifest),
-        shard_charts=sections.shard_charts(manifest),
-        single_shards=sections.single_shards(manifest),
         rejects=manifest["rejects"],
         reject_examples=rejects,
         damaged=manifest.get("damaged"),
@@ -149,10 +133,11 @@ def _write_sheets(
         thumbs, missing = thumbs_of(directory, manifest, split["shards"])
         sheets.append(Sheet(name, _SHEET_NAME.format(name), thumbs, missing))
         if thumbs:
-            paths.append(os.path.join(folder, sheets[-1].file))
             drawn = contact_sheet([t.picture for t in thumbs], [t.label for t in thumbs], THUMB_PX)
-            # Photos hardly shrink further, at any level.
-            drawn.save(paths[-1], compress_level=1)
+            data = io.BytesIO()
+            drawn.save(data, "png", compress_level=1)  # photos hardly shrink further, at any level
+            paths.append(storage.join(folder, sheets[-1].file))
+            storage.write(paths[-1], data.getvalue())
     return paths, sheets
 
 

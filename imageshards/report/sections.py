@@ -213,31 +213,6 @@ def source(manifest: Mapping[str, Any]) -> Source:
     )
 
 
-def shard_charts(manifest: Mapping[str, Any]) -> list[BarChart]:
-    """How even the shards are, in records and in bytes; nothing for a split of one shard."""
-    charts = []
-    for name, split in manifest["splits"].items():
-        for key, what, unit in (("num_records", "records", number), ("num_bytes", "bytes", size)):
-            values = [shard[key] for shard in split["shards"]]
-            if len(values) < 2:
-                continue
-            low, high = min(values), max(values)
-            spread = f"{unit(low)} to {unit(high)}" if low != high else f"{unit(low)} each"
-            title = f"{name}: {what} per shard"
-            text = f"{title}, {spread}, {counted(len(values), 'shard')}."
-            charts.append(strip(title, spread, text, values, "shard", unit))
-    return charts
-
-
-def single_shards(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Splits of one shard, which is no matter of evenness, and what that shard holds."""
-    return [
-        (name, f"{counted(shards[0]['num_records'], 'record')}, {size(shards[0]['num_bytes'])}")
-        for name, split in manifest["splits"].items()
-        if len(shards := split["shards"]) == 1
-    ]
-
-
 def origin(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """What tells this data set from another one."""
     return {

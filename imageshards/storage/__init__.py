@@ -14,7 +14,6 @@ from imageshards.storage.atomic_file import AtomicFile
 from imageshards.storage.base import (
     Backend,
     Counts,
-    Entry,
     Stat,
     count,
     counts,
@@ -66,7 +65,6 @@ __all__ = [
     "AtomicFile",
     "Backend",
     "Counts",
-    "Entry",
     "OutputLock",
     "Stat",
     "backend",

@@ -27,38 +27,27 @@ def check_may_write(path: str) -> None:
 
 
 class Stat(NamedTuple):
-    """One object or file.
+    """One object or file, or a folder; a folder of a store is what its objects' names make it.
 
     Attributes:
-        path: Its path or URI.
+        path: Its path or URI, without a slash at the end.
         size_bytes: Its length.
         mtime_ns: When it was last written, in ns since 1970; 0 if the store does not say.
         version: What changes whenever it is written anew: the generation (gs://) or etag
             (s3://); empty on this machine.
+        is_folder: Whether it is a folder, which has no size, no time and no version.
     """
 
     path: str
-    size_bytes: int
-    mtime_ns: int
-    version: str
+    size_bytes: int = 0
+    mtime_ns: int = 0
+    version: str = ""
+    is_folder: bool = False
 
-
-class Entry(NamedTuple):
-    """One thing in a folder; a folder of a store is what its objects' names make it.
-
-    Attributes:
-        name: Last component of its path.
-        path: Its path or URI, without a slash at the end.
-        is_folder: Whether it is a folder; it then has no size and no time (0).
-        size_bytes: Length of a file.
-        mtime_ns: When a file was last written, in ns since 1970.
-    """
-
-    name: str
-    path: str
-    is_folder: bool
-    size_bytes: int
-    mtime_ns: int
+    @property
+    def name(self) -> str:
+        """Last component of its path."""
+        return self.path.rpartition("/")[2]
 
 
 class Counts(NamedTuple):
@@ -88,12 +77,11 @@ _counting = threading.Lock()
 _counts = _reported = Counts()
 
 
-def count(requests: int = 0, retries: int = 0, bytes_read: int = 0, bytes_written: int = 0) -> None:
-    """Adds to what this process has asked of stores; any thread may call it."""
+def count(*added: int, **named: int) -> None:
+    """Adds to what this process has asked of stores, as `Counts` takes it; of any thread."""
     global _counts
-    added = Counts(requests, retries, bytes_read, bytes_written)
     with _counting:
-        _counts = Counts(*map(operator.add, _counts, added))
+        _counts = Counts(*map(operator.add, _counts, Counts(*added, **named)))
 
 
 def counts() -> Counts:
@@ -164,17 +152,14 @@ class Backend(abc.ABC):
         """Whether there is anything below a path."""
         return next(self.files_below(path), None) is not None
 
-    def list_folder(self, folder: str) -> list[Entry]:
+    def list_folder(self, folder: str) -> list[Stat]:
         """One level of a folder, by name; empty if nothing is there."""
         above = folder.rstrip("/") + "/"
-        entries: dict[str, Entry] = {}
+        entries: dict[str, Stat] = {}
         for found in self.files_below(folder):
             name, slash, _ = found.path.removeprefix(above).partition("/")
-            if slash:
-                entries[name] = Entry(name, above + name, True, 0, 0)
-            else:
-                entries[name] = Entry(name, found.path, False, found.size_bytes, found.mtime_ns)
-        return [entries[name] for name in sorted(entries)]
+            entries[name] = Stat(above + name, is_folder=True) if slash else found
+        return sorted(entries.values())
 
     def write(self, path: str, data: bytes) -> Stat:
         """Writes an object that appears whole or not at all."""

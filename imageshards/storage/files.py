@@ -22,8 +22,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any, BinaryIO
 
 from imageshards.errors import StorageError
-from imageshards.storage.base import Backend, Entry, Stat, write_whole
+from imageshards.storage.base import Backend, Stat, write_whole
 from imageshards.storage.concurrency import map_concurrently
+from imageshards.storage.local import LocalBackend
 
 _MAGIC = re.compile(r"[*?\[]")
 
@@ -31,16 +32,9 @@ _lock = threading.Lock()
 _backends: dict[str, Backend] = {}
 
 
-def _no_settings(scheme: str) -> Mapping[str, Any]:
-    return {}
-
-
-def _no_backend(scheme: str) -> Backend | None:
-    return None
-
-
-_settings_of: Callable[[str], Mapping[str, Any]] = _no_settings
-_other_backend: Callable[[str], Backend | None] = _no_backend
+# What another program adds by `extend`.
+_settings_of: Callable[[str], Mapping[str, Any]] | None = None
+_other_backend: Callable[[str], Backend | None] | None = None
 
 
 def extend(
@@ -92,25 +86,24 @@ def backend(path: str) -> Backend:
 
 def _new_backend(scheme: str, path: str) -> Backend:
     if scheme == "":
-        from imageshards.storage.local import LocalBackend
-
         return LocalBackend()
+    settings = _settings_of(scheme) if _settings_of else {}
     try:
         if scheme == "gs":
             from imageshards.storage.gcs import GcsBackend
 
-            return GcsBackend(_settings_of("gs"))
+            return GcsBackend(settings)
         if scheme == "s3":
             from imageshards.storage.s3 import S3Backend
 
-            return S3Backend(_settings_of("s3"))
+            return S3Backend(settings)
     except ImportError as e:
         extra = {"gs": "gcp", "s3": "aws"}[scheme]
         raise StorageError(
             f"{path!r} needs the package {e.name!r}, which is not installed; install it with "
             f"pip install 'imageshards[{extra}]'."
         ) from e
-    if (found := _other_backend(scheme)) is not None:
+    if _other_backend and (found := _other_backend(scheme)):
         return found
     text = f"{path} is on no file system that can be used here"
     raise OSError(errno.EPROTONOSUPPORT, text, path)
@@ -237,7 +230,7 @@ def is_folder(path: str) -> bool:
     return backend(path).is_folder(path)
 
 
-def list_folder(folder: str) -> list[Entry]:
+def list_folder(folder: str) -> list[Stat]:
     """One level of a folder, by name; empty if nothing is there."""
     return backend(folder).list_folder(folder)
 

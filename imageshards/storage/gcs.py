@@ -23,6 +23,7 @@ from google.api_core import exceptions as api_exceptions
 from google.api_core import retry
 from google.cloud import storage as gcs
 from google.cloud.storage import exceptions as gcs_exceptions
+from google.cloud.storage.retry import DEFAULT_RETRY
 
 from imageshards.errors import StorageError
 from imageshards.storage.base import Stat, count
@@ -32,7 +33,6 @@ from imageshards.storage.objects import (
     CONNECT_SEC,
     CONNECTIONS,
     HASTY_SEC,
-    LimitedSink,
     ObjectStore,
     StoreFailure,
     split_uri,
@@ -100,22 +100,14 @@ class GcsBackend(ObjectStore):
         self._session = _Session(self._credentials, self._before_request)
         # The project is only of use for making buckets, which nobody does here.
         self._client: Any = gcs.Client("none", self._credentials, self._session)
-        self._retry: Any = retry.Retry(
-            _may_pass, initial=0.5, maximum=16.0, timeout=60.0, on_error=self._note_retry
-        )
-        self._options: dict[str, Any] = {"retry": self._retry, "timeout": _TIMEOUT_SEC}
-        self._hasty: Any = retry.Retry(
-            _may_pass, initial=0.3, timeout=HASTY_SEC, on_error=self._note_retry
-        )
-        self._hasty_options = {"retry": self._hasty, "timeout": (CONNECT_SEC, HASTY_SEC)}
+        patient = _retry(initial=0.5, maximum=16.0, timeout=60.0)
+        self._options: dict[str, Any] = {"retry": patient, "timeout": _TIMEOUT_SEC}
+        hasty = _retry(initial=0.3, timeout=HASTY_SEC)
+        self._hasty_options = {"retry": hasty, "timeout": (CONNECT_SEC, HASTY_SEC)}
         self._base = self._client._connection.get_api_base_url_for_mtls()
         trusted = os.environ.get("REQUESTS_CA_BUNDLE") or requests.utils.DEFAULT_CA_BUNDLE_PATH
         self._direct = DirectReader(self._base, trusted) if needs_no_proxy(self._base) else None
         self._refresh = google.auth.transport.requests.Request(requests.Session())
-
-    def _note_retry(self, error: Exception) -> None:
-        if _may_pass(error):
-            count(retries=1)
 
     @property
     def is_anonymous(self) -> bool:
@@ -149,15 +141,10 @@ class GcsBackend(ObjectStore):
         return StoreFailure(_KINDS.get(_code(error), "other"), f"{_code(error)}: {text}")
 
     def probe(self, bucket: str, prefix: str) -> None:
-        query = {"prefix": prefix, "maxResults": "1", "fields": "items(name)"}
-        url = f"{self._base}/storage/v1/b/{bucket}/o"
-        self._hasty(self._get_json)(url, query, (CONNECT_SEC, HASTY_SEC))
-
-    def _get_json(self, url: str, query: Any, timeout: Any = _TIMEOUT_SEC) -> Any:
-        reply = self._session.request("GET", url, params=query, timeout=timeout)
-        if not reply.ok:
-            raise api_exceptions.from_http_response(reply)
-        return reply
+        asked = self._client.list_blobs(
+            bucket, prefix=prefix, max_results=1, fields=_LISTED, **self._hasty_options
+        )
+        next(asked, None)
 
     def _blob(self, path: str) -> Any:
         bucket, name = split_uri(path)
@@ -176,35 +163,38 @@ class GcsBackend(ObjectStore):
         return functools.partial(self._direct.get, target, headers)
 
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
-        # Records have checksums of their own, and so have shards.
-        sink = LimitedSink(path, None if start is None or end is None else end - start)
-        self._blob(path).download_to_file(
-            sink, checksum=None, start=start, end=None if end is None else end - 1, **self._options
-        )
-        count(bytes_read=sink.tell())
-        return sink.getvalue()
+        data: bytes = self._blob(path).download_as_bytes(
+            start=start, end=None if end is None else end - 1,
+            checksum=None,  # records have checksums of their own, and so have shards
+            **self._options,
+        )  # fmt: skip
+        count(bytes_read=len(data))
+        return data
 
     def head(self, path: str) -> tuple[Stat, float]:
         bucket, name = split_uri(path)
-        url = f"{self._base}/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}"
-        found = self._retry(self._get_json)(url, {"fields": "name,size,updated,generation"})
+        quoted = urllib.parse.quote(name, safe="")
+        url = f"{self._base}/storage/v1/b/{bucket}/o/{quoted}?fields=size,updated,generation"
+
+        def ask() -> Any:  # the library would not tell the store's time
+            reply = self._session.request("GET", url, timeout=_TIMEOUT_SEC)
+            if not reply.ok:
+                raise api_exceptions.from_http_response(reply)
+            return reply
+
+        found = self._options["retry"](ask)()
         now = email.utils.parsedate_to_datetime(found.headers["date"]).timestamp()
         return _stat(path, found.json()), now
 
-    def list_pages(
-        self, bucket: str, prefix: str, delimiter: str, page_objects: int
-    ) -> Iterator[list[Stat | str]]:
-        url = f"{self._base}/storage/v1/b/{bucket}/o"
-        query = {"prefix": prefix, "delimiter": delimiter, "fields": _LISTED}
-        query = {name: value for name, value in query.items() if value}
-        query["maxResults"] = str(page_objects)
-        while True:
-            page = self._retry(self._get_json)(url, query).json()
-            objects = [_stat(f"gs://{bucket}/{o['name']}", o) for o in page.get("items", ())]
-            yield [*objects, *page.get("prefixes", ())]
-            if not page.get("nextPageToken"):
-                return
-            query["pageToken"] = page["nextPageToken"]
+    def list_pages(self, bucket: str, prefix: str, delimiter: str) -> Iterator[list[Stat]]:
+        found = self._client.list_blobs(
+            bucket, prefix=prefix, delimiter=delimiter or None, page_size=self.page_objects,
+            fields=_LISTED, **self._options,
+        )  # fmt: skip
+        for page in found.pages:
+            objects = [_stat(f"gs://{bucket}/{o.name}", o._properties) for o in page]
+            shared = (f"gs://{bucket}/{prefix}" for prefix in page.prefixes)
+            yield objects + [Stat(path, is_folder=True) for path in shared]
 
     def write(self, path: str, data: bytes) -> Stat:
         return self._send(path, io.BytesIO(data), len(data))
@@ -244,7 +234,7 @@ class GcsBackend(ObjectStore):
                 if not reply.ok and reply.status_code != 404:
                     raise api_exceptions.from_http_response(reply)
 
-        self._retry(delete_all)()
+        self._options["retry"](delete_all)()
 
     def copy(self, source: str, target: str) -> None:
         made, blob = self._blob(target), self._blob(source)
@@ -301,12 +291,9 @@ def _has_metadata_server() -> bool:
     return True
 
 
-def _may_pass(error: Any) -> bool:
-    """Whether the same request may succeed later."""
-    if isinstance(error, google.auth.exceptions.TransportError) and error.args:
-        error = error.args[0]
-    code = _code(error)
-    return isinstance(error, _NETWORK) or code in (408, 429) or code >= 500
+def _retry(**times: float) -> Any:
+    """Tries again what Google's library takes for trouble that passes, and counts it."""
+    return retry.Retry(DEFAULT_RETRY._predicate, on_error=lambda _: count(retries=1), **times)
 
 
 def _code(error: Any) -> int:

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
-from imageshards.storage.base import Backend, Entry, Stat, write_whole
+from imageshards.storage.base import Backend, Stat, write_whole
 
 
 class LocalBackend(Backend):
@@ -39,13 +39,12 @@ class LocalBackend(Backend):
     def is_folder(self, path: str) -> bool:
         return os.path.isdir(path)
 
-    def list_folder(self, folder: str) -> list[Entry]:
+    def list_folder(self, folder: str) -> list[Stat]:
         try:
             with os.scandir(folder) as entries:
-                found = sorted(entries, key=lambda e: e.name)
+                return sorted(filter(None, map(_entry, entries)))
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return [entry for entry in map(_entry, found) if entry is not None]
 
     def files_below(self, folder: str) -> Iterator[Stat]:
         # The order of whole paths, as stores list them: "a-b" comes before "a/b".
@@ -53,7 +52,7 @@ class LocalBackend(Backend):
             if entry.is_folder:
                 yield from self.files_below(entry.path)
             else:
-                yield Stat(entry.path, entry.size_bytes, entry.mtime_ns, "")
+                yield entry
 
     def files_from(self, prefix: str) -> Iterator[Stat]:
         above, slash, _ = prefix.rpartition("/")
@@ -99,18 +98,17 @@ class LocalBackend(Backend):
 
 
 def _stat(path: str, status: os.stat_result) -> Stat:
-    return Stat(path, status.st_size, status.st_mtime_ns, "")
+    return Stat(path, status.st_size, status.st_mtime_ns)
 
 
-def _entry(entry: os.DirEntry[str]) -> Entry | None:
+def _entry(entry: os.DirEntry[str]) -> Stat | None:
     """An entry with its links followed; None if it is gone or a dangling link."""
     try:
         if entry.is_dir():
-            return Entry(entry.name, entry.path, True, 0, 0)
-        status = entry.stat()
+            return Stat(entry.path, is_folder=True)
+        return _stat(entry.path, entry.stat())
     except OSError:
         return None
-    return Entry(entry.name, entry.path, False, status.st_size, status.st_mtime_ns)
 
 
 def hold_scratch(make: Callable[[], str]) -> tuple[str, int]:

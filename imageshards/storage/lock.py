@@ -59,7 +59,7 @@ _TIMES = LeaseTimes()
 class OutputLock(abc.ABC):
     """Holds an output folder for this process, as a context manager.
 
-    Args:
+    Attributes:
         path: The lock's file or object, in a folder of its own below the output; both are made.
 
     Raises:
@@ -68,42 +68,43 @@ class OutputLock(abc.ABC):
     """
 
     def __init__(self, path: str):
-        self._path = path
+        self.path = path
         self._output = _output_of(path)
-        self._nonce = uuid.uuid4().hex
+        #: What the lock says of who holds it.
+        self._holder = {
+            "host": socket.gethostname(), "pid": os.getpid(), "nonce": uuid.uuid4().hex
+        }  # fmt: skip
         self._sign: Any = None
 
-    def _holder(self) -> dict[str, Any]:
-        """What the lock says of who holds it."""
-        return {"host": socket.gethostname(), "pid": os.getpid(), "nonce": self._nonce}
-
     def __enter__(self) -> OutputLock:
+        self._show_life()
         try:
             self._take()
+        except UserError:
+            self.__exit__(None, None, None)
+            raise
         except OSError as e:
             self.__exit__(None, None, None)
             raise OutputError(
                 f"⟦--output⟧ {self._output!r} cannot be written ({e.strerror or e}); choose "
                 "another folder, make room or fix its permissions."
             ) from e
-        self._show_life()
         return self
 
     def _show_life(self) -> None:
         """Locks a file that has this lock's number, until this process ends, however it ends.
 
         By it another job on this machine knows for sure that this one has ended. Process numbers
-        and host names do not say so: containers share them, and copies of one machine do.
+        and host names do not say so: containers share them, and copies of one machine do. Nobody
+        knows the number before the lock itself is taken.
         """
-        path = _sign_of_life(self._holder())
         with contextlib.suppress(OSError):  # then a lease that is left behind ends in its time
-            self._sign = open(f"{path}.tmp", "xb")
+            self._sign = open(_sign_of_life(self._holder), "xb")
             os.register_at_fork(after_in_child=self._sign.close)
             fcntl.flock(self._sign, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.rename(f"{path}.tmp", path)  # nobody may find it without its lock
 
     def _end_life(self) -> None:
-        _forget(self._holder())
+        _forget(self._holder)
         if self._sign is not None:
             self._sign.close()
 
@@ -114,11 +115,6 @@ class OutputLock(abc.ABC):
     @abc.abstractmethod
     def renew(self) -> None:
         """Keeps the lock from now on, by a thread if need be: call it after the last fork."""
-
-    @property
-    def path(self) -> str:
-        """Its file or object."""
-        return self._path
 
     @abc.abstractmethod
     def fileno(self) -> int:
@@ -150,7 +146,7 @@ def lock_holder(path: str) -> str:
             lives = is_here and os.path.exists(f"/proc/{holder['pid']}")
     except (OSError, KeyError, UserError):
         return ""
-    return f"process {holder.get('pid')} on {holder.get('host')}" if lives else ""
+    return _who(holder) if lives else ""
 
 
 class FileLock(OutputLock):
@@ -163,18 +159,17 @@ class FileLock(OutputLock):
     _file: Any = None
 
     def _take(self) -> None:
-        self._open()
         # The holder may remove the lock's folder when it ends; a lock on a file that is no
         # longer at its path would keep nobody out.
-        while not is_at(self._path, self._file.fileno()):
-            self._file.close()
+        while self._file is None or not is_at(self.path, self._file.fileno()):
+            self._close()
             self._open()
         # A child that outlives this process must not hold its lock by chance.
         os.register_at_fork(after_in_child=self._close)
         self._file.seek(0)
         _forget(_parse_holder(self._file.read()))
         self._file.truncate(0)
-        self._file.write(json.dumps(self._holder()).encode())
+        self._file.write(json.dumps(self._holder).encode())
 
     def renew(self) -> None:
         """Nothing to do: the kernel knows that this process lives."""
@@ -191,27 +186,24 @@ class FileLock(OutputLock):
             self._file.close()
 
     def _open(self) -> None:
-        os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        self._file = open(self._path, "a+b", buffering=0)
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        self._file = open(self.path, "a+b", buffering=0)
         deadline = time.monotonic() + _ORPHANS_SEC
         while not self._try_lock():
             self._file.seek(0)
             holder = _parse_holder(self._file.read())
-            only_orphans = _has_ended(holder)
-            if only_orphans and time.monotonic() < deadline:
-                time.sleep(0.05)
-                continue
-            self._file.close()
-            if only_orphans:
+            if _has_ended(holder):
+                if time.monotonic() < deadline:
+                    time.sleep(0.05)
+                    continue
                 raise UserError(
                     f"⟦--output⟧ {self._output!r} is still held by worker processes of a job that "
                     f"was killed (process {holder['pid']}); end them (`ps` shows them with the "
                     "command of that job), then run the same command again to resume."
                 )
             raise UserError(
-                f"⟦--output⟧ {self._output!r} is in use by another job (process "
-                f"{holder.get('pid', 'unknown')} on {holder.get('host', 'unknown')}); wait for it "
-                "to end, or choose another folder."
+                f"⟦--output⟧ {self._output!r} is in use by another job ({_who(holder)}); wait for "
+                "it to end, or choose another folder."
             )
 
     def _try_lock(self) -> bool:
@@ -261,10 +253,10 @@ class Lease(OutputLock):
     def _take(self) -> None:
         for _ in range(_ATTEMPTS):
             begun = _now()
-            version = self._store.write_if(self._path, self._content(), None)
+            version = self._store.write_if(self.path, self._content(), None)
             if version is None and (found := self._found()) is not None:
                 self._refuse_live(found)
-                version = self._store.write_if(self._path, self._content(), found.version)
+                version = self._store.write_if(self.path, self._content(), found.version)
                 if version is not None:
                     _forget(found.holder)
             if version is not None:
@@ -279,31 +271,29 @@ class Lease(OutputLock):
     def _found(self) -> _Found | None:
         """What is there; None if it was given back meanwhile."""
         # Before its content: a version that is too old is refused.
-        found = self._store.version_and_age(self._path)
+        found = self._store.version_and_age(self.path)
         if found is None:
             return None
         try:
-            return _Found(*found, _parse_holder(self._store.read(self._path)))
+            return _Found(*found, _parse_holder(self._store.read(self.path)))
         except FileNotFoundError:
             return None
 
     def _refuse_live(self, found: _Found) -> None:
         holder, age_sec = found.holder, found.age_sec
-        is_ours = holder.get("nonce") == self._nonce  # written, but its answer was lost
+        is_ours = holder.get("nonce") == self._holder["nonce"]  # written, but its answer was lost
         if is_ours or age_sec >= self._times.stale_sec or _has_ended(holder):
             return
         raise UserError(
-            f"⟦--output⟧ {self._output!r} is in use by another job (process "
-            f"{holder.get('pid', 'unknown')} on {holder.get('host', 'unknown')}, seen "
-            f"{age_sec:.0f} s ago); wait for it to end, or choose another folder: the lock of "
-            f"a job that was killed on another machine ends {self._times.stale_sec:.0f} s "
-            "after it."
+            f"⟦--output⟧ {self._output!r} is in use by another job ({_who(holder)}, seen "
+            f"{age_sec:.0f} s ago); wait for it to end, or choose another folder: the lock of a "
+            f"job killed on another machine ends {self._times.stale_sec:.0f} s after it."
         )
 
     def _content(self) -> bytes:
         # Other bytes each time: some stores' versions are hashes of the content.
         self._renewals += 1
-        return json.dumps(self._holder() | {"renewals": self._renewals}).encode()
+        return json.dumps(self._holder | {"renewals": self._renewals}).encode()
 
     def _note_renewed(self, version: str, begun: float) -> None:
         self._version, self._trouble = version, ""
@@ -335,14 +325,14 @@ class Lease(OutputLock):
             wait_sec = self._times.renew_sec
 
     def _renewed(self) -> str | None:
-        version = self._store.write_if(self._path, self._content(), self._version or "")
+        version = self._store.write_if(self.path, self._content(), self._version or "")
         if version is not None:
             return version
         found = self._found()
-        if found is None or found.holder.get("nonce") != self._nonce:
+        if found is None or found.holder.get("nonce") != self._holder["nonce"]:
             return None
         # An earlier renewal had arrived, only its answer had not.
-        return self._store.write_if(self._path, self._content(), found.version)
+        return self._store.write_if(self.path, self._content(), found.version)
 
     def _watch(self) -> None:
         """Ends the job in time, however long a renewal that is under way may take."""
@@ -366,18 +356,18 @@ class Lease(OutputLock):
 
     def _check(self) -> None:
         if _now() >= self._until.value:
-            raise _lost_error(self._path, self._lost or self._not_renewed())
+            raise _lost_error(self.path, self._lost or self._not_renewed())
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._stop.set()
         self._end_life()
         if self._lost:  # and what still runs of this job may never write there
-            raise _lost_error(self._path, self._lost) from error
+            raise _lost_error(self.path, self._lost) from error
         for thread in self._threads:
             thread.join(5)
         if self._version is not None:
             with contextlib.suppress(OSError, UserError):  # it ends by itself
-                self._store.delete([self._path])
+                self._store.delete([self.path])
             WRITE_GUARDS.pop(self._output, None)
 
 
@@ -429,6 +419,10 @@ def _parse_holder(content: bytes) -> dict[str, Any]:
         return dict(loads(content, _HOLDER))
     except ValueError:
         return {}
+
+
+def _who(holder: dict[str, Any]) -> str:
+    return f"process {holder.get('pid', 'unknown')} on {holder.get('host', 'unknown')}"
 
 
 def _sign_of_life(holder: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from imageshards.errors import StorageError
-from imageshards.storage.base import RANGE_BYTES, Backend, Entry, Stat, check_may_write
+from imageshards.storage.base import RANGE_BYTES, Backend, Stat, check_may_write
 
 # Connections of a client: what its threads need to read ahead and to copy.
 CONNECTIONS = 128
@@ -38,11 +38,6 @@ def split_uri(uri: str) -> tuple[str, str]:
     return bucket, name
 
 
-def _folder_uri(uri: str) -> str:
-    """What the URIs of all objects of a folder begin with."""
-    return uri.rstrip("/") + "/"
-
-
 class StoreFailure(NamedTuple):
     """What a store's library raised, classified.
 
@@ -59,21 +54,6 @@ class StoreFailure(NamedTuple):
     def text(self) -> str:
         """A line of it, for a person."""
         return next(iter(self.said.strip().splitlines()), self.kind).rstrip(". ")[:300]
-
-
-class LimitedSink(io.BytesIO):
-    """Takes what a store sends of a range, and no more: some send the whole object."""
-
-    def __init__(self, path: str, max_bytes: int | None):
-        super().__init__()
-        self._path = path
-        self._max_bytes = max_bytes
-
-    def write(self, data: Any) -> int:
-        if self._max_bytes is not None and self.tell() + len(data) > self._max_bytes:
-            text = f"the store sent more than the {self._max_bytes} bytes that were asked for"
-            raise OSError(errno.EIO, text, self._path)
-        return super().write(data)
 
 
 class ObjectStore(Backend):
@@ -110,10 +90,11 @@ class ObjectStore(Backend):
         """What to do about an error of a bucket."""
 
     @abc.abstractmethod
-    def list_pages(
-        self, bucket: str, prefix: str, delimiter: str, page_objects: int
-    ) -> Iterator[list[Stat | str]]:
-        """Pages of objects and, where there is a delimiter, of what names share up to it."""
+    def list_pages(self, bucket: str, prefix: str, delimiter: str) -> Iterator[list[Stat]]:
+        """Pages of objects and, where there is a delimiter, of folders: what names share up to it.
+
+        Their paths end with a slash.
+        """
 
     @abc.abstractmethod
     def direct_get(self, path: str) -> Callable[[int | None], bytes | None] | None:
@@ -217,39 +198,24 @@ class ObjectStore(Backend):
         if error is not None and (must_list or error.kind not in ("refused", "other")):
             raise self._bucket_error(f"{flag} {path!r}", error)
 
-    def is_folder(self, path: str) -> bool:
-        bucket, prefix = split_uri(_folder_uri(path))
-        with self.translate_errors(path):
-            return any(self.list_pages(bucket, prefix, "", 1))
-
-    def list_folder(self, folder: str) -> list[Entry]:
-        above = _folder_uri(folder)
-        bucket, prefix = split_uri(above)
-        entries = []
-        for found in self._list(folder, bucket, prefix, "/"):
-            if isinstance(found, str):
-                below = found[len(prefix) : -1]
-                entries.append(Entry(below, above + below, True, 0, 0))
-            else:
-                below = found.path[len(above) :]
-                entries.append(Entry(below, found.path, False, found.size_bytes, found.mtime_ns))
-        return sorted(entries)
+    def list_folder(self, folder: str) -> list[Stat]:
+        return sorted(self._list(folder.rstrip("/") + "/", "/"))
 
     def files_from(self, prefix: str) -> Iterator[Stat]:
-        for found in self._list(prefix, *split_uri(prefix), ""):
-            if not isinstance(found, str):
-                yield found
+        return self._list(prefix, "")
 
-    def _list(self, path: str, bucket: str, prefix: str, delimiter: str) -> Iterator[Stat | str]:
-        pages = self.list_pages(bucket, prefix, delimiter, self.page_objects)
+    def _list(self, path: str, delimiter: str) -> Iterator[Stat]:
+        pages = self.list_pages(*split_uri(path), delimiter)
         while True:
             with self.translate_errors(path):
                 page = next(pages, None)
             if page is None:
                 return
             for found in page:
+                if found.is_folder:
+                    yield found._replace(path=found.path.removesuffix("/"))
                 # Stores mark folders by objects whose names end with a slash.
-                if isinstance(found, str) or not found.path.endswith("/"):
+                elif not found.path.endswith("/"):
                     yield found
 
     def open_read(self, path: str) -> BinaryIO:
@@ -261,11 +227,15 @@ class ObjectStore(Backend):
     def read_range(self, path: str, start: int, end: int) -> bytes:
         with self.translate_errors(path):
             try:
-                return self.get(path, start, end)
+                data = self.get(path, start, end)
             except self.errors as e:
                 if self.classify_error(e).kind == "range":  # nothing is there, as of a file
                     return b""
                 raise
+        if len(data) > end - start:  # a store that knows no ranges sends the whole object
+            text = f"the store sent more than the {end - start} bytes that were asked for"
+            raise OSError(errno.EIO, text, path)
+        return data
 
     def delete(self, paths: Iterable[str]) -> None:
         names: dict[str, list[str]] = collections.defaultdict(list)

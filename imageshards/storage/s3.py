@@ -6,9 +6,7 @@ import email.utils
 import errno
 import functools
 import os
-import random
 import re
-import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -24,14 +22,13 @@ from botocore.config import Config
 from botocore.httpsession import get_cert_path
 
 from imageshards.errors import StorageError
-from imageshards.storage.base import RANGE_BYTES, Stat, count
+from imageshards.storage.base import Stat, count
 from imageshards.storage.direct import DirectReader, needs_no_proxy
 from imageshards.storage.objects import (
     ANSWER_SEC,
     CONNECT_SEC,
     CONNECTIONS,
     HASTY_SEC,
-    LimitedSink,
     ObjectStore,
     StoreFailure,
     split_uri,
@@ -39,9 +36,10 @@ from imageshards.storage.objects import (
 
 # What one PUT may carry; above it boto3 sends parts.
 _MAX_PUT_BYTES = 5 << 30
+# By the calling thread, as that says where its requests write (`translate_errors`).
+_IN_PARTS = TransferConfig(use_threads=False)
 # Tries of a GET whose answer breaks off: botocore's own end when an answer begins.
 _TRIES = 5
-_FIRST_WAIT_SEC = 0.2
 # Headers of a GET that say nothing a plain read needs.
 _PLAIN = {"x-amz-date", "x-amz-content-sha256", "x-amz-security-token", "x-amz-checksum-mode"}
 _SCOPE = re.compile(r"^AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+)/([^/]+)/aws4_request,")
@@ -175,20 +173,17 @@ class S3Backend(ObjectStore):
     def get(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         bucket, key = split_uri(path)
         span = {} if start is None or end is None else {"Range": f"bytes={start}-{end - 1}"}
-        max_bytes = None if start is None or end is None else end - start
         for attempt in range(1, _TRIES + 1):
             body = self._client.get_object(Bucket=bucket, Key=key, **span)["Body"]
             try:
                 with body:
-                    data = _read_limited(body, path, max_bytes)
+                    data = bytes(body.read())
                 break
             except (exceptions.BotoCoreError, urllib3.exceptions.HTTPError) as e:
                 if attempt == _TRIES:
                     text = f"the answer broke off {_TRIES} times ({e})"
                     raise OSError(errno.EIO, text, path) from e
                 count(retries=1)
-                # Jitter keeps threads that failed together from coming back together.
-                time.sleep(_FIRST_WAIT_SEC * 2**attempt * random.uniform(0.5, 1))
         if bucket not in self._direct:
             self._direct[bucket] = self._learn_direct(key)
         count(bytes_read=len(data))
@@ -217,16 +212,15 @@ class S3Backend(ObjectStore):
         found = self._client.head_object(Bucket=bucket, Key=key)
         return _stat(path, found, "ContentLength"), _date(found).timestamp()
 
-    def list_pages(
-        self, bucket: str, prefix: str, delimiter: str, page_objects: int
-    ) -> Iterator[list[Stat | str]]:
+    def list_pages(self, bucket: str, prefix: str, delimiter: str) -> Iterator[list[Stat]]:
         pages = self._client.get_paginator("list_objects_v2").paginate(
-            Bucket=bucket, Prefix=prefix, Delimiter=delimiter, MaxKeys=page_objects
+            Bucket=bucket, Prefix=prefix, Delimiter=delimiter, MaxKeys=self.page_objects
         )
+        root = f"s3://{bucket}/"
         for page in pages:
-            contents = page.get("Contents", ())
-            objects = (_stat(f"s3://{bucket}/{found['Key']}", found, "Size") for found in contents)
-            yield [*objects, *(below["Prefix"] for below in page.get("CommonPrefixes", ()))]
+            objects = [_stat(root + o["Key"], o, "Size") for o in page.get("Contents", ())]
+            below = page.get("CommonPrefixes", ())
+            yield objects + [Stat(root + shared["Prefix"], is_folder=True) for shared in below]
 
     def write(self, path: str, data: bytes) -> Stat:
         with self.translate_errors(path):
@@ -240,13 +234,11 @@ class S3Backend(ObjectStore):
 
     def upload(self, local_path: str, path: str) -> Stat:
         with open(local_path, "rb") as file, self.translate_errors(path):
-            size_bytes = file.seek(0, 2)
-            file.seek(0)
+            size_bytes = os.path.getsize(local_path)
             if size_bytes <= _MAX_PUT_BYTES:
                 return self._put(self._client, path, file, size_bytes)
             bucket, key = split_uri(path)
-            # No threads: what is sent is known by the thread that sends it (`translate_errors`).
-            self._client.upload_fileobj(file, bucket, key, Config=TransferConfig(use_threads=False))
+            self._client.upload_fileobj(file, bucket, key, Config=_IN_PARTS)
         count(bytes_written=size_bytes)
         return self.head(path)[0]
 
@@ -274,22 +266,13 @@ class S3Backend(ObjectStore):
             except exceptions.ClientError as e:
                 if e.response["Error"].get("Code") not in ("InvalidRequest", "EntityTooLarge"):
                     raise
-                self._client.copy(there, bucket, key)  # above 5 GiB a copy is made of parts
+                self._client.copy(there, bucket, key, Config=_IN_PARTS)  # above 5 GiB
 
 
 def signature_scope(authorization: str) -> tuple[str, str] | None:
     """Region and service of a signature that botocore made; None if it is of another kind."""
     found = _SCOPE.match(authorization)
     return None if found is None else (found[1], found[2])
-
-
-def _read_limited(body: Any, path: str, max_bytes: int | None) -> bytes:
-    if max_bytes is None:
-        return bytes(body.read())
-    sink = LimitedSink(path, max_bytes)
-    while piece := body.read(RANGE_BYTES):
-        sink.write(piece)
-    return sink.getvalue()
 
 
 def _bytes(value: Any) -> bytes:

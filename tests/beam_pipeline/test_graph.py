@@ -200,6 +200,5 @@ def test_a_reshuffle_stands_behind_every_step_that_makes_much_of_little(growth):
             for consumer in growth.graph.consumers(output):
                 if growth.graph.leaves[consumer].spec.urn not in breaks:
                     fused.append(f"{growth.graph.name(key)} → {growth.graph.name(consumer)}")
-    # Beam gives names out in one step, too late for the window; what follows only tells them from
-    # rejects and turns that back.
-    assert fused == ["Write/Write/WriteImpl/FinalizeWrite → Write/TagRejects/FlatMap(_with_tag)"]
+    # Beam gives names out in one step, too late for the window; what follows only turns that back.
+    assert fused == ["Write/Write/WriteImpl/FinalizeWrite → Commit/InWindow"]

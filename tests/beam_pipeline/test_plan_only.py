@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from beam_pipeline.images import sample
+from beam_pipeline.images import process_pool
 from beam_pipeline.options import ImageOptions
 from beam_pipeline.plan_only import Reject, known_rejects
 from beam_pipeline.planning.refs import ImageRef, RefBatch
@@ -83,7 +83,7 @@ def test_a_column_that_cannot_be_scaled_is_told(tmp_path, capfd):
 def test_warnings_are_told_and_no_picture_is_decoded_where_shards_are_counted(
     tmp_path, capfd, monkeypatch
 ):
-    monkeypatch.setattr(sample, "own_pool", None)
+    monkeypatch.setattr(process_pool, "own_pool", None)
     photos = class_folders(tmp_path / "in", {"cat": 8, "Cat": 8})
     (photos / "emu").mkdir()
     flags = ("--input", photos, "--output", tmp_path / "out", "--num_shards", "2")

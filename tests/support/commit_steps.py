@@ -17,8 +17,8 @@ from beam_pipeline.columns.export import export_labels
 from beam_pipeline.commit import staging as staging_folder
 from beam_pipeline.commit.data_set import CommitSpec, begin_commit, finish_commit
 from beam_pipeline.commit.finalize import FinalizeTask, finalize_shard
-from beam_pipeline.commit.summary import add_up, summarise, without_shards
-from beam_pipeline.commit.transforms import result_of
+from beam_pipeline.commit.summary import add_up, without_shards
+from beam_pipeline.commit.transforms import summary_of
 from beam_pipeline.options import ImageOptions
 from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
@@ -189,7 +189,7 @@ class Job:
             places, options, max_reject_fraction=1, report=False, splits=("train",)
         )
         paths = [places.final_path(places.shard_name(unit)) for unit in self.units]
-        self.summary = add_up(summarise(result_of(path, self.spec)) for path in paths)
+        self.summary = add_up(summary_of(path, self.spec) for path in paths)
 
     def begin_commit(self) -> list[FinalizeTask]:
         """The first step of the commit."""

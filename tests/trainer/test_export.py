@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import resource
+import zipfile
 from typing import Any
 
 import numpy as np
@@ -127,7 +128,7 @@ def test_tflite_gives_the_models_probabilities(tmp_path: pathlib.Path, extra: bo
     model = saved(tmp_path, of)
     output = tmp_path / "small.tflite"
     assert run("--model_path", tmp_path, "--format", "tflite", "--output", output) == 0
-    assert (tmp_path / "labels.txt").read_text() == "cat\ndog\n"
+    assert zipfile.ZipFile(output).read("labels.txt") == b"cat\ndog\n"
     inputs: Any = np.random.default_rng(0).integers(0, 256, (1, *SIZE, 3), np.uint8)
     if extra:
         inputs = {"image": inputs, "meta": np.array([[0.1, 0.2, -0.4]], np.float32)}
@@ -135,23 +136,6 @@ def test_tflite_gives_the_models_probabilities(tmp_path: pathlib.Path, extra: bo
     lite = interpreter.get_signature_runner()
     found = lite(**(inputs if extra else {"image": inputs}))["probabilities"]
     np.testing.assert_allclose(found, tf.nn.softmax(model(inputs)), atol=1e-5)
-
-
-def test_a_strangers_labels_are_only_replaced_when_asked(
-    model_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    labels = tmp_path / "labels.txt"
-    labels.write_text("somebody's\n")
-    output = tmp_path / "small.tflite"
-    arguments = ("--model_path", model_folder, "--format", "tflite", "--output", output)
-    assert run(*arguments) == 2
-    assert f"received {str(output)!r}, beside which labels.txt is there" in capsys.readouterr().err
-    assert labels.read_text() == "somebody's\n" and not output.exists()
-    assert run(*arguments, "--overwrite") == 0
-    assert labels.read_text() == "cat\ndog\n"
-    output.unlink()
-    assert run(*arguments) == 0  # a second model of the same classes
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["labels.txt", "small.tflite"]
 
 
 def test_tflite_refuses_sequences_of_any_length(
@@ -163,24 +147,6 @@ def test_tflite_refuses_sequences_of_any_length(
     )
     assert "takes tokens of any length" in capsys.readouterr().err
     assert not (tmp_path / "a.tflite").exists()
-
-
-def test_a_keras_export_is_a_copy_of_the_model_file(
-    model_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = (
-        "--model_path",
-        model_folder,
-        "--format",
-        "keras",
-        "--output",
-        tmp_path / "c.keras",
-    )
-    assert run(*arguments) == 0
-    original = model_folder / "model.keras"
-    assert (tmp_path / "c.keras").read_bytes() == original.read_bytes()
-    assert run(*arguments[:-1], original, "--overwrite") == 2
-    assert "which is the model itself" in capsys.readouterr().err
 
 
 def test_an_export_is_only_replaced_when_asked(

@@ -37,12 +37,8 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def find_model(args: argparse.Namespace, *, is_run: bool = True) -> tuple[str, ModelCard]:
+def find_model(args: argparse.Namespace) -> tuple[str, ModelCard]:
     """The file that the flags mean, where it is, and its card; no code of it is run.
-
-    Args:
-        args: The flags.
-        is_run: Whether the model will be loaded.
 
     Raises:
         UserError: There is none; or it only works with code that the flags do not allow.
@@ -54,8 +50,7 @@ def find_model(args: argparse.Namespace, *, is_run: bool = True) -> tuple[str, M
         )
     file = model_file.locate(args.model_path, args.last)
     card = model_file.read_card(file)
-    if is_run:
-        model_file.check_code(file, card, args.model, args.trust)
+    model_file.check_code(file, card, args.model, args.trust)
     return file, card
 
 

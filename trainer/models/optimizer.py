@@ -12,13 +12,11 @@ import tensorflow as tf
 from keras import ops
 
 from imageshards.errors import UserError
-from trainer.config import OptimizerConfig, RunConfig
+from trainer.config import OptimizerConfig
 from trainer.models.keras_internals import clips
 
 # The global batch that --learning_rate is meant for under --scale_learning_rate.
 REFERENCE_BATCH = 256
-# Statistics of fewer pictures than this are mostly noise (Wu and He, arXiv:1803.08494, fig. 1).
-FEW_FOR_STATISTICS = 8
 
 _CLASSES: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
     "sgd": keras.optimizers.SGD,
@@ -216,32 +214,30 @@ def make_optimizer(
     return LossScaleOptimizer(optimizer) if config.precision == "float16" else optimizer
 
 
-def check_compiled(model: keras.Model, replicas: int) -> None:
-    """Refuses a compiled model of the user's that several replicas would train otherwise.
+def check_replicas(model: keras.Model, replicas: int) -> None:
+    """Refuses a compiled model that several replicas would fail with, or train otherwise.
+
+    TensorFlow and Keras check none of it. Each was seen with TensorFlow 2.21 and Keras 3.15.
 
     Raises:
         UserError: XLA compiles it, or its optimizer accumulates gradients, overwrites weights by
             their average, or scales the loss and clips inside of that.
     """
-    optimizer = _without_loss_scale(model.optimizer)
     if replicas == 1:
         return
+    optimizer = _without_loss_scale(model.optimizer)
+    problem = ""
     if model.jit_compile:
-        raise UserError(
-            f"model received {model.name}, compiled with jit_compile=True on {replicas} replicas, "
-            "whose sums XLA cannot compile; expected jit_compile=False, or one replica."
-        )
+        problem = "jit_compile, as XLA cannot compile sums over replicas"
     for name in ("gradient_accumulation_steps", "ema_overwrite_frequency"):
         if value := getattr(optimizer, name, None):
-            raise UserError(
-                f"model received {optimizer.name} with {name}={value} on {replicas} replicas, "
-                "where Keras fails; expected None, or one replica."
-            )
+            problem = f"{name}={value}, with which Keras fails there"
     if optimizer is not model.optimizer and clips(optimizer):
+        problem = "clipping and float16, whose loss scaling takes gradients before they are summed"
+    if problem:
         raise UserError(
-            f"model received {optimizer.name} inside a LossScaleOptimizer on {replicas} replicas, "
-            "where gradients are clipped before they are summed; expected mixed_bfloat16, which "
-            "needs no loss scaling, or one replica."
+            f"⟦--replicas|the strategy of model⟧ received {replicas}, where {model.name} has "
+            f"{problem}; expected it to be compiled without that, or one replica."
         )
 
 
@@ -285,37 +281,13 @@ def averaged_weights(model: keras.Model) -> Iterator[None]:
             variable.assign(value)
 
 
-def notes(config: RunConfig, model: keras.Model, total_steps: int) -> list[str]:
-    """What is allowed, but may surprise; a sentence each.
-
-    Args:
-        config: The run.
-        model: Compiled.
-        total_steps: Of the whole run.
-    """
-    optimizer, batch_size = config.optimizer, config.read.batch_size
-    found = [_slow_average(optimizer, total_steps)]
-    layers = model._flatten_layers(include_self=False)
-    has_statistics = any(hasattr(layer, "moving_variance") for layer in layers)
-    if has_statistics and batch_size < FEW_FOR_STATISTICS:
-        found.append(
-            f"{model.name} normalises by the statistics of {batch_size} pictures, which are noisy; "
-            f"--batch_size of {FEW_FOR_STATISTICS} or more is steadier"
-        )
-    if left := total_steps % optimizer.accumulate_steps:
-        found.append(
-            f"{total_steps} steps are no multiple of --accumulate_steps "
-            f"{optimizer.accumulate_steps}; the last {left} change no weights"
-        )
-    return [note for note in found if note]
-
-
 def _without_loss_scale(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
     """`optimizer` itself or, under loss scaling, the one inside."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
-def _slow_average(optimizer: OptimizerConfig, total_steps: int) -> str:
+def slow_average(optimizer: OptimizerConfig, total_steps: int) -> str:
+    """A sentence where the first weights are much of --ema's average at the end; else empty."""
     updates = total_steps // optimizer.accumulate_steps
     share = optimizer.ema**updates if optimizer.ema else 0.0
     if share < 0.05:

@@ -13,7 +13,7 @@ from tensorflow.python.eager import context
 
 from imageshards.errors import UserError
 from trainer.cluster.hosts import ONE_HOST, Hosts
-from trainer.config import OptimizerConfig, uneven_batch
+from trainer.config import uneven_batch
 
 # A large odd number keeps the replicas' seeds of one layer apart from those of its neighbours.
 _REPLICA_STRIDE = 0x9E3779B97F4A7C15 >> 2
@@ -58,38 +58,6 @@ def make_strategy(
         _split_cpu(count)
     kind = "GPU" if gpus else "CPU"
     return tf.distribute.MirroredStrategy([f"{kind}:{i}" for i in range(count)])
-
-
-def check_replicas(optimizer: OptimizerConfig, replicas: int) -> None:
-    """Refuses what several replicas would fail with in the first step, or train otherwise.
-
-    TensorFlow and Keras check none of it. Each was seen with TensorFlow 2.21 and Keras 3.15.
-
-    Args:
-        optimizer: Of the run.
-        replicas: Devices that share a batch.
-
-    Raises:
-        UserError: Names the cause and the remedy.
-    """
-    if replicas == 1:
-        return
-    if optimizer.accumulate_steps > 1:
-        raise UserError(
-            f"--accumulate_steps received {optimizer.accumulate_steps} with {replicas} replicas, "
-            "where Keras cannot accumulate; expected 1 and a larger --batch_size, or --replicas 1."
-        )
-    if optimizer.jit_compile:
-        raise UserError(
-            f"--jit_compile was given with {replicas} replicas, whose sums XLA cannot compile; "
-            "leave it out, or take --replicas 1."
-        )
-    if optimizer.clipnorm is not None and optimizer.precision == "float16":
-        raise UserError(
-            f"--clipnorm received {optimizer.clipnorm} with {replicas} replicas and --precision "
-            "float16, whose loss scaling takes gradients before they are summed over the replicas; "
-            "expected --precision bfloat16, or --replicas 1."
-        )
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ FORMAT_VERSION = 1
 
 _METADATA_FILE = "metadata.json"
 # The earliest time a zip file can hold, so that the same model gives the same bytes.
-_NO_TIME = (1980, 1, 1, 0, 0, 0)
+NO_TIME = (1980, 1, 1, 0, 0, 0)
 _KERAS_ERRORS = (ValueError, TypeError, ImportError, AttributeError, LookupError, OSError)
 
 
@@ -255,7 +255,7 @@ def _add_card(source: str, target: str, card: ModelCard) -> None:
     """Copies a `.keras` file, adds the card and leaves out the time of saving."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
         for entry in old.infolist():
-            info = zipfile.ZipInfo(entry.filename, _NO_TIME)
+            info = zipfile.ZipInfo(entry.filename, NO_TIME)
             if entry.filename == _METADATA_FILE:
                 metadata = json.loads(old.read(entry))
                 metadata.pop("date_saved", None)
@@ -265,7 +265,7 @@ def _add_card(source: str, target: str, card: ModelCard) -> None:
             with old.open(entry) as reader, new.open(info, "w") as writer:
                 shutil.copyfileobj(reader, writer, 1 << 20)
         text = json.dumps({"format_version": FORMAT_VERSION, **dataclasses.asdict(card)}, indent=1)
-        new.writestr(zipfile.ZipInfo(CARD_FILE, _NO_TIME), text)
+        new.writestr(zipfile.ZipInfo(CARD_FILE, NO_TIME), text)
 
 
 def _card_from_json(raw: Mapping[str, Any]) -> ModelCard:

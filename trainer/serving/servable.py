@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import zipfile
 from typing import Any
 
 import tensorflow as tf
@@ -13,11 +14,12 @@ from imageshards.images.options import ImageOptions
 from trainer.augment.decode import batch_pictures
 from trainer.dataset.spec import ModelCard, ModelInputs
 from trainer.serving.columns import Columns
+from trainer.serving.model_file import NO_TIME
 from trainer.serving.preprocess import record_jpeg
 
 IMAGE_BYTES = "image_bytes"
 SIGNATURE = "serving_default"
-_LABELS_ASSET = "labels.txt"
+LABELS_FILE = "labels.txt"
 
 
 def write_saved_model(model: Any, card: ModelCard, transform: str | None, path: str) -> list[str]:
@@ -44,9 +46,9 @@ def write_saved_model(model: Any, card: ModelCard, transform: str | None, path: 
     saved.classes = tf.Variable(card.classes, trainable=False, name="classes")
     function = _serve(model, card, columns, saved.classes)
     with tempfile.TemporaryDirectory() as folder:
-        labels = os.path.join(folder, _LABELS_ASSET)
+        labels = os.path.join(folder, LABELS_FILE)
         with open(labels, "w", encoding="utf-8") as f:
-            f.writelines(f"{name}\n" for name in card.classes)
+            f.write(_labels(card))
         saved.labels = tf.saved_model.Asset(labels)
         try:
             tf.saved_model.save(saved, path, signatures={SIGNATURE: function})
@@ -88,12 +90,20 @@ def write_tflite(model: Any, card: ModelCard, path: str) -> list[str]:
     converter = tf.lite.TFLiteConverter.from_concrete_functions([function], _variables_of(model))
     with open(path, "wb") as f:
         f.write(converter.convert())
+    # Where TensorFlow Lite's own tools look for it: readers of the model pass over what follows it.
+    with zipfile.ZipFile(path, "a") as labels:
+        labels.writestr(zipfile.ZipInfo(LABELS_FILE, NO_TIME), _labels(card))
     height_px, width_px = inputs.size
     part = "" if inputs.eval_crop == 1 else f"the central {inputs.eval_crop:g} of their sides "
     return [
         *(f"input    {n}: {s.dtype.name} {s.shape.as_list()}" for n, s in sorted(specs.items())),
+        f"classes  {len(card.classes)}, in the file as {LABELS_FILE}: unzip it",
         f"pictures are decoded and {part}fitted to {height_px}x{width_px} px by the caller, 0..255",
     ]
+
+
+def _labels(card: ModelCard) -> str:
+    return "".join(f"{name}\n" for name in card.classes)
 
 
 def probabilities(model: Any, inputs: Any) -> Any:
@@ -171,7 +181,7 @@ def _described(card: ModelCard, columns: Columns, function: Any) -> list[str]:
     outputs = sorted(function.structured_outputs.items())
     lines = [f"input    {name}: {_shape_text(spec)}" for name, spec in sorted(taken.items())]
     lines += [f"output   {name}: {spec.dtype.name}" for name, spec in outputs]
-    lines.append(f"classes  {len(card.classes)}, also in assets/{_LABELS_ASSET}")
+    lines.append(f"classes  {len(card.classes)}, also in assets/{LABELS_FILE}")
     if columns.taken_as_recorded:
         lines.append(
             f"note: no transform makes {', '.join(columns.taken_as_recorded)}; give the values "

@@ -15,7 +15,7 @@ from trainer.augment.augmentation import check_pairs
 from trainer.config import ReadConfig, RunConfig, path_text, uneven_batch
 from trainer.evaluation.evaluator import Evaluator
 from trainer.models.keras_internals import check_keras
-from trainer.models.optimizer import check_compiled
+from trainer.models.optimizer import check_replicas
 from trainer.models.strategy import host_count, separate_replicas
 from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.training.loop import Loop, make_ready
@@ -142,4 +142,4 @@ def _check(
         )
     if isinstance(train.augment, str):
         check_pairs(train.augment, train.batch_size, replicas, not train.model_inputs.features)
-    check_compiled(model, replicas)
+    check_replicas(model, replicas)

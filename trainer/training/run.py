@@ -120,7 +120,6 @@ def describe_data(
     training, validation = data or open_data(config.read, output=config.output)
     check_keras()
     replicas = devices.num_replicas_in_sync
-    strategy.check_replicas(config.optimizer, replicas)
     mixes = not training.model_inputs.features
     check_pairs(config.read.augment, training.batch_size, replicas, mixes)
     augment_on = resolve_augment_on(training.augment_on, strategy.gpu_count())
@@ -147,7 +146,7 @@ def build_and_compile(config: RunConfig, run: Run, name: str) -> Built:
             )
         else:
             _refuse_optimizer_flags(config)
-            optimizer.check_compiled(built, run.devices.num_replicas_in_sync)
+        optimizer.check_replicas(built, run.devices.num_replicas_in_sync)
     make_ready(run, built)
     run.hosts.compare({"The model (SHA-256 of its variables' names and shapes)": digest(built)})
     evaluator = None
@@ -178,11 +177,11 @@ def _refuse_optimizer_flags(config: RunConfig) -> None:
 
 
 def print_plan(config: RunConfig, run: Run, network: keras.Model) -> None:
-    """Prints what is about to be trained, and notes on settings that may surprise."""
+    """Prints what is about to be trained."""
     total = run.epochs.total_steps
-    notes = optimizer.notes(config, network, total)
-    lines = [*plan_lines(config, run, network), *(f"note: {note}" for note in notes)]
-    lines = [for_output(line) for line in lines]
+    lines = [for_output(line) for line in plan_lines(config, run, network)]
+    if note := optimizer.slow_average(config.optimizer, total):
+        lines.append(f"note: {note}")
     if run.step >= total:
         lines.append(f"all {total} steps are done already; --overwrite starts over")
     elif run.step:

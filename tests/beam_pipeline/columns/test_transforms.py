@@ -37,6 +37,7 @@ COLUMNS = (
     ColumnSpec("minmax", "float", (), "minmax"),
     ColumnSpec("minmax/var", "float", None, "minmax"),
     ColumnSpec("minmax/constant", "float", (), "minmax"),
+    ColumnSpec("minmax/none", "float", None, "minmax"),
 )
 
 
@@ -58,6 +59,7 @@ def raw_row(i: int) -> dict[str, Any]:
         "minmax": rng.choice([-0.0, 0.0, rng.gauss(0, 7)]),
         "minmax/var": [rng.random() for _ in range(i % 3)],
         "minmax/constant": -7.25,
+        "minmax/none": [],
     }
 
 
@@ -162,7 +164,7 @@ def test_unscaled_column_round_trip(rows, spec):
 @pytest.mark.parametrize("spec", [c for c in COLUMNS if c.scale != "none"], ids=lambda c: c.name)
 def test_scaled_column_is_right_to_the_last_bit(rows, spec):
     raw = [np.array(_as_list((ref.columns or {})[spec.name]), np.float32) for ref in REFS]
-    values = [Fraction(float(v)) for v in np.concatenate(raw)]
+    values = [Fraction(float(v)) for v in np.concatenate(raw)] or [Fraction(0)]
     if spec.scale == "minmax":
         offset, divisor = min(values), float(max(values) - min(values))
     else:

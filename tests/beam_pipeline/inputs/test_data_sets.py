@@ -97,13 +97,13 @@ def test_a_manifest_that_does_not_say_how_pictures_were_made(made):
 def with_columns(path, columns: dict, **options) -> Dataset:
     made = Dataset(path)
     made.manifest["features"] |= columns
-    made.manifest["options"] = options
+    made.manifest["options"] = {"columns_as_given": True} | options
     made.save()
     return made
 
 
 AGE = {"age": {"dtype": "float32", "shape": []}}
-SCALED = {"input": {"columns": [{"name": "age", "scale": "zscore"}]}}
+SCALED = {"columns_as_given": False}
 
 
 def test_columns_are_copied_where_data_sets_agree(tmp_path):

@@ -42,16 +42,14 @@ def store(monkeypatch):
 
 
 def test_long_folders_of_a_store_are_listed_side_by_side_and_never_whole(store):
-    fn = transforms._ListTaskFn(((InputOptions("long://bucket/photos"), None),))
-    fn.start_bundle()
-    for number in range(FOLDERS):
-        task = ListingTask(f"long://bucket/photos/{number:02d}", label=f"{number:02d}")
-        assert list(fn.process(task)) == []
+    tasks = [
+        ListingTask(f"long://bucket/photos/{number:02d}", label=f"{number:02d}")
+        for number in range(FOLDERS)
+    ]
     images, most_ahead, labels_seen = 0, 0, []
-    for found in fn.finish_bundle():
-        if hasattr(found.value, "refs"):
-            images += len(found.value)
-            labels_seen.append(found.value.refs[0].label)
+    for found in transforms.list_tasks(tasks, ((InputOptions("long://bucket/photos"), None),)):
+        images += len(found)
+        labels_seen.append(found.refs[0].label)
         most_ahead = max(most_ahead, store.listed - images)
     assert images == FOLDERS * NAMES
     # One batch and one page for each folder that is listed at the moment.

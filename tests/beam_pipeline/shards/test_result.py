@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.options import ImageOptions
 from beam_pipeline.shards.result import (
-    BYTES_EDGES,
     SIZE_EDGES_PX,
     Reject,
     ShardResult,
@@ -28,20 +27,9 @@ from tests.support.strangers import changed
 SMALL = ImageOptions(height_px=20, width_px=20)
 
 
-def stats_of(widths: list[int], sums: list[list[int]] | None) -> ShardStats:
-    stats = ShardStats()
-    for width in widths:
-        stats.formats["JPEG"] = stats.formats.get("JPEG", 0) + 1
-        stats.source_width_px[width] += 1
-    stats.pixel_sums = [list(channel) for channel in sums or []]
-    return stats
-
-
-TRIPLES = st.lists(st.integers(0, 9), min_size=3, max_size=3)
+NAMES = st.sampled_from(["formats", "rejects", "record_bytes"])
 STATS = st.builds(
-    stats_of,
-    st.lists(st.integers(0, len(SIZE_EDGES_PX) - 1), max_size=5),
-    st.none() | st.lists(TRIPLES, min_size=3, max_size=3),
+    ShardStats, st.dictionaries(NAMES, st.dictionaries(st.sampled_from("abc"), st.integers(0, 9)))
 )
 
 
@@ -53,33 +41,35 @@ def test_counts_add_up_in_any_order_and_grouping(found, random):
     assert found == before
     random.shuffle(found)
     cut = random.randrange(len(found) + 1)
-    again = merge_stats([merge_stats(found[:cut]), merge_stats(found[cut:])])
-    assert again == total
-    assert sum(total.source_width_px) == sum(total.formats.values())
+    assert merge_stats([merge_stats(found[:cut]), merge_stats(found[cut:])]) == total
+    assert total.total("formats") == sum(stats.total("formats") for stats in found)
 
 
 def test_sizes_are_counted_in_the_bin_that_begins_at_or_below_them():
     stats = ShardStats()
     for width, height in ((60, 40), (64, 63), (9000, 1)):
-        data = jpeg(1, width, height)
-        stats.add(0, 1000, (), encode_image(data, SMALL))
-    assert dict(zip(SIZE_EDGES_PX, stats.source_width_px, strict=True)) == {
+        stats.add(0, 1000, (), encode_image(jpeg(1, width, height), SMALL))
+    widths = stats.histogram("source_width_px", SIZE_EDGES_PX)
+    assert dict(zip(*widths.values(), strict=True)) == {
         **dict.fromkeys(SIZE_EDGES_PX, 0), 0: 1, 64: 1, 8192: 1,
     }  # fmt: skip
-    assert stats.source_height_px[0] == 3
-    assert stats.record_bytes[BYTES_EDGES.index(1000)] == 3
-    assert (stats.formats, stats.sources) == ({"JPEG": 3}, {"0": 3})
+    assert stats.histogram("source_height_px", SIZE_EDGES_PX)["counts"][0] == 3
+    assert stats.of("record_bytes") == {"1000": 3}
+    assert (stats.of("formats"), stats.of("sources")) == ({"JPEG": 3}, {"0": 3})
+    stats.count("formats", "PNG", 5)
+    assert list(stats.of("formats")) == ["PNG", "JPEG"]
 
 
-def test_mean_and_deviation_of_known_sums():
-    # Pixels 0, 0, 255, 255.
-    stats = ShardStats(pixel_sums=[[4, 510, 2 * 255**2]])
-    assert stats.mean_and_std() == ([0.5], [0.5])
-    assert ShardStats(pixel_sums=[[3, 30, 300]]).mean_and_std() == (
-        [round(10 / 255, 6)], [0.0],
-    )  # fmt: skip
-    assert ShardStats().mean_and_std() == ([], [])
-    assert not any(map(math.isnan, stats.mean_and_std()[0]))
+@pytest.mark.parametrize(
+    ("pixels", "mean", "deviation"),
+    [([(4, 510, 2 * 255**2)], [0.5], [0.5]), ([(3, 30, 300)], [0.039216], [0.0]), ([], [], [])],
+    ids=["0 and 255", "equal", "none"],
+)
+def test_mean_and_deviation_of_known_sums(pixels, mean, deviation):
+    stats = ShardStats()
+    for sums in pixels:
+        stats.add(0, 1, [sums], None)
+    assert stats.mean_and_std() == (mean, deviation)
 
 
 def result() -> ShardResult:
@@ -87,11 +77,13 @@ def result() -> ShardResult:
     rows = IndexRows()
     for number in range(2):
         rows.add(features_of(number, 0), 100, 1000)
+    stats = ShardStats()
+    stats.add(0, 5, [(1, 2, 3)] * 3, None)
     reject = Reject("a.jpg", "/a.jpg", "cat", "train", "empty", "decode", "it is empty")
     return ShardResult(
         name="train-00000-of-00001", split="train", group="", num_records=2, num_bytes=200,
         sha256="0" * 64, classes={"cat": 2}, num_rejects=1, digest="d", rows=rows, read_bytes=9,
-        rejects=[reject], stats=stats_of([1, 2], [[1, 2, 3]] * 3),
+        rejects=[reject], stats=stats,
     )  # fmt: skip
 
 

@@ -10,6 +10,10 @@ from imageshards.page import BarChart, LineChart, histogram, line_chart, strip
 from imageshards.page.charts import MAX_BARS
 
 
+def bars(values: list[int]) -> BarChart:
+    return strip("x", "", "", values, "rank", ("largest", "smallest"))
+
+
 def titles(chart: BarChart) -> list[str]:
     return [bar.title for bar in chart.bars]
 
@@ -31,10 +35,10 @@ def test_a_chart_of_one_bar_is_a_sentence() -> None:
 
 
 def test_a_strip_groups_what_is_too_much() -> None:
-    assert titles(strip("x", "", "", [3, 4], "shard")) == ["shard 0: 3", "shard 1: 4"]
-    grouped = titles(strip("x", "", "", list(range(300)), "shard"))
+    assert titles(bars([3, 4])) == ["rank 0: 3", "rank 1: 4"]
+    grouped = titles(bars(list(range(300))))
     assert len(grouped) == 100
-    assert grouped[-1] == "shard 297–299: 297 to 299"
+    assert grouped[-1] == "rank 297–299: 297 to 299"
 
 
 @pytest.mark.parametrize(
@@ -44,12 +48,12 @@ def test_a_strip_groups_what_is_too_much() -> None:
 def test_the_axis_ends_at_a_number_that_is_easy_to_read(
     highest: int, scale: tuple[str, ...]
 ) -> None:
-    assert strip("x", "", "", [highest], "shard").scale == scale
+    assert bars([highest]).scale == scale
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=300))
 def test_bars_stay_inside_the_picture(values: list[int]) -> None:
-    chart = strip("x", "", "", values, "shard")
+    chart = bars(values)
     assert 1 <= len(chart.bars) <= MAX_BARS
     assert all(0 <= bar.low <= bar.high <= 100.01 for bar in chart.bars)
     assert all(0 <= position <= 100 for position, _ in chart.ticks)

@@ -9,11 +9,10 @@ import pytest
 
 from imageshards.errors import UserError
 from tests.support import replica_run
-from trainer.config import OptimizerConfig
 
 tf = pytest.importorskip("tensorflow")
 
-from trainer.models.strategy import check_replicas, make_strategy  # noqa: E402
+from trainer.models.strategy import make_strategy  # noqa: E402
 
 pytestmark = pytest.mark.process
 
@@ -72,29 +71,6 @@ def test_gpus_in_use_already_stay_visible(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["GPU:0", "GPU:1"])
     monkeypatch.setattr(tf.config, "set_visible_devices", begun)
     assert make_strategy(1, 7).num_replicas_in_sync == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"clipnorm": 1.0, "precision": "float16"}, "--clipnorm received 1.0 with 2.*loss scaling"),
-        ({"accumulate_steps": 4}, "--accumulate_steps received 4 with 2 replicas.*--batch_size"),
-        ({"jit_compile": True}, "--jit_compile was given with 2 replicas.*leave it out"),
-    ],
-)
-def test_settings_that_fail_on_two_replicas_are_refused_there_only(
-    options: dict[str, Any], reason: str
-) -> None:
-    config = OptimizerConfig(**options)
-    check_replicas(config, 1)
-    with pytest.raises(UserError, match=reason):
-        check_replicas(config, 2)
-
-
-def test_an_ordinary_run_is_not_refused() -> None:
-    config = OptimizerConfig(ema=0.9, weight_decay=0.1, precision="float16", label_smoothing=0.1)
-    check_replicas(config, 4)
-    check_replicas(OptimizerConfig(clipnorm=1.0), 4)
 
 
 @pytest.mark.slow

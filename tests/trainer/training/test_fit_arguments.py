@@ -110,10 +110,14 @@ def test_data_that_cannot_be_meant_is_refused(
 @pytest.mark.parametrize(
     ("optimizer", "jit_compile", "sentence"),
     [
-        ({"gradient_accumulation_steps": 2}, False, "with gradient_accumulation_steps=2 on 2"),
-        ({"use_ema": True, "ema_overwrite_frequency": 3}, False, "with ema_overwrite_frequency=3"),
-        ({}, True, "compiled with jit_compile=True on 2 replicas"),
-        ({"clipnorm": 1.0, "loss_scale": True}, False, "inside a LossScaleOptimizer on 2 replicas"),
+        ({"gradient_accumulation_steps": 2}, False, "has gradient_accumulation_steps=2"),
+        (
+            {"use_ema": True, "ema_overwrite_frequency": 3},
+            False,
+            "has ema_overwrite_f",
+        ),
+        ({}, True, "replicas received 2, where .* has jit_compile"),
+        ({"clipnorm": 1.0, "loss_scale": True}, False, "has clipping and float16"),
     ],
 )
 def test_what_keras_does_otherwise_on_several_replicas_is_refused_there_only(
@@ -128,30 +132,9 @@ def test_what_keras_does_otherwise_on_several_replicas_is_refused_there_only(
         _check(model, train, None, 2)
 
 
-def _renamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    kind: Any = keras.optimizers.Optimizer
-    owner = next(k for k in kind.__mro__ if "_all_reduce_sum_gradients" in vars(k))
-    monkeypatch.setattr(owner, "_sum_gradients", owner._all_reduce_sum_gradients, raising=False)
-    monkeypatch.delattr(owner, "_all_reduce_sum_gradients")
-
-
-def _passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    def apply(self: Any, gradients: Any, variables: Any) -> None:
-        self.build(variables)
-        self._backend_update_step(self._clip_gradients(gradients), variables, 0.1)
-
-    monkeypatch.setattr(keras.optimizers.Optimizer, "apply", apply)
-
-
-@pytest.mark.parametrize(
-    ("change", "lacks"),
-    [(_renamed, "Optimizer._all_reduce_sum_gradients"), (_passed_by, "the order in which")],
-)
-def test_another_keras_is_refused_at_the_start(
-    train: Any, monkeypatch: pytest.MonkeyPatch, change: Any, lacks: str
-) -> None:
-    change(monkeypatch)
-    with pytest.raises(UserError, match=f"which lacks {lacks}.*pip install 'keras==3.15"):
+def test_another_keras_is_refused_at_the_start(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keras, "__version__", "3.16.0")
+    with pytest.raises(UserError, match=r"Keras 3.16.0 is .*expected 3.15.*pip install 'keras=="):
         ims.fit(compiled(), train)
 
 

@@ -156,7 +156,7 @@ def test_the_other_commands_read_the_model_where_it_is(
     assert "--report 's3://no-such-bucket/report' names a bucket" in capsys.readouterr().err
     for kind, target, files in (
         ("saved_model", "served", {"saved_model.pb", "variables/variables.index"}),
-        ("tflite", "light/model.tflite", {"model.tflite", "labels.txt"}),
+        ("tflite", "light/model.tflite", {"model.tflite"}),
     ):
         argv = ["--model_path", output, "--format", kind, "--output", f"{output}/{target}"]
         assert export.main(argv) == 0
