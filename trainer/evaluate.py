@@ -48,14 +48,7 @@ _EPILOG = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command.
-
-    Args:
-        argv: Command line without the program's name; None for `sys.argv`.
-
-    Returns:
-        0, or 2 for a user's mistake, 130 after Ctrl-C.
-    """
+    """Runs the command; returns its exit code, as `console.run` does."""
     return console.run(PROGRAM, lambda: _evaluate(make_parser().parse_args(argv)))
 
 

@@ -50,14 +50,7 @@ def make_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the export.
-
-    Args:
-        argv: Command line without the program's name; None for `sys.argv`.
-
-    Returns:
-        0, or 2 for a user's mistake, or 130 after Ctrl-C.
-    """
+    """Runs the command; returns its exit code, as `console.run` does."""
 
     def body() -> int:
         for line in export(make_parser().parse_args(argv)):
@@ -68,17 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def export(args: argparse.Namespace) -> list[str]:
-    """Writes the export, whole or not at all.
-
-    Args:
-        args: The flags.
-
-    Returns:
-        Lines that say what was written and how to call it.
-
-    Raises:
-        UserError: The model cannot be read, or the output not be written.
-    """
+    """Writes the export, whole or not at all; returns lines that say what it is."""
     output = args.output.rstrip("/")
     if storage.is_local(output):
         output = os.path.normpath(args.output)
@@ -98,11 +81,7 @@ def export(args: argparse.Namespace) -> list[str]:
 
 
 def check_output(output: str, kind: str, overwrite: bool) -> None:
-    """Refuses an output of the wrong kind, and one that is there already.
-
-    Raises:
-        UserError: Of either.
-    """
+    """Refuses an output of the wrong kind, and one that is there already."""
     is_file = kind == "tflite"
     if is_file and not output.endswith(_TFLITE_SUFFIX):
         raise UserError(

@@ -58,29 +58,12 @@ def make_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the prediction.
-
-    Args:
-        argv: Command line without the program's name; None for `sys.argv`.
-
-    Returns:
-        0, or 1 where a file could not be read, or 2 for a user's mistake, or 130 after Ctrl-C.
-    """
+    """Runs the command; returns its exit code, 1 where a file could not be read."""
     return console.run(PROGRAM, lambda: predict(make_parser().parse_args(argv)))
 
 
 def predict(args: argparse.Namespace) -> int:
-    """Predicts and prints.
-
-    Args:
-        args: The flags.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        UserError: The model cannot be read, or there is no file.
-    """
+    """Predicts and prints; returns the exit code."""
     for flag, received in (("--batch_size", args.batch_size), ("--top", args.top)):
         if received < 1:
             raise UserError(f"{flag} received {received}; expected at least 1.")
@@ -99,11 +82,7 @@ def predict(args: argparse.Namespace) -> int:
 
 
 def find_files(paths: Sequence[str]) -> list[str]:
-    """Files as they are, folders as the pictures in them, in the order of their names.
-
-    Raises:
-        UserError: A folder holds no picture.
-    """
+    """Files as they are, folders as the pictures in them, in the order of their names."""
     found: list[str] = []
     for path in paths:
         inside = _pictures_in(path)

@@ -13,11 +13,6 @@ from imageshards.commands import command_line
 def run(program: str, body: Callable[[], int], stopped: str = "stopped") -> int:
     """`command_line.run`, also for what TensorFlow makes of Ctrl-C.
 
-    Args:
-        program: For example `imageshards train`.
-        body: Returns an exit code.
-        stopped: What is printed after Ctrl-C.
-
     Returns:
         The exit code of `body`, or 2 for a user's mistake, or 130 after Ctrl-C.
     """

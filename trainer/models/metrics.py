@@ -76,9 +76,6 @@ def make_metrics(names: Sequence[str], num_classes: int) -> list[keras.metrics.M
     Args:
         names: `top5`, `auc`, `f1`, or a class in `keras.metrics` such as `AUC`.
         num_classes: K.
-
-    Raises:
-        UserError: There is no such metric, or it needs more than a name.
     """
     return [Accuracy(), *(_make(name, num_classes) for name in names)]
 

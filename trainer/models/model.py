@@ -12,7 +12,7 @@ import keras
 
 from imageshards.errors import UserError
 from trainer.config import OptimizerConfig
-from trainer.dataset.spec import ImageSpec, ModelInputs, input_name
+from trainer.dataset.spec import IMAGE_INPUT, ImageSpec, ModelInputs, input_name, model_input
 from trainer.models import user_model
 from trainer.models.applications import application_logits, application_names, preprocess
 from trainer.models.metrics import make_metrics
@@ -21,15 +21,9 @@ from trainer.models.pretrained import load_weights
 from trainer.models.strategy import separate_replicas
 
 CNN = "cnn"
-IMAGE_INPUT = "image"
 # A channel that hardly varies would be blown up to noise.
 MIN_STD = 1 / 255
 LARGE_PX = 96
-_POLICIES = {
-    "float32": "float32",
-    "bfloat16": "mixed_bfloat16",
-    "float16": "mixed_float16",
-}
 
 
 def resolve_name(name: str) -> str:
@@ -85,8 +79,7 @@ def build_model(
         outputs, loss and metrics are its own.
 
     Raises:
-        UserError: The architecture refuses this size or these inputs, the user's function
-            does not return logits, or the weights do not fit.
+        UserError: The architecture refuses this size or these inputs, or weights do not fit.
     """
     with _dtype_policy(precision):
         tensors = input_tensors(inputs)
@@ -97,8 +90,7 @@ def build_model(
         else:
             # Under mixed precision the loss still wants full precision.
             logits = keras.layers.Activation("linear", dtype="float32", name="logits")(logits)
-            taken = tensors if inputs.features else tensors[IMAGE_INPUT]
-            model = keras.Model(taken, logits, name=name.rpartition(":")[2])
+            model = keras.Model(model_input(tensors), logits, name=name.rpartition(":")[2])
             _synchronise(model)
     separate_replicas(model)
     if weights:
@@ -113,17 +105,10 @@ def compile_model(
     total_steps: int,
     metrics: Sequence[str] = (),
 ) -> None:
-    """Gives `model` an optimizer, accuracy, and a loss for both kinds of labels.
+    """Gives `model` an optimizer, metrics, and a loss for both kinds of labels.
 
     Everything that has variables is built, so that a checkpoint can be put back right
     away. Call it inside the strategy's scope.
-
-    Args:
-        model: As `build_model` returns it.
-        config: How weights are changed.
-        batch_size: Global.
-        total_steps: Of the whole run, which the schedule is laid over.
-        metrics: Further ones; see `trainer.models.metrics.make_metrics`.
 
     Raises:
         UserError: The warm-up is as long as the run, there is nothing to tell apart, or no such
@@ -183,7 +168,7 @@ def _dtype_policy(precision: str) -> Iterator[None]:
         yield
         return
     before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(_POLICIES[precision])
+    keras.config.set_dtype_policy(f"mixed_{precision}")
     try:
         yield
     finally:

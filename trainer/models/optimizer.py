@@ -186,9 +186,6 @@ def make_optimizer(
         batch_size: Global.
         total_steps: Batches of the whole run, which the schedule is laid over.
         head: Path (a pattern) of the last layer, which Muon leaves to AdamW.
-
-    Raises:
-        UserError: The warm-up is as long as the run.
     """
     options: dict[str, Any] = {
         "learning_rate": make_schedule(config, batch_size, total_steps),

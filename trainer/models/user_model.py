@@ -28,8 +28,7 @@ def load_function(name: str) -> Builder:
     """Imports `module:function`; modules in the working directory are found, too.
 
     Raises:
-        UserError: There is no such module or function, the module's own imports or syntax
-            are broken, or the function does not take (inputs, num_classes).
+        UserError: It cannot be imported, or does not take (inputs, num_classes).
     """
     return _load("--model", name, ({}, 2), "(inputs, num_classes)")
 
@@ -53,8 +52,7 @@ def load_callbacks(name: str) -> list[keras.callbacks.Callback]:
         if not isinstance(callback, keras.callbacks.Callback):
             raise UserError(
                 f"--callbacks received {name!r}, whose function returned "
-                f"{type(callback).__name__}; expected Keras callbacks: a list of "
-                "keras.callbacks.Callback."
+                f"{type(callback).__name__}; expected a list of keras.callbacks.Callback."
             )
     return found
 
@@ -62,24 +60,16 @@ def load_callbacks(name: str) -> list[keras.callbacks.Callback]:
 def call_function(
     name: str, function: Builder, inputs: Mapping[str, Any], num_classes: int
 ) -> keras.KerasTensor | keras.Model:
-    """The logits of the user's function, or the compiled model that it returned.
+    """The logits of the user's function, symbolic [batch, K], or the compiled model it returned.
 
-    Args:
-        name: `module:function`, for messages.
-        function: Takes the inputs by name (`image` normalised, float [batch, height, width,
-            channels]) and the number of classes; returns logits, or a `keras.Model` that
-            makes them from the inputs (from the picture alone, if there is nothing else). A
-            compiled model may make and learn anything: it is fed with pictures as they are
-            stored, uint8 0..255, and gets (inputs, label, sample_weight) in its `train_step`.
-        inputs: Symbolic.
-        num_classes: K.
-
-    Returns:
-        Symbolic float [batch, K]; or the model.
+    The function takes the inputs by name (`image` normalised, float [batch, height, width,
+    channels]) and the number of classes K. It returns logits, or a `keras.Model` that makes them
+    from the inputs (from the picture alone, if there is nothing else). A compiled model may make
+    and learn anything: it is fed with pictures as they are stored, uint8 0..255, and gets (inputs,
+    label, sample_weight) in its `train_step`.
 
     Raises:
-        UserError: What the function returned is neither, or is not [batch, K], or has been
-            passed through softmax; or it failed.
+        UserError: It failed, or returned something else, or probabilities.
     """
     try:
         logits = function(dict(inputs), num_classes)
@@ -190,9 +180,5 @@ def _import(received: str, module_name: str) -> Any:
         raise UserError(
             f"{received}, but {module_name} imports {e.name!r}, which is not installed; install it."
         ) from e
-    except ImportError as e:
+    except (ImportError, SyntaxError) as e:
         raise UserError(f"{received}, but {module_name} cannot be imported ({e}); fix it.") from e
-    except SyntaxError as e:
-        raise UserError(
-            f"{received}, but {e.filename}:{e.lineno} is no valid Python ({e.msg}); fix it."
-        ) from e

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from imageshards.errors import UserError
-from trainer.dataset.spec import IMAGE_INPUT, ModelCard, ModelInputs
+from trainer.dataset.spec import ModelCard, ModelInputs, model_input
 from trainer.models.model import build_model, input_tensors
 from trainer.models.step import build_variables, preprocessed
 from trainer.models.user_model import is_softmax
@@ -66,7 +66,7 @@ def classifier(model: Any, card: ModelCard, path: str) -> Any:
     else:
         is_logits = loss.from_logits if isinstance(loss, _EXCLUSIVE) else None
     tensors = input_tensors(card.inputs)
-    taken: Any = tensors if card.inputs.features else tensors[IMAGE_INPUT]
+    taken = model_input(tensors)
     found = model(preprocessed(model, taken, None, None)[0])
     if is_logits is None or getattr(found, "shape", ())[1:] != (len(card.classes),):
         raise UserError(
@@ -89,5 +89,4 @@ def _batch(inputs: ModelInputs) -> tuple[Any, Any, Any]:
         else tf.TensorSpec((1, *t.shape[1:]), t.dtype)
         for name, t in tensors.items()
     }
-    picture = specs if inputs.features else specs[IMAGE_INPUT]
-    return picture, tf.TensorSpec((1,), tf.int64), tf.TensorSpec((1,), tf.float32)
+    return model_input(specs), tf.TensorSpec((1,), tf.int64), tf.TensorSpec((1,), tf.float32)

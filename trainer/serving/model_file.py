@@ -35,15 +35,10 @@ _KERAS_ERRORS = (ValueError, TypeError, ImportError, AttributeError, LookupError
 
 
 def save_model(model: Any, path: str, card: ModelCard) -> None:
-    """Saves a Keras model and its card, whole or not at all.
+    """Saves a Keras model and its card as a `.keras` file, whole or not at all.
 
     Without the optimizer, loss and metrics, which checkpoints hold, but of a user's compiled model.
     The bytes are a function of the model, the card and the versions of Keras and h5py.
-
-    Args:
-        model: A `keras.Model`.
-        path: Ends in `.keras`, local or in a store; an existing file is replaced.
-        card: How the model was trained, and on what.
 
     Raises:
         UserError: The file cannot be written, for example to a full disk.
@@ -62,25 +57,14 @@ def save_model(model: Any, path: str, card: ModelCard) -> None:
 
 
 def find_model(path: str) -> str:
-    """The `.keras` file that `path`, a file or the folder of a run, means, on this machine.
-
-    Raises:
-        UserError: There is none, or it cannot be read.
-    """
+    """As `locate`, but a file of this machine: one in a store is copied, once in a process."""
     path = locate(path)
     with _reading(path):
         return storage.local_copy(path)
 
 
 def find_transform(path: str) -> str | None:
-    """The tensorflow-transform graph beside the `.keras` file `path`, if there is one.
-
-    Returns:
-        A folder of this machine; one in a store is copied, once in a process.
-
-    Raises:
-        UserError: It cannot be read.
-    """
+    """The tensorflow-transform graph beside the `.keras` file `path`, if any, on this machine."""
     with _reading(path):
         folder = storage.join(storage.parent_of(path), TRANSFORM_FOLDER)
         return storage.local_copy(folder) if storage.is_folder(folder) else None
@@ -130,10 +114,7 @@ def _reading(path: str) -> Iterator[None]:
 
 
 def read_card(path: str) -> ModelCard:
-    """The card of a saved model; neither TensorFlow nor Keras is imported.
-
-    Args:
-        path: The `.keras` file, or the output folder of its run; local or in a store.
+    """The card of the model that `locate` finds; neither TensorFlow nor Keras is imported.
 
     Raises:
         UserError: There is no such file, it is not a `.keras` file, or has no card.

@@ -12,7 +12,7 @@ import tensorflow as tf
 from imageshards.errors import UserError
 from imageshards.images.options import ImageOptions
 from trainer.augment.decode import batch_pictures
-from trainer.dataset.spec import ModelCard, ModelInputs
+from trainer.dataset.spec import ModelCard, ModelInputs, model_input
 from trainer.serving.columns import Columns
 from trainer.serving.model_file import NO_TIME
 from trainer.serving.preprocess import record_jpeg
@@ -29,7 +29,7 @@ def write_saved_model(model: Any, card: ModelCard, transform: str | None, path: 
     an asset with the same names, one per line.
 
     Args:
-        model: The `keras.Model`, logits out.
+        model: Logits out.
         card: How it was trained.
         transform: Folder of the data set's tensorflow-transform graph, or None.
         path: A folder that is not there yet.
@@ -38,7 +38,6 @@ def write_saved_model(model: Any, card: ModelCard, transform: str | None, path: 
         Lines that describe the signature.
 
     Raises:
-        UserError: The transform cannot be loaded.
         OSError: The folder cannot be written.
     """
     saved = _variables_of(model)
@@ -59,15 +58,7 @@ def write_saved_model(model: Any, card: ModelCard, transform: str | None, path: 
 
 
 def write_tflite(model: Any, card: ModelCard, path: str) -> list[str]:
-    """Writes a TFLite model: pixels in, probabilities out.
-
-    Args:
-        model: The `keras.Model`.
-        card: How it was trained.
-        path: A file that is not there yet.
-
-    Returns:
-        Lines that describe its inputs.
+    """Writes a TFLite model, pixels in, probabilities out; returns lines that describe its inputs.
 
     Raises:
         UserError: The model takes sequences of any length.
@@ -83,8 +74,7 @@ def write_tflite(model: Any, card: ModelCard, path: str) -> list[str]:
     specs = {t.name: tf.TensorSpec((1, *t.shape[1:]), t.dtype, t.name) for t in model.inputs}
 
     def predict(**tensors: Any) -> dict[str, Any]:
-        fed = dict(tensors) if inputs.features else tensors["image"]
-        return {"probabilities": probabilities(model, fed)}
+        return {"probabilities": probabilities(model, model_input(tensors))}
 
     function = tf.function(predict, autograph=False).get_concrete_function(**specs)
     converter = tf.lite.TFLiteConverter.from_concrete_functions([function], _variables_of(model))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import concurrent.futures
+import functools
+import itertools
 import json
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -26,21 +28,32 @@ pytestmark = pytest.mark.process
 TIMEOUT_SEC = 20.0
 
 
+def one_host(
+    addresses: Sequence[str],
+    index: int,
+    timeout_sec: float = TIMEOUT_SEC,
+    body: Callable[[Hosts], Any] = lambda hosts: None,
+) -> Any:
+    """What `body` returned or raised on a host, or what kept it from meeting the others."""
+    try:
+        with joined(Cluster(tuple(addresses), index), timeout_sec) as hosts:
+            return body(hosts)
+    except (UserError, Ended, ZeroDivisionError, KeyboardInterrupt) as e:
+        return e
+
+
+def at_once(*hosts: Callable[[], Any]) -> list[Any]:
+    with concurrent.futures.ThreadPoolExecutor(len(hosts)) as pool:
+        return [started.result() for started in [pool.submit(host) for host in hosts]]
+
+
 def on_hosts(
     count: int, body: Callable[[Hosts], Any], timeout_sec: float = TIMEOUT_SEC
 ) -> list[Any]:
     """What `body` returned or raised on each of so many hosts."""
-    addresses = tuple(free_addresses(count))
-
-    def one(index: int) -> Any:
-        try:
-            with joined(Cluster(addresses, index), timeout_sec) as hosts:
-                return body(hosts)
-        except (UserError, Ended, ZeroDivisionError, KeyboardInterrupt) as e:
-            return e
-
-    with concurrent.futures.ThreadPoolExecutor(count) as pool:
-        return list(pool.map(one, range(count)))
+    addresses = free_addresses(count)
+    run = functools.partial(one_host, addresses, timeout_sec=timeout_sec, body=body)
+    return at_once(*(functools.partial(run, index) for index in range(count)))
 
 
 def test_values_of_all_are_on_all_in_their_order() -> None:
@@ -172,34 +185,19 @@ def test_a_sum_that_does_not_end_has_a_limit(stuck: int) -> None:
     assert all("Step 3 did not end within 2 s" in str(error) for error in found)
 
 
-def test_work_that_gets_on_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_that_gets_on_is_no_silence_to_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HEARTBEAT_SEC", 0.1)
 
     def body(hosts: Hosts) -> Any:
         with hosts.limited("Step 1"):  # as where its batch is the first to be copied
-            end_sec = time.monotonic() + 4.5
-            while hosts.index == 1 and time.monotonic() < end_sec:
-                connection.note_work()
-                time.sleep(0.05)
+            if hosts.index == 1:
+                # A count of its own: here all hosts are threads of one process.
+                hosts._links[0]._work = itertools.count().__next__
+                threading.Event().wait(4.5)
             return hosts.gather("step 1", hosts.index)
 
-    assert on_hosts(2, body, 3.0) == [[0, 1]] * 2
-
-
-def test_the_chief_tells_all_of_the_work_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "HEARTBEAT_SEC", 0.05)
-    heard = threading.Event()
-
-    def body(hosts: Hosts) -> None:
-        if hosts.index == 1:
-            hosts._links[0].send(connection.WORKING)
-            heard.wait(TIMEOUT_SEC)
-        elif hosts.index == 2:
-            while not hosts._worked_sec[0]:
-                time.sleep(0.01)
-            heard.set()
-
-    assert on_hosts(3, body) == [None] * 3 and heard.is_set()
+    # The last one hears of it from the chief.
+    assert on_hosts(3, body, 3.0) == [[0, 1, 2]] * 3
 
 
 def test_a_slow_end_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,30 +234,15 @@ def test_hosts_that_are_at_different_places_are_told() -> None:
     assert all(isinstance(error, Ended) for error in found)
 
 
-def test_a_host_that_does_not_come_is_named_on_all_others() -> None:
-    addresses = tuple(free_addresses(3))
-
-    def one(index: int) -> Any:
-        try:
-            with joined(Cluster(addresses, index), 3.0):
-                return None
-        except (UserError, Ended) as e:
-            return e
-
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(one, [0, 1]))
-    for error in found:
+def test_hosts_that_do_not_come_are_named() -> None:
+    addresses = free_addresses(3)
+    run = functools.partial(one_host, addresses, timeout_sec=3.0)
+    for error in at_once(lambda: run(0), lambda: run(1)):
         assert f"{addresses[2]} did not come within 3 s (of 3 hosts)" in str(error)
         assert "--cluster_timeout" in str(error)
-
-
-def test_a_chief_that_does_not_come_is_named() -> None:
-    addresses = tuple(free_addresses(2))
-    begun_sec = time.monotonic()
-    with pytest.raises(UserError, match=f"the chief {addresses[0]} did not answer within 1 s"):
-        with joined(Cluster(addresses, 1), 1.0):
-            raise AssertionError("not reached")
-    assert time.monotonic() - begun_sec < TIMEOUT_SEC
+    error = one_host(addresses, 1, 1.0)
+    assert isinstance(error, UserError)
+    assert f"the chief {addresses[0]} did not answer within 1 s" in str(error)
 
 
 @pytest.mark.parametrize("index", [0, 1])
@@ -267,79 +250,52 @@ def test_a_port_in_use_is_told(index: int) -> None:
     with socket.create_server(("", 0)) as taken:
         addresses = ["localhost:1", "localhost:2"]
         addresses[index] = f"localhost:{taken.getsockname()[1]}"
-        with pytest.raises(UserError, match="cannot be used .*; expected a free one"):
-            with joined(Cluster(tuple(addresses), index), 1.0):
-                raise AssertionError("not reached")
+        error = one_host(addresses, index, 1.0)
+    assert isinstance(error, UserError) and "cannot be used" in str(error)
 
 
 def test_two_processes_of_one_index_and_strangers_are_told_apart() -> None:
-    addresses = tuple(free_addresses(3))
-    results: list[Any] = []
+    addresses = free_addresses(3)
 
-    def one(index: int, of: tuple[str, ...]) -> None:
-        try:
-            with joined(Cluster(of, index), 5.0):
-                results.append(None)
-        except (UserError, Ended) as e:
-            results.append(e)
+    def others() -> Any:
+        _caller(addresses).send_bytes(b"GET / HTTP/1.1")
+        twice = [_caller(addresses, index=1) for _ in range(2)]
+        return [one.recv_bytes().decode() for one in twice]
 
-    chief = threading.Thread(target=one, args=(0, addresses))
-    chief.start()
-    port = int(addresses[0].rpartition(":")[2])
-    stranger = _connected(port)
-    stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-    stranger.close()
-    # Their own ports are not looked at: both say that they are the second host.
-    twice = (addresses[0], addresses[1], addresses[2])
-    first = threading.Thread(target=one, args=(1, twice))
-    first.start()
-    first_is_in = threading.Event()
-    first_is_in.wait(0.5)
-    second = threading.Thread(target=one, args=(1, twice))
-    second.start()
-    for thread in (chief, first, second):
-        thread.join(TIMEOUT_SEC)
-    assert len(results) == 3
-    assert any("two processes say that they are" in str(error) for error in results)
+    chief, told = at_once(lambda: one_host(addresses, 0), others)
+    for said in (str(chief), *told):
+        assert f"two processes say that they are {addresses[1]}" in said
 
 
 def test_a_host_that_is_begun_again_while_it_waits_takes_its_place() -> None:
-    addresses = tuple(free_addresses(3))
+    addresses = free_addresses(3)
+    run = functools.partial(one_host, addresses, body=lambda hosts: hosts.gather("value", 0))
 
-    def one(index: int) -> Any:
-        with joined(Cluster(addresses, index), TIMEOUT_SEC) as hosts:
-            return hosts.gather("value", index)
+    def killed_and_again() -> Any:
+        _caller(addresses, index=1).close()
+        return at_once(lambda: run(1), lambda: run(2))
 
-    with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        chief = pool.submit(one, 0)
-        killed = _connected(int(addresses[0].rpartition(":")[2]))
-        Connection(killed.detach()).send_bytes(
-            json.dumps({"imageshards": addresses, "index": 1}).encode()
-        )  # and is closed, as it is forgotten
-        others = [pool.submit(one, 1), pool.submit(one, 2)]
-        assert [done.result() for done in (chief, *others)] == [[0, 1, 2]] * 3
+    assert at_once(lambda: run(0), killed_and_again) == [[0] * 3, [[0] * 3] * 2]
 
 
-def _connected(port: int) -> socket.socket:
+def _caller(addresses: Sequence[str], **hello: int) -> Connection:
+    """A connection to the chief, which has said `hello` if there is something to say."""
     for _ in range(200):
         try:
-            return socket.create_connection(("localhost", port), timeout=5)
+            port = int(addresses[0].rpartition(":")[2])
+            made = Connection(socket.create_connection(("localhost", port), timeout=5).detach())
+            break
         except OSError:
             time.sleep(0.02)
-    raise AssertionError("nobody listens")
+    else:
+        raise AssertionError("nobody listens")
+    if hello:
+        made.send_bytes(json.dumps({"imageshards": addresses, **hello}).encode())
+    return made
 
 
 def test_hosts_of_two_clusters_are_refused() -> None:
-    addresses = tuple(free_addresses(2))
+    addresses = free_addresses(2)
     other = (addresses[0], "elsewhere:" + addresses[1].rpartition(":")[2])
-
-    def one(index: int) -> Any:
-        try:
-            with joined(Cluster(other if index else addresses, index), 5.0):
-                return None
-        except (UserError, Ended) as e:
-            return e
-
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(one, [0, 1]))
-    assert all("came with the addresses" in str(error) for error in found)
+    for error in at_once(lambda: one_host(addresses, 0), lambda: one_host(other, 1)):
+        assert "came with the addresses" in str(error)
