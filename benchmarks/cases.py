@@ -175,11 +175,11 @@ def memory(s: Settings) -> Outcome:
     growth = [b.peak_rss_bytes / a.peak_rss_bytes for a, b in zip(small, large, strict=True)]
     return Outcome(
         "memory", "peak of the whole process tree during a build, sampled every 50 ms",
-        ("RSS GB", "PSS GB", "seconds"),
-        {side: medians([(u.peak_rss_bytes / GB, u.peak_pss_bytes / GB, u.seconds)
+        ("RSS GB", "seconds"),
+        {side: medians([(u.peak_rss_bytes / GB, u.seconds)
                         for u in usages]) for side, usages in found.items()},
         (Figure("RSS, as a ratio", tuple(growth), 1.15, at_least=False),),
-        ("RSS counts pages that processes share for each of them; PSS counts them once",),
+        ("RSS counts pages that processes share for each of them",),
     )  # fmt: skip
 
 

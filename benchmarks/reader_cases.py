@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import json
-import os
 import pathlib
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 
 from benchmarks import inputs
 from benchmarks.cases import SHARDS, Settings
-from benchmarks.measure import REPOSITORY, BenchmarkError, remove, run_module
+from benchmarks.measure import BenchmarkError, remove, run_module
 from benchmarks.outcome import Figure, Outcome, medians
-from benchmarks.reader_kinds import BATCH, SIZE, cores
+from benchmarks.reader_kinds import BATCH, SIZE
 from benchmarks.reader_rounds import Window, in_turn
-from tests.support.cluster import free_addresses, host_environment
 
 CLASSES = 2
 _WINDOWS_PER_ROUND = 3
@@ -87,18 +81,15 @@ def reader_host_crop(s: Settings) -> Outcome:
     found = measured(s, {
         _HOST: "trainer_host",
         "crops from memory": "limit_crops",
-        "crops and flips from memory": "limit_with_flip",
     })  # fmt: skip
-    ours, limit, flipped = found.values()
+    ours, limit = found.values()
     return Outcome(
         "reader_host_crop", f"{_of_pictures(s)}, random-resized crop to {SIZE[0]} px and flip",
         _COLUMNS, speed_rows(found),
-        (Figure("reader as a share of crops from memory", faster(ours, limit), 0.95),
-         Figure("reader as a share of crops and flips", faster(ours, flipped), 0.95)),
-        ("the limits decode, crop and resize JPEGs of the same shards in windows of the same "
-         "distribution, on all cores; only the last one flips half of the pictures, as the "
-         "reader does",
-         f"crops, {by_cpu_time(ours, limit)}; and flips, {by_cpu_time(ours, flipped)}"),
+        (Figure("reader as a share of crops from memory", faster(ours, limit), 0.95),),
+        ("the limit decodes, crops and resizes JPEGs of the same shards in windows of the same "
+         "distribution, on all cores; it does not flip half of the pictures, as the reader does",
+         by_cpu_time(ours, limit)),
     )  # fmt: skip
 
 
@@ -155,51 +146,6 @@ def reader_vs_tfds(s: Settings) -> Outcome:
     )  # fmt: skip
 
 
-def hosts(s: Settings) -> Outcome:
-    """Two hosts of one core each, against one process with both."""
-    if cores() < 2:
-        raise BenchmarkError("two hosts of one core each need two cores")
-    s = dataclasses.replace(s, records=min(s.records, 2_400))  # each run begins anew
-    rounds = [
-        (_trained(s, "one", 1, 1), _trained(s, "replicas", 1, 2), _trained(s, "hosts", 2, 1))
-        for _ in range(s.rounds)
-    ]
-    ratios = tuple(of_hosts / max(of_process) for *of_process, of_hosts in rounds)
-    one, two, hosts_rate = medians(rounds)
-    return Outcome(
-        "hosts", f"the small CNN on {_of_pictures(s)}, two cores in all", ("images/s",),
-        {"one process": (one,), "one process, two replicas": (two,), "two hosts": (hosts_rate,)},
-        (Figure("two hosts as a share of the better process", ratios, 0.9),),
-    )  # fmt: skip
-
-
-def _trained(s: Settings, name: str, hosts: int, replicas: int) -> float:
-    """Images per second of a run's second epoch, each host on its own cores."""
-    output = s.work / f"hosts-{name}"
-    remove(output)
-    every = sorted(os.sched_getaffinity(0))[:2]
-    addresses = free_addresses(hosts)
-    running = []
-    for index in range(hosts):
-        mine = every if hosts == 1 else every[index : index + 1]
-        running.append(
-            subprocess.Popen(
-                [sys.executable, "-m", "trainer", "--data", str(shards(s)), "--output",
-                 str(output), "--validation_split", "none", "--image_size", "96", "--epochs", "2",
-                 "--batch_size", str(BATCH), "--replicas", str(replicas), "--cluster", "tf_config"],
-                env={**os.environ, **host_environment(addresses, index)},
-                preexec_fn=functools.partial(os.sched_setaffinity, 0, mine),
-                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY,
-            )
-        )  # fmt: skip
-    for process in running:
-        said = process.communicate()[1]
-        if process.returncode:
-            raise BenchmarkError(f"a host ended with {process.returncode}:\n{said}")
-    last = (output / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1]
-    return float(json.loads(last)["images_per_second"])
-
-
 def _sources(s: Settings) -> list[pathlib.Path]:
     return s.pets or s.sources
 
@@ -213,5 +159,4 @@ READER_BENCHMARKS: dict[str, Callable[[Settings], Outcome]] = {
     "reader_device_crop": reader_device_crop,
     "reader_vs_raw_files": reader_vs_raw_files,
     "reader_vs_tfds": reader_vs_tfds,
-    "hosts": hosts,
 }

@@ -14,28 +14,15 @@ IN_MEMORY = 4096
 _CALLS_AHEAD = 4
 
 
-def crops(job: Job, flipped: bool = False) -> Read:
-    """The trainer's crops, decoded and resized by tf.data; every other one flipped if asked for.
-
-    Each core makes a batch at a time.
-    """
+def crops(job: Job) -> Read:
+    """The trainer's crops, decoded and resized by tf.data: each core makes a batch at a time."""
     import tensorflow as tf
-
-    def make_one(work: Any) -> Any:
-        picture = crop_resize(*work[:2])
-        if not flipped:
-            return picture
-        return tf.cond(work[2], lambda: tf.reverse(picture, [1]), lambda: picture)
 
     def make_all(*work: Any) -> Any:
         signature = tf.TensorSpec((*SIZE, 3), tf.uint8)
-        return tf.map_fn(make_one, work, fn_output_signature=signature)
+        return tf.map_fn(lambda one: crop_resize(*one), work, fn_output_signature=signature)
 
-    cropped = _cropped(job)
-    if flipped:
-        odd = tf.data.Dataset.from_tensor_slices([False, True]).repeat()
-        cropped = tf.data.Dataset.zip(cropped, odd).map(lambda work, flip: (*work, flip))
-    stream = cropped.batch(BATCH, drop_remainder=True)
+    stream = _cropped(job).batch(BATCH, drop_remainder=True)
     return batches(_on_all_cores(stream.map(make_all, num_parallel_calls=cores())))
 
 

@@ -37,7 +37,6 @@ KINDS: dict[str, Callable[[Job], Read]] = {
     "tfds_skip_decoding": reader_kinds.tfds_skip_decoding,
     "tfds_default": reader_kinds.tfds_default,
     "limit_crops": reader_limits.crops,
-    "limit_with_flip": lambda job: reader_limits.crops(job, flipped=True),
     "turbo": reader_limits.turbo,
 }
 

@@ -7,7 +7,6 @@ machine's. A goal that is missed is printed as such and is no error: it is a mea
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import importlib.metadata
 import json
 import os
@@ -23,11 +22,7 @@ from benchmarks.measure import REPOSITORY, BenchmarkError
 from benchmarks.reader_cases import READER_BENCHMARKS
 from benchmarks.store_build import STORE_BENCHMARKS
 
-BENCHMARKS = {
-    **cases.BENCHMARKS,
-    **READER_BENCHMARKS,
-    **STORE_BENCHMARKS,
-}
+BENCHMARKS = {**cases.BENCHMARKS, **READER_BENCHMARKS, **STORE_BENCHMARKS}
 
 _LIBRARIES = (
     "apache-beam", "tensorflow", "tensorflow-transform", "keras", "tensorflow-datasets",
@@ -60,7 +55,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         metavar="DIR",
         help="folder for inputs, kept for the next time, and results (default: bench_output)",
     )
-    add("--quick", action="store_true", help="a trial with little of everything: no verdict")
     args = parser.parse_args(argv)
     args.only = [name.strip() for name in args.only.split(",") if name.strip()]
     unknown = sorted(set(args.only) - set(BENCHMARKS))
@@ -70,18 +64,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         if getattr(args, flag) < 1:
             parser.error(f"--{flag} received {getattr(args, flag)}; expected at least 1.")
     return args
-
-
-def settings_of(args: argparse.Namespace, sources: list[pathlib.Path]) -> Settings:
-    """Sizes of the inputs."""
-    work = args.work.resolve()
-    if not args.quick:
-        return Settings(work, sources, images=args.images, rounds=args.rounds)
-    return Settings(
-        work, sources, images=min(args.images, 600), memory_images=(300, 1200),
-        listed=6_000, folders=30, rounds=min(args.rounds, 2), records=600,
-        window_seconds=0.5,
-    )  # fmt: skip
 
 
 def machine() -> dict[str, object]:
@@ -105,16 +87,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmarks; 0 unless a command failed."""
     args = parse(sys.argv[1:] if argv is None else argv)
     args.work.mkdir(parents=True, exist_ok=True)
-    found: dict[str, object] = {"machine": machine(), "quick": args.quick, "outcomes": []}
+    found: dict[str, object] = {"machine": machine(), "outcomes": []}
     print(", ".join(f"{name} {value}" for name, value in machine().items()))
     sources, real = inputs.photos(args.data, args.work.resolve())
     if not real:
         print(f"no {args.data / inputs.SAMPLE}: the photos are drawn, not real")
-    if args.quick:
-        print("--quick: a trial; its figures say nothing")
-    settings = settings_of(args, sources)
-    pets, _ = inputs.photos(args.data, args.work.resolve(), inputs.PETS)
-    settings = dataclasses.replace(settings, pets=pets)
+    work = args.work.resolve()
+    pets, _ = inputs.photos(args.data, work, inputs.PETS)
+    settings = Settings(work, sources, images=args.images, rounds=args.rounds, pets=pets)
     outcomes: list[dict[str, object]] = []
     for name, benchmark in BENCHMARKS.items():
         if args.only and name not in args.only:

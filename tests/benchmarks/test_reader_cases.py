@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-
 import pytest
 
 from benchmarks import reader_cases, reader_rounds
@@ -46,17 +43,6 @@ def test_rates_are_compared_window_by_window():
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_shards_are_built_once_from_repeated_photos(settings, shards):
-    manifest = json.loads((shards / "manifest.json").read_text())
-    assert manifest["splits"]["train"]["num_records"] == RECORDS
-    assert manifest["image"]["size"] in (256, [256, 256])
-    before = os.stat(shards / "manifest.json").st_mtime_ns
-    assert reader_cases.shards(settings) == shards
-    assert os.stat(shards / "manifest.json").st_mtime_ns == before
-
-
-@pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", reader_rounds.KINDS)
 def test_every_reader_reads(kind, settings, shards):
     read = reader_rounds.KINDS[kind](Job(str(shards), str(reader_cases.photos(settings))))
@@ -66,19 +52,6 @@ def test_every_reader_reads(kind, settings, shards):
         found = read(0.05)
         assert found > 0
         total += found
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_limits_decode_what_the_reader_ships(shards):
-    import numpy as np
-
-    from benchmarks import reader_limits
-
-    jpegs = reader_limits._jpegs(Job(str(shards), ""))
-    assert len(jpegs) == RECORDS
-    one = reader_limits.crop_resize(jpegs[0], np.array([16, 16, 224, 224], np.int32))
-    assert (one.shape, one.dtype.name) == ((224, 224, 3), "uint8")
 
 
 @pytest.mark.long
