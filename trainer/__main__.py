@@ -62,19 +62,13 @@ def _train(argv: Sequence[str] | None) -> int:
 
 
 def _train_on(config: RunConfig, hosts: Hosts) -> None:
-    devices = None
     if hosts.count > 1:
         hosts.compare(described(config))
-    if config.read.where or hosts.count > 1:
-        # Counting filtered records uses TensorFlow, whose devices must be set up before that.
-        with quiet_import():
-            from trainer.models.strategy import make_strategy
-        devices = make_strategy(config.replicas, config.read.batch_size, hosts)
     # Before TensorFlow's import, which takes seconds, so that mistakes are reported at once.
     data = open_data(config.read, output=config.output)
     with quiet_import():
         from trainer.training.run import train
-    train(config, data, devices, hosts)
+    train(config, *data, hosts)
 
 
 if __name__ == "__main__":

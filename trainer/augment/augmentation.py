@@ -27,8 +27,6 @@ class Augmentation:
     """The functions of augmentation, each for the stage that calls it.
 
     Attributes:
-        level: `none`, `light`, `strong`, or `function` for one of the user's own.
-        augment_on: `device` or `host`.
         reader_size: (height, width) in pixels of the reader's pictures.
         pictures: For the reader: encoded, string [batch], and position, int64 [batch] →
             uint8 [batch, *reader_size, channels].
@@ -36,8 +34,6 @@ class Augmentation:
         device: For each replica's slice, inside the step: batch → batch; or None.
     """
 
-    level: str
-    augment_on: str
     reader_size: tuple[int, int]
     pictures: Callable[[Any, Any], Any]
     finish: Callable[[Batch], Batch] | None = None
@@ -110,7 +106,7 @@ def make_augmentation(
     from trainer.augment.decode import batch_pictures
 
     if level == "none":
-        return Augmentation(level, augment_on, size, batch_pictures(image, size))
+        return Augmentation(size, batch_pictures(image, size))
     fill = [255 * mean for mean in image.mean]
     mixed_classes = num_classes if mix and level == "strong" else None
     if augment_on == "device":
@@ -123,12 +119,11 @@ def make_augmentation(
             num_classes=mixed_classes,
             fill=fill,
         )
-        plain = batch_pictures(image, shipped)
-        return Augmentation(level, augment_on, shipped, plain, device=augment)
+        return Augmentation(shipped, batch_pictures(image, shipped), device=augment)
     finish = None
     if mixed_classes:
         finish = functools.partial(
             host.mix_batch, level=level, seed=seed, num_classes=mixed_classes
         )
     pictures = host.augmented_pictures(image, size, level, seed, fill)
-    return Augmentation(level, augment_on, size, pictures, finish=finish)
+    return Augmentation(size, pictures, finish=finish)

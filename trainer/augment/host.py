@@ -132,11 +132,11 @@ class _Source:
         window = crop_windows(strengths, params, height, width, self.size)
         work: Work = {"encoded": encoded, "flip": params["flip"]}
         if self.ratios != (1,):
-            ratio = tf.where(is_jpeg > 0, self._ratio(window), 1.0)
+            index = self._ratio_index(window) * tf.cast(is_jpeg, tf.int32)
+            ratio = tf.gather(tf.constant(self.ratios, tf.float32), index)
             window = scale_down(window, ratio)
             height, width = tf.math.ceil(height / ratio), tf.math.ceil(width / ratio)
-            # 1, 2, 4, 8 → 0, 1, 2, 3.
-            work["ratio_index"] = tf.cast(tf.round(tf.math.log(ratio) / tf.math.log(2.0)), tf.int32)
+            work["ratio_index"] = index
         if not strengths.changes_pixels:
             return work | {"part": _as_integers(window)}
         part = rotated_bounds(window, params["half_tangent"], height, width)
@@ -172,13 +172,11 @@ class _Source:
             other,
         )
 
-    def _ratio(self, window: Window) -> tf.Tensor:
-        """The greatest ratio that leaves at least as many pixels as the result has."""
+    def _ratio_index(self, window: Window) -> tf.Tensor:
+        """That of the greatest ratio that leaves at least as many pixels as the result has."""
         shrink = tf.minimum(window.height / self.size[0], window.width / self.size[1])
-        ratio = tf.ones_like(shrink)
-        for candidate in self.ratios:
-            ratio = tf.where(shrink >= candidate, float(candidate), ratio)
-        return ratio
+        allowed = shrink[:, tf.newaxis] >= tf.constant(self.ratios[1:], tf.float32)
+        return tf.reduce_sum(tf.cast(allowed, tf.int32), axis=1)
 
 
 def _light_picture(source: _Source) -> Callable[[Work], tf.Tensor]:

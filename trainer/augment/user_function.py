@@ -62,7 +62,7 @@ def function_augmentation(
         images, labels = traced(batch["inputs"][IMAGE_INPUT], batch["label"], seeds)
         return batch | {"inputs": batch["inputs"] | {IMAGE_INPUT: images}, "label": labels}
 
-    return Augmentation("function", "host", size, batch_pictures(image, size), finish=finish)
+    return Augmentation(size, batch_pictures(image, size), finish=finish)
 
 
 def _traced(function: AugmentFunction, shape: tuple[int, ...]) -> Callable[..., Any]:

@@ -71,10 +71,7 @@ def page_of(
 ) -> str:
     """The page as one HTML document without outside resources.
 
-    Args:
-        title, facts, history, evaluation: See `write_report`.
-        chosen: Indices of the most wrong examples.
-        sources: Their records, by number.
+    `chosen` are the indices of the most wrong examples, `sources` their records by number.
     """
     return render(
         "trainer.report",

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from imageshards import storage
-from imageshards.errors import UserError
+from imageshards.errors import OutputError, UserError
 from imageshards.manifest import TRANSFORM_NAME
 from imageshards.output_folder import foreign_files, foreign_files_error
 from trainer.dataset.open import CACHE_FOLDER
@@ -64,7 +64,8 @@ def hold_output(output: str) -> Iterator[None]:
                 lock = stack.enter_context(storage.output_lock(storage.join(folder, "run")))
                 break
             except UserError as e:
-                if time.monotonic() >= deadline_sec:
+                # Waiting helps where the lease of a lost machine is there, and ends by itself.
+                if isinstance(e, OutputError) or time.monotonic() >= deadline_sec:
                     raise
                 print(f"waiting: {e}", file=sys.stderr)
                 time.sleep(LEASE_ENDS_SEC / 10)

@@ -22,7 +22,7 @@ from trainer.evaluation.evaluator import Evaluator
 from trainer.models import model, optimizer, strategy, user_model
 from trainer.models.keras_internals import check_keras
 from trainer.reader import pipeline
-from trainer.reader.batches import EvaluationData, TrainingData, open_data
+from trainer.reader.batches import EvaluationData, TrainingData
 from trainer.report.page import write_report
 from trainer.serving.model_file import BEST_MODEL_FILE, MODEL_FILE, save_model
 from trainer.training.callbacks import (
@@ -73,16 +73,15 @@ class Built:
 
 def train(
     config: RunConfig,
-    data: tuple[TrainingData, EvaluationData | None] | None = None,
-    devices: tf.distribute.Strategy | None = None,
+    training: TrainingData,
+    validation: EvaluationData | None,
     hosts: Hosts = ONE_HOST,
 ) -> dict[str, Any]:
     """Trains, or resumes training, and writes everything to `config.output`.
 
     Args:
         config: The run.
-        data: What `open_data` returned, where it was called already.
-        devices: What `make_strategy` returned, where it was called already.
+        training, validation: What `open_data(config.read)` returned.
         hosts: Those that share each batch.
 
     Returns:
@@ -93,8 +92,8 @@ def train(
         Stopped: SIGTERM or Ctrl-C came; everything is saved.
     """
     # TensorFlow can only divide a CPU into logical devices before its first use.
-    devices = devices or strategy.make_strategy(config.replicas, config.read.batch_size, hosts)
-    training, validation = describe_data(config, data, devices)
+    devices = strategy.make_strategy(config.replicas, config.read.batch_size, hosts)
+    training = check_devices(config, training, devices)
     name = model.resolve_name(config.model)
     # Others than the chief write to a folder of their own; a dry run, too, leaves a picture.
     with begin_run(config.output, config.overwrite and not config.dry_run):
@@ -111,19 +110,16 @@ def train(
         return metrics.history[-1]
 
 
-def describe_data(
-    config: RunConfig,
-    data: tuple[TrainingData, EvaluationData | None] | None,
-    devices: tf.distribute.Strategy,
-) -> tuple[TrainingData, EvaluationData | None]:
-    """What is trained and validated on; refuses what these devices cannot train with."""
-    training, validation = data or open_data(config.read, output=config.output)
+def check_devices(
+    config: RunConfig, training: TrainingData, devices: tf.distribute.Strategy
+) -> TrainingData:
+    """Refuses what these devices cannot train with; says where they augment."""
     check_keras()
     replicas = devices.num_replicas_in_sync
     mixes = not training.model_inputs.features
     check_pairs(config.read.augment, training.batch_size, replicas, mixes)
     augment_on = resolve_augment_on(training.augment_on, strategy.gpu_count())
-    return dataclasses.replace(training, augment_on=augment_on), validation
+    return dataclasses.replace(training, augment_on=augment_on)
 
 
 def build_and_compile(config: RunConfig, run: Run, name: str) -> Built:
@@ -196,7 +192,7 @@ def show_first_batch(config: RunConfig, run: Run) -> None:
         memory = pipeline.memory_bytes(
             training.subset, training.read_options, training.batch_size, training.model_inputs
         )
-        show_batch(batch, training.classes, memory, storage.join(config.output, "report"))
+        show_batch(batch, training.classes, memory, config.output)
 
 
 def train_loop(config: RunConfig, run: Run, built: Built) -> MetricsFile:

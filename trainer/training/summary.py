@@ -10,12 +10,12 @@ import numpy as np
 from PIL import Image
 
 from imageshards import storage
-from imageshards.errors import UserError
 from imageshards.page import contact_sheet, size
 from imageshards.text import counted
 from trainer.config import RunConfig
 from trainer.dataset.spec import Batch
 from trainer.models import strategy
+from trainer.output_errors import output_errors
 from trainer.reader.find_broken import BrokenRecord
 from trainer.training.open_run import Run
 
@@ -100,14 +100,14 @@ def waiting_line(history: Sequence[Mapping[str, Any]]) -> str | None:
     return f"{kind}-bound: the model waited {share:.1%} of the time for data"
 
 
-def show_batch(batch: Batch, classes: Sequence[str], memory: Mapping[str, int], folder: str) -> str:
+def show_batch(batch: Batch, classes: Sequence[str], memory: Mapping[str, int], output: str) -> str:
     """Writes a contact sheet of `batch`, and prints where it is and the reader's memory.
 
     Args:
         batch: One global batch, after augmentation: see `trainer.reader.pipeline`.
         classes: Of the model.
         memory: Estimated bytes of the reader, by purpose.
-        folder: For `dry_run.png`, local or in a store; made where it is missing.
+        output: The run's folder, for `report/dry_run.png`.
 
     Returns:
         The path of the contact sheet.
@@ -115,21 +115,15 @@ def show_batch(batch: Batch, classes: Sequence[str], memory: Mapping[str, int], 
     Raises:
         UserError: It cannot be written.
     """
-    path = storage.join(folder, SHEET_NAME)
+    path = storage.join(output, "report", SHEET_NAME)
     pictures = np.asarray(batch["inputs"]["image"])[:MAX_PICTURES]
     labels, weights = np.asarray(batch["label"]), np.asarray(batch["weight"])
     captions = [
         caption(label, weight, classes)
         for label, weight in zip(labels[: len(pictures)], weights, strict=False)
     ]
-    try:
-        with storage.open_write(path) as file:
-            contact_sheet([thumb(p) for p in pictures], captions, THUMB_PX).save(file, "PNG")
-    except OSError as e:
-        raise UserError(
-            f"{path} cannot be written ({e.strerror or e}); expected a folder with room "
-            "where you may write, by --output."
-        ) from e
+    with output_errors(output, SHEET_NAME), storage.open_write(path) as file:
+        contact_sheet([thumb(p) for p in pictures], captions, THUMB_PX).save(file, "PNG")
     parts = ", ".join(f"{name} {size(part)}" for name, part in memory.items())
     print(f"the reader will hold {size(sum(memory.values()))} ({parts})")
     print(f"one batch, as the model gets it: {path}")

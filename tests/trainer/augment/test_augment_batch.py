@@ -11,7 +11,6 @@ tf = pytest.importorskip("tensorflow")
 
 from tests.support.augment_pictures import batch, sliced, smooth_picture  # noqa: E402
 from trainer.augment import pixels  # noqa: E402
-from trainer.augment.params import draw_params  # noqa: E402
 
 CLASSES = 3
 FULL, SIZE = (40, 48), (32, 36)
@@ -42,15 +41,6 @@ def test_pictures_come_in_the_size_of_the_model(level: str, channels: int) -> No
     traced = step.get_concrete_function(given).structured_outputs["inputs"]["image"]
     assert traced.shape == (12, *SIZE, channels)
     assert set(result) == set(given)
-
-
-def test_labels_are_shares_only_where_pictures_are_mixed() -> None:
-    given = _batch()
-    assert _apply(given, "light")["label"] is given["label"]
-    assert _apply(given, "strong", num_classes=None)["label"] is given["label"]
-    label = _apply(given, "strong")["label"]
-    assert label.shape == (12, CLASSES) and label.dtype == tf.float32
-    np.testing.assert_allclose(tf.reduce_sum(label, axis=1), 1, atol=1e-6)
 
 
 @pytest.mark.parametrize("level", ["light", "strong"])
@@ -129,18 +119,6 @@ def test_an_erased_rectangle_has_the_area_the_shape_and_the_colour_asked_for() -
 def test_erasing_may_cover_everything_but_never_leaves_the_picture() -> None:
     found = _adjusted(PICTURE, erase=True, erase_area=1.0, erase_aspect=3.0, erase_x=0.999)
     assert np.isfinite(found).all() and (found[0, :, -1] == [1, 2, 3]).all()
-
-
-def test_a_lone_picture_is_adjusted_like_one_of_many() -> None:
-    given = tf.concat([PICTURE] * 6, axis=0)
-    params = draw_params("strong", 3, tf.range(6, dtype=tf.int64))
-    params = dict(params) | {"erase": tf.constant([True, False] * 3)}
-    noise = pixels.noise_rows(9, 3)
-    whole = pixels.adjust_pixels(given, params, noise, [5.0] * 3)
-    for i in range(6):
-        one = {name: value[i : i + 1] for name, value in params.items()}
-        lone = pixels.adjust_pixels(PICTURE, one, noise, [5.0] * 3, single=True)
-        np.testing.assert_allclose(lone[0], whole[i], atol=1e-3)
 
 
 def test_pixels_are_rounded_and_clipped() -> None:

@@ -73,14 +73,6 @@ def test_wide_and_tall_windows_are_equally_likely() -> None:
     assert np.std(log_aspect[small]) == pytest.approx(math.log(16 / 9) / math.sqrt(12), rel=0.05)
 
 
-def test_pictures_of_different_sizes_have_windows_of_their_own() -> None:
-    params = {name: tf.tile(value, [2]) for name, value in _params(1.0, 0.5).items()}
-    sizes = tf.constant([100.0, 48.0])
-    windows = geometry.crop_windows(LIGHT, params, sizes, sizes * 1.25, (32, 32))
-    np.testing.assert_array_equal(windows.height, [100, 48])
-    np.testing.assert_array_equal(windows.width, [125, 60])
-
-
 def test_windows_lie_everywhere_alike() -> None:
     params = draw_params("light", 0, tf.range(4000, dtype=tf.int64))
     window = geometry.crop_windows(LIGHT, params, 256.0, 256.0, (224, 224))

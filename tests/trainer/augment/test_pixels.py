@@ -11,7 +11,7 @@ tf = pytest.importorskip("tensorflow")
 
 from tests.support.augment_pictures import batch  # noqa: E402
 from trainer.augment.params import CUTMIX, MIXUP, NO_MIX, draw_params  # noqa: E402
-from trainer.augment.pixels import mix_pairs, partners  # noqa: E402
+from trainer.augment.pixels import mix_pairs  # noqa: E402
 
 CLASSES = 3
 SIZE = (13, 17)
@@ -26,12 +26,6 @@ def _dark_and_bright() -> dict[str, Any]:
     pictures = np.zeros((2, *SIZE, 3), np.uint8)
     pictures[1] = 255
     return batch(pictures)
-
-
-def test_partners_are_exchanged() -> None:
-    np.testing.assert_array_equal(partners(tf.range(6)), [1, 0, 3, 2, 5, 4])
-    values = tf.reshape(tf.range(12), [4, 3])
-    np.testing.assert_array_equal(partners(values), values.numpy()[[1, 0, 3, 2]])
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.83, 1.0])

@@ -56,21 +56,12 @@ def evaluation_of(
 
 
 def history_of(epochs: int, **changes: Any) -> list[dict[str, Any]]:
-    records = [
-        {
-            "epoch": i + 1,
-            "step": 39 * (i + 1),
-            "loss": 0.7 * 0.9**i,
-            "accuracy": 0.5 + i / 100,
-            "val_loss": 0.6 + 0.01 * (i - 3) ** 2,
-            "val_accuracy": 0.5 + i / 200,
-            "images_per_second": 900.1,
-            "wait_fraction": 0.25,
-            "learning_rate": 0.001,
-        }
+    measured = {"images_per_second": 900.1, "wait_fraction": 0.25, "learning_rate": 0.001}
+    return [
+        {"epoch": i + 1, "loss": 0.7 * 0.9**i, "val_loss": 0.6 + 0.01 * (i - 3) ** 2}
+        | {"accuracy": 0.5 + i / 100, "val_accuracy": 0.5 + i / 200, **measured, **changes}
         for i in range(epochs)
     ]
-    return [record | changes for record in records]
 
 
 def rendered(history: Any, evaluation: Evaluation | None, title: str = "cnn") -> Page:
@@ -130,17 +121,18 @@ def test_confusions_are_the_matrix_without_its_diagonal(pairs: list[tuple[int, i
     assert [c.times for c in confusions] == sorted((c.times for c in confusions), reverse=True)
 
 
+def written(folder: pathlib.Path, history: Any, evaluation: Any = None, subset: Any = None) -> str:
+    made: dict[str, Any] = {"title": "cnn", "facts": {"seed": "7"}}
+    return write_report(str(folder), history=history, evaluation=evaluation, subset=subset, **made)
+
+
 def test_the_page_has_no_external_resources(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     evaluation = evaluation_of([0, 1, 2, 0], [0, 2, 1, 1])
-    path = write_report(
-        str(tmp_path / "new" / "report"),
-        title="cnn, shards",
-        facts={"seed": "7"},
-        history=history_of(5),
-        evaluation=evaluation,
-        subset=subset_of(folder),
-    )
+    path = written(tmp_path / "new" / "report", history_of(5), evaluation, subset_of(folder))
     assert path == str(tmp_path / "new" / "report" / "index.html")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"index.html cannot be written .*--output or --report"):
+        written(tmp_path / "file", [])
     assert [p.name for p in pathlib.Path(path).parent.iterdir()] == ["index.html"]
     text = pathlib.Path(path).read_text("utf-8")
     page = Page(text)
@@ -183,14 +175,7 @@ def test_records_that_cannot_be_read_again_have_no_picture(
     shard = copy / "validation-00001-of-00003.tfrecord"
     shard.write_bytes(shard.read_bytes()[:-40])
     evaluation = evaluation_of([0, 0, 0, 0], [1, 1, 1, 1], record=[0, 4, 7, 8])
-    path = write_report(
-        str(tmp_path / "out"),
-        title="x",
-        facts={},
-        history=[],
-        evaluation=evaluation,
-        subset=subset,
-    )
+    path = written(tmp_path / "out", [], evaluation, subset)
     page = Page(pathlib.Path(path).read_text("utf-8"))
     assert page.text.count("The picture cannot be shown.") == 2
     assert len(page.all("img")) == 2
@@ -255,6 +240,11 @@ def test_sections_without_values_are_left_out() -> None:
     assert "Confusion" not in empty.words
     right = rendered([], evaluation_of([0, 1], [0, 1]))
     assert "No example was classified wrongly." in right.words
+    assert "cnn · evaluation report" in right.words
+    one = rendered(history_of(1), None)
+    assert one.all("svg") == [] and one.all("details") == []
+    assert "One epoch so far: curves begin with the second one." in one.words
+    assert "val_accuracy" in one.words and "cnn · training report" in one.words
 
 
 def test_the_best_epoch_is_the_one_with_the_lowest_validation_loss() -> None:
@@ -265,13 +255,6 @@ def test_the_best_epoch_is_the_one_with_the_lowest_validation_loss() -> None:
     for chart in (loss, accuracy):
         assert [line.name for line in chart.lines] == ["training", "validation", "best loss"]
         assert [dot.title[:7] for dot in chart.lines[2].dots] == ["epoch 4"]
-
-
-def test_one_epoch_is_a_table_and_no_chart() -> None:
-    page = rendered(history_of(1), None)
-    assert page.all("svg") == [] and page.all("details") == []
-    assert "One epoch so far: curves begin with the second one." in page.words
-    assert "val_accuracy" in page.words
 
 
 @pytest.mark.parametrize(
@@ -286,21 +269,3 @@ def test_an_accuracy_that_is_always_high_has_an_axis_around_it(
 ) -> None:
     history = history_of(3, accuracy=1.0, val_accuracy=least)
     assert sections.curves(history)[0][1].scale == scale
-
-
-def test_the_title_tells_a_training_from_an_evaluation() -> None:
-    assert "cnn · training report" in rendered(history_of(1), None).words
-    assert "cnn · evaluation report" in rendered([], evaluation_of(LABEL, PREDICTED)).words
-
-
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"index.html cannot be written .*--output or --report"):
-        write_report(
-            str(tmp_path / "file"),
-            title="x",
-            facts={},
-            history=[],
-            evaluation=None,
-            subset=None,
-        )

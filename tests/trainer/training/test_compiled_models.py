@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 from typing import Any
 
 import pytest
 
 from tests.support.commands import run_forked
-from tests.support.trainer_data import make_data_set
+from tests.support.runs import metrics
 from trainer.__main__ import main
 
 pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.slow
 
 MODELS = "tests.support.tiny_models"
-
-
-@pytest.fixture(scope="module")
-def shapes(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    path = tmp_path_factory.mktemp("compiled") / "shards"
-    return make_data_set(path, {"train": 20, "validation": 5}, size_px=((12, 12),), hot=True)
 
 
 def _flags(shapes: pathlib.Path, output: pathlib.Path, *more: object) -> list[str]:
@@ -36,12 +29,6 @@ def _train(shapes: pathlib.Path, output: pathlib.Path, *more: object) -> str:
     return ran.stdout
 
 
-def _metrics(output: pathlib.Path) -> list[dict[str, Any]]:
-    lines = (output / "metrics.jsonl").read_text().splitlines()
-    measured = ("images_per_second", "wait_fraction")
-    return [{k: v for k, v in json.loads(line).items() if k not in measured} for line in lines]
-
-
 @pytest.mark.long
 def test_a_step_of_its_own_trains_on_two_replicas_and_resumes(
     shapes: pathlib.Path, tmp_path: pathlib.Path
@@ -49,7 +36,7 @@ def test_a_step_of_its_own_trains_on_two_replicas_and_resumes(
     flags = ["--model", f"{MODELS}:contrastive", "--replicas", 2]
     one, resumed = tmp_path / "one", tmp_path / "resumed"
     _train(shapes, one, *flags)
-    found = _metrics(one)
+    found = metrics(one)
     # Its own figure, of both splits; those of a classifier are there, and empty.
     assert [r["step"] for r in found] == [2, 5]
     assert all(r["distance"] > 0 and r["val_distance"] > 0 for r in found)
@@ -57,7 +44,7 @@ def test_a_step_of_its_own_trains_on_two_replicas_and_resumes(
     assert (one / "model.keras").is_file() and (one / "report" / "index.html").is_file()
     _train(shapes, resumed, *flags, "--epochs", 1)
     assert "resumes after step 2 of 5" in _train(shapes, resumed, *flags)
-    assert _metrics(resumed) == found
+    assert metrics(resumed) == found
     digests = [(run / "weights.sha256").read_text() for run in (one, resumed)]
     assert digests[0] == digests[1]
 
@@ -68,7 +55,7 @@ def test_several_labels_in_a_column_train_on_two_replicas(
 ) -> None:
     flags = ["--model", f"{MODELS}:hot", "--inputs", "image,hot", "--replicas", 2]
     _train(shapes, tmp_path, *flags)
-    found = _metrics(tmp_path)
+    found = metrics(tmp_path)
     assert [r["step"] for r in found] == [2, 5]
     assert all(0 < r[name] < 1 for r in found for name in ("right", "auc", "val_right", "val_auc"))
 
@@ -79,13 +66,13 @@ def test_a_functional_model_brings_its_loss_metrics_and_optimizer(
     flags = ["--model", f"{MODELS}:multi_label", "--callbacks", f"{MODELS}:callbacks"]
     names = "'accuracy', 'images_per_second', 'loss', 'val_accuracy', 'val_loss', 'wait_fraction'"
     assert f"enough: [{names}]" in _train(shapes, tmp_path, *flags, "--epochs", 9)
-    found = _metrics(tmp_path)
+    found = metrics(tmp_path)
     # The second epoch's steps were taken before a callback lowered the rate.
     assert [r["learning_rate"] for r in found] == pytest.approx([0.01, 0.01])
     assert len(found) == 2 and 0 < found[1]["loss"] < 2 and 0 <= found[1]["val_accuracy"] <= 1
     # The callback's word is remembered: the same command has nothing left to do.
     assert "enough" not in _train(shapes, tmp_path, *flags, "--epochs", 9)
-    assert _metrics(tmp_path) == found
+    assert metrics(tmp_path) == found
 
 
 def test_further_metrics_are_exact_and_in_every_epoch(
@@ -93,7 +80,7 @@ def test_further_metrics_are_exact_and_in_every_epoch(
 ) -> None:
     flags = ["--model", f"{MODELS}:plain", "--metrics", "top5,AUC,f1", "--epochs", 1]
     _train(shapes, tmp_path, *flags)
-    found = _metrics(tmp_path)[0]
+    found = metrics(tmp_path)[0]
     # Of three classes every one is among the first five.
     assert found["top5"] == found["val_top5"] == 1.0
     assert 0 <= found["val_auc"] <= 1 and 0 <= found["f1"] <= 1 and "val_f1" in found

@@ -10,16 +10,9 @@ from typing import Any
 import pytest
 
 from tests.support.commands import run_forked
-from tests.support.trainer_data import make_data_set
 
 pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def shapes(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    path = tmp_path_factory.mktemp("fit") / "shards"
-    return make_data_set(path, {"train": 20, "validation": 5}, size_px=((12, 12),))
 
 
 def _fit(shapes: pathlib.Path, run: pathlib.Path, replicas: int, kill: str = "no") -> Any:

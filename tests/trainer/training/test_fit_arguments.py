@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pathlib
+import types
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ import pytest
 import imageshards as ims
 from imageshards.errors import UserError
 from tests.support import tiny_models
-from tests.support.trainer_data import make_data_set
 
 tf = pytest.importorskip("tensorflow")
 
@@ -21,12 +21,6 @@ import keras  # noqa: E402
 from trainer.training.fit import _check  # noqa: E402
 from trainer.training.output_folder import hold_output  # noqa: E402
 from trainer.training.saved_run import SavedRun  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def shapes(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    path = tmp_path_factory.mktemp("fit") / "shards"
-    return make_data_set(path, {"train": 20, "validation": 5}, size_px=((12, 12),))
 
 
 @pytest.fixture(scope="module")
@@ -50,61 +44,60 @@ def compiled(optimizer: Any = "sgd") -> keras.Model:
     return model
 
 
-def test_a_folder_of_other_files_is_refused_and_left_alone(
-    train: Any, tmp_path: pathlib.Path
-) -> None:
-    (tmp_path / "thesis.tex").write_text("years of work")
-    for overwrite in (False, True):
-        with pytest.raises(UserError, match=r"^resume .*thesis\.tex"):
-            ims.fit(compiled(), train, resume=tmp_path, overwrite=overwrite)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-def test_a_lambda_cannot_be_resumed(data: Any, tmp_path: pathlib.Path) -> None:
-    train = data.train(batch_size=8, augment=lambda images, labels, seeds: (images, labels))
-    assert ims.fit(compiled(), train, verbose=0).epoch == [0]
-    with pytest.raises(UserError, match="^augment received a lambda, .* defined with def"):
-        ims.fit(compiled(), train, resume=tmp_path)
+@pytest.fixture(scope="module")
+def wrong(shapes: pathlib.Path, data: Any) -> types.SimpleNamespace:
+    """What is not meant."""
+    made_later = compiled()
+    made_later.second = keras.optimizers.Adam()
+    return types.SimpleNamespace(
+        skipping=ims.open(shapes, skip_broken=3).train(batch_size=8),
+        classes=data.evaluation(batch_size=8, classes=["square", "circle"]),
+        by_lambda=data.train(batch_size=8, augment=lambda *given: given[:2]),
+        made_later=made_later,
+    )
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("change", "sentence"),
     [
-        ({"epochs": 0}, "epochs received 0; expected at least 1"),
-        ({"epochs": "3"}, "epochs received '3'; expected a whole number"),
-        ({"checkpoint_steps": 0}, "checkpoint_steps received 0"),
-        ({"keep_checkpoints": 0}, "keep_checkpoints received 0"),
-        ({"resume": "nowhere://run"}, "resume 'nowhere://run' is on no file system that can be"),
+        (lambda t, w: {"epochs": 0}, "epochs received 0; expected at least 1"),
+        (lambda t, w: {"epochs": "3"}, "epochs received '3'; expected a whole number"),
+        (lambda t, w: {"checkpoint_steps": 0}, "checkpoint_steps received 0"),
+        (lambda t, w: {"keep_checkpoints": 0}, "keep_checkpoints received 0"),
+        (lambda t, w: {"resume": "nowhere://run"}, "resume 'nowhere://run' is on no file system"),
+        (lambda t, w: {"train": t.dataset()}, r"train received \w+; expected .*\.train\(…\)"),
+        (lambda t, w: {"validation": t}, r"validation received \w+; .*\.evaluation\(…\)"),
+        (lambda t, w: {"validation": w.classes}, "validation received the classes square, circle"),
+        (lambda t, w: {"model": keras.Sequential()}, "model received one that is not compiled"),
+        (lambda t, w: {"train": w.skipping}, "skip_broken received 3 without resume"),
+        (lambda t, w: {"train": w.by_lambda, "resume": "RUN"}, "augment received a lambda, .* def"),
+        (lambda t, w: {"model": w.made_later, "resume": "RUN"}, ".*'second' has no variables"),
+        (lambda t, w: {"resume": "HELD", "overwrite": True}, "resume '.*' is in use by another"),
+        (lambda t, w: {"resume": "OTHERS", "overwrite": True}, r"resume .*thesis\.tex"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_an_argument_that_cannot_be_meant_is_refused(
-    train: Any, arguments: dict[str, Any], sentence: str
+def test_what_cannot_be_meant_is_refused(
+    train: Any, wrong: Any, tmp_path: pathlib.Path, change: Any, sentence: str
 ) -> None:
-    with pytest.raises(UserError) as caught:
-        ims.fit(compiled(), train, **arguments)
-    assert str(caught.value).startswith(sentence)
+    folders = {name: tmp_path / name for name in ("RUN", "HELD", "OTHERS")}
+    folders["OTHERS"].mkdir()
+    (folders["OTHERS"] / "thesis.tex").write_text("years of work")
+    given = {"model": compiled(), "train": train} | change(train, wrong)
+    given["resume"] = folders.get(given.get("resume"), given.get("resume"))
+    with hold_output(str(folders["HELD"])), pytest.raises(UserError, match=f"^{sentence}"):
+        ims.fit(**given)
+    assert [path.name for path in folders["OTHERS"].iterdir()] == ["thesis.tex"]
 
 
-def test_data_that_cannot_be_meant_is_refused(
-    shapes: pathlib.Path, data: Any, train: Any, monkeypatch: pytest.MonkeyPatch
+def test_another_backend_or_an_uneven_batch_is_refused(
+    train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = compiled()
-    skipping = ims.open(shapes, skip_broken=3).train(batch_size=8)
-    other = data.evaluation(batch_size=8, classes=["square", "circle"])
-    for arguments, validation, sentence in (
-        ((model, train.dataset()), None, r"train received \w+; expected .*\.train\(…\) returns"),
-        ((model, train), train, r"validation received \w+; expected .*\.evaluation\(…\)"),
-        ((model, train), other, "validation received the classes square, circle, but"),
-        ((keras.Sequential(), train), None, "model received one that is not compiled"),
-        ((model, skipping), None, "skip_broken received 3 without resume"),
-    ):
-        with pytest.raises(UserError, match=sentence):
-            ims.fit(*arguments, validation=validation)
     with pytest.raises(UserError, match="batch_size received 8, which 3 replicas cannot share"):
-        _check(model, train, None, 3)
+        _check(compiled(), train, None, 3)
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     with pytest.raises(UserError, match="^KERAS_BACKEND received 'jax'; expected tensorflow"):
-        ims.fit(model, train)
+        ims.fit(compiled(), train)
 
 
 @pytest.mark.parametrize(
@@ -195,21 +188,6 @@ def test_terminate_on_nan_ends_quietly_and_what_is_no_number_is_not_saved(
     with pytest.raises(UserError, match="learning rate for which .* the steps 2 and 2") as caught:
         fit()
     assert "--" not in str(caught.value)
-
-
-def test_an_optimizer_without_variables_is_refused_where_it_would_be_restored(
-    train: Any, tmp_path: pathlib.Path
-) -> None:
-    model = compiled()
-    model.second = keras.optimizers.Adam()
-    with pytest.raises(UserError, match="whose optimizer 'second' has no variables"):
-        ims.fit(model, train, resume=tmp_path)
-
-
-def test_a_folder_that_another_run_holds_is_refused(train: Any, tmp_path: pathlib.Path) -> None:
-    with hold_output(str(tmp_path)):
-        with pytest.raises(UserError, match=f"^resume '{tmp_path}' is in use by another job"):
-            ims.fit(compiled(), train, resume=tmp_path, overwrite=True)
 
 
 def test_keras_fit_works_before_and_after(data: Any, train: Any) -> None:

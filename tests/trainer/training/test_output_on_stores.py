@@ -12,11 +12,10 @@ import pytest
 
 from imageshards import storage
 from imageshards.errors import UserError
-from tests.support.commands import killed_train, run_forked
+from tests.support.commands import run_forked
 from tests.support.pictures import saved as encoded
 from tests.support.pictures import scene
 from tests.support.store_servers import StoreServer, store_server
-from tests.support.trainer_data import make_data_set
 from tests.trainer.training.test_checkpoint import kill_at_every_write
 from trainer import evaluate, export, predict
 from trainer.__main__ import main
@@ -30,16 +29,6 @@ pytestmark = pytest.mark.process
 # Augmentation, whose graph takes half a second of each process, does not depend on the output.
 DENSE = ["--model", "tests.support.tiny_models:dense", "--augment", "none"]
 SHORT = ["--steps", 4, "--checkpoint_steps", 1]
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    folder = tmp_path_factory.mktemp("data") / "shards"
-    make_data_set(folder, {"train": 22, "validation": 5}, size_px=((24, 24),))
-    below = folder / "transform" / "transform_fn"
-    below.mkdir(parents=True)
-    (below / "saved_model.pb").write_bytes(b"graph")
-    return folder
 
 
 # What is below these calls is tried with each store where it is: here one is enough.
@@ -73,13 +62,6 @@ def _files(folder: str) -> set[str]:
     return {file.path.removeprefix(folder + "/") for file in storage.files_below(folder)}
 
 
-def _metrics(text: bytes) -> list[dict[str, Any]]:
-    """What does not depend on how fast the machine is."""
-    measured = ("images_per_second", "wait_fraction")
-    lines = map(json.loads, text.splitlines())
-    return [{k: v for k, v in line.items() if k not in measured} for line in lines]
-
-
 def test_a_process_killed_at_any_write_leaves_a_whole_checkpoint(
     output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,53 +69,21 @@ def test_a_process_killed_at_any_write_leaves_a_whole_checkpoint(
 
 
 @pytest.fixture(scope="module")
-def undisturbed(shards: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def undisturbed(shapes: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A run on the local disk."""
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
-    ran = run_forked("trainer", *_flags(shards, folder, *SHORT))
+    ran = run_forked("trainer", *_flags(shapes, folder, *SHORT))
     assert ran.returncode == 0, ran.stderr
     return folder
 
 
 # In s3:// test_several_hosts kills a run.
-@pytest.mark.long
-@pytest.mark.slow
-@pytest.mark.parametrize("running", ["gs"], indirect=True)
-def test_a_killed_run_resumes_from_another_machine_to_the_same_bits(
-    shards: pathlib.Path,
-    undisturbed: pathlib.Path,
-    store: StoreServer,
-    output: str,
-    tmp_path: pathlib.Path,
-) -> None:
-    def train(machine: str, kill_in_step: int | None = None) -> Any:
-        home = tmp_path / machine
-        home.mkdir()
-        environ = dict.fromkeys(("TMPDIR", "XDG_CACHE_HOME", "HOME"), str(home)) | store.environ
-        flags = _flags(shards, output, *SHORT)
-        if kill_in_step is None:
-            return run_forked("trainer", *flags, **environ)
-        return killed_train("SIGKILL", kill_in_step, *flags, environment=environ).result()
-
-    ran = train("one", kill_in_step=3)
-    assert ran.returncode == -9, ran.stderr
-    assert Checkpoints(output, 1).steps() == [1, 2]
-    ran = train("two")
-    assert ran.returncode == 0 and "resumes after step 2 of 4" in ran.stdout, ran.stderr
-    assert f"model    {output}/model.keras" in ran.stdout
-    for name in ("weights.sha256", "transform_fn/saved_model.pb"):
-        assert storage.read(f"{output}/{name}") == (undisturbed / name).read_bytes(), name
-    expected = (undisturbed / "metrics.jsonl").read_bytes()
-    assert _metrics(storage.read(f"{output}/metrics.jsonl")) == _metrics(expected)
-    files = {str(p.relative_to(undisturbed)) for p in undisturbed.rglob("*") if p.is_file()}
-    assert _files(output) == files
-    assert not [path for path in (tmp_path / "two").rglob("*") if path.is_file()]
 
 
 @pytest.mark.long
 @pytest.mark.slow
 def test_the_other_commands_read_the_model_where_it_is(
-    shards: pathlib.Path,
+    shapes: pathlib.Path,
     undisturbed: pathlib.Path,
     output: str,
     tmp_path: pathlib.Path,
@@ -144,7 +94,7 @@ def test_the_other_commands_read_the_model_where_it_is(
     picture.write_bytes(encoded(scene(60, 50)))
     figures, rows = [], []
     for model in (str(undisturbed), output):
-        flags = ["--model_path", model, "--data", str(shards), "--json"]
+        flags = ["--model_path", model, "--data", str(shapes), "--json"]
         assert evaluate.main([*flags, "--report", f"{output}/evaluated"]) == 0
         found = json.loads(capsys.readouterr().out)
         figures.append({k: v for k, v in found.items() if k not in ("model", "seconds")})
@@ -164,7 +114,7 @@ def test_the_other_commands_read_the_model_where_it_is(
         assert export.main(argv) == 2
         assert "is there already; use another name, or --overwrite" in capsys.readouterr().err
     weights = str(tmp_path / "weights")
-    flags = _flags(shards, weights, "--dry_run", "--weights", f"{output}/model.keras")
+    flags = _flags(shapes, weights, "--dry_run", "--weights", f"{output}/model.keras")
     assert main(flags) == 0
     assert f"weights  {output}/model.keras: " in capsys.readouterr().out
     assert predict.main(["--model_path", f"{output}/none.keras", str(picture)]) == 2
@@ -193,7 +143,7 @@ def test_a_run_is_replaced_or_left_alone(
 
 
 def test_a_bucket_that_cannot_be_used_is_one_sentence_before_training(
-    shards: pathlib.Path, store: StoreServer, output: str, capsys: pytest.CaptureFixture[str]
+    shapes: pathlib.Path, store: StoreServer, output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing = "s3://no-such-bucket/run"
     for folder, status, expected in (
@@ -202,7 +152,7 @@ def test_a_bucket_that_cannot_be_used_is_one_sentence_before_training(
         (output, 403, f"--output '{output}' cannot be written (access to the obj"),
     ):
         store.fail(status, times=1 if status else 0, method="PUT")
-        assert main(_flags(shards, folder)) == 2
+        assert main(_flags(shapes, folder)) == 2
         said = capsys.readouterr().err
         assert said.count("\n") == 1 and expected in said, said
 

@@ -2,44 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 from typing import Any
 
 import pytest
 
 from tests.support.commands import killed_train, run_forked
+from tests.support.runs import digest, metrics
 from tests.support.trainer_data import make_data_set
 from trainer.training.checkpoint import Checkpoints
 
 pytest.importorskip("tensorflow")
 
-MEASURED = ("images_per_second", "wait_fraction")
 # Has batch statistics and dropout, and is built in a moment.
 SMALL = ["--model", "tests.support.tiny_models:dense"]
 # Augmentation's graph takes half a second of each process: one test here resumes it.
 PLAIN = ["--augment", "none"]
 
 
-@pytest.fixture(scope="module")
-def shapes(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    path = tmp_path_factory.mktemp("resume") / "shards"
-    return make_data_set(path, {"train": 22, "validation": 5}, size_px=((24, 24),))
-
-
 def _flags(data: pathlib.Path, output: pathlib.Path, *more: object) -> list[str]:
     flags = ["--data", data, "--output", output, "--batch_size", 8, "--seed", 3, *more]
     return [str(flag) for flag in flags]
-
-
-def _metrics(output: pathlib.Path) -> list[dict[str, Any]]:
-    """What does not depend on how fast the machine is."""
-    lines = (output / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in MEASURED} for line in lines]
-
-
-def _digest(output: pathlib.Path) -> str:
-    return (output / "weights.sha256").read_text().split()[0]
 
 
 @pytest.mark.slow
@@ -60,9 +43,9 @@ def test_killed_twice_the_weights_end_up_bit_identical(
     ran = run_forked("trainer", *killed)
     assert ran.returncode == 0, ran.stderr
     assert "resumes after step 2 of 4" in ran.stdout
-    assert _digest(tmp_path / "killed") == _digest(tmp_path / "one")
-    assert _metrics(tmp_path / "killed") == _metrics(tmp_path / "one")
-    assert [record["step"] for record in _metrics(tmp_path / "killed")] == [2, 4]
+    assert digest(tmp_path / "killed") == digest(tmp_path / "one")
+    assert metrics(tmp_path / "killed") == metrics(tmp_path / "one")
+    assert [record["step"] for record in metrics(tmp_path / "killed")] == [2, 4]
 
 
 @pytest.mark.long
@@ -70,7 +53,9 @@ def test_killed_twice_the_weights_end_up_bit_identical(
 def test_a_killed_run_on_mixed_data_sets_ends_up_bit_identical_and_knows_its_shares(
     shapes: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    more = make_data_set(tmp_path / "more", {"train": 9}, num_shards=2, size_px=((24, 24),), seed=2)
+    more = make_data_set(
+        tmp_path / "more", {"train": 9}, num_shards=2, size_px=((12, 12),), seed=2, hot=True
+    )
     mixed = ["--data", more, "--mix", f"shards=0.6,{more}=0.4", "--steps", 7, *SMALL]
     mixed += PLAIN
     undisturbed, killed = (_flags(shapes, tmp_path / n, *mixed) for n in ("one", "killed"))
@@ -84,8 +69,8 @@ def test_a_killed_run_on_mixed_data_sets_ends_up_bit_identical_and_knows_its_sha
     assert "SIGTERM: saved; run the same command again to resume" in ran.stderr
     ran = run_forked("trainer", *killed)
     assert ran.returncode == 0 and "resumes after step 5 of 7" in ran.stdout, ran.stderr
-    assert _digest(tmp_path / "killed") == _digest(tmp_path / "one")
-    assert _metrics(tmp_path / "killed") == _metrics(tmp_path / "one")
+    assert digest(tmp_path / "killed") == digest(tmp_path / "one")
+    assert metrics(tmp_path / "killed") == metrics(tmp_path / "one")
     ran = run_forked("trainer", *killed, "--mix", "shards=0.5,more=0.5")
     assert ran.returncode == 2
     assert "--mix received 0.5,0.5, but the run in --output" in ran.stderr
@@ -100,14 +85,14 @@ def test_a_finished_run_is_unchanged_and_a_longer_one_resumes_from_it(
         return run_forked("trainer", *_flags(shapes, tmp_path, *SMALL, *PLAIN, *more))
 
     assert train("--steps", 7).returncode == 0
-    digest = _digest(tmp_path)
+    weights = digest(tmp_path)
     ran = train("--steps", 7)
     assert ran.returncode == 0 and "all 7 steps are done already" in ran.stdout
-    assert _digest(tmp_path) == digest
+    assert digest(tmp_path) == weights
     # Epochs end with the steps 2, 5, 8: the third one was cut short, and is taken up again.
     ran = train("--steps", 9)
     assert ran.returncode == 0 and "resumes after step 7 of 9" in ran.stdout, ran.stderr
-    assert [record["step"] for record in _metrics(tmp_path)] == [2, 5, 8, 9]
+    assert [record["step"] for record in metrics(tmp_path)] == [2, 5, 8, 9]
     ran = train("--steps", 7)
     assert ran.returncode == 2
     assert "--steps received 7 (7 steps), but the run in --output" in ran.stderr

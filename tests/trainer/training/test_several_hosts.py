@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from imageshards import storage
 from tests.support.cluster import run_hosts
 from tests.support.commands import run_forked
+from tests.support.runs import digest, metrics
 from tests.support.store_servers import store_server
 from tests.support.trainer_data import make_data_set
 from trainer.cluster.hosts import Hosts
@@ -24,7 +24,6 @@ from trainer.training.several_hosts import only_chief_writes
 pytest.importorskip("tensorflow")
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 
-MEASURED = ("images_per_second", "wait_fraction")
 # Has batch statistics and dropout, and is built in a moment.
 SMALL = ["--model", "tests.support.tiny_models:dense"]
 # Its graph takes half a second of each process: one test has it.
@@ -39,16 +38,6 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 def _flags(data: pathlib.Path, output: object, *more: object) -> list[object]:
     return ["--data", data, "--output", output, "--batch_size", 12, "--seed", 3, *more]
-
-
-def _metrics(output: object) -> list[dict[str, Any]]:
-    """What does not depend on how fast the machine is."""
-    lines = storage.read(f"{output}/metrics.jsonl").splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in MEASURED} for line in lines]
-
-
-def _digest(output: object) -> bytes:
-    return storage.read(f"{output}/weights.sha256").split()[0]
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +55,8 @@ def test_two_hosts_train_to_the_bits_of_two_replicas_and_the_chief_alone_writes(
     flags = _flags(shapes, tmp_path / "run", "--steps", 5, *SMALL)
     chief, other = run_hosts(2, *flags, more={1: ["--output", tmp_path / "none"]})
     assert (chief.returncode, other.returncode) == (0, 0), chief.stderr + other.stderr
-    assert _digest(tmp_path / "run") == _digest(two_replicas)
-    assert _metrics(tmp_path / "run") == _metrics(two_replicas)
+    assert digest(tmp_path / "run") == digest(two_replicas)
+    assert metrics(tmp_path / "run") == metrics(two_replicas)
     assert "2 replicas on CPU of 2 hosts" in chief.stdout and "report" in chief.stdout
     assert other.stdout == "" and not (tmp_path / "none").exists()
     written = {path.name for path in two_replicas.iterdir()}
@@ -81,8 +70,8 @@ def test_whichever_host_is_killed_all_end_and_the_run_resumes_on_any_number_of_t
         output = store.bucket() + "/run"
         flags = _flags(shapes, output, "--steps", 5, "--checkpoint_steps", 1, *SMALL)
         _kill_and_resume(flags, output, store.environ)
-        assert _digest(output) == _digest(two_replicas)
-        assert _metrics(output) == _metrics(two_replicas)
+        assert digest(output) == digest(two_replicas)
+        assert metrics(output) == metrics(two_replicas)
 
 
 def _kill_and_resume(flags: list[object], output: str, environment: Mapping[str, str]) -> None:
@@ -116,7 +105,7 @@ def test_sigterm_on_one_host_stops_all_at_the_same_step_and_fewer_hosts_go_on(
     assert "resumes after step 2 of 5" in ran[0].stdout
     alone = run_forked("trainer", *_flags(shapes, tmp_path / "one", *more))
     assert alone.returncode == 0, alone.stderr
-    found, expected = _metrics(tmp_path / "hosts"), _metrics(tmp_path / "one")
+    found, expected = metrics(tmp_path / "hosts"), metrics(tmp_path / "one")
     assert [r["step"] for r in found] == [r["step"] for r in expected]
     # Sums of three and two shares are rounded otherwise than one sum over the batch.
     for name in ("loss", "val_loss"):
@@ -132,8 +121,8 @@ def test_a_compiled_model_is_trained_and_validated_as_on_one_host(
     assert [one.returncode for one in ran] == [0, 0], ran[0].stderr
     alone = run_forked("trainer", *_flags(shapes, tmp_path / "one", *more, "--replicas", 2))
     assert alone.returncode == 0, alone.stderr
-    assert _digest(tmp_path / "hosts") == _digest(tmp_path / "one")
-    assert _metrics(tmp_path / "hosts") == _metrics(tmp_path / "one")
+    assert digest(tmp_path / "hosts") == digest(tmp_path / "one")
+    assert metrics(tmp_path / "hosts") == metrics(tmp_path / "one")
 
 
 @pytest.mark.long
@@ -149,7 +138,7 @@ def test_a_broken_record_is_left_out_on_all_hosts_up_to_the_limit(
     assert [one.returncode for one in ran] == [0, 0], ran[0].stderr
     alone = run_forked("trainer", *_flags(broken, tmp_path / "one", *more, "--replicas", 2))
     assert alone.returncode == 0, alone.stderr
-    assert _digest(tmp_path / "hosts") == _digest(tmp_path / "one")
+    assert digest(tmp_path / "hosts") == digest(tmp_path / "one")
     found, expected = ((tmp_path / name / "broken.json").read_text() for name in ("hosts", "one"))
     assert found == expected and len(json.loads(found)) == 2
     more = ["--steps", 3, "--skip_broken", 0, *SMALL, *PLAIN]

@@ -36,11 +36,11 @@ def test_the_sentence_names_the_slower_side(
 def test_a_dry_run_writes_a_contact_sheet_and_tells_the_memory_of_the_reader(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, memory = tmp_path / "new" / "report", {"shuffle buffer": 64_000_000}
+    memory = {"shuffle buffer": 64_000_000}
     pictures = np.full((12, 8, 12, 3), 7, np.uint8)
     batch: dict = {"inputs": {"image": pictures}, "label": np.arange(12) % 3, "weight": np.ones(12)}
-    path = show_batch(batch, CLASSES, memory, str(folder))
-    assert path == str(folder / "dry_run.png")
+    path = show_batch(batch, CLASSES, memory, str(tmp_path / "new"))
+    assert path == str(tmp_path / "new" / "report" / "dry_run.png")
     assert capsys.readouterr().out.splitlines() == [
         "the reader will hold 64 MB (shuffle buffer 64 MB)",
         f"one batch, as the model gets it: {path}",
@@ -48,7 +48,7 @@ def test_a_dry_run_writes_a_contact_sheet_and_tells_the_memory_of_the_reader(
     with Image.open(path) as sheet:
         assert sheet.mode == "RGB" and sheet.width > sheet.height
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"dry_run.png cannot be written .*--output"):
+    with pytest.raises(UserError, match=r"--output .*dry_run.png cannot be written"):
         show_batch(batch, CLASSES, {}, str(tmp_path / "file"))
 
 
