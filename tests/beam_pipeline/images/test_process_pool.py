@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import pathlib
 import pickle
 import signal
 
@@ -42,11 +40,6 @@ def kill_all(pool: LocalPool) -> None:
         os.kill(worker._process.pid, signal.SIGKILL)
 
 
-def _have_begun(begun: list[pathlib.Path]) -> bool:
-    """Whether both have written that they have: a file is there before what is written to it."""
-    return all(path.exists() and path.stat().st_size for path in begun)
-
-
 def test_results_come_in_order_and_images_are_counted(pool):
     futures = [submit(pool, tasks.double, i) for i in range(10)]
     assert [future.result() for future in futures] == [2 * i for i in range(10)]
@@ -68,20 +61,6 @@ def test_only_the_task_of_a_killed_process_is_blamed_and_done_again(said, tmp_pa
         assert pool.progress() == (1, 100, 0, 0)
     assert len(said) == kills
     assert all("SIGKILL" in sentence and "shard mortal" in sentence for sentence in said)
-
-
-def test_every_process_of_the_pool_may_be_killed_five_times(pool, said, tmp_path):
-    for round_number in range(5):
-        folder = tmp_path / str(round_number)
-        folder.mkdir()
-        go_on = folder / "go on"
-        begun = [folder / f"begun {i}" for i in range(2)]
-        futures = [submit(pool, tasks.wait_for, str(path), str(go_on)) for path in begun]
-        tasks.wait_until(functools.partial(_have_begun, begun))
-        kill_all(pool)
-        go_on.touch()
-        assert [future.result() for future in futures] == [2, 2]
-    assert len(said) == 10
 
 
 def test_a_process_killed_between_tasks_is_nobodys_fault(pool, said):

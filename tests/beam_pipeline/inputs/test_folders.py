@@ -10,7 +10,6 @@ import pytest
 from beam_pipeline.inputs import folders, layout
 from beam_pipeline.inputs.folders import Skipped
 from imageshards.errors import UserError
-from imageshards.text import printable
 
 
 def put(root: pathlib.Path, *names: str) -> None:
@@ -87,27 +86,19 @@ def test_hidden_folders_and_files_are_no_class_folders(tmp_path):
     assert sorted(skipped) == ["hidden", "outside_class_folders", "outside_class_folders"]
 
 
+JPGS = {"a.jpg", "b.jpg", "c[1].jpg", "dir.jpg", "broken.jpg"}
+
+
 @pytest.mark.parametrize(
     ("pattern", "names"),
     [
-        ("*.jpg", {"a.jpg", "b.jpg", "c[1].jpg", "dir.jpg", "broken.jpg"}),
+        ("*.jpg", JPGS),
         ("?.jpg", {"a.jpg", "b.jpg"}),
         ("[ab].jpg", {"a.jpg", "b.jpg"}),
         ("[!a].jpg", {"b.jpg"}),
         ("*/*.jpg", {"sub/d.jpg", "link/d.jpg", "dir.jpg/e.jpg"}),
         ("sub/*", {"sub/d.jpg"}),
-        (
-            "**.jpg",
-            {
-                "a.jpg",
-                "b.jpg",
-                "c[1].jpg",
-                "sub/d.jpg",
-                "link/d.jpg",
-                "dir.jpg/e.jpg",
-                "broken.jpg",
-            },
-        ),
+        ("**.jpg", {*JPGS, "sub/d.jpg", "link/d.jpg", "dir.jpg/e.jpg"} - {"dir.jpg"}),
         ("s*/d.jpg", {"sub/d.jpg"}),
         ("*.gif", set()),
     ],
@@ -143,24 +134,3 @@ def test_a_glob_does_not_enter_folders_that_it_cannot_match(tmp_path, monkeypatc
 )  # fmt: skip
 def test_the_root_of_a_glob_is_above_all_it_can_match(pattern, root):
     assert layout.glob_root(pattern) == root
-
-
-def test_a_folder_with_brackets_in_its_name_is_no_glob(tmp_path):
-    (tmp_path / "photos [2020]").mkdir()
-    assert not layout.is_glob(str(tmp_path / "photos [2020]"))
-    assert layout.is_glob(str(tmp_path / "photos [2021]"))
-    assert not layout.is_glob(str(tmp_path))
-
-
-def test_an_unknown_store_is_one_sentence():
-    with pytest.raises(UserError, match="--input 'nostore://x.*cannot be listed"):
-        list(folders.files_below("nostore://x"))
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [("a b", "a b"), ("é", "é"), (os.fsdecode(b"a\xff"), "a\\udcff"), ("a\nb", "a\nb")],
-)
-def test_printable_is_text_that_can_be_encoded(name, text):
-    assert printable(name) == text
-    text.encode()

@@ -74,16 +74,6 @@ def test_only_shrink_never_enlarges_and_stays_inside(mode, width, height, to_hei
         assert layout.canvas == (to_width, to_height)
 
 
-@given(_SIDE, _SIDE, st.integers(1, 512), st.integers(1, 512))
-def test_crop_is_centred_and_of_the_target_aspect(width, height, to_height, to_width):
-    layout = canvas_layout(width, height, _options("crop", to_height, to_width))
-    left, top, right, bottom = layout.crop
-    assert left + right == pytest.approx(width)
-    assert top + bottom == pytest.approx(height)
-    assert (right - left) / (bottom - top) == pytest.approx(to_width / to_height)
-    assert math.isclose(right - left, width) or math.isclose(bottom - top, height)
-
-
 _RANGE = st.tuples(st.floats(0, 1), st.floats(0, 1)).map(sorted)
 _BOXES = st.lists(st.tuples(_RANGE, _RANGE).map(lambda b: (*b[0], *b[1])), max_size=6)
 
