@@ -149,15 +149,14 @@ def test_exif_orientation_is_applied_once(kind, orientation):
     assert mean_difference(opened(encoded), scene(80, 60)) < 6
 
 
-@pytest.mark.parametrize("order", ["<", ">"])
-@pytest.mark.parametrize("damage", range(8, 40, 2))
-def test_a_damaged_exif_is_passed_over(order, damage):
-    head = {"<": b"II*\0", ">": b"MM\0*"}[order]
+@pytest.mark.parametrize(("order", "head"), [("<", b"II*\0"), (">", b"MM\0*")], ids=["II", "MM"])
+def test_a_damaged_exif_is_passed_over(order, head):
     exif = head + struct.pack(order + "LHHHLHH", 8, 1, 0x0112, 3, 1, 6, 0)
     data = saved(scene(), exif=b"Exif\0\0" + exif)
     assert "exif_rotated" in encode_image(data, SMALL).notes
-    cut = saved(scene(), exif=b"Exif\0\0" + exif[: damage - 8] + b"\xff" * (damage - 8))
-    encode_image(cut, SMALL)
+    for kept in range(0, 32, 2):
+        cut = saved(scene(), exif=b"Exif\0\0" + exif[:kept] + b"\xff" * kept)
+        encode_image(cut, SMALL)
 
 
 @pytest.mark.parametrize("name", ["Landscape_6", "Portrait_1"])
