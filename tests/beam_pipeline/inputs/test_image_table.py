@@ -111,7 +111,7 @@ def test_roles_by_name_and_by_flag_of_texts_and_numbers(tmp_path):
                   split_column="class", image_column="filename")  # fmt: skip
     assert (ref.key, ref.label, ref.split, ref.group) == ("x.jpg", "train", "a", "p1")
     assert ref.columns == {"id": 7}
-    rows = [
+    rows: list[dict] = [
         {"image": "x", "label": 3, "key": 12, "split": "", "g": None},
         {"image": "y", "label": "007", "key": "b", "split": None, "g": "p"},
     ]
