@@ -73,7 +73,7 @@ _WORKING_MODES = {
 }  # fmt: skip
 
 # The EXIF tag for orientation.
-_ORIENTATION_TAG = 0x0112
+ORIENTATION_TAG = 0x0112
 
 # Each scan of a progressive JPEG touches every coefficient, so that a few kB with many scans could
 # take hours to decode. Encoders write about 10.
@@ -201,7 +201,7 @@ def _open_other(data: bytes, options: ImageOptions) -> Source:
     if ";16" in str(image.mode) or any(";16" in str(tile.args) for tile in image.tile):
         notes.append("sixteen_bit")
     tiff = image.format == "TIFF"
-    orientation = _known_orientation(image.tag_v2.get(_ORIENTATION_TAG)) if tiff else 1
+    orientation = _known_orientation(image.tag_v2.get(ORIENTATION_TAG)) if tiff else 1
     image.load()
     # A PNG may carry its EXIF after its pixels.
     if not tiff and image.info.get("exif"):
@@ -232,7 +232,7 @@ def exif_orientation(exif: bytes) -> int:
         count = struct.unpack_from(order + "H", exif, directory)[0]
         for entry in range(directory + 2, directory + 2 + 12 * count, 12):
             tag, kind = struct.unpack_from(order + "HH", exif, entry)
-            if tag == _ORIENTATION_TAG:
+            if tag == ORIENTATION_TAG:
                 value = {1: "B", 3: "H", 4: "L"}.get(kind, "H")
                 return _known_orientation(struct.unpack_from(order + value, exif, entry + 8)[0])
     except struct.error:

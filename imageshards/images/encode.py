@@ -22,7 +22,7 @@ from imageshards.images.options import ImageOptions
 # 45 dB (36) on 12-megapixel photos at 1/8; on 500-pixel ones with fine texture 38 dB (28) at
 # 1/2 and 1/4, and 32 dB (27) at 1/8, which makes them less than 50 pixels small. At 1/8 no
 # inverse DCT is left to do: a 2.0 there would cost large photos half as much time again.
-_DRAFT_MARGINS = ((8, 1.4), (4, 2.0), (2, 2.0))
+DRAFT_MARGINS = ((8, 1.4), (4, 2.0), (2, 2.0))
 
 # libjpeg's JPEG_MAX_DIMENSION.
 _MAX_SIDE_PX = 65500
@@ -148,7 +148,7 @@ def _check_output(layout: CanvasLayout, options: ImageOptions) -> None:
 def _draft_shrink(source: Source, layout: CanvasLayout, options: ImageOptions) -> int:
     # `nearest` keeps pixel values as they are; decoding at a fraction of the size averages them.
     if source.can_draft and options.filter != "nearest":
-        for shrink, margin in _DRAFT_MARGINS:
+        for shrink, margin in DRAFT_MARGINS:
             if layout.shrink >= shrink * margin:
                 return shrink
     return 1

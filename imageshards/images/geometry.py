@@ -12,7 +12,7 @@ Box = tuple[float, float, float, float]
 
 # EXIF orientation → (swap the axes, then mirror left-right, then mirror top-bottom): what
 # makes the stored pixels upright. CIPA DC-008 (Exif 2.32), tag 0x0112.
-_TURNS: dict[int, tuple[bool, bool, bool]] = {
+TURNS: dict[int, tuple[bool, bool, bool]] = {
     1: (False, False, False),
     2: (False, True, False),
     3: (False, True, True),
@@ -62,7 +62,7 @@ class BoxTransform(NamedTuple):
 
 def swaps_axes(orientation: int) -> bool:
     """Whether the upright picture's width is the stored height."""
-    return _TURNS[orientation][0]
+    return TURNS[orientation][0]
 
 
 def canvas_layout(width_px: int, height_px: int, options: ImageOptions) -> CanvasLayout:
@@ -145,7 +145,7 @@ def to_stored(
 
     `width_px` and `height_px` are those of the upright picture.
     """
-    swap, mirror_x, mirror_y = _TURNS[orientation]
+    swap, mirror_x, mirror_y = TURNS[orientation]
     left, top, right, bottom = crop
     if mirror_x:
         left, right = width_px - right, width_px - left
@@ -155,7 +155,7 @@ def to_stored(
 
 
 def _upright(box: Box, orientation: int) -> Box:
-    swap, mirror_x, mirror_y = _TURNS[orientation]
+    swap, mirror_x, mirror_y = TURNS[orientation]
     xmin, xmax, ymin, ymax = box
     if swap:
         xmin, xmax, ymin, ymax = ymin, ymax, xmin, xmax

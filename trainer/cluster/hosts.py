@@ -13,7 +13,6 @@ import io
 import json
 import os
 import queue
-import shutil
 import sys
 import threading
 import time
@@ -83,7 +82,6 @@ class Hosts:
         # hear of it from the chief.
         self._worked_sec = dict.fromkeys(range(len(self.addresses)), 0.0)
         self._handed_on = 0
-        self._folders: list[str] = []
         # (name, value) from each peer; None at the end.
         self._inbox: dict[int, queue.SimpleQueue[tuple[str, bytes] | None]] = {
             number: queue.SimpleQueue() for number in peers or {}
@@ -197,10 +195,6 @@ class Hosts:
         if self._noticed.wait(seconds) and self._ended is not None:
             raise self._ended
 
-    def remove_at_exit(self, folder: str) -> None:
-        """Removes a folder even where the process is ended under the main thread."""
-        self._folders.append(folder)
-
     def leave(self, error: BaseException | None = None) -> None:
         """Ends the run here. After an error the others are told, and end, too.
 
@@ -312,8 +306,6 @@ class Hosts:
         _abort_sums(str(ended))
         if not self._left.wait(GRACE_SEC):
             print(f"imageshards train: {ended}", file=sys.stderr, flush=True)
-            for folder in self._folders:
-                shutil.rmtree(folder, ignore_errors=True)
             os._exit(ended.exit_code)
 
     def _tell_end(self, exit_code: int, message: str) -> None:

@@ -9,20 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-ORIENTATION_TAG = 0x0112
-
-# EXIF orientation 1..8 → (swap the axes, then mirror left-right, then mirror top-bottom):
-# what makes the stored pixels upright. CIPA DC-008 (Exif 2.32), tag 0x0112.
-_TURNS = (
-    (False, False, False),
-    (False, True, False),
-    (False, True, True),
-    (False, False, True),
-    (True, False, False),
-    (True, True, False),
-    (True, True, True),
-    (True, False, True),
-)
+from imageshards.images.decode import ORIENTATION_TAG
+from imageshards.images.geometry import TURNS
 
 _HEADER = b"Exif\0\0"
 # Cameras write EXIF first; a segment before it has 64 KiB at most. Pictures behind the first one,
@@ -79,7 +67,7 @@ def upright(picture: Any, number: Any) -> Any:
     Returns:
         The picture upright; orientations 5 to 8 swap height and width.
     """
-    swap, mirror_x, mirror_y = tf.unstack(tf.gather(tf.constant(_TURNS), number - 1))
+    swap, mirror_x, mirror_y = tf.unstack(tf.gather(list(TURNS.values()), number - 1))
     picture = tf.cond(swap, lambda: tf.transpose(picture, (1, 0, 2)), lambda: picture)
     picture = tf.cond(mirror_x, lambda: tf.reverse(picture, [1]), lambda: picture)
     return tf.cond(mirror_y, lambda: tf.reverse(picture, [0]), lambda: picture)

@@ -20,13 +20,10 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from imageshards.images.encode import DRAFT_MARGINS
 from imageshards.images.options import ImageOptions
 from trainer.serving import exif
 from trainer.serving.resize import ResizeGeometry, resize, resize_geometry
-
-# (fraction of the size, least source pixels at that size for each result): the builder
-# decodes large JPEGs by scaled inverse DCTs, so the graph does, too.
-_DRAFTS = ((8, 1.4), (4, 2.0), (2, 2.0))
 
 # ITU-R 601-2 luma in 16 bits, as Pillow has it.
 _LUMA = (19595, 38470, 7471)
@@ -87,17 +84,17 @@ def _decode_jpeg(encoded: Any, options: ImageOptions) -> _Decoded:
             encoded, channels=options.channels, ratio=ratio, dct_method="INTEGER_ACCURATE"
         )
 
-    ratios = [1, *(shrink for shrink, _ in _DRAFTS)]
+    ratios = [1, *(shrink for shrink, _ in DRAFT_MARGINS)]
     pixels = tf.switch_case(draft, [decode(ratio) for ratio in ratios])
     return _Decoded(pixels, tf.gather(tf.constant(ratios, tf.float64), draft), turn, size)
 
 
 def _draft(shrink: Any, options: ImageOptions) -> Any:
-    """Index into the ratios: 0 for the full size, else that of `_DRAFTS` plus 1; int32."""
+    """Index into the ratios: 0 for the full size, else that of `DRAFT_MARGINS` plus 1; int32."""
     if options.filter == "nearest":
         return tf.constant(0)
     index = tf.constant(0)
-    for number, (ratio, margin) in reversed(list(enumerate(_DRAFTS, 1))):
+    for number, (ratio, margin) in reversed(list(enumerate(DRAFT_MARGINS, 1))):
         index = tf.where(shrink >= ratio * margin, number, index)
     return index
 

@@ -78,13 +78,12 @@ def only_chief_writes(config: RunConfig, hosts: Hosts) -> Iterator[RunConfig]:
     if read.cache == "disk" and read.cache_folder is None:
         # Not thrown away with the folder: a restart finds the copies again.
         read = dataclasses.replace(read, cache_folder=os.path.join(cache_home(), SHARDS_FOLDER))
-    # Of a host whose machine stays: a killed process could not remove it.
+    # Of a process that was killed, or ended where another host was lost.
     pattern = os.path.join(glob.escape(tempfile.gettempdir()), f"{_FOLDER_PREFIX}*")
     storage.remove_abandoned(pattern)
     folder, lock = storage.hold_scratch(lambda: tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
     try:
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-            hosts.remove_at_exit(folder)
             yield dataclasses.replace(config, output=folder, read=read)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
