@@ -17,8 +17,6 @@ from trainer.dataset.spec import FeatureSpec, ModelInputs, input_name
 # Features that the builder writes into each record about its picture.
 PICTURE_FACTS = ("image/height", "image/width", "image/channels")
 
-_DTYPES = {"int64": tf.int64, "float32": tf.float32, "string": tf.string}
-
 
 class Columns(tf.Module):
     """The inputs of a model besides its picture.
@@ -29,6 +27,7 @@ class Columns(tf.Module):
     Attributes:
         signature: What a request has to bring, by name: raw columns under their own names
             (`/` becomes `_`), dense; of a variable length filled up with 0 or "" at the end.
+        given: Features that a request brings as the records have them, not as raw columns.
 
     Args:
         inputs: Of the model.
@@ -43,28 +42,24 @@ class Columns(tf.Module):
         self.signature: dict[str, Any] = {}
         self._inputs = inputs
         self._loaded = _load(transform) if transform and inputs.features else None
-        function = self._loaded.transform_fn if self._loaded is not None else None
-        made = set(function.structured_outputs) if function is not None else set()
-        self._transformed = [name for name in inputs.features if name in made]
-        self._given = [
-            name for name in inputs.features if name not in made and name not in PICTURE_FACTS
-        ]
         self._raw: dict[str, Any] = {}
+        self._transformed: list[str] = []
         self._needed: set[str] = set()
-        if function is not None and self._transformed:
+        if self._loaded is not None:
+            function = self._loaded.transform_fn
             self._raw = dict(function.structured_input_signature[0][0])
+            self._transformed = [n for n in inputs.features if n in function.structured_outputs]
             self._needed = _needed(function, self._transformed)
+        others = {*self._transformed, *PICTURE_FACTS}
+        self.given = tuple(name for name in inputs.features if name not in others)
         for name in sorted(self._needed):
             self.signature[input_name(name)] = _dense_spec(self._raw[name], input_name(name))
-        for name in self._given:
-            self.signature[input_name(name)] = _feature_spec(
-                inputs.features[name], input_name(name)
+        for name in self.given:
+            spec = inputs.features[name]
+            sides = (None,) if spec.shape is None else spec.shape
+            self.signature[input_name(name)] = tf.TensorSpec(
+                (None, *sides), spec.dtype, input_name(name)
             )
-
-    @property
-    def taken_as_recorded(self) -> tuple[str, ...]:
-        """Features a request brings as the records have them, not as raw columns."""
-        return tuple(self._given)
 
     @property
     def reads_picture(self) -> bool:
@@ -82,12 +77,12 @@ class Columns(tf.Module):
             By `input_name`: [b, *shape], or [b, length], padded or ragged.
         """
         batch = tf.shape(records)[0]
-        features: dict[str, Any] = {name: columns[input_name(name)] for name in self._given}
+        features: dict[str, Any] = {name: columns[input_name(name)] for name in self.given}
         if self._loaded is not None and self._transformed:
             raw = {
                 name: _as_raw(columns[input_name(name)], spec)
                 if name in self._needed
-                else _placeholder(spec, batch)
+                else _empty(spec, batch)
                 for name, spec in self._raw.items()
             }
             made = self._loaded.transform_fn(raw)
@@ -136,11 +131,6 @@ def _dense_spec(spec: Any, name: str) -> Any:
     return tf.TensorSpec(shape, spec.dtype, name)
 
 
-def _feature_spec(spec: FeatureSpec, name: str) -> Any:
-    return tf.TensorSpec((None, *((None,) if spec.shape is None else spec.shape)),
-                         _DTYPES[spec.dtype], name)  # fmt: skip
-
-
 def _as_raw(column: Any, spec: Any) -> Any:
     """A column as the transform takes it, without the padding of a variable length."""
     if not isinstance(spec, tf.SparseTensorSpec):
@@ -148,15 +138,10 @@ def _as_raw(column: Any, spec: Any) -> Any:
     return tf.RaggedTensor.from_tensor(column, padding=_zero(spec.dtype)).to_sparse()
 
 
-def _placeholder(spec: Any, batch: Any) -> Any:
-    """An empty value for a column that no input of the model depends on."""
-    if isinstance(spec, tf.SparseTensorSpec):
-        return tf.SparseTensor(
-            tf.zeros((0, 2), tf.int64),
-            tf.zeros((0,), spec.dtype),
-            tf.stack([tf.cast(batch, tf.int64), 0]),
-        )
-    return tf.fill(tf.stack([batch, *spec.shape[1:].as_list()]), _zero(spec.dtype))
+def _empty(spec: Any, batch: Any) -> Any:
+    """What the transform takes for a column that no input of the model depends on."""
+    sides = [0] if isinstance(spec, tf.SparseTensorSpec) else spec.shape[1:].as_list()
+    return _as_raw(tf.fill(tf.stack([batch, *sides]), _zero(spec.dtype)), spec)
 
 
 def _zero(dtype: Any) -> Any:
@@ -173,21 +158,14 @@ def _facts(records: Any, names: list[str]) -> dict[str, Any]:
 
 def _as_input(value: Any, spec: FeatureSpec, inputs: ModelInputs) -> Any:
     """One feature as the model wants it, exactly as the trainer's reader batches it."""
-    dtype = _DTYPES[spec.dtype]
+    dtype = tf.as_dtype(spec.dtype)
     if spec.shape is not None:
         return tf.ensure_shape(tf.cast(value, dtype), (None, *spec.shape))
     if isinstance(value, tf.SparseTensor):
         value = tf.RaggedTensor.from_sparse(value)
-    if inputs.sequences == "ragged":
-        if not isinstance(value, tf.RaggedTensor):
-            value = tf.RaggedTensor.from_tensor(value, padding=_zero(dtype))
-        return tf.cast(value, dtype)
-    if isinstance(value, tf.RaggedTensor):
-        value = value.to_tensor(_zero(value.dtype))
+    elif not isinstance(value, tf.RaggedTensor):
+        value = tf.RaggedTensor.from_tensor(value, padding=_zero(value.dtype))
     value = tf.cast(value, dtype)
-    length = inputs.sequence_length
-    if length is None:
+    if inputs.sequences == "ragged":
         return value
-    value = value[:, :length]
-    value = tf.pad(value, [[0, 0], [0, tf.maximum(length - tf.shape(value)[1], 0)]])
-    return tf.ensure_shape(value, (None, length))
+    return value.to_tensor(shape=[None, inputs.sequence_length])

@@ -172,9 +172,9 @@ def _described(card: ModelCard, columns: Columns, function: Any) -> list[str]:
     lines = [f"input    {name}: {_shape_text(spec)}" for name, spec in sorted(taken.items())]
     lines += [f"output   {name}: {spec.dtype.name}" for name, spec in outputs]
     lines.append(f"classes  {len(card.classes)}, also in assets/{LABELS_FILE}")
-    if columns.taken_as_recorded:
+    if columns.given:
         lines.append(
-            f"note: no transform makes {', '.join(columns.taken_as_recorded)}; give the values "
+            f"note: no transform makes {', '.join(columns.given)}; give the values "
             "that the records have"
         )
     if card.inputs.image.options.get("filter") == "hamming":

@@ -283,12 +283,14 @@ def _caller(addresses: Sequence[str], **hello: int) -> Connection:
     for _ in range(200):
         try:
             port = int(addresses[0].rpartition(":")[2])
-            made = Connection(socket.create_connection(("localhost", port), timeout=5).detach())
+            stream = socket.create_connection(("localhost", port), timeout=5)
             break
         except OSError:
             time.sleep(0.02)
     else:
         raise AssertionError("nobody listens")
+    stream.settimeout(None)
+    made = Connection(stream.detach())
     if hello:
         made.send_bytes(json.dumps({"imageshards": addresses, **hello}).encode())
     return made
