@@ -214,7 +214,6 @@ class Preprocess:
             output_dtypes=[tf.string],
             output_shapes=[[]],
             output_asset_default_values=[b"label\n"],
-            name="label_vocabulary",
         )
         return label_id(text, path)
 
@@ -244,20 +243,16 @@ def _default_feature(tensor: Any, spec: ColumnSpec) -> Any:
     if spec.scale == "none":
         return tensor
     if isinstance(tensor, tf.SparseTensor):
-        return tensor.with_values(_scaled(tensor.values, spec))
-    return _scaled(tensor, spec)
+        return tensor.with_values(_scaled(tensor.values, spec.scale))
+    return _scaled(tensor, spec.scale)
 
 
-def _scaled(values: Any, spec: ColumnSpec) -> Any:
+def _scaled(values: Any, scale: str) -> Any:
     import tensorflow as tf
     import tensorflow_transform as tft
 
-    name = f"{spec.scale}_of_{_scope(spec.name)}"
-    if spec.scale == "minmax":
-        low, high = (
-            tf.cast(find(values, name=f"{name}_{place}"), tf.float64)
-            for place, find in (("min", tft.min), ("max", tft.max))
-        )
+    if scale == "minmax":
+        low, high = (tf.cast(find(values), tf.float64) for find in (tft.min, tft.max))
         # The least of 0.0 and -0.0 is the one that came first.
         offset = tf.where(low == 0, tf.zeros_like(low), low)
         # Where all values are equal, or there are none: scaled by 1, to 0.
@@ -268,7 +263,6 @@ def _scaled(values: Any, spec: ColumnSpec) -> Any:
             ptransform=MeanAndDeviation(),
             output_dtypes=[tf.float64],
             output_shapes=[[2]],
-            name=name,
         )
         offset, divisor = statistics[0], statistics[1]
     # In float64, so that the float32 result is the correctly rounded one.
@@ -299,11 +293,6 @@ def _checked_output(name: Any, tensor: Any, module: str) -> Any:
     elif not shape.rank or not shape[1:].is_fully_defined():
         raise refuse(f"with shape {shape}", "expected [batch, ...] with known inner sizes")
     return tensor
-
-
-def _scope(name: str) -> str:
-    readable = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
-    return f"{readable}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _cause(error: BaseException) -> str:

@@ -9,15 +9,18 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from beam_pipeline.commit.moves import plan_moves
+from beam_pipeline.planning.refs import ImageRef
+from beam_pipeline.shards.copying import read_records
 from beam_pipeline.shards.finished import holds, output_error, read_result
 from beam_pipeline.shards.places import ShardPlaces
 from beam_pipeline.shards.result import ShardResult, count_classes
 from beam_pipeline.shards.writer import RecordFile
-from imageshards import storage, tfrecord
-from imageshards.errors import OutputError
+from imageshards import storage
+from imageshards.errors import ImageError, OutputError
 from imageshards.index import IndexRows, index_table, write_index
 from imageshards.progress import note_activity
 from imageshards.storage import AtomicFile, map_concurrently
+from imageshards.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +119,7 @@ def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> dict[str, Any]:
             storage.link(places.rejects_path(shard.name), rejected)
         storage.sync(places.final_path(shard.name))  # the manifest will name it, and that is synced
     except FileNotFoundError as e:
-        raise _damaged(str(e.filename), "is gone") from e
+        raise _damaged(str(e.filename), "it is gone") from e
     except OSError as e:
         raise output_error(places.output, e) from e
     note_activity("committing", 1, "shard")
@@ -125,8 +128,8 @@ def finalize_shard(task: FinalizeTask, places: ShardPlaces) -> dict[str, Any]:
 
 def _damaged(path: str, how: str) -> OutputError:
     return OutputError(
-        f"--output: {path} {how} since it was written; nothing was committed: run the same command "
-        "again, which writes that shard again."
+        f"--output: {path} has changed since it was written ({how}); nothing was committed: run "
+        "the same command again, which writes that shard again."
     )
 
 
@@ -147,11 +150,10 @@ def _rewrite(task: FinalizeTask, places: ShardPlaces) -> tuple[dict[str, Any], I
             for name, numbers in sources:
                 result = read_result(name, places)
                 wanted = _records_of(result.rows.columns["class_name"], numbers)
-                path = places.staged_path(name)
                 written = []
-                for index, payload in _payloads(path, result, wanted):
+                for number, payload in _payloads(places.staged_path(name), result, wanted):
                     records.write(payload)
-                    written.append(index)
+                    written.append(number)
                 rows.extend(result.rows, written)
         file.commit()
     return {
@@ -162,7 +164,7 @@ def _rewrite(task: FinalizeTask, places: ShardPlaces) -> tuple[dict[str, Any], I
     }, rows
 
 
-def _records_of(classes: Iterable[str], numbers: Mapping[str, Container[int]]) -> set[int]:
+def _records_of(classes: Iterable[str], numbers: Mapping[str, Container[int]]) -> list[int]:
     """Places in a shard of records that are told by their class and their number in it.
 
     Args:
@@ -170,30 +172,28 @@ def _records_of(classes: Iterable[str], numbers: Mapping[str, Container[int]]) -
         numbers: Class → numbers.
     """
     seen = collections.Counter[str]()
-    records = set()
+    records = []
     for record, name in enumerate(classes):
         if seen[name] in numbers.get(name, ()):
-            records.add(record)
+            records.append(record)
         seen[name] += 1
     return records
 
 
-def _payloads(path: str, result: ShardResult, wanted: set[int]) -> Iterator[tuple[int, bytes]]:
-    """Yields (index, record) of the wanted records; only their part of the file is read.
+def _payloads(path: str, result: ShardResult, wanted: list[int]) -> Iterator[tuple[int, bytes]]:
+    """Yields (number, record) of the wanted records; only their parts of the file are read.
 
     Raises:
-        OutputError: The file does not hold all of them.
+        OutputError: One of them is not there any more.
     """
-    if not wanted:
-        return
-    first, last = min(wanted), max(wanted)
-    with storage.open_read(path) as stream:
-        stream.seek(sum(result.rows.columns["num_bytes"][:first]))
-        for record in tfrecord.scan_records(stream, path):
-            if isinstance(record, tfrecord.RecordError):
-                raise _damaged(path, f"has become damaged ({record.reason})") from record
-            if first + record.number in wanted:
-                yield first + record.number, record.payload
-            if first + record.number == last:
-                return
-    raise _damaged(path, "has lost records")
+    sizes = result.rows.columns["num_bytes"]
+    offsets = [0, *itertools.accumulate(sizes)]
+    framing = HEADER_BYTES + FOOTER_BYTES
+    refs = [
+        ImageRef("", path, "", size_bytes=sizes[n] - framing, offset_bytes=offsets[n])
+        for n in wanted
+    ]
+    for number, (_, payload) in zip(wanted, read_records(refs), strict=True):
+        if isinstance(payload, ImageError):
+            raise _damaged(path, payload.message)
+        yield number, payload
