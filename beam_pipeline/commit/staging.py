@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import shutil
 from typing import Any
 
+from beam_pipeline.shards.finished import output_error
 from imageshards import storage
-from imageshards.errors import DamagedManifestError, OutputError, UserError
-from imageshards.form import flag, keyed, listed, loads, text, whole
+from imageshards.errors import DamagedManifestError, UserError
+from imageshards.form import Form, flag, keyed, listed, loads, text, whole
 from imageshards.manifest import (
     INDEX_NAME,
     LOCK_NAME,
@@ -83,15 +85,14 @@ def read_output_state(output: str, staging: str) -> OutputState:
     """Reads what an output folder holds, by requests that are sent at once.
 
     Raises:
-        UserError: Its manifest cannot be read, or is a newer version's.
+        UserError: Its manifest is a newer version's.
     """
     manifest, notes, names = run_concurrently(
         lambda: _manifest(output), lambda: job_notes(staging), lambda: _names_in(output)
     )
     found, damage = manifest
-    foreign = tuple(foreign_files(names))
-    if found or notes or (damage and _is_of_a_build(output)):
-        foreign = ()
+    is_ours = found or notes or (damage and _is_of_a_build(output))
+    foreign = () if is_ours else tuple(foreign_files(names))
     return OutputState(output, staging, found, damage, notes, foreign)
 
 
@@ -148,13 +149,13 @@ def kept_by_killed_build(output: str) -> str:
 
 def _fingerprint(folder: str) -> str | None:
     """That of a data set; None if there is none."""
-    return _said_in(storage.join(folder, MANIFEST_NAME)).get("fingerprint")
+    return _said_in(storage.join(folder, MANIFEST_NAME), _COMMITTED).get("fingerprint")
 
 
-def _said_in(path: str) -> dict[str, Any]:
-    """A JSON object that may name a fingerprint; an empty one if there is none."""
+def _said_in(path: str, form: Form) -> dict[str, Any]:
+    """A JSON object; an empty one if there is none of this form."""
     try:
-        return dict(loads(storage.read(path), _COMMITTED))
+        return dict(loads(storage.read(path), form))
     except (OSError, ValueError):
         return {}
 
@@ -179,7 +180,7 @@ def keep_replaced(state: OutputState) -> str:
             storage.delete_folder(folder)
             _link_data_set(state.output, folder, state.manifest)
     except OSError as e:
-        raise _unwritable(folder, e) from e
+        raise output_error(state.output, e) from e
     return folder
 
 
@@ -259,32 +260,12 @@ def prepare_staging(state: OutputState, reads_replaced: bool = False) -> None:
                 storage.delete_folder(entry.path)
         storage.delete(e.path for e in entries if ".tmp-" in e.name or e.name == COMMITTED_NAME)
     except OSError as e:
-        raise _unwritable(staging, e) from e
-
-
-def _unwritable(folder: str, e: OSError) -> OutputError:
-    return OutputError(
-        f"--output: {folder!r} cannot be written ({e.strerror or e}); make room or fix its "
-        "permissions."
-    )
+        raise output_error(state.output, e) from e
 
 
 def job_notes(staging: str) -> dict[str, Any]:
-    """The notes of the job whose staging folder this is.
-
-    Raises:
-        UserError: They are not what a job writes.
-    """
-    path = storage.join(staging, JOB_NAME)
-    try:
-        return dict(loads(storage.read(path), _NOTES))
-    except OSError:
-        return {}
-    except ValueError as e:
-        raise UserError(
-            f"⟦--output⟧ received {storage.parent_of(staging)!r}, where {path!r} holds no notes of "
-            f"an unfinished build ({e}); delete {staging} to begin anew."
-        ) from e
+    """The notes of the job whose staging folder this is; empty if there are none."""
+    return _said_in(storage.join(staging, JOB_NAME), _NOTES)
 
 
 def mark_committed(staging: str, fingerprint: str, reused_images: int = 0) -> None:
@@ -301,7 +282,7 @@ def mark_committed(staging: str, fingerprint: str, reused_images: int = 0) -> No
 
 def committed(staging: str) -> dict[str, Any]:
     """What `mark_committed` recorded; empty if it did not."""
-    return _said_in(storage.join(staging, COMMITTED_NAME))
+    return _said_in(storage.join(staging, COMMITTED_NAME), _COMMITTED)
 
 
 def finished_shards(staging: str) -> int:
@@ -316,28 +297,25 @@ def remove(staging: str) -> None:
         shutil.rmtree(staging, ignore_errors=True)
         return
     lock = storage.join(staging, LOCK_NAME)
-    try:
+    with contextlib.suppress(OSError):  # what is left may be deleted at any time
         found = storage.files_below(staging)
         storage.delete(file.path for file in found if file.path != lock)
-    except OSError:
-        return  # the data set is there; what is left may be deleted at any time
 
 
 def remove_empty(output: str, staging: str, fresh: bool) -> None:
     """Removes the traces of a job that was refused before it had finished a shard."""
-    try:
+    with contextlib.suppress(OSError, UserError):
+        names = _names_in(output)
         # Shards that were written to their final place but have no result yet are this job's, too.
         in_place = job_notes(staging).get("in_place") and any(
-            name.endswith(".tfrecord") for name in _names_in(output)
+            name.endswith(".tfrecord") for name in names
         )
         aside = storage.exists(storage.join(staging, REPLACED_NAME, MANIFEST_NAME))
-        keeps = in_place or (aside and not storage.exists(storage.join(output, MANIFEST_NAME)))
+        keeps = in_place or (aside and MANIFEST_NAME not in names)
         if not keeps and not finished_shards(staging):
             remove(staging)
         if fresh and storage.is_local(output) and not os.listdir(output):
             os.rmdir(output)
-    except (OSError, UserError):
-        return
 
 
 def _names_in(folder: str) -> list[str]:

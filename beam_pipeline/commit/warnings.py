@@ -52,10 +52,9 @@ def warnings_of(
         splits: Names of --splits.
         names: Reason → names, of `counts_and_names`.
     """
-    classes = {name: 0 for of_class in counts.values() for name in of_class}
+    classes: collections.Counter[str] = collections.Counter()
     for of_class in counts.values():
-        for name, count in of_class.items():
-            classes[name] += count
+        classes.update(of_class)
     return [
         *_of_input(names),
         *_of_splits([split for split, found in counts.items() if any(found.values())], splits),
@@ -86,33 +85,39 @@ def of_unchecked(images: int) -> Iterator[str]:
         )
 
 
+# Reason → of what there are some, and what is said of them.
+_OF_INPUT = {
+    FINISHED_DATA_SET: (
+        "finished data set",
+        "--input holds {counted}, left out as a whole: {names}; move them out of it",
+    ),
+    EMPTY_CLASS_FOLDER: (
+        "class folder",
+        "{counted} without an image: {names}; add images (--extensions says which names count) or "
+        "remove the folders",
+    ),
+    UNREAD_FORMAT: (
+        "format",
+        "--input holds pictures that are not read, passed over by their names: {names}; convert "
+        "them to JPEG",
+    ),
+    EMPTY_SPLIT_FOLDER: (
+        "split folder",
+        "{counted} without a class folder: {names}; expected ROOT/<split>/<class>/*.jpg",
+    ),
+    GIVEN_SPLIT: (
+        "split",
+        "--splits was not applied to images of {names}, splits that the input itself gives by a "
+        "folder, a column or a regex; leave it out, or draw new splits by a second build: this "
+        "data set as --input, --splits and another --salt",
+    ),
+}
+
+
 def _of_input(names: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    if data_sets := names.get(FINISHED_DATA_SET):
-        yield (
-            f"--input holds {counted(len(data_sets), 'finished data set')}, left out as a whole: "
-            f"{_shown(data_sets)}; move them out of it"
-        )
-    if empty := names.get(EMPTY_CLASS_FOLDER):
-        yield (
-            f"{counted(len(empty), 'class folder')} without an image: {_shown(empty)}; add images "
-            "(--extensions says which names count) or remove the folders"
-        )
-    if unread := names.get(UNREAD_FORMAT):
-        yield (
-            "--input holds pictures that are not read, passed over by their names: "
-            f"{_shown(unread)}; convert them to JPEG"
-        )
-    if empty := names.get(EMPTY_SPLIT_FOLDER):
-        yield (
-            f"{counted(len(empty), 'split folder')} without a class folder: {_shown(empty)}; "
-            "expected ROOT/<split>/<class>/*.jpg"
-        )
-    if given := names.get(GIVEN_SPLIT):
-        yield (
-            f"--splits was not applied to images of {_shown(given)}, splits that the input itself "
-            "gives by a folder, a column or a regex; leave it out, or draw new splits by a second "
-            "build: this data set as --input, --splits and another --salt"
-        )
+    for reason, (noun, said) in _OF_INPUT.items():
+        if found := names.get(reason):
+            yield said.format(counted=counted(len(found), noun), names=_shown(found))
 
 
 def _of_splits(found: Sequence[str], wanted: Collection[str]) -> Iterator[str]:

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import hashlib
 import os
-from typing import IO
 
 from beam_pipeline.images.pool_worker import Watch
 from beam_pipeline.planning.refs import ImageRef, ShardUnit
@@ -53,10 +52,12 @@ def write_shard(
             AtomicFile(places.finished_path(name)) as file,
             RejectsFile(places.rejects_path(name), options.quarantine_bytes) as rejects,
         ):
-            result = _write_records(unit, name, digest, options, file, rejects, watch)
-            rejects.commit()
-            staged = places.finished_path(name) == places.staged_path(name)
-            result = dataclasses.replace(result, staged=staged, stored=file.commit())
+            result = dataclasses.replace(
+                _write_records(unit, name, digest, options, file.local_path, rejects, watch),
+                staged=places.finished_path(name) == places.staged_path(name),
+                rejects_bytes=rejects.commit(),
+                stored=file.commit(),
+            )
         write_result(result, places)  # only now is it finished
         return result.without_details()
     except OSError as e:
@@ -68,7 +69,7 @@ def _write_records(
     name: str,
     digest: str,
     options: WriteOptions,
-    file: AtomicFile,
+    path: str,
     rejects: RejectsFile,
     watch: Watch,
 ) -> ShardResult:
@@ -76,7 +77,7 @@ def _write_records(
     read_bytes = 0
     stats = ShardStats()
     damaged: dict[str, str] = {}
-    with RecordFile(file.local_path) as records:
+    with RecordFile(path) as records:
         found = read_files_and_records(unit.refs, options.image.max_bytes, options.urls)
         for index, (ref, data) in enumerate(found):
             if isinstance(data, ImageError):
@@ -115,7 +116,6 @@ def _write_records(
         rows=rows,
         read_bytes=read_bytes,
         rejects=rejects.rejects,
-        rejects_bytes=rejects.num_bytes,
         stats=stats,
         damaged=damaged,
         run_id=options.run_id,
@@ -136,6 +136,10 @@ class RecordFile:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the file; may be called again."""
         self._file.close()
 
     def write(self, payload: bytes) -> None:
@@ -161,17 +165,14 @@ class RejectsFile:
 
     Attributes:
         rejects: What was rejected, in order.
-        num_bytes: Size of the file.
     """
 
     def __init__(self, path: str, keeps_bytes: bool):
-        self._path = path
         self._keeps_bytes = keeps_bytes
         self._stack = contextlib.ExitStack()
-        self._file: AtomicFile | None = None
-        self._handle: IO[bytes] | None = None
+        self._file = AtomicFile(path)
+        self._records: RecordFile | None = None
         self.rejects: list[Reject] = []
-        self.num_bytes = 0
 
     def __enter__(self) -> RejectsFile:
         return self
@@ -192,18 +193,18 @@ class RejectsFile:
             ref.key, ref.origin, ref.label, str(ref.split), error.code, stage, error.message
         )
         self.rejects.append(reject)
-        if self._handle is None:
-            self._file = self._stack.enter_context(AtomicFile(self._path))
-            self._handle = self._stack.enter_context(open(self._file.local_path, "wb"))
-        frame = frame_record(encode_reject(reject, data if self._keeps_bytes else None))
-        self._handle.write(frame)
-        self.num_bytes += len(frame)
+        if self._records is None:
+            self._stack.enter_context(self._file)
+            self._records = self._stack.enter_context(RecordFile(self._file.local_path))
+        self._records.write(encode_reject(reject, data if self._keeps_bytes else None))
 
-    def commit(self) -> None:
-        """Puts the file, if there is one, in its place."""
-        if self._handle is not None and self._file is not None:
-            self._handle.close()
-            self._file.commit()
+    def commit(self) -> int:
+        """Puts the file, if there is one, in its place; returns its size in bytes."""
+        if self._records is None:
+            return 0
+        self._records.close()
+        self._file.commit()
+        return self._records.num_bytes
 
 
 def encode_reject(reject: Reject, data: bytes | None) -> bytes:
