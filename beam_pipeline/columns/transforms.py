@@ -174,36 +174,29 @@ def transform_temp_folder(
     TensorFlow on every worker must read and write it, and it knows folders of its machine and gs://.
     With labels alone nothing is put there.
 
-    Args:
-        options: What is asked.
-        columns: Extra columns.
-        is_local_run: Whether this machine does the work.
-        staging: Folder of the unfinished data set.
-
     Raises:
         UserError: There is no such folder unless --transform_temp_dir gives one.
     """
-    given = options.transform_temp_dir
     is_needed = bool(columns) or options.transform_module is not None
-    if given is None and storage.is_local(staging):
-        yield storage.join(staging, TFT_TEMP)
-    elif given is None and is_local_run:
-        with tempfile.TemporaryDirectory(prefix="imageshards-") as folder:
-            yield folder
-    elif given is None and (_tensorflow_reads(staging) or not is_needed):
-        yield storage.join(staging, TFT_TEMP)
-    elif given is None:
-        raise UserError(
-            f"--output {options.output!r} is in a store that TensorFlow does not read, and "
-            "tensorflow-transform needs a folder that every worker sees for the extra columns; "
-            "give one on a shared mount or gs:// by --transform_temp_dir."
-        )
-    else:
-        folder = storage.join(given, f"imageshards-{uuid.uuid4().hex[:8]}")
+    if options.transform_temp_dir is not None:
+        folder = storage.join(options.transform_temp_dir, f"imageshards-{uuid.uuid4().hex[:8]}")
         try:
             yield folder
         finally:
             storage.delete_folder(folder)
+    elif storage.is_local(staging) or not is_needed:
+        yield storage.join(staging, TFT_TEMP)
+    elif is_local_run:
+        with tempfile.TemporaryDirectory(prefix="imageshards-") as folder:
+            yield folder
+    elif _tensorflow_reads(staging):
+        yield storage.join(staging, TFT_TEMP)
+    else:
+        raise UserError(
+            f"--output {options.output!r} is in a store that TensorFlow does not read; "
+            "tensorflow-transform needs a folder that every worker sees: give one on a shared "
+            "mount or gs:// by --transform_temp_dir."
+        )
 
 
 def _tensorflow_reads(path: str) -> bool:

@@ -43,19 +43,22 @@ _DATA_TYPES = {
     "float32": "cr:Float32",
 }
 
-_COLUMNS_SAY = {
-    "key": "Path of the image below the input, or its id.",
-    "split": "Split of the data set.",
-    "class_name": "Name of the class.",
-    "label": "Label in the record.",
-    "shard": "TFRecord file that holds the record.",
-    "record": "Number of the record in its file, from 0.",
-    "offset": "Byte at which its frame begins.",
-    "num_bytes": "Size of its frame in bytes.",
-    "source_sha256": "SHA-256 of the original file.",
-    "source_bytes": "Size of the original file in bytes.",
-    "width": "Width of the picture in the record, in pixels.",
-    "height": "Height of the picture in the record, in pixels.",
+_COLUMNS_SAY: dict[str, dict[str, Any]] = {
+    "key": {"description": "Path of the image below the input, or its id."},
+    "split": {
+        "description": "Split of the data set.",
+        "references": {"field": {"@id": "splits/name"}},
+    },
+    "class_name": {"description": "Name of the class."},
+    "label": {"description": "Label in the record."},
+    "shard": {"description": "TFRecord file that holds the record."},
+    "record": {"description": "Number of the record in its file, from 0."},
+    "offset": {"description": "Byte at which its frame begins."},
+    "num_bytes": {"description": "Size of its frame in bytes."},
+    "source_sha256": {"description": "SHA-256 of the original file."},
+    "source_bytes": {"description": "Size of the original file in bytes."},
+    "width": {"description": "Width of the picture in the record, in pixels."},
+    "height": {"description": "Height of the picture in the record, in pixels."},
 }
 
 
@@ -67,22 +70,22 @@ def croissant_text(manifest: Mapping[str, Any], name: str) -> str:
         name: Of the data set.
     """
     about = dict(manifest.get("about", {}))
-    creators = about.pop("creator", ())
-    described: dict[str, Any] = {
-        "@context": dict(sorted(_CONTEXT.items())),
-        "@type": "sc:Dataset",
-        "name": name,
-        "description": about.pop("description", _description(manifest)),
-        "conformsTo": _CONFORMS_TO,
-        "version": "1.0.0",
-        **about,
-    }
-    if creators:
-        # --creator does not say whether a name is a person's or an organisation's.
-        described["creator"] = [{"@type": "sc:Organization", "name": name} for name in creators]
-    described["distribution"] = _files(manifest)
-    described["recordSet"] = [_splits(manifest), _classes(manifest), _records(manifest)]
-    return to_json(described)
+    # --creator does not say whether a name is a person's or an organisation's.
+    creators = [{"@type": "sc:Organization", "name": name} for name in about.pop("creator", ())]
+    return to_json(
+        {
+            "@context": dict(sorted(_CONTEXT.items())),
+            "@type": "sc:Dataset",
+            "name": name,
+            "description": about.pop("description", _description(manifest)),
+            "conformsTo": _CONFORMS_TO,
+            "version": "1.0.0",
+            **about,
+            **({"creator": creators} if creators else {}),
+            "distribution": [_INDEX, *_shards(manifest)],
+            "recordSet": [_splits(manifest), _classes(manifest), _records(manifest)],
+        }
+    )
 
 
 def _description(manifest: Mapping[str, Any]) -> str:
@@ -95,16 +98,18 @@ def _description(manifest: Mapping[str, Any]) -> str:
     )
 
 
-def _files(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
-    index = {
-        "@type": "cr:FileSet",
-        "@id": INDEX_NAME,
-        "name": INDEX_NAME,
-        "description": "A row for each record of the shards.",
-        "encodingFormat": "application/x-parquet",
-        "includes": f"{INDEX_NAME}/*.parquet",
-    }
-    shards = [
+_INDEX = {
+    "@type": "cr:FileSet",
+    "@id": INDEX_NAME,
+    "name": INDEX_NAME,
+    "description": "A row for each record of the shards.",
+    "encodingFormat": "application/x-parquet",
+    "includes": f"{INDEX_NAME}/*.parquet",
+}
+
+
+def _shards(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
         {
             "@type": "cr:FileObject",
             "@id": shard["file"],
@@ -116,61 +121,47 @@ def _files(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
         }
         for _, shard in shards_of(manifest)
     ]
-    return [index, *shards]
+
+
+def _record_set(name: str, key: str, fields: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    return {
+        "@type": "cr:RecordSet",
+        "@id": name,
+        "name": name,
+        "key": {"@id": f"{name}/{key}"},
+        "field": fields,
+        **more,
+    }
 
 
 def _splits(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "@type": "cr:RecordSet",
-        "@id": "splits",
-        "name": "splits",
-        "dataType": "cr:Split",
-        "key": {"@id": "splits/name"},
-        "field": [_field("splits/name", "sc:Text")],
-        "data": [{"splits/name": split} for split in manifest["splits"]],
-    }
+    fields = [_field("splits/name", "sc:Text")]
+    rows = [{"splits/name": split} for split in manifest["splits"]]
+    return _record_set("splits", "name", fields, dataType="cr:Split", data=rows)
 
 
 def _classes(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    first = first_label_of(manifest)
-    return {
-        "@type": "cr:RecordSet",
-        "@id": "classes",
-        "name": "classes",
-        "dataType": "sc:Enumeration",
-        "key": {"@id": "classes/label"},
-        "field": [_field("classes/label", "cr:Int64"), _field("classes/name", "sc:Text")],
-        "data": [
-            {"classes/label": label, "classes/name": name}
-            for label, name in enumerate(manifest["classes"], first)
-        ],
-    }
+    fields = [_field("classes/label", "cr:Int64"), _field("classes/name", "sc:Text")]
+    rows = [
+        {"classes/label": label, "classes/name": name}
+        for label, name in enumerate(manifest["classes"], first_label_of(manifest))
+    ]
+    return _record_set("classes", "label", fields, dataType="sc:Enumeration", data=rows)
 
 
 def _records(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    fields = [
-        _column(name, _DATA_TYPES[kind]) | {"description": _COLUMNS_SAY[name]}
-        for name, kind in COLUMNS.items()
-    ]
-    fields[list(COLUMNS).index("split")]["references"] = {"field": {"@id": "splits/name"}}
+    fields = [_column(name, kind) | _COLUMNS_SAY[name] for name, kind in COLUMNS.items()]
     for name, feature in extra_columns(manifest["features"]).items():
         spec = manifest["features"][feature]
-        field = _column(name, _DATA_TYPES[spec["dtype"]])
-        if spec["shape"]:
-            field |= {"isArray": True, "arrayShape": ",".join(map(str, spec["shape"]))}
-        fields.append(field)
-    return {
-        "@type": "cr:RecordSet",
-        "@id": "records",
-        "name": "records",
-        "key": {"@id": "records/key"},
-        "field": fields,
-    }
+        shape = ",".join(map(str, spec["shape"] or ()))
+        as_array = {"isArray": True, "arrayShape": shape} if shape else {}
+        fields.append(_column(name, spec["dtype"]) | as_array)
+    return _record_set("records", "key", fields)
 
 
-def _column(name: str, data_type: str) -> dict[str, Any]:
+def _column(name: str, dtype: str) -> dict[str, Any]:
     source = {"fileSet": {"@id": INDEX_NAME}, "extract": {"column": name}}
-    return _field(f"records/{name}", data_type) | {"source": source}
+    return _field(f"records/{name}", _DATA_TYPES[dtype]) | {"source": source}
 
 
 def _field(path: str, data_type: str) -> dict[str, Any]:

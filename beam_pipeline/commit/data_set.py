@@ -93,13 +93,8 @@ def begin_commit(
 ) -> list[FinalizeTask]:
     """Checks that nothing was lost, plans what moves, sets the data set aside that is replaced.
 
-    May be done again, also when shards have been put into their places.
-
-    Args:
-        summary: Totals of all shards, as they were written.
-        plan: What was planned.
-        spec: Where and how.
-        *complete: What must be complete before: the exported transform.
+    May be done again, also when shards have been put into their places. Whatever else must be
+    complete before, as the exported transform, comes as `complete`.
 
     Raises:
         UserError: More rejects than the budget.
@@ -152,11 +147,11 @@ def finish_commit(
 
     Args:
         plan: What was planned.
-        entries: What the manifest says of the shards, each with its split.
+        entries: What `finalize_shard` returned.
         summary: Totals of all shards, as they were written.
         skipped: Reason → files that were not listed, and what is to be named (`Listed.skipped`).
         spec: Where and how.
-        *complete: What must be complete before: the exported transform.
+        *complete: As for `begin_commit`.
 
     Raises:
         RuntimeError: The shards do not hold what was written.
@@ -297,13 +292,7 @@ def _damaged(summary: WriteSummary, stats: ShardStats) -> dict[str, Any]:
 def write_companions(
     manifest: dict[str, Any], shards: Iterable[Mapping[str, Any]], spec: CommitSpec
 ) -> None:
-    """Puts what the manifest tells of beside the shards, and removes what was there before.
-
-    Args:
-        manifest: What is about to be written.
-        shards: What `finalize_shard` returned.
-        spec: Where and how.
-    """
+    """Puts what the manifest tells of beside the shards, and removes what was there before."""
     output, staging = spec.places.output, spec.places.staging
     files = tfds_files(manifest, "image_shards")
     files[CROISSANT_NAME] = croissant_text(manifest, storage.name_of(output))

@@ -48,12 +48,7 @@ class FinalizeTask:
 def plan_finalize(
     shards: Iterable[ShardResult], features: Mapping[str, Mapping[str, Any]]
 ) -> list[FinalizeTask]:
-    """How every shard becomes final, so that those of a split (and group) are even.
-
-    Args:
-        shards: As written.
-        features: Those of the manifest.
-    """
+    """How every shard becomes final, so that those of a split (and group) are even."""
     groups: dict[tuple[str, str], list[ShardResult]] = collections.defaultdict(list)
     for shard in sorted(shards, key=lambda s: s.name):
         groups[shard.split, shard.group].append(shard)
@@ -165,12 +160,7 @@ def _rewrite(task: FinalizeTask, places: ShardPlaces) -> tuple[dict[str, Any], I
 
 
 def _records_of(classes: Iterable[str], numbers: Mapping[str, Container[int]]) -> list[int]:
-    """Places in a shard of records that are told by their class and their number in it.
-
-    Args:
-        classes: Of its records, in order.
-        numbers: Class → numbers.
-    """
+    """Places of records in a shard, of whose classes, by their numbers among those of a class."""
     seen = collections.Counter[str]()
     records = []
     for record, name in enumerate(classes):

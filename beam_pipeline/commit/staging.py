@@ -82,11 +82,7 @@ class OutputState:
 
 
 def read_output_state(output: str, staging: str) -> OutputState:
-    """Reads what an output folder holds, by requests that are sent at once.
-
-    Raises:
-        UserError: Its manifest is a newer version's.
-    """
+    """Reads what an output folder holds, by requests that are sent at once."""
     manifest, notes, names = run_concurrently(
         lambda: _manifest(output), lambda: job_notes(staging), lambda: _names_in(output)
     )
@@ -161,13 +157,10 @@ def _said_in(path: str, form: Form) -> dict[str, Any]:
 
 
 def keep_replaced(state: OutputState) -> str:
-    """Keeps the data set that is in the output while a build reads and replaces it.
-
-    Returns the folder, where it still is when the same command is run again.
+    """Keeps the data set that a build reads and replaces; returns where, also for later runs.
 
     Raises:
-        UserError: There is no data set any more.
-        OutputError: It cannot be kept.
+        UserError: There is no data set any more, or it cannot be kept.
     """
     folder = storage.join(state.staging, REPLACED_NAME)
     if state.manifest is None:
@@ -189,10 +182,6 @@ def set_aside(output: str, staging: str) -> None:
 
     The data set that was there is in the staging folder before its manifest goes, and stays
     there, whole, until the new one's is written.
-
-    Raises:
-        UserError: Its manifest cannot be read.
-        OSError: It cannot be kept.
     """
     path = storage.join(output, MANIFEST_NAME)
     if not storage.exists(path):
@@ -238,14 +227,8 @@ def _link_data_set(output: str, folder: str, manifest: dict[str, Any]) -> None:
 def prepare_staging(state: OutputState, reads_replaced: bool = False) -> None:
     """Readies the staging folder: removes what a killed run left unfinished, keeps its shards.
 
-    A data set that a killed commit had set aside stays as long as there is no other one.
-
-    Args:
-        state: What was in the output.
-        reads_replaced: Whether the build reads the data set that it replaces.
-
-    Raises:
-        OutputError: The folder cannot be written.
+    A data set that a killed commit had set aside stays as long as there is no other one, or the
+    build reads it (`reads_replaced`).
     """
     staging = state.staging
     keeps_replaced = reads_replaced or state.manifest is None
@@ -269,13 +252,7 @@ def job_notes(staging: str) -> dict[str, Any]:
 
 
 def mark_committed(staging: str, fingerprint: str, reused_images: int = 0) -> None:
-    """Records that the data set with this fingerprint is this job's work.
-
-    Args:
-        staging: The folder.
-        fingerprint: That of its manifest.
-        reused_images: Images whose shards an earlier run had finished.
-    """
+    """Records that the data set with this fingerprint is this job's work, and what was reused."""
     said = {"fingerprint": fingerprint, "reused_images": reused_images}
     storage.write(storage.join(staging, COMMITTED_NAME), json.dumps(said))
 

@@ -90,14 +90,7 @@ def write_list(rejects: Iterable[Reject], folder: str) -> str:
 
 
 def check_budget(counts: Mapping[str, int], listed: int, max_fraction: float, where: str) -> None:
-    """Raises `UserError`, with the reasons, if more images were rejected than allowed.
-
-    Args:
-        counts: Reason → rejected images.
-        listed: Images in all.
-        max_fraction: Of them that may be rejected.
-        where: The list of rejects.
-    """
+    """Raises `UserError`, with the reasons and the list, if more were rejected than allowed."""
     allowed = math.floor(max_fraction * listed + 1e-9)  # 0.29 * 100 is a little below 29
     rejected = sum(counts.values())
     if rejected <= allowed:

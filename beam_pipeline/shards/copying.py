@@ -40,13 +40,7 @@ _Read = Generator[tuple[ImageRef, bytes | ImageError], None, None]
 def read_files_and_records(refs: Sequence[ImageRef], max_bytes: int, urls: UrlOptions) -> _Read:
     """Yields every reference, in order, with its file or its record, or why it cannot be read.
 
-    Args:
-        refs: What is read.
-        max_bytes: Larger files are not read.
-        urls: How files at http:// and https:// addresses are fetched.
-
-    Raises:
-        StorageError: As `read_images`.
+    The other arguments, and what is raised, are those of `read_images`.
     """
     files = read_images([ref for ref in refs if not ref.is_record], max_bytes, urls)
     records = read_records([ref for ref in refs if ref.is_record])
@@ -130,11 +124,6 @@ def copy_record(
     ref: ImageRef, payload: bytes, class_ids: Mapping[str, int]
 ) -> tuple[bytes, dict[str, Values]]:
     """A record with the label it has now, and its features; the picture in it stays as it is.
-
-    Args:
-        ref: The record, with its label.
-        payload: What it holds.
-        class_ids: Label → id.
 
     Raises:
         ImageError: It is not the record that was listed, or lacks a feature.

@@ -50,7 +50,7 @@ def make_record(
     stats: ShardStats,
     index: int,
 ) -> Record:
-    """The record of an image, or the one that is copied, counted.
+    """The record of an image of a shard, or the one that is copied, counted.
 
     Args:
         ref: The image.

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
-import apache_beam as beam
+import concurrent.futures
+import contextlib
+import dataclasses
+import functools
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-from beam_pipeline.images.process_pool import LocalPool
+import apache_beam as beam
+from apache_beam.coders import BytesCoder
+from apache_beam.io import iobase, tfrecordio
+from apache_beam.io.filesystem import CompressionTypes
+
+from beam_pipeline.images.process_pool import LocalPool, own_pool
 from beam_pipeline.options import ImageOptions, UrlOptions
-from beam_pipeline.shards.places import WriteOptions
-from beam_pipeline.shards.sink import BalancedSink
+from beam_pipeline.planning.refs import ShardUnit
+from beam_pipeline.shards.places import ShardPlaces, WriteOptions
+from beam_pipeline.shards.result import ShardResult
+from beam_pipeline.shards.versions import check_versions
+from beam_pipeline.shards.writer import write_shard
+from imageshards import storage
+from imageshards.progress import note_activity
+from imageshards.storage import map_concurrently
+from imageshards.text import counted
+
+_LOGGER = logging.getLogger(__name__)
+
+# What Beam groups are the names of written shards; all else that is known of one lies beside it.
+Names = tuple[str, ...]
 
 
 class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
@@ -77,6 +100,12 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
         versions: tuple[tuple[str, str], ...] = (),
         pool: LocalPool | None = None,
     ):
+        plain = CompressionTypes.UNCOMPRESSED
+        if CompressionTypes.detect_compression_type(file_name_suffix) != plain:
+            raise ValueError(
+                f"file_name_suffix received {file_name_suffix!r}, of compressed files; expected "
+                "another: JPEG does not shrink, and nobody can seek in such shards."
+            )
         super().__init__(file_path_prefix, file_name_suffix=file_name_suffix)
         self.options = WriteOptions(
             image=image,
@@ -86,12 +115,166 @@ class WriteBalancedTFRecord(beam.io.WriteToTFRecord):
             versions=versions,
         )
         self._sink = BalancedSink(
-            file_path_prefix,
-            file_name_suffix,
-            shard_name_template,
+            file_path_prefix, BytesCoder(), file_name_suffix, 0, shard_name_template, plain
+        )
+        output, _, first_name = file_path_prefix.rpartition("/")
+        self.places = ShardPlaces(
+            output=output,
             staging=staging,
             finished=finished,
-            options=self.options,
-            pool=pool,
+            first_name=first_name,
+            name_format=str(self._sink.shard_name_format),
+            suffix=file_name_suffix,
         )
-        self.places = self._sink.places
+        self._sink.write_to(self.places, self.options, pool)
+
+
+class BalancedSink(tfrecordio._TFRecordSink):
+    """Beam's TFRecord sink whose elements are `ShardUnit`s instead of encoded records."""
+
+    def write_to(self, places: ShardPlaces, options: WriteOptions, pool: LocalPool | None) -> None:
+        """Says where shards lie, how they are written, and by which processes."""
+        # Beam makes 1 of it for an empty template; then one worker would write everything.
+        self.num_shards = 0
+        self.places = places
+        self._options = options
+        self._pool = pool
+
+    # What Beam's `WriteImpl` calls.
+
+    def initialize_write(self) -> str:
+        """The folder that bundles write to."""
+        if self.places.staging:
+            return self.places.staging
+        return str(self._create_temp_dir(self.file_path_prefix.get()))
+
+    def open_writer(self, init_result: str, uid: str) -> ShardWriter:
+        """A writer of planned shards, whatever their number.
+
+        Raises:
+            UserError: This worker's libraries would write other bytes than the client's.
+        """
+        check_versions(self._options.versions)
+        return ShardWriter(self._places_in(init_result), self._options, self._pool or own_pool())
+
+    def _places_in(self, init_result: str) -> ShardPlaces:
+        return dataclasses.replace(self.places, staging=init_result)
+
+    def pre_finalize(self, init_result: str, writer_results: Iterable[Names]) -> list[Any]:
+        """Deletes files that have the names of these shards, as Beam's own sink does.
+
+        So a shard that is in its place when `finalize_write` is run again is known to be its work.
+        With `staging` old shards are the commit's business.
+        """
+        if not self.places.staging:
+            delete_old = functools.partial(_delete_old, self._places_in(init_result))
+            for _ in map_concurrently(delete_old, [n for names in writer_results for n in names]):
+                pass
+        return []
+
+    def finalize_write(
+        self,
+        init_result: str,
+        writer_results: Iterable[Names],
+        unused_pre_finalize_results: Any,
+        w: Any = None,
+    ) -> Iterator[str]:
+        """The final paths of all shards.
+
+        Without `staging` they, and files of what they rejected, are moved there first. A call after
+        one that succeeded or failed, or beside one, finds each file in one of these states:
+
+        - only in the temporary folder, or, in a store, in both places: it is moved;
+        - only in its final place: it was moved before, as `pre_finalize` left no other file there;
+        - in neither: a shard is lost; there are no rejects.
+
+        Raises:
+            FileNotFoundError: A shard is lost.
+        """
+        names = sorted({name for names in writer_results for name in names})
+        if not self.places.staging:
+            places = self._places_in(init_result)
+            with_rejects = sum(map_concurrently(functools.partial(_put_in_place, places), names))
+            if with_rejects:
+                _LOGGER.warning(
+                    "%s of %s* rejected images, which are in %s, with the reasons",
+                    counted(with_rejects, "shard"),
+                    self.file_path_prefix.get(),
+                    storage.parent_of(places.quarantine_path("")),
+                )
+            with contextlib.suppress(OSError):  # what is left of it is nobody's
+                storage.delete_folder(init_result)
+        yield from map(self.places.final_path, names)
+
+
+def _delete_old(places: ShardPlaces, name: str) -> None:
+    # A shard that is gone from here was moved to its final name by a `finalize_write` before.
+    if storage.exists(places.staged_path(name)):
+        storage.delete([places.final_path(name), places.quarantine_path(name)])
+
+
+def _put_in_place(places: ShardPlaces, name: str) -> bool:
+    """Moves a shard and, after it, what it rejected; returns whether there is something of that."""
+    try:
+        storage.move(places.staged_path(name), places.final_path(name))
+    except FileNotFoundError:
+        if not storage.exists(places.final_path(name)):
+            raise
+    with contextlib.suppress(FileNotFoundError):
+        storage.move(places.rejects_path(name), places.quarantine_path(name))
+    return storage.exists(places.quarantine_path(name))
+
+
+class ShardWriter(iobase.Writer):
+    """Has the planned shards of a bundle written by a pool of processes; says which.
+
+    The pool of a whole job shares out all its shards: they are queued and the bundle goes on;
+    `close` waits for them. From that of one of Beam's workers each shard is given out as soon as
+    it is written.
+    """
+
+    def __init__(self, places: ShardPlaces, options: WriteOptions, pool: LocalPool):
+        self._places = places
+        self._options = options
+        self._pool = pool
+        self._queued: list[concurrent.futures.Future[ShardResult]] = []
+        self._written: list[str] = []
+        counter = beam.metrics.Metrics.counter
+        self._images = counter("write", "images")
+        self._bytes = counter("write", "bytes_read")
+        self._rejects = counter("write", "rejects")
+        self._reused = counter("write", "reused")
+        self._requests = counter("store", "requests")
+        self._retries = counter("store", "retries")
+
+    def write(self, unit: ShardUnit) -> None:
+        """Writes a shard, or has it written."""
+        note_activity("writing shards")
+        name = self._places.shard_name(unit)
+        how = self._places, self._options
+        self._queued.append(self._pool.submit(name, write_shard, unit, *how, size=len(unit.refs)))
+        # In a worker of Beam's a bundle is lost as a whole: what is written is given out at once.
+        if not self._pool.is_of_job:
+            self.close()
+
+    def at_capacity(self) -> bool:
+        """Whether there are shards to give out at once."""
+        return bool(self._written)
+
+    def close(self) -> Names:
+        """The names of the shards, when all of them are written."""
+        while self._queued:
+            self._written.append(self._done(self._queued.pop(0).result()))
+        asked = storage.unreported()
+        self._requests.inc(asked.requests)
+        self._retries.inc(asked.retries)
+        return tuple(self._written)
+
+    def _done(self, result: ShardResult) -> str:
+        if result.reused:
+            self._reused.inc(result.num_images)
+        else:
+            self._images.inc(result.num_images)
+            self._bytes.inc(result.read_bytes)
+            self._rejects.inc(result.num_rejects)
+        return result.name

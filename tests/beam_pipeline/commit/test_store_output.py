@@ -223,7 +223,7 @@ def test_a_manifest_that_cannot_be_read_is_kept(server, photos, capfd):
 
 
 MODULES = {
-    "ShardWriter._done": "beam_pipeline.shards.sink",
+    "ShardWriter._done": "beam_pipeline.shards.transforms",
     "finalize_shard": "beam_pipeline.commit.transforms",
 }
 
