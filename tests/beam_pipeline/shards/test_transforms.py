@@ -17,8 +17,7 @@ from beam_pipeline.images.process_pool import LocalPool
 from beam_pipeline.options import ImageOptions, PlanOptions
 from beam_pipeline.planning.refs import ImageRef, RefBatch, ShardUnit
 from beam_pipeline.planning.transforms import PlanShards
-from beam_pipeline.shards.transforms import BalancedSink
-from beam_pipeline.shards.transforms import WriteBalancedTFRecord
+from beam_pipeline.shards.transforms import BalancedSink, WriteBalancedTFRecord
 from imageshards import storage
 from imageshards.example import decode_example
 from imageshards.tfrecord import read_records
