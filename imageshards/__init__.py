@@ -115,8 +115,4 @@ def read_examples(
         if split in (None, name):
             path = manifest.shard_path(directory, shard)
             for record in tfrecord.read_records(path):
-                try:
-                    yield example.decode_example(record.payload, only)
-                except ValueError as e:
-                    place = record.number, record.offset_bytes
-                    raise tfrecord.RecordError(path, *place, str(e)) from e
+                yield example.decode_record(path, record, only)

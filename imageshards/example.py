@@ -13,6 +13,8 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
+from imageshards.tfrecord import Record, RecordError
+
 Values = Sequence[bytes] | Sequence[int] | Sequence[float]
 """The values of one feature."""
 
@@ -108,6 +110,20 @@ def decode_example(data: bytes, only: Collection[str] | None = None) -> dict[str
         kind = feature.WhichOneof("kind")
         features[name] = list(getattr(feature, kind).value) if kind else []
     return features
+
+
+def decode_record(
+    path: str, record: Record, only: Collection[str] | None = None
+) -> dict[str, Values]:
+    """The features of a record of the file `path`, as `decode_example` has them.
+
+    Raises:
+        RecordError: It is no `tf.train.Example`.
+    """
+    try:
+        return decode_example(record.payload, only)
+    except ValueError as e:
+        raise RecordError(path, record.number, record.offset_bytes, str(e)) from e
 
 
 def dtype_of(values: Values) -> str:

@@ -23,12 +23,12 @@ import hashlib
 import io
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from imageshards import storage, tfrecord
 from imageshards.errors import IndexDamageError, UserError
-from imageshards.example import Values, decode_example
+from imageshards.example import Values, decode_record
 from imageshards.manifest import (
     CLASS_FEATURE,
     FILENAME_FEATURE,
@@ -314,13 +314,13 @@ def read_shard_index(
         if len(data) != entry["num_bytes"] or _sha256(data) != entry["sha256"]:
             problem = "is not the file that manifest.json names: its bytes are others"
         else:
-            file = pq.ParquetFile(pa.BufferReader(data))
-            problem = _rows_problem(file.metadata.num_rows, shard)
+            # The sizes tell where each record is, whatever else is wanted.
+            whole = pa.unify_schemas([schema, pa.schema([("num_bytes", pa.int64())])])
+            table = pq.read_table(pa.BufferReader(data), columns=whole.names, use_threads=False)
+            table = table.select(whole.names).cast(whole)
+            problem = _rows_problem(table, shard)
             if not problem:
-                table = file.read(schema.names, use_threads=False).select(schema.names).cast(schema)
-                problem = _rows_problem(table.num_rows, shard) or _places_problem(table, shard)
-            if not problem:
-                return table
+                return table.select(schema.names)
     except FileNotFoundError:
         problem = "is missing"
     except OSError as e:
@@ -335,42 +335,36 @@ def read_shard_index(
     raise error
 
 
-def _rows_problem(rows: int, shard: Mapping[str, Any]) -> str:
-    """Why an index has not this many rows, as the end of a sentence; "" if it has."""
-    if rows == shard["num_records"]:
-        return ""
-    said = counted(shard["num_records"], "record")
-    return f"has {counted(rows, 'row')}; the manifest says {said}"
-
-
-def _places_problem(table: pa.Table, shard: Mapping[str, Any]) -> str:
-    """What no row of this shard can say, as the end of a sentence; "" if none does.
+def _rows_problem(table: pa.Table, shard: Mapping[str, Any]) -> str:
+    """What no rows of this shard can say, as the end of a sentence; "" if they say nothing such.
 
     Rows lead to files and to ranges of bytes: they must not leave the shard.
     """
+    import numpy as np
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    def within(column: pa.ChunkedArray, least: int, most: int) -> pa.ChunkedArray:
-        return pc.and_(pc.greater_equal(column, least), pc.less_equal(column, most))
-
-    columns = {name: table[name] for name in table.column_names if name in COLUMNS}
-    good = {name: column.is_valid() for name, column in columns.items() if name not in _UNKNOWN}
-    size = shard["num_bytes"]
-    rules: dict[str, Callable[[pa.ChunkedArray], pa.ChunkedArray]] = {
-        "shard": lambda column: pc.equal(column, shard_name(shard)),
-        "record": lambda column: within(column, 0, shard["num_records"] - 1),
-        "num_bytes": lambda column: within(column, FRAME_BYTES, size),
-        "offset": lambda column: within(column, 0, size - FRAME_BYTES),
-        "source_sha256": lambda column: pc.match_substring_regex(column, "^[0-9a-f]{64}$"),
+    if table.num_rows != shard["num_records"]:
+        said = counted(shard["num_records"], "record")
+        return f"has {counted(table.num_rows, 'row')}; the manifest says {said}"
+    for name in table.column_names:
+        if name in COLUMNS and name not in _UNKNOWN and table[name].null_count:
+            return f"does not say the {name} of each record"
+    sizes = table["num_bytes"].to_numpy()
+    if sizes.sum() != shard["num_bytes"] or sizes.min(initial=FRAME_BYTES) < FRAME_BYTES:
+        return "says other num_bytes than those of its records"
+    places = {
+        "shard": shard_name(shard),
+        "record": pa.array(np.arange(len(sizes))),
+        "offset": pa.array(np.cumsum(sizes) - sizes),
     }
-    good |= {name: rule(columns[name]) for name, rule in rules.items() if name in columns}
-    if {"num_bytes", "offset"} <= good.keys():
-        ends = pc.less_equal(columns["offset"], pc.subtract(size, columns["num_bytes"]))
-        good["offset"] = pc.and_(good.pop("offset"), ends)  # last: sizes may be at fault
-    for name, mask in good.items():
-        row = pc.index(mask.fill_null(False), False).as_py()
-        if row >= 0:
-            return f"says {name} {columns[name][row].as_py()!r} in row {row}, which cannot be"
+    for name in places.keys() & {*table.column_names}:
+        if pc.any(pc.not_equal(table[name], places[name])).as_py():
+            return f"says another {name} than that of its records"
+    if "source_sha256" in table.column_names:
+        is_sha256 = pc.match_substring_regex(table["source_sha256"], "^[0-9a-f]{64}$")
+        if pc.any(pc.invert(is_sha256)).as_py():
+            return "says a source_sha256 that is none"
     return ""
 
 
@@ -401,10 +395,7 @@ def read_record(
     if found is None or isinstance(found, tfrecord.RecordError):
         reason = found.reason if found else "the file ends before it"
         raise tfrecord.RecordError(path, number, offset, reason)
-    try:
-        features = decode_example(found.payload)
-    except ValueError as e:
-        raise tfrecord.RecordError(path, number, offset, str(e)) from e
+    features = decode_record(path, found._replace(number=number, offset_bytes=offset))
     if key_feature and features.get(key_feature) != [row["key"].encode()]:
         raise UserError(
             f"{path} holds at record {number} not {row['key']!r}, as its index says; expected "

@@ -99,7 +99,14 @@ class _Activity:
         self._count = 0
         self._begun = time.monotonic()
 
-    def note(self, what: str, count: int, unit: str) -> None:
+    def note(self, what: str, count: int = 0, unit: str = "") -> None:
+        """Notes what this process is doing.
+
+        Args:
+            what: For example `listing`; empty when it has ended.
+            count: Units done since the last note; they are added up while `what` stays the same.
+            unit: What is counted, in the singular; empty where nothing is.
+        """
         with self._lock:
             if what != self._what:
                 self._what, self._unit, self._count = what, unit, 0
@@ -107,6 +114,7 @@ class _Activity:
             self._count += count
 
     def line(self) -> str:
+        """`listing: 12,000 images  00:03`; empty where nothing was noted."""
         with self._lock:
             if not self._what:
                 return ""
@@ -116,22 +124,8 @@ class _Activity:
 
 
 _activity = _Activity()
-
-
-def note_activity(what: str, count: int = 0, unit: str = "") -> None:
-    """Notes what this process is doing, for `activity_line`.
-
-    Args:
-        what: For example `listing`; empty when it has ended.
-        count: Units done since the last note; they are added up while `what` stays the same.
-        unit: What is counted, in the singular; empty where nothing is.
-    """
-    _activity.note(what, count, unit)
-
-
-def activity_line() -> str:
-    """`listing: 12,000 images  00:03`; empty where nothing was noted."""
-    return _activity.line()
+note_activity = _activity.note
+activity_line = _activity.line
 
 
 def with_progress(work: Iterable[_T], total: int, unit: str, doing: str) -> Iterator[_T]:
@@ -193,15 +187,10 @@ def text_table(
     """
     cells = [list(header), *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    if width is None:
-        width = shutil.get_terminal_size((LINE_CHARACTERS, 24)).columns
-    excess = sum(widths) + 2 * (len(widths) - 1) - width
-    while excess > 0 and texts:
-        widest = max(texts, key=lambda i: widths[i])
-        if widths[widest] <= _LEAST_TEXT_CHARACTERS:
-            break
-        widths[widest] -= 1
-        excess -= 1
+    room = width or shutil.get_terminal_size((LINE_CHARACTERS, 24)).columns
+    room -= 2 * (len(widths) - 1) + sum(w for i, w in enumerate(widths) if i not in texts)
+    for i in texts:
+        widths[i] = min(widths[i], max(_LEAST_TEXT_CHARACTERS, room // len(texts)))
     for row in cells:
         row[:] = [
             shortened(cell, size) if i in texts else cell

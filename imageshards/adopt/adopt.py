@@ -13,15 +13,15 @@ from imageshards import manifest, storage
 from imageshards.adopt.classes import name_classes
 from imageshards.adopt.features import AdoptOptions, check_picture, features_of, find_roles
 from imageshards.adopt.files import expand, find_splits, folder_from
-from imageshards.adopt.scan import Roles, ScannedFile, examples_of, scan_files
+from imageshards.adopt.scan import Roles, ScannedFile, scan_files
 from imageshards.adopt.tfds import TfdsFolder, find_folder, open_tfds
 from imageshards.errors import UserError
-from imageshards.example import Values
+from imageshards.example import Values, decode_record
 from imageshards.form import FormError
 from imageshards.index import index_table, write_index
 from imageshards.manifest import TRAIN_NAMES
 from imageshards.text import counted
-from imageshards.tfrecord import RecordError
+from imageshards.tfrecord import RecordError, read_records
 
 
 def adopt(
@@ -114,7 +114,8 @@ def _check_no_build(output: str) -> None:
 
 
 def _first_example(paths: Sequence[str]) -> dict[str, Values] | None:
-    return next((features for path in paths for _, features in examples_of(path)), None)
+    found = (decode_record(path, record) for path in paths for record in read_records(path))
+    return next(found, None)
 
 
 def _labelled(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from imageshards import storage
@@ -67,7 +66,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
     return command_line.run("imageshards adopt", body)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from imageshards import storage
-from imageshards.example import Values, decode_example, dtype_of
+from imageshards.example import Values, decode_record, dtype_of
 from imageshards.index import IndexRows
 from imageshards.jpeg import open_picture
 from imageshards.manifest import CLASS_FEATURE, FILENAME_FEATURE, LABEL_FEATURE, SHA256_FEATURE
 from imageshards.progress import with_progress
-from imageshards.tfrecord import Record, RecordError, frame_record, read_records
+from imageshards.tfrecord import RecordError, frame_record, read_records
 
 _REMOTE_THREADS = 8
 
@@ -44,21 +44,6 @@ class ScannedFile:
     lengths: Counter[tuple[str, str, int]] = dataclasses.field(default_factory=Counter)
 
 
-def examples_of(path: str) -> Iterator[tuple[Record, dict[str, Values]]]:
-    """The records of a file with their features.
-
-    Raises:
-        RecordError: One is damaged, or no `tf.train.Example`.
-        OSError: The file cannot be read.
-    """
-    for record in read_records(path):
-        try:
-            features = decode_example(record.payload)
-        except ValueError as e:
-            raise RecordError(path, record.number, record.offset_bytes, str(e)) from e
-        yield record, features
-
-
 def scan_files(paths: Sequence[str], roles: Roles) -> dict[str, ScannedFile]:
     """Reads whole files.
 
@@ -74,7 +59,8 @@ def scan_files(paths: Sequence[str], roles: Roles) -> dict[str, ScannedFile]:
 
 def _scan(path: str, roles: Roles) -> ScannedFile:
     file, digest = ScannedFile(), hashlib.sha256()
-    for record, features in examples_of(path):
+    for record in read_records(path):
+        features = decode_record(path, record)
         # A file whose checksums are right is its frames, and nothing else.
         digest.update(frame_record(record.payload))
         try:

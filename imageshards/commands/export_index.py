@@ -2,20 +2,18 @@
 
 For NVIDIA DALI a file `<shard>.idx` beside each shard: a text line `offset size` for each record,
 in bytes, framing included, as its `tfrecord2idx` writes it. It is taken from the data set's own
-index; where there is none, the shards are read.
+index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imageshards.commands import command_line
 from imageshards.commands.command_line import Parser, parse_path
 from imageshards.errors import UserError
 from imageshards.text import counted
-
-FORMATS = ("dali",)
 
 
 def export_dali(directory: str) -> tuple[int, int]:
@@ -25,6 +23,7 @@ def export_dali(directory: str) -> tuple[int, int]:
         UserError: There is no data set, or it is damaged or cannot be written.
     """
     from imageshards import storage
+    from imageshards.index import index_schema, read_shard_index
     from imageshards.manifest import DALI_SUFFIX, load_manifest, shards_of
     from imageshards.progress import with_progress
 
@@ -33,8 +32,12 @@ def export_dali(directory: str) -> tuple[int, int]:
     manifest = load_manifest(directory, "DIR")
     shards = [shard for _, shard in shards_of(manifest)]
 
+    schema = index_schema({})
+
     def export(shard: Mapping[str, Any]) -> int:
-        lines = [f"{offset} {size}\n" for offset, size in _places(directory, manifest, shard)]
+        table = read_shard_index(directory, shard, schema, "DIR")
+        places = zip(table["offset"].to_pylist(), table["num_bytes"].to_pylist(), strict=True)
+        lines = [f"{offset} {size}\n" for offset, size in places]
         storage.write(storage.join(directory, shard["file"] + DALI_SUFFIX), "".join(lines))
         return len(lines)
 
@@ -50,16 +53,6 @@ def export_dali(directory: str) -> tuple[int, int]:
     return len(counts), sum(counts)
 
 
-def _places(
-    directory: str, manifest: Mapping[str, Any], shard: Mapping[str, Any]
-) -> Iterator[tuple[int, int]]:
-    """(offset, size) of each frame of a shard."""
-    from imageshards.index import index_schema, read_shard_index
-
-    table = read_shard_index(directory, shard, index_schema(manifest["features"]), "DIR")
-    yield from zip(table["offset"].to_pylist(), table["num_bytes"].to_pylist(), strict=True)
-
-
 def make_parser() -> Parser:
     """The parser of `imageshards export-index`."""
     parser = command_line.data_set_parser(
@@ -70,7 +63,7 @@ def make_parser() -> Parser:
     )
     parser.add_argument(
         "--format",
-        choices=FORMATS,
+        choices=["dali"],
         default="dali",
         help="dali: <shard>.idx with a line `offset size` for each record (default: %(default)s)",
     )

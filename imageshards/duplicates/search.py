@@ -12,9 +12,10 @@ scenes in about 32.
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,14 +40,6 @@ _SAMPLED_PX = (72, 64)
 _LEFT_PIXELS = [9 * row + column for row in range(8) for column in range(8)]
 
 
-class _Shard(NamedTuple):
-    """A shard to hash: the data set, the shard's entry of the manifest, the picture's feature."""
-
-    directory: str
-    entry: Mapping[str, Any]
-    image: str
-
-
 def find_twins(
     directory: str, manifest: Mapping[str, Any], distance: int, workers: int | None = None
 ) -> tuple[list[Twin], int]:
@@ -62,9 +55,10 @@ def find_twins(
         UserError: Its index or a shard cannot be read, or nearly all pictures look alike.
     """
     image = roles_of(manifest)["image"] or ""
-    shards = [_Shard(directory, entry, image) for _, entry in shards_of(manifest)]
+    shards = [entry for _, entry in shards_of(manifest)]
     of_originals = list(_hashes_of_originals(directory, manifest))
-    hashed = storage.map_in_processes(_hash_shard, shards, workers)
+    hash_shard = functools.partial(_hash_shard, directory, image)
+    hashed = storage.map_in_processes(hash_shard, shards, workers)
     of_pictures = list(with_progress(hashed, len(shards), "shards", "hashing pictures"))
     originals, _ = _repeated(of_originals)
     repeated, different = _repeated([hashes[known] for hashes, known in of_pictures])
@@ -74,7 +68,7 @@ def find_twins(
     for shard, files, (hashes, known) in zip(shards, of_originals, of_pictures, strict=True):
         wanted = np.isin(files, originals) | (np.isin(hashes, pictures) & known)
         if wanted.any():
-            table = _rows(directory, shard.entry, COLUMNS).filter(pa.array(wanted))
+            table = _rows(directory, shard, COLUMNS).filter(pa.array(wanted))
             column = pa.array(hashes[wanted], mask=~known[wanted])
             tables.append(table.append_column("dhash", column))
     twins = choose_twins(pa.concat_tables(tables), pairs) if tables else []
@@ -117,25 +111,27 @@ def _rows(directory: str, entry: Mapping[str, Any], columns: list[str]) -> pa.Ta
     return read_shard_index(directory, entry, wanted, "DIR").combine_chunks()
 
 
-def _hash_shard(shard: _Shard) -> tuple[np.ndarray, np.ndarray]:
+def _hash_shard(
+    directory: str, image: str, entry: Mapping[str, Any]
+) -> tuple[np.ndarray, np.ndarray]:
     """The difference hashes of a shard's pictures, uint64, and which of them are known."""
-    count = shard.entry["num_records"]
+    count = entry["num_records"]
     hashes, known = np.zeros(count, np.uint64), np.zeros(count, bool)
     try:
-        path = shard_path(shard.directory, shard.entry)
+        path = shard_path(directory, entry)
         for record in scan_file(path):
             if isinstance(record, RecordError) or record.number >= count:
                 continue
             try:
-                features = decode_example(record.payload, {shard.image})
-                found = hash_of_jpeg(features[shard.image][0])
+                features = decode_example(record.payload, {image})
+                found = hash_of_jpeg(features[image][0])
             except (KeyError, IndexError, ValueError):
                 continue  # counted; what is wrong is for verify to say
             if found is not None:
                 hashes[record.number], known[record.number] = found, True
     except OSError as e:
         raise UserError(
-            f"DIR received {shard.directory!r}, whose {shard.entry['file']} cannot be read "
+            f"DIR received {directory!r}, whose {entry['file']} cannot be read "
             f"({e.strerror or e}); expected the file as it was built: copy it again, or build the "
             "data set again with --overwrite."
         ) from e

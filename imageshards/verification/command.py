@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import time
 from collections import Counter
@@ -75,16 +76,17 @@ def verify(directory: str, workers: int | None = None, show_progress: bool = Fal
     from imageshards.manifest import STAGING_NAME, load_manifest, shards_of
     from imageshards.progress import with_progress
     from imageshards.verification.data_set import data_set_problems
-    from imageshards.verification.shard import ShardTask, check_shard
+    from imageshards.verification.shard import check_shard
 
     started = time.monotonic()
     directory = parse_path("DIR", directory)
     storage.check_bucket(directory, "DIR")
     manifest = load_manifest(directory, "DIR", complete=True, adopted=True)
-    tasks = [ShardTask(directory, shard) for _, shard in shards_of(manifest)]
-    checked = storage.map_in_processes(check_shard, tasks, workers)
+    shards = [shard for _, shard in shards_of(manifest)]
+    check = functools.partial(check_shard, directory)
+    checked = storage.map_in_processes(check, shards, workers)
     if show_progress:
-        checked = with_progress(checked, len(tasks), "shards", "verifying")
+        checked = with_progress(checked, len(shards), "shards", "verifying")
     results = list(checked)
     found = [*data_set_problems(directory, manifest)]
     found += [problem for result in results for problem in result.problems]

@@ -28,13 +28,6 @@ class Problem(NamedTuple):
     offset_bytes: int | None = None
 
 
-class ShardTask(NamedTuple):
-    """A shard to check: the data set, and the shard's entry of the manifest."""
-
-    directory: str
-    entry: Mapping[str, Any]
-
-
 @dataclasses.dataclass
 class ShardResult:
     """What was found in one shard; one that could not be read has no `sha256`."""
@@ -45,11 +38,11 @@ class ShardResult:
     sha256: str = ""
 
 
-def check_shard(task: ShardTask) -> ShardResult:
-    """Reads one shard whole and compares it with its entry."""
-    name, path = shard_name(task.entry), shard_path(task.directory, task.entry)
+def check_shard(directory: str, entry: Mapping[str, Any]) -> ShardResult:
+    """Reads one shard whole and compares it with its entry of the manifest."""
+    name, path = shard_name(entry), shard_path(directory, entry)
     try:
-        return _checked(task.entry, name, path)
+        return _checked(entry, name, path)
     except OSError as e:
         what = f"it could not be read ({e.strerror or e})"
         if isinstance(e, FileNotFoundError):

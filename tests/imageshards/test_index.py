@@ -48,7 +48,8 @@ def table(rows: IndexRows):
 
 
 def manifest(entry, num_records: int = 3) -> dict:
-    shard = {"file": SHARD, "num_records": num_records, "num_bytes": 303, "index": entry}
+    size = 303 if num_records else 0
+    shard = {"file": SHARD, "num_records": num_records, "num_bytes": size, "index": entry}
     return {"splits": {"train": {"shards": [shard]}}, "features": FEATURES}
 
 
@@ -158,7 +159,7 @@ def test_no_row_leads_out_of_its_shard(tmp_path, column, value):
     values = [*rows[column].to_pylist()[:2], value]
     changed = rows.set_column(place, rows.schema.field(column), [values])
     entry = index.write_index(str(tmp_path), SHARD, changed)
-    with pytest.raises(IndexDamageError, match=f"says {column} .* in row 2, which cannot be; exp"):
+    with pytest.raises(IndexDamageError, match=f"says? .*{column}.*; expected the file"):
         index.read_index(str(tmp_path), manifest(entry))
 
 
