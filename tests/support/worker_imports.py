@@ -67,7 +67,7 @@ def main(graph_file: pathlib.Path) -> None:
                 pickler.loads(payload.do_fn.payload)
     recorder.end("steps unpickled")
     from beam_pipeline.images import process_pool
-    from beam_pipeline.shards import sink
+    from beam_pipeline.shards import transforms
     from imageshards.images import encode
 
     def stop(*args: Any, **kwargs: Any) -> None:
@@ -77,7 +77,7 @@ def main(graph_file: pathlib.Path) -> None:
 
     vars(encode)["open_source"] = stop
     # Pictures are decoded by processes that import no more than this one has by then.
-    for module in (process_pool, sink):
+    for module in (process_pool, transforms):
         vars(module)["own_pool"] = lambda: InThisProcess
     fn_runner.FnApiRunner().run_via_runner_api(graph, PipelineOptions([]))
     raise SystemExit("no picture was opened")
