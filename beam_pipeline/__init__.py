@@ -23,22 +23,18 @@ if TYPE_CHECKING:
     from beam_pipeline.planning.transforms import AssignSplits, BatchRefs, PlanShards
     from beam_pipeline.shards.transforms import WriteBalancedTFRecord
 
+# Where each name stands, as above.
 _HOMES = {
-    "AnalyseColumns": "columns.transforms",
-    "AssignSplits": "planning.transforms",
-    "BatchRefs": "planning.transforms",
-    "CommitShards": "commit.transforms",
-    "CommitSpec": "commit.data_set",
-    "ImageOptions": "options",
-    "ImageRef": "planning.refs",
-    "InputOptions": "options",
-    "ListImages": "inputs.transforms",
-    "PlanOptions": "options",
-    "PlanShards": "planning.transforms",
-    "RefBatch": "planning.refs",
-    "ShardUnit": "planning.refs",
-    "WriteBalancedTFRecord": "shards.transforms",
+    "columns.transforms": ["AnalyseColumns"],
+    "commit.data_set": ["CommitSpec"],
+    "commit.transforms": ["CommitShards"],
+    "inputs.transforms": ["ListImages"],
+    "options": ["ImageOptions", "InputOptions", "PlanOptions"],
+    "planning.refs": ["ImageRef", "RefBatch", "ShardUnit"],
+    "planning.transforms": ["AssignSplits", "BatchRefs", "PlanShards"],
+    "shards.transforms": ["WriteBalancedTFRecord"],
 }
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AnalyseColumns",
@@ -63,9 +59,9 @@ _storage.extend(_beam_files.store_settings, _beam_files.new_backend)
 
 def __getattr__(name: str) -> Any:
     # Lazy, because `--help` and a mistake in a flag must not wait for Beam.
-    if name not in _HOMES:
+    if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

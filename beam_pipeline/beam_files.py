@@ -12,6 +12,7 @@ import errno
 import functools
 import io
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,9 +20,7 @@ from typing import Any, BinaryIO, cast
 
 from imageshards import storage
 from imageshards.errors import StorageError
-from imageshards.storage.base import Backend, Stat, count
-
-_PIECE_BYTES = 1 << 20
+from imageshards.storage.base import Backend, Stat
 
 # Beam's flags (`S3Options`, `GoogleCloudOptions`) that clients of stores obey.
 _STORE_FLAGS = (
@@ -165,17 +164,10 @@ class BeamBackend(Backend):
         self._plain = {"compression_type": CompressionTypes.UNCOMPRESSED}
 
     def open_read(self, path: str) -> BinaryIO:
-        count(requests=1)
         with _as_os_error(path):
             return cast(BinaryIO, self._files.open(path, **self._plain))
 
-    def read(self, path: str, max_bytes: int | None = None) -> bytes:
-        data = super().read(path, max_bytes)
-        count(bytes_read=len(data))
-        return data
-
     def stat(self, path: str) -> Stat | None:
-        count(requests=1)
         with _as_os_error(path):
             if not self._files.exists(path):
                 return None
@@ -189,7 +181,6 @@ class BeamBackend(Backend):
         return None if is_folder else found
 
     def files_from(self, prefix: str) -> Iterator[Stat]:
-        count(requests=1)
         with _as_os_error(prefix):
             matched = self._files.match([prefix + "**"])[0].metadata_list
         # Stores mark folders by objects whose names end with a slash.
@@ -207,9 +198,7 @@ class BeamBackend(Backend):
         unfinished = f"{path}.part"
         self._make_parent(path)
         with _as_os_error(unfinished), self._files.create(unfinished, **self._plain) as file:
-            while piece := source.read(_PIECE_BYTES):
-                file.write(piece)
-                count(bytes_written=len(piece))
+            shutil.copyfileobj(source, file)
         self.move(unfinished, path)
         return Stat(path, source.tell(), time.time_ns(), "")
 

@@ -30,7 +30,7 @@ from beam_pipeline.pipeline import columns_of, list_batches, unique_keys, with_p
 from beam_pipeline.planning.plan import ShardPlan
 from beam_pipeline.planning.refs import RefBatch
 from beam_pipeline.planning.transforms import survey_and_plan
-from beam_pipeline.progress import class_line, reasons, warning_lines
+from beam_pipeline.progress import class_line, reasons
 from beam_pipeline.runners.runner import Runner
 from imageshards import storage
 from imageshards.errors import ImageError, UserError
@@ -165,5 +165,6 @@ def plan_table(found: Planned, splits: Mapping[str, float], warnings: Iterable[s
             for reason, uri, message in found.examples.values()
         )
         lines.append(for_output(f"rejected already when listed: {known}"))
-    lines += warning_lines([*warnings, *warnings_of(counts, splits, names)])
+    told = [*warnings, *warnings_of(counts, splits, names)]
+    lines += [for_output(f"warning: {warning}") for warning in told]
     return "\n".join([*lines, "nothing was written"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from imageshards.progress import activity_line, rate_line
@@ -62,7 +62,7 @@ def final_table(manifest: Mapping[str, Any], seconds: float, reused: int) -> str
         lines.append(f"{reused:,} images were finished by an earlier run")
     rate = f", {(listed - reused) / seconds:,.0f} images/s" if listed > reused else ""
     lines.append(f"{seconds:.1f} s{rate} with start-up")
-    lines += warning_lines(manifest.get("warnings", ()))
+    lines += [for_output(f"warning: {warning}") for warning in manifest.get("warnings", ())]
     return "\n".join(lines)
 
 
@@ -92,11 +92,6 @@ def class_line(counts: Mapping[str, Mapping[str, int]]) -> str:
         return f"{text}{min(classes.values()):,} in each"
     (largest, most), *_, (smallest, fewest) = classes.most_common()
     return wrapped(f"{text}largest {largest} {most:,}, smallest {smallest} {fewest:,}")
-
-
-def warning_lines(warnings: Iterable[str]) -> list[str]:
-    """Warnings as lines of their own."""
-    return [for_output(f"warning: {warning}") for warning in warnings]
 
 
 def reasons(counts: Mapping[str, int]) -> str:

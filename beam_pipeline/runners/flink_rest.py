@@ -79,14 +79,14 @@ def running_jobs(master: str, name: str) -> list[str]:
     ]
 
 
-def cancel_jobs(master: str, name: str) -> list[str]:
-    """Cancels a cluster's jobs of a name and waits until they have ended; returns their ids.
+def cancel_jobs(master: str, name: str) -> None:
+    """Cancels a cluster's jobs of a name and waits until they have ended.
 
     Raises:
         UserError: The cluster does not answer, or a job does not end in time.
     """
     if not is_address(master):
-        return []
+        return
     found = running_jobs(master, name)
     for job in found:
         _ask(master, f"/jobs/{job}?mode=cancel", "PATCH")
@@ -98,7 +98,6 @@ def cancel_jobs(master: str, name: str) -> list[str]:
                 f"{CANCEL_TIMEOUT_SEC:g} s; see the cluster's own pages there."
             )
         time.sleep(0.2)
-    return found
 
 
 def _ask(master: str, path: str, method: str = "GET") -> Any:

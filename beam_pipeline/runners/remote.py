@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import json
 import logging
 import re
-import shutil
 import socket
 import sys
 import threading
@@ -184,32 +182,22 @@ def check_servers(options: PipelineOptions) -> None:
     """Whether job service and worker pool answer, as far as this machine can ask them.
 
     Raises:
-        UserError: One does not, or there is no Docker for workers that are containers.
+        UserError: One does not.
     """
     portable = options.view_as(PortableOptions)
     service = portable.job_endpoint or ""
-    is_portable = runner_name(options.view_as(StandardOptions).runner) == "portable"
     if service and service != "embed":
         with _asked("--job_endpoint", service, "job service", "make job-service") as channel:
             beam_job_api_pb2_grpc.JobServiceStub(channel).DescribePipelineOptions(
                 beam_job_api_pb2.DescribePipelineOptionsRequest(), timeout=CONNECT_TIMEOUT_SEC
             )
-    elif not service and is_portable:
+    elif not service and runner_name(options.view_as(StandardOptions).runner) == "portable":
         raise UserError(
             "--job_endpoint is missing; expected host:port of a job service for --runner "
             "PortableRunner: start one on this host with make job-service."
         )
-    kind = (portable.environment_type or "").upper()
-    if kind == "EXTERNAL":
+    if (portable.environment_type or "").upper() == "EXTERNAL":
         _check_pool(str(portable.environment_config or ""), service)
-    elif kind in ("", "DOCKER") and is_portable and _is_here(service):
-        if shutil.which("docker") is None:
-            raise UserError(
-                f"--environment_type received {kind or 'nothing'}, so every worker is a Docker "
-                "container, and there is no docker on this host; expected EXTERNAL: start a pool "
-                "with make worker-pool, and give --environment_type EXTERNAL "
-                "--environment_config localhost:50000."
-            )
 
 
 def refuse_second(options: PipelineOptions, output: str) -> None:
@@ -240,15 +228,11 @@ def refuse_second(options: PipelineOptions, output: str) -> None:
             )
 
 
-def _check_pool(config: str, service: str) -> None:
+def _check_pool(address: str, service: str) -> None:
     """Asks a pool on this host whether it is one.
 
     It is looked for by the runner's hosts: `localhost` means this one only if the runner is here.
     """
-    address = config
-    if config.startswith("{"):
-        with contextlib.suppress(ValueError):
-            address = str(json.loads(config).get("url", ""))
     if ":" in address and not (_is_here(address) and (not service or _is_here(service))):
         return
     with _asked("--environment_config", address, "worker pool", "make worker-pool") as channel:

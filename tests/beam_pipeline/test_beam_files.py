@@ -20,7 +20,7 @@ from imageshards.errors import StorageError
 from tests.support import builds
 from tests.support.google_front import GoogleFront
 from tests.support.http_stand_in import self_signed
-from tests.support.store_servers import StoreServer, store_server
+from tests.support.store_servers import store_server
 
 pytestmark = pytest.mark.process
 
@@ -77,26 +77,16 @@ class TestS3:
     PATH = "s3://pictures/photos/cat/cat 0.jpg"
 
     @pytest.fixture(scope="class")
-    def certificate(self, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    def certificate(self, tmp_path_factory, photos) -> Iterator[pathlib.Path]:
+        """Of a store that is reached by https, which nobody knows."""
         path = tmp_path_factory.mktemp("tls") / "s3.pem"
         path.write_bytes(self_signed())
-        return path
+        with store_server("s3", certificate=path) as server, server.environment():
+            storage.copy_folder(str(photos), f"{server.bucket('pictures')}/photos")
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("AWS_ENDPOINT_URL", server.https_url)
+                yield path
 
-    @pytest.fixture(scope="class")
-    def server(self, certificate: pathlib.Path, photos: pathlib.Path) -> Iterator[StoreServer]:
-        with store_server("s3", certificate=certificate) as server:
-            with server.environment():
-                storage.copy_folder(str(photos), f"{server.bucket('pictures')}/photos")
-            yield server
-
-    @pytest.fixture
-    def https(self, server: StoreServer, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The store is reached by https, with a certificate that nobody knows."""
-        for name, value in server.environ.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.https_url)
-
-    @pytest.mark.usefixtures("https")
     @pytest.mark.parametrize("is_in_worker", [False, True], ids=["main process", "worker of Beam"])
     @pytest.mark.parametrize(
         ("verify", "words"),
@@ -122,7 +112,7 @@ class TestS3:
                     with pytest.raises(StorageError, match=words):
                         storage.read(self.PATH)
 
-    @pytest.mark.usefixtures("https")
+    @pytest.mark.usefixtures("certificate")
     def test_all_processes_of_a_build_obey(self, tmp_path, capsys):
         assert read_from("s3://pictures", tmp_path / "out") == 2
         assert "certificate" in capsys.readouterr().err

@@ -18,7 +18,6 @@ from beam_pipeline.planning.transforms import PlanShards
 from beam_pipeline.shards.transforms import WriteBalancedTFRecord
 from imageshards.example import Values, decode_example
 from imageshards.tfrecord import read_records
-from tests.support import portable_servers
 from tests.support.builds import (
     build,
     class_folders,
@@ -26,7 +25,6 @@ from tests.support.builds import (
     manifest,
     quarantined,
     rejects_of,
-    shard_bytes,
 )  # fmt: skip
 
 pytestmark = pytest.mark.process
@@ -63,14 +61,6 @@ def left_out(output: pathlib.Path) -> dict[str, str]:
     return {key: row["reason"] for key, row in rejects_of(output).items()}
 
 
-def files(output: pathlib.Path) -> dict[str, bytes]:
-    """What must be the same whenever the same is built."""
-    return shard_bytes(output) | {
-        "rejects": (output / "quarantine" / "rejects.jsonl").read_bytes(),
-        "manifest": (output / "manifest.json").read_bytes(),
-    }
-
-
 @pytest.mark.slow
 def test_a_build_names_them_and_keeps_their_bytes_and_all_others_become_records(
     photos, tmp_path, capfd
@@ -91,18 +81,6 @@ def test_a_build_names_them_and_keeps_their_bytes_and_all_others_become_records(
     small = tmp_path / "small"
     assert build(*flags(photos, small, "--direct_num_workers", "1")) == 0
     assert left_out(small) == left_out(several)
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_a_worker_of_a_cluster_leaves_out_the_same(photos, tmp_path):
-    """It has no pool of ours: a child of its own decodes."""
-    here, there = tmp_path / "here", tmp_path / "there"
-    assert build(*flags(photos, here, "--num_shards", "3")) == 0
-    with portable_servers.running(tmp_path) as servers:
-        assert build(*flags(photos, there, "--num_shards", "3"), *servers.flags) == 0
-    assert files(there) == files(here)
-    assert quarantined(there) == quarantined(here)
 
 
 def test_one_that_never_ends_is_left_out(photos, tmp_path, monkeypatch, capfd):

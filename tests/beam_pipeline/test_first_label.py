@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import pathlib
-from typing import Any
 
 import pytest
 
 from beam_pipeline.columns.export import exported_classes
 from beam_pipeline.planning.classes import names_by_label
 from imageshards.verification import command as verify
-from tests.support.builds import build, class_folders, manifest, records_of, shard_bytes
+from tests.support.builds import build, class_folders, manifest, records_of
 from tests.support.built_records import assert_records_are_as_described
 
 pytestmark = pytest.mark.process
@@ -26,21 +24,32 @@ def photos(tmp_path_factory):
     return class_folders(tmp_path_factory.mktemp("in") / "photos", COUNTS)
 
 
-@pytest.fixture(scope="module")
-def built(photos, tmp_path_factory):
-    output = tmp_path_factory.mktemp("out") / "set"
+def of_folders(photos, output):
     assert build("--input", photos, "--output", output, *SMALL, "--first_label", "1") == 0
+
+
+def of_a_table(photos, output):
+    """With an extra column, so that tensorflow-transform gives the labels."""
+    rows = [
+        {"path": str(path), "label": path.parent.name, "age": number}
+        for number, path in enumerate(sorted(photos.rglob("*.jpg")))
+    ]
+    listed = output.with_name("list.jsonl")
+    listed.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert build("--input", listed, "--output", output, *SMALL, "--first_label", "1") == 0
+
+
+@pytest.fixture(scope="module", params=[of_folders, of_a_table])
+def built(request, photos, tmp_path_factory):
+    output = tmp_path_factory.mktemp("out") / "set"
+    request.param(photos, output)
     return output
 
 
-def labels_of(output: pathlib.Path) -> set[tuple[str, Any]]:
-    """The pairs of class name and label of all records."""
-    records = records_of(output).values()
-    return {(r["image/class/text"][0].decode(), r["image/class/label"][0]) for r in records}
-
-
 def test_the_first_class_is_1_in_records_and_the_manifest_says_so(built):
-    assert labels_of(built) == {("ant", 1), ("bee", 2), ("cat", 3)}
+    records = records_of(built).values()
+    labels = {(r["image/class/text"][0], r["image/class/label"][0]) for r in records}
+    assert labels == {(b"ant", 1), (b"bee", 2), (b"cat", 3)}
     assert manifest(built)["first_label"] == 1
     assert manifest(built)["classes"] == list(COUNTS)
     assert verify.main([str(built)]) == 0
@@ -51,38 +60,20 @@ def test_label_0_is_the_default_and_is_other_work(photos, built, tmp_path):
     assert build("--input", photos, "--output", tmp_path / "set", *SMALL) == 0
     assert "first_label" not in manifest(tmp_path / "set")
     assert manifest(tmp_path / "set")["fingerprint"] != manifest(built)["fingerprint"]
-    assert shard_bytes(tmp_path / "set") != shard_bytes(built)
-
-
-def test_extra_columns_go_with_labels_from_1_and_the_transform_gives_the_same(photos, tmp_path):
-    import tensorflow as tf
-
-    rows = [
-        {"path": str(path), "label": path.parent.name, "age": number}
-        for number, path in enumerate(sorted(photos.rglob("*.jpg")))
-    ]
-    listed = tmp_path / "list.jsonl"
-    listed.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    output = tmp_path / "set"
-    assert build("--input", listed, "--output", output, *SMALL, "--first_label", "1") == 0
-    assert labels_of(output) == {("ant", 1), ("bee", 2), ("cat", 3)}
-    loaded = tf.saved_model.load(str(output / "transform" / "transform_fn"))
-    raw = {
-        "image/class/text": tf.constant(["cat", "ant", "dog"]),
-        "age": tf.constant([1, 2, 3], tf.int64),
-    }
-    assert loaded.transform_fn(raw)["image/class/label"].numpy().tolist() == [3, 1, -1]
 
 
 def test_tfds_and_the_transform_name_the_background(built):
+    import tensorflow as tf
+
     tfds = pytest.importorskip("tensorflow_datasets")
-    builder = tfds.builder_from_directory(str(built))
-    label = builder.info.features["image/class/label"]
+    label = tfds.builder_from_directory(str(built)).info.features["image/class/label"]
     assert (label.names, label.num_classes) == (NAMES, 4)
-    for example in builder.as_dataset(split="train").as_numpy_iterator():
-        name = label.int2str(int(example["image/class/label"]))
-        assert name == example["image/class/text"].decode()
     assert exported_classes(str(built / "transform")) == NAMES
+    loaded = tf.saved_model.load(str(built / "transform" / "transform_fn"))
+    raw = {"image/class/text": tf.constant(["cat", "ant", "dog"])}
+    if "age" in manifest(built)["features"]:
+        raw["age"] = tf.constant([1, 2, 3], tf.int64)
+    assert loaded.transform_fn(raw)["image/class/label"].numpy().tolist() == [3, 1, -1]
 
 
 def test_a_class_called_background_does_not_meet_label_0():

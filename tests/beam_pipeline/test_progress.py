@@ -81,13 +81,9 @@ def test_the_images_of_this_run_tell_the_speed(monkeypatch):
 def test_the_steps_before_and_after_the_shards_are_said():
     pool = Pool()
     line = pool_line(pool)
-    note_activity("")
-    assert line() == ""
     note_activity("listing", 12, "image")
     assert line().startswith("listing: 12 images")
-    pool.total = 12
-    assert line() == "0/12 images  0 rejects"
-    pool.done = (12, 0, 0, 0)
+    pool.total, pool.done = 12, (12, 0, 0, 0)
     note_activity("committing", 3, "shard")
     assert line().startswith("committing: 3 shards")
 

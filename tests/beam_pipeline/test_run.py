@@ -25,18 +25,14 @@ from tests.support.builds import class_folders
         (16, "gs://a/in", "gs://a/out", ["--direct_num_workers", "0"], 18),
         (16, "gs://a/in", "gs://a/out", ["--direct_num_workers", "3"], 3),
         (16, "in", "out", ["--direct_num_workers", "20"], 20),
+        (16, "in", "out", ["--runner", "FlinkRunner"], 0),  # brings its own
+        (16, "in", "out", ["--runner=PrismRunner"], 0),
     ],
 )
 def test_number_of_processes(monkeypatch, cores, source, output, flags, expected):
     monkeypatch.setattr(driver, "available_cores", lambda: cores)
     options = BuildOptions(InputOptions(source), output)
     assert driver._pool_size(options, flags) == expected
-
-
-@pytest.mark.parametrize("runner", ["FlinkRunner", "PortableRunner", "PrismRunner"])
-def test_other_runners_bring_their_own_processes(runner):
-    options = BuildOptions(InputOptions("in"), "out")
-    assert driver._pool_size(options, ["--runner", runner]) == 0
 
 
 # A build that is sent a signal while a module of Beam is looked for, by code that swallows all.

@@ -91,7 +91,7 @@ def test_shards_by_size_are_as_many_as_the_size_asks_for(counts, shard_mb):
         ({"a": 512}, {}, 16),
         ({"a": 100_000}, {}, 16),  # 100 MB
         ({"a": 100_000}, {"shard_mb": 1}, 100),
-        ({"a": 100_000}, {"num_shards": {"train": 2}}, 2),
+        ({"a": 100_000}, {"num_shards": {"train": 2}}, 2),  # others follow their size
         ({"a": 500, "b": 524}, {"shard_by": "class"}, 16),  # 8 of each class
         ({"a": 100, "b": 524}, {"shard_by": "class"}, 11),
         (dict.fromkeys("abcdefghijklmnopqrst", 320), {"shard_by": "class"}, 20),
@@ -202,9 +202,3 @@ def test_what_cannot_be_planned_is_one_sentence(counts, options, words):
     with pytest.raises(UserError) as error:
         make_plan(counts, **options)
     assert all(word in str(error.value) for word in words), str(error.value)
-
-
-def test_shards_of_one_split_can_be_given_and_the_rest_follow_the_size():
-    counts = {("train", "a"): 100, ("validation", "a"): 10}
-    plan = make_plan(counts, num_shards={"train": 7}, shard_mb=0.005)
-    assert plan.num_shards == {"train": 7, "validation": 2}

@@ -102,14 +102,3 @@ def test_ctrl_c_then_a_killed_client_then_a_killed_worker(photos, local, servers
             assert f"{flag}: " in said
         assert re.search(rf"train +{SHARDS} +{IMAGES - 2} ", said), said
         assert_resumed(said, output, local, before)
-
-
-@pytest.mark.long
-def test_a_killed_job_service_is_one_sentence(photos, servers, tmp_path):
-    output = tmp_path / "set"
-    process = ForkedBuild(*flags(photos, output), *servers.flags)
-    wait_for(lambda: finished_shards(output) >= 2, "2 shards", process)
-    servers.job_service.kill()
-    said, _ = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 2, said
-    assert "the job service does not answer any more" in said and "Traceback" not in said

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 
 import apache_beam as beam
@@ -64,6 +63,11 @@ def test_an_error_nobody_foresaw_is_one_sentence_and_a_file(monkeypatch, tmp_pat
     path = tmp_path / ".staging" / remote.FAILURE_NAME
     assert str(path) in said
     assert "Traceback" in path.read_text()
+
+
+def test_a_job_service_that_went_away_is_one_sentence(monkeypatch, tmp_path):
+    error = fails(monkeypatch, tmp_path, grpc.RpcError("socket closed"))
+    assert "does not answer any more (socket closed); start it again" in str(error)
 
 
 def test_what_a_worker_says_to_a_person_is_left_as_it_is(monkeypatch, tmp_path):
@@ -147,7 +151,6 @@ REFUSED = [
     (f"{HERE} SERVICE {EXTERNAL} NOBODY", "where no worker pool of Beam's answers .unavailable"),
     (f"{HERE} SERVICE {EXTERNAL} SILENT", "where no worker pool of Beam's .*make worker-pool"),
     (f"{HERE} SERVICE {EXTERNAL} SERVICE", "where no worker pool of Beam's .*unimplemented"),
-    (f"{HERE} SERVICE --environment_type DOCKER", "DOCKER, .* no docker on this host"),
 ]  # fmt: skip
 
 
@@ -170,7 +173,6 @@ def addresses(servers, silent):
 
 @pytest.mark.parametrize(("flags", "sentence"), REFUSED, ids=[flags for flags, _ in REFUSED])
 def test_a_server_that_does_not_answer_is_one_sentence(flags, sentence, addresses, monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda name: None)
     if "SILENT" in flags:
         monkeypatch.setattr(remote, "CONNECT_TIMEOUT_SEC", 0.5)
     given = [addresses.get(word, word) for word in flags.split()]
@@ -190,8 +192,6 @@ def test_a_server_that_does_not_answer_is_one_sentence(flags, sentence, addresse
 )
 def test_servers_that_answer_or_cannot_be_asked_are_no_mistake(flags, addresses):
     given = [addresses.get(word, word) for word in flags.split()]
-    remote.check_servers(choose(given, BUILD).options)
-    given[-1] = f'{{"url": "{given[-1]}"}}'
     remote.check_servers(choose(given, BUILD).options)
 
 
