@@ -21,7 +21,6 @@ LANGUAGES = (*RUN, *PARSED, "text")
 
 _NOT_RUN = re.compile(r"<!-- not run: (?P<reason>[^\n]+?) -->[ \t]*\n[ \t]*\Z")
 _FENCES = RawFencedCodeBlockLexer(re.compile(r"(?P<language>[^\n]*)\n"))
-_LIST_OR_BOX = re.compile(r"\s*([-*+]|\d+[.)]|!!!|\?\?\?|===|\[\^|:)\s")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Block:
     Attributes:
         page, line: Where it is; the line is that of its fence.
         language: One of `LANGUAGES`; anything else is a mistake of the page, "" where the fence
-            has none, "indented" where there is no fence.
+            has none.
         source: Its text.
         not_run: Why it is not run; None if it is.
     """
@@ -51,8 +50,7 @@ class Block:
 
 def regions(document: Document) -> Iterator[tuple[Region, Block]]:
     """All blocks of a page but the output, with their places in it; a parser for Sybil."""
-    fences = list(_FENCES(document))
-    for region in fences:
+    for region in _FENCES(document):
         lexemes = region.lexemes
         line = document.text.count("\n", 0, region.start) + 1
         before = _NOT_RUN.search(document.text[: region.start])
@@ -65,29 +63,6 @@ def regions(document: Document) -> Iterator[tuple[Region, Block]]:
         )
         if block.language != "text":
             yield region, block
-    for start, line, text in _indented(document.text, fences):
-        region = Region(start, start + len(text))
-        yield region, Block(document.path, line, "indented", text.strip())
-
-
-def _indented(text: str, fences: list[Region]) -> Iterator[tuple[int, int, str]]:
-    """First lines of blocks that are indented instead of fenced: offset, number, text."""
-    place, belongs, blank = 0, False, True
-    for number, line in enumerate(text.splitlines(keepends=True), 1):
-        start, place = place, place + len(line)
-        if any(fence.start <= start < fence.end for fence in fences):
-            blank = False
-        elif not line.strip():
-            blank = True
-        elif line.startswith("    "):
-            if blank and not belongs:
-                yield start, number, line
-                belongs = True  # one complaint for a block
-            blank = False
-        else:
-            # What stands below an item of a list or a box is indented, too.
-            belongs = bool(_LIST_OR_BOX.match(line))
-            blank = False
 
 
 def commands_of(block: Block) -> str:

@@ -67,11 +67,10 @@ def evaluate(example: Example) -> str | None:
 def mistake_of_form(block: Block) -> str | None:
     """What is wrong with a block before it is run, and the flags of one that is not."""
     if block.language not in LANGUAGES:
-        found = {"": "a fence without a language", "indented": "an indented block"}
-        what = found.get(block.language, f"a fence with the language {block.language!r}")
         return (
-            f"{what}; expected a fence with one of {', '.join(LANGUAGES)}: bash and python are "
-            "run, of console the lines that begin with `$ `, and text is for output and drawings."
+            f"a fence with the language {block.language!r}; expected one of "
+            f"{', '.join(LANGUAGES)}: bash and python are run, of console the lines that begin "
+            "with `$ `, and text is for output and drawings."
         )
     if block.language in PARSED or (block.language == "python" and block.not_run):
         return _parse_error(block)

@@ -28,9 +28,8 @@ def mistakes(text: str) -> list[str | None]:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (fence("", "imageshards build"), "a fence without a language; expected a fence with one"),
+        (fence("", "imageshards build"), "a fence with the language ''; expected one of"),
         (fence("sh", "ls"), "a fence with the language 'sh'; expected"),
-        ("Like this:\n\n    ls\n    ls\n", "an indented block; expected a fence"),
         (fence("json", "{'a': 1}"), "no json: Expecting property name"),
         (fence("yaml", "a: b: c"), "no yaml: mapping values are not allowed"),
         (fence("toml", "a = "), "no toml: Invalid value"),
@@ -55,7 +54,7 @@ def test_a_mistake_in_the_form_of_a_block(text: str, words: str) -> None:
     [
         fence("text", "┌──┐"),
         fence("yaml", "a: 1", "---", "b: 2"),
-        "- an item\n\n    more of it\n\n    ```bash\n    ls\n    ```\n",
+        "- an item\n\n    ```bash\n    ls\n    ```\n",
         NOT_RUN + fence("bash", "imageshards build … --runner FlinkRunner --flink_master h:8081"),
         NOT_RUN
         + fence("console", "$ A=1 python -m trainer.predict --model_path m \\", "    a.jpg"),

@@ -50,14 +50,6 @@ def _form(line: str) -> str:
     return re.sub(r"\d+(?:[.,]\d+)*", "0", line)
 
 
-def test_lines_of_a_fast_and_of_a_slow_machine_have_one_form():
-    slow, fast = (
-        "epoch 2/6  loss 0.34  932 img/s  wait 0%",
-        "epoch 2/6  loss 0.2  11,503 img/s  wait 12%",
-    )
-    assert _form(slow) == _form(fast) == "epoch 0/0  loss 0  0 img/s  wait 0%"
-
-
 def test_the_notebook_stands_alone_and_is_the_same_each_time() -> None:
     text = notebook()
     made = nbformat.reads(text, as_version=4)
