@@ -62,9 +62,9 @@ class StandIn(HttpStandIn):
             "--dataflow_endpoint", self.endpoint, "--no_auth", NO_FREEZE,
         ]  # fmt: skip
 
-    def refuse(self, method: str, status: int, message: str, reason: str = "") -> None:
+    def refuse(self, method: str, status: int, message: str) -> None:
         """The next request of a method is answered with an error of Google's kind."""
-        error = {"code": status, "message": message, "status": reason}
+        error = {"code": status, "message": message}
         self.fail(json_reply({"error": error}, status), method=method)
 
     def end_jobs(self, state: str, message: str = "") -> None:

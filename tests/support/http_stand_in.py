@@ -200,12 +200,12 @@ def server_tls(certificate: str | os.PathLike[str]) -> ssl.SSLContext:
     return context
 
 
-def self_signed(*hosts: str, address: str = "127.0.0.1") -> bytes:
-    """A key and its certificate, as PEM, for names and an address; only who is told trusts it."""
+def self_signed(*hosts: str) -> bytes:
+    """A key and its certificate, as PEM, for names and this host; only who is told trusts it."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
     now = datetime.datetime.now(datetime.UTC)
-    here = x509.IPAddress(ipaddress.ip_address(address))
+    here = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
     names = x509.SubjectAlternativeName([*(x509.DNSName(host) for host in hosts), here])
     certificate = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())

@@ -12,7 +12,6 @@ from beam_pipeline.__main__ import main
 from tests.support.builds import jpeg
 from tests.support.commands import ForkedBuild
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 TIMEOUT_S = 240
 SHARDS = 24
 IMAGES = 144
@@ -49,12 +48,12 @@ def finished_shards(output: pathlib.Path) -> int:
     return len(list((output / ".staging").glob("train-*.json")))
 
 
-def keep_few_shards(output: pathlib.Path, count: int = 4) -> int:
+def keep_few_shards(output: pathlib.Path) -> int:
     """Forgets the other finished shards of a job that was stopped; how many there are now.
 
     On a busy machine it may have finished all of them before it noticed.
     """
-    for path in sorted((output / ".staging").glob("train-*.json"))[count:]:
+    for path in sorted((output / ".staging").glob("train-*.json"))[4:]:
         path.unlink()
     return finished_shards(output)
 

@@ -130,15 +130,14 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def _serving(
-    name: str, folder: pathlib.Path, port: int | None, command: Callable[[int], list[str]]
+    name: str, folder: pathlib.Path, command: Callable[[int], list[str]]
 ) -> Iterator[Server]:
-    """A server at a port, or at a free one: there somebody else may be quicker."""
-    for attempt in range(3):
-        chosen = port or free_port()
-        log = folder / f"{name}-{chosen}.log"
-        server = Server(chosen, _start(command(chosen), log), log)
-        answers = _answers(server)
-        if answers or port or attempt == 2:
+    """A server at a free port, where somebody else may be quicker."""
+    for _ in range(3):
+        port = free_port()
+        log = folder / f"{name}-{port}.log"
+        server = Server(port, _start(command(port), log), log)
+        if answers := _answers(server):
             break
     assert answers, log.read_text()
     try:
@@ -147,13 +146,11 @@ def _serving(
         server.stop()
 
 
-def job_service(
-    folder: pathlib.Path, port: int | None = None, log_level: str = "warn"
-) -> contextlib.AbstractContextManager[Server]:
+def job_service(folder: pathlib.Path) -> contextlib.AbstractContextManager[Server]:
     """A running Prism."""
-    flags = ["--serve_http=false", f"--log_level={log_level}", "--log_kind=text"]
+    flags = ["--serve_http=false", "--log_level=warn", "--log_kind=text"]
     prism_path = str(prism_binary())
-    return _serving("prism", folder, port, lambda at: [prism_path, f"--job_port={at}", *flags])
+    return _serving("prism", folder, lambda at: [prism_path, f"--job_port={at}", *flags])
 
 
 def worker_pool(folder: pathlib.Path) -> contextlib.AbstractContextManager[Server]:
@@ -161,14 +158,14 @@ def worker_pool(folder: pathlib.Path) -> contextlib.AbstractContextManager[Serve
     # It starts the `python` that is first on its PATH for each worker.
     path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
     pool = ["env", f"PATH={path}", sys.executable, "-m", POOL]
-    return _serving("pool", folder, None, lambda at: [*pool, "--service_port", str(at)])
+    return _serving("pool", folder, lambda at: [*pool, "--service_port", str(at)])
 
 
 @contextlib.contextmanager
-def running(folder: pathlib.Path, log_level: str = "warn") -> Iterator[Servers]:
+def running(folder: pathlib.Path) -> Iterator[Servers]:
     """A Prism and a worker pool."""
     prism_binary()
-    with worker_pool(folder) as pool, job_service(folder, log_level=log_level) as service:
+    with worker_pool(folder) as pool, job_service(folder) as service:
         yield Servers(service, pool)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,6 @@ def make_set(
     folder: pathlib.Path,
     shards: Sequence[Sequence[int]],
     *,
-    make_record: Callable[[int, int], bytes] = record_of,
     empty: Sequence[int] = (),
     **changes: Any,
 ) -> DataSet:
@@ -92,7 +91,7 @@ def make_set(
     for k, labels in enumerate(shards):
         path = folder / f"train-{k:05d}"
         numbered = enumerate(labels, number)
-        records = {i: make_record(i, label) for i, label in numbered}
+        records = {i: record_of(i, label) for i, label in numbered}
         write_records(str(path), [b"" if i in empty else r for i, r in records.items()])
         classes = {name: list(labels).count(c) for c, name in enumerate(CLASSES)}
         written.append(Shard(str(path), len(labels), path.stat().st_size, classes))

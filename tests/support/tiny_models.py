@@ -28,13 +28,6 @@ def plain(inputs: Mapping[str, Any], num_classes: int) -> Any:
     return layers.Dense(num_classes)(layers.Flatten()(inputs["image"]))
 
 
-def noisy(inputs: Mapping[str, Any], num_classes: int) -> Any:
-    """Drops half of a constant: its output shows the mask."""
-    x = layers.Flatten()(inputs["image"])
-    x = layers.Dense(num_classes, use_bias=False, kernel_initializer="ones", trainable=False)(x)
-    return layers.Dropout(0.5)(x)
-
-
 def sequential(inputs: Mapping[str, Any], num_classes: int) -> keras.Model:
     """A model that is built when it is called."""
     return keras.Sequential([layers.Flatten(), layers.Dense(num_classes)])
