@@ -41,17 +41,11 @@ def test_the_whole_leaf_loads_neither_beam_nor_tensorflow_nor_a_program():
 
 
 @pytest.mark.process
-def test_reading_a_data_set_loads_neither_beam_nor_tensorflow(tmp_path):
-    Dataset(tmp_path)
-    read = f"import imageshards as i; assert len([*i.read_examples({str(tmp_path)!r})]) == 30"
-    assert not loaded_after(read) & {*HEAVY}
-
-
-@pytest.mark.process
-def test_describing_what_is_trained_on_loads_neither_beam_nor_tensorflow(tmp_path):
+def test_reading_and_describing_what_is_trained_on_loads_neither_beam_nor_tensorflow(tmp_path):
     Dataset(tmp_path)
     describe = (
         f"import imageshards as i; d = i.open({str(tmp_path)!r})\n"
+        f"assert len([*i.read_examples({str(tmp_path)!r})]) == 30\n"
         "t, v = d.train(batch_size=2), d.evaluation(batch_size=2)\n"
         "assert t.steps_per_epoch == 9 and v.steps and t.class_weight and repr(t)"
     )
