@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated
 
 from imageshards.commands.command_line import names_or_file, split_names
 from imageshards.commands.options import Option, check_options
@@ -356,10 +356,6 @@ class RunConfig:
         batch_size = self.read.batch_size
         if self.replicas is not None and batch_size % self.replicas:
             raise uneven_batch(batch_size, self.replicas)
-
-    def as_json(self) -> dict[str, Any]:
-        """Everything, as plain JSON values."""
-        return dataclasses.asdict(self)
 
 
 def uneven_batch(batch_size: int, replicas: int) -> UserError:

@@ -122,12 +122,6 @@ class Loop:
             saved.restore()
         return has_begun
 
-    def iterator(self) -> Iterator[Batch]:
-        """What batches are drawn from, opened where it is not."""
-        if self._iterator is None:
-            self._iterator = self._stream.iterator(self.step)
-        return self._iterator
-
     def next_batch(self) -> Batch:
         """The batch after the last one, broken records replaced.
 
@@ -138,7 +132,8 @@ class Loop:
             batch: Any = None
             error = None
             try:
-                batch = next_batch(self.iterator())
+                self._iterator = self._iterator or self._stream.iterator(self.step)
+                batch = next_batch(self._iterator)
             except tf.errors.OpError as e:
                 error = e
             if not self._any_failed(error is not None):

@@ -236,7 +236,7 @@ def _save(config: RunConfig, run: Run, built: Built, name: str, step: int) -> No
         dataset.image_feature,
         dataset.label_feature,
         dataset.fingerprint,
-        config.as_json(),
+        dataclasses.asdict(config),
         step,
         compiled=not built.is_classifier,
     )

@@ -40,7 +40,7 @@ def described(config: RunConfig) -> dict[str, Any]:
 
     Flags, versions, and the code: of this project, and the modules that flags name.
     """
-    flags = config.as_json()
+    flags = dataclasses.asdict(config)
     flags |= flags.pop("read") | flags.pop("optimizer")
     found = {
         "Python": platform.python_version(),

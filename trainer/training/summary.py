@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 from imageshards import storage
 from imageshards.page import contact_sheet, size
@@ -148,7 +148,6 @@ def thumb(pixels: np.ndarray) -> Image.Image:
         pixels: uint8 [height, width, 3 or 1].
     """
     picture = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).convert("RGB")
-    scale = THUMB_PX / max(picture.size)
-    width, height = (max(1, round(side * scale)) for side in picture.size)
-    sampling = Image.Resampling.BOX if scale < 1 else Image.Resampling.NEAREST
-    return picture.resize((width, height), sampling)
+    is_large = max(picture.size) > THUMB_PX
+    sampling = Image.Resampling.BOX if is_large else Image.Resampling.NEAREST
+    return ImageOps.contain(picture, (THUMB_PX, THUMB_PX), sampling)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 tf = pytest.importorskip("tensorflow")
 
 from trainer.augment import geometry  # noqa: E402
-from trainer.augment.params import LIGHT, STRONG, draw_params  # noqa: E402
+from trainer.augment.params import STRONG, draw_params  # noqa: E402
 
 sides = st.integers(1, 3000)
 units = st.integers(0, 2**24 - 1).map(lambda number: number / 2**24)
@@ -28,33 +28,20 @@ def _window(*args: Any) -> tuple[float, ...]:
     return tuple(float(value[0]) for value in geometry.crop_windows(*args))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(sides, sides, st.sampled_from([(224, 224), (96, 192), (7, 5)]), units, units, units, units)
-def test_a_window_lies_inside_and_has_whole_pixels(
+def test_a_window_lies_inside_and_has_the_area_drawn_and_an_allowed_aspect(
     height: int, width: int, size: tuple[int, int], area: float, aspect: float, y: float, x: float
 ) -> None:
-    params = _params(0.08 + 0.92 * area, aspect, y, x)
-    top, left, rows, columns = _window(STRONG, params, float(height), float(width), size)
-    assert all(value == int(value) for value in (top, left, rows, columns))
+    area = 0.08 + 0.92 * area
+    window = _window(STRONG, _params(area, aspect, y, x), float(height), float(width), size)
+    top, left, rows, columns = window
+    assert all(value == int(value) for value in window)
     assert 0 <= top and 1 <= rows and top + rows <= height
     assert 0 <= left and 1 <= columns and left + columns <= width
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    st.integers(200, 3000),
-    st.integers(200, 3000),
-    st.sampled_from([(224, 224), (96, 192)]),
-    st.floats(0.08, 1),
-    units,
-)
-def test_a_window_has_the_area_drawn_and_an_allowed_aspect(
-    height: int, width: int, size: tuple[int, int], area: float, unit: float
-) -> None:
-    args = (_params(area, unit), float(height), float(width), size)
-    _, _, rows, columns = _window(STRONG, *args)
-    target = size[1] / size[0]
-    own = width / height
+    if min(height, width) < 200:
+        return
+    target, own = size[1] / size[0], width / height
     nearest = min(max(own, target * 3 / 4), target * 4 / 3)
     largest = min(nearest / own, own / nearest)
     # Each side is rounded to a pixel, so both may be wrong by half a one.
@@ -71,16 +58,6 @@ def test_wide_and_tall_windows_are_equally_likely() -> None:
     small = params["crop_area"].numpy() < 0.5
     # Uniform between the logarithms of 3/4 and 4/3.
     assert np.std(log_aspect[small]) == pytest.approx(math.log(16 / 9) / math.sqrt(12), rel=0.05)
-
-
-def test_windows_lie_everywhere_alike() -> None:
-    params = draw_params("light", 0, tf.range(4000, dtype=tf.int64))
-    window = geometry.crop_windows(LIGHT, params, 256.0, 256.0, (224, 224))
-    centre_y, centre_x = (window.y + window.height / 2), (window.x + window.width / 2)
-    assert abs(float(tf.reduce_mean(centre_y)) - 128) < 1.5
-    assert abs(float(tf.reduce_mean(centre_x)) - 128) < 1.5
-    area = window.height * window.width / 256**2
-    assert float(tf.reduce_mean(area)) == pytest.approx(0.75, abs=0.01)
 
 
 def test_the_last_position_of_a_rectangle_is_at_the_edge() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from imageshards.errors import UserError
 from tests.support.commands import run_forked
+from tests.support.external_sets import whole_split
 from tests.support.trainer_data import CLASSES, make_data_set
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.spec import (
@@ -48,12 +49,6 @@ def subset_of(classes: tuple[str, ...], num_records: int = 0) -> Subset:
 
 def data_of(classes: tuple[str, ...], num_records: int, batch_size: int) -> EvaluationData:
     return EvaluationData(subset_of(classes, num_records), READ_OPTIONS, INPUTS, batch_size)
-
-
-def whole(folder: pathlib.Path, split: str) -> Subset:
-    dataset = load_manifest(str(folder))
-    part = dataset.splits[split]
-    return Subset(dataset, part, dataset.classes, None, (), part.num_records, None)
 
 
 def logits_model(num_classes: int) -> keras.Model:
@@ -209,7 +204,7 @@ def evaluate_folder(folder: str, strategy: Any, batch_size: int) -> dict[str, An
         x = keras.layers.Conv2D(4, 3, activation="relu")(x)
         x = keras.layers.BatchNormalization()(x)
         model = keras.Model(image, keras.layers.Dense(3)(keras.layers.Flatten()(x)))
-    subset = whole(pathlib.Path(folder), "validation")
+    subset = whole_split(load_manifest(folder), "validation")
     inputs = ModelInputs((16, 16), subset.dataset.image)
     data = EvaluationData(subset, READ_OPTIONS, inputs, batch_size)
     evaluator = Evaluator(model, strategy, data, BrokenRecordHandler(0, None, folder))

@@ -11,16 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 from imageshards.errors import UserError
+from tests.support.external_sets import whole_split
 from tests.support.html_page import Page
 from tests.support.trainer_data import CLASSES, edit_manifest, make_data_set
 from trainer.dataset.manifest import load_manifest
 from trainer.dataset.spec import Subset
-from trainer.evaluation.per_class import confusions_of, figures_of, mean_recall, worst
+from trainer.evaluation.per_class import figures_of, mean_recall, worst
 from trainer.report import sections
 from trainer.report.page import page_of, write_report
 from trainer.report.pictures import look_up
@@ -78,10 +77,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return path
 
 
-def subset_of(folder: pathlib.Path, split: str = "validation") -> Subset:
-    dataset = load_manifest(str(folder))
-    part = dataset.splits[split]
-    return Subset(dataset, part, dataset.classes, None, (), part.num_records, None)
+def validation_of(folder: pathlib.Path) -> Subset:
+    return whole_split(load_manifest(str(folder)), "validation")
 
 
 LABEL = [0, 0, 0, 1, 1, 2, 2, 2, 2, 0]
@@ -103,24 +100,6 @@ def test_class_figures_by_hand() -> None:
     assert mean_recall([star]) is None
 
 
-@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=60))
-def test_confusions_are_the_matrix_without_its_diagonal(pairs: list[tuple[int, int]]) -> None:
-    label, predicted = zip(*pairs, strict=True)
-    found = evaluation_of(label, predicted, tuple("abcdefg"))
-    matrix = np.zeros((7, 7), int)
-    for pair in pairs:
-        matrix[pair] += 1
-    shown = sections.matrix(found)
-    assert shown is not None and not shown.has_others
-    np.testing.assert_array_equal(np.array(shown.counts)[:, :-1], matrix)
-    rebuilt = np.diag(np.diag(matrix))
-    confusions = confusions_of(found)
-    for confusion in confusions:
-        rebuilt[confusion.label, confusion.predicted] = confusion.times
-    np.testing.assert_array_equal(rebuilt, matrix)
-    assert [c.times for c in confusions] == sorted((c.times for c in confusions), reverse=True)
-
-
 def written(folder: pathlib.Path, history: Any, evaluation: Any = None, subset: Any = None) -> str:
     made: dict[str, Any] = {"title": "cnn", "facts": {"seed": "7"}}
     return write_report(str(folder), history=history, evaluation=evaluation, subset=subset, **made)
@@ -128,7 +107,12 @@ def written(folder: pathlib.Path, history: Any, evaluation: Any = None, subset: 
 
 def test_the_page_has_no_external_resources(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     evaluation = evaluation_of([0, 1, 2, 0], [0, 2, 1, 1])
-    path = written(tmp_path / "new" / "report", history_of(5), evaluation, subset_of(folder))
+    path = written(
+        tmp_path / "new" / "report",
+        history_of(5),
+        evaluation,
+        validation_of(folder),
+    )
     assert path == str(tmp_path / "new" / "report" / "index.html")
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"index.html cannot be written .*--output or --report"):
@@ -146,7 +130,7 @@ def test_the_page_has_no_external_resources(folder: pathlib.Path, tmp_path: path
 
 
 def test_the_most_wrong_pictures_come_with_their_source_file(folder: pathlib.Path) -> None:
-    subset = subset_of(folder)
+    subset = validation_of(folder)
     # The last example is the most wrong one, since it is the surest.
     evaluation = evaluation_of([0, 1, 2, 0], [0, 2, 1, 1], record=[0, 3, 5, 10])
     chosen = sections.most_wrong(evaluation)
@@ -170,7 +154,7 @@ def test_records_that_cannot_be_read_again_have_no_picture(
     folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     copy = shutil.copytree(folder, tmp_path / "copy")
-    subset = subset_of(copy)
+    subset = validation_of(copy)
     (copy / "validation-00000-of-00003.tfrecord").unlink()
     shard = copy / "validation-00001-of-00003.tfrecord"
     shard.write_bytes(shard.read_bytes()[:-40])

@@ -24,7 +24,6 @@ from trainer.training.callbacks import (  # noqa: E402
     WaitingTime,
     epoch_line,
 )
-from trainer.training.saved_run import SavedRun  # noqa: E402
 
 STEPS = 4
 
@@ -135,17 +134,6 @@ def test_a_loss_that_is_no_number_ends_keras_fit_with_a_sentence() -> None:
     with pytest.raises(UserError, match="^the loss became (nan|inf)$"):
         _fit(_model(1e30), NaNGuard(UserError), epochs=9)
     _fit(_model(), NaNGuard(UserError))
-
-
-def test_a_weight_that_is_no_number_is_not_saved(tmp_path: pathlib.Path) -> None:
-    model = _model()
-    _fit(model, epochs=1)
-    model.weights[0].assign(np.full((3, 1), np.nan))
-    checkpoint = SavedRun(str(tmp_path), 3, 1, {})
-    checkpoint.attach(model, [])
-    with pytest.raises(UserError, match="dense/kernel became infinite or not a number"):
-        checkpoint.save()
-    assert not (tmp_path / "checkpoints").exists()
 
 
 def test_the_line_of_an_epoch() -> None:

@@ -7,12 +7,12 @@ import pathlib
 import shutil
 import tempfile
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
 from tests.support.cluster import run_hosts
 from tests.support.commands import run_forked
+from tests.support.external_sets import flip_byte
 from tests.support.runs import digest, metrics
 from tests.support.store_servers import store_server
 from tests.support.trainer_data import make_data_set
@@ -132,7 +132,7 @@ def test_a_broken_record_is_left_out_on_all_hosts_up_to_the_limit(
     broken = tmp_path / "broken"
     shutil.copytree(shapes, broken)
     for split in ("train", "validation"):
-        _spoil_picture(broken / f"{split}-00000-of-00003.tfrecord")
+        flip_byte(broken / f"{split}-00000-of-00003.tfrecord", 200)
     more = ["--steps", 3, "--skip_broken", 2, *SMALL, *PLAIN]
     ran = run_hosts(2, *_flags(broken, tmp_path / "hosts", *more))
     assert [one.returncode for one in ran] == [0, 0], ran[0].stderr
@@ -174,14 +174,3 @@ def test_a_host_s_folder_is_removed_also_after_a_process_that_was_killed(
         with only_chief_writes(config, hosts) as of_another:  # on this machine, too
             assert folder.is_dir() and of_another.output != mine.output
     assert [*tmp_path.iterdir()] == [tmp_path / "mine"]
-
-
-def _spoil_picture(shard: pathlib.Path) -> None:
-    """Makes the second record's picture none, its checksum right."""
-    from imageshards.example import decode_example, encode_example
-    from imageshards.tfrecord import read_records, write_records
-
-    payloads = [record.payload or b"" for record in read_records(str(shard))]
-    features: dict[str, Any] = dict(decode_example(payloads[1]))
-    features["image/encoded"] = [bytes(len(features["image/encoded"][0]))]
-    write_records(str(shard), [payloads[0], encode_example(features), *payloads[2:]])
