@@ -74,7 +74,7 @@ def records_of(path: pathlib.Path | str) -> list[Record]:
     return list(read_records(str(path)))
 
 
-def whole_split(dataset: DataSet) -> Subset:
-    """Every record of the split `train`, as it is."""
-    found = dataset.splits["train"]
+def whole_split(dataset: DataSet, split: str = "train") -> Subset:
+    """Every record of a split, as it is."""
+    found = dataset.splits[split]
     return Subset(dataset, found, dataset.classes, None, (), found.num_records, None)
