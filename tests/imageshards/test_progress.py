@@ -10,7 +10,6 @@ import subprocess
 import sys
 import termios
 import threading
-import time
 
 import pytest
 
@@ -60,22 +59,25 @@ def test_a_line_renews_itself_on_a_terminal_and_leaves_it_clean():
 
 def test_a_log_gets_plain_lines_and_no_bar(tmp_path, monkeypatch):
     monkeypatch.setattr(progress, "_LOG_SECONDS", 0.01)
+    said = threading.Event()
     with open(tmp_path / "log", "w+") as log:
         monkeypatch.setattr(sys, "stderr", log)
-        lines, ended = iter(["", "1 of 2", "2 of 2"]), threading.Event()
 
-        def next_line():
-            found = next(lines, None)
-            if found is None:
-                ended.set()
-            return found or ""
+        def work():
+            yield "a"
+            assert said.wait(20)
+            yield "b"
 
-        with ProgressLine(next_line, "planning ...") as line:
-            line.say("a process was killed")
-            assert ended.wait(20)
+        class Noting(ProgressLine):
+            def say(self, sentence):
+                super().say(sentence)
+                said.set()
+
+        monkeypatch.setattr(progress, "ProgressLine", Noting)
+        assert list(progress.with_progress(work(), 2, "shards", "verifying")) == ["a", "b"]
         assert list(progress_bar([1, 2], unit=" shards")) == [1, 2]
         log.seek(0)
-        assert sorted(log.read().splitlines()) == ["1 of 2", "2 of 2", "a process was killed"]
+        assert "/2 shards" in log.read()
 
 
 @pytest.mark.parametrize(
@@ -131,19 +133,3 @@ def test_what_a_process_does_is_counted_while_it_stays_the_same():
     assert progress.activity_line().startswith("planning  00:0")
     progress.note_activity("listing", 1, "image")
     assert progress.activity_line().startswith("listing: 1 image  ")
-
-
-def test_a_log_says_how_far_work_is_while_it_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(progress, "_LOG_SECONDS", 0.01)
-    with open(tmp_path / "log", "w+") as log:
-        monkeypatch.setattr(sys, "stderr", log)
-
-        def work():
-            yield "a"
-            deadline = time.monotonic() + 20
-            while "verifying 1/2 shards" not in (tmp_path / "log").read_text():
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-            yield "b"
-
-        assert list(progress.with_progress(work(), 2, "shards", "verifying")) == ["a", "b"]
