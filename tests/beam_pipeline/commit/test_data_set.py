@@ -13,7 +13,6 @@ import pytest
 import beam_pipeline.commit.transforms as commit
 from beam_pipeline.commit import finalize
 from imageshards.errors import OutputError
-from imageshards.tfrecord import scan_records
 from imageshards.verification import command as verify
 from tests.support.builds import build, class_folders, manifest, run_example
 from tests.support.commit_steps import Job, fingerprint_if_whole, make_units, spreads
@@ -111,32 +110,13 @@ def job(tmp_path) -> Job:
     return begun
 
 
-def drop_last_record(path: pathlib.Path) -> None:
-    with open(path, "rb") as file:
-        *_, last = scan_records(file, str(path))
-    os.truncate(path, last.offset_bytes)
-
-
-def flip_a_bit(path: pathlib.Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-10] ^= 1
-    path.write_bytes(data)
-
-
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (drop_last_record, "the shard ends before it"),
-        (pathlib.Path.unlink, "No such file or directory"),
-        (flip_a_bit, "checksum"),
-    ],
-)
-def test_a_shard_that_changes_after_it_was_written_is_not_committed(job, damage, said):
+def test_a_shard_that_changes_after_it_was_written_is_not_committed(job):
     """Where a record moves between shards, the one that gives it is read again."""
     tasks = job.begin_commit()
     giver = next(task for task in tasks if task.give)
-    damage(pathlib.Path(job.places.staged_path(giver.shard.name)))
-    with pytest.raises(OutputError, match=f"has changed .*{said}.*run the same command again"):
+    path = pathlib.Path(job.places.staged_path(giver.shard.name))
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(OutputError, match="has changed .*run the same command again"):
         for task in tasks:
             job.finalize(task)
     assert fingerprint_if_whole(job.output) is None

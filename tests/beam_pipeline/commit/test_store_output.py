@@ -6,7 +6,6 @@ import hashlib
 import json
 import pathlib
 import re
-import signal
 import time
 import urllib.parse
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from imageshards.manifest import to_json
 from imageshards.storage import lock
 from imageshards.verification import command as verify
 from tests.support.builds import build, class_folders, shard_bytes
-from tests.support.commands import ForkedBuild, kill_at
+from tests.support.commands import ForkedBuild
 from tests.support.store_servers import StoreServer, store_server
 
 pytestmark = pytest.mark.slow
@@ -156,7 +155,6 @@ def test_a_shard_costs_three_requests_and_two_at_the_commit(server, photos):
     again = write_shard(unit, places, OPTIONS)
     assert again.reused and not again.staged and again.stored == result.stored
     assert len(server.requests()) == 3, server.requests()
-    assert not any(asked.method in ("PUT", "POST") for asked in server.requests())
     # One process sees all results: rows stay in the files.
     assert (len(again.rows), len(read_result(again.name, places).rows)) == (0, 20)
     waiting = places_of(f"{server.bucket()}/set", in_place=False)
@@ -220,40 +218,6 @@ def test_a_manifest_that_cannot_be_read_is_kept(server, photos, capfd):
         server.heal()
     assert "manifest.json could not be read" in capfd.readouterr().err
     assert {found.path: found.version for found in storage.files_below(output)} == files
-
-
-MODULES = {
-    "ShardWriter._done": "beam_pipeline.shards.transforms",
-    "finalize_shard": "beam_pipeline.commit.transforms",
-}
-
-
-def run_killed(function: str, calls: int, *arguments: str) -> None:
-    given = (MODULES[function], function, calls)
-    killed = ForkedBuild(*arguments, before=kill_at, given=given)
-    said, _ = killed.communicate(TIMEOUT_S)
-    assert killed.returncode == -signal.SIGKILL, said
-
-
-@pytest.mark.long
-def test_a_killed_job_goes_on_from_its_finished_shards(server, photos, local, capfd):
-    """Killed while it writes shards (s3://), and while it rewrites them in their places (gs://)."""
-    output = f"{server.bucket()}/deep/er/set"
-    function, calls = {
-        "s3": ("ShardWriter._done", 3),
-        "gs": ("finalize_shard", 5),
-    }[server.scheme]
-    run_killed(function, calls, *flags(photos, output, "--no_report"))
-    finished = staging_folder.finished_shards(f"{output}/.staging")
-    assert finished >= 3
-    assert storage.exists(f"{output}/.staging/lock")
-    assert not storage.exists(f"{output}/manifest.json")
-    capfd.readouterr()
-    assert build(*flags(photos, output, "--no_report")) == 0
-    said = capfd.readouterr().out
-    reused = re.search(r"(\d+) images were finished by an earlier run", said)
-    assert reused and int(reused[1]) >= finished * (83 // SHARDS)
-    assert_same(output, local)
 
 
 def renew_often() -> None:
