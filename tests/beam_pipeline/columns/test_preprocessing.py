@@ -83,7 +83,6 @@ def test_module_outputs_replace_the_columns(through_module):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("def other(): pass", "has no function preprocessing_fn"),
         ("preprocessing_fn = 3", "has no function preprocessing_fn"),
         ("import no_such_module_xyz", "failed to load .ModuleNotFoundError: No module named"),
         ("def broken(:", "failed to load .SyntaxError"),
@@ -110,10 +109,8 @@ def test_dotted_module_is_found(tmp_path, monkeypatch):
     ("body", "message"),
     [
         ("raise KeyError('x')", "preprocessing_fn raised KeyError: 'x'"),
-        ("return inputs['nope']", "preprocessing_fn raised KeyError: 'nope'"),
         ("return [1]", "returned a list; expected a dict"),
         ("return {'image/height': inputs['n']}", "'image/height' as a feature, a name every"),
-        ("return {'image/class/label': inputs['n']}", "'image/class/label' as a feature"),
         ("return {'x': 3}", "'x' as a int; expected a tensor"),
         ("import tensorflow as tf; return {'x': tf.cast(inputs['n'], tf.float64)}", "of float64"),
         ("import tensorflow as tf; return {'x': tf.constant(1.0)}", r"with shape \(\)"),
@@ -133,34 +130,28 @@ SERVE = """
 import json, sys
 import tensorflow as tf
 
-def serve(folder, more):
-    transform = tf.saved_model.load(folder + "/transform_fn").transform_fn
-    result = transform({"image/class/text": tf.constant(["-1", "never seen"]), **more})
-    kept = result.pop("kept", None)
-    result.pop("ragged", None)
-    plain = {name: tensor.numpy().tolist() for name, tensor in result.items()}
-    return plain | {"kept": None if kept is None else tf.sparse.to_dense(kept).numpy().tolist()}
-
-columns = {
+transform = tf.saved_model.load(sys.argv[1] + "/transform_fn").transform_fn
+served = transform({
+    "image/class/text": tf.constant(["-1", "never seen"]),
     "float/scalar": tf.constant([1.5, 2.5]),
     "int/var": tf.cast(tf.sparse.from_dense([[7, 8], [9, 0]]), tf.int64),
     "int/scalar/small": tf.constant([0, 0], tf.int64),
-}
-served = [serve(sys.argv[1], {}), serve(sys.argv[2], columns)]
-print(json.dumps([*served, "tensorflow_transform" in sys.modules, "apache_beam" in sys.modules]))
+})
+kept = tf.sparse.to_dense(served["kept"]).numpy().tolist()
+plain = {n: served[n].numpy().tolist() for n in ("image/class/label", "double", "mean")}
+imported = {"tensorflow_transform", "apache_beam"} & sys.modules.keys()
+print(json.dumps([plain | {"kept": kept}, sorted(imported)]))
 """
 
 
 @pytest.mark.slow
-def test_exported_model_serves_with_plain_tensorflow(tmp_path, through_module):
-    _, labels_only = analyse(tmp_path, batches_of(REFS, 2))
-
-    command = [sys.executable, "-c", SERVE, labels_only, through_module[1]]
+def test_exported_model_serves_with_plain_tensorflow(through_module):
+    command = [sys.executable, "-c", SERVE, through_module[1]]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
-    labels, features, *imported = json.loads(result.stdout.splitlines()[-1])
-    assert imported == [False, False]
-    assert labels == {"image/class/label": [0, -1], "kept": None}
-    assert features["image/class/label"] == [0, -1]
-    assert features["double"] == [3.0, 5.0]
-    assert features["mean"] == [2.0, 2.0]
-    assert features["kept"] == [[7, 8], [9, 0]]
+    assert json.loads(result.stdout.splitlines()[-1]) == [
+        {
+            "image/class/label": [0, -1], "double": [3.0, 5.0], "mean": [2.0, 2.0],
+            "kept": [[7, 8], [9, 0]],
+        },
+        [],
+    ]  # fmt: skip

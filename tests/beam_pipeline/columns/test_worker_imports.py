@@ -15,7 +15,6 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms import environments
 
 from beam_pipeline import pipeline
-from beam_pipeline.columns import tensorflow_settings
 from beam_pipeline.inputs.listing import schema_of
 from beam_pipeline.options import BuildOptions, ColumnSpec, InputOptions
 from tests.conftest import REPOSITORY
@@ -74,16 +73,3 @@ def test_with_columns_a_worker_imports_tensorflow_without_keras_3_or_matplotlib(
     packages = set().union(*phases.values())
     assert "tensorflow" in packages
     assert not packages & {"keras", "matplotlib", "trainer"}
-
-
-def test_the_settings_of_tensorflow_are_there_once_their_module_is_imported() -> None:
-    code = (
-        "import beam_pipeline.columns.tensorflow_settings, os; "
-        "print(os.environ['TF_USE_LEGACY_KERAS'], os.environ['TF_CPP_MIN_LOG_LEVEL'])"
-    )
-    given = {k: v for k, v in os.environ.items() if k not in tensorflow_settings.SETTINGS}
-    said = subprocess.run(
-        [sys.executable, "-c", code], env=given | {"TF_CPP_MIN_LOG_LEVEL": "0"},  # that stays
-        cwd=REPOSITORY, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert said.stdout == "1 0\n"

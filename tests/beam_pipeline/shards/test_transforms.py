@@ -65,34 +65,32 @@ def test_the_expansion_is_beams_own():
 
 
 @pytest.mark.parametrize(
-    ("prefix", "suffix", "template", "last"),
+    ("prefix", "suffix", "template", "shards", "last"),
     [
-        ("", ".tfrecord", None, "train-00003-of-00004.tfrecord"),
-        ("birds-", "", "-SSS-of-NN", "birds-train-003-of-04"),
-        ("deep/er-", ".records", "_S", "deep/er-train_3.records"),
+        ("", ".tfrecord", None, 4, "train-00003-of-00004.tfrecord"),
+        ("deep/er-", "", "-SSS-of-NN", 4, "deep/er-train-003-of-04"),
+        ("all-", "", "", 1, "all-train"),
     ],
+    ids=["default", "given", "empty"],
 )
 def test_prefix_template_and_suffix_name_the_files(
-    batches, tmp_path, prefix, suffix, template, last
+    batches, tmp_path, prefix, suffix, template, shards, last
 ):
     (tmp_path / "deep").mkdir()
     write = WriteBalancedTFRecord(
         f"{tmp_path}/{prefix}", file_name_suffix=suffix, shard_name_template=template, image=SMALL
     )
-    paths = run(batches, write)
+    paths = run(batches, write, shards)
     assert paths[-1] == f"{tmp_path}/{last}"
-    assert sorted(len(payloads(path)) for path in paths) == [5, 5, 5, 6]
+    assert sorted(len(payloads(path)) for path in paths) == ([5, 5, 5, 6] if shards > 1 else [21])
     left = {str(p) for p in tmp_path.rglob("*") if p.is_file()}
     assert left == set(paths)  # nothing else, as of temporary folders
 
 
-def test_an_empty_template_is_for_one_shard(batches, tmp_path):
-    write = WriteBalancedTFRecord(f"{tmp_path}/all-", shard_name_template="", image=SMALL)
-    assert run(batches, write, shards=1) == [f"{tmp_path}/all-train"]
-    assert len(payloads(f"{tmp_path}/all-train")) == 21
-    several = WriteBalancedTFRecord(f"{tmp_path}/two-", shard_name_template="", image=SMALL)
+def test_a_template_without_a_number_is_for_one_shard():
+    write = WriteBalancedTFRecord("two-", shard_name_template="", image=SMALL)
     with pytest.raises(ValueError, match=r"shard_name_template received '' for the 2 shards"):
-        run(batches, several, shards=2)
+        write.places.shard_name(ShardUnit("train", 0, 2, "", {}, []))
 
 
 def test_the_bytes_are_those_of_beams_own_transform(batches, tmp_path):
