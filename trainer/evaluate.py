@@ -98,8 +98,6 @@ def _evaluate(args: argparse.Namespace) -> int:
     split = _split(dataset, args.split)
     if not config.skip_broken:
         check_shards(dataset, [split])
-    # Counting filtered records uses TensorFlow, whose devices must be set up before that.
-    devices = _devices(replicas, config) if config.where else None
     subset = select(config, dataset, split)
     # Before TensorFlow's import, which takes seconds, so that mistakes are reported at once.
     class_ids(subset, card.classes)
@@ -107,18 +105,15 @@ def _evaluate(args: argparse.Namespace) -> int:
     if "eval_crop" in args:
         inputs = dataclasses.replace(inputs, eval_crop=config.eval_crop)
     data = EvaluationData(subset, read_options(config, dataset), inputs, config.batch_size)
-    devices = devices or _devices(replicas, config)
+    with quiet_import():
+        from trainer.models.strategy import make_strategy
+
+    devices = make_strategy(replicas, config.batch_size)
     # Repaired copies of shards live as long as this.
     with tempfile.TemporaryDirectory(prefix="imageshards-") as folder:
         broken = BrokenRecordHandler(config.skip_broken, folder, config.data)
         _measure(args, path, data, devices, broken)
     return 0
-
-
-def _devices(replicas: int | None, config: ReadConfig) -> Any:
-    with quiet_import():
-        from trainer.models.strategy import make_strategy
-    return make_strategy(replicas, config.batch_size)
 
 
 def _measure(
@@ -136,17 +131,12 @@ def _measure(
     own = card.compiled
     evaluator = Evaluator(model, devices, data, broken, classes=card.classes, own_step=own)
     started_sec = time.perf_counter()
-    measured = {name: finite(value) for name, value in evaluator.run(show_progress=True).items()}
-    measured = {"num_examples": data.num_records, **measured}
+    figures: dict[str, float | None] = {**evaluator.run(show_progress=True)}
     evaluation, subset = evaluator.evaluation, evaluator.subset
+    measured: dict[str, Any] = {"num_examples": data.num_records}
     if evaluation is not None:
-        measured = {
-            "num_examples": evaluation.num_examples,
-            "loss": finite(evaluation.loss),
-            "accuracy": finite(evaluation.accuracy),
-            "top5_accuracy": finite(evaluation.top5_accuracy),
-            "mean_class_accuracy": finite(mean_recall(figures_of(evaluation))),
-        }
+        measured, figures = {"num_examples": evaluation.num_examples}, _figures(evaluation)
+    measured |= {name: finite(value) for name, value in figures.items()}
     facts = {
         "model": path,
         "step": card.step,
@@ -195,6 +185,15 @@ def _split(dataset: DataSet, name: str | None) -> Split:
     if not split.num_records:
         raise UserError(f"--split received {split.name!r}, which has no records.")
     return split
+
+
+def _figures(evaluation: Evaluation) -> dict[str, float | None]:
+    return {
+        "loss": evaluation.loss,
+        "accuracy": evaluation.accuracy,
+        "top5_accuracy": evaluation.top5_accuracy,
+        "mean_class_accuracy": mean_recall(figures_of(evaluation)),
+    }
 
 
 def _text(measured: dict[str, Any], subset: Subset, evaluation: Evaluation | None) -> str:
