@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from imageshards.adopt.command import main as adopt
-from tests.support.external_sets import flip_byte, write_kaggle, write_slim
+from tests.support.external_sets import write_kaggle
 from trainer import evaluate
 from trainer.__main__ import main as train
 
@@ -52,24 +52,3 @@ def test_kaggle_names_are_adopted_trained_and_evaluated(
     assert found["num_examples"] == 5
     assert found["loss"] == pytest.approx(last["val_loss"], rel=1e-4)
     assert found["accuracy"] == pytest.approx(last["val_accuracy"])
-
-
-def test_one_based_labels_train_and_broken_records_are_left_out(
-    tmp_path: pathlib.Path, capsys: Any
-) -> None:
-    shards = {"train-00000-of-00002": [1, 2, 1, 2, 1], "train-00001-of-00002": [2, 1, 2, 1]}
-    write_slim(tmp_path / "slim", shards, {1: "tench", 2: "shark"})
-    pointing = tmp_path / "pointing"
-    assert _run(adopt, tmp_path / "slim", "--label_offset", 1, "--output", pointing) == 0
-    flags = ["--data", pointing, "--batch_size", 4, "--image_size", 16, "--epochs", 1, *SMALL]
-    assert _run(train, *flags, "--output", tmp_path / "model") == 0
-    told = "9 records to train on in 2 shards, 0 to validate, 2 classes"
-    assert told in capsys.readouterr().out
-
-    flip_byte(tmp_path / "slim" / "train-00001-of-00002", 60)
-    flags += ["--output", tmp_path / "other"]
-    assert _run(train, *flags) == 2
-    told = capsys.readouterr().err
-    assert "train-00001-of-00002" in told and "--skip_broken" in told
-    assert _run(train, *flags, "--skip_broken", 1) == 0
-    assert "1 broken record left out:" in capsys.readouterr().out

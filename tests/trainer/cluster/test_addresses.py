@@ -17,33 +17,20 @@ def _config(cluster: Any, kind: Any, index: Any) -> dict[str, str]:
     return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})}
 
 
-@pytest.mark.parametrize(
-    ("cluster", "kind", "index", "expected"),
-    [
-        ({"worker": ["a:1", "b:2"]}, "worker", 1, Cluster(("a:1", "b:2"), 1)),
-        ({"worker": ["a:1"]}, "worker", 0, Cluster(("a:1",), 0)),
-        (
-            {"worker": ["b:2", "c:3"], "chief": ["a:1"]},
-            "chief",
-            0,
-            Cluster(("a:1", "b:2", "c:3"), 0),
-        ),
-        (
-            {"chief": ["a:1"], "worker": ["b:2", "c:3"]},
-            "worker",
-            1,
-            Cluster(("a:1", "b:2", "c:3"), 2),
-        ),
-        (
-            {"worker": ["[::1]:1", "[::1]:2"], "ps": []},
-            "worker",
-            1,
-            Cluster(("[::1]:1", "[::1]:2"), 1),
-        ),
-    ],
-)
-def test_tf_config_names_the_hosts(cluster: Any, kind: str, index: int, expected: Cluster) -> None:
-    assert find_cluster("tf_config", 2222, _config(cluster, kind, index)) == expected
+HOSTS = {
+    "workers": ({"worker": ["a:1", "b:2", "c:3"]}, "worker", 1, Cluster(ABC, 1)),
+    "one": ({"worker": ["a:1"]}, "worker", 0, Cluster(("a:1",), 0)),
+    "chief": ({"worker": ["b:2", "c:3"], "chief": ["a:1"]}, "chief", 0, Cluster(ABC, 0)),
+    "after a chief": ({"chief": ["a:1"], "worker": ["b:2", "c:3"]}, "worker", 1, Cluster(ABC, 2)),
+    "IPv6": ({"worker": ["[::1]:1", "[::1]:2"], "ps": []}, "worker", 1,
+             Cluster(("[::1]:1", "[::1]:2"), 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_tf_config_names_the_hosts(name: str) -> None:
+    *config, expected = HOSTS[name]
+    assert find_cluster("tf_config", 2222, _config(*config)) == expected
 
 
 @pytest.mark.parametrize(

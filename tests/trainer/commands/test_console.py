@@ -1,22 +1,23 @@
-"""What all commands of the trainer share."""
+"""What TensorFlow makes of Ctrl-C is told as Ctrl-C."""
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
-from imageshards.errors import UserError
 from trainer.commands import console
 
 
-def test_a_user_error_is_one_sentence_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    def mistaken() -> int:
-        raise UserError("--x received 1; expected 2.")
-
+def test_an_error_that_ctrl_c_has_become_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     def pressed() -> int:
-        raise KeyboardInterrupt
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt as e:
+            raise RuntimeError("CancelledError: the step was interrupted") from e
+        return 0
 
-    assert console.run("program", lambda: 7) == 7
-    assert console.run("program", mistaken) == 2
-    assert capsys.readouterr().err == "program: --x received 1; expected 2.\n"
+    before = signal.getsignal(signal.SIGINT)
     assert console.run("program", pressed, "stopped halfway") == 130
     assert capsys.readouterr().err == "program: stopped halfway.\n"
+    assert signal.getsignal(signal.SIGINT) is before
