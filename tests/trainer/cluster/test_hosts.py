@@ -6,6 +6,7 @@ import concurrent.futures
 import functools
 import itertools
 import json
+import os
 import socket
 import threading
 import time
@@ -258,7 +259,8 @@ def test_two_processes_of_one_index_and_strangers_are_told_apart() -> None:
     addresses = free_addresses(3)
 
     def others() -> Any:
-        _caller(addresses).send_bytes(b"GET / HTTP/1.1")
+        with _caller(addresses) as stranger:
+            os.write(stranger.fileno(), b"GET / HTTP/1.1\r\n\r\n")
         twice = [_caller(addresses, index=1) for _ in range(2)]
         return [one.recv_bytes().decode() for one in twice]
 
