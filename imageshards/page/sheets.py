@@ -38,11 +38,11 @@ def thumbnail(encoded: bytes, side_px: int) -> Image.Image | None:
         return None
 
 
-def data_uri(picture: Image.Image, kind: str = "jpeg") -> str:
-    """A picture inside the page; `kind` is `jpeg` or `png`."""
+def data_uri(picture: Image.Image) -> str:
+    """A picture inside the page."""
     buffer = io.BytesIO()
-    picture.save(buffer, kind, quality=_JPEG_QUALITY, optimize=kind == "png")
-    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+    picture.save(buffer, "jpeg", quality=_JPEG_QUALITY)
+    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 
 def contact_sheet(
@@ -86,9 +86,8 @@ def _font() -> Font:
 
 def _fitted(text: str, width_px: int, draw: ImageDraw.ImageDraw, font: Font) -> str:
     """As much of a text as there is room for, on one line."""
-    text = " ".join(text[:200].split())
-    if draw.textlength(text, font=font) <= width_px:
-        return text
-    while text and draw.textlength(text + "…", font=font) > width_px:
-        text = text[:-1]
-    return text + "…"
+    whole = fitting = " ".join(text[:200].split())
+    while draw.textlength(fitting, font=font) > width_px:
+        whole = whole[:-1]
+        fitting = whole + "…"
+    return fitting

@@ -55,13 +55,11 @@ def test_an_undecodable_picture_has_no_thumbnail(damaged: bytes) -> None:
     assert thumbnail(damaged, 64) is None
 
 
-@pytest.mark.parametrize("kind", ["jpeg", "png"])
-def test_a_picture_inside_a_page_is_the_picture(kind: str) -> None:
-    uri = data_uri(Image.new("RGB", (5, 7)), kind)
-    head, _, content = uri.partition(",")
-    assert head == f"data:image/{kind};base64"
+def test_a_picture_inside_a_page_is_the_picture() -> None:
+    head, _, content = data_uri(Image.new("RGB", (5, 7))).partition(",")
+    assert head == "data:image/jpeg;base64"
     with Image.open(io.BytesIO(base64.b64decode(content))) as picture:
-        assert (picture.size, picture.format) == ((5, 7), kind.upper())
+        assert (picture.size, picture.format) == ((5, 7), "JPEG")
 
 
 @pytest.mark.parametrize("count", [0, 1, 8, 11])

@@ -28,7 +28,6 @@ from imageshards.manifest import load_manifest
 from imageshards.storage import lock, lock_holder, objects, output_lock
 from imageshards.storage.lock import FileLock, Lease, LeaseTimes
 from tests.support import tasks
-from tests.support.store_servers import StoreServer, store_server
 from tests.support.strangers import changed
 
 pytestmark = pytest.mark.process
@@ -180,12 +179,6 @@ def test_a_file_system_without_locks_is_not_called_another_job(tmp_path, monkeyp
     with pytest.raises(OutputError, match="--output .*No locks available"):
         with FileLock(str(tmp_path / "out" / ".staging" / "lock")):
             pass
-
-
-@pytest.fixture(scope="module", params=["gs", "s3"])
-def server(request) -> Iterator[StoreServer]:
-    with store_server(request.param) as running, running.environment():
-        yield running
 
 
 @pytest.fixture

@@ -27,12 +27,6 @@ pytestmark = pytest.mark.process
 STORES = ("gs", "s3")
 
 
-@pytest.fixture(scope="module", params=STORES)
-def server(request):
-    with store_server(request.param) as running, running.environment():
-        yield running
-
-
 @pytest.fixture(params=("local", "teststore", *STORES), scope="module")
 def folder(request, tmp_path_factory):
     """A folder of each kind of storage, on stores beside other things."""
@@ -107,6 +101,35 @@ def test_a_file_is_written_piece_by_piece_and_appears_whole(place):
         raise InterruptedError
     assert storage.read(path) == b"aBc"
     assert [found.path for found in storage.files_below(place)] == [path]
+
+
+def test_an_atomic_file_is_there_when_it_is_committed_and_not_before(place):
+    path = storage.join(place, "deep", "shard")
+    if storage.is_local(path):
+        os.makedirs(os.path.dirname(path))
+    for data in (b"", os.urandom((8 << 20) + 5)):  # gs:// takes more than 8 MiB in two requests
+        with pytest.raises(KeyError), storage.AtomicFile(path) as file:
+            pathlib.Path(file.local_path).write_bytes(data)
+            raise KeyError
+        assert not os.path.exists(file.local_path)
+        assert list(storage.files_below(place)) == []
+        with storage.AtomicFile(path) as file:
+            pathlib.Path(file.local_path).write_bytes(data)
+            assert storage.stat(path) is None
+            assert file.commit() == _there(path).version
+        assert not os.path.exists(file.local_path)
+        assert storage.read(path) == data
+        storage.delete([path])
+
+
+@pytest.mark.parametrize("server", ["s3"], indirect=True)
+def test_what_is_too_large_for_one_request_is_sent_in_parts(server, tmp_path, monkeypatch):
+    monkeypatch.setattr("imageshards.storage.s3._MAX_PUT_BYTES", 8 << 20)
+    path, data = f"{server.bucket()}/model", os.urandom((8 << 20) + 5)
+    (tmp_path / "model").write_bytes(data)
+    assert storage.upload(str(tmp_path / "model"), path) == _there(path)
+    assert storage.read(path) == data
+    assert any("partNumber=2" in asked.target for asked in server.requests())
 
 
 def test_a_local_copy_has_the_contents_of_now(place):
