@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from imageshards.page import BarChart, Meter, Rows, histogram, number, share, size, strip
 from imageshards.progress import text_table
@@ -85,54 +85,36 @@ def _records_per_shard(split: Mapping[str, Any]) -> list[int]:
     return [shard["num_records"] for shard in split["shards"]]
 
 
-class Classes(NamedTuple):
-    """How many records the classes have.
-
-    Attributes:
-        total: How many there are.
-        splits: The splits' names.
-        largest, smallest: Records of the class that has most, and fewest, in all splits.
-        charts: One per split where there are too many classes for a table.
-        tables: Caption → class and its records per split.
-        listed: All classes in label order, `MAX_LISTED` at most; empty where the tables have them.
-    """
-
-    total: int
-    splits: list[str]
-    largest: int
-    smallest: int
-    charts: list[BarChart]
-    tables: dict[str, Rows]
-    listed: Rows
-
-
-def classes(manifest: Mapping[str, Any]) -> Classes | None:
-    """All classes, or the ends of a long list; None where there are none."""
+def classes(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How many records all classes have, or the ends of a long list; None where there are none."""
     counts = class_counts(manifest)
     sums = {
         name: sum(split.get(name, 0) for split in counts.values()) for name in manifest["classes"]
     }
     if not sums:
         return None
-    charts, listed = [], []
-    tables = {"In label order.": list(sums)}
-    if len(sums) > MAX_CLASS_ROWS:
-        charts = [
-            _class_chart(split, list(of_class.values())) for split, of_class in counts.items()
-        ]
-        ordered = sorted(sums, key=lambda name: (-sums[name], name))
-        tables = {
-            f"The {ENDS} largest classes.": ordered[:ENDS],
-            f"The {ENDS} smallest classes.": ordered[-ENDS:],
-        }
-        listed = [
+    found: dict[str, Any] = {
+        "total": len(sums),
+        "splits": list(counts),
+        "largest": max(sums.values()),
+        "smallest": min(sums.values()),
+        "charts": [],
+        "listed": [],
+    }
+    if len(sums) <= MAX_CLASS_ROWS:
+        return found | {"tables": {"In label order.": _class_rows(list(sums), counts)}}
+    ordered = sorted(sums, key=lambda name: (-sums[name], name))
+    return found | {
+        "charts": [_class_chart(split, list(each.values())) for split, each in counts.items()],
+        "tables": {
+            f"The {ENDS} largest classes.": _class_rows(ordered[:ENDS], counts),
+            f"The {ENDS} smallest classes.": _class_rows(ordered[-ENDS:], counts),
+        },
+        "listed": [
             (name, *(number(of_class[name]) for of_class in counts.values()))
             for name in list(sums)[:MAX_LISTED]
-        ]
-    rows = {caption: _class_rows(names, counts) for caption, names in tables.items()}
-    return Classes(
-        len(sums), list(counts), max(sums.values()), min(sums.values()), charts, rows, listed
-    )
+        ],
+    }
 
 
 def class_counts(manifest: Mapping[str, Any]) -> dict[str, dict[str, int]]:
@@ -167,25 +149,8 @@ def _class_rows(names: Sequence[str], counts: Mapping[str, Mapping[str, int]]) -
     return [(name, *(meter(split, name) for split in counts)) for name in names]
 
 
-class Source(NamedTuple):
-    """The originals, and what they became.
-
-    Attributes:
-        charts: Their sizes, and those of the records.
-        formats, notes: What they were and what was normalised, how many, their share.
-        skipped: Why files were passed over, and how many.
-        inputs: Each --input, the records from it, and the fingerprint of a data set.
-    """
-
-    charts: list[BarChart]
-    formats: Rows
-    notes: Rows
-    skipped: Rows
-    inputs: Rows
-
-
-def source(manifest: Mapping[str, Any]) -> Source:
-    """Sizes of the originals and records, their formats and what was normalised."""
+def source(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes of the originals and records, their formats, what was normalised and passed over."""
     charts = []
     for name, title, unit in (
         ("source_width_px", "Width of the originals, px", number),
@@ -198,19 +163,25 @@ def source(manifest: Mapping[str, Any]) -> Source:
             charts.append(histogram(title, subtitle, bins["edges"], bins["counts"], unit))
     records = totals(manifest)[0]
     found = manifest.get("source", {})
-    formats = found.get("formats", {})
     notes = {NOTES.get(c, c.replace("_", " ")): n for c, n in found.get("notes", {}).items()}
-    skipped = {c.replace("_", " "): n for c, n in manifest.get("skipped", {}).items() if n}
-    return Source(
-        charts,
-        [(name, number(count), share(count, records)) for name, count in formats.items()],
-        [(note, number(count), share(count, records)) for note, count in notes.items()],
-        [(reason, number(count)) for reason, count in skipped.items()],
-        [
+    return {
+        "charts": charts,
+        "formats": _with_shares(found.get("formats", {}), records),
+        "notes": _with_shares(notes, records),
+        "skipped": [
+            (reason.replace("_", " "), number(count))
+            for reason, count in manifest.get("skipped", {}).items()
+            if count
+        ],
+        "inputs": [
             (part["path"], number(part["num_records"]), part["fingerprint"] or "not a data set")
             for part in manifest.get("inputs", ())
         ],
-    )
+    }
+
+
+def _with_shares(counts: Mapping[str, int], whole: int) -> Rows:
+    return [(name, number(count), share(count, whole)) for name, count in counts.items()]
 
 
 def origin(manifest: Mapping[str, Any]) -> dict[str, Any]:

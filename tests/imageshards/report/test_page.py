@@ -177,6 +177,8 @@ def test_a_large_data_set_stays_readable(classes, shards):
     bars = [i for i in page.all("i") if "--high" in (i.get("style") or "")]
     assert len(bars) <= 4 * MAX_BARS
     assert bool(bars) == (classes > 40)
+    cells = [td for td in page.all("td") if td.get("class") == "bar"]
+    assert len(cells) == (24 if classes > 40 else classes)
     assert ("The 12 smallest classes." in page.text) == (classes > 40)
     assert (f"All {classes:,} classes" in page.text) == (classes > 40)
 
