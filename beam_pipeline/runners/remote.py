@@ -96,19 +96,6 @@ class RemoteRunner(Runner):
         """The sentence for an error of this runner's client; None for other errors."""
         return None
 
-    def cancel(self, result: Any) -> None:
-        """Cancels a job and waits until it has ended, or for `CANCEL_TIMEOUT_SEC`.
-
-        Raises:
-            Exception: What Beam's client raises where its service is gone.
-        """
-        result.cancel()
-        deadline = time.monotonic() + CANCEL_TIMEOUT_SEC
-        while not PipelineState.is_terminal(result.state):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"it did not end within {CANCEL_TIMEOUT_SEC:.0f} s")
-            time.sleep(_POLL_SEC)
-
     def _wait(self, result: Any) -> None:
         name = self.options.view_as(GoogleCloudOptions).job_name
         print(f"the job {name} was submitted; Ctrl-C cancels it", file=sys.stderr)
@@ -117,7 +104,12 @@ class RemoteRunner(Runner):
         except KeyboardInterrupt:
             print("cancelling the job ...", file=sys.stderr)
             try:
-                self.cancel(result)
+                result.cancel()
+                deadline = time.monotonic() + CANCEL_TIMEOUT_SEC
+                while not PipelineState.is_terminal(result.state):
+                    if time.monotonic() > deadline:
+                        raise TimeoutError(f"it did not end within {CANCEL_TIMEOUT_SEC:.0f} s")
+                    time.sleep(_POLL_SEC)
             except Exception as e:  # noqa: BLE001  # whatever it is, the job may still write
                 said = error_text(e)
                 print(f"the job {name} may still write to the output: {said}", file=sys.stderr)

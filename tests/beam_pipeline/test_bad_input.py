@@ -43,11 +43,11 @@ def test_an_output_inside_the_input(photos, capfd):
     [
         (["--input", "absent"], "absent' cannot be listed"),
         (["--class_names", "cat,cow"], "--class_names does not hold the label 'dog'"),
-        (["--image_sise", "3"], "did you mean --image_size"),
+        (["--image_sise", "3", "--plan_only"], "did you mean --image_size"),
         (["--direct_num_workers", "many"], "--direct_num_workers"),
         (["--transform_module", "absent.py"], "absent.py"),
     ],
-    ids=["an input", "a worker's", "Beam's", "processes", "a module"],
+    ids=["an input", "a worker's", "no flag", "processes", "a module"],
 )
 def test_a_mistake_leaves_no_output(photos, tmp_path, capfd, flags, expected):
     source = [] if "--input" in flags else ["--input", photos]

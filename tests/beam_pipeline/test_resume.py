@@ -48,10 +48,6 @@ def undisturbed(photos, tmp_path_factory):
     return output
 
 
-def start(photos, output, *more: str) -> ForkedBuild:
-    return ForkedBuild(*flags(photos, output), *more)
-
-
 def start_held(photos, output: pathlib.Path, shards: int) -> ForkedBuild:
     """A build that has finished so many shards, or one for each further process more.
 
@@ -176,19 +172,8 @@ def small(tmp_path) -> tuple[pathlib.Path, list[str], dict[str, bytes]]:
     return output, again, shard_bytes(output)
 
 
-def test_a_damaged_data_set_is_refused_and_then_replaced(small, capfd):
-    output, again, before = small
-    (output / "manifest.json").write_text('{"format_version": 1, "spl')
-    assert build(*again) == 2
-    said = capfd.readouterr().err
-    assert "could not be read" in said and "--overwrite" in said
-    assert build(*again, "--overwrite") == 0
-    assert "may get other ids" in capfd.readouterr().err
-    assert manifest(output)["classes"] == ["m", "z"]
-    assert shard_bytes(output) == before
-
-
-def test_a_data_set_of_a_newer_version_is_not_replaced(small, capfd):
+def test_a_data_set_that_cannot_be_read_is_refused(small, capfd):
+    """One of a newer version whatever the flags are, and a damaged one unless it is replaced."""
     output, again, before = small
     newer = json.dumps(manifest(output) | {"format_version": 99})
     (output / "manifest.json").write_text(newer)
@@ -197,6 +182,14 @@ def test_a_data_set_of_a_newer_version_is_not_replaced(small, capfd):
         assert "upgrade imageshards" in capfd.readouterr().err
     assert shard_bytes(output) == before
     assert (output / "manifest.json").read_text() == newer
+    (output / "manifest.json").write_text('{"format_version": 1, "spl')
+    assert build(*again) == 2
+    said = capfd.readouterr().err
+    assert "could not be read" in said and "--overwrite" in said
+    assert build(*again, "--overwrite") == 0
+    assert "may get other ids" in capfd.readouterr().err
+    assert manifest(output)["classes"] == ["m", "z"]
+    assert shard_bytes(output) == before
 
 
 def test_an_unfinished_replacement_does_not_pass_for_a_finished_data_set(small, capfd):
@@ -251,7 +244,7 @@ def test_a_job_waits_for_the_workers_of_one_that_was_killed(photos, tmp_path):
     worker.suspend()
     process.kill()
     process.wait()
-    following = start(photos, output, "--quality", "60")
+    following = ForkedBuild(*flags(photos, output), "--quality", "60")
     lock = str(output / ".staging" / "lock")
     opened = psutil.Process(following.pid)
     wait_for(lambda: lock in {f.path for f in opened.open_files()}, following, "its wait")

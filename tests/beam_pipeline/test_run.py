@@ -70,7 +70,7 @@ def test_a_signal_while_beam_is_imported_stops_the_build(number, tmp_path):
 @pytest.mark.process
 def test_the_face_loads_nothing_until_it_is_asked():
     code = (
-        "import sys, beam_pipeline\n"
+        "import sys, beam_pipeline, beam_pipeline.planning.plan\n"
         "assert 'WriteBalancedTFRecord' in dir(beam_pipeline)\n"
         "assert not {'apache_beam', 'tensorflow', 'PIL'} & set(sys.modules)\n"
         "import beam_pipeline.run\n"  # its processes start while Beam is imported

@@ -143,7 +143,7 @@ EXTERNAL = "--environment_type EXTERNAL --environment_config"
 REFUSED = [
     ("--runner PortableRunner", "--job_endpoint is missing; .* make job-service."),
     *((f"{HERE} {address}", f"received '{address}'; expected host:port of a job service")
-      for address in ("8073", "localhost:", "localhost:x", "localhost:0")),
+      for address in ("8073", "localhost:x", "localhost:0")),
     (f"{HERE} NOBODY", "where no job service of Beam's answers .unavailable.; .*make job-service"),
     (f"{HERE} SILENT", "where no job service of Beam's answers .*make job-service"),
     (f"{HERE} POOL", "where no job service of Beam's answers .unimplemented."),
