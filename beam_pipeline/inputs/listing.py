@@ -23,13 +23,7 @@ from beam_pipeline.inputs.image_table import TableSchema
 from beam_pipeline.inputs.layout import SPLIT_FOLDERS, input_root, is_glob, layout_of
 from beam_pipeline.inputs.records import list_records, shards_to_list
 from beam_pipeline.inputs.table_rows import parts
-from beam_pipeline.options import (
-    COLUMN_FLAGS,
-    DATA_SET,
-    TABLE,
-    InputOptions,
-    label_group,
-)
+from beam_pipeline.options import COLUMN_FLAGS, DATA_SET, TABLE, InputOptions, label_group
 from beam_pipeline.planning.refs import ImageRef, RefBatch
 from imageshards import storage
 from imageshards.errors import UserError
@@ -54,7 +48,7 @@ class ListingTask:
         path: Folder, glob or file to list.
         split, label: What the folder gives every image in it; None if it does not.
         kind: `folder`, `glob`, `table`, `shard`; `outside` for files outside of class folders,
-            which are only counted; `empty_split` for a split folder without a class folder.
+            which are only counted, with the name of a split that has no class folder.
         row_groups: Of a Parquet file; None for all.
         entry: Of a shard, in the manifest of its data set.
         source: Number of the input.
@@ -154,13 +148,12 @@ def _class_folders(source: InputOptions, layout: str) -> Iterator[ListingTask]:
         found = [ListingTask(path, label=printable(name)) for name, path in top]
     else:
         for split, split_path in top:
-            others.append(ListingTask(split_path, kind="outside"))
             of_split = [
                 ListingTask(path, printable(split), printable(name))
                 for name, path in subfolders(split_path)
             ]
-            if not of_split:
-                others.append(ListingTask(split_path, printable(split), kind="empty_split"))
+            empty = None if of_split else printable(split)
+            others.append(ListingTask(split_path, empty, kind="outside"))
             found += of_split
     if not found:
         raise UserError(
@@ -181,12 +174,10 @@ def _layout_by_names(path: str, top: list[tuple[str, str]], nested: bool) -> str
         nested: Whether one that is named like a split has folders in it.
     """
     splits = [name for name, _ in top if _is_split(name)]
-    if not splits:
-        return "class_folders"
+    if not splits or (len(splits) < len(top) and not nested):
+        return "class_folders"  # a class may be called train
     if len(splits) == len(top) and nested:
         return "split_folders"
-    if len(splits) < len(top) and not nested:
-        return "class_folders"  # a class may be called train
     raise UserError(
         f"--input {path!r} has the folder {splits[0]!r}, which may be a split or a class; say "
         "--layout split_folders for ROOT/<split>/<class>/*.jpg, or --layout class_folders for "
@@ -208,9 +199,8 @@ def list_task(
     """
     if task.kind == "outside":
         yield from files_outside_folders(task.path)
-        return
-    if task.kind == "empty_split":
-        yield Skipped(EMPTY_SPLIT_FOLDER, task.split or "")
+        if task.split is not None:
+            yield Skipped(EMPTY_SPLIT_FOLDER, task.split)
         return
     refs: Iterator[ImageRef | Skipped]
     if schema is not None:
@@ -247,8 +237,7 @@ def _image_refs(task: ListingTask, source: InputOptions) -> Iterator[ImageRef | 
     root = input_root(source)
     prefix = len(root.rstrip("/")) + 1  # keys are the path below the root
     files = files_matching if task.kind == "glob" else files_below
-    found = files(task.path)
-    for path, size_bytes, mtime_ns in found:
+    for path, size_bytes, mtime_ns in files(task.path):
         below = path[prefix:]
         if isinstance(size_bytes, Skipped):
             yield size_bytes
