@@ -6,7 +6,7 @@ import collections
 import concurrent.futures
 import dataclasses
 import itertools
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import apache_beam as beam
@@ -128,28 +128,19 @@ def _list(task: ListingTask, inputs: _Inputs) -> Iterator[Any]:
         yield beam.pvalue.TaggedOutput("skipped", dict(skipped))
 
 
-def interleave(sources: Iterable[Iterator[_T]], at_once: int) -> Generator[_T, None, None]:
-    """The elements of several iterators in turn, each fetched in a thread ahead of its turn.
+def interleave(sources: Iterable[Iterator[_T]], at_once: int) -> Iterator[_T]:
+    """The elements of several iterators in rounds, each of which is fetched in threads.
 
     Args:
         sources: Iterators; the next is begun when one has ended.
         at_once: How many are read side by side, and how many elements are held.
     """
-    waiting: collections.deque[tuple[Iterator[_T], concurrent.futures.Future[Any]]]
-    waiting = collections.deque()
-    threads = concurrent.futures.ThreadPoolExecutor(at_once)
-    end = object()
+    end: Any = object()
     left = iter(sources)
-    try:
-        for source in itertools.islice(left, at_once):
-            waiting.append((source, threads.submit(next, source, end)))
-        while waiting:
-            source, future = waiting.popleft()
-            found = future.result()
-            following = next(left, None) if found is end else source
-            if following is not None:
-                waiting.append((following, threads.submit(next, following, end)))
-            if found is not end:
-                yield found
-    finally:
-        threads.shutdown(wait=False, cancel_futures=True)
+    active: list[Iterator[_T]] = []
+    with concurrent.futures.ThreadPoolExecutor(at_once) as threads:
+        while active := [*active, *itertools.islice(left, at_once - len(active))]:
+            found = list(threads.map(next, active, itertools.repeat(end)))
+            yield from (each for each in found if each is not end)
+            pairs = zip(active, found, strict=True)
+            active = [source for source, each in pairs if each is not end]
