@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
-import contextlib
 import errno
 import functools
 import os
@@ -22,13 +21,12 @@ from imageshards import storage
 from imageshards.errors import ImageError
 from imageshards.storage import is_local
 
-# Local files: how many the kernel is told about before they are needed.
-LOCAL_DEPTH = 8
+# Files that are read ahead, whatever their sizes: enough for those of this machine.
+FEW = 8
 # Stores answer in 20 to 100 ms: at 400 images/s per core 8 to 40 reads must be under way.
 REMOTE_DEPTH = 48
 # Above this many bytes, as far as sizes are known, only a few are.
-_REMOTE_BYTES = 64 << 20
-_REMOTE_FEW = 8
+_AHEAD_BYTES = 64 << 20
 
 _URLS = UrlOptions()
 _WEB = re.compile("https?://", re.IGNORECASE)
@@ -72,72 +70,14 @@ def read_images(refs: Sequence[File], max_bytes: int, urls: UrlOptions = _URLS) 
     Raises:
         StorageError: A bucket, its rights or the credentials: every image in it fails.
     """
-    if all(is_local(ref.uri) for ref in refs):
-        return _read_local(refs, max_bytes)
-    return _read_remote(refs, max_bytes, urls)
-
-
-def _read_local(refs: Sequence[File], max_bytes: int) -> Read[File]:
-    opened: collections.deque[int | ImageError] = collections.deque()
-    ahead = iter(refs)
-    try:
-        for ref in refs:
-            while len(opened) <= LOCAL_DEPTH and (following := next(ahead, None)) is not None:
-                opened.append(_open_local(following.uri))
-            found = opened.popleft()
-            yield ref, found if isinstance(found, ImageError) else _read_fd(found, max_bytes)
-    finally:
-        for rest in opened:
-            if not isinstance(rest, ImageError):
-                os.close(rest)
-
-
-def _open_local(path: str) -> int | ImageError:
-    try:
-        # A pipe named x.jpg must not hang the job, hence O_NONBLOCK.
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError) as e:
-        return _read_error(e)
-    with contextlib.suppress(OSError):  # not a regular file; said below
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_WILLNEED)
-    return fd
-
-
-def _read_fd(fd: int, max_bytes: int) -> bytes | ImageError:
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            return ImageError("not_a_file", "a directory or special file, not a regular file")
-        if status.st_size > max_bytes:
-            return _too_many_bytes(status.st_size, max_bytes)
-        data = os.read(fd, status.st_size)
-        while len(data) < status.st_size and (more := os.read(fd, status.st_size - len(data))):
-            data += more
-        return data
-    except OSError as e:
-        return _read_error(e)
-    finally:
-        os.close(fd)
-
-
-def _too_many_bytes(size_bytes: int, max_bytes: int) -> ImageError:
-    return ImageError("too_many_bytes", f"{size_bytes} bytes; the limit is {max_bytes}")
-
-
-def _read_error(e: Exception) -> ImageError:
-    code = _REASONS.get(getattr(e, "errno", None) or 0, "read_error")
-    return ImageError(code, getattr(e, "strerror", None) or str(e))
-
-
-def _read_remote(refs: Sequence[File], max_bytes: int, urls: UrlOptions) -> Read[File]:
+    depth = FEW if all(is_local(ref.uri) for ref in refs) else REMOTE_DEPTH
     waiting: collections.deque[concurrent.futures.Future[bytes | ImageError]] = collections.deque()
     ahead_bytes = 0
     ahead = iter(refs)
     try:
         for ref in refs:
             while (
-                len(waiting) < _REMOTE_FEW
-                or (len(waiting) < REMOTE_DEPTH and ahead_bytes < _REMOTE_BYTES)
+                len(waiting) < FEW or (len(waiting) < depth and ahead_bytes < _AHEAD_BYTES)
             ) and (following := next(ahead, None)) is not None:
                 waiting.append(_threads().submit(_fetch, following, max_bytes, urls))
                 ahead_bytes += max(0, following.size_bytes)
@@ -150,8 +90,7 @@ def _read_remote(refs: Sequence[File], max_bytes: int, urls: UrlOptions) -> Read
 
 def _fetch(ref: ImageFile, max_bytes: int, urls: UrlOptions) -> bytes | ImageError:
     if is_local(ref.uri):
-        found = _open_local(ref.uri)
-        return found if isinstance(found, ImageError) else _read_fd(found, max_bytes)
+        return _read_local(ref.uri, max_bytes)
     if _WEB.match(ref.uri):
         from beam_pipeline.images.urls import fetch_url  # few inputs need its library
 
@@ -163,6 +102,32 @@ def _fetch(ref: ImageFile, max_bytes: int, urls: UrlOptions) -> bytes | ImageErr
     except OSError as e:
         return _read_error(e)
     return data if len(data) <= max_bytes else _too_many_bytes(len(data), max_bytes)
+
+
+def _read_local(path: str, max_bytes: int) -> bytes | ImageError:
+    try:
+        with open(path, "rb", opener=_open_at_once) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return ImageError("not_a_file", "a directory or special file, not a regular file")
+            if status.st_size > max_bytes:
+                return _too_many_bytes(status.st_size, max_bytes)
+            return file.read(status.st_size)
+    except (OSError, ValueError) as e:
+        return _read_error(e)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a pipe named x.jpg must not hang the job
+
+
+def _too_many_bytes(size_bytes: int, max_bytes: int) -> ImageError:
+    return ImageError("too_many_bytes", f"{size_bytes} bytes; the limit is {max_bytes}")
+
+
+def _read_error(e: Exception) -> ImageError:
+    code = _REASONS.get(getattr(e, "errno", None) or 0, "read_error")
+    return ImageError(code, getattr(e, "strerror", None) or str(e))
 
 
 @functools.cache
