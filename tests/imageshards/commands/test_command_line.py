@@ -16,7 +16,6 @@ from imageshards.commands.command_line import (
     names_or_file,
     nearest_flags,
     run,
-    split_names,
 )
 from imageshards.errors import UserError
 
@@ -75,18 +74,14 @@ def test_a_mistake_is_one_sentence(parser, argv, sentence):
         (r"cat\, tabby,dog", ("cat, tabby", "dog")),
         (r"\,,", (",",)),
         ("a", ("a",)),
-        (" , ", ()),
+        ("lines", ("dog, small", "cat", "čmelák")),
     ],
+    ids=["three", "with a comma", "a comma", "one", "a file"],
 )
-def test_names_stand_between_commas_and_may_hold_some(text, names):
-    assert split_names(text) == names
-
-
-def test_names_may_be_the_lines_of_a_file(tmp_path):
-    path = tmp_path / "classes"
-    path.write_bytes("\ufeffdog, small\r\ncat\r\n\r\nčmelák\r\n".encode())
-    assert names_or_file("--classes", str(path)) == ("dog, small", "cat", "čmelák")
-    assert names_or_file("--classes", r"cat\, tabby") == ("cat, tabby",)
+def test_names_stand_between_commas_or_are_the_lines_of_a_file(tmp_path, monkeypatch, text, names):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lines").write_bytes("\ufeffdog, small\r\ncat\r\n\r\nčmelák\r\n".encode())
+    assert names_or_file("--classes", text) == names
 
 
 @pytest.mark.parametrize("text", ["", " , ", "absent.txt", "latin.txt", "empty.txt"])
